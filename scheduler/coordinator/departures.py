@@ -12,6 +12,7 @@ from scheduler.model.jobs import Placement
 from scheduler.model.state import JobState
 
 NO_LAYER = "its supervisor knows nothing of parking"
+NOT_RUNNING = "it had not gone on yet"  # a request to go on was overtaken by that to park
 
 
 class Departures:
@@ -97,13 +98,14 @@ class Departures:
         if entry.want == "park" and entry.stage is Stage.STOPPING:
             if now.parked_mb is not None:
                 return self._parked(entry, now.parked_mb)
-            return self._refused(entry, now.refused or NO_LAYER, for_now=now.for_now)
+            overtaken = now.paused and not now.refused
+            why = NOT_RUNNING if overtaken else now.refused or NO_LAYER
+            return self._refused(entry, why, for_now=now.for_now or overtaken)
         if entry.want == "run" and entry.stage is Stage.RUNNING:
             if now.parked_mb is not None:
                 return self._refused_there(entry, now.refused, now.device)
             if entry.fixed and now.for_now:
-                self.dispatcher.fix(entry, "")
-                self.handlers.stale = True
+                self.handlers.park_later(entry)
         return None
 
     def _parked(self, entry: Entry, mb: float) -> Event | None:
@@ -119,8 +121,10 @@ class Departures:
     def _refused(self, entry: Entry, why: str, *, for_now: bool) -> Event | None:
         """Let a job run on that cannot be parked.
 
-        It is paused where it is if its owner has suspended it, or if it has nothing on its device so far. It
-        may be asked again if it was not parked ``for_now``.
+        It is paused where it is if its owner has suspended it, or if it has nothing on its device so far.
+
+        Args:
+            for_now: it may be asked again.
         """
         state = self.state.state(entry.id)
         before = state.place
@@ -135,8 +139,10 @@ class Departures:
             entry.goals, entry.stage = (), Stage.RUNNING
             self.state.go_on(state)
             self.job_table.copy_state(entry, state)
-            if not for_now:
-                self.dispatcher.fix(entry, why)
+            self.dispatcher.fix(entry, why)
+            self.dispatcher.request(entry, "run")
+            if for_now:
+                self.handlers.park_later(entry)
             return None
         self.state.end_stop(state)
         self.engine.free(entry)

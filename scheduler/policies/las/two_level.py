@@ -12,7 +12,8 @@ queue that cannot be sent holds up the others.
 A class without nodes (of devices) is one node, see ``node_las``. All units of a job are sent to one class.
 
 Only this policy knows the node of a task that was sent but never ran. When a coordinator starts again, and
-when a node fails or returns, such tasks are sent anew, in the order of submission.
+when a node fails or returns, such tasks are sent anew, in the order of submission, before any paused task
+goes on.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ class TwoLevel(Policy):
         self._rules = self._node_rules()
         self._tasks: dict[int, tuple[NodeTask, bool]] = {}  # each job's task, and True if it was sent
         self._touched: set[int] = set()
+        self._anew = True  # nothing was decided since
         self._nodes = _nodes_of(view)
         self._queue = self._new_queue()
         self._at = {
@@ -118,6 +120,8 @@ class TwoLevel(Policy):
         if view.upcoming in MORE_TO_COME:
             return ()
         actions: list[Action] = []
+        later = self._touched if self._anew else set[int]()
+        self._touched, self._anew = self._touched - later, False
         self._settle_touched(view, actions)
         while (first := self._queue.first()) is not None:
             places = self._places(first, view.now)
@@ -131,6 +135,8 @@ class TwoLevel(Policy):
                 part.node.charge(part, 1)
                 self._touched.add(part.node.index)
             self._settle_touched(view, actions)
+        self._touched |= later
+        self._settle_touched(view, actions)
         return actions
 
     def _add(self, job: Job) -> None:

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.model.events import NodeDown, NodeUp
-from scheduler.model.jobs import Cluster, Job, Pool, Stop
+from scheduler.model.actions import Start, WakeAt
+from scheduler.model.events import NodeDown, NodeUp, Timer
+from scheduler.model.jobs import Cluster, Job, Pool, Stop, counted
+from scheduler.model.state import ClusterState
 from scheduler.policies.base import View
 from scheduler.policies.registry import create
 from scheduler.simulator.continuation import Present, start_of
@@ -96,6 +98,22 @@ def test_a_waiting_job_learns_when_it_should_start() -> None:
     known = tuple(a._replace(job=replace(a.job, estimates_s={"gpu": a.run_s})) for a in quiet.arrivals)
     run(create("las"), World(quiet.cluster, known), watch)
     assert told[0] is None and told[-1] == 50
+
+
+@pytest.mark.parametrize("policy", ["las", "las-mq", "kairos"])
+def test_begun_anew_a_new_job_still_goes_before_a_paused_one(policy: str) -> None:
+    """Else the paused one would go on, give way to the new one at the same instant, and so on for ever."""
+    world = devices((0, 50, 1), (10, 5, 1), sizes=(1,))
+    state, (first, second) = ClusterState(world.cluster), (arrival.job for arrival in world.arrivals)
+    state.submit(first)
+    running = state.start(1, counted("gpu", 1))
+    state.now = 10.0
+    state.submit(second)
+    state.end_stop(running)
+    begun = create(policy)
+    begun.begin(state)
+    actions = begun.decide(state, Timer(10.0))
+    assert [action for action in actions if not isinstance(action, WakeAt)] == [Start(2, counted("gpu", 1))]
 
 
 # -- the whole ----------------------------------------------------------------------------------------
