@@ -1,4 +1,4 @@
-"""The jobs whose time has come: to begin, to be tried again, or to be ended at their deadline."""
+"""The jobs whose time has come: to begin, to be tried or asked again, or to be ended at their deadline."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from scheduler.coordinator import events as ev
 from scheduler.coordinator.handlers import Handlers
 from scheduler.coordinator.outcomes import DEADLINE
 from scheduler.jobs.entry import Entry, Stage
+from scheduler.model.events import Timer
 
 
 class Alarms:
@@ -22,6 +23,10 @@ class Alarms:
                 self._end(entry)
             elif entry.stage is Stage.HELD and not (entry.held_by_user or entry.blocked):
                 self.handlers.admit(entry)
+            elif entry.id in self.handlers.postponed and entry.stage is Stage.RUNNING:
+                self.handlers.postponed.remove(entry.id)
+                self.handlers.dispatcher.fix(entry, "")
+                self.handlers.queue.put(ev.Applied(Timer(self.state.now)))
 
     def _end(self, entry: Entry) -> None:
         """End a job at its deadline, whether it runs or waits."""

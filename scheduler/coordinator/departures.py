@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agent.supervisor.parking import NOT_USED
 from scheduler.coordinator import events as ev
 from scheduler.coordinator.handlers import Handlers
 from scheduler.jobs.entry import Entry, Stage
@@ -11,6 +12,7 @@ from scheduler.model.jobs import Placement
 from scheduler.model.state import JobState
 
 NO_LAYER = "its supervisor knows nothing of parking"
+NOT_RUNNING = "it had not gone on yet"  # a request to go on was overtaken by that to park
 
 
 class Departures:
@@ -34,6 +36,7 @@ class Departures:
             entry.held_by_user, entry.goals = True, ()
             if entry.stage is Stage.RUNNING:
                 self.dispatcher.apply(act.Suspend(entry.id))
+                self.handlers.stale = True  # no policy has asked for this
             return None  # it has its device until it is parked
         return self._hold(entry)
 
@@ -96,13 +99,14 @@ class Departures:
         if entry.want == "park" and entry.stage is Stage.STOPPING:
             if now.parked_mb is not None:
                 return self._parked(entry, now.parked_mb)
-            return self._refused(entry, now.refused or NO_LAYER)
+            overtaken = now.paused and not now.refused
+            why = NOT_RUNNING if overtaken else now.refused or NO_LAYER
+            return self._refused(entry, why, for_now=now.for_now or overtaken)
         if entry.want == "run" and entry.stage is Stage.RUNNING:
             if now.parked_mb is not None:
                 return self._refused_there(entry, now.refused, now.device)
             if entry.fixed and now.for_now:
-                self.dispatcher.fix(entry, "")
-                self.handlers.stale = True
+                self.handlers.park_later(entry)
         return None
 
     def _parked(self, entry: Entry, mb: float) -> Event | None:
@@ -115,8 +119,14 @@ class Departures:
         self.state.end_stop(state)
         return self._left(entry, state, before, "parked")
 
-    def _refused(self, entry: Entry, why: str) -> Event | None:
-        """Let a job run on that was to move and cannot; one that is suspended is paused where it is."""
+    def _refused(self, entry: Entry, why: str, *, for_now: bool) -> Event | None:
+        """Let a job run on that cannot be parked.
+
+        It is paused where it is if its owner has suspended it, or if it has nothing on its device so far.
+
+        Args:
+            for_now: it may be asked again.
+        """
         state = self.state.state(entry.id)
         before = state.place
         self.job_table.predictions.void(entry.id, why, "checkpoint", "migration", "suspension")
@@ -126,11 +136,14 @@ class Departures:
             told = self._hold(entry)
             self.dispatcher.fix(entry, why)
             return told
-        if entry.goals:
+        if entry.goals or why != NOT_USED:
             entry.goals, entry.stage = (), Stage.RUNNING
             self.state.go_on(state)
             self.job_table.copy_state(entry, state)
             self.dispatcher.fix(entry, why)
+            self.dispatcher.request(entry, "run")
+            if for_now:
+                self.handlers.park_later(entry)
             return None
         self.state.end_stop(state)
         self.engine.free(entry)

@@ -38,7 +38,7 @@ class Dispatcher:
             job_table.why_not_moved = engine.device_moves.why_not
         self._starts: list[Entry] = []
         self._caps: list[Entry] = []
-        self._asks: list[tuple[Entry, Want]] = []
+        self._asks: dict[int, tuple[Entry, Want]] = {}  # of each job the last request, which alone counts
         self._timers = [(at, number, tag) for number, (at, tag) in enumerate(self.journal.timers())]
         heapq.heapify(self._timers)
         self._timers_made = len(self._timers)
@@ -99,13 +99,15 @@ class Dispatcher:
         entry.fixed = why
         job = self.job_table.renewed(entry)
         if entry.id in self.state.running or entry.id in self.state.suspended:
+            if self.state.state(entry.id).job.stop is not job.stop:
+                self.state.overtaken = True  # the policy begins anew
             self.state.reconsider(job)
 
     def request(self, entry: Entry, want: Want) -> None:
         """Ask the job's supervisor for something."""
         entry.request += 1
         entry.want = want
-        self._asks.append((entry, want))
+        self._ask(entry, want)
 
     def cap_again(self, entry: Entry) -> None:
         """After a restart: a cap that was decided may not have been set."""
@@ -114,7 +116,11 @@ class Dispatcher:
     def request_again(self, entry: Entry) -> None:
         """After a restart: what was asked may not have been heard."""
         if entry.want:
-            self._asks.append((entry, entry.want))
+            self._ask(entry, entry.want)
+
+    def _ask(self, entry: Entry, want: Want) -> None:
+        self._asks.pop(entry.id, None)  # in the order of these last requests
+        self._asks[entry.id] = entry, want
 
     def due(self) -> list[tuple[float, object]]:
         """Take the timers whose time has come, as (time, tag)."""
@@ -146,8 +152,9 @@ class Dispatcher:
         if self.engine.caps is not None:
             self.engine.caps.cap(self._caps, lower=True)
         while self._asks:
-            self.engine.ask(*self._asks[0])
-            del self._asks[0]
+            job_id = next(iter(self._asks))
+            self.engine.ask(*self._asks[job_id])
+            del self._asks[job_id]
         if self.engine.caps is not None:
             self.engine.caps.cap(self._caps, lower=False)
         self._caps.clear()

@@ -29,6 +29,7 @@ from scheduler.model.jobs import Placement
 from scheduler.prediction.run_times import RunTimePredictor
 from scheduler.prediction.tracker import CoLocationTracker
 
+PARK_AGAIN_S = 2.0  # after a program could not be parked for now
 MOST_FAILURES = 5  # a job whose attempts are lost so often is not tried again
 Handler = Callable[[Any], Event | None]
 
@@ -43,6 +44,7 @@ class Handlers:
         array_limits: the members of arrays that have places, and those that wait for one.
         of: the handler of each type of event (``Departures`` adds to them).
         stale: something has changed for which there is no event: the policy has to begin anew.
+        postponed: running jobs that cannot be parked for now.
         unsure: jobs that may be predicted better than they are, by number.
     """
 
@@ -60,6 +62,7 @@ class Handlers:
         self.tracker, self.queue = dispatcher.tracker, dispatcher.queue
         self.holds = Holds(self.job_table)
         self.stale = False
+        self.postponed = set[int]()
         self.unsure: dict[int, None] = {}
         self.of: dict[type[ev.Event], Handler] = {
             ev.Applied: lambda event: event.event,
@@ -249,6 +252,11 @@ class Handlers:
             return ""
         return beyond(self.job_table.memory_mb(entry), self.memory.total_mb)
 
+    def park_later(self, entry: Entry) -> None:
+        """Let a running job be asked again to park, but not at once."""
+        self.postponed.add(entry.id)
+        self.holds.alarm(entry, self.state.now + PARK_AGAIN_S)
+
     # -- a handler for each event ----------------------------------------------------------------------
 
     def _admitted(self, event: ev.Admitted) -> Event | None:
@@ -298,6 +306,7 @@ class Handlers:
         """Note the end of a job that has left the cluster state, or was never in it."""
         entry.stage, entry.trouble, entry.end_s = stage, trouble, ended_s
         entry.held_by_user = False
+        self.postponed.discard(entry.id)
         self.job_table.record(entry, self.state.now, stage.value, trouble)
         self.job_table.drop(entry)
         self.give_back(entry)

@@ -20,6 +20,7 @@ class Task:
     run: int
     demand: Vector
     count: int = 1  # tasks of the job; all of them run or none
+    never: frozenset[int] = frozenset()  # nodes on which it cannot run
     nodes: dict[int, int] = field(default_factory=dict)  # how many on which
     since: int | None = None  # while it runs: its last start
     start: int | None = None
@@ -40,8 +41,12 @@ class Machine:
     choose: Callable[[Machine, Task, int], int | None]
     spare: int
     level: Callable[[int], int] = int  # of attained service; only a higher one gives way to a paused task
+    sizes: tuple[Vector, ...] = ()  # of each node, where they differ
     queue: list[Task] = field(default_factory=list)
     barred: set[int] = field(default_factory=set)  # nodes that hold as many tasks of a job as they can
+
+    def size(self, node: int) -> Vector:
+        return self.sizes[node] if self.sizes else self.capacity
 
     def here(self, node: int) -> list[Task]:
         """Unfinished tasks of the node, in the order in which they were sent (that of their numbers)."""
@@ -53,7 +58,7 @@ class Machine:
     def free(self, node: int) -> Vector:
         return tuple(
             c - sum(t.nodes[node] * t.demand[r] for t in self.running(node))
-            for r, c in enumerate(self.capacity)
+            for r, c in enumerate(self.size(node))
         )
 
     def simulate(self) -> dict[int, tuple[int | None, int | None, int]]:
@@ -83,9 +88,11 @@ class Machine:
     def send(self, job: Task, now: int) -> dict[int, int]:
         """Task by task: one that fits beside those sent before it is as good as running there."""
         chosen: list[Task] = []
-        real, most = self.tasks, min(c // d for c, d in zip(self.capacity, job.demand, strict=True))
+        real = self.tasks
+        most = [min(c // d for c, d in zip(self.size(n), job.demand, strict=True)) for n in range(self.nodes)]
         for _ in range(job.count):
-            self.barred = {n for n in range(self.nodes) if sum(n in t.nodes for t in chosen) == most}
+            full = {n for n in range(self.nodes) if sum(n in t.nodes for t in chosen) == most[n]}
+            self.barred = full | job.never
             one = Task(job.id, now, 1, job.demand)
             node = self.choose(self, one, now)
             if node is None:
@@ -189,8 +196,12 @@ def las(
     thorough: bool = False,
     probe: int = 0,
     bounds: tuple[int, ...] = (),
+    sizes: tuple[Vector, ...] = (),
 ) -> Machine:
-    """Run the paper's rule (L squared, N, W) and its extensions; ``bounds``: where levels begin."""
+    """Run the paper's rule (L squared, N, W) and its extensions.
+
+    ``bounds``: where levels begin. ``sizes``: capacity of each node, where they differ.
+    """
 
     def victims(task: Task, candidates: list[Task], enough: Enough) -> list[Task] | None:
         found = by_masks(candidates[:most], enough)
@@ -205,14 +216,14 @@ def las(
         likeness: list[tuple[float, int]] = []
         load: list[tuple[float, int]] = []
         for node in set(range(nodes)) - machine.barred:
-            free = machine.free(node)
+            free, size = machine.free(node), machine.size(node)
             if all(d <= f for d, f in zip(task.demand, free, strict=True)):
-                like = sum(d * f / c**2 for d, f, c in zip(task.demand, free, capacity, strict=True))
+                like = sum(d * f / c**2 for d, f, c in zip(task.demand, free, size, strict=True))
                 likeness.append((-like, node))
             sums = [
                 sum(t.nodes[node] * t.demand[r] for t in machine.here(node)) for r in range(len(capacity))
             ]
-            load.append((sum((s / c) ** 2 for s, c in zip(sums, capacity, strict=True)), node))
+            load.append((sum((s / c) ** 2 for s, c in zip(sums, size, strict=True)), node))
         if likeness:
             return min(likeness)[1]
         open_nodes = [node for square, node in sorted(load) if square <= limit_squared]
@@ -225,21 +236,30 @@ def las(
     def level(attained: int) -> int:
         return sum(attained >= bound for bound in bounds)
 
-    return Machine(nodes, capacity, tasks, victims, choose, spare, level if bounds else int)
+    return Machine(nodes, capacity, tasks, victims, choose, spare, level if bounds else int, sizes)
 
 
-def kairos(nodes: int, capacity: Vector, tasks: list[Task], queued: int, *, spare: int) -> Machine:
+def kairos(
+    nodes: int,
+    capacity: Vector,
+    tasks: list[Task],
+    queued: int,
+    *,
+    spare: int,
+    sizes: tuple[Vector, ...] = (),
+) -> Machine:
     """Run the baseline; Q, W."""
 
     def choose(machine: Machine, task: Task, now: int) -> int | None:
         counts = []
         for node in set(range(nodes)) - machine.barred:
             here = machine.here(node)
-            if sum(t.nodes[node] for t in here if t.since is None) < queued:
-                counts.append((sum(t.nodes[node] for t in here), node))
+            tasks = {t.id: t.demand[0] if sizes else t.nodes[node] for t in here}  # of a class: its devices
+            if sum(tasks[t.id] for t in here if t.since is None) < queued:
+                counts.append((sum(tasks.values()), node))
         return min(counts)[1] if counts else None
 
     def victims(task: Task, candidates: list[Task], enough: Enough) -> list[Task] | None:
         return by_length(candidates, enough)
 
-    return Machine(nodes, capacity, tasks, victims, choose, spare)
+    return Machine(nodes, capacity, tasks, victims, choose, spare, sizes=sizes)

@@ -68,7 +68,7 @@ def devices_of_machine(policy: str, profile: Profile | None, folder: Path | None
     """
     name, _ = split(policy)
     if "classes" not in policy_class(policy).suits:
-        raise BadInput(f"policy {name} does not schedule classes of devices", "choose mctbm, mct or fcfs")
+        raise BadInput(f"policy {name} does not schedule classes of devices", "choose mctbm, las-mq or fcfs")
     # In a process of its own: a driver that crashes must not take the coordinator with it.
     command = [sys.executable, "-P", "-m", "probes.opencl.devices"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

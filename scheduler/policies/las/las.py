@@ -195,7 +195,7 @@ class Las(TwoLevel):
 
     def _full(self) -> str:
         first, limit = self._queue.first(), self.parameters.load_limit
-        loads = self._load if first is None else self._load[self.allowed(NodeTask(first.job))]
+        loads = self._load if first is None else self._load[self.allowed(self.sent_alone(first))]
         lightest = float(loads.min(initial=math.inf))
         if lightest == math.inf:
             return "every node that could take the first is down"

@@ -13,6 +13,10 @@ A job of several tasks (not in the paper) runs all its tasks or none. The tasks 
 *part* there, and count as one task of their whole demand. All parts start, pause and resume at once and share
 one attained service. The job is admitted when every part finds room by the rules above. A job displaced from
 one node leaves all its nodes.
+
+A class without nodes (not in the paper either) is one node, whose only resource is its units: a job demands
+as many as it asks for. A job on a device gives way only if it can be parked, because a program that is merely
+paused keeps its memory there.
 """
 
 from __future__ import annotations
@@ -26,7 +30,18 @@ from typing import NamedTuple
 
 from scheduler.model.actions import Action, Resume, Start, Suspend
 from scheduler.model.costs import Costs
-from scheduler.model.jobs import CHECKPOINT, EPSILON, NEVER, Job, Placement, Pool, instant
+from scheduler.model.jobs import (
+    CHECKPOINT,
+    EPSILON,
+    NEVER,
+    PAUSE,
+    Job,
+    Placement,
+    Pool,
+    Stop,
+    counted,
+    instant,
+)
 
 TICK_S = 1e-6  # step of the grid of time, the least difference of attained service
 ROOM = EPSILON / 2  # less than the engine allows, so that the engine never refuses a task that fits
@@ -35,6 +50,9 @@ ROOM = EPSILON / 2  # less than the engine allows, so that the engine never refu
 @dataclass(slots=True, eq=False)
 class NodeTask:
     """A job of one task, or its part on one node: ``units`` tasks that count as one.
+
+    Args:
+        each: demand of one task, where that is not what the job states.
 
     Attributes:
         node: node of the task. gang: all parts of the job, with this one.
@@ -51,6 +69,7 @@ class NodeTask:
 
     job: Job
     units: int = 1
+    each: tuple[float, ...] = ()
     id: int = field(init=False)
     rank: tuple[int, int] = field(init=False)
     demand: tuple[float, ...] = field(init=False)
@@ -69,14 +88,17 @@ class NodeTask:
         job = self.job
         self.id = job.id
         self.rank = (-job.priority, job.id)
-        self.demand = job.demand if self.units == 1 else tuple(self.units * d for d in job.demand)
+        self.each = self.each or job.demand
+        self.demand = self.each if self.units == 1 else tuple(self.units * d for d in self.each)
         self.gang = (self,)
         self.order = (0.0, self.rank)
 
     def lie(self, nodes: Sequence[tuple[Node, int]]) -> None:
         """Place the job's tasks on these nodes (of one pool), so many on each."""
         first = nodes[0][0].placement
-        if len(nodes) > 1:
+        if not first.nodes:
+            self.placement = counted(first.pool, self.units)
+        elif len(nodes) > 1:
             self.gang = tuple(NodeTask(self.job, units) for _, units in nodes)
             places = tuple(sorted((node.placement.nodes[0][0], units) for node, units in nodes))
             self.placement = Placement(first.pool, self.units, places)
@@ -177,9 +199,12 @@ class NodeRules(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """The state of one node.
+    """The state of one node, or of a class without nodes.
 
     Attributes:
+        capacity: of each resource. in_service: so much of it can be used; less where units of a class are
+            down.
+        keeps: jobs that can be stopped in such ways only never give way here.
         free: free amount of each resource.
         tasks, unfinished: number of its unfinished tasks, and their demands.
         running: longest attained service first. paused: shortest first. new: in the order they came.
@@ -193,7 +218,9 @@ class Node:
     placement: Placement
     pool: Pool
     up: bool
+    in_service: tuple[float, ...] = ()
     capacity: tuple[float, ...] = field(init=False)
+    keeps: tuple[Stop, ...] = field(init=False)
     free: list[float] = field(init=False)
     unfinished: list[float] = field(init=False)
     tasks: int = 0
@@ -205,8 +232,11 @@ class Node:
     wake_s: float = math.inf
 
     def __post_init__(self) -> None:
-        self.capacity = self.pool.capacity_of(self.placement.nodes[0][0])
-        self.free = list(self.capacity)
+        nodes = self.placement.nodes
+        self.capacity = self.pool.capacity_of(nodes[0][0]) if nodes else (float(self.pool.units),)
+        self.in_service = self.in_service or self.capacity
+        self.keeps = (NEVER, PAUSE) if self.pool.kind else (NEVER,)
+        self.free = list(self.in_service)
         self.unfinished = [0.0] * len(self.capacity)
 
     def charge(self, task: NodeTask, sign: int) -> None:
@@ -234,7 +264,7 @@ class Node:
         """Free what the task held."""
         self.free = [round(f + d, 12) for f, d in zip(self.free, task.demand, strict=True)]
         if not self.running and not self.stopping:
-            self.free = list(self.capacity)
+            self.free = list(self.in_service)
 
     def pause(self, task: NodeTask, levels: Levels | None) -> None:
         """Enter the task among the paused ones."""
@@ -312,7 +342,7 @@ def candidates(node: Node, task: NodeTask, now: float) -> list[NodeTask]:
     for other in node.running:
         if other.began_s > before:
             break
-        if (not task.started or other.ripe_s <= now) and other.job.stop is not NEVER:
+        if (not task.started or other.ripe_s <= now) and other.job.stop not in node.keeps:
             found.append(other)
     return found
 
@@ -373,7 +403,7 @@ def _next_chance_s(node: Node, task: NodeTask, now: float) -> float:
     later = now + TICK_S / 2
     room: Sequence[float] = node.free
     for at, _, other in eligible:
-        if other.job.stop is not NEVER:
+        if other.job.stop not in node.keeps:
             room = [f + d for f, d in zip(room, other.demand, strict=True)]
             if at > later and covers(room, task.demand):
                 return at

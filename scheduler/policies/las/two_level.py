@@ -9,8 +9,11 @@ and with them nodes on which these decisions started or paused parts of jobs. Ta
 sends, first come first served, and a node decides after each task that is sent to it. The first task of the
 queue that cannot be sent holds up the others.
 
+A class without nodes (of devices) is one node, see ``node_las``. All units of a job are sent to one class.
+
 Only this policy knows the node of a task that was sent but never ran. When a coordinator starts again, and
-when a node fails or returns, such tasks are sent anew, in the order of submission.
+when a node fails or returns, such tasks are sent anew, in the order of submission, before any paused task
+goes on.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ from scheduler.model.events import (
     Submitted,
     Timer,
 )
-from scheduler.model.jobs import Job, Placement
+from scheduler.model.jobs import Job, Placement, counted
 from scheduler.model.nodes import rooms
 from scheduler.model.state import JobPhase
 from scheduler.policies.base import Policy, Reason, View
@@ -49,15 +52,19 @@ Mask = NDArray[np.bool_]
 class TwoLevel(Policy):
     """Base of ``las`` and ``kairos``."""
 
-    suits = frozenset({"nodes"})
+    suits = frozenset({"nodes", "classes"})
 
     def begin(self, view: View) -> None:
         self._rules = self._node_rules()
         self._tasks: dict[int, tuple[NodeTask, bool]] = {}  # each job's task, and True if it was sent
         self._touched: set[int] = set()
+        self._anew = True  # nothing was decided since
         self._nodes = _nodes_of(view)
         self._queue = self._new_queue()
-        self._at = {(node.placement.pool, node.placement.nodes[0][0]): node for node in self._nodes}
+        self._at = {
+            (node.pool.name, number): node for node in self._nodes for number, _ in _nodes_at(node.placement)
+        }
+        self._each = () if self._nodes[0].placement.nodes else (1.0,)
         self._capacities = np.array([node.capacity for node in self._nodes])
         self._alike = bool((self._capacities == self._capacities[0]).all())
         self._all = np.ones(len(self._nodes), dtype=np.bool_)
@@ -113,6 +120,8 @@ class TwoLevel(Policy):
         if view.upcoming in MORE_TO_COME:
             return ()
         actions: list[Action] = []
+        later = self._touched if self._anew else set[int]()
+        self._touched, self._anew = self._touched - later, False
         self._settle_touched(view, actions)
         while (first := self._queue.first()) is not None:
             places = self._places(first, view.now)
@@ -126,19 +135,25 @@ class TwoLevel(Policy):
                 part.node.charge(part, 1)
                 self._touched.add(part.node.index)
             self._settle_touched(view, actions)
+        self._touched |= later
+        self._settle_touched(view, actions)
         return actions
 
     def _add(self, job: Job) -> None:
         """Append a job to the queue."""
-        task = NodeTask(job, job.units)
+        task = NodeTask(job, job.units, self._each)
         self._tasks[job.id] = task, False
         self._queue.add(task)
 
+    def sent_alone(self, task: NodeTask) -> NodeTask:
+        """Return the part of a job that a node must hold as a whole: one task; of a class, the whole job."""
+        return task if self._each or task.units == 1 else NodeTask(task.job)
+
     def _places(self, task: NodeTask, now: float) -> dict[int, int] | None:
         """Choose how many of the job's tasks are sent to which node; None: it must wait."""
-        if task.units == 1:
+        if task.units == 1 or self._each:
             chosen = self._choose(task, now)
-            return None if chosen is None else {chosen: 1}
+            return None if chosen is None else {chosen: task.units}
         one, places = NodeTask(task.job), dict[int, int]()
         room = np.where(self.allowed(one), rooms(self._capacities, task.job.demand), 0)
         for pool in dict.fromkeys(node.placement.pool for node in self._nodes):
@@ -252,8 +267,8 @@ class TwoLevel(Policy):
         """Take over the tasks that the view shows."""
         for state in (*view.running.values(), *view.suspended.values()):
             where = state.place
-            task = NodeTask(state.job, where.units)
-            task.lie([(self._at[where.pool, number], units) for number, units in where.nodes])
+            task = NodeTask(state.job, where.units, self._each)
+            task.lie([(self._at[where.pool, number], units) for number, units in _nodes_at(where)])
             self._tasks[task.id] = task, True
             self._queue.held(task)
             for part in task.gang:
@@ -294,33 +309,36 @@ class TwoLevel(Policy):
 
 
 def _name(node: Node) -> str:
-    return f"{node.placement.pool} {node.placement.nodes[0][0]}"
+    return " ".join([node.pool.name, *(str(number) for number, _ in node.placement.nodes)])
 
 
 def _share(amounts: Sequence[float], node: Node) -> str:
-    return ", ".join(
-        f"{max(0.0, amount):.3g} {name}" for name, amount in zip(node.pool.resources, amounts, strict=True)
-    )
+    names = node.pool.resources or ("device" if node.pool.kind else "unit",)
+    return ", ".join(f"{max(0.0, amount):.3g} {name}" for name, amount in zip(names, amounts, strict=True))
+
+
+def _nodes_at(where: Placement) -> Sequence[tuple[int | None, int]]:
+    """Return a placement's nodes, with the units on each; a class without nodes is one of no number."""
+    return where.nodes or ((None, where.units),)
 
 
 def _nodes_of(view: View) -> list[Node]:
-    """List all nodes of all pools, best class first.
+    """List all nodes of all pools, best class first; a class without nodes is one node.
 
     Raises:
-        BadInput: a pool has no nodes, or pools have different resources.
+        BadInput: pools have different resources.
     """
     nodes: list[Node] = []
     for pool in view.cluster.pools:
-        if pool.counted:
-            raise BadInput(
-                f"policies that look at nodes cannot schedule {pool.name}, which is a mere count",
-                "say what a node has: 256xnode[cpu=1,memory=1]",
-            )
         if pool.resources != view.cluster.pools[0].resources:
             raise BadInput(
                 f"the nodes of {pool.name} have other resources than those of {view.cluster.pools[0].name}",
                 "give all pools the same resources",
             )
+        if pool.counted:
+            there = view.in_service[pool.name]
+            nodes.append(Node(len(nodes), counted(pool.name, 1), pool, there > 0, (float(there),)))
+            continue
         up = view.nodes[pool.name].up.tolist()
         nodes += [
             Node(len(nodes) + i, Placement(pool.name, 1, ((i, 1),)), pool, up[i]) for i in range(pool.units)

@@ -30,4 +30,4 @@ def test_who_suits_what() -> None:
     nodes = suitable(parse_cluster("8xnode[cores=4]"), SimulationSettings())
     assert {"exclusive", "pair", "match", "las"} <= set(nodes) and not {"fcfs", "easy", "mct"} & set(nodes)
     classes = suitable(parse_cluster("8xgpu+8xcpu"), SimulationSettings())
-    assert {"easy", "mctbm"} <= set(classes) and not {"regions", "las", "pair", "parm"} & set(classes)
+    assert {"easy", "mctbm", "las"} <= set(classes) and not {"regions", "pair", "parm"} & set(classes)

@@ -194,7 +194,7 @@ def _check_devices(policy: str, cores: int | None, take_over: Path | None) -> No
     """Refuse, by BadInput, what does not go with devices."""
     if "classes" not in policy_class(policy).suits:
         what = f"policy {policy} does not schedule classes of devices"
-        raise BadInput(what, "choose mctbm, mct or fcfs")
+        raise BadInput(what, "choose mctbm, las-mq or fcfs")
     for name, value in (("--unit", cores), ("--take-over", take_over)):
         if value is not None:
             raise BadInput(f"{name} {value} with --devices: each job has one device", "leave it out")

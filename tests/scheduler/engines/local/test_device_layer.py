@@ -209,3 +209,35 @@ def test_a_device_that_refuses_a_parked_program(devices: Up, tmp_path: Path) -> 
     found = job.wait(60)
     assert (found["stage"], found["attempt"], found["placement"]) == ("done", 1, here)
     assert Path(found["stdout"]).read_text() == alone(1000)
+
+
+def parks(found: Any) -> int:
+    """Count how often a job was parked."""
+    return sum(event["what"] == "parked" for event in found["history"])
+
+
+def test_long_jobs_give_way_to_short_ones(devices: Up) -> None:
+    """By ``las``, on both devices: parked, and bit-identical at their ends; one with SVM keeps its device."""
+    devices.kill()
+    devices.start("--devices", "--policy", "las,spare-s=2")
+    long = [devices.client.submit([*LONG, "500", "0.01"], device="any") for _ in range(2)]
+    for job in long:
+        began(devices, job)
+    assert {job.info()["placement"] for job in long} == {"pocl-0", "pocl-1"}
+    short = [devices.client.submit([*LONG, "20", "0.01"], device=f"pocl-{n}") for n in range(2)]
+    for job in short:
+        found = job.wait(60)
+        assert (found["stage"], parks(found)) == ("done", 0), found["history"]
+        assert Path(found["stdout"]).read_text() == alone(20)
+    for job in long:
+        found = job.wait(90)
+        assert (found["stage"], found["attempt"], parks(found)) == ("done", 1, 1), found["history"]
+        assert Path(found["stdout"]).read_text() == alone(500)
+    keeps = devices.client.submit([*LONG, "300", "0.01", "svm"], device="pocl-0")
+    began(devices, keeps)
+    behind = devices.client.submit([*LONG, "20", "0.01"], device="pocl-0")
+    devices.until(lambda: any(event["what"] == "not parked" for event in keeps.info()["history"]))
+    assert (keeps.info()["stage"], behind.info()["stage"]) == ("running", "waiting")
+    assert "waits on pocl-0 for 1 device" in behind.info()["why"]
+    assert [job.wait(60)["stage"] for job in (behind, keeps)] == ["done"] * 2
+    assert behind.info()["start_s"] >= keeps.info()["end_s"]

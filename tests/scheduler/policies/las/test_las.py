@@ -416,12 +416,6 @@ def test_nonsense_is_refused(text: str) -> None:
         create(text)
 
 
-def test_counted_pools_are_refused() -> None:
-    counted = World(Cluster((Pool("node", 4),)), (Arrival(Job(1, 0.0), 1.0),))
-    with pytest.raises(BadInput, match="mere count"):
-        run(create("las"), counted)
-
-
 @pytest.mark.parametrize(
     ("down", "said"),
     [
