@@ -23,8 +23,6 @@ from profiles.records import Settings
 from tenbin.commands.files import storage_folder
 from tests.support.components import processes_below, require
 
-pytestmark = pytest.mark.measures
-
 _MNT_DETACH = 2
 
 
@@ -48,7 +46,6 @@ def dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         libc.umount2(bytes(point), _MNT_DETACH)
 
 
-@pytest.mark.computes
 def test_the_file_system_of_these_tests_hangs(dead: Path) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         subprocess.run(
@@ -56,7 +53,6 @@ def test_the_file_system_of_these_tests_hangs(dead: Path) -> None:
         )
 
 
-@pytest.mark.computes
 def test_a_dead_mount_is_told_in_time(dead: Path) -> None:
     before = time.monotonic()
     with pytest.raises(
@@ -67,6 +63,7 @@ def test_a_dead_mount_is_told_in_time(dead: Path) -> None:
     assert not processes_below()  # FUSE lets a killed process die
 
 
+@pytest.mark.measures
 def test_the_inventory_goes_on_without_a_dead_mount(dead: Path, tmp_path: Path) -> None:
     alive = tmp_path / "alive"
     alive.mkdir()
@@ -80,6 +77,7 @@ def test_the_inventory_goes_on_without_a_dead_mount(dead: Path, tmp_path: Path) 
     assert (finding.topic, finding.state, finding.reason) == ("checkpoint", "missing", missing.reason)
 
 
+@pytest.mark.measures
 def test_a_probe_and_the_command_line_go_on_without_a_dead_mount(dead: Path, tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="has not answered"), scratch(dead):
         pass
@@ -88,7 +86,6 @@ def test_a_probe_and_the_command_line_go_on_without_a_dead_mount(dead: Path, tmp
     assert storage_folder(dead) == dead  # kept, for the probe to say why it is not measured
 
 
-@pytest.mark.computes
 @pytest.mark.parametrize("probe", ["checkpoint", "storage"])
 def test_a_profile_goes_on_where_its_own_folder_is_on_a_dead_mount(
     probe: str, dead: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -103,7 +100,6 @@ def test_a_profile_goes_on_where_its_own_folder_is_on_a_dead_mount(
     assert any("has not answered" in absent.reason for absent in made.absent)
 
 
-@pytest.mark.computes
 def test_a_storage_folder_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=f"--storage {tmp_path}/no: not a folder; mkdir -p"):
         storage_folder(tmp_path / "no")

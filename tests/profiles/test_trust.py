@@ -66,7 +66,6 @@ def test_a_profile_without_conditions_does_not_pretend() -> None:
     assert trust(make_profile()).state == "unknown"
 
 
-@pytest.mark.measures
 def test_a_neighbour_that_runs_all_the_time_is_seen() -> None:
     watch = Watch.begin("memory", 0)
     with subprocess.Popen(["sh", "-c", "while :; do :; done"]) as neighbour:

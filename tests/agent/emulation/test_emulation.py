@@ -21,8 +21,6 @@ from probes.power.powercap import capped, metered, zones
 from profiles.errors import BadInput
 from tests.support.components import require
 
-pytestmark = pytest.mark.measures
-
 
 def test_names() -> None:
     machine, faults = parse("intel-2s+wrap+locked")
@@ -87,6 +85,7 @@ def runnable_share(loads: Loads) -> float:
     return statistics.median(shares)
 
 
+@pytest.mark.measures
 def test_a_cap_takes_its_share_of_time_and_gives_it_back() -> None:
     """The loads get the time that the ground truth gives them, on a busy machine too."""
     expected = truth("intel-1s")
@@ -130,7 +129,6 @@ with emulated_node("intel-1s") as sysfs, Loads("compute", [int(sys.argv[1])], 1.
     assert not Path(f"/proc/{load}").exists()  # continued, and then found itself orphaned
 
 
-@pytest.mark.computes
 def test_a_load_that_binds_itself_to_cores_of_a_package_that_runs_goes_on(tmp_path: Path) -> None:
     """Stopped as the first package was, with the second one's cores; it once stayed stopped for ever."""
     require(len(os.sched_getaffinity(0)) > 1, "two cores, a package each")

@@ -25,7 +25,7 @@ from tests.support.job_profiles import make_job, samples
 from tests.support.programs import tenbin
 from tests.support.records import make_model
 
-pytestmark = [pytest.mark.measures, pytest.mark.usefixtures("own_lock")]
+pytestmark = pytest.mark.usefixtures("own_lock")
 
 
 def test_pooled_is_what_one_longer_session_would_have_said() -> None:
@@ -85,7 +85,6 @@ def test_the_same_is_measured_again() -> None:
     assert (order.cores, order.mpi, order.hosts, order.quick) == (4, True, ("x", "y"), True)
 
 
-@pytest.mark.computes
 def test_a_real_job_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -114,7 +113,6 @@ def test_a_real_job_goes_on(
     assert not processes_below()
 
 
-@pytest.mark.computes
 def test_what_cannot_go_on_is_said_in_one_line(tmp_path: Path) -> None:
     store = JobStore(tmp_path)
     store.save(make_job("far"), {})

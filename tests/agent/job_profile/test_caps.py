@@ -30,8 +30,6 @@ from tests.support.components import processes_below, require
 from tests.support.job_profiles import make_job
 from tests.support.programs import tenbin
 
-pytestmark = pytest.mark.measures
-
 CPUS = sorted(os.sched_getaffinity(0))
 KIND = NodeKind(key="0123456789ab", title="Example 9000, 2 cores, 7 GiB")
 REAL = truth("intel-1s")  # one package: the node's caps are its own
@@ -76,6 +74,7 @@ def test_the_curve_is_that_of_the_machine() -> None:
     assert few.speed is None and few.note == "no caps here"
 
 
+@pytest.mark.measures
 def test_real_runs_under_emulated_caps() -> None:
     """Beside an unmarked one: a package draws what the cap allows, and no more than when busy."""
     order = UnderCapsOrder(
@@ -97,6 +96,7 @@ def test_real_runs_under_emulated_caps() -> None:
     assert not processes_below()
 
 
+@pytest.mark.measures
 def test_a_package_s_half_is_capped_alone() -> None:
     """A core of one of two packages: under its lowest cap it takes three times as long."""
     require(len(CPUS) == 2, "two cores, a package each")

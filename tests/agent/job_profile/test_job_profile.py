@@ -34,7 +34,7 @@ from tests.support.job_profiles import make_job, over_hosts, samples
 from tests.support.programs import TENBIN, tenbin
 from tests.support.records import make_inventory
 
-pytestmark = [pytest.mark.measures, pytest.mark.usefixtures("own_lock")]
+pytestmark = pytest.mark.usefixtures("own_lock")
 CPUS = sorted(os.sched_getaffinity(0))
 PROGRAM = """
 import sys, time
@@ -59,6 +59,7 @@ def python(program: str, *arguments: str) -> tuple[str, ...]:
 # --- one run
 
 
+@pytest.mark.measures
 def test_a_run_tells_what_its_whole_tree_used(tmp_path: Path) -> None:
     """Memory of two processes at once, CPU time and I/O of one that is not waited for by the main one."""
     child = "import time; kept = bytearray(80_000_000); [i for i in range(2_000_000)]; time.sleep(1)"
@@ -115,6 +116,7 @@ def test_a_run_ends_with_its_parent() -> None:
 # --- writers beside
 
 
+@pytest.mark.measures
 def test_writers_write_on_window_after_window() -> None:
     spots = [Spot(cpu, 0, cpu) for cpu in CPUS[:2]]
     with WriterPool(8) as pool:
@@ -167,7 +169,6 @@ def test_writers_that_share_a_cache_share_the_area_that_it_takes() -> None:
 # --- whole profiles
 
 
-@pytest.mark.computes
 def test_a_real_job_is_measured_stored_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     require(len(CPUS) > 1, "two CPUs")
     # What is looked at here does not depend on the caches: a gigabyte would only take its time.
@@ -228,7 +229,6 @@ def test_a_profile_of_runs_of_five_seconds_takes_three_minutes_a_quick_one_less_
     assert goes_on(full, 2.0, 5, 70.0, narrow=lambda: True)
 
 
-@pytest.mark.computes
 @pytest.mark.parametrize(
     ("command", "says"),
     [
@@ -246,6 +246,7 @@ def test_what_cannot_be_measured_is_said_in_one_line(tmp_path: Path, command: li
     assert not processes_below()
 
 
+@pytest.mark.measures
 def test_an_interrupt_before_anything_is_known_stores_nothing_and_leaves_nothing(tmp_path: Path) -> None:
     require(len(CPUS) > 1, "two CPUs")
     command = [*TENBIN, "job", "profile", "long", "--store", str(tmp_path), "--", "sleep", "61.7"]
@@ -263,7 +264,6 @@ def test_an_interrupt_before_anything_is_known_stores_nothing_and_leaves_nothing
     assert not processes_below()
 
 
-@pytest.mark.computes
 def test_an_interrupt_keeps_the_repetitions_that_are_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,7 +320,6 @@ def test_a_busy_machine_is_predicted_by_cpu_time() -> None:
 # --- the store, and bad input
 
 
-@pytest.mark.computes
 def test_a_name_keeps_all_its_profiles_and_the_newest_is_meant(tmp_path: Path) -> None:
     store, kind = JobStore(tmp_path), make_job("a").kind.key
     for name, made in (("a", "20260101T000000Z"), ("a", "20260102T000000Z"), ("b", "20260101T000000Z")):
@@ -336,7 +335,6 @@ def test_a_name_keeps_all_its_profiles_and_the_newest_is_meant(tmp_path: Path) -
             store.find(selector, kind)
 
 
-@pytest.mark.computes
 def test_this_kind_of_node_comes_before_another(tmp_path: Path) -> None:
     store, other = JobStore(tmp_path), make_job("a").kind.model_copy(update={"key": "another"})
     store.save(make_job("a", id="20260101T000000Z"), {})
@@ -353,7 +351,6 @@ def test_kinds_differ_by_what_decides_interference_only() -> None:
     assert node_kind(one).title == "Example 9000, 2 cores, 7 GiB"
 
 
-@pytest.mark.computes
 def test_a_profile_of_another_kind_of_node_is_said_to_be_one(tmp_path: Path) -> None:
     JobStore(tmp_path).save(make_job("a"), {})
     shown = tenbin("job", "show", "a", store=tmp_path)
@@ -363,7 +360,6 @@ def test_a_profile_of_another_kind_of_node_is_said_to_be_one(tmp_path: Path) -> 
     assert "other node" in listed.stdout
 
 
-@pytest.mark.computes
 def test_a_damaged_profile_is_named_and_costs_no_other(tmp_path: Path) -> None:
     store = JobStore(tmp_path)
     store.save(make_job("a"), {})
@@ -377,7 +373,6 @@ def test_a_damaged_profile_is_named_and_costs_no_other(tmp_path: Path) -> None:
     assert [row["name"] for row in found["job_profiles"]] == ["a"] and len(found["damaged"]) == 1
 
 
-@pytest.mark.computes
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -395,7 +390,6 @@ def test_bad_input_is_one_line(tmp_path: Path, arguments: list[str], says: str) 
     assert line.startswith("tenbin: ") and says in line
 
 
-@pytest.mark.computes
 @pytest.mark.timeout(600)
 def test_the_kernels_are_profiled_by_one_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

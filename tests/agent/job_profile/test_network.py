@@ -27,8 +27,6 @@ from tenbin.commands.job_profile.parts import planned
 from tests.support.components import processes_below, require
 from tests.support.network_lab import NetLab, netlab, require_netlab
 
-pytestmark = pytest.mark.measures
-
 CPUS = sorted(os.sched_getaffinity(0))
 WAITING = """
 import sys, time
@@ -114,6 +112,7 @@ def counted(
     return ended, mpi_time.read(counts)
 
 
+@pytest.mark.measures
 @pytest.mark.parametrize("language", ["mpi4py", "c"])
 def test_time_inside_mpi_is_what_the_program_itself_sees(
     mpi: MpiInstall, tmp_path: Path, language: str
@@ -146,14 +145,12 @@ def test_time_inside_mpi_is_what_the_program_itself_sees(
     assert mpi_time.share(ranks, ended.wall_s) == pytest.approx(found / 2 / ended.wall_s)
 
 
-@pytest.mark.computes
 def test_a_program_without_mpi_leaves_no_counts_and_works(tmp_path: Path) -> None:
     require(shutil.which("cc"), "a C compiler")
     ended, ranks = counted(["sh", "-c", "echo done > file"], tmp_path, {})
     assert ended.code == 0 and not ranks and (tmp_path / "file").read_text() == "done\n"
 
 
-@pytest.mark.computes
 def test_without_a_compiler_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Unavailable, match="no C compiler"):
@@ -161,7 +158,6 @@ def test_without_a_compiler_that_is_said(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
-@pytest.mark.computes
 def test_a_job_of_ranks_here_has_a_share_and_says_why_it_has_no_network(
     mpi: MpiInstall, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,7 +175,6 @@ def test_a_job_of_ranks_here_has_a_share_and_says_why_it_has_no_network(
     assert tables["runs"]["mpi_share"].notna().all()
 
 
-@pytest.mark.computes
 def test_a_rank_that_dies_is_named(mpi: MpiInstall) -> None:
     require(len(CPUS) > 1, "two CPUs")
     program = (sys.executable, "-P", "-c", "import sys; from mpi4py import MPI; sys.exit(3)")
@@ -191,6 +186,7 @@ def test_a_rank_that_dies_is_named(mpi: MpiInstall) -> None:
 # --- beside comprobe
 
 
+@pytest.mark.measures
 def test_comprobe_is_slower_beside_itself_and_ends_when_its_hosts_are_silent(
     mpi: MpiInstall, lab: NetLab
 ) -> None:
@@ -243,7 +239,6 @@ def test_a_job_over_hosts_is_measured_beside_both_probes(
     assert not processes_below()
 
 
-@pytest.mark.computes
 def test_a_pair_over_hosts_has_cores_of_its_own_on_each(mpi: MpiInstall, lab: NetLab) -> None:
     require(len(CPUS) > 1, "two CPUs")
     cores, _ = cores_of(lab.hosts, mpi)
@@ -260,7 +255,6 @@ def test_a_pair_over_hosts_has_cores_of_its_own_on_each(mpi: MpiInstall, lab: Ne
     assert not processes_below()
 
 
-@pytest.mark.computes
 def test_what_does_not_fit_on_the_hosts_is_said(mpi: MpiInstall, lab: NetLab) -> None:
     cores = len(CPUS)
     with pytest.raises(BadInput, match="-n 1: fewer ranks than the 2 hosts"):
@@ -275,7 +269,6 @@ def test_what_does_not_fit_on_the_hosts_is_said(mpi: MpiInstall, lab: NetLab) ->
     assert layout.here and layout.one_kernel and layout.each == 1 and len(layout.job_cores) == 2
 
 
-@pytest.mark.computes
 def test_messages_that_do_not_leave_the_hosts_are_refused_before_the_job_runs(
     mpi: MpiInstall, lab: NetLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,7 +309,6 @@ def test_ranks_lie_on_the_hosts_in_turns() -> None:
     assert together.ranks(2) == (("a", "b"), (0, 1)) and together.ranks(4) == (("a", "b"), (0, 1, 0, 1))
 
 
-@pytest.mark.computes
 def test_a_program_is_measured_over_ranks_on_two_hosts(mpi: MpiInstall, lab: NetLab, tmp_path: Path) -> None:
     """0.3 s that no rank shortens and 1.2 s that all share: the ranks of 2 and 4 are on both hosts."""
     require(len(CPUS) > 1, "two CPUs")

@@ -28,8 +28,6 @@ from tenbin.report import jobs as report
 from tests.support.components import require
 from tests.support.job_profiles import make_job, samples
 
-pytestmark = pytest.mark.measures
-
 KIND = NodeKind(key="0123456789ab", title="Example 9000, 2 cores, 7 GiB")
 AMDAHL = (
     "import os, time; n = int(os.environ['TENBIN_TASKS']); assert int('{n}') == n; time.sleep(0.3 + 1.2 / n)"

@@ -26,8 +26,6 @@ from profiles.records import Settings
 from tests.support.components import processes_below, require
 from tests.support.machines import Tree
 
-pytestmark = pytest.mark.measures
-
 CORES = list(usable_cores())
 
 
@@ -53,6 +51,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
     return samples
 
 
+@pytest.mark.measures
 def test_each_kind_is_measured_on_one_core_and_on_all(measured: pd.DataFrame) -> None:
     kinds = {(kind, precision) for kind in ("blas", "vector") for precision in ("double", "single")}
     seen = set(zip(measured["kind"], measured["precision"], measured["cores"], strict=True))
@@ -61,6 +60,7 @@ def test_each_kind_is_measured_on_one_core_and_on_all(measured: pd.DataFrame) ->
     assert (windows["rows"] == windows["cores"]).all()
 
 
+@pytest.mark.measures
 def test_rows_hold_work_time_and_what_the_kernel_tells_of_the_first_core(measured: pd.DataFrame) -> None:
     working = measured[measured["kind"] != "chain"]
     assert (working["flops"] > 0).all() and (working["busy_s"] <= working["wall_s"]).all()

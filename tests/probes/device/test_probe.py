@@ -18,7 +18,6 @@ from tenbin.report.device import EXPLANATION, figures
 from tests.support.components import processes_below, require
 from tests.support.records import make_device
 
-pytestmark = pytest.mark.measures
 ROOT = Path(__file__).parents[3]
 EVERYTHING = {"bandwidth": 3, "flops": 1, "launch": 1, "copies": 2, "both": 1}
 

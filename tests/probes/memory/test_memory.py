@@ -30,8 +30,6 @@ from profiles.records import Absent, Settings
 from tenbin.report.memory import EXPLANATION, figures
 from tests.support.components import require
 
-pytestmark = pytest.mark.measures
-
 CORES = sorted(os.sched_getaffinity(0))
 WRITER = [sys.executable, "-P", "-m", "probes.memory.writer"]
 
@@ -166,6 +164,7 @@ def graded(intensity: float, seconds: float) -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.measures
 def test_the_graded_load_takes_its_share_of_the_core_and_no_more() -> None:
     shares = []
     for intensity in (0, 15, 60, 100):
@@ -177,7 +176,6 @@ def test_the_graded_load_takes_its_share_of_the_core_and_no_more() -> None:
     assert shares[0] < shares[1] < shares[2]
 
 
-@pytest.mark.computes
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -294,6 +292,7 @@ def measured() -> tuple[pd.DataFrame, list[Absent]]:
     return collect("memory", Settings(quick=True, budget_s=4), measure)
 
 
+@pytest.mark.measures
 def test_the_probe_measures_bandwidth_of_one_and_of_all_cores(
     measured: tuple[pd.DataFrame, list[Absent]],
 ) -> None:
@@ -306,6 +305,7 @@ def test_the_probe_measures_bandwidth_of_one_and_of_all_cores(
     assert writers() == {}
 
 
+@pytest.mark.measures
 def test_pairs_are_measured_alone_and_beside_in_turn(measured: tuple[pd.DataFrame, list[Absent]]) -> None:
     require(len(CORES) > 1, "two CPUs")
     samples, _ = measured
@@ -313,6 +313,7 @@ def test_pairs_are_measured_alone_and_beside_in_turn(measured: tuple[pd.DataFram
         assert list(pair["condition"]) == ["alone", "beside"] * (len(pair) // 2)
 
 
+@pytest.mark.measures
 def test_a_machine_with_one_numa_node_says_so(measured: tuple[pd.DataFrame, list[Absent]]) -> None:
     nodes = list(Path("/sys/devices/system/node").glob("node[0-9]*"))
     assert ("one NUMA node: no remote access" in [a.reason for a in measured[1]]) == (len(nodes) < 2)
@@ -330,6 +331,7 @@ def test_no_usable_cpu_or_no_memory_is_said_and_measures_nothing(tmp_path: Path)
         assert samples.empty and any(says in a.reason for a in absent)
 
 
+@pytest.mark.measures
 def test_a_writer_lost_in_the_middle_costs_its_own_points_only() -> None:
     require(len(CORES) > 1, "two CPUs")
     events: list[dict[str, Any]] = []
@@ -437,7 +439,6 @@ def test_windows_that_prove_nothing_are_left_out() -> None:
         assert models[0].coefficients[0].value == pytest.approx(20, rel=0.02)
 
 
-@pytest.mark.computes
 def test_an_interrupted_run_gives_what_it_supports() -> None:
     samples = made_up(n=12)
     for end in range(0, len(samples) + 1, 2):
@@ -497,6 +498,7 @@ def test_emulated_samples_are_marked_in_models_and_titles() -> None:
     assert all("emulated" in f.layout.title.text for f in figures(samples, models))
 
 
+@pytest.mark.measures
 def test_the_real_samples_fit_and_draw(measured: tuple[pd.DataFrame, list[Absent]]) -> None:
     samples, _ = measured
     models = fit_samples("memory", samples)

@@ -31,8 +31,6 @@ from profiles.records import Settings
 from tests.probes.power.test_powercap import write_zone
 from tests.support.components import require
 
-pytestmark = pytest.mark.measures
-
 RANGE = 262_143_328_850
 
 
@@ -137,6 +135,7 @@ def test_power_between_readings() -> None:
     assert power_w(before, before) is None
 
 
+@pytest.mark.measures
 @pytest.mark.parametrize(
     ("name", "trouble"),
     [
@@ -226,6 +225,7 @@ def test_pyrapl_only_reads_the_real_sys(tmp_path: Path) -> None:
         pyrapl_meter(tmp_path)
 
 
+@pytest.mark.measures
 def test_nvml_meter_where_there_is_a_gpu() -> None:
     try:
         meter: Meter = nvml_meter()
@@ -272,6 +272,7 @@ print(json.dumps([ratios, result.pkg[0] / result.duration, result.dram[0] / resu
 """
 
 
+@pytest.mark.measures
 def test_unmodified_pyrapl_reads_the_emulated_tree_and_agrees(tmp_path: Path) -> None:
     pytest.importorskip("pyRAPL")
     require(os.geteuid() == 0, "root, for a private mount namespace")

@@ -31,8 +31,6 @@ from tenbin.report.power import EXPLANATION, figures
 from tests.probes.power.test_powercap import LIMITS, write_zone
 from tests.support.records import make_profile
 
-pytestmark = pytest.mark.measures
-
 
 def measured(name: str, sysfs: Path, journal: Path, round_: int = 0, *, budget_s: float = 1.0) -> list[Event]:
     """Return the samples of one round of the probe on an emulated node."""
@@ -74,6 +72,7 @@ def contradicts(coefficient: Coefficient, true: float, tolerance: float) -> bool
     return off(coefficient, true, max(tolerance, 1.7 * half))
 
 
+@pytest.mark.measures
 def test_the_whole_probe_finds_the_ground_truth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The knee within 2 W of the truth, the slope within 5 %.
 
@@ -117,6 +116,7 @@ def test_the_whole_probe_finds_the_ground_truth(tmp_path: Path, monkeypatch: pyt
         pytest.skip(f"this machine is too busy to say: {knee}, {slope}")
 
 
+@pytest.mark.measures
 def test_caps_that_read_back_but_do_not_hold(tmp_path: Path) -> None:
     with emulated_node("intel-1s+locked") as sysfs:
         events = measured("intel-1s+locked", sysfs, tmp_path)
@@ -132,6 +132,7 @@ def test_caps_that_read_back_but_do_not_hold(tmp_path: Path) -> None:
     assert not any("ratio" in t for t in titles)
 
 
+@pytest.mark.measures
 def test_amd_has_power_and_no_curve(tmp_path: Path) -> None:
     with emulated_node("amd") as sysfs:
         events = measured("amd", sysfs, tmp_path)
@@ -152,6 +153,7 @@ def test_a_meter_lost_in_the_middle_keeps_what_was_seen(tmp_path: Path) -> None:
     assert "W_base" in [m.title for m in fit(samples_of(events))]
 
 
+@pytest.mark.measures
 def test_without_a_meter_it_says_why_at_once(tmp_path: Path) -> None:
     started = time.monotonic()
     samples, absent = collect("power", Settings(sysfs=tmp_path), measure)
@@ -161,6 +163,7 @@ def test_without_a_meter_it_says_why_at_once(tmp_path: Path) -> None:
     assert samples.empty is False or time.monotonic() - started < 5
 
 
+@pytest.mark.measures
 def test_no_journal_no_caps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a journal nothing is changed; what can be measured without caps is."""
     monkeypatch.setattr(probe, "LOADS", ("compute",))
@@ -190,7 +193,6 @@ with Journal(Path(sys.argv[2])) as journal:
 """
 
 
-@pytest.mark.computes
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_originals_come_back_when_the_probe_is_ended(tmp_path: Path, number: signal.Signals) -> None:
     with emulated_node("intel-2s") as sysfs:
@@ -297,7 +299,6 @@ def synthetic(rounds: int = 1, drift: float = 0.0, locked: bool = False) -> pd.D
     return pd.DataFrame(rows).assign(emulated=False, time_s=0.0)
 
 
-@pytest.mark.computes
 def test_the_fit_of_samples_with_known_truth() -> None:
     models = {m.title: m for m in fit_samples("power", synthetic())}
     curves = {"power_w{load=compute}", "power_speed_ratio{load=compute}"}
@@ -310,7 +311,6 @@ def test_the_fit_of_samples_with_known_truth() -> None:
     assert (curve.x_min, curve.x_max) == (25.0, 90.0)
 
 
-@pytest.mark.computes
 def test_rounds_that_differ_widen_the_interval() -> None:
     def width(samples: pd.DataFrame) -> float:
         knee = next(m for m in fit_samples("power", samples) if m.form == "knee")["knee_w"]
@@ -326,7 +326,6 @@ def test_caps_that_did_not_hold_are_left_out_and_counted() -> None:
     assert curve.x_min == 40.0
 
 
-@pytest.mark.computes
 @pytest.mark.parametrize("keep", [0, 1, 3, 12, 20])
 def test_interrupted_samples_give_fewer_models_and_figures(keep: int) -> None:
     samples = synthetic().head(keep)
@@ -336,7 +335,6 @@ def test_interrupted_samples_give_fewer_models_and_figures(keep: int) -> None:
     assert fit(samples.drop(columns=["held", "speed_ratio"], errors="ignore")) is not None
 
 
-@pytest.mark.computes
 def test_figures() -> None:
     samples = synthetic(locked=True)
     models = fit_samples("power", samples)

@@ -21,8 +21,6 @@ from profiles.records import Settings
 from tenbin.report.scaling import figures
 from tests.support.components import processes_below, require
 
-pytestmark = pytest.mark.measures
-
 COLUMNS = {"load", "size", "cores", "start", "repetition", "run_s", "verified", "verification", "mops"}
 
 
@@ -77,6 +75,7 @@ def test_sizes_can_be_split(cores: int) -> None:
     assert all(most_ranks(load, size) >= min(cores, 128) for load, size in found.items())
 
 
+@pytest.mark.measures
 @pytest.mark.usefixtures("two_cores")
 def test_every_load_on_one_and_more_cores() -> None:
     samples, absent = collect("scaling", settings(), scaling.measure)
@@ -95,6 +94,7 @@ def test_every_load_on_one_and_more_cores() -> None:
     assert processes_below() == []
 
 
+@pytest.mark.measures
 def test_without_mpi_one_core_is_still_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     require(len(os.sched_getaffinity(0)) > 1, "two cores")
 
@@ -113,6 +113,7 @@ def test_without_mpi_one_core_is_still_measured(monkeypatch: pytest.MonkeyPatch)
     assert figures(samples, []) == []
 
 
+@pytest.mark.measures
 def test_inside_an_mpi_job_but_without_mpi_one_core_is_still_measured(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -143,6 +144,7 @@ def watched(act: Callable[[dict[str, object]], None]) -> list[Event]:
     return events
 
 
+@pytest.mark.measures
 @pytest.mark.usefixtures("two_cores")
 def test_a_rank_that_dies_loses_only_its_start() -> None:
     killed = []
@@ -184,7 +186,6 @@ def test_a_wrong_answer_is_told() -> None:
     assert samples_of(events)["verified"].tolist() == [False]
 
 
-@pytest.mark.computes
 def test_wrong_answers_are_not_fitted() -> None:
     samples = table({"ep": (7, 0.02)})
     wrong = samples.assign(run_s=1e-9, verified=False)
@@ -192,7 +193,6 @@ def test_wrong_answers_are_not_fitted() -> None:
     assert fit_samples("scaling", both) == fit_samples("scaling", samples)
 
 
-@pytest.mark.computes
 def test_fit_finds_the_truth_over_rounds() -> None:
     truths = {"bt": (7.0, 0.02), "cg": (9.0, 2.0)}
     models = fit_samples("scaling", table(truths, rounds=3))
@@ -219,7 +219,6 @@ def test_the_size_with_more_runs_is_kept() -> None:
     assert model.labels["size"] == "S"
 
 
-@pytest.mark.computes
 def test_a_curve_that_the_runs_do_not_support_is_dashed() -> None:
     samples = table({"bt": (7.0, 0.02)})
     samples["run_s"] = np.where(samples["cores"] < 8, 10.0, 3.0) * (1 + samples.index.to_numpy() % 3 / 100)
@@ -230,7 +229,6 @@ def test_a_curve_that_the_runs_do_not_support_is_dashed() -> None:
     assert curve.line.dash == "dash" and "poor" in curve.name and curve.name.endswith("dashed")
 
 
-@pytest.mark.computes
 def test_figure() -> None:
     truths = {"bt": (7.0, 0.02), "ep": (1e9, 0.0)}
     samples = table(truths)

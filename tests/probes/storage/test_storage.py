@@ -26,8 +26,6 @@ from profiles.errors import Unavailable
 from profiles.records import Absent, Settings
 from tests.support.components import require
 
-pytestmark = pytest.mark.measures
-
 MEMORY = Path("/dev/shm")
 
 
@@ -64,7 +62,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return lambda seconds: now.__setitem__(0, now[0] + round(seconds * 1e9))
 
 
-@pytest.mark.computes
 @pytest.mark.parametrize(
     ("limits", "operations"),
     [
@@ -90,13 +87,11 @@ def test_a_batch_ends_in_time_and_times_each_operation(
     assert batch.seconds == pytest.approx(0.001 * operations)
 
 
-@pytest.mark.computes
 def test_a_transfer_cut_short_is_an_error() -> None:
     with pytest.raises(OSError, match="511 bytes of 512 moved"):
         run_batch(lambda buffers, offset: 511, [([], 0)], 512, Limits(1, 1, 1))
 
 
-@pytest.mark.computes
 def test_percentiles_are_type_8_of_hyndman_and_fan() -> None:
     n = 100
     batch = Batch(1.0, np.random.default_rng(1).permutation(np.arange(1.0, n + 1)))
@@ -116,6 +111,7 @@ def counted(name: str) -> int:
     raise KeyError(name)
 
 
+@pytest.mark.measures
 def test_the_kernel_counts_the_bytes_that_the_rows_tell(folder: Path) -> None:
     written, read = counted("write_bytes"), counted("read_bytes")
     table, absent = quick(folder)
@@ -133,13 +129,11 @@ def test_the_kernel_counts_the_bytes_that_the_rows_tell(folder: Path) -> None:
     assert not list(folder.iterdir())
 
 
-@pytest.mark.computes
 def test_a_full_profile_writes_at_most_a_gibibyte() -> None:
     assert FULL_ROUNDS * FULL_BYTES == 1 << 30
     assert QUICK_BYTES == 192 << 20
 
 
-@pytest.mark.computes
 def test_the_file_is_whole_and_cannot_be_compressed(place: Place) -> None:
     file = place.inside / "data"
     assert os.fstat(place.data).st_size == place.size == 32 << 20
@@ -151,7 +145,6 @@ def test_the_file_is_whole_and_cannot_be_compressed(place: Place) -> None:
     assert len(zlib.compress(whole[:BLOCK])) > 0.99 * BLOCK
 
 
-@pytest.mark.computes
 def test_each_kind_of_operation_goes_where_it_should(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     went: list[tuple[str, int, int, int]] = []
 
@@ -191,7 +184,6 @@ def test_each_kind_of_operation_goes_where_it_should(place: Place, monkeypatch: 
 # --- what goes wrong
 
 
-@pytest.mark.computes
 def test_memory_is_no_storage() -> None:
     require(os.access(MEMORY, os.W_OK), "a file system in memory")
     events: list[Event] = []
@@ -203,7 +195,6 @@ def test_memory_is_no_storage() -> None:
     assert not list(MEMORY.glob(f".tenbin-*-{os.getpid()}"))
 
 
-@pytest.mark.computes
 def test_the_page_cache_is_seen(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(bytes(64 * PAGE))
@@ -218,7 +209,6 @@ def test_a_folder_that_fails_costs_its_own_part_only(folder: Path, tmp_path: Pat
     assert "is missing" in first.reason and first.remedy.startswith("mkdir -p")
 
 
-@pytest.mark.computes
 @pytest.mark.parametrize("free", [90 << 20, 120 << 20])
 def test_less_is_written_where_little_room_is_free(
     folder: Path, free: int, monkeypatch: pytest.MonkeyPatch
@@ -233,7 +223,6 @@ def test_less_is_written_where_little_room_is_free(
     assert not list(folder.iterdir())
 
 
-@pytest.mark.computes
 def test_a_kind_that_fails_is_absent_and_the_others_go_on(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,7 +240,6 @@ def test_a_kind_that_fails_is_absent_and_the_others_go_on(
     assert failure.what == f"random write in {folder}" and "Input/output error" in failure.reason
 
 
-@pytest.mark.computes
 def test_too_few_operations_have_no_p99(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "FEWEST_FOR_P99", 10**9)
     table, absent = quick(folder, budget_s=1.0)
@@ -259,7 +247,6 @@ def test_too_few_operations_have_no_p99(folder: Path, monkeypatch: pytest.Monkey
     assert f"p99 of a random read in {folder}" in {a.what for a in absent}
 
 
-@pytest.mark.computes
 def test_an_interrupt_leaves_nothing_behind(folder: Path) -> None:
     before = os.sched_getaffinity(0)
     events: list[Event] = []

@@ -320,7 +320,6 @@ def test_the_probe_measures_every_kernel_and_the_latency(library: Library, tmp_p
     assert [t for t in threading.enumerate() if "ThreadPoolExecutor" in t.name] == []
 
 
-@pytest.mark.measures
 def test_each_thread_stays_on_its_core_and_memory_goes_with_the_context(library: Library) -> None:
     topology = read_topology(Path("/sys"), os.sched_getaffinity(0))
     cpus = topology.cores[:2]

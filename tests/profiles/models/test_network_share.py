@@ -14,8 +14,6 @@ from profiles.models.network_share import beside, share_alone
 from profiles.records import Coefficient
 from tests.support.job_profiles import make_job, on_network, samples
 
-pytestmark = pytest.mark.measures
-
 SHARES = st.floats(0.0, 1.0)
 SLOWED = st.floats(1.05, 7.0)
 

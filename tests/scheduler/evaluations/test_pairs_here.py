@@ -22,8 +22,6 @@ from scheduler.evaluations.interference.pairs_here import (
 from tests.support.components import processes_below, require
 from tests.support.job_profiles import RUN_S, make_job, samples
 
-pytestmark = pytest.mark.measures
-
 LAWS = {"a": (0.08, 9.0), "b": (0.06, 8.0), "c": (0.01, 0.5)}  # suffers a GB/s, presses with GB/s
 
 
@@ -84,7 +82,6 @@ def test_the_best_pairs_are_the_best_of_all_ways_and_matching_finds_them() -> No
 
 
 @pytest.mark.slow
-@pytest.mark.computes  # what it measures is not looked at
 @pytest.mark.timeout(600)
 def test_tiny_kernels_are_really_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     require(len(os.sched_getaffinity(0)) > 1, "two CPUs")

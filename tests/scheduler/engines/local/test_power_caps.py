@@ -195,7 +195,6 @@ def test_the_cap_of_a_running_job_changes(capped: Capped) -> None:
     assert capped.caps_w() == [ORIGINAL_W, ORIGINAL_W]
 
 
-@pytest.mark.measures
 def test_what_a_cap_costs_is_predicted_and_measured(capped: Capped) -> None:
     """Ground truth: the speed that the emulation gives a package under 34 W, of 40 W with 6 W beside it."""
     capped.start(40.0, profiled=True)
