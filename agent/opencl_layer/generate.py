@@ -28,7 +28,9 @@ HINDRANCES = {  # what a program that calls such a function uses from then on
     "DefaultDeviceCommandQueue": "a queue on the device",
     "SpecializationConstant": "a program in an intermediate language",
 }
-_TYPEDEF = re.compile(r"typedef\s+(?P<result>[\w ]+?\**)\s*\(\s*\*cl_api_(?P<name>\w+)\)\((?P<given>[^;]*);")
+_TYPEDEF = re.compile(
+    r"typedef\s+(?P<result>[\w ]+?\**)\s*\(\s*\*\s*cl_api_(?P<name>\w+)\)\((?P<given>[^;]*);"
+)
 _BY_HAND = re.compile(r"\blayer_(cl\w+)\(")
 
 

@@ -65,9 +65,7 @@ cl_int CL_API_CALL layer_clGetContextInfo(cl_context context, cl_context_info wh
     case CL_CONTEXT_REFERENCE_COUNT: return answer(cl_uint(own->slot->retained.load()), size, value, size_ret);
     case CL_CONTEXT_NUM_DEVICES: return answer(cl_uint(1), size, value, size_ret);
     case CL_CONTEXT_DEVICES: return answer(handle_of(the_device()), size, value, size_ret);
-    case CL_CONTEXT_PROPERTIES:
-        return answer(own->properties.data(), own->properties.size() * sizeof(cl_context_properties), size, value,
-                      size_ret);
+    case CL_CONTEXT_PROPERTIES: return answer_list(own->properties, size, value, size_ret);
     default: return CL_INVALID_VALUE;
     }
 }
@@ -195,35 +193,42 @@ cl_int CL_API_CALL layer_clFinish(cl_command_queue queue) {
     return error;
 }
 
-cl_sampler CL_API_CALL layer_clCreateSampler(cl_context context, cl_bool normalized, cl_addressing_mode addressing,
-                                             cl_filter_mode filter, cl_int *error) {
+static cl_sampler new_sampler(cl_context context, std::unique_ptr<Sampler> sampler, cl_int *error) {
     Inside inside;
     Context *own = get<Context>(context);
     if (!own) return refuse<cl_sampler>(error, CL_INVALID_CONTEXT);
     cl_int code;
-    cl_sampler real = target->clCreateSampler(real_of(own), normalized, addressing, filter, &code);
+    cl_sampler real = target->clCreateSampler(real_of(own), sampler->normalized, sampler->addressing, sampler->filter,
+                                              &code);
     if (error) *error = code;
     if (code != CL_SUCCESS) return nullptr;
-    auto sampler = new Sampler;
     sampler->context = Ref<Context>(own);
+    return wrap(sampler.release(), real, error);
+}
+
+cl_sampler CL_API_CALL layer_clCreateSampler(cl_context context, cl_bool normalized, cl_addressing_mode addressing,
+                                             cl_filter_mode filter, cl_int *error) {
+    auto sampler = std::make_unique<Sampler>();
     sampler->normalized = normalized;
     sampler->addressing = addressing;
     sampler->filter = filter;
-    return wrap(sampler, real, error);
+    return new_sampler(context, std::move(sampler), error);
 }
 
 cl_sampler CL_API_CALL layer_clCreateSamplerWithProperties(cl_context context, const cl_sampler_properties *list,
                                                            cl_int *error) {
-    cl_sampler_properties normalized = CL_TRUE, addressing = CL_ADDRESS_CLAMP, filter = CL_FILTER_NEAREST;
-    for (const cl_sampler_properties *p = list; p && *p; p += 2)
+    auto sampler = std::make_unique<Sampler>();
+    for (const cl_sampler_properties *p = list; p && *p; p += 2) {
         switch (*p) {
-        case CL_SAMPLER_NORMALIZED_COORDS: normalized = p[1]; break;
-        case CL_SAMPLER_ADDRESSING_MODE: addressing = p[1]; break;
-        case CL_SAMPLER_FILTER_MODE: filter = p[1]; break;
+        case CL_SAMPLER_NORMALIZED_COORDS: sampler->normalized = cl_bool(p[1]); break;
+        case CL_SAMPLER_ADDRESSING_MODE: sampler->addressing = cl_addressing_mode(p[1]); break;
+        case CL_SAMPLER_FILTER_MODE: sampler->filter = cl_filter_mode(p[1]); break;
         default: return refuse<cl_sampler>(error, CL_INVALID_VALUE); /* mip maps are not offered */
         }
-    return layer_clCreateSampler(context, cl_bool(normalized), cl_addressing_mode(addressing),
-                                 cl_filter_mode(filter), error);
+        sampler->properties.insert(sampler->properties.end(), {p[0], p[1]});
+    }
+    if (list) sampler->properties.push_back(0);
+    return new_sampler(context, std::move(sampler), error);
 }
 
 cl_int CL_API_CALL layer_clGetSamplerInfo(cl_sampler sampler, cl_sampler_info what, size_t size, void *value,
@@ -233,6 +238,7 @@ cl_int CL_API_CALL layer_clGetSamplerInfo(cl_sampler sampler, cl_sampler_info wh
     if (!own) return CL_INVALID_SAMPLER;
     switch (what) {
     case CL_SAMPLER_CONTEXT: return answer(handle_of(own->context.get()), size, value, size_ret);
+    case CL_SAMPLER_PROPERTIES: return answer_list(own->properties, size, value, size_ret);
     case CL_SAMPLER_REFERENCE_COUNT: return answer(cl_uint(own->slot->retained.load()), size, value, size_ret);
     default: return target->clGetSamplerInfo(real_of(own), what, size, value, size_ret);
     }

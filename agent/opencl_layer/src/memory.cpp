@@ -59,10 +59,15 @@ cl_mem CL_API_CALL layer_clCreateBuffer(cl_context context, cl_mem_flags flags, 
     return finish_memory(std::move(memory), own, real, code, error);
 }
 
+static cl_mem note_properties(cl_mem made, const cl_mem_properties *empty) {
+    if (made && empty) get<Memory>(made)->properties.push_back(0);
+    return made;
+}
+
 cl_mem CL_API_CALL layer_clCreateBufferWithProperties(cl_context context, const cl_mem_properties *properties,
                                                       cl_mem_flags flags, size_t size, void *host, cl_int *error) {
     if (properties && *properties) return refuse<cl_mem>(error, CL_INVALID_PROPERTY);
-    return layer_clCreateBuffer(context, flags, size, host, error);
+    return note_properties(layer_clCreateBuffer(context, flags, size, host, error), properties);
 }
 
 cl_mem CL_API_CALL layer_clCreateSubBuffer(cl_mem buffer, cl_mem_flags flags, cl_buffer_create_type type,
@@ -130,7 +135,7 @@ cl_mem CL_API_CALL layer_clCreateImageWithProperties(cl_context context, const c
                                                      cl_mem_flags flags, const cl_image_format *format,
                                                      const cl_image_desc *about, void *host, cl_int *error) {
     if (properties && *properties) return refuse<cl_mem>(error, CL_INVALID_PROPERTY);
-    return layer_clCreateImage(context, flags, format, about, host, error);
+    return note_properties(layer_clCreateImage(context, flags, format, about, host, error), properties);
 }
 
 cl_mem CL_API_CALL layer_clCreateImage2D(cl_context context, cl_mem_flags flags, const cl_image_format *format,
@@ -181,6 +186,7 @@ cl_int CL_API_CALL layer_clGetMemObjectInfo(cl_mem object, cl_mem_info what, siz
     case CL_MEM_CONTEXT: return answer(handle_of(own->context.get()), size, value, size_ret);
     case CL_MEM_ASSOCIATED_MEMOBJECT: return answer(handle_of(own->parent.get()), size, value, size_ret);
     case CL_MEM_HOST_PTR: return answer(own->host, size, value, size_ret);
+    case CL_MEM_PROPERTIES: return answer_list(own->properties, size, value, size_ret);
     case CL_MEM_MAP_COUNT: {
         std::lock_guard<std::mutex> guard(own->lock);
         return answer(cl_uint(own->mappings.size()), size, value, size_ret);

@@ -49,9 +49,10 @@ struct Sampler : Object {
     static constexpr Kind kind = Kind::sampler;
     using Handle = cl_sampler;
     Ref<Context> context;
-    cl_bool normalized;
-    cl_addressing_mode addressing;
-    cl_filter_mode filter;
+    cl_bool normalized = CL_TRUE;
+    cl_addressing_mode addressing = CL_ADDRESS_CLAMP;
+    cl_filter_mode filter = CL_FILTER_NEAREST;
+    std::vector<cl_sampler_properties> properties; /* as given, with the 0 at the end; none: of OpenCL 1 */
 };
 
 /* A buffer of a device that the program has left, kept while a pointer into its mapping is used. */
@@ -83,6 +84,7 @@ struct Memory : Object {
     cl_image_format format{};
     cl_image_desc description{};
     size_t element_size = 0;
+    std::vector<cl_mem_properties> properties; /* as given: none, or the 0 at their end */
     std::atomic<bool> dirty{true}; /* written since a move began to copy it; of its parent, if it has one */
     std::mutex lock; /* of what follows */
     std::vector<Mapping> mappings;
@@ -110,8 +112,6 @@ struct Program : Object {
     bool from_binary = false;
     cl_build_status status = CL_BUILD_NONE; /* as after the program's own last build */
     std::string log;
-    Callbacks farewells;
-    ~Program() override;
 };
 
 struct Argument {
@@ -184,6 +184,9 @@ RecipePointer source_of(const Recipe &recipe);
 cl_int answer(const void *data, size_t bytes, size_t size, void *value, size_t *size_ret);
 template <class T> cl_int answer(const T &data, size_t size, void *value, size_t *size_ret) {
     return answer(&data, sizeof(T), size, value, size_ret);
+}
+template <class T> cl_int answer_list(const std::vector<T> &list, size_t size, void *value, size_t *size_ret) {
+    return answer(list.data(), list.size() * sizeof(T), size, value, size_ret);
 }
 inline cl_int answer(const std::string &text, size_t size, void *value, size_t *size_ret) {
     return answer(text.c_str(), text.size() + 1, size, value, size_ret);

@@ -7,8 +7,6 @@ using ProgramNotify = void(CL_CALLBACK *)(cl_program, void *);
 
 constexpr char VARIABLES[] = "variables of a program in device memory";
 
-Program::~Program() { run_later(farewells); }
-
 static cl_program finish_program(Context *context, cl_program real, RecipePointer recipe, cl_int code,
                                  cl_int *error) {
     if (error) *error = code;
@@ -229,13 +227,9 @@ cl_program CL_API_CALL layer_clLinkProgram(cl_context context, cl_uint n, const 
     return made;
 }
 
-cl_int CL_API_CALL layer_clSetProgramReleaseCallback(cl_program program, ProgramNotify notify, void *data) {
-    Inside inside;
-    Program *own = get<Program>(program);
-    if (!own) return CL_INVALID_PROGRAM;
-    if (!notify) return CL_INVALID_VALUE;
-    own->farewells.push_back([=] { notify(program, data); });
-    return CL_SUCCESS;
+/* It is for clean-up kernels, which programs from source have not. */
+cl_int CL_API_CALL layer_clSetProgramReleaseCallback(cl_program program, ProgramNotify, void *) {
+    return get<Program>(program) ? CL_INVALID_OPERATION : CL_INVALID_PROGRAM;
 }
 
 static cl_int give_binary(const Program &program, size_t size, void *value, size_t *size_ret) {

@@ -29,7 +29,7 @@ from tests.support.network_lab import NetLab, netlab, require_netlab
 
 pytestmark = [pytest.mark.measures, pytest.mark.slow]
 
-QUICK_S = 1.5  # of a check; the faults are not small
+QUICK_S = 2.0  # of a check; the faults are not small
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 SPIN = "while True: pass"
 STREAM = "import numpy as np; a = np.zeros(1 << 25)\nwhile True: a[::8] = 1"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from ctypes.util import find_library
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.amounts import examples
+from tests.support.components import require
 from tests.support.moving import Worker, command, output, variables
 from tests.support.opencl_programs.worker import OPERATIONS
 
@@ -50,6 +52,15 @@ def test_failing_moves_leave_the_program_as_it_was(plain: str, tmp_path: Path) -
     assert found == plain
     assert status["failures"] > 20
     assert status["moves"] > 15
+
+
+def test_properties_and_farewells(tmp_path: Path) -> None:
+    """A function without an entry in the layer would take a handle for a driver's object, and crash."""
+    require(find_library("OpenCL"), "the loader of OpenCL (Debian: ocl-icd-libopencl1)")
+    plain = output(command("queries"), variables(tmp_path, below=False))
+    assert "farewells [2, 1, 0]" in plain
+    assert output(command("queries"), variables(tmp_path, below=True)) == plain
+    assert output(command("queries"), variables(tmp_path, below=True, TENBIN_OPENCL_MOVE_EVERY="1")) == plain
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,7 @@ from probes.power.meters import (
 from profiles.errors import Unavailable
 from profiles.records import Settings
 from tests.probes.power.test_powercap import write_zone
+from tests.support.amounts import examples
 from tests.support.components import require
 
 RANGE = 262_143_328_850
@@ -60,7 +61,7 @@ def played(*values: int | Exception, range_raw: int | None = RANGE, stall_s: flo
     return counter
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     start=st.integers(0, RANGE - 1),
     steps=st.lists(st.integers(0, 900_000_000), min_size=1, max_size=40),

@@ -13,6 +13,7 @@ from profiles.fits.checkpoint import fit, predictions
 from profiles.models import predict
 from profiles.records import Model
 from tenbin.report.checkpoint import EXPLANATION, figures
+from tests.support.amounts import examples
 
 # Paper A, table 3: (alpha_C, beta_C, alpha_R, beta_R) of CPU and GPU.
 TABLE_3 = {"cpu-0": (1.5e-2, 0.92, 9.7e-3, 0.18), "gpu-0": (1.4e-2, 0.85, 9.6e-3, 0.89)}
@@ -141,7 +142,9 @@ def test_buffered_files_and_emulation_are_marked(samples: pd.DataFrame) -> None:
     assert all("(emulated)" in figure.layout.title.text for figure in figures(table, models))
 
 
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     keep=st.integers(0, 120),
     seed=st.integers(0, 1000),

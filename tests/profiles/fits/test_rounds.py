@@ -9,7 +9,7 @@ import pytest
 from probes.registry import PROBES
 from profiles.fits import fit_samples
 from profiles.records import Model
-from tests.support.amounts import sweep
+from tests.support.amounts import ALL, sweep
 
 TRUTH = 10.0
 
@@ -48,12 +48,12 @@ def _bandwidth(samples: pd.DataFrame) -> Model:
 @pytest.mark.parametrize("drift", sweep((0.0, 0.05, 0.2), {0.05}))
 def test_the_interval_covers_the_truth_although_minutes_differ(drift: float) -> None:
     rng = np.random.default_rng(3)
-    hits = 0
-    for _ in range(100):
+    hits, fits = 0, 100 if ALL else 40
+    for _ in range(fits):
         c = _bandwidth(_samples(rng, drift))["bandwidth"]
         assert c.low is not None and c.high is not None and c.low > 0
         hits += c.low <= TRUTH <= c.high
-    assert hits >= 88
+    assert hits >= 0.88 * fits
 
 
 def test_rounds_that_agree_leave_the_interval_alone() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from profiles.fits import _widened
 from profiles.models import linear, predict
 from profiles.records import Model, Quality
+from tests.support.amounts import examples
 
 ALPHA, BETA = 1.2e-3, 0.03
 SIZES = (8, 16, 32, 64, 128, 256)
@@ -31,7 +32,7 @@ def samples(rng: np.random.Generator, noise: str, repetitions: int = 5) -> tuple
     return x, y
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(
     alpha=st.floats(1e-6, 10),
     beta=st.floats(-5, 5),

@@ -164,6 +164,7 @@ def test_an_opencl_job_moves_between_devices(up: Up, monkeypatch: pytest.MonkeyP
     assert not list((up.home / "jobs" / str(moved.id)).glob("checkpoint.tenbin*"))
 
 
+@pytest.mark.slow
 def test_mctbm_moves_a_job_to_the_better_device(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
     """The better device is taken; a job begins on the worse one and moves when the better one is free."""
     monkeypatch.setenv("POCL_DEVICES", "pthread basic")

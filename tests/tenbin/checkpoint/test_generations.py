@@ -21,6 +21,7 @@ from agent.attempts.folder import Attempt
 from agent.attempts.records import Order
 from tenbin.checkpoint.file import CheckpointError, Part, read_header
 from tenbin.checkpoint.generations import Generations, Superseded
+from tests.support.amounts import examples
 from tests.support.interleaving import CALLS, Stepped
 from tests.support.paths import ROOT
 
@@ -149,7 +150,7 @@ def moves(*numbers: int) -> st.SearchStrategy[list[tuple[int, str]]]:
     return st.lists(st.tuples(st.sampled_from(numbers), st.sampled_from(sorted(CALLS))), max_size=10)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(moves(1), moves(1, 2), moves(1, 2, 3), st.permutations((1, 2, 3)))
 def test_whatever_the_order_of_their_writes(
     alone: list[tuple[int, str]],

@@ -18,6 +18,7 @@ from tenbin.commands.simulate.simulate import complete_workload
 from tenbin.report.job_results import files_of
 from tenbin.report.schedule import figures, lanes, means, page
 from tests.support import programs
+from tests.support.amounts import examples
 from tests.support.random_policy import Chaos
 from tests.support.worlds import World, counted, power, run
 
@@ -276,7 +277,7 @@ def test_those_that_suit_are_named_where_none_does() -> None:
     assert "policies for this cluster: fcfs, first-fit, easy" in done.stderr
 
 
-@settings(max_examples=50, deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(50), deadline=None, derandomize=True, database=None)
 @given(counted(most=12))
 def test_no_two_bars_lie_on_one_unit_at_one_time(world: World) -> None:
     outcomes, _ = run(create("easy"), world)

@@ -148,6 +148,7 @@ class Sampler(Repeated):
         self.most_w = max(self.most_w, sum(used) + BESIDE_W * len(used))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("mpi")
 def test_never_over_the_budget(capped: Capped) -> None:

@@ -41,7 +41,7 @@ MANY = settings(
     database=None,
     suppress_health_check=list(HealthCheck),
 )
-FEW = settings(MANY, max_examples=40)
+FEW = settings(MANY, max_examples=examples(40))
 
 
 # -- equations ---------------------------------------------------------------------------------------------

@@ -232,6 +232,7 @@ def test_the_cap_of_a_running_job_changes(up: Up, lab: SlurmLab) -> None:
     assert untouched(lab)
 
 
+@pytest.mark.slow
 def test_caps_are_put_back_after_whatever_was_killed(up: Up, lab: SlurmLab) -> None:
     """The coordinator: the job keeps its cap. The supervisor: at once. Both: at the next start."""
     start(up, lab, 100.0)
