@@ -32,7 +32,7 @@ from typing import Any, Self
 
 from agent.controls import read_control, write_control
 from profiles.errors import Busy, Unavailable
-from profiles.files import write_whole
+from profiles.files.whole_files import write_whole
 
 VERSION = 1
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

@@ -15,8 +15,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from profiles import direct_io
 from profiles.errors import Unavailable
+from profiles.files import direct_io
 
 ANSWER_S = 10.0  # a server that wakes its disks takes seconds
 GONE_S = 1.0

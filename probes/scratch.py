@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 
 from probes.folders import inspect_folder
-from profiles import direct_io
 from profiles.errors import Unavailable
+from profiles.files import direct_io
 
 _PREFIX = ".tenbin-probe-"
 

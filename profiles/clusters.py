@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from pydantic import Field, ValidationError
 
 from profiles.errors import BadInput
-from profiles.files import read_regular, save_profile
+from profiles.files.store import Prepared, Store, default_root
+from profiles.files.whole_files import read_regular, save_profile
 from profiles.records import Absent, Coefficient, Model, Profile, Record
-from profiles.store import Prepared, Store, default_root
 
 if TYPE_CHECKING:
     import pandas as pd

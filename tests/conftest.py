@@ -15,8 +15,8 @@ import pytest
 from probes.mpi.detection import find_mpi
 from probes.mpi.launchers import MpiInstall
 from profiles.errors import Unavailable
-from tests.support.components import require
-from tests.support.machines import Pristine, Tree
+from tests.support.labs.components import require
+from tests.support.labs.machines import Pristine, Tree
 
 pytest_plugins = ["tests.support.coordinator", "tests.support.viewer"]
 
@@ -77,7 +77,7 @@ def mpi() -> MpiInstall:
 
 @pytest.fixture(scope="session")
 def pristine(tmp_path_factory: pytest.TempPathFactory) -> Pristine:
-    """Make each machine of ``tests.support.machines`` once, for tests that only read it."""
+    """Make each machine of ``tests.support.labs.machines`` once, for tests that only read it."""
     made: dict[str, Tree] = {}
 
     def make(machine: Callable[[Path], Tree]) -> Tree:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from profiles.store import Store, samples
+from profiles.files.store import Store, samples
 from tests.support.paths import ROOT
 from tests.support.programs import TENBIN
 

@@ -18,7 +18,7 @@ import pytest
 from agent.processes import tree
 from probes.mpi.launchers import MpiInstall
 from tests.support.amounts import sweep
-from tests.support.components import require
+from tests.support.labs.components import require
 from tests.support.paths import EXAMPLES
 from tests.support.programs import opencl_devices
 

@@ -13,8 +13,8 @@ import pytest
 import typer
 
 from tenbin.cli import app
-from tests.support.components import require
 from tests.support.coordinator import Up
+from tests.support.labs.components import require
 from tests.support.paths import ROOT
 from tests.support.programs import TENBIN
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.components import require
+from tests.support.labs.components import require
 from tests.support.paths import ROOT
 from tests.support.programs import opencl_devices
 

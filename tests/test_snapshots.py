@@ -23,7 +23,7 @@ import typer
 
 from agent.attempts.folder import Attempt
 from probes.registry import PROBES
-from profiles.check_export import prometheus as check_metrics
+from profiles.checks.export import prometheus as check_metrics
 from profiles.export import prometheus as profile_metrics
 from profiles.models import FORMS
 from scheduler.coordinator.coordinator import Coordinator

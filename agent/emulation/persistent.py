@@ -15,7 +15,7 @@ from pathlib import Path
 
 from agent.emulation.machines import parse, start_emulation
 from profiles.errors import BadInput
-from profiles.files import is_locked, try_lock, write_whole
+from profiles.files.whole_files import is_locked, try_lock, write_whole
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The making of a check: facts, slices, conditions. Its verdict is given by ``profiles.verdict``."""
+"""The making of a check: facts, slices, conditions. Its verdict is given by ``profiles.checks.verdict``."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from agent.paths import default_storage
 from probes.folders import inspect_folder
 from probes.registry import BATTERY, CHECKS
 from probes.run import Event
-from profiles.check import Check
-from profiles.check_figures import cpu_share, figures
-from profiles.check_store import stamp
+from profiles.checks.check import Check
+from profiles.checks.figures import cpu_share, figures
+from profiles.checks.store import stamp
 from profiles.errors import Unavailable
 from profiles.records import Absent, Settings
 

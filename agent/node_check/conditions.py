@@ -12,7 +12,7 @@ import psutil
 
 from agent.inventory.files import number
 from agent.node_profile.conditions import Watch
-from profiles.check import CheckConditions, Consumer
+from profiles.checks.check import CheckConditions, Consumer
 
 WORTH_NAMING = 0.03  # processors
 MOST_NAMED = 3

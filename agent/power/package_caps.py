@@ -31,7 +31,7 @@ from agent.power.cap_keeper import CapKeeper
 from probes.power.caps import Caps
 from probes.power.powercap import Zone, zones
 from profiles.errors import Unavailable
-from profiles.files import try_lock
+from profiles.files.whole_files import try_lock
 
 HINT = "start tenbin up anew: it looks which packages there are"
 LOCKS_S = 5.0  # a process that changes a cap has the lock for milliseconds

@@ -16,7 +16,7 @@ import pyopencl as cl
 
 from probes.opencl import devices
 from probes.opencl.session import Bytes, DeviceMemoryTooSmall, SessionFailure, pinned, touched
-from profiles import direct_io
+from profiles.files import direct_io
 from profiles.records import MB
 
 # ``pattern`` writes data that no storage can compress; ``digest`` sums a hash of every word and its place, so

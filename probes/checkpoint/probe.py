@@ -28,8 +28,8 @@ from probes.checkpoint.plan import FULL, QUICK, Estimates, Extent, Item, Rotatio
 from probes.checkpoint.subjects import cache_environment, find_devices, start
 from probes.run import Run
 from probes.scratch import scratch
-from profiles.direct_io import free_bytes
 from profiles.errors import Unavailable
+from profiles.files.direct_io import free_bytes
 from profiles.records import MB
 
 _MIGRATIONS = 4  # of all pairs, folders and sizes, in one sweep

@@ -22,8 +22,8 @@ import numpy as np
 from probes.scratch import scratch
 from probes.storage.buffers import Buffers, RandomData, huge_buffer
 from probes.storage.timing import Batch, Limits, Operation, run_batch
-from profiles import direct_io
 from profiles.errors import Unavailable
+from profiles.files import direct_io
 from profiles.records import MB
 
 BLOCK = 4 << 20  # of sequential reads and writes

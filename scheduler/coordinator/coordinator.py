@@ -17,14 +17,14 @@ from functools import partial
 from profiles.errors import BadInput
 from scheduler.coordinator import events as ev
 from scheduler.coordinator import holds, node_availability
-from scheduler.coordinator.alarms import Alarms
 from scheduler.coordinator.dispatcher import Dispatcher
-from scheduler.coordinator.external_jobs import ExternalJobTracker
 from scheduler.coordinator.handlers import Handlers
 from scheduler.coordinator.job_table import PHASES, JobTable
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.coordinator.loop import EventLoop
 from scheduler.coordinator.retry import choose_ended, renew
+from scheduler.coordinator.transitions.alarms import Alarms
+from scheduler.coordinator.transitions.external_jobs import ExternalJobTracker
 from scheduler.engines.common.job_folders import JobFolders
 from scheduler.engines.protocol import Engine
 from scheduler.jobs.dependencies import WaitsByPlace

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 
 from scheduler.coordinator import node_availability
-from scheduler.coordinator.departures import Departures
 from scheduler.coordinator.handlers import Handlers
+from scheduler.coordinator.transitions.departures import Departures
 from scheduler.coordinator.trials import ProgramTrials
 from scheduler.model.events import Event, Timer
 from scheduler.model.jobs import Job

@@ -111,7 +111,7 @@ class Policy(ABC):
         promises: general properties that hold, which the tests check for every policy:
             "in-order" (no job starts before one submitted earlier), "no-delay" (later jobs never change
             when a job starts, when estimates are exact), "conserving" (no job waits while it fits).
-        suits: kinds of machine and job mix (tests/support/worlds.py) that it schedules: "counted",
+        suits: kinds of machine and job mix (tests/support/scheduling/worlds.py) that it schedules: "counted",
             "classes" (two classes, migratable jobs), "nodes" (demand vectors), "power" (moldable, caps),
             "sharing" (nodes of cores, programs that slow each other down).
         fences: a job of a region runs on that region's own units only.

@@ -22,7 +22,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from profiles.errors import BadInput
-from profiles.job_store import JobStore
+from profiles.files.job_store import JobStore
 from profiles.jobs import JobProfile, NodeKind
 from profiles.models.neighbours import slowdown_beside
 from profiles.records import Model, Profile, Quality

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from profiles import direct_io
+    from profiles.files import direct_io
 else:  # by a name that no module of a user's program has
-    from tenbin._profiles import direct_io
+    from tenbin._profiles.files import direct_io
 
 MAGIC, VERSION = b"TENBINCP", 1
 CHUNK = direct_io.CHUNK

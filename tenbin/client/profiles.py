@@ -39,7 +39,7 @@ def load_samples(selector: str = "last", store: Path | str | None = None) -> dic
         TenbinError: nothing matches, or a file is damaged.
     """
     with _told():
-        found: dict[str, pd.DataFrame] = _own("store").samples(_store(store).find(selector))
+        found: dict[str, pd.DataFrame] = _own("files.store").samples(_store(store).find(selector))
     return found
 
 
@@ -63,7 +63,7 @@ def _own(name: str) -> Any:
 
 
 def _store(store: Path | str | None) -> Any:
-    return _own("store").Store(None if store is None else Path(store))
+    return _own("files.store").Store(None if store is None else Path(store))
 
 
 @contextmanager

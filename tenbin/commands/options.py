@@ -26,14 +26,14 @@ complete_policy = names_in("scheduler.policies.registry:POLICIES")
 
 def complete_job_profile(incomplete: str) -> list[str]:
     """Names of the stored job profiles."""
-    from profiles.job_store import JobStore
+    from profiles.files.job_store import JobStore
 
     return [name for name in JobStore().names() if name.startswith(incomplete)]
 
 
 def complete_selector(incomplete: str) -> list[str]:
     """Profiles that a selector may name."""
-    from profiles.store import Store, label
+    from profiles.files.store import Store, label
 
     paths = Store().paths()
     labels = filter(None, map(label, paths))

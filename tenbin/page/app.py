@@ -19,15 +19,15 @@ from scheduler.coordinator.journal.reader import job_record
 from scheduler.jobs.entry import Entry
 from tenbin.client.client import Client
 from tenbin.errors import TenbinError
-from tenbin.page import job as job_view
-from tenbin.page.explainer import Explainer
-from tenbin.page.gantt import Gantt, Window
-from tenbin.page.listing import Asked, Lists, number_of, told, window
-from tenbin.page.measured import Measured
 from tenbin.page.mirror import Mirror
-from tenbin.page.nodes import NodeView
 from tenbin.page.stream import MOST_VIEWERS, Streams
-from tenbin.page.truth import Truth
+from tenbin.page.views import job as job_view
+from tenbin.page.views.explainer import Explainer
+from tenbin.page.views.gantt import Gantt, Window
+from tenbin.page.views.listing import Asked, Lists, number_of, told, window
+from tenbin.page.views.measured import Measured
+from tenbin.page.views.nodes import NodeView
+from tenbin.page.views.truth import Truth
 from tenbin.server.job_filters import LARGEST
 from tenbin.server.refusals import refuse_invalid
 

@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from profiles.errors import UserError
-from tenbin.page.explainer import Explainer
 from tenbin.page.mirror import Mirror
+from tenbin.page.views.explainer import Explainer
 
 LOOK_S, APART_S, COMMENT_S = 0.25, 1.0, 15.0
 MOST_EVENTS, MOST_JOBS = 500, 1000  # of a message

@@ -7,9 +7,9 @@ from statistics import median
 
 import plotly.graph_objects as go
 
+from profiles.checks.siblings import Odd, Value, none_odd
 from profiles.clusters import BETWEEN, Between, Survey
 from profiles.quantities import Better, better
-from profiles.siblings import Odd, Value, none_odd
 from tenbin.report.html import write
 from tenbin.report.pictures.picture import picture
 from tenbin.report.style import figure

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import plotly.graph_objects as go
 
-from profiles.drift import CHECKS, Drift
+from profiles.checks.drift import CHECKS, Drift
 from tenbin.report.html import write
 from tenbin.report.pictures.picture import picture
 from tenbin.report.style import COLOURS, figure

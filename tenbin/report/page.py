@@ -17,12 +17,12 @@ from probes.registry import PROBES
 from profiles.card import card
 from profiles.compare import Difference, compare, explain_drift
 from profiles.errors import BadInput
-from profiles.files import write_chosen
-from profiles.job_store import JobStore
-from profiles.job_store import load as load_job
+from profiles.files.job_store import JobStore
+from profiles.files.job_store import load as load_job
+from profiles.files.store import load, samples
+from profiles.files.whole_files import write_chosen
 from profiles.jobs import JobProfile
 from profiles.records import Profile
-from profiles.store import load, samples
 from profiles.trust import MEANINGS, ROUNDS_DIFFER, ROUNDS_MEANING, trust
 from tenbin import text
 from tenbin.report.html import write
@@ -158,5 +158,5 @@ def _section(
 
 
 def _drawing(name: str) -> ModuleType | None:
-    module = f"tenbin.report.{name}"
+    module = f"tenbin.report.probes.{name}"
     return import_module(module) if find_spec(module) else None

@@ -19,11 +19,11 @@ from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, 
 
 from profiles.errors import BadInput, Unavailable, UserError
 from scheduler.coordinator.coordinator import Coordinator
-from scheduler.coordinator.priorities import set_priority
-from scheduler.coordinator.selection import select as selected
+from scheduler.coordinator.requests.priorities import set_priority
+from scheduler.coordinator.requests.selection import select as selected
 from scheduler.jobs.dependencies import Kind
 from scheduler.jobs.entry import Entry
-from scheduler.jobs.paths import check_all
+from scheduler.jobs.files.paths import check_all
 from scheduler.jobs.specs import Int, JobSpec, check_variables
 from tenbin.server.bodies import (
     LONGEST_WAIT_S,

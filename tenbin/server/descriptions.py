@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client import Counter as PrometheusCounter
 
 from scheduler.coordinator.coordinator import Coordinator
+from scheduler.jobs.choice.filters import name_of, owner_of
 from scheduler.jobs.entry import Entry, Stage
-from scheduler.jobs.filters import name_of, owner_of
 from tenbin.server.node_table import node_table
 
 

@@ -9,8 +9,8 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, Strict
 
 from scheduler.coordinator.coordinator import Coordinator
+from scheduler.jobs.choice.filters import JobFilter
 from scheduler.jobs.entry import Entry, Stage
-from scheduler.jobs.filters import JobFilter
 
 LARGEST = (1 << 63) - 1  # what SQLite counts with
 # Of the bodies of requests: true and "3" are no numbers. In a query all values are text.

@@ -9,8 +9,8 @@ from itertools import islice
 from typing import Any
 
 from scheduler.coordinator.coordinator import Coordinator
+from scheduler.jobs.choice.filters import JobFilter
 from scheduler.jobs.entry import FINAL, Stage
-from scheduler.jobs.filters import JobFilter
 from tenbin.server.descriptions import brief
 from tenbin.server.job_filters import Listed, find
 

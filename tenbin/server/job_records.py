@@ -10,8 +10,8 @@ from fastapi import FastAPI
 from pydantic import Field
 
 from scheduler.coordinator.coordinator import Coordinator
+from scheduler.jobs.choice.filters import JobFilter
 from scheduler.jobs.entry import Entry
-from scheduler.jobs.filters import JobFilter
 from tenbin.server.descriptions import brief, hosts
 from tenbin.server.job_filters import BODY, Conditions, Number, find
 from tenbin.server.refusals import OF_BODIES

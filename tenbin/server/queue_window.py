@@ -12,8 +12,8 @@ from fastapi import FastAPI, Query
 from pydantic import Field
 
 from scheduler.coordinator.coordinator import Coordinator
+from scheduler.jobs.choice.filters import JobFilter, name_of, owner_of
 from scheduler.jobs.entry import Entry, Stage
-from scheduler.jobs.filters import JobFilter, name_of, owner_of
 from tenbin.server.descriptions import brief, cores_of, place_of, state
 from tenbin.server.job_filters import LARGEST, Listed, ended_jobs, open_jobs
 from tenbin.server.job_list import array_row, array_stage, ended_arrays, open_arrays

@@ -19,9 +19,9 @@ import uvicorn
 
 from agent.node_profile.node_kind import node_kind
 from agent.processes import umask
+from profiles.checks.fitness import Fitness
 from profiles.errors import BadInput
-from profiles.fitness import Fitness
-from profiles.job_store import JobStore
+from profiles.files.job_store import JobStore
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.coordinator.journal.recovery import check_folders, recover

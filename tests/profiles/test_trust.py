@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from agent.node_profile.conditions import Watch
+from profiles.files.store import Store
 from profiles.models.constant import judge
 from profiles.records import Condition
-from profiles.store import Store
 from profiles.trust import MEANINGS, trust
 from tenbin.report.page import write_report
 from tests.support.programs import tenbin

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from agent.opencl_layer import build
 from profiles.errors import Unavailable
-from tests.support.components import require
+from tests.support.labs.components import require
 from tests.support.programs import opencl_devices
 
 TWO = "pthread pthread"  # of PoCL; its device "basic" locks itself up when a user event is set

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.components import require
+from tests.support.labs.components import require
 
 TENBIN = (sys.executable, "-P", "-c", "from tenbin.cli import main; main()")
 LAYERS = Path(__file__).parent / "opencl_layers"

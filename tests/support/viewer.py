@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.components import require
+from tests.support.labs.components import require
 from tests.support.page import PageProcess
 
 # Heard from the first instant on, before any script of the page.

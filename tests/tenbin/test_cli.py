@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from probes.mpi.launchers import MpiInstall
-from profiles.store import Store
+from profiles.files.store import Store
 from tests.support.records import make_coefficient, make_model, make_profile
 
 TENBIN = str(Path(sys.executable).with_name("tenbin"))

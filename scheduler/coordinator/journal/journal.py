@@ -22,8 +22,8 @@ from scheduler.coordinator.journal import journal_file as file
 from scheduler.coordinator.journal.jobs_on_disk import job_folders
 from scheduler.coordinator.journal.rows import INSERT_PREDICTION, prediction_row, read_predictions, thaw
 from scheduler.coordinator.journal.tally import Tally, TallyFile
+from scheduler.jobs.choice.filters import JobFilter
 from scheduler.jobs.entry import FINAL, Entry, Stage
-from scheduler.jobs.filters import JobFilter
 from scheduler.jobs.rows import CHANGING, COLUMNS, as_row, entry_of, new_rows
 from scheduler.model.jobs import Region
 from scheduler.prediction.predictions import Kind, TrackedPrediction

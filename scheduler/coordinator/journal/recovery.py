@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from agent.attempts.folder import Attempt
 from profiles.errors import BadInput, UserError
-from profiles.files import sync
+from profiles.files.whole_files import sync
 from scheduler.coordinator.journal import journal_file, rows
 from scheduler.coordinator.journal.jobs_on_disk import attempts_of, job_folders
 from scheduler.coordinator.journal.journal import LAYOUT, Journal

@@ -10,10 +10,10 @@ from agent.attempts import phases
 from agent.attempts.folder import Attempt
 from agent.attempts.records import RunState
 from agent.processes.samples import Sample, read
-from profiles.files import write_whole
+from profiles.files.whole_files import write_whole
 from scheduler.engines.common.supervisor_orders import Files
 from scheduler.jobs.entry import Entry
-from scheduler.jobs.output_patterns import expand
+from scheduler.jobs.files.output_patterns import expand
 
 
 class JobFolders:

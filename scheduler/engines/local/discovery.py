@@ -17,7 +17,7 @@ from agent.inventory.memory import read_limits, read_memory_mb
 from agent.node_profile.node_kind import node_kind
 from probes.topology import read_topology
 from profiles.errors import BadInput, Unavailable
-from profiles.job_store import JobStore
+from profiles.files.job_store import JobStore
 from profiles.records import Profile
 from scheduler.engines.common.machine import scaling_of
 from scheduler.engines.local.capped import capped_packages

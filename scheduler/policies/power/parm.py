@@ -12,7 +12,7 @@ as they started. Solved exactly to within ``gap`` (see ``scheduler.policies.powe
 Guarantee: the budget holds, and no running job is stopped. The chosen sum is within ``gap`` of the greatest
 unless the limits of the search are met. No job is promised a start; with alpha = 0 a job may wait as long as
 others are worth more.
-Cost: 50 jobs on 64 nodes some 10 ms a decision, see ``tests/benchmarks/test_parm_speed.py``.
+Cost: 50 jobs on 64 nodes some 10 ms a decision, see ``tests/benchmarks/policies/test_parm_speed.py``.
 
 Paper: W. Huang, N. Iwazawa, T. Cao, Y. He, M. Kondo, H. Nakamura: Throughput-oriented job scheduling under
 power constraints considering energy efficiency (IPSJ SIG HPC, 2014), after O. Sarood et al. (SC14). beta = 1

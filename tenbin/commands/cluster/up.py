@@ -178,7 +178,7 @@ def _told(machine: Machine) -> str:
 
 
 def _profile(selector: str | None) -> Any:
-    from profiles.store import Store
+    from profiles.files.store import Store
 
     return None if selector is None else Store().load(selector)
 

@@ -27,7 +27,7 @@ from tenbin.commands.quantities import counts, duration_s
 from tenbin.text import as_json, print_json
 
 if TYPE_CHECKING:
-    from profiles.job_store import JobStore
+    from profiles.files.job_store import JobStore
     from tenbin.commands.job_profile.parts import Made
 
 LimitOption = Annotated[str, typer.Option(help="End a run that takes longer: 90s, 10m, 2h.")]
@@ -120,7 +120,7 @@ def profile(
     from agent.job_profile.profiler import make_job_profile
     from agent.job_profile.scaling import on_cores
     from agent.job_profile.session import JobOrder
-    from profiles.job_store import JobStore
+    from profiles.files.job_store import JobStore
 
     _check_name(name)
     stored = JobStore(store)
@@ -191,8 +191,8 @@ def again(
     from agent.job_profile.pool import check_samples, pooled, same_again
     from agent.job_profile.profiler import make_job_profile
     from agent.node_profile.node_kind import node_kind
-    from profiles.job_store import JobStore, load
-    from profiles.store import samples as samples_beside
+    from profiles.files.job_store import JobStore, load
+    from profiles.files.store import samples as samples_beside
 
     stored, kind = JobStore(store), node_kind()
     path = stored.find(name, kind.key)
@@ -242,7 +242,7 @@ def examples(
     from agent.job_profile.profiler import make_job_profile
     from agent.job_profile.session import JobOrder
     from agent.node_profile.node_kind import node_kind
-    from profiles.job_store import JobStore
+    from profiles.files.job_store import JobStore
 
     wanted = list(dict.fromkeys(kernels or KERNELS))
     if unknown := [name for name in wanted if name not in KERNELS]:

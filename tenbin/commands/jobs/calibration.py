@@ -85,8 +85,8 @@ def _refit(
     import pandas as pd
 
     from profiles.errors import BadInput
+    from profiles.files.store import Store, load, samples
     from profiles.refit import refitted
-    from profiles.store import Store, load, samples
     from scheduler.prediction import predictions as calibrating
 
     in_store = Store(store)

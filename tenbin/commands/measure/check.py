@@ -15,11 +15,11 @@ from tenbin.commands.options import HomeOption, JsonOption, StoreOption, complet
 from tenbin.commands.progress import terminated_as_interrupted
 
 if TYPE_CHECKING:
-    from profiles.check import Check
-    from profiles.check_store import CheckStore
+    from profiles.checks.check import Check
+    from profiles.checks.store import CheckStore
+    from profiles.checks.verdict import Reference
+    from profiles.files.store import Store
     from profiles.records import Profile, Settings
-    from profiles.store import Store
-    from profiles.verdict import Reference
 
 SIBLINGS = "siblings"
 MOST_BASELINE = 50
@@ -100,10 +100,10 @@ def check(
 
       tenbin check --against siblings --json
     """
-    from profiles.check import EXIT_CODES, Verdict
-    from profiles.check_store import CheckStore
-    from profiles.store import Store
-    from profiles.verdict import give_verdict, together
+    from profiles.checks.check import EXIT_CODES, Verdict
+    from profiles.checks.store import CheckStore
+    from profiles.checks.verdict import give_verdict, together
+    from profiles.files.store import Store
 
     if log and json:
         raise BadInput("--log and --json exclude each other", "leave one of them out")
@@ -124,7 +124,7 @@ def check(
             done = _judged(made, reference, own, store)
             checks.append(done)
     if prometheus is not None:
-        from profiles.check_export import prometheus as as_prometheus
+        from profiles.checks.export import prometheus as as_prometheus
 
         write_output("--prometheus", prometheus, as_prometheus(done))
     _tell(done, log=log, json=json)
@@ -135,7 +135,7 @@ def _last_profile(store: Store) -> Profile | None:
     """Load the last profile of this node; None where it has none."""
     import socket
 
-    from profiles.store import load
+    from profiles.files.store import load
 
     of_node = store.of_node(socket.gethostname())
     return load(of_node[0]) if of_node else None
@@ -172,7 +172,7 @@ def _make(settings: Settings, profile: Profile | None, *, quiet: str, number: tu
 def _reference(checks: CheckStore, made: Check, profile: Profile | None, against: str | None) -> Reference:
     """Choose what the check is held against."""
     from agent.node_profile.fingerprint import deciding_facts
-    from profiles.verdict import Reference
+    from profiles.checks.verdict import Reference
 
     if against == SIBLINGS:
         others = [checks.of_node(node) for node in checks.nodes() if node != made.node]
@@ -190,10 +190,10 @@ def _reference(checks: CheckStore, made: Check, profile: Profile | None, against
 
 
 def _judged(made: Check, reference: Reference, profile: Profile | None, store: Path | None) -> Check:
-    from profiles.consequences import consequences
+    from profiles.checks.consequences import consequences
+    from profiles.checks.verdict import give_verdict
     from profiles.errors import UserError
-    from profiles.job_store import JobStore, load
-    from profiles.verdict import give_verdict
+    from profiles.files.job_store import JobStore, load
 
     done = give_verdict(made, reference)
     jobs = []

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from profiles.check import Check, Verdict
+from profiles.checks.check import Check, Verdict
 
 if TYPE_CHECKING:
-    from profiles.check import Change
+    from profiles.checks.check import Change
 
 STYLES = {Verdict.PASS: "green", Verdict.CHANGED: "red", Verdict.DISTURBED: "yellow", Verdict.UNKNOWN: "dim"}
 STATE_STYLES = {"worse": "bold red", "better": "bold green", "same": "", "unknown": "dim"}

@@ -16,9 +16,9 @@ from tenbin.text import number, print_json, say
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from profiles.checks.siblings import Odd, Value
     from profiles.clusters import Between, Survey
     from profiles.records import Profile, Settings
-    from profiles.siblings import Odd, Value
 
 MOST_IN_SQUARE = 12  # nodes of which all pairs fit on a terminal
 # What is worth a column on a terminal, in this order; of several subjects the last (most cores, most ranks).
@@ -38,7 +38,7 @@ def profile_nodes(
 ) -> None:
     """Measure nodes of a Slurm cluster (``tenbin profile --nodes``)."""
     from profiles.clusters import ClusterStore
-    from profiles.store import Store
+    from profiles.files.store import Store
     from scheduler.engines.slurm.admin import node_selection
     from scheduler.engines.slurm.admin.survey import ClusterMeasurement
     from scheduler.engines.slurm.client.tools import Slurm
@@ -88,7 +88,7 @@ def known(cluster: str, store: Path | None) -> tuple[Survey, dict[str, Profile]]
 def judged(survey: Survey, profiles: dict[str, Profile]) -> tuple[list[Value], list[Odd], dict[str, str]]:
     """Return all values of the nodes, the odd nodes, and the kind of each node."""
     from agent.node_profile.node_kind import node_kind
-    from profiles.siblings import odd_ones, values
+    from profiles.checks.siblings import odd_ones, values
 
     kinds = {name: node_kind(profile.inventory).key for name, profile in profiles.items()}
     every = values(profiles, survey)
@@ -189,7 +189,7 @@ def _print_pairs(console: Console, survey: Survey, of: Between) -> None:
 
 
 def _print_odd(console: Console, survey: Survey, odd: list[Odd]) -> None:
-    from profiles.siblings import none_odd
+    from profiles.checks.siblings import none_odd
 
     console.print("\n[bold]Odd nodes[/bold]")
     for one in odd:

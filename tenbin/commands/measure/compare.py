@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from profiles.compare import Difference
-    from profiles.store import Store
+    from profiles.files.store import Store
 
 PROFILE_HELP = "A profile: 'last', 'previous', a node's name, an id, a label, or a path to a profile.json."
 STYLES = {"same": "dim", "higher": "bold", "lower": "bold"}
@@ -53,7 +53,7 @@ def compare(
     """
     from profiles import compare as comparing
     from profiles.advantage import sentences
-    from profiles.store import Store, load
+    from profiles.files.store import Store, load
 
     in_store = Store(store)
     paths = in_store.find(a), in_store.find(b)

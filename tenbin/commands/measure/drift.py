@@ -14,14 +14,14 @@ from tenbin.commands.options import JsonOption, StoreOption
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from profiles.check import Check
-    from profiles.check_store import CheckStore
-    from profiles.drift import Drift
+    from profiles.checks.check import Check
+    from profiles.checks.drift import Drift
+    from profiles.checks.store import CheckStore
     from profiles.records import Profile
 
 
 def _complete_node(incomplete: str) -> list[str]:
-    from profiles.check_store import CheckStore
+    from profiles.checks.store import CheckStore
 
     return [name for name in CheckStore().nodes() if name.startswith(incomplete)]
 
@@ -59,9 +59,9 @@ def drift(
     """
     import socket
 
-    from profiles.check_store import CheckStore
-    from profiles.drift import drift as over_time
-    from profiles.drift import medians
+    from profiles.checks.drift import drift as over_time
+    from profiles.checks.drift import medians
+    from profiles.checks.store import CheckStore
 
     node = node or socket.gethostname()
     if report is not None:
@@ -87,7 +87,7 @@ def drift(
 
 
 def _profiles(node: str, store: Path | None) -> list[Profile]:
-    from profiles.store import Store, load
+    from profiles.files.store import Store, load
 
     found = []
     for path in Store(store).of_node(node):
@@ -106,7 +106,7 @@ def _siblings(checks: CheckStore, node: str, own: Sequence[Check]) -> Mapping[st
 
 
 def _print(node: str, series: Sequence[Drift], beside: Mapping[str, float], *, everything: bool) -> None:
-    from profiles.drift import CHECKS
+    from profiles.checks.drift import CHECKS
     from tenbin.terminal import SafeConsole
     from tenbin.text import number
 

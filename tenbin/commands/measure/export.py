@@ -53,7 +53,7 @@ def export(
       tenbin export node1 --format parquet -o samples/
     """
     from profiles import export as forms
-    from profiles.store import Store
+    from profiles.files.store import Store
 
     if form is Format.SCHEMA:
         _write(forms.json_schema(), output)
@@ -84,7 +84,7 @@ def _write(text: str, output: Path | None) -> None:
 def _copy_samples(path: Path, output: Path | None) -> None:
     if output is None:
         raise BadInput("--format parquet writes a file for each probe", "name a folder with --output")
-    from profiles.files import read_regular, write_whole
+    from profiles.files.whole_files import read_regular, write_whole
     from tenbin.text import say
 
     files = sorted(path.parent.glob("samples/*.parquet"))
@@ -130,7 +130,7 @@ def report(
         write_cluster_report(survey, profiles, output, interactive=interactive)
         _told(output, survey.id, json)
         return
-    from profiles.store import Store
+    from profiles.files.store import Store
     from tenbin.report.page import write_report
 
     path = Store(store).find(which)

@@ -90,7 +90,7 @@ def pairs(
 
 def _known(names: list[str], store: Any) -> list[JobProfile]:
     from agent.node_profile.node_kind import node_kind
-    from profiles.job_store import JobStore, load
+    from profiles.files.job_store import JobStore, load
 
     kind, stored = node_kind(), JobStore(store)
     found = [stored.load(name, kind.key) for name in dict.fromkeys(names)]

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from agent.node_profile.profiler import Listener, Progress
+    from profiles.files.store import Store
     from profiles.records import Profile, Settings
-    from profiles.store import Store
 
 METERS = ("auto", "powercap", "pyrapl", "nvml", "none")
 
@@ -115,7 +115,7 @@ def profile(
       tenbin profile --hosts node1,node2 --report node1.html
       tenbin profile --nodes all --quick --report cluster.html
     """
-    from profiles.store import Store
+    from profiles.files.store import Store
 
     if nodes and hosts:
         raise BadInput(
@@ -207,7 +207,7 @@ def _measure(settings: Settings, emulate: str, store: Store) -> Profile:
 
 def _save(store: Store, made: Profile, samples: dict[str, DataFrame]) -> None:
     """Store the profile; where the store has become unusable meanwhile, keep it in a temporary folder."""
-    from profiles.store import Store
+    from profiles.files.store import Store
 
     try:
         store.save(made, samples)

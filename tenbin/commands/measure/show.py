@@ -53,7 +53,7 @@ def show(
 
         show_cluster(*known("" if which == "last" else which, store), json)
         return
-    from profiles.store import Store
+    from profiles.files.store import Store
 
     profile = Store(store).load(which)
     if json:
@@ -155,7 +155,7 @@ def _print_models(console: Console, models: list[Model]) -> None:
 
 def list_profiles(store: StoreOption = None, json: JsonOption = False) -> None:
     """List the stored profiles, newest first; a damaged one is named and costs no other."""
-    from profiles.store import Store, label, load
+    from profiles.files.store import Store, label, load
 
     rows: list[dict[str, object]] = []
     broken: list[str] = []

@@ -22,7 +22,7 @@ def label(
       tenbin label last before-bios-update
       tenbin compare before-bios-update last
     """
-    from profiles.store import Store, set_label
+    from profiles.files.store import Store, set_label
 
     set_label(Store(store).find(which), text)
 
@@ -41,7 +41,7 @@ def delete(
     store: StoreOption = None,
 ) -> None:
     """Delete profiles with their samples: all that are named, or none. A terminal is asked first."""
-    from profiles.store import Store
+    from profiles.files.store import Store
     from tenbin.text import printable, say
 
     kept = Store(store)

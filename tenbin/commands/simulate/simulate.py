@@ -308,7 +308,7 @@ def _cut(option: str, text: str | None) -> Cut:
 
 def _measured(given: list[str], machine: Cluster, store: Path | None) -> MeasuredCluster:
     """Read ``PROFILE`` (for every class) and ``CLASS=PROFILE``."""
-    from profiles.store import Store
+    from profiles.files.store import Store
     from scheduler.prediction.profiles import measured_cluster
 
     chosen: dict[str, str] = {}

@@ -20,8 +20,8 @@ from probes.registry import PROBES
 from probes.run import collect
 from profiles.inventory import Inventory, Missing, Mpi, Storage
 from profiles.records import Settings
-from tests.support.components import require
-from tests.support.machines import (
+from tests.support.labs.components import require
+from tests.support.labs.machines import (
     MACHINES,
     Pristine,
     Tree,

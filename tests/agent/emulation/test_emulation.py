@@ -19,7 +19,7 @@ from agent.processes.tree import MARK as JOB_MARK
 from probes.power.loads import MARK, Loads
 from probes.power.powercap import capped, metered, zones
 from profiles.errors import BadInput
-from tests.support.components import require
+from tests.support.labs.components import require
 
 
 def test_names() -> None:

@@ -38,8 +38,8 @@ from profiles.inventory import (
 )
 from profiles.records import Settings
 from tests.support.amounts import examples
-from tests.support.components import require
-from tests.support.machines import (
+from tests.support.labs.components import require
+from tests.support.labs.machines import (
     MACHINES,
     Pristine,
     Tree,

@@ -16,12 +16,12 @@ from agent.job_profile.session import JobOrder
 from agent.node_profile.node_kind import node_kind
 from probes.memory.stream import Stream
 from profiles.errors import BadInput
+from profiles.files.job_store import JobStore
 from profiles.fits.job import fit
-from profiles.job_store import JobStore
 from profiles.models.neighbours import slowdown_beside
 from tenbin.commands.job_profile.job import again
-from tests.support.components import processes_below, require
 from tests.support.job_profiles import make_job, samples
+from tests.support.labs.components import processes_below, require
 from tests.support.programs import tenbin
 from tests.support.records import make_model
 

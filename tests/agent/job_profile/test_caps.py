@@ -17,8 +17,8 @@ from agent.job_profile.caps import UnderCapsOrder, measure
 from agent.job_profile.trial import CommandFailed
 from probes.power.powercap import capped, cores_of, zones
 from profiles.errors import Unavailable
+from profiles.files.job_store import JobStore
 from profiles.fits.job_caps import fit
-from profiles.job_store import JobStore
 from profiles.jobs import NodeKind
 from scheduler.jobs.sizes import Unit, speed_of, under_caps
 from scheduler.jobs.specs import JobSpec
@@ -26,8 +26,8 @@ from scheduler.model.jobs import Pool
 from scheduler.prediction.profiles import ProfiledJobs
 from tenbin.commands.job_profile.show import print_job
 from tenbin.report import jobs as report
-from tests.support.components import processes_below, require
 from tests.support.job_profiles import make_job
+from tests.support.labs.components import processes_below, require
 from tests.support.programs import tenbin
 
 CPUS = sorted(os.sched_getaffinity(0))

@@ -15,8 +15,8 @@ from probes.opencl.devices import devices
 from profiles.errors import UserError
 from profiles.fits.job import fit
 from scheduler.prediction.profiles import runs_of
-from tests.support.components import require
 from tests.support.job_profiles import make_job, samples
+from tests.support.labs.components import require
 from tests.support.paths import ROOT
 
 MIB = 1 << 20

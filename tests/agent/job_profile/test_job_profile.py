@@ -25,12 +25,12 @@ from probes.memory.pool import Spot, WriterLost, WriterPool
 from probes.memory.stream import Stream
 from probes.topology import LogicalCpu, Topology
 from profiles.errors import BadInput, Unavailable
+from profiles.files.job_store import JobStore, load
 from profiles.fits.job import fit
-from profiles.job_store import JobStore, load
 from profiles.models.neighbours import slowdown_beside
 from tenbin.commands.job_profile.job import examples
-from tests.support.components import processes_below, require
 from tests.support.job_profiles import make_job, over_hosts, samples
+from tests.support.labs.components import processes_below, require
 from tests.support.programs import TENBIN, tenbin
 from tests.support.records import make_inventory
 

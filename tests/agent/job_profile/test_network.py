@@ -24,8 +24,8 @@ from probes.mpi.launchers import MpiInstall
 from probes.network.stream import Comprobe, RankPlaces
 from profiles.errors import BadInput, Unavailable
 from tenbin.commands.job_profile.parts import planned
-from tests.support.components import processes_below, require
-from tests.support.network_lab import NetLab, netlab, require_netlab
+from tests.support.labs.components import processes_below, require
+from tests.support.labs.network_lab import NetLab, netlab, require_netlab
 
 CPUS = sorted(os.sched_getaffinity(0))
 WAITING = """

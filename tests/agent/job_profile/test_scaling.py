@@ -17,7 +17,7 @@ from agent.job_profile.trial import CommandFailed
 from probes.mpi.detection import find_mpi
 from probes.topology import usable_cores
 from profiles.errors import BadInput, Unavailable
-from profiles.job_store import JobStore
+from profiles.files.job_store import JobStore
 from profiles.jobs import NodeKind
 from profiles.models import downey
 from scheduler.jobs.sizes import CORE, sized, speed_of
@@ -25,8 +25,8 @@ from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Pool
 from scheduler.prediction.profiles import ProfiledJobs
 from tenbin.report import jobs as report
-from tests.support.components import require
 from tests.support.job_profiles import make_job, samples
+from tests.support.labs.components import require
 
 KIND = NodeKind(key="0123456789ab", title="Example 9000, 2 cores, 7 GiB")
 AMDAHL = (

@@ -19,13 +19,13 @@ import pytest
 
 from agent.node_check.checker import make_check
 from probes.registry import BATTERY, CHECKS
-from profiles.change import LEAST_REFERENCES
-from profiles.check import EXIT_CODES, Check, Verdict
-from profiles.check_store import CheckStore
+from profiles.checks.change import LEAST_REFERENCES
+from profiles.checks.check import EXIT_CODES, Check, Verdict
+from profiles.checks.store import CheckStore
+from profiles.checks.verdict import Reference, give_verdict, is_disturbed
 from profiles.records import Settings
-from profiles.verdict import Reference, give_verdict, is_disturbed
-from tests.support.components import require
-from tests.support.network_lab import NetLab, netlab, require_netlab
+from tests.support.labs.components import require
+from tests.support.labs.network_lab import NetLab, netlab, require_netlab
 
 pytestmark = [pytest.mark.measures, pytest.mark.slow]
 

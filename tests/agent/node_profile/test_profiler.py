@@ -20,7 +20,7 @@ from probes.registry import PROBES
 from probes.run import Event
 from profiles.errors import BadInput
 from profiles.records import Settings
-from tests.support.components import processes_below
+from tests.support.labs.components import processes_below
 from tests.support.paths import ROOT
 
 ODD_PROBES = str(ROOT / "tests" / "support" / "odd_probes")

@@ -12,7 +12,7 @@ import pytest
 
 from agent.opencl_layer import build, generate
 from profiles.errors import Unavailable
-from tests.support.components import require
+from tests.support.labs.components import require
 
 HEADER = """
 typedef cl_int( *cl_api_clEnqueueFirst)(cl_command_queue queue, cl_mem buffer, cl_bool blocking_read,

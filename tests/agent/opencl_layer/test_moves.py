@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.amounts import examples
-from tests.support.components import require
+from tests.support.labs.components import require
 from tests.support.moving import Worker, command, output, variables
 from tests.support.opencl_programs.worker import OPERATIONS
 

@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.support.components import require
+from tests.support.labs.components import require
 from tests.support.moving import variables
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]

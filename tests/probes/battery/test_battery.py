@@ -12,7 +12,7 @@ from probes.battery import probe
 from probes.battery.probe import FULL_ROUNDS, measure
 from probes.battery.slices import Reading, Slice
 from probes.run import collect
-from profiles.check_figures import figures
+from profiles.checks.figures import figures
 from profiles.records import Settings
 
 

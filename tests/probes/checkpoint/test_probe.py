@@ -24,11 +24,11 @@ from probes.checkpoint.subjects import cache_environment
 from probes.opencl import devices
 from probes.run import Event, Run, samples_of
 from probes.scratch import scratch
-from profiles import direct_io
 from profiles.errors import Unavailable
+from profiles.files import direct_io
 from profiles.records import MB, Absent, Settings
 from tests.support.amounts import sweep
-from tests.support.components import require
+from tests.support.labs.components import require
 from tests.support.programs import lost_device
 
 OUT_OF_RESOURCES, NOT_AVAILABLE = -5, -2

@@ -24,9 +24,9 @@ from profiles.fits import fit_samples
 from profiles.fits.compute import windows
 from profiles.models import constant
 from profiles.records import Model
-from tenbin.report.compute import figures, figures_across
-from tests.support.components import require
-from tests.support.machines import Tree
+from tenbin.report.probes.compute import figures, figures_across
+from tests.support.labs.components import require
+from tests.support.labs.machines import Tree
 
 # --- the loops
 

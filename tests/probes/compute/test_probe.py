@@ -23,8 +23,8 @@ from probes.topology import usable_cores
 from profiles.fits import fit_samples
 from profiles.fits.compute import fit
 from profiles.records import Settings
-from tests.support.components import processes_below, require
-from tests.support.machines import Tree
+from tests.support.labs.components import processes_below, require
+from tests.support.labs.machines import Tree
 
 CORES = list(usable_cores())
 

@@ -14,8 +14,8 @@ from probes.run import Run, collect, samples_of
 from profiles.errors import Unavailable
 from profiles.fits import fit_samples
 from profiles.records import Settings
-from tenbin.report.device import EXPLANATION, figures
-from tests.support.components import processes_below, require
+from tenbin.report.probes.device import EXPLANATION, figures
+from tests.support.labs.components import processes_below, require
 from tests.support.records import make_device
 
 ROOT = Path(__file__).parents[3]

@@ -11,7 +11,7 @@ from probes.device.session import BLOCK, DeviceBench, array_bytes
 from probes.opencl import devices
 from probes.opencl.session import DeviceMemoryTooSmall, WrongResult
 from profiles.errors import Unavailable
-from tests.support.components import require
+from tests.support.labs.components import require
 
 MIB = 1 << 20
 

@@ -27,8 +27,8 @@ from probes.run import Run, collect, samples_of
 from profiles.fits import fit_samples
 from profiles.fits.memory import fit, slowdowns, verdict
 from profiles.records import Absent, Settings
-from tenbin.report.memory import EXPLANATION, figures
-from tests.support.components import require
+from tenbin.report.probes.memory import EXPLANATION, figures
+from tests.support.labs.components import require
 
 CORES = sorted(os.sched_getaffinity(0))
 WRITER = [sys.executable, "-P", "-m", "probes.memory.writer"]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from probes.memory.plan import choose_area, core_counts, plan
 from probes.topology import Topology, cpu_list, free_memory_mb, read_topology
-from tests.support.components import require
+from tests.support.labs.components import require
 
 
 def put(path: Path, text: object) -> None:

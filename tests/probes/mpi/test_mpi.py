@@ -20,7 +20,7 @@ from probes.mpi.detection import find_mpi, library_name
 from probes.mpi.launchers import MpiInstall
 from probes.mpi.runner import RanksFailed, run_ranks
 from profiles.errors import Unavailable
-from tests.support.components import require
+from tests.support.labs.components import require
 
 MISBEHAVING = """
 import os, signal, sys, time

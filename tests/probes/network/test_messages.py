@@ -20,10 +20,10 @@ from probes.topology import read_topology
 from profiles.fits import fit_samples
 from profiles.fits.messages import fit
 from profiles.records import Settings
-from tenbin.report.messages import EXPLANATION, figures
+from tenbin.report.probes.messages import EXPLANATION, figures
 from tests.probes.memory.test_plan import machine
-from tests.support.components import require
-from tests.support.network_lab import netlab, require_netlab
+from tests.support.labs.components import require
+from tests.support.labs.network_lab import netlab, require_netlab
 
 LINK_MBIT = 400
 

@@ -32,10 +32,10 @@ from profiles.errors import BadInput, Unavailable
 from profiles.fits import fit_samples
 from profiles.fits.network import fit, size_name
 from profiles.records import Absent, Quality, Settings
-from tenbin.report.network import EXPLANATION, figures
+from tenbin.report.probes.network import EXPLANATION, figures
 from tests.probes.mpi.test_mpi import singletons
-from tests.support.components import processes_below, require
-from tests.support.network_lab import NetLab, netlab, require_netlab
+from tests.support.labs.components import processes_below, require
+from tests.support.labs.network_lab import NetLab, netlab, require_netlab
 
 # --- this node --------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import pytest
 
 from probes.opencl import devices
 from profiles.errors import BadInput, Unavailable
-from tests.support.components import require
+from tests.support.labs.components import require
 
 
 def listed(**environment: str) -> subprocess.CompletedProcess[str]:

@@ -30,7 +30,7 @@ from profiles.errors import Unavailable
 from profiles.records import Settings
 from tests.probes.power.test_powercap import write_zone
 from tests.support.amounts import examples
-from tests.support.components import require
+from tests.support.labs.components import require
 
 RANGE = 262_143_328_850
 

@@ -18,8 +18,8 @@ from profiles.errors import Unavailable
 from profiles.fits import fit_samples
 from profiles.models import downey
 from profiles.records import Settings
-from tenbin.report.scaling import figures
-from tests.support.components import processes_below, require
+from tenbin.report.probes.scaling import figures
+from tests.support.labs.components import processes_below, require
 
 COLUMNS = {"load", "size", "cores", "start", "repetition", "run_s", "verified", "verification", "mops"}
 

@@ -21,10 +21,10 @@ from probes.storage import timing
 from probes.storage.place import BLOCK, KINDS, PAGE, Place, cached_ratio, prepared
 from probes.storage.probe import FULL_BYTES, QUICK_BYTES, measure
 from probes.storage.timing import Batch, Limits, run_batch
-from profiles import direct_io
 from profiles.errors import Unavailable
+from profiles.files import direct_io
 from profiles.records import Absent, Settings
-from tests.support.components import require
+from tests.support.labs.components import require
 
 MEMORY = Path("/dev/shm")
 

@@ -22,9 +22,9 @@ from profiles.fits import fit_samples
 from profiles.fits.streams import assign, latencies
 from profiles.models.staircase import Step, find_steps
 from profiles.records import Settings
-from tenbin.report.streams import EXPLANATION, figures
-from tests.support.components import require
-from tests.support.machines import (
+from tenbin.report.probes.streams import EXPLANATION, figures
+from tests.support.labs.components import require
+from tests.support.labs.machines import (
     MACHINES,
     Pristine,
     Tree,

@@ -12,7 +12,7 @@ from profiles.fits import fit_samples
 from profiles.fits.checkpoint import fit, predictions
 from profiles.models import predict
 from profiles.records import Model
-from tenbin.report.checkpoint import EXPLANATION, figures
+from tenbin.report.probes.checkpoint import EXPLANATION, figures
 from tests.support.amounts import examples
 
 # Paper A, table 3: (alpha_C, beta_C, alpha_R, beta_R) of CPU and GPU.

@@ -9,7 +9,7 @@ import pytest
 
 from profiles.fits import fit_samples
 from profiles.records import Model, Quality
-from tenbin.report.storage import EXPLANATION, figures
+from tenbin.report.probes.storage import EXPLANATION, figures
 
 BLOCK, PAGE = 4 << 20, 4096
 FOLDERS = ("/scratch", "/home/me")

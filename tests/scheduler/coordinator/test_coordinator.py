@@ -17,7 +17,7 @@ import pytest
 from agent.attempts.folder import Attempt
 from agent.processes import control_groups
 from profiles.errors import BadInput, Busy
-from profiles.store import Store
+from profiles.files.store import Store
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.engines.local.engine import LocalEngine
@@ -26,8 +26,8 @@ from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Placement, Pool
 from tenbin.errors import TenbinError
 from tests.support.amounts import sweep
-from tests.support.components import require
 from tests.support.coordinator import Up, fill, small_disk
+from tests.support.labs.components import require
 from tests.support.paths import EXAMPLES
 from tests.support.programs import opencl_devices
 from tests.support.records import make_profile

@@ -9,7 +9,7 @@ import pytest
 from agent.attempts.records import Want
 from scheduler.jobs.entry import Entry
 from scheduler.model.jobs import Cluster, Pool
-from tests.support.virtual_engine import virtual
+from tests.support.scheduling.virtual_engine import virtual
 
 
 def test_the_last_request_of_a_turn_is_asked_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

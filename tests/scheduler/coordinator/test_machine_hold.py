@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from profiles.check import Verdict
-from profiles.check_store import CheckStore
+from profiles.checks.check import Verdict
+from profiles.checks.store import CheckStore
 from tenbin.commands.measure.quiet import quiet_moment
 from tenbin.errors import TenbinError
 from tests.support.checks import figures_of, make_check

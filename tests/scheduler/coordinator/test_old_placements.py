@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tenbin.errors import TenbinError
-from tests.support.components import require
 from tests.support.coordinator import Up
+from tests.support.labs.components import require
 from tests.support.programs import opencl_devices
 
 TASKS = ["sh", "-c", "echo $TENBIN_TASKS"]

@@ -21,7 +21,7 @@ from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Placement, Pool
 from tests.agent.opencl_layer.test_trials import made
-from tests.support.virtual_engine import BEGIN_S, VirtualEngine
+from tests.support.scheduling.virtual_engine import BEGIN_S, VirtualEngine
 
 TWO = Cluster((Pool("pocl-0", 1, kind="cpu"), Pool("pocl-1", 1, 1, kind="cpu")))
 SPEED = {"pocl-0": 1.0, "pocl-1": 4.0}  # in truth

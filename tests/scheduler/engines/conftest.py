@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.slurm_lab import SlurmLab, require_slurm, slurmlab
+from tests.support.labs.slurm_lab import SlurmLab, require_slurm, slurmlab
 
 
 @pytest.hookimpl(wrapper=True)

@@ -24,7 +24,7 @@ from scheduler.policies.registry import POLICIES, PolicyEntry
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival
 from tests.support import echo_engine
-from tests.support.scripted_policy import Scripted, Told
+from tests.support.scheduling.scripted_policy import Scripted, Told
 
 SHORT_S, LONG_S = 1.0, 3.0
 # Begins anew where a checkpoint of it is: a file in its folder.
@@ -71,7 +71,7 @@ def scenario(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Scripted, "told", [])
     monkeypatch.setattr(Scripted, "moves", {step[0] for steps in script.values() for step in steps})
     monkeypatch.setitem(
-        POLICIES, "scripted", PolicyEntry("tests.support.scripted_policy", "Scripted", "a script")
+        POLICIES, "scripted", PolicyEntry("tests.support.scheduling.scripted_policy", "Scripted", "a script")
     )
     return str(request.param)
 

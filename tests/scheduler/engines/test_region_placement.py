@@ -18,7 +18,7 @@ from scheduler.policies.base import View
 from scheduler.policies.regions.regions import Regions, RegionsParameters
 from scheduler.simulator.trace import Arrival
 from tests.support.amounts import examples
-from tests.support.worlds import World, run
+from tests.support.scheduling.worlds import World, run
 
 LINES = ("fcfs", "easy", "first-fit")
 MANY = settings(max_examples=examples(300), deadline=None, derandomize=True, database=None)

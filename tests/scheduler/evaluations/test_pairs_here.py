@@ -19,8 +19,8 @@ from scheduler.evaluations.interference.pairs_here import (
     group_s,
     noise_floor,
 )
-from tests.support.components import processes_below, require
 from tests.support.job_profiles import RUN_S, make_job, samples
+from tests.support.labs.components import processes_below, require
 
 LAWS = {"a": (0.08, 9.0), "b": (0.06, 8.0), "c": (0.01, 0.5)}  # suffers a GB/s, presses with GB/s
 

@@ -28,9 +28,9 @@ from scheduler.simulator.trace import Arrival
 from scheduler.workloads.generators.kmix import MIXES
 from tenbin.report.evaluation import markdown, page
 from tests.scheduler.policies.regions.test_regions import machines
-from tests.support import brute_classic as brute
 from tests.support.amounts import examples
-from tests.support.worlds import World
+from tests.support.brute import classic as brute
+from tests.support.scheduling.worlds import World
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.coordinator.journal.journal import Journal
+from scheduler.jobs.choice.filters import JobFilter
 from scheduler.jobs.entry import FINAL, Entry, Stage
-from scheduler.jobs.filters import JobFilter
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Placement
 

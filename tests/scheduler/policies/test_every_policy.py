@@ -10,8 +10,8 @@ from scheduler.policies.base import Policy, View
 from scheduler.policies.registry import POLICIES, create
 from scheduler.simulator.trace import Outcome
 from tests.support.amounts import examples
-from tests.support.schedule_audit import audit, check_conserving, check_in_order, starts
-from tests.support.worlds import WORLDS, World, run
+from tests.support.scheduling.schedule_audit import audit, check_conserving, check_in_order, starts
+from tests.support.scheduling.worlds import WORLDS, World, run
 
 CASES = [(name, kind) for name, entry in POLICIES.items() for kind in sorted(entry.load().suits)]
 SMALLER = {"parm-ga": "parm-ga,population=20,parents=4,generations=4"}  # as it stands, a search takes 0.3 s

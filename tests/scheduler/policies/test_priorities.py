@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scheduler.model.jobs import EstimateKind, Job
 from scheduler.simulator.trace import Arrival
 from tests.scheduler.policies.test_every_policy import CASES, QUICK, promising, quick
-from tests.support.schedule_audit import audit
-from tests.support.worlds import WORLDS, World, run
+from tests.support.scheduling.schedule_audit import audit
+from tests.support.scheduling.worlds import WORLDS, World, run
 
 BUSY_S = 1000.0
 PRIORITIES = st.sampled_from((-1, 0, 0, 2, 1_000))

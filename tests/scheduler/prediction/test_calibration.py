@@ -16,8 +16,8 @@ import pandas as pd
 import pytest
 
 from profiles.errors import BadInput
+from profiles.files.store import Store
 from profiles.refit import refitted
-from profiles.store import Store
 from scheduler.coordinator.journal.journal import Journal, predictions_of
 from scheduler.model.jobs import Cluster, Pool
 from scheduler.prediction.predictions import TrackedPrediction, samples, summary
@@ -25,8 +25,8 @@ from scheduler.prediction.profiles import measured_cluster
 from tenbin.client.futures import Job
 from tenbin.text import headline
 from tests.scheduler.coordinator.test_coordinator import STENCIL
-from tests.support.components import require
 from tests.support.coordinator import Up
+from tests.support.labs.components import require
 from tests.support.programs import opencl_devices, tenbin
 from tests.support.records import make_inventory, make_profile
 

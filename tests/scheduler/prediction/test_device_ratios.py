@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import BadInput
+from profiles.files.store import Store
 from profiles.records import Model, Profile
-from profiles.store import Store
 from scheduler.coordinator.journal.journal import predictions_of
 from scheduler.jobs.policy_view import as_job
 from scheduler.jobs.specs import JobSpec
@@ -25,8 +25,8 @@ from scheduler.prediction.run_times import RunTimePredictor
 from scheduler.workloads import load
 from scheduler.workloads.logs.estimates import estimated_on_all
 from tests.scheduler.prediction.test_earlier_runs import DEVICES, ended
-from tests.support.components import require
 from tests.support.coordinator import Up
+from tests.support.labs.components import require
 from tests.support.programs import opencl_devices
 from tests.support.records import make_coefficient, make_device, make_inventory, make_model, make_profile
 

@@ -14,7 +14,7 @@ from scheduler.simulator.metrics import Accumulator
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, OutcomeRecorder
 from tests.support.amounts import examples
-from tests.support.worlds import World, classes
+from tests.support.scheduling.worlds import World, classes
 
 
 def test_by_hand() -> None:

@@ -14,9 +14,9 @@ from scheduler.simulator.continuation import OutOfTime, Present, start_of
 from scheduler.simulator.event_queue import TIMER
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import OutcomeRecorder
-from tests.support import worlds
 from tests.support.amounts import examples
-from tests.support.worlds import World
+from tests.support.scheduling import worlds
+from tests.support.scheduling.worlds import World
 
 WORLDS = {
     "counted": worlds.counted(exact=True, shortest=1),

@@ -34,9 +34,9 @@ from scheduler.simulator.settings import SimulationSettings
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, Outcome, OutcomeRecorder
 from tests.support.amounts import examples
-from tests.support.random_policy import Chaos
-from tests.support.schedule_audit import audit, starts
-from tests.support.worlds import WORLDS, LinearSpeed, World, run
+from tests.support.scheduling.random_policy import Chaos
+from tests.support.scheduling.schedule_audit import audit, starts
+from tests.support.scheduling.worlds import WORLDS, LinearSpeed, World, run
 
 COUNTED = Cluster((Pool("node", 4),))
 TWO = Cluster((Pool("gpu", 2), Pool("cpu", 2)))

@@ -22,7 +22,7 @@ from agent.attempts.records import Order
 from tenbin.checkpoint.file import CheckpointError, Part, read_header
 from tenbin.checkpoint.generations import Generations, Superseded
 from tests.support.amounts import examples
-from tests.support.interleaving import CALLS, Stepped
+from tests.support.labs.interleaving import CALLS, Stepped
 from tests.support.paths import ROOT
 
 PROGRAM, SIZE = "p", 5000

@@ -1,6 +1,6 @@
 """A network's disk that is cut in the middle of anything, and a client that remembers.
 
-The disk: ``tests.support.network_disk``.
+The disk: ``tests.support.labs.network_disk``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from agent.multi_node.node_name import node_name
 from tenbin.checkpoint.generations import Generations
 from tests.agent.supervisor.test_foreground import placed
 from tests.agent.supervisor.test_supervisor import Running
-from tests.support.network_disk import Server, network_disk
+from tests.support.labs.network_disk import Server, network_disk
 from tests.support.paths import ROOT
 from tests.tenbin.checkpoint.test_generations import Content, begin, names, save, stopped, taken
 

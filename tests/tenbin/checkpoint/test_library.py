@@ -18,8 +18,8 @@ import pytest
 
 from agent.processes import tree
 from tenbin.checkpoint.file import CHUNK, CheckpointError, Part, read, read_header, write
-from tests.support.components import require
 from tests.support.coordinator import Up
+from tests.support.labs.components import require
 from tests.support.paths import EXAMPLES
 from tests.support.programs import lost_device, opencl_devices
 

@@ -16,10 +16,10 @@ import pandas as pd
 import pytest
 
 import tenbin
+from profiles.files.store import Store
 from profiles.models import linear
-from profiles.store import Store
-from tests.support.components import require
 from tests.support.coordinator import Up
+from tests.support.labs.components import require
 from tests.support.paths import ROOT
 from tests.support.programs import opencl_devices
 from tests.support.records import make_profile

@@ -14,8 +14,8 @@ from threading import Thread
 
 import pytest
 
-from tests.support.components import require
 from tests.support.coordinator import Up
+from tests.support.labs.components import require
 from tests.support.programs import TENBIN
 
 NAMES = (

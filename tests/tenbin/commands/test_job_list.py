@@ -10,8 +10,8 @@ from getpass import getuser
 
 import pytest
 
-from tests.support.components import require
 from tests.support.coordinator import Up
+from tests.support.labs.components import require
 from tests.support.programs import opencl_devices
 
 

@@ -19,8 +19,8 @@ from tenbin.report.job_results import files_of
 from tenbin.report.schedule import figures, lanes, means, page
 from tests.support import programs
 from tests.support.amounts import examples
-from tests.support.random_policy import Chaos
-from tests.support.worlds import World, counted, power, run
+from tests.support.scheduling.random_policy import Chaos
+from tests.support.scheduling.worlds import World, counted, power, run
 
 WORKLOAD = "generator:lublin,jobs=200,load=0.9"
 

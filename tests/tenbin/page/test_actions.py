@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.components import require
 from tests.support.coordinator import Up
+from tests.support.labs.components import require
 from tests.support.moving import TWO
 from tests.support.page import PageProcess
 from tests.support.programs import opencl_devices

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from agent.node_profile.node_kind import node_kind
-from profiles.job_store import JobStore
-from profiles.store import Store, load, samples
+from profiles.files.job_store import JobStore
+from profiles.files.store import Store, load, samples
 from tenbin.report.page import jobs_beside, sections
 from tests.support.coordinator import Up
 from tests.support.job_profiles import make_job

@@ -10,8 +10,8 @@ import pytest
 
 from agent.node_profile.node_kind import node_kind
 from profiles.card import card
-from profiles.job_store import JobStore
-from profiles.store import Store, load
+from profiles.files.job_store import JobStore
+from profiles.files.store import Store, load
 from scheduler.policies.sharing.pairs import directions
 from tests.support.coordinator import Up
 from tests.support.job_profiles import make_job

@@ -10,12 +10,12 @@ from statistics import quantiles
 
 import pytest
 
-from profiles.store import Store, load
-from tenbin.page.explainer import LEAST, Answer, Starts
+from profiles.files.store import Store, load
 from tenbin.page.mirror import Mirror
-from tenbin.page.refit import last_refit
 from tenbin.page.rows import Expected, Row
-from tenbin.page.truth import coverage
+from tenbin.page.views.explainer import LEAST, Answer, Starts
+from tenbin.page.views.refit import last_refit
+from tenbin.page.views.truth import coverage
 from tests.support.coordinator import Up
 from tests.support.page import PageProcess
 from tests.support.paths import ROOT

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from profiles.clusters import ClusterStore, Refused, Survey
+from profiles.files.store import Store
 from profiles.records import Profile
-from profiles.store import Store
 from tenbin.commands.measure.cluster import judged, show_cluster
 from tenbin.report.cluster import page
 from tests.support.records import make_coefficient, make_model, make_profile

@@ -13,14 +13,14 @@ import pytest
 
 from agent.node_profile.node_kind import node_kind
 from profiles.errors import BadInput
+from profiles.files.job_store import JobStore
+from profiles.files.store import Store
 from profiles.fits import fit_samples
 from profiles.fits.job_phases import fit_phases
-from profiles.job_store import JobStore
 from profiles.records import Absent
-from profiles.store import Store
 from tenbin.report.page import write_report
-from tests.support.components import require
 from tests.support.job_profiles import bursty, make_job, over_hosts, samples
+from tests.support.labs.components import require
 from tests.support.records import make_coefficient, make_model, make_profile
 
 

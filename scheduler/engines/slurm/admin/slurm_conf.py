@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from statistics import geometric_mean, median
 
 from agent.node_profile.node_kind import node_kind
+from profiles.checks.siblings import Odd
 from profiles.inventory import Cpu, Inventory
 from profiles.records import Profile, Quality
-from profiles.siblings import Odd
 from scheduler.engines.slurm.client import parse
 from scheduler.engines.slurm.nodes.devices import gres_type
 

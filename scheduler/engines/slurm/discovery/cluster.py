@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from profiles.checks.fitness import Fitness
 from profiles.errors import BadInput, Unavailable
-from profiles.fitness import Fitness
-from profiles.job_store import JobStore
+from profiles.files.job_store import JobStore
 from profiles.records import Profile
 from scheduler.engines.options import Asked
 from scheduler.engines.slurm.client import parse

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from profiles.errors import BadInput, Unavailable
-from profiles.files import write_whole
+from profiles.files.whole_files import write_whole
 from profiles.jobs import NodeKind
 from scheduler.engines.slurm.client.node_programs import ask_nodes
 from scheduler.engines.slurm.client.parse import SlurmNode

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from profiles.errors import Unavailable
-from profiles.files import write_whole
+from profiles.files.store import Store
+from profiles.files.whole_files import write_whole
 from profiles.inventory import OpenCLDevice
 from profiles.records import Profile
-from profiles.store import Store
 from scheduler.engines.slurm.client.node_programs import run_on_node
 from scheduler.engines.slurm.client.parse import SlurmNode
 from scheduler.engines.slurm.nodes.devices import Devices, Slot, gres_type

@@ -11,7 +11,7 @@ from pathlib import Path
 from agent.paths import node_states
 from agent.power.node_power import NodePower
 from profiles.errors import BadInput, Unavailable
-from profiles.files import write_whole
+from profiles.files.whole_files import write_whole
 from profiles.records import Profile
 from scheduler.engines.common.machine import cap_lines, scaling_of
 from scheduler.engines.slurm.client.node_programs import ask_nodes

@@ -17,16 +17,16 @@ from agent.emulation.machines import truth
 from agent.emulation.persistent import holding
 from agent.node_profile.node_kind import node_kind
 from profiles.errors import BadInput, Unavailable
-from profiles.job_store import JobStore
+from profiles.files.job_store import JobStore
 from profiles.jobs import CapLevel, UnderCaps
 from profiles.records import Profile, Settings
 from scheduler.engines.local.capped import capped_packages
 from tests.probes.power.test_powercap import LIMITS, write_zone
-from tests.support.components import require
 from tests.support.coordinator import Up
 from tests.support.job_profiles import make_job
+from tests.support.labs.components import require
+from tests.support.labs.repeated import Repeated
 from tests.support.records import make_coefficient, make_model, make_profile
-from tests.support.repeated import Repeated
 
 ORIGINAL_W = 90.0
 DRAM_W = 3.0

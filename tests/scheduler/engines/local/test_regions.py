@@ -10,8 +10,8 @@ from scheduler.jobs.entry import Entry
 from scheduler.jobs.sizes import CORE
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Placement, Pool, Region
-from tests.support.components import require
 from tests.support.coordinator import Up
+from tests.support.labs.components import require
 
 FIXED = "regions,bounds=1/2,sizes=1/1"
 

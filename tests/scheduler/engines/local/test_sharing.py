@@ -15,7 +15,7 @@ import pytest
 from agent.node_profile.node_kind import node_kind
 from probes.topology import read_topology
 from profiles.errors import BadInput
-from profiles.job_store import JobStore
+from profiles.files.job_store import JobStore
 from scheduler.coordinator.journal.rows import read_predictions
 from scheduler.engines.local.discovery import divide
 from scheduler.model.interference import PACKED, SPREAD
@@ -24,9 +24,9 @@ from scheduler.prediction.profiles import ProfiledSlowdowns
 from scheduler.prediction.tracker import overall
 from tenbin.errors import TenbinError
 from tests.support.amounts import sweep
-from tests.support.components import require
 from tests.support.coordinator import Up
 from tests.support.job_profiles import make_job, samples
+from tests.support.labs.components import require
 from tests.support.paths import ROOT
 
 CORES = [cpu.index for cpu in read_topology(Path("/sys"), os.sched_getaffinity(0)).cores]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.coordinator import Up
-from tests.support.slurm_lab import SlurmLab
+from tests.support.labs.slurm_lab import SlurmLab
 
 
 @pytest.fixture

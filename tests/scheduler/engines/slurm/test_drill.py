@@ -30,7 +30,7 @@ from scheduler.coordinator.journal.journal import Journal
 from scheduler.jobs.entry import Entry, Stage
 from tenbin.errors import TenbinError
 from tests.support.coordinator import Up
-from tests.support.slurm_lab import SlurmLab, require_slurm, slurmlab
+from tests.support.labs.slurm_lab import SlurmLab, require_slurm, slurmlab
 
 FULL = os.environ.get("TENBIN_SLURM_DRILL")
 JOBS, BLOWS = (100, 30) if FULL else (30, 9)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from tests.support.coordinator import Up
-from tests.support.slurm_lab import SlurmLab
+from tests.support.labs.slurm_lab import SlurmLab
 
 START = ("--engine", "slurm")
 

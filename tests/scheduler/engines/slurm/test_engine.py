@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.support.coordinator import Up
-from tests.support.slurm_lab import SlurmLab
+from tests.support.labs.slurm_lab import SlurmLab
 
 START = ("--engine", "slurm")
 BUSY = ("sbatch", "--parsable", "-N3", "--exclusive", "--output=/dev/null")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.slurm_lab import SlurmLab
+from tests.support.labs.slurm_lab import SlurmLab
 
 
 def test_jobs_run_on_the_node_that_is_named(lab: SlurmLab) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.support.coordinator import Up
+from tests.support.labs.slurm_lab import SlurmLab
 from tests.support.page import PageProcess
-from tests.support.slurm_lab import SlurmLab
 from tests.support.viewer import Viewer
 
 

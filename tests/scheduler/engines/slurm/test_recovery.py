@@ -12,7 +12,7 @@ import pytest
 from tests.scheduler.engines.slurm.test_engine import BUSY, START, run, stage
 from tests.support.amounts import sweep
 from tests.support.coordinator import Up
-from tests.support.slurm_lab import SlurmLab
+from tests.support.labs.slurm_lab import SlurmLab
 
 # Notes each time that it is begun, and runs until it is told to go.
 NOTES = "i=$TENBIN_ARRAY_INDEX; echo $i >>begun; until [ -e go ]; do sleep 0.05; done; echo $i >>done"

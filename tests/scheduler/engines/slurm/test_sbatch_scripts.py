@@ -15,8 +15,8 @@ import pytest
 from tenbin.commands.jobs.scripts.sbatch_times import limit_s
 from tenbin.commands.jobs.scripts.sbatch_values import size_mib
 from tests.support.coordinator import Up
+from tests.support.labs.slurm_lab import SlurmLab, slurmlab
 from tests.support.programs import tenbin
-from tests.support.slurm_lab import SlurmLab, slurmlab
 from tests.tenbin.commands.jobs.scripts.test_sbatch_scripts import CASES, name, place
 
 TAKEN = [case for case in CASES if "spec" in case and case["spec"].get("device") is None]

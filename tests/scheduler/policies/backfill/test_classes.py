@@ -20,10 +20,10 @@ from scheduler.policies.base import Policy, View
 from scheduler.policies.registry import create
 from scheduler.simulator.settings import SimulationSettings
 from scheduler.simulator.trace import Arrival
-from tests.support import brute_classes as brute
 from tests.support.amounts import examples
-from tests.support.schedule_audit import audit, starts
-from tests.support.worlds import World, counted, limited_classes, run
+from tests.support.brute import classes as brute
+from tests.support.scheduling.schedule_audit import audit, starts
+from tests.support.scheduling.worlds import World, counted, limited_classes, run
 
 MANY = settings(max_examples=examples(400), deadline=None, derandomize=True, database=None)
 POLICIES = ("first-fit", "easy", "conservative")

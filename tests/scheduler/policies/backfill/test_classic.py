@@ -13,10 +13,10 @@ from scheduler.policies.backfill.conservative import Conservative
 from scheduler.policies.base import View
 from scheduler.policies.registry import create
 from scheduler.simulator.trace import Arrival
-from tests.support import brute_classic as brute
 from tests.support.amounts import examples
-from tests.support.schedule_audit import audit, starts
-from tests.support.worlds import World, counted, partly_unknown, run
+from tests.support.brute import classic as brute
+from tests.support.scheduling.schedule_audit import audit, starts
+from tests.support.scheduling.worlds import World, counted, partly_unknown, run
 
 MANY = settings(max_examples=examples(400), deadline=None, derandomize=True, database=None)
 

@@ -14,7 +14,7 @@ from scheduler.policies.las.node_las import NodeTask
 from scheduler.policies.registry import create
 from scheduler.simulator.trace import Arrival, Outcome
 from tests.support.amounts import examples
-from tests.support.worlds import World, run
+from tests.support.scheduling.worlds import World, run
 
 POOL = Pool("node", 4, resources=("cpu", "memory"), capacity=(1.0, 1.0))
 

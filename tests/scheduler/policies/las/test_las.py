@@ -18,10 +18,10 @@ from scheduler.policies.las.node_las import Levels, NodeTask, fewest, greedy, sp
 from scheduler.policies.registry import create
 from scheduler.simulator.settings import SimulationSettings
 from scheduler.simulator.trace import Arrival, Outcome
-from tests.support import brute_las
 from tests.support.amounts import examples
-from tests.support.schedule_audit import audit
-from tests.support.worlds import World, nodes, run
+from tests.support.brute import las as brute_las
+from tests.support.scheduling.schedule_audit import audit
+from tests.support.scheduling.worlds import World, nodes, run
 
 MANY = settings(max_examples=examples(300), deadline=None, derandomize=True, database=None)
 Row = tuple[float, float, tuple[float, ...]]  # submission, run time, demand of each task

@@ -19,8 +19,8 @@ from scheduler.simulator.continuation import Present, start_of
 from scheduler.simulator.settings import SimulationSettings
 from scheduler.simulator.trace import Arrival
 from tests.scheduler.policies.las.test_las import MANY, result
-from tests.support import brute_las
-from tests.support.worlds import World, classes, run
+from tests.support.brute import las as brute_las
+from tests.support.scheduling.worlds import World, classes, run
 
 NAMES = ("gpu", "cpu", "tpu")
 Row = tuple[float, float, int]  # submission, run time, units

@@ -26,9 +26,9 @@ from scheduler.policies.registry import create
 from scheduler.simulator.settings import SimulationSettings
 from scheduler.simulator.trace import Arrival, Outcome
 from tests.support.amounts import examples
-from tests.support.brute_mct import SECOND, Planner
-from tests.support.schedule_audit import audit, starts
-from tests.support.worlds import World, classes, run
+from tests.support.brute.mct import SECOND, Planner
+from tests.support.scheduling.schedule_audit import audit, starts
+from tests.support.scheduling.worlds import World, classes, run
 
 MANY = settings(max_examples=examples(300), deadline=None, derandomize=True, database=None)
 KINDS = {

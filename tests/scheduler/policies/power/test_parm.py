@@ -31,8 +31,8 @@ from scheduler.workloads import load
 from scheduler.workloads.generators import lublin, power_set2
 from scheduler.workloads.generators.power_set1 import PROGRAMS, machine
 from tests.support.amounts import examples
-from tests.support.schedule_audit import audit
-from tests.support.worlds import World, power, run
+from tests.support.scheduling.schedule_audit import audit
+from tests.support.scheduling.worlds import World, power, run
 
 MANY = settings(
     max_examples=examples(150),

@@ -25,10 +25,10 @@ from scheduler.policies.regions.region_sizing import (
 from scheduler.policies.regions.regions import Regions, RegionsParameters
 from scheduler.policies.registry import create
 from scheduler.simulator.trace import Arrival
-from tests.support import brute_classic as brute
 from tests.support.amounts import examples
-from tests.support.schedule_audit import audit, starts
-from tests.support.worlds import World, run
+from tests.support.brute import classic as brute
+from tests.support.scheduling.schedule_audit import audit, starts
+from tests.support.scheduling.worlds import World, run
 
 MANY = settings(max_examples=examples(150), deadline=None, derandomize=True, database=None)
 

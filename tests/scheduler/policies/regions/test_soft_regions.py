@@ -13,10 +13,10 @@ from scheduler.policies.registry import create
 from scheduler.simulator.trace import Arrival
 from scheduler.workloads import load
 from tests.scheduler.policies.regions.test_regions import machines
-from tests.support import brute_classic as brute
 from tests.support.amounts import examples
-from tests.support.schedule_audit import audit, starts
-from tests.support.worlds import World, counted, run
+from tests.support.brute import classic as brute
+from tests.support.scheduling.schedule_audit import audit, starts
+from tests.support.scheduling.worlds import World, counted, run
 
 MANY = settings(max_examples=examples(300), deadline=None, derandomize=True, database=None)
 

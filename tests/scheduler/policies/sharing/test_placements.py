@@ -15,7 +15,7 @@ from scheduler.policies.sharing.pairing import rule_bindings
 from scheduler.policies.sharing.pairs import suggestions
 from tenbin.commands.measure import pairs as command
 from tests.support.job_profiles import make_job
-from tests.support.machines import Tree, intel_two_sockets, virtual_machine
+from tests.support.labs.machines import Tree, intel_two_sockets, virtual_machine
 
 
 def sockets(tree: Tree, cpus: int) -> Sockets:

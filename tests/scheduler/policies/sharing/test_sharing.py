@@ -41,7 +41,7 @@ from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, Outcome
 from scheduler.workloads import load
 from tests.support.amounts import examples
-from tests.support.worlds import World, run, sharing
+from tests.support.scheduling.worlds import World, run, sharing
 
 TABLE = load_pairs("konishi2008")
 QUICK = settings(

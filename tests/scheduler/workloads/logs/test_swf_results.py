@@ -14,7 +14,7 @@ from scheduler.simulator.trace import Outcome, Segment
 from scheduler.workloads.logs import swf
 from scheduler.workloads.logs.swf_results import lines
 from tests.support.amounts import examples
-from tests.support.worlds import World, classes, counted, run
+from tests.support.scheduling.worlds import World, classes, counted, run
 
 FILES = settings(
     max_examples=examples(100),

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.components import require
 from tests.support.coordinator import Up
+from tests.support.labs.components import require
 from tests.support.programs import TENBIN
 
 LIMIT_S = 20.0

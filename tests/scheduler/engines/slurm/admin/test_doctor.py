@@ -15,7 +15,7 @@ from scheduler.engines.slurm.admin import config_checks, node_checks
 from scheduler.engines.slurm.admin.doctor import check_rights, examine, usable
 from scheduler.engines.slurm.client.rights import Rights, slurm_user
 from scheduler.engines.slurm.client.tools import Slurm
-from tests.support.slurm_lab import SlurmLab
+from tests.support.labs.slurm_lab import SlurmLab
 
 HOME = Path("/tmp")
 FIT = {

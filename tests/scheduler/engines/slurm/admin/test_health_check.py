@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from profiles.check import Check, Verdict
-from profiles.check_figures import sign
-from profiles.check_store import CheckStore
-from tests.support.slurm_lab import SlurmLab, require_slurm, slurmlab
+from profiles.checks.check import Check, Verdict
+from profiles.checks.figures import sign
+from profiles.checks.store import CheckStore
+from tests.support.labs.slurm_lab import SlurmLab, require_slurm, slurmlab
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -28,11 +28,11 @@ export XDG_STATE_HOME={state}
 exec {python} -P -c '
 import sys
 from dataclasses import replace
-import agent.node_check.checker, profiles.verdict
+import agent.node_check.checker, profiles.checks.verdict
 from probes.registry import BATTERY, CHECKS
 CHECKS[BATTERY] = replace(CHECKS[BATTERY], quick_s=2.0)
 agent.node_check.checker.LATE_S = 25.0
-profiles.verdict.is_disturbed = profiles.verdict.is_limited = lambda conditions: False
+profiles.checks.verdict.is_disturbed = profiles.checks.verdict.is_limited = lambda conditions: False
 from tenbin.cli import main
 main()' "$@"
 """

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from profiles.checks.siblings import Odd, Value
 from profiles.records import Condition, Profile
-from profiles.siblings import Odd, Value
 from scheduler.engines.slurm.admin.slurm_conf import conf_texts, node_lines, read_nodes
 from tests.support.records import (
     make_coefficient,

@@ -17,7 +17,7 @@ from agent.attempts.records import Order, Request
 from agent.processes import tree
 from agent.supervisor import allocation_reuse, batch_process
 from tests.support.coordinator import Up
-from tests.support.slurm_lab import SlurmLab
+from tests.support.labs.slurm_lab import SlurmLab
 
 LIMIT_S = 60.0
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.scheduler.engines.slurm.test_engine import START
-from tests.support.components import require
 from tests.support.coordinator import Up
+from tests.support.labs.components import require
+from tests.support.labs.slurm_lab import SlurmLab
 from tests.support.programs import opencl_devices
-from tests.support.slurm_lab import SlurmLab
 
 STANDS_AT = 5  # the step whose checkpoint is on the disk, and not yet renamed
 COUNTS = """

@@ -15,7 +15,7 @@ from tenbin.client.futures import Job
 from tests.scheduler.engines.slurm.test_engine import START
 from tests.support.amounts import slow
 from tests.support.coordinator import Up
-from tests.support.slurm_lab import SlurmLab
+from tests.support.labs.slurm_lab import SlurmLab
 
 RANK = """
 import json, os, signal, sys, time

@@ -8,7 +8,7 @@ import pytest
 
 from tests.scheduler.engines.local.test_spoiled import spoil, until_spoiled
 from tests.support.coordinator import Up
-from tests.support.slurm_lab import SlurmLab
+from tests.support.labs.slurm_lab import SlurmLab
 
 FILES = ("state.json", "request.json", "held.json", "beat-node1", "relay", "supervisor.log", "samples.csv")
 

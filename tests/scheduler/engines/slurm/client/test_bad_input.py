@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from tenbin.cli import app
 from tests.support.coordinator import Up
-from tests.support.slurm_lab import SlurmLab
+from tests.support.labs.slurm_lab import SlurmLab
 
 
 def refused(*options: str) -> tuple[object, str]:

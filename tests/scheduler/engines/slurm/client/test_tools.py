@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from profiles.errors import Unavailable
 from scheduler.engines.slurm.client import parse
 from scheduler.engines.slurm.client.tools import Batch, Slurm, SlurmError, SlurmSilent, error_of
-from tests.support.slurm_lab import SlurmLab
+from tests.support.labs.slurm_lab import SlurmLab
 
 NODE = (
     "NodeName=node1 Arch=x86_64 CoresPerSocket=1  CPUAlloc=1 CPUTot=2 CPULoad=0.80 AvailableFeatures=f1 "

@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.amounts import sweep
 from tests.support.coordinator import Up
+from tests.support.labs.slurm_lab import SlurmLab, require_slurm, slurmlab
 from tests.support.programs import tenbin
-from tests.support.slurm_lab import SlurmLab, require_slurm, slurmlab
 from tests.support.top_session import Session, play
 
 NOBODY = 65534

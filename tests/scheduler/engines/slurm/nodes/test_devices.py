@@ -17,12 +17,12 @@ from scheduler.engines.slurm.nodes.node_inventory import ClusterNode, NodeInvent
 from scheduler.jobs.sizes import CORE
 from scheduler.model.jobs import Placement
 from tests.scheduler.engines.slurm.test_engine import START, run
-from tests.support.components import require
 from tests.support.coordinator import Up
+from tests.support.labs.components import require
+from tests.support.labs.slurm_lab import SlurmLab
 from tests.support.paths import EXAMPLES
 from tests.support.programs import opencl_devices, opencl_layer
 from tests.support.records import make_device
-from tests.support.slurm_lab import SlurmLab
 
 STENCIL = EXAMPLES / "stencil.py"
 NEEDS = {"checkpoint_signal": int(signal.SIGURG), "folder": str(STENCIL.parents[1])}

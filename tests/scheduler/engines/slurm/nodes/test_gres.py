@@ -11,10 +11,10 @@ import pytest
 
 from tests.scheduler.engines.slurm.nodes.test_devices import NEEDS, stencil
 from tests.scheduler.engines.slurm.test_engine import START, run
-from tests.support.components import require
 from tests.support.coordinator import Up
+from tests.support.labs.components import require
+from tests.support.labs.slurm_lab import SlurmLab, require_slurm, slurmlab
 from tests.support.programs import opencl_devices, opencl_layer
-from tests.support.slurm_lab import SlurmLab, require_slurm, slurmlab
 
 OPENS = (
     "import os, tenbin, pyopencl as cl; kind = tenbin.Checkpoint('p').device.type\n"

@@ -14,7 +14,7 @@ import pytest
 from agent.attempts.folder import Attempt
 from agent.multi_node import lease
 from agent.multi_node.lease import MARGIN_S
-from profiles.files import overwrite
+from profiles.files.whole_files import overwrite
 from scheduler.engines.slurm.attempts.orphaned_jobs import OrphanedJobs
 from scheduler.engines.slurm.attempts.step import should_beat
 from scheduler.engines.slurm.client import parse
@@ -28,7 +28,7 @@ from tests.scheduler.engines.slurm.client.test_tools import NODE
 from tests.scheduler.engines.slurm.nodes.test_regions import as_nobody
 from tests.scheduler.engines.slurm.test_engine import START, run, stage
 from tests.support.coordinator import Up
-from tests.support.slurm_lab import SlurmLab, require_slurm, slurmlab
+from tests.support.labs.slurm_lab import SlurmLab, require_slurm, slurmlab
 
 KEY = (1, 1)
 WAITS = "hostname >>begun; until [ -e go ]; do sleep 0.05; done"

@@ -18,8 +18,8 @@ import pytest
 from agent.emulation.emulated_tree import CREDIT_S, SWING_S
 from agent.emulation.machines import MACHINES
 from tests.support.coordinator import Up
-from tests.support.repeated import Repeated
-from tests.support.slurm_lab import SlurmLab, require_slurm, slurmlab
+from tests.support.labs.repeated import Repeated
+from tests.support.labs.slurm_lab import SlurmLab, require_slurm, slurmlab
 
 pytestmark = pytest.mark.timeout(900)
 MACHINE = MACHINES["intel-1s"]

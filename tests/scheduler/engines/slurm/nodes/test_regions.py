@@ -18,7 +18,7 @@ from scheduler.engines.slurm.discovery.cluster import slurm_cluster
 from scheduler.engines.slurm.discovery.partition_check import partitioned
 from tests.scheduler.engines.slurm.client.test_bad_input import refused
 from tests.support.coordinator import Up
-from tests.support.slurm_lab import SlurmLab, require_slurm, slurmlab
+from tests.support.labs.slurm_lab import SlurmLab, require_slurm, slurmlab
 
 CPUS = 4
 START = ("--engine", "slurm", "--unit", "1")

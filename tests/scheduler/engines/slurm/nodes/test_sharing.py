@@ -13,14 +13,14 @@ from agent.node_profile.node_kind import node_kind
 from agent.processes.binding import cpus_of
 from probes.topology import read_topology
 from profiles.errors import BadInput
-from profiles.job_store import JobStore
+from profiles.files.job_store import JobStore
 from scheduler.coordinator.journal.journal import read_predictions
 from scheduler.engines.slurm.discovery.cluster import slurm_cluster
 from tenbin.errors import TenbinError
-from tests.support.components import require
 from tests.support.coordinator import Up
 from tests.support.job_profiles import make_job, samples
-from tests.support.slurm_lab import SlurmLab
+from tests.support.labs.components import require
+from tests.support.labs.slurm_lab import SlurmLab
 
 SHARED = ("--engine", "slurm", "--policy", "match")
 SAYS = "import os, sys, time; print(*os.sched_getaffinity(0), flush=True)\n"

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from profiles.check import Verdict
-from profiles.check_store import CheckStore
+from profiles.checks.check import Verdict
+from profiles.checks.store import CheckStore
 from tests.scheduler.engines.slurm.test_engine import START, run
 from tests.support.checks import figures_of, make_check
 from tests.support.coordinator import Up
-from tests.support.slurm_lab import SlurmLab, require_slurm, slurmlab
+from tests.support.labs.slurm_lab import SlurmLab, require_slurm, slurmlab
 
 
 @pytest.fixture(scope="module")

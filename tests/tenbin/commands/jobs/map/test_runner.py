@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from profiles.errors import BadInput
 from tenbin.commands.jobs.map.runner import LARGEST, script_of
 from tests.support.amounts import examples
-from tests.support.components import require
+from tests.support.labs.components import require
 
 SHOW = r"import os, sys; os.write(1, b'\0'.join(map(os.fsencode, sys.argv[1:])))"
 WORDS = st.binary(max_size=30).map(lambda text: text.replace(b"\0", b"\n"))

@@ -16,7 +16,7 @@ from profiles.errors import BadInput
 from tenbin.commands.jobs.map.sources import combinations, split
 from tenbin.commands.jobs.map.template import check, expand
 from tests.support.amounts import examples
-from tests.support.components import require
+from tests.support.labs.components import require
 
 SHOW = (
     "import json, os, sys; print(json.dumps([os.fsencode(word).decode('latin1') for word in sys.argv[1:]]))"

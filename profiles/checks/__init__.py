@@ -1,0 +1,1 @@
+"""Checks of a node: records and their store, tests against a reference, causes and consequences."""

@@ -1,0 +1,281 @@
+"""Verdict of a check: its figures and facts beside those of the reference."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
+
+import numpy as np
+
+from profiles.checks.causes import LEAST_SHARE, explain
+from profiles.checks.change import (
+    FALSE_ALARM_RATIO,
+    LEAST_LOSS,
+    LEAST_REFERENCES,
+    MOST_REFERENCES,
+    WINDOW,
+    Judged,
+    Observed,
+    Series,
+    judge,
+    relative,
+    significant,
+)
+from profiles.checks.check import Change, Check, CheckConditions, Figure, Key, State, Verdict
+from profiles.checks.figures import sign
+from profiles.trust import BUSY, STOLEN
+
+IQR_TO_SD = 0.7413  # of a normal distribution
+BEST_TENTH_ERROR = (
+    1.71  # standard error of its quantile, in standard deviations over the root of their number
+)
+BUSY_PROCESSORS = 0.3  # of a machine with many; of one with few the share of a quiet machine
+# Facts whose numbers say how much of something there is. A smaller number, or none, is a loss by itself.
+CAPACITIES = ("memory", "logical CPUs", "sockets", "GPU", "PCIe link", "interface", "L1", "L2", "L3")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The reference of a check.
+
+    Attributes:
+        checks: earlier ones of the same node, oldest first; or ``siblings``.
+        siblings: the checks of each other node of the kind.
+        facts: what decided the machine's speed then.
+    """
+
+    name: str
+    checks: Sequence[Check] = ()
+    siblings: Sequence[Sequence[Check]] = ()
+    facts: dict[str, str] = field(default_factory=dict)
+
+
+def give_verdict(check: Check, reference: Reference, alpha: float = FALSE_ALARM_RATIO) -> Check:
+    """Fill in the verdict of a check, the changes, and their causes."""
+    past = [_Past(one, values_of(one.figures)) for one in usable(reference.checks)]
+    siblings = [_means(several) for several in reference.siblings]
+    series = {
+        figure.key: _among_siblings(figure, check, siblings) if siblings else _series(figure, check, past)
+        for figure in check.figures
+    }
+    tests = sum(len(one.reference) >= LEAST_REFERENCES for one, _ in series.values()) or 1
+    judged = {key: judge(one, tests, alpha) for key, (one, _) in series.items()}
+    known = {key: one for key, one in judged.items() if one is not None}
+    worse, better = (
+        {
+            key
+            for key in significant({key: getattr(one, p) for key, one in known.items()}, alpha)
+            if direction * known[key].loss > LEAST_LOSS
+        }
+        for p, direction in (("p_worse", 1), ("p_better", -1))
+    )
+    changes = []
+    for figure in check.figures:
+        of, times = series[figure.key]
+        state: State = "worse" if figure.key in worse else "better" if figure.key in better else "same"
+        changes.append(_change(figure, judged[figure.key], (len(of.reference), times), state))
+    differences, lost = compare_facts(reference.facts, check.facts)
+    told = explain(changes, differences, check.conditions, disturbed=is_disturbed(check.conditions))
+    verdict, reason = _verdict(check, changes, lost, _missing(check, past))
+    return check.model_copy(
+        update={
+            "against": reference.name,
+            "verdict": verdict,
+            "reason": reason,
+            "false_alarm_ratio": alpha if known else None,
+            "changes": tuple(changes),
+            "differences": tuple(differences),
+            "causes": tuple(told),
+        }
+    )
+
+
+def together(first: Check, again: Check) -> Check:
+    """Join two looks at a machine to one check: their rounds together, and the worse conditions."""
+    also = {figure.key: figure for figure in again.figures}
+    joined = []
+    for figure in first.figures:
+        other = also.get(figure.key)
+        rounds = (*figure.rounds, *(other.rounds if other else ()))
+        update = {
+            "rounds": rounds,
+            "value": sum(rounds) / len(rounds),
+            "slices": figure.slices + (other.slices if other else 0),
+        }
+        joined.append(figure.model_copy(update=update))
+    one, two = first.conditions, again.conditions
+    worse = max(one, two, key=lambda c: (is_disturbed(c), c.others_processors, c.steal_ratio))
+    shares = [c.cpu_share_ratio for c in (one, two) if c.cpu_share_ratio is not None]
+    conditions = {
+        "duration_s": round(one.duration_s + two.duration_s, 3),
+        "cpu_share_ratio": max(shares, default=None),
+    }
+    return first.model_copy(
+        update={"figures": tuple(joined), "conditions": worse.model_copy(update=conditions)}
+    )
+
+
+def is_disturbed(conditions: CheckConditions) -> bool:
+    """Tell whether others used the processors more than on a quiet machine."""
+    most = min(BUSY * conditions.processors, BUSY_PROCESSORS)
+    return conditions.others_processors > most or conditions.steal_ratio > STOLEN
+
+
+def is_limited(conditions: CheckConditions) -> bool:
+    """Tell whether the slices waited for processors that nobody else used."""
+    share = conditions.cpu_share_ratio
+    return share is not None and share < LEAST_SHARE and not is_disturbed(conditions)
+
+
+def _verdict(
+    check: Check, changes: Sequence[Change], lost: Sequence[str], missing: Sequence[str]
+) -> tuple[Verdict, str]:
+    worse = sum(change.state == "worse" for change in changes)
+    had = max((change.references for change in changes), default=0)
+    rules = (
+        (is_disturbed(check.conditions), Verdict.DISTURBED, "others used the processors meanwhile"),
+        (not check.figures, Verdict.UNKNOWN, "nothing could be measured"),
+        (bool(lost), Verdict.CHANGED, f"something is gone: {'; '.join(lost)}"),
+        (is_limited(check.conditions), Verdict.CHANGED, "processor time is limited"),
+        (worse > 0, Verdict.CHANGED, f"{worse} of {len(changes)} figures are worse"),
+        (
+            all(change.p is None for change in changes),
+            Verdict.UNKNOWN,
+            f"{had} earlier checks; {LEAST_REFERENCES} are needed to tell a change",
+        ),
+        (bool(missing), Verdict.UNKNOWN, f"not measured this time: {', '.join(missing)}"),
+    )
+    return next((rule[1:] for rule in rules if rule[0]), (Verdict.PASS, "as it was"))
+
+
+def usable(checks: Sequence[Check]) -> list[Check]:
+    """Choose the checks that others did not disturb."""
+    return [check for check in checks if check.verdict is not Verdict.DISTURBED and check.figures]
+
+
+def _missing(check: Check, past: Sequence[_Past]) -> list[str]:
+    """Name the quantities that all of the last checks had and this one lacks."""
+    last = [one.values.keys() for one in past[-WINDOW:]]
+    usual = set.intersection(*map(set, last)) if last else set()
+    return sorted({key[0] for key in usual - {figure.key for figure in check.figures}})
+
+
+class _Past(NamedTuple):
+    """An earlier check, and its values by figure."""
+
+    check: Check
+    values: dict[Key, Observed]
+
+
+def values_of(figures: Sequence[Figure]) -> dict[Key, Observed]:
+    """Take figures as observations for the tests."""
+    return {figure.key: _observed(figure) for figure in figures}
+
+
+def _observed(figure: Figure) -> Observed:
+    error = BEST_TENTH_ERROR * figure.spread_ratio * IQR_TO_SD / math.sqrt(figure.slices)
+    return Observed(figure.value, figure.rounds, error)
+
+
+def _series(figure: Figure, check: Check, past: Sequence[_Past]) -> tuple[Series, list[datetime]]:
+    """Collect a figure over time, and the times of its recent values.
+
+    The references are the first checks that passed; the last ones are left out, because they may already show
+    a small change.
+    """
+    known = [one for one in past if figure.key in one.values]
+    passing = [one for one in known if one.check.verdict is not Verdict.CHANGED]
+    count = min(MOST_REFERENCES, max(LEAST_REFERENCES, len(passing) - WINDOW + 1))
+    old = passing[:count]
+    recent: list[_Past] = []
+    if len(old) == count:
+        recent = [one for one in known if one.check.created > old[-1].check.created][-(WINDOW - 1) :]
+    values = [one.values[figure.key] for one in recent]
+    this = _observed(figure)
+    times = [*(one.check.created for one in recent), check.created]
+    return Series([one.values[figure.key] for one in old], [*values, this], sign(figure.quantity)), times
+
+
+def _among_siblings(
+    figure: Figure, check: Check, siblings: Sequence[dict[Key, Observed]]
+) -> tuple[Series, list[datetime]]:
+    """Collect a figure of the other nodes: the spread between nodes decides."""
+    others = [means[figure.key] for means in siblings if figure.key in means]
+    return Series(others, [_observed(figure)], sign(figure.quantity)), [check.created]
+
+
+def _means(checks: Sequence[Check]) -> dict[Key, Observed]:
+    """Average each figure of a sibling over its last checks."""
+    last = [values_of(check.figures) for check in usable(checks)[-WINDOW:]]
+    found = {}
+    for key in {key: None for values in last for key in values}:
+        several = [values[key].value for values in last if key in values]
+        mean = float(np.exp(np.mean(np.log(several))))
+        found[key] = Observed(mean, (mean,))
+    return found
+
+
+def _change(figure: Figure, judged: Judged | None, about: tuple[int, list[datetime]], state: State) -> Change:
+    references, times = about
+    change = Change(
+        quantity=figure.quantity,
+        labels=figure.labels,
+        unit=figure.unit,
+        references=references,
+        note=figure.note,
+        was=figure.value,
+        now=figure.value,
+        loss_ratio=0.0,
+    )
+    if judged is None:
+        return change
+    way = sign(figure.quantity)
+    low, middle, high = (relative(judged.loss + part, way) for part in (-judged.half, 0.0, judged.half))
+    update = {
+        "was": judged.was,
+        "now": judged.now,
+        "loss_ratio": middle,
+        "low": low,
+        "high": high,
+        "p": min(judged.p_worse, judged.p_better),
+        "tells_ratio": relative(judged.tells, way),
+        "checks": judged.window,
+        "since": times[-judged.window],
+        "state": state,
+    }
+    return change.model_copy(update=update)
+
+
+def compare_facts(before: dict[str, str], after: dict[str, str]) -> tuple[list[str], list[str]]:
+    """List facts that differ, a phrase each, and those of them in which something is gone."""
+    differ, lost = [], []
+    for name in dict.fromkeys((*before, *after)) if before else ():
+        old, new = before.get(name), after.get(name)
+        if old == new:
+            continue
+        if new is None:
+            phrase = f"{name} is gone ({old})"
+        else:
+            phrase = f"{name} is new ({new})" if old is None else f"{name} {old} -> {new}"
+        differ.append(phrase)
+        if old is not None and name.startswith(CAPACITIES) and _less(old, new):
+            lost.append(phrase)
+    return differ, lost
+
+
+def _less(old: str, new: str | None) -> bool:
+    """Tell whether there is less, or nothing."""
+    before, after = _amount(old), _amount(new or "")
+    if new is None or before is None or after is None:
+        return new is None
+    return after < before
+
+
+def _amount(text: str) -> float | None:
+    """Read a speed or a size (``mlx5_core, 100000 Mbit/s``), else the first number (``x16``)."""
+    found = re.search(r"([\d.]+) (?:Mbit/s|GiB)", text) or re.search(r"(\d+)", text)
+    return float(found[1]) if found else None

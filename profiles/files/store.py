@@ -1,0 +1,237 @@
+"""Store of profiles and their raw samples, in plain files.
+
+    <root>/<node>/<id>/profile.json
+                      /samples/<probe>.parquet
+                      /label                     what its owner calls it, if anything
+
+A profile's folder is written aside and renamed, so it is there whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from pydantic import ValidationError
+
+from ..errors import BadInput
+from ..records import SCHEMA_VERSION, Profile, Record
+from .whole_files import read_plain, read_regular, save_profile, write_whole
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+R = TypeVar("R", bound=Record)
+SELECTORS = "'last', 'previous' of that node, a node's name, an id, a label, or a path to a profile.json"
+LONGEST_LABEL = 60
+
+
+def default_root() -> Path:
+    """Choose ``$TENBIN_STORE``, or ``$XDG_DATA_HOME/tenbin``, or ``~/.local/share/tenbin``."""
+    if chosen := os.environ.get("TENBIN_STORE"):
+        return Path(chosen)
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(data) / "tenbin"
+
+
+def load(path: Path) -> Profile:
+    """Read a profile file.
+
+    Raises:
+        BadInput: not there, not JSON, of a newer version, or with a field that does not fit (named).
+    """
+    remedy = "it is no profile, or a damaged one: restore it from an export, or measure again"
+    return load_record(Profile, path, remedy)
+
+
+def load_record(kind: type[R], path: Path, remedy: str) -> R:
+    """Read the file of a record; raises as ``load``, with ``remedy`` for a damaged file."""
+    try:
+        text = read_regular(path).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise BadInput(f"{path}: cannot be read ({why})", "check the path and its permissions") from error
+    try:
+        return kind.model_validate_json(text)
+    except ValidationError as error:
+        if newer := _newer_version(text):
+            raise BadInput(
+                f"{path}: field schema_version is {newer}, this tenbin reads up to {SCHEMA_VERSION}",
+                "update tenbin to read it",
+            ) from error
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "(whole file)"
+        raise BadInput(f"{path}: field {where}: {first['msg']}", remedy) from error
+
+
+def _newer_version(text: str) -> int | None:
+    found = re.search(r'"schema_version"\s*:\s*(\d+)', text)
+    return int(found[1]) if found and int(found[1]) > SCHEMA_VERSION else None
+
+
+class Prepared:
+    """Base of the stores: a folder that is tried before minutes are spent on measuring."""
+
+    root: Path
+
+    def prepare(self) -> None:
+        """Write and remove a trial file.
+
+        Raises:
+            BadInput: the store cannot be written.
+        """
+        trial = self.root / f".trial.{os.getpid()}"
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            write_whole(trial, b"")
+            trial.unlink()
+        except OSError as error:
+            raise BadInput(f"store {self.root}: {error.strerror}", "choose --store FOLDER") from error
+
+
+class Store(Prepared):
+    """All profiles under a folder."""
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.root = root or default_root()
+
+    def save(self, profile: Profile, samples: Mapping[str, pd.DataFrame]) -> Path:
+        """Write a profile with its samples; return its folder.
+
+        Raises:
+            BadInput: the store cannot be written, or emulated and measured profiles would share a node.
+        """
+        home = self.root / profile.node
+        folder = home / profile.id
+        if self._holds_emulated(profile.node) not in (None, profile.emulated):
+            raise BadInput(f"{home}: emulated and measured profiles never mix", "use another store")
+        save_profile(folder, profile.model_dump_json(indent=1) + "\n", samples, self.root)
+        return folder
+
+    def _holds_emulated(self, node: str) -> bool | None:
+        """Tell whether the profiles of a node are emulated; None where no profile can be read."""
+        for path in self.of_node(node):
+            try:
+                return load(path).emulated
+            except BadInput:  # a damaged profile must not keep a new one from being stored
+                continue
+        return None
+
+    def of_node(self, node: str) -> list[Path]:
+        """List the profile files of a node, newest first."""
+        return sorted((self.root / node).glob("[!.]*/profile.json"), reverse=True)
+
+    def paths(self) -> list[Path]:
+        """List every profile file in the store, newest first."""
+        found = self.root.glob("[!.]*/[!.]*/profile.json")
+        return sorted(found, key=lambda path: (path.parent.name, path.parent.parent.name), reverse=True)
+
+    def find(self, selector: str = "last") -> Path:
+        """Find the profile file that ``selector`` names: see ``SELECTORS``.
+
+        Raises:
+            BadInput: nothing matches, or an id is ambiguous.
+        """
+        if "/" in selector or selector.endswith(".json"):
+            path = Path(selector)
+            return path / "profile.json" if path.is_dir() else path
+        paths = self.paths()
+        if not paths:
+            raise BadInput(f"no profile in {self.root}", "make one with 'tenbin profile'")
+        if selector == "last":
+            return paths[0]
+        if selector == "previous":
+            return self._previous(paths[0])
+        if of_node := self.of_node(selector):
+            return of_node[0]
+        matching = [path for path in paths if selector and path.parent.name.startswith(selector)]
+        matching = matching or [path for path in paths if selector and label(path) == selector]
+        if len(matching) == 1:
+            return matching[0]
+        problem = "matches several profiles" if matching else "matches no profile"
+        raise BadInput(f"'{selector}' {problem} in {self.root}", f"give {SELECTORS}; see 'tenbin list'")
+
+    def _previous(self, last: Path) -> Path:
+        """Find the profile before the last one, of the same node."""
+        of_node = self.of_node(last.parent.parent.name)
+        if len(of_node) < 2:
+            raise BadInput(f"{last.parent.parent.name} has one profile only", "see 'tenbin list'")
+        return of_node[1]
+
+    def delete(self, path: Path) -> None:
+        """Remove a profile file's folder, with samples and label, from the store.
+
+        Raises:
+            BadInput: it is not of this store, or cannot be removed.
+        """
+        folder = path.parent
+        if folder.resolve().parent.parent != self.root.resolve():
+            raise BadInput(f"{path} is not in the store {self.root}", "delete a file of your own with rm")
+        gone = folder.with_name(f".{folder.name}.{os.getpid()}")
+        try:
+            folder.rename(gone)  # whole, or gone
+            shutil.rmtree(gone)
+        except OSError as error:
+            raise BadInput(f"{folder}: {error.strerror}", "see who may write there") from error
+
+    def load(self, selector: str = "last") -> Profile:
+        """Load the profile that ``selector`` names."""
+        return load(self.find(selector))
+
+
+def label(path: Path) -> str:
+    """Read what its owner calls the profile of a file; "": nothing, or it cannot be read."""
+    try:
+        return read_plain(path.with_name("label"), 4 * LONGEST_LABEL).decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def set_label(path: Path, text: str) -> None:
+    """Call the profile of a file so; "": nothing.
+
+    Raises:
+        BadInput: the text cannot be a label, or cannot be written.
+    """
+    if text != text.strip() or not text.isprintable() or len(text) > LONGEST_LABEL or "/" in text:
+        raise BadInput(
+            f"label {text[:LONGEST_LABEL]!r}: no line of text", f"at most {LONGEST_LABEL} characters, no /"
+        )
+    if text in ("last", "previous"):
+        raise BadInput(f"label {text!r} has another meaning", f"a profile is chosen by {SELECTORS}")
+    file = path.with_name("label")
+    try:
+        if text:
+            write_whole(file, f"{text}\n".encode())
+        else:
+            file.unlink(missing_ok=True)
+    except OSError as error:
+        raise BadInput(f"{file}: {error.strerror}", "see who may write there") from error
+
+
+def samples(path: Path) -> dict[str, pd.DataFrame]:
+    """Read the raw samples beside the profile file ``path``; empty where the file travels without them."""
+    return {file.stem: _read_samples(file) for file in sorted(path.parent.glob("samples/*.parquet"))}
+
+
+def _read_samples(file: Path) -> pd.DataFrame:
+    import pandas as pd  # late, because the coordinator does not need these 80 MB
+    from pyarrow.parquet import read_schema
+
+    try:
+        source = BytesIO(read_regular(file))
+        table = pd.read_parquet(source, page_checksum_verification=True)
+        schema = read_schema(source)
+        written = [column["field_name"] for column in schema.pandas_metadata["columns"]]
+        if schema.names != written or list(table) != written[: len(table.columns)]:
+            raise ValueError(f"columns {list(table)}, written were {written}")
+    except Exception as error:  # pandas and pyarrow raise whatever the damage leads them to
+        raise BadInput(
+            f"{file}: not a readable parquet file ({error})", "delete it; the profile stays"
+        ) from error
+    return table

@@ -1,0 +1,1 @@
+"""Requests of users: a choice of jobs, other priorities, an earlier start."""

@@ -1,0 +1,1 @@
+"""Transitions of jobs beside start and end: alarms, departures, and what external jobs do."""

@@ -1,0 +1,1 @@
+"""Choice of jobs by users: filters of lists, and selectors."""

@@ -1,0 +1,1 @@
+"""Files that jobs name: checks of paths, patterns of output files."""

@@ -1,0 +1,1 @@
+"""Views of the page: queue, Gantt, job, nodes, truth, and what was measured."""

@@ -1,0 +1,154 @@
+"""The nodes of the coordinator: what is free, which jobs are there, and what was measured of each."""
+
+from __future__ import annotations
+
+import math
+import socket
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from agent.attempts.folder import Attempt
+from agent.node_profile.node_kind import node_kind
+from profiles.card import card
+from profiles.errors import BadInput, UserError
+from profiles.files.job_store import JobStore
+from profiles.files.job_store import load as load_job
+from profiles.files.store import Store, load
+from profiles.jobs import JobProfile
+from profiles.records import Profile
+from scheduler.engines.common.job_folders import JobFolders
+from scheduler.policies.sharing.pairs import directions
+from tenbin.page.mirror import Mirror
+from tenbin.page.rows import BEGUN, Row
+from tenbin.page.views.explainer import Explainer
+from tenbin.text import bounded, headline, limits, subject
+
+MOST_NODES, MOST_JOBS = 400, 50
+LOOKED_AT = 3  # jobs of a node whose samples are looked at for a sign of life
+MOST_PROGRAMS = 12  # of the table of pairs
+
+
+class NodeView:
+    """The Node view of a mirror; profiles are read again when they change.
+
+    Args:
+        store: the stored profiles; None: the default place.
+    """
+
+    def __init__(self, mirror: Mirror, explainer: Explainer, store: Store | None = None) -> None:
+        self._mirror, self._explainer = mirror, explainer
+        self._store = store or Store()
+        self._folders = JobFolders(mirror.store)
+        self._profiles: dict[str, tuple[str, dict[str, Any] | None]] = {}  # by node, with the path
+
+    def find(self) -> dict[str, Any]:
+        """Return the nodes as the coordinator said last, each with its jobs and its newest profile.
+
+        The profile of this machine stands with its first pool; a pool of other nodes has none.
+        """
+        status = self._explainer.status
+        table = status["nodes"] if status else []
+        begun = [row for row in list(self._mirror.rows.values()) if row.stage in BEGUN]
+        of_here = all("units" in node for node in table)  # cores or devices of this machine
+        nodes = []
+        for node in table[:MOST_NODES]:
+            jobs = [row for row in begun if node["name"] in row.lane]
+            shown = [{"id": row.id, "label": row.label, "name": row.name} for row in jobs[:MOST_JOBS]]
+            caps = [row.cap_w for row in jobs if row.cap_w is not None and row.stage != "suspended"]
+            more = {"capped_jobs": len(caps), "caps_w": sum(caps), "sign_of_life": self._sign_of_life(jobs)}
+            nodes.append({**node, "jobs": shown, "job_count": len(jobs), **more})
+            if "units" not in node:
+                nodes[-1]["profile"] = self._profile(node["name"])
+            elif of_here and len(nodes) == 1:
+                nodes[-1]["profile"] = self._profile(socket.gethostname())
+        return {"nodes": nodes, "left_out": max(len(table) - MOST_NODES, 0), "known": status is not None}
+
+    def measured_as(self, name: str) -> str:
+        """Return the node under whose name a node, or a pool of this machine, was measured."""
+        table = self._explainer.status["nodes"] if self._explainer.status else []
+        pools = {node["name"] for node in table if "units" in node}
+        return socket.gethostname() if name in pools and len(pools) == len(table) else name
+
+    def _sign_of_life(self, jobs: list[Row]) -> dict[str, Any] | None:
+        """Return which of the newest jobs took a sample last, and when; None: no job has one."""
+        found = []
+        for row in jobs[-LOOKED_AT:]:
+            path = self._folders.folder(row.id) / f"attempt-{row.attempt}"
+            with suppress(OSError):
+                found.append((Attempt(path).samples.stat().st_mtime, row.label))
+        at_s, label = max(found, default=(None, ""))
+        return None if at_s is None else {"at_s": at_s, "job": label}
+
+    def _profile(self, node: str) -> dict[str, Any] | None:
+        """Describe the newest profile of a node; None: it has none that can be read."""
+        paths = self._store.of_node(node)
+        if not paths:
+            return None
+        jobs = JobStore(self._store.root)
+        path = f"{paths[0]} {jobs.paths()[:1]}"
+        if self._profiles.get(node, ("",))[0] != path:
+            try:
+                self._profiles[node] = path, _told(paths[0], jobs)
+            except UserError:
+                self._profiles[node] = path, None
+        return self._profiles[node][1]
+
+
+def _told(path: Path, jobs: JobStore) -> dict[str, Any]:
+    """Describe a profile: its card, the coefficients of its models, and how much programs slow each other."""
+    profile = load(path)
+    found = card(profile)
+    figures = [
+        {
+            "name": figure.name,
+            "value": f"{bounded(figure.value, figure.low, figure.high)} {figure.unit}",
+            "interval": limits(figure.low, figure.high),
+            "meaning": figure.meaning,
+            "emulated": figure.emulated,
+        }
+        for figure in found.figures
+    ]
+    coefficients = [
+        {
+            "probe": model.probe,
+            "quantity": f"{model.quantity} {subject(model)}".strip(),
+            "name": one.name,
+            "value": f"{bounded(one.value, one.low, one.high)} {one.unit}",
+            "interval": limits(one.low, one.high),
+            "quality": str(one.quality.value),
+            "emulated": model.emulated,
+        }
+        for model in profile.models
+        for one in model.coefficients
+    ]
+    return {
+        "headline": headline(profile),
+        "figures": figures,
+        "unusual": found.unusual,
+        "coefficients": coefficients,
+        "pairs": _pairs(profile, jobs),
+    }
+
+
+def _pairs(profile: Profile, store: JobStore) -> dict[str, Any] | None:
+    """Predict how many times longer each profiled program takes beside each other; None: there is none."""
+    programs: list[JobProfile] = []
+    for path in list(store.newest(node_kind(profile.inventory).key).values())[:MOST_PROGRAMS]:
+        with suppress(BadInput):
+            programs.append(load_job(path))
+    if not programs:
+        return None
+    cells = [
+        None
+        if one.predicted is None
+        else {
+            "ratio": one.predicted.value,
+            "interval": limits(one.predicted.low, one.predicted.high)
+            if math.isfinite(one.predicted.high)
+            else "",
+        }
+        for one in directions(programs)
+    ]
+    names, count = [job.name for job in programs], len(programs)
+    return {"programs": names, "cells": [cells[at : at + count] for at in range(0, count * count, count)]}

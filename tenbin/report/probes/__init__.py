@@ -1,0 +1,1 @@
+"""Pictures of each probe's samples and fits: one file a probe."""

@@ -1,0 +1,1 @@
+"""Jobs of a coordinator on one machine beside other systems."""

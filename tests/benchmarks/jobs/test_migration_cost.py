@@ -1,0 +1,122 @@
+"""Real jobs of several sizes moved between two OpenCL devices: predicted beside measured cost of each move.
+
+    pytest -m benchmark tests/benchmarks/jobs/test_migration_cost.py -s
+
+Two minutes on two quiet cores (``TENBIN_BENCHMARK_FULL=1``: six). A profile is measured in the same run.
+The cost is counted from the request until the program computes again; the error is (predicted - measured) /
+measured. The aim is a median of 15 %; paper A's bound is 95 % of the predictions within 100 %.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pytest
+
+from profiles.files.store import Store
+from scheduler.coordinator.journal.journal import predictions_of
+from scheduler.prediction.predictions import BOUND, TrackedPrediction, error_of, parts
+from tests.benchmarks import FULL
+from tests.scheduler.coordinator.test_coordinator import STENCIL
+from tests.scheduler.prediction.test_calibration import computes, other
+from tests.support.coordinator import Up
+from tests.support.labs.components import require
+from tests.support.programs import TENBIN, opencl_devices
+
+pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
+CELLS = (724, 1448, 2048, 2896, 4096) if FULL else (724, 1448, 2896)  # 8, 34, 67, 134, 268 MB
+MOVES = 8 if FULL else 5
+AIM = 0.15
+
+
+@pytest.fixture(autouse=True)
+def devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of them, and a store of the test's own."""
+    monkeypatch.setenv("POCL_DEVICES", "pthread basic")
+    monkeypatch.setenv("TENBIN_STORE", str(tmp_path / "store"))
+
+
+def profiled(home: Path) -> None:
+    """Measure what checkpoints cost on the storage that they will lie on."""
+    home.mkdir(mode=0o700)
+    command = [*TENBIN, "profile", "--only", "checkpoint", "--storage", str(home)]
+    for options in ([], []) if FULL else (["--quick"], []):  # a busy machine needs longer than quick allows
+        done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        if Store().load().find("checkpoint_s") is not None:
+            return
+    raise AssertionError("the machine is too busy to measure what checkpoints cost")
+
+
+def elsewhere(job: dict[str, Any]) -> str:
+    return other(job["placement"])
+
+
+def move_about(
+    up: Up, cells: int, to: Callable[[dict[str, Any]], str] = elsewhere, moves: int = MOVES
+) -> None:
+    """One job moved to and fro while it computes; ``to``: where to from where it is."""
+    command = [sys.executable, str(STENCIL), "--cells", str(cells), "--steps", "100000000"]
+    needs = {"checkpoint_signal": int(signal.SIGURG), "folder": str(STENCIL.parents[1])}
+    job = up.client.submit(command, **needs)
+    for number in range(moves):
+        assert computes(up, job, number + 1)
+        done = up.run("migrate", str(job.id), "--to", to(job.info()))
+        assert done.returncode == 0, done.stderr
+        up.until(lambda n=number: job.info()["attempt"] == n + 2, 120)  # type: ignore[misc]
+    assert computes(up, job, moves + 1)
+    job.cancel()
+    job.wait(60)
+
+
+def told(name: str, moves: list[TrackedPrediction]) -> None:
+    errors = np.array([error for one in moves if (error := error_of(one)) is not None])
+    print(
+        f"BENCH {name}: {len(errors)}, median |error| {np.median(abs(errors)):.1%} (aim {AIM:.0%}), median "
+        f"error {np.median(errors):+.1%}, 95 % within {np.quantile(abs(errors), 0.95):.0%}, "
+        f"{(abs(errors) <= BOUND).mean():.0%} within 100 %"
+    )
+
+
+def test_predicted_beside_measured(up: Up) -> None:
+    require(len(opencl_devices()) == 2, "two OpenCL devices (PoCL)")
+    profiled(up.home)
+    up.start("--devices", "--policy", "fcfs", "--profile", "last")
+    print(f"\nload average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    for cells in CELLS:
+        move_about(up, cells)
+    up.kill(signal.SIGTERM)
+    moves = shown(predictions_of(up.home))
+    told("all moves", moves)
+    told(
+        "first of each job",
+        [min((m for m in moves if m.job == j), key=lambda m: m.number) for j in {m.job for m in moves}],
+    )
+    assert sum(one.measured is not None for one in moves) == MOVES * len(CELLS) >= 10
+
+
+def shown(found: list[TrackedPrediction]) -> list[TrackedPrediction]:
+    """Print the moves and what they consist of; the moves."""
+    moves = [one for one in found if one.kind == "migration"]
+    for one in moves:
+        error = error_of(one)
+        outcome = "-" if error is None else f"{one.measured:.3f} s, {error:+.1%}"
+        about = f"{one.detail['mb']:6.1f} MB {one.detail['pool']} -> {one.detail['to']}"
+        print(f"  job {one.job}, {about}: predicted {one.predicted:.3f} s, measured {outcome} {one.void}")
+    print("  part      n  predicted  measured (medians, s)")
+    for part, n, predicted, measured in parts(found):
+        print(f"  {part:8} {n:3}  {predicted:9.4f}  {measured:8.4f}")
+    data = [
+        sum(one.detail["measured"][part] for part in ("save", "restore")) for one in moves if one.measured
+    ]
+    whole = [one.measured for one in moves if one.measured]
+    print(f"  moving data is {median(d / w for d, w in zip(data, whole, strict=True)):.0%} of the whole")
+    return moves

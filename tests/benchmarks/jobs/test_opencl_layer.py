@@ -1,0 +1,196 @@
+"""OpenCL calls with the layer beside those without, pauses, parking, and trials beside the truth."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import shutil
+import statistics
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from agent.opencl_layer import build, requests
+from tests.support.labs.components import require
+from tests.support.moving import Stepper, layer, variables
+
+pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(600)]
+ROUNDS, MOVES, PARKS = 7, 15, 5
+TRIALS, STEPS = 5, 100
+CALLS = (
+    ("clSetKernelArg, a value", "set_value_s"),
+    ("clSetKernelArg, a buffer", "set_buffer_s"),
+    ("clEnqueueNDRangeKernel", "enqueue_s"),
+    ("clFinish, nothing to do", "finish_s"),
+    ("read of 4 KiB", "read_4k_s"),
+)
+COPIES = (("read of 64 MiB", "read_64m_s"), ("write of 64 MiB", "write_64m_s"))
+
+
+def compiled(source: str, folder: Path) -> str:
+    """Compile a C program of this folder."""
+    require(shutil.which("cc"), "a C compiler")
+    made = folder / Path(source).stem
+    done = subprocess.run(
+        ["cc", "-O2", "-o", made, Path(__file__).with_name(source), "-l:libOpenCL.so.1"], check=False
+    )
+    require(done.returncode == 0, "an OpenCL loader (Debian: ocl-icd-libopencl1)")
+    return str(made)
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Give the program that times its calls."""
+    return compiled("opencl_calls.c", tmp_path_factory.mktemp("program"))
+
+
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Give the program that writes to some of its buffers."""
+    return compiled("opencl_writer.c", tmp_path_factory.mktemp("writer"))
+
+
+def start(program: str, folder: Path, below: bool) -> tuple[subprocess.Popen[str], dict[str, float]]:
+    """Start the program and read its times; it then waits until its input ends."""
+    layer()  # skips where it cannot be built
+    environment = variables(folder, below=below)
+    if below:
+        environment["OPENCL_LAYERS"] = str(build.build())  # as users have it
+    started = subprocess.Popen(
+        [program], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert started.stdout is not None
+    lines = [started.stdout.readline().split() for _ in (*CALLS, *COPIES)]
+    return started, {name: float(value) for name, value in lines}
+
+
+def test_calls(program: str, tmp_path: Path) -> None:
+    took: dict[bool, list[dict[str, float]]] = {False: [], True: []}
+    for turn in range(ROUNDS):
+        for below in (turn % 2 == 0, turn % 2 == 1):
+            started, times = start(program, tmp_path, below)
+            started.communicate()
+            took[below].append(times)
+    print()
+    for what, name in CALLS:
+        plain, moved = (1e9 * statistics.median(one[name] for one in took[below]) for below in (False, True))
+        print(f"BENCH {what}: {plain:.0f} ns, with the layer {moved:.0f} ns, {moved / plain:.2f} times")
+    for what, name in COPIES:
+        plain, moved = (statistics.median(one[name] for one in took[below]) for below in (False, True))
+        print(f"BENCH {what}: {1e3 * plain:.1f} ms, speed with the layer {plain / moved:.2f} of it")
+
+
+def test_pauses_with_copies_before(writer: str, tmp_path: Path) -> None:
+    """Move a program that writes to a quarter of its buffers; the prediction is the peer."""
+    for mib in (64, 512):
+        started = start_writer(writer, tmp_path, mib)
+        keys = [one["key"] for one in requests.status(tmp_path, started.pid).devices]
+        moves = [requests.move(tmp_path, started.pid, keys[(turn + 1) % 2]) for turn in range(MOVES)]
+        started.communicate()
+        # A program that has just been moved compiles its kernel, and may write nothing during the next move.
+        quarter = [
+            one for one in moves if one.estimate and one.estimate.dirty_bytes == one.estimate.bytes / 4
+        ]
+        pauses = [one.last_pause_s or 0 for one in quarter]
+        wrong = [
+            abs(one.estimate.pause_s / one.last_pause_s - 1)
+            for one in quarter
+            if one.estimate and one.last_pause_s
+        ]
+        print(f"\nBENCH move of {mib} MiB, a quarter written meanwhile ({len(quarter)} moves): pause", end="")
+        print(f" {1e3 * min(pauses):.1f} ms at least, {1e3 * statistics.median(pauses):.1f} median;", end="")
+        print(f" predicted with a median error of {100 * statistics.median(wrong):.0f} %")
+
+
+def test_parks(writer: str, tmp_path: Path) -> None:
+    """Park and resume beside plain copies of the device (memory), and direct I/O (a file)."""
+    for mib in (64, 512):
+        started = start_writer(writer, tmp_path, mib)
+        for place, folder in (("memory", None), ("a file", tmp_path)):
+            peers, parks, stops, resumes = [], [], [], []
+            for _ in range(PARKS):
+                peers.append(direct_io_s(tmp_path, mib) if folder else copies_s(mib))
+                parked = requests.park(tmp_path, started.pid, folder)
+                parks.append(parked.last_total_s or 0)
+                stops.append(parked.last_park_s or 0)
+                resumes.append(requests.resume(tmp_path, started.pid).last_total_s or 0)
+            out_s, in_s = map(min, zip(*peers, strict=True))
+            print(f"\nBENCH park of {mib} MiB in {place}: {1e3 * min(parks):.0f} ms, stopped for", end="")
+            print(f" {1e3 * min(stops):.0f} ms ({out_s / min(stops):.2f} of the speed of the peer,", end="")
+            print(f" {1e3 * out_s:.0f} ms); resume {1e3 * min(resumes):.0f} ms", end="")
+            print(f" ({in_s / min(resumes):.2f} of {1e3 * in_s:.0f} ms)")
+        started.communicate()
+
+
+def start_writer(program: str, folder: Path, mib: int) -> subprocess.Popen[str]:
+    """Start the program with eight buffers, of which it writes to two."""
+    layer()  # skips where it cannot be built
+    environment = {**variables(folder, below=True), "OPENCL_LAYERS": str(build.build())}
+    command = [program, str(mib), "8", "2"]
+    started = subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert started.stdout is not None and started.stdout.readline() == "ready\n"
+    return started
+
+
+def copies_s(mib: int) -> tuple[float, float]:
+    """Time copies to new memory and from there, as a program makes that parks itself."""
+    import numpy as np
+
+    there = np.ones(mib << 20, np.uint8)
+    began = time.perf_counter()
+    saved = there.copy()
+    between = time.perf_counter()
+    there = saved.copy()
+    return between - began, time.perf_counter() - between
+
+
+def direct_io_s(folder: Path, mib: int) -> tuple[float, float]:
+    """Time direct I/O in pieces of 8 MiB, one at a time."""
+    piece, path = mmap.mmap(-1, 8 << 20), folder / "direct"
+    piece.write(b"x" * len(piece))
+    times = []
+    for flags, transfer in ((os.O_WRONLY | os.O_CREAT, os.write), (os.O_RDONLY, os.readv)):
+        file = os.open(path, flags | os.O_DIRECT, 0o600)
+        began = time.perf_counter()
+        for _ in range(mib // 8):
+            transfer(file, piece if transfer is os.write else [piece])  # type: ignore[operator]
+        times.append(time.perf_counter() - began)
+        os.close(file)
+    path.unlink()
+    return times[0], times[1]
+
+
+@pytest.mark.parametrize("factor", ["1", "2", "5"])
+def test_trials(tmp_path: Path, factor: str) -> None:
+    """Try a running program on a device that a layer below makes slower, then move it there and measure."""
+    program = Stepper(tmp_path, SLOW_BY=factor)
+    pid = program.process.pid
+    program.steps(20)
+    errors, stopped_s = [], []
+    for _ in range(TRIALS):
+        with program.busy():
+            trial = requests.try_on(tmp_path, pid, "pocl-1", watch_s=1.0)
+        here_s, _ = program.steps(STEPS)
+        requests.move(tmp_path, pid, "pocl-1")
+        program.steps(20)
+        there_s, _ = program.steps(STEPS)
+        requests.move(tmp_path, pid, "pocl-0")
+        program.steps(20)
+        assert trial.program_ratio is not None
+        told, truth = trial.program_ratio, here_s / there_s
+        errors.append(told.value / truth)
+        stopped_s.append(trial.longest_stop_s)
+        interval = f"{told.value:.3f} ({told.low:.3f} .. {told.high:.3f})"
+        print(
+            f"\nBENCH trial, {factor} times slower: {interval}, truth {truth:.3f}: "
+            f"{told.value / truth:.2f} of it; stood still for {1e3 * trial.stopped_s:.0f} ms"
+        )
+    program.end()
+    print(
+        f"BENCH trial, {factor} times slower: median {statistics.median(errors):.3f} of the truth, "
+        f"longest stop {1e3 * statistics.median(stopped_s):.0f} ms"
+    )

@@ -1,0 +1,1 @@
+"""Probes beside their peers."""

@@ -1,0 +1,1 @@
+"""Policies, simulator and forecasts beside their peers."""

@@ -1,0 +1,270 @@
+"""One list of real jobs on a Slurm cluster under tenbin's policies, and under Slurm's own backfill.
+
+The cluster is the lab of the tests: real daemons, nodes that share this machine's cores; so the jobs sleep,
+and do not slow each other down. Beside each figure is the simulator's forecast of the same list, with what a
+start, a pause and going on take where one job is alone, measured before (a start is part of the run time).
+Slurm plans by whole minutes, tenbin's policies by seconds; ``regions`` cuts anew at intervals that suit a
+list of minutes.
+``TENBIN_BENCHMARK_POLICIES`` names policies to run in place of all, separated by spaces.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shlex
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from agent.node_profile.node_kind import node_kind
+from profiles.files.job_store import JobStore
+from scheduler.engines.common.machine import Machine
+from scheduler.engines.slurm.discovery.cluster import slurm_cluster
+from scheduler.jobs.policy_view import as_job
+from scheduler.jobs.specs import JobSpec
+from scheduler.model.costs import LinearCosts
+from scheduler.policies.registry import create, policy_class
+from scheduler.simulator.settings import SimulationSettings
+from scheduler.simulator.simulator import Simulator
+from scheduler.simulator.trace import Arrival, OutcomeRecorder
+from tenbin.client.futures import Job
+from tests.benchmarks import FULL
+from tests.scheduler.engines.conftest import _cluster, lab
+from tests.support.coordinator import Up
+from tests.support.job_profiles import make_job, samples
+from tests.support.labs.slurm_lab import SlurmLab
+
+__all__ = ["_cluster", "lab"]
+pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(7200)]
+CUT = ",interval_s=60,target_s=20"
+ALL = ("fcfs", "easy", f"regions{CUT}", "las", "match") if FULL else ("easy", "las")
+POLICIES = tuple(os.environ.get("TENBIN_BENCHMARK_POLICIES", " ".join(ALL)).split())
+JOBS, SHORTEST_S, LONGEST_S, LOAD, ALONE = (60, 2.0, 40.0, 1.2, 5) if FULL else (5, 0.2, 0.8, 2.0, 1)
+SIZES = (1, 1, 1, 2, 2, 4, 6)
+SLACK_S = 5.0  # of limits, beyond a factor: no job is killed because the machine is busy
+SLEEPER = "sleeper"
+SILENCE_S = 1.0  # a job that is at work tells far more often
+# Sleeps for so many seconds in all, in which it was not stopped; with a second word it tells when that was.
+AT_WORK = """
+import sys, time
+left_s, now = float(sys.argv[1]), time.monotonic()
+while left_s > 0:
+    time.sleep(min(left_s, 0.02))
+    before, now = now, time.monotonic()
+    left_s -= min(now - before, 0.05)
+    if sys.argv[2:]:
+        print(time.time(), flush=True)
+"""
+
+
+class Sleeper(NamedTuple):
+    """A job of the list."""
+
+    at_s: float
+    tasks: int
+    run_s: float
+    limit_s: float
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        return (sys.executable, "-ISc", AT_WORK, f"{self.run_s:.3f}")
+
+    def spec(self, shared: bool, *words: str) -> dict[str, Any]:
+        known = {"job_profile": SLEEPER} if shared else {}
+        needs = {"tasks": self.tasks, "time_s": self.limit_s, **known}
+        return {"command": (*self.command, *words), "folder": "/", **needs}
+
+
+class Alone(NamedTuple):
+    """Of one job alone, in seconds: how much longer than it sleeps it takes, to pause it, to let it go on."""
+
+    begin_s: float
+    pause_s: float
+    go_on_s: float
+
+
+class Course(NamedTuple):
+    """The course of a list: each job from submission to end, and all together."""
+
+    turnarounds_s: list[float]
+    makespan_s: float
+
+    def figures(self, jobs: list[Sleeper], run_s: float) -> tuple[float, float, float, float]:
+        """Makespan, mean turnaround, mean wait, mean slow-down; ``run_s`` is what a start adds."""
+        waits = [
+            max(took - job.run_s - run_s, 0.0) for took, job in zip(self.turnarounds_s, jobs, strict=True)
+        ]
+        slowdowns = [1 + wait / job.run_s for wait, job in zip(waits, jobs, strict=True)]
+        return (
+            self.makespan_s,
+            statistics.mean(self.turnarounds_s),
+            statistics.mean(waits),
+            statistics.mean(slowdowns),
+        )
+
+
+@pytest.fixture
+def up(lab: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Up]:
+    """With a job profile of sleepers: they neither press nor suffer."""
+    monkeypatch.setenv("TENBIN_STORE", str(tmp_path / "store"))
+    sleeper = make_job(SLEEPER, *samples(suffers=0.001, pressure_gbs=0.1), kind=node_kind())
+    JobStore().save(sleeper, {})
+    one = Up(tmp_path / "home")
+    yield one
+    one.sweep()
+
+
+def a_list(cores: int) -> list[Sleeper]:
+    """Few are large or long; as much work as ``LOAD`` times what the cores can do while it comes."""
+    chance, found, at = random.Random(11), [], 0.0
+    for _ in range(JOBS):
+        tasks = chance.choice(SIZES)
+        run_s = SHORTEST_S * (LONGEST_S / SHORTEST_S) ** (chance.random() ** 2)
+        found.append(Sleeper(at, tasks, run_s, run_s * chance.uniform(1.0, 3.0) + SLACK_S))
+        at += chance.expovariate(LOAD * cores / (tasks * run_s)) / LOAD**2
+    return found
+
+
+def test_a_list_under_each_policy(lab: SlurmLab, up: Up, tmp_path: Path) -> None:
+    jobs = a_list(lab.cpus * len(lab.nodes))
+    alone = measured_alone(up)
+    print(f"\nBENCH {JOBS} sleepers; a start takes {alone.begin_s:.2f} s: part of a job's run time below")
+    print(f"BENCH to pause a job takes {alone.pause_s:.2f} s, to let it go on {alone.go_on_s:.2f} s")
+    print("BENCH policy, (forecast): makespan, mean turnaround, mean wait, mean slow-down")
+    plain = by_slurm(lab, jobs, tmp_path).figures(jobs, alone.begin_s)
+    told("Slurm's backfill", plain, None)
+    for policy in POLICIES:
+        machine = machine_for(policy, tmp_path / "forecast")
+        real = by_tenbin(up, policy, jobs).figures(jobs, alone.begin_s)
+        told(policy, real, simulated(policy, jobs, alone, machine).figures(jobs, alone.begin_s))
+
+
+def told(name: str, real: tuple[float, ...], prediction: tuple[float, ...] | None) -> None:
+    units = ("s", "s", "s", "")
+    cells = [
+        f"{one:.1f}{unit and ' '}{unit}" + (f" ({prediction[number]:.1f})" if prediction else "")
+        for number, (one, unit) in enumerate(zip(real, units, strict=True))
+    ]
+    print(f"BENCH {name.removesuffix(CUT):16} {', '.join(cells)}")
+
+
+def options(policy: str) -> list[str]:
+    counts = "counted" in policy_class(policy).suits
+    return ["--engine", "slurm", "--policy", policy, *(("--unit", "1") if counts else ())]
+
+
+def machine_for(policy: str, home: Path) -> Machine:
+    counts = "counted" in policy_class(policy).suits
+    return slurm_cluster(policy, home, cores=1 if counts else None, lease_s=30.0)
+
+
+def measured_alone(up: Up) -> Alone:
+    """Medians. Each job has a limit of its own, so that no place is passed on."""
+    up.start(*options("fcfs"))
+    begins, pauses, resumptions = list[float](), list[float](), list[float]()
+    for number in range(ALONE):
+        (job,) = up.client.submit_all([Sleeper(0.0, 1, 0.5, 600.0 + 60 * number).spec(False)])
+        info = job.wait(120)
+        begins.append(info["end_s"] - info["start_s"] - 0.5)
+    (job,) = up.client.submit_all([Sleeper(0.0, 1, 100.0 * ALONE, 3600.0).spec(False, "tell")])
+    up.until(lambda: ticks(up, job))
+    for _ in range(ALONE):
+        begin = time.time()
+        job.suspend()
+        up.until(lambda: time.time() - ticks(up, job)[-1] > SILENCE_S)
+        pauses.append(max(ticks(up, job)[-1] - begin, 0.0))
+        begin = time.time()
+        job.resume()
+        up.until(partial(goes_on, up, job, begin))
+        resumptions.append(min(tick for tick in ticks(up, job) if tick > begin) - begin)
+    job.cancel()
+    up.until(lambda: job.info()["stage"] == "cancelled")
+    up.kill(signal.SIGTERM)
+    return Alone(*map(statistics.median, (begins, pauses, resumptions)))
+
+
+def ticks(up: Up, job: Job) -> list[float]:
+    """When a job that tells was at work."""
+    return [float(line) for line in up.client.output(job.id).split(b"\n")[:-1]]
+
+
+def goes_on(up: Up, job: Job, since: float) -> bool:
+    return ticks(up, job)[-1] > since
+
+
+def by_tenbin(up: Up, policy: str, jobs: list[Sleeper]) -> Course:
+    up.start(*options(policy))
+    shared, begin, handles = "sharing" in policy_class(policy).suits, time.time(), []
+    for job in jobs:
+        time.sleep(max(begin + job.at_s - time.time(), 0.0))
+        handles += up.client.submit_all([job.spec(shared)])
+    found = finished(up, handles)
+    ends = [one["end_s"] for one in found]
+    turnarounds = [end - one["submit_s"] for end, one in zip(ends, found, strict=True)]
+    return Course(turnarounds, max(ends) - begin)
+
+
+def finished(up: Up, handles: list[Job]) -> list[dict[str, Any]]:
+    """Wait for all jobs, stop the coordinator; return what ``tenbin info`` says of each job."""
+    found = [handle.wait(3600) for handle in handles]
+    up.kill(signal.SIGTERM)
+    troubles = [(one["id"], one["stage"], one["trouble"]) for one in found if one["stage"] != "done"]
+    assert not troubles, troubles
+    return found
+
+
+def by_slurm(lab: SlurmLab, jobs: list[Sleeper], folder: Path) -> Course:
+    return by_sbatch(
+        lab,
+        [
+            (job.at_s, [f"--ntasks={job.tasks}", minutes(job.limit_s)], shlex.join(job.command))
+            for job in jobs
+        ],
+        folder,
+    )
+
+
+def minutes(limit_s: float) -> str:
+    """Write a time limit as Slurm plans by it."""
+    return f"--time={int(limit_s // 60) + 1}"
+
+
+def by_sbatch(lab: SlurmLab, jobs: Sequence[tuple[float, list[str], str]], folder: Path) -> Course:
+    """Jobs (when they come, options, a line of shell) under Slurm's own scheduler."""
+    begin, submitted, files = time.time(), [], []
+    for number, (at_s, options, line) in enumerate(jobs):
+        time.sleep(max(begin + at_s - time.time(), 0.0))
+        submitted.append(time.time())
+        files.append(folder / f"end-{number}")
+        lab.call("sbatch", *options, "--output=/dev/null", "--wrap", f"{line}; date +%s%N >{files[-1]}")
+    while lab.call("squeue", "-h").strip():
+        time.sleep(0.1)
+    ends = [int(file.read_text()) / 1e9 for file in files]
+    return Course([end - at for end, at in zip(ends, submitted, strict=True)], max(ends) - begin)
+
+
+def simulated(policy: str, jobs: list[Sleeper], alone: Alone, machine: Machine) -> Course:
+    shared, record = machine.job_profiles is not None, OutcomeRecorder()
+    if machine.job_profiles is not None:
+        machine.job_profiles.introduce([SLEEPER])
+    arrivals = []
+    for number, job in enumerate(jobs):
+        spec = JobSpec(**job.spec(shared))
+        seen = as_job(number, job.at_s, spec, machine.cluster, user="me", unit=machine.unit)
+        arrivals.append(Arrival(seen, job.run_s + alone.begin_s))
+    costs = LinearCosts(pause_s=alone.pause_s, go_on_s=alone.go_on_s)
+    settings = SimulationSettings(costs, kill_at_limit=False)
+    if machine.job_profiles is not None:
+        settings = SimulationSettings(costs, kill_at_limit=False, slowdowns=machine.job_profiles)
+    Simulator(machine.cluster, arrivals, create(policy), settings, sinks=[record]).run()
+    outcomes = sorted(record.outcomes, key=lambda outcome: outcome.job.id)
+    turnarounds = [outcome.end_s - outcome.job.submit_s for outcome in outcomes]
+    return Course(turnarounds, max(outcome.end_s for outcome in outcomes))

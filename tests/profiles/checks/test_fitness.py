@@ -1,0 +1,33 @@
+"""Fitness of nodes by their last checks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from profiles.checks.check import Cause, Verdict
+from profiles.checks.fitness import Fitness
+from profiles.checks.store import CheckStore
+from tests.support.checks import figures_of, make_check
+
+
+def test_the_last_check_that_could_tell_decides(tmp_path: Path) -> None:
+    store, fitness = CheckStore(tmp_path), Fitness(tmp_path)
+    assert fitness.why_unfit("node") is None
+    figures, cause = (
+        figures_of({"compute_gflops": 1.0}),
+        Cause(name="heat", sentence="the clock is lower: heat"),
+    )
+    for number, (verdict, why) in enumerate(
+        [
+            (Verdict.UNKNOWN, None),
+            (Verdict.PASS, ""),
+            (Verdict.CHANGED, "tenbin check: slow; the clock is lower: heat"),
+            (Verdict.DISTURBED, "tenbin check: slow; the clock is lower: heat"),
+            (Verdict.PASS, ""),
+        ]
+    ):
+        causes = (cause,) if verdict is Verdict.CHANGED else ()
+        store.append(make_check(number, figures, verdict=verdict, reason="slow", causes=causes))
+        os.utime(store.path("node"), (number, number))  # within one step of the file system's clock
+        assert fitness.why_unfit("node") == why

@@ -1,0 +1,103 @@
+"""The store loses nothing: whole or not at all, damage named, emulated apart from measured."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from profiles.errors import BadInput
+from profiles.files.store import Store, load, samples
+from tests.support.records import make_profile
+
+TABLE = pd.DataFrame({"round": [0, 0], "emulated": [False, False], "wall_s": [1.0, 2.0]})
+
+
+def test_what_is_saved_is_loaded_back_unchanged(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    profile = make_profile()
+    folder = store.save(profile, {"memory": TABLE})
+    assert store.load("last") == profile
+    pd.testing.assert_frame_equal(samples(folder / "profile.json")["memory"], TABLE)
+
+
+def test_selectors(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for identity, node in (("20260101T000000Z", "a"), ("20260102T000000Z", "b"), ("20260103T000000Z", "a")):
+        store.save(make_profile(id=identity, node=node), {})
+    assert store.load("last").id == "20260103T000000Z"
+    assert store.load("b").id == "20260102T000000Z"
+    assert store.load("20260101").node == "a"
+    assert store.load(str(store.find("b"))).node == "b"
+    with pytest.raises(BadInput, match="matches several"):
+        store.load("2026")
+    with pytest.raises(BadInput, match="matches no profile"):
+        store.load("c")
+
+
+def test_an_empty_store_says_how_to_begin(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="tenbin profile"):
+        Store(tmp_path).load()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda text: text[: len(text) // 2], "damaged"),
+        (lambda text: "", "damaged"),
+        (lambda text: text.replace('"duration_s": 1.0', '"duration_s": "long"'), "field duration_s"),
+        (lambda text: text.replace('"schema_version": 1', '"schema_version": 7'), "schema_version is 7"),
+        (lambda text: text.replace('"seed": 1', '"sed": 1'), "field settings.sed"),
+        (lambda text: text.replace('"unit": "GB/s"', '"unit": null'), "field models.0.coefficients.0.unit"),
+    ],
+)
+def test_a_damaged_file_is_named_with_its_field(
+    tmp_path: Path, damage: Callable[[str], str], message: str
+) -> None:
+    path = Store(tmp_path).save(make_profile(), {}) / "profile.json"
+    whole = path.read_text()
+    path.write_text(damage(whole))
+    assert path.read_text() != whole
+    with pytest.raises(BadInput) as raised:
+        load(path)
+    assert str(path) in str(raised.value) and message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_emulated_and_measured_never_share_a_node(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.save(make_profile(id="20260101T000000Z"), {})
+    with pytest.raises(BadInput, match="never mix"):
+        store.save(make_profile(id="20260102T000000Z", emulated=True), {})
+    assert [p.parent.name for p in store.paths()] == ["20260101T000000Z"]
+
+
+def test_a_damaged_profile_does_not_keep_a_new_one_out(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    (store.save(make_profile(id="20260101T000000Z"), {}) / "profile.json").write_text("{")
+    store.save(make_profile(id="20260102T000000Z"), {})
+    assert store.load("last").id == "20260102T000000Z"
+
+
+def test_a_failed_save_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path)
+    store.save(make_profile(id="20260101T000000Z"), {})
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(BadInput, match="No space left"):
+        store.save(make_profile(id="20260102T000000Z"), {"memory": TABLE})
+    assert sorted(p.name for p in (tmp_path / "node").iterdir()) == ["20260101T000000Z"]
+
+
+def test_a_profile_is_not_overwritten_by_another_of_the_same_second(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.save(make_profile(duration_s=1.0), {"memory": TABLE})
+    with pytest.raises(BadInput):
+        store.save(make_profile(duration_s=2.0), {"memory": TABLE})
+    assert store.load().duration_s == 1.0

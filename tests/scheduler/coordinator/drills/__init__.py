@@ -1,0 +1,1 @@
+"""Coordinators killed again and again while jobs run."""

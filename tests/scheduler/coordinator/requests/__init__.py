@@ -1,0 +1,1 @@
+"""Requests of users to a coordinator."""

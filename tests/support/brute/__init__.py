@@ -1,0 +1,1 @@
+"""Policies written down a second time, second by second."""

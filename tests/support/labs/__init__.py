@@ -1,0 +1,1 @@
+"""Machines, networks and clusters in the small."""

@@ -1,0 +1,1 @@
+"""Policies, engines and machines for tests of schedules."""
