@@ -42,7 +42,8 @@ from scheduler.model.nodes import rooms
 from scheduler.model.state import JobPhase
 from scheduler.policies.base import Policy, Reason, View
 from scheduler.policies.las.fair_queue import FairShare, Fifo
-from scheduler.policies.las.node_las import ROOM, Node, NodeRules, NodeTask, covers, next_look_s, settle
+from scheduler.policies.las.next_look import next_look_s
+from scheduler.policies.las.node_las import ROOM, Node, NodeRules, NodeTask, covers, settle
 
 MORE_TO_COME = frozenset({Finished, Timer})  # decide after all of an instant
 
