@@ -254,9 +254,9 @@ def kairos(
         counts = []
         for node in set(range(nodes)) - machine.barred:
             here = machine.here(node)
-            tasks = {t.id: t.demand[0] if sizes else t.nodes[node] for t in here}  # of a class: its devices
-            if sum(tasks[t.id] for t in here if t.since is None) < queued:
-                counts.append((sum(tasks.values()), node))
+            tasks = [(t.demand[0] if sizes else t.nodes[node], t) for t in here]  # of a class: its devices
+            if sum(count for count, t in tasks if t.since is None) < queued:
+                counts.append((sum(count for count, _ in tasks), node))
         return min(counts)[1] if counts else None
 
     def victims(task: Task, candidates: list[Task], enough: Enough) -> list[Task] | None:

@@ -271,9 +271,10 @@ def test_users_programs_are_warned_of_a_policy_that_does_not_suit() -> None:
 
 
 def test_those_that_suit_are_named_where_none_does() -> None:
-    done = tenbin("-p", "las", "-p", "pair", "-w", WORKLOAD, "-c", "64xa+64xb")
+    done = tenbin("-p", "parm", "-p", "pair", "-w", WORKLOAD, "-c", "64xa+64xb")
     assert done.returncode == 2 and not done.stdout and done.stderr.count("\n") == 1
-    assert "las: policies that look at nodes" in done.stderr and "pair: jobs can share" in done.stderr
+    assert "parm: policy parm schedules units of one class" in done.stderr
+    assert "pair: jobs can share" in done.stderr
     assert "policies for this cluster: fcfs, first-fit, easy" in done.stderr
 
 
