@@ -26,20 +26,14 @@ from profiles.checks.verdict import Reference, give_verdict, is_disturbed
 from profiles.records import Settings
 from tests.support.labs.components import require
 from tests.support.labs.network_lab import NetLab, netlab, require_netlab
+from tests.support.programs import TENBIN
 
 pytestmark = [pytest.mark.measures, pytest.mark.slow]
 
-QUICK_S = 2.0  # of a check; the faults are not small
+QUICK_S = 4.0
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 SPIN = "while True: pass"
 STREAM = "import numpy as np; a = np.zeros(1 << 25)\nwhile True: a[::8] = 1"
-CHECK = f"""
-from dataclasses import replace
-from probes.registry import BATTERY, CHECKS
-CHECKS[BATTERY] = replace(CHECKS[BATTERY], quick_s={QUICK_S})
-from tenbin.cli import main
-main()
-"""
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +167,7 @@ def group() -> Iterator[Group]:
 
 def check_inside(folder: Path, store: Path, storage: Path) -> tuple[int, Check]:
     """Run ``tenbin check`` inside a control group."""
-    command = [sys.executable, "-P", "-c", CHECK, "check", "--quick", "--json", "--storage", str(storage)]
+    command = [*TENBIN, "check", "--quick", "--json", "--storage", str(storage)]
     script = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
     done = subprocess.run(
         ["sh", "-c", script, str(folder), *command],
