@@ -25,7 +25,6 @@ REFUSED = re.compile(r"GL|D3D|DX9|EGL|NativeKernel|SubDevices|DeviceEXT|SetComma
 HINDRANCES = {  # what a program that calls such a function uses from then on
     "SVM": "shared virtual memory",
     "ExecInfo": "shared virtual memory",
-    "DefaultDeviceCommandQueue": "a queue on the device",
     "SpecializationConstant": "a program in an intermediate language",
 }
 _TYPEDEF = re.compile(

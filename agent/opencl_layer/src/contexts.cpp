@@ -181,6 +181,18 @@ cl_int CL_API_CALL layer_clGetCommandQueueInfo(cl_command_queue queue, cl_comman
     }
 }
 
+cl_int CL_API_CALL layer_clSetDefaultDeviceCommandQueue(cl_context context, cl_device_id device,
+                                                        cl_command_queue queue) {
+    Inside inside;
+    Context *own = get<Context>(context);
+    if (!own) return CL_INVALID_CONTEXT;
+    if (!is_ours(device)) return CL_INVALID_DEVICE;
+    cl_int error = target->clSetDefaultDeviceCommandQueue(real_of(own), real_of(the_device()),
+                                                          real_of(get<Queue>(queue)));
+    if (error == CL_SUCCESS) not_movable("a queue on the device");
+    return error;
+}
+
 cl_int CL_API_CALL layer_clFinish(cl_command_queue queue) {
     Inside inside;
     Queue *own = get<Queue>(queue);

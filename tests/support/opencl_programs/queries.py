@@ -44,6 +44,7 @@ def main() -> None:
         memory = c_void_p(cl.clCreateBufferWithProperties(*making))
         print("buffer", error.value, properties("clGetMemObjectInfo", memory, MEM_PROPERTIES))
         cl.clReleaseMemObject(memory)
+    print("default queue", cl.clSetDefaultDeviceCommandQueue(context, device, None))
     farewells: list[int] = []
     callbacks = [Farewell(lambda _context, _data, n=n: farewells.append(n)) for n in range(3)]
     for one in callbacks:
