@@ -256,6 +256,7 @@ class Coordinator:
             why = "it runs there already"
         if why:
             raise BadInput(f"job {entry.label} cannot move to {to}: {why}", "see: tenbin nodes")
+        self.handlers.allow_other_results(entry, target.pool)
         try:
             self.dispatcher.apply(act.Migrate(entry.id, target))
             entry.goals = (target, state.placement)  # should somebody else be quicker: as before

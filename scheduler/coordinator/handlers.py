@@ -111,11 +111,17 @@ class Handlers:
             self.stale = True
 
     def moves_by_hand(self, entry: Entry, pool: str) -> bool:
-        """Tell if a job runs on a class; its owner may have it moved to where its results are others."""
+        """Tell if a job's owner may have it moved to a class, also to one where a trial had other results."""
+        if pool not in results_differ(entry):
+            return self.job_table.job(entry).runs_on(pool)
+        kinds = [each.kind for each in self.state.cluster.pools if each.name == pool]
+        return bool(kinds) and entry.spec.device in ("any", pool, *kinds)
+
+    def allow_other_results(self, entry: Entry, pool: str) -> None:
+        """Let policies move a job as its owner does, to a class where a trial had other results."""
         if pool in results_differ(entry):
             entry.predicted = {**(entry.predicted or {}), "moved_by_hand": True}
             self.state.reconsider(self.job_table.renewed(entry))
-        return self.job_table.job(entry).runs_on(pool)
 
     def _attempt_ended(self, entry: Entry, result: Result) -> None:
         entry.usage = asdict(result.usage)

@@ -18,7 +18,7 @@ from scheduler.model.state import JobPhase, JobState
 from scheduler.prediction.tried import ratio_of, tried_words
 
 AFTER_S = 5.0  # since the program began or went on
-AGAIN_S = 10.0  # until another try of a program that has launched nothing so far
+AGAIN_S = 10.0  # until another look at a program for which there was no trial, or none that launched anything
 LIMIT_S = 30.0  # of a trial
 TOO_FEW = "too few of its launches could be tried"
 
@@ -81,13 +81,12 @@ class ProgramTrials:
         now, here = self.state.now, state.place.pool
         for pool in self.state.cluster.pools:
             one = TrialKey(entry.id, entry.attempt, pool.name)
-            if pool.name == here or not (state.job.runs_on(pool.name) and self._idle(pool.name)):
+            if pool.name == here or now < self._not_before_s.get(one, 0.0):
                 continue
-            if now < self._not_before_s.get(one, 0.0):
+            if not (state.job.runs_on(pool.name) and self._idle(pool.name)):
                 continue
-            if not self.run_times.wants_trial(entry.spec, pool, here):
-                continue
-            began = self._start(entry, pool.name)
+            # Looked at rarely, because each turn of the coordinator comes here.
+            began = self.run_times.wants_trial(entry.spec, pool, here) and self._start(entry, pool.name)
             entries = self.job_table.entries
             self._not_before_s = {of: at_s for of, at_s in self._not_before_s.items() if of.job_id in entries}
             self._not_before_s[one] = math.inf if began else now + AGAIN_S

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent.opencl_layer.trials import Trial
 from scheduler.jobs.instants import clock
@@ -31,9 +31,8 @@ class TriedRatio:
     @property
     def inverse(self) -> TriedRatio:
         """The same, seen from the other class."""
-        return TriedRatio(
-            self.over, self.pool, 1 / self.high, 1 / self.value, 1 / self.low, self.at_s, self.agrees
-        )
+        low, value, high = 1 / self.high, 1 / self.value, 1 / self.low
+        return replace(self, pool=self.over, over=self.pool, low=low, value=value, high=high)
 
 
 Pair = frozenset[str]  # two classes
@@ -52,7 +51,8 @@ def ratio_of(trial: Trial) -> TriedRatio | None:
     launches = sum(one.launches for one in trial.kernels) + trial.not_kept
     if found is None or tried < COVERED * launches:
         return None
-    return TriedRatio(trial.on, trial.device, *found, trial.at_s, trial.agrees is not False)
+    agrees = trial.agrees is not False
+    return TriedRatio(trial.on, trial.device, **found._asdict(), at_s=trial.at_s, agrees=agrees)
 
 
 def run_time_tried(

@@ -12,8 +12,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from agent.opencl_layer import build
 from profiles.errors import Unavailable
+from tests.support.coordinator import Up
 from tests.support.labs.components import require
 from tests.support.programs import opencl_devices
 
@@ -31,6 +34,17 @@ def layer() -> Path:
         raise
     require(len(opencl_devices(POCL_DEVICES=TWO)) >= 2, "two OpenCL devices (Debian: pocl-opencl-icd)")
     return library
+
+
+def start_devices(up: Up, patch: pytest.MonkeyPatch, folder: Path, policy: str) -> Up:
+    """Start a coordinator of two devices, whose layer has been compiled before; ``folder``: of caches."""
+    layer()  # skips where there is no OpenCL
+    build.build()
+    patch.setenv("POCL_DEVICES", TWO)
+    patch.setenv("PYOPENCL_NO_CACHE", "1")
+    patch.setenv("POCL_CACHE_DIR", str(folder / "cache"))
+    up.start("--devices", "--policy", policy)
+    return up
 
 
 def variables(folder: Path, *, below: bool, **more: str) -> dict[str, str]:

@@ -54,11 +54,11 @@ def test_failing_moves_leave_the_program_as_it_was(plain: str, tmp_path: Path) -
     assert status["moves"] > 15
 
 
-def test_properties_and_farewells(tmp_path: Path) -> None:
+def test_properties_and_destructor_callbacks(tmp_path: Path) -> None:
     """A function without an entry in the layer would take a handle for a driver's object, and crash."""
     require(find_library("OpenCL"), "the loader of OpenCL (Debian: ocl-icd-libopencl1)")
     plain = output(command("queries"), variables(tmp_path, below=False))
-    assert "farewells [2, 1, 0]" in plain
+    assert "destructor callbacks [2, 1, 0]" in plain
     assert output(command("queries"), variables(tmp_path, below=True)) == plain
     assert output(command("queries"), variables(tmp_path, below=True, TENBIN_OPENCL_MOVE_EVERY="1")) == plain
 

@@ -12,6 +12,7 @@ import pytest
 
 from agent.attempts.records import Result, RunState, Want
 from agent.opencl_layer.trials import Trial
+from profiles.errors import BadInput
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.journal.journal import Journal, predictions_of
 from scheduler.coordinator.trials import AFTER_S, AGAIN_S, LIMIT_S
@@ -292,6 +293,13 @@ def test_where_results_differ_only_its_owner_moves_it(tmp_path: Path) -> None:
         here.run(2.0)
         assert (job.placement and job.placement.pool, job.migrations) == ("pocl-0", 0)
         assert "differ" in here.coordinator.job_table.history(job.id)[-1][2]
+        there = here.submit(device="pocl-1")
+        here.run(1.0)
+        with pytest.raises(BadInput, match="cannot move to pocl-1"):
+            here.coordinator.migrate([job.id], "pocl-1")
+        here.coordinator.cancel([there.id])  # the refusal has not let policies move the job
+        here.run(2.0)
+        assert (job.placement and job.placement.pool, job.migrations) == ("pocl-0", 0)
         here.coordinator.migrate([job.id], "pocl-1")
         here.run(1.0)
         assert (job.placement and job.placement.pool, job.stage) == ("pocl-1", Stage.RUNNING)

@@ -14,7 +14,7 @@ ALL_DEVICES, READ_WRITE = 0xFFFFFFFF, 1
 cl = ctypes.CDLL("libOpenCL.so.1")
 for name in ("Context", "SamplerWithProperties", "Sampler", "BufferWithProperties"):
     getattr(cl, f"clCreate{name}").restype = c_void_p
-Farewell = ctypes.CFUNCTYPE(None, c_void_p, c_void_p)
+Destroyed = ctypes.CFUNCTYPE(None, c_void_p, c_void_p)
 
 
 def properties(ask: str, of: c_void_p, what: int) -> list[int]:
@@ -45,15 +45,15 @@ def main() -> None:
         print("buffer", error.value, properties("clGetMemObjectInfo", memory, MEM_PROPERTIES))
         cl.clReleaseMemObject(memory)
     print("default queue", cl.clSetDefaultDeviceCommandQueue(context, device, None))
-    farewells: list[int] = []
-    callbacks = [Farewell(lambda _context, _data, n=n: farewells.append(n)) for n in range(3)]
+    called: list[int] = []
+    callbacks = [Destroyed(lambda _context, _data, n=n: called.append(n)) for n in range(3)]
     for one in callbacks:
         assert cl.clSetContextDestructorCallback(context, one, None) == 0
     cl.clReleaseContext(context)
     end = time.monotonic() + 10
-    while len(farewells) < len(callbacks) and time.monotonic() < end:
+    while len(called) < len(callbacks) and time.monotonic() < end:
         time.sleep(0.01)
-    print("farewells", farewells)
+    print("destructor callbacks", called)
 
 
 if __name__ == "__main__":

@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from agent.opencl_layer import build
 from agent.processes import tree
 from tests.support.coordinator import Up
-from tests.support.moving import PROGRAMS, TWO, layer
+from tests.support.moving import PROGRAMS, start_devices
 
 LONG = [sys.executable, str(PROGRAMS / "long.py")]
 
@@ -23,13 +22,7 @@ LONG = [sys.executable, str(PROGRAMS / "long.py")]
 @pytest.fixture
 def devices(up: Up, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Up:
     """Return a coordinator of two devices, whose layer has been compiled before."""
-    layer()  # skips where there is no OpenCL
-    build.build()
-    monkeypatch.setenv("POCL_DEVICES", TWO)
-    monkeypatch.setenv("PYOPENCL_NO_CACHE", "1")
-    monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path / "cache"))
-    up.start("--devices", "--policy", "fcfs")
-    return up
+    return start_devices(up, monkeypatch, tmp_path, "fcfs")
 
 
 def began(up: Up, job: Any) -> None:

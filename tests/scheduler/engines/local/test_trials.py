@@ -27,7 +27,7 @@ from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Pool
 from tests.support.coordinator import Up
-from tests.support.moving import PROGRAMS, TWO, compiled_layer, layer
+from tests.support.moving import PROGRAMS, TWO, compiled_layer, layer, start_devices
 
 LONG = [sys.executable, str(PROGRAMS / "long.py")]
 LAUNCH_MS = "60,0,120,0"  # of each launch, on the first and on the second device (slow_second.c)
@@ -37,12 +37,7 @@ RATIO = 60 / 120
 @pytest.fixture
 def devices(up: Up, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Up:
     """Return a coordinator of two devices, the second half as fast, whose layer has been compiled before."""
-    layer()  # skips where there is no OpenCL
-    build.build()
-    monkeypatch.setenv("POCL_DEVICES", TWO)
-    monkeypatch.setenv("PYOPENCL_NO_CACHE", "1")
-    monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path / "cache"))
-    up.start("--devices", "--policy", "mctbm")
+    start_devices(up, monkeypatch, tmp_path, "mctbm")
     monkeypatch.setenv("OPENCL_LAYERS", str(compiled_layer("slow_second", tmp_path)))
     monkeypatch.setenv("LAUNCH_MS", LAUNCH_MS)
     return up
