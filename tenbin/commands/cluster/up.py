@@ -163,8 +163,8 @@ def _tell_page(folder: Path) -> None:
     from tenbin.page.beside import FILE, address
 
     found = address(folder, PAGE_S)
-    later = f"each address works once, the next one is in {folder / FILE}"
-    typer.echo(f"tenbin: {f'page at {found}' if found else 'the page is not ready yet'}; {later}")
+    typer.echo(f"tenbin: page at {found}" if found else "tenbin: the page is not ready yet")
+    typer.echo(f"tenbin: each address works once; the next one is in {folder / FILE}")
 
 
 def _told(machine: Machine) -> str:

@@ -65,7 +65,7 @@ def test_a_page_that_is_killed_leaves_coordinator_and_jobs_alone(up: Up) -> None
     (process,) = pages_of(up)
     process.kill()
     up.until(lambda: process.status() == psutil.STATUS_ZOMBIE)
-    with pytest.raises(ConnectionRefusedError):
+    with pytest.raises(ConnectionError):  # refused, or reset while its threads end
         page.ask("/")
     up.until(lambda: job.info()["stage"] == "running")
     assert up.client.submit(["true"]).result(30) == 0
@@ -76,7 +76,7 @@ def test_in_the_background_the_address_is_printed_at_once(up: Up) -> None:
     done = up.run("up", "--cores", "1", "--daemon", "--page-listen", "0")
     try:
         assert done.returncode == 0, done.stderr
-        found = re.search(r"page at (http://\S+/enter\?token=[\w-]{43});", done.stdout)
+        found = re.search(r"page at (http://\S+/enter\?token=[\w-]{43})$", done.stdout, re.M)
         assert found and (up.home / FILE).read_text().strip() == found[1]
         assert str(up.home / FILE) in done.stdout
         assert "token" not in (up.home / "coordinator.log").read_text()
