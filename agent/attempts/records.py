@@ -15,7 +15,7 @@ How = Literal[
     "interrupted",
     "checkpointed",
 ]
-Want = Literal["run", "pause", "park", "checkpoint", "end"]
+Want = Literal["run", "pause", "park", "move", "checkpoint", "end"]
 ENDED = {"exited": "code", "signalled": "signal"}  # the field that such a result must have
 
 
@@ -93,13 +93,15 @@ class Request:
     """A request to a running attempt; ``run`` may name cores or places (empty: as before).
 
     ``device``: the key of the one to go on on, which parked programs need; with ``park``, where they are to
-    go on at once.
+    go on at once. ``reserved``: the job has that device besides its own, so that a program may move there
+    while it runs, in place of being parked.
     """
 
     number: int
     want: Want
     cores: tuple[int, ...] = ()
     device: str = ""
+    reserved: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,9 @@ class RunState:
         memory_limit_by: "cgroup v1" or "cgroup v2" if the kernel holds the memory limit, "looking" if the
             supervisor watches the resident memory, "" without a limit.
         parked_mb: device memory of the programs that are parked; None: none is.
-        device: the device on which programs were parked last.
+        device: the device on which programs were parked, or to which they were moved, last.
+        pause_s: how long the program stood at its last move; expected_pause_s: as predicted right before.
+            None: it was not moved while it ran.
         refused: why the last request to park, or to go on after it, was refused; for_now: it may succeed
             later.
     """
@@ -126,6 +130,8 @@ class RunState:
     device: str = ""
     refused: str = ""
     for_now: bool = False
+    pause_s: float | None = None
+    expected_pause_s: float | None = None
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Parking of an attempt's OpenCL programs by the layer below them, in a thread beside its supervisor."""
+"""Parks and moves of an attempt's OpenCL programs by the layer below, in a thread beside its supervisor."""
 
 from __future__ import annotations
 
@@ -54,6 +54,7 @@ class Parking:
         self.last: Outcome | None = None
         self._told: Outcome | None = None
         self._parked_mb, self._device = 0.0, ""
+        self._moved: requests.LayerStatus | None = None
 
     @property
     def busy(self) -> bool:
@@ -83,7 +84,10 @@ class Parking:
             return state
         mb, last = self._parked_mb if self.parked else None, self.last
         refused = last.refused if last.request == state.done else ""
-        return replace(state, parked_mb=mb, device=self._device, refused=refused, for_now=last.for_now)
+        state = replace(state, parked_mb=mb, device=self._device, refused=refused, for_now=last.for_now)
+        if self._moved is None or self._moved.estimate is None:
+            return state
+        return replace(state, pause_s=self._moved.last_pause_s, expected_pause_s=self._moved.estimate.pause_s)
 
     def sweep(self) -> None:
         """Remove the sockets that killed programs have left."""
@@ -103,12 +107,14 @@ class Parking:
             os.kill(self._me, signal.SIGUSR1)
 
     def _park(self, request: Request) -> Outcome:
-        """Park all programs, or none."""
+        """Park all programs, or none; a single one moves if the device where it is to go on is reserved."""
         deadline = time.monotonic() + (requests.PATIENCE_S if request.device else 0.0)
         while not (found := requests.programs(self._folder, tree.descendants(self._me))):
             if time.monotonic() >= deadline:
                 return Outcome(request.number, NOT_USED, for_now=True)
             time.sleep(LOOK_S)
+        if request.reserved and len(found) == 1 and self._move(found[0], request.device):
+            return Outcome(request.number)
         parked: list[requests.LayerStatus] = []
         try:
             for pid in found:
@@ -121,6 +127,17 @@ class Parking:
         self._parked_mb = sum(one.parked_bytes for one in parked) / 1e6
         self._device = parked[0].device
         return Outcome(request.number)
+
+    def _move(self, pid: int, device: str) -> bool:
+        """Move a program while it runs; False: there is too little memory to have it on both devices."""
+        try:
+            self._moved = requests.move(self._folder, pid, device)
+        except UserError as error:
+            if "memory" not in error.what:
+                raise
+            return False
+        self._device = self._moved.device
+        return True
 
     def _park_one(self, pid: int) -> requests.LayerStatus:
         """Put the contents into memory if they fit there, else into a file."""

@@ -13,7 +13,7 @@ from scheduler.jobs.entry import Entry, Stage
 from scheduler.model import actions as act
 from scheduler.model.events import Checkpointed
 from scheduler.model.jobs import Placement, Stop
-from scheduler.model.state import ClusterState
+from scheduler.model.state import ClusterState, JobState
 from scheduler.prediction.tracker import PredictionTracker
 
 
@@ -57,11 +57,12 @@ class Dispatcher:
             self._run(entry, action.placement)
             self.job_table.copy_state(entry, state)
         elif isinstance(action, act.Suspend):
-            self._stop(action.job_id)
+            units = self.state.check_stop("suspend", action.job_id).job.units
+            self._stop(action.job_id, Placement(action.towards, units) if action.towards else None)
         elif isinstance(action, act.Migrate):
             self.state.check_stop("migrate", action.job_id, Stop.CHECKPOINT)
             self.job_table.entries[action.job_id].goals = (action.placement,)
-            self._stop(action.job_id)
+            self._stop(action.job_id, action.placement)
         elif isinstance(action, act.SetPowerCap):
             state = self.state.check_running("set power cap", action.job_id)
             self.state.set_cap(state, action.cap_w)
@@ -175,26 +176,36 @@ class Dispatcher:
         else:
             self.new_attempt(entry)
 
-    def _stop(self, job_id: int) -> None:
-        """Pause a job, whose cores are free at once, or have it parked, or ask for a checkpoint."""
+    def _stop(self, job_id: int, towards: Placement | None) -> None:
+        """Pause a job, whose cores are free at once, or have it parked or moved, or ask for a checkpoint."""
         if not self.engine.moves:
             self.state.broken(job_id, "suspend", "this engine cannot stop a job and let it go on")
         state, entry = self.state.check_stop("suspend", job_id), self.job_table.entries[job_id]
-        before = state.placement
-        assert before is not None
+        before = state.place
+        want = self._way_out(entry, state, towards)
         self.tracker.stops(entry, state.job, before.pool, self.state.now)
         self.state.begin_stop(state)
         entry.stage = Stage.STOPPING
-        if state.job.stop is Stop.CHECKPOINT:
-            self.request(entry, "park" if entry.spec.checkpoint_signal is None else "checkpoint")
-        else:
+        if want == "pause":
             self.state.end_stop(state)
             self.engine.free(entry)
             entry.stage = Stage.SUSPENDED
-            self.request(entry, "pause")
             self.queue.put(Applied(Checkpointed(state.job, before)))
+        self.request(entry, want)
         self.job_table.copy_state(entry, state)
         self.job_table.record(entry, self.state.now, entry.stage.value)
+
+    def _way_out(self, entry: Entry, state: JobState, towards: Placement | None) -> Want:
+        """Choose how a job leaves its place; a program below the layer moves while it runs, if it can."""
+        if state.job.stop is not Stop.CHECKPOINT:
+            return "pause"
+        if entry.spec.checkpoint_signal is not None:
+            return "checkpoint"
+        if towards is None or self.state.obstacle(state.job, towards):
+            return "park"
+        entry.goals = (towards,)
+        self.state.reserve(state, towards)
+        return "move"
 
 
 def _watts(cap_w: float | None) -> str:

@@ -361,6 +361,10 @@ class Handlers:
         entry.stage = Stage.WAITING
         if entry.blocked:
             self._block(entry, entry.blocked)
+        elif entry.held_by_user:  # its owner had suspended it, and it was about to leave
+            self.leave(entry)
+            entry.stage = Stage.HELD
+            self.give_back(entry)
         return Failed(state.job, state.placement) if state.placement else None
 
     def _failed_by_itself(self, event: ev.FailedByItself) -> Event | None:

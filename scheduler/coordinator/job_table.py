@@ -335,6 +335,7 @@ class JobTable:
             preemptions=entry.preemptions,
             migrations=entry.migrations,
             failures=entry.failures,
+            moves_to=entry.moves_to,
         )
 
     def copy_state(self, entry: Entry, state: JobState) -> None:

@@ -50,7 +50,8 @@ class Entry:
         kept, kept_s: share of the work and attained service that the last checkpoint saved.
         placement, cores, devices: of the last attempt.
         request: number of the last request to its supervisor, and what it was: ``want``.
-        goals: where it is to go on when its checkpoint is written: the first of them that is free.
+        goals: where it is to go on when its checkpoint is written: the first of them that is free. It has the
+            first one already if it moves while it runs (``want``: "move").
         held_by_user: suspended by its owner: no policy resumes it.
         trouble: why it failed, as a sentence; "" if it did not.
         predicted: what earlier runs and trials of its program said of it; counts where its owner gave no
@@ -105,6 +106,12 @@ class Entry:
     not_before_s: float | None = None
     new_priority: int | None = None
     fixed: str | None = None
+
+    @property
+    def moves_to(self) -> Placement | None:
+        """The place that the job has besides its own, because it moves there while it runs; None: none."""
+        moves = self.stage is Stage.STOPPING and self.want == "move"
+        return self.goals[0] if moves and self.goals else None
 
     @property
     def priority(self) -> int:

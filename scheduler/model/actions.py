@@ -5,6 +5,8 @@ An engine checks each action. It refuses impossible actions (``state.RuleBroken`
 
 from __future__ import annotations
 
+from dataclasses import field
+
 from scheduler.model.jobs import Placement, Region
 from scheduler.model.record import record
 
@@ -19,9 +21,14 @@ class Start:
 
 @record
 class Suspend:
-    """Stop a running job. A ``Checkpointed`` follows; a stop without cost frees the units at once."""
+    """Stop a running job. A ``Checkpointed`` follows; a stop without cost frees the units at once.
+
+    ``towards``: the pool where the plan has it go on. If units are free there, an engine may move it at once
+    while it runs, and says ``resumed``.
+    """
 
     job_id: int
+    towards: str = field(default="", compare=False)
 
 
 @record

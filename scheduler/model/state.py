@@ -52,6 +52,7 @@ class JobState:
         whole_s: believed run time of the whole job at ``placement``.
         expected_end_s: believed end of the current run; infinite: unknown; in the past: it is late.
         preemptions, migrations, failures: their numbers.
+        moves_to: a second place, which it has while it moves there and runs on; None: it does not.
     """
 
     job: Job
@@ -67,6 +68,7 @@ class JobState:
     preemptions: int = 0
     migrations: int = 0
     failures: int = 0
+    moves_to: Placement | None = None
 
     @property
     def place(self) -> Placement:
@@ -196,8 +198,14 @@ class ClusterState(Allocation):
         state.since_s = self.now
         state.expected_end_s = math.inf
 
+    def reserve(self, state: JobState, placement: Placement) -> None:
+        """Give a stopping job the place to which it moves, until it goes on or leaves."""
+        self._take("migrate", state.job, placement)
+        state.moves_to = placement
+
     def go_on(self, state: JobState) -> None:
         """Let a stopping job run on where it is."""
+        self._give_reserved(state)
         state.phase = RUNNING
         state.since_s = self.now
         self.expect(state, self.now)
@@ -246,6 +254,8 @@ class ClusterState(Allocation):
             self.suspended[job.id] = state
         else:
             self._take_again(job, state.place)
+            if state.moves_to is not None:
+                self._take_again(job, state.moves_to)
             self.running[job.id] = state
             if phase is RUNNING:
                 self.expect(state, state.works_from_s)
@@ -382,5 +392,11 @@ class ClusterState(Allocation):
         assert state.placement is not None
         del self.running[state.job.id]
         self._give(state.job, state.placement)
+        self._give_reserved(state)
         if self._has_power and not self.running:
             self.power_w = 0.0  # no rounding error outlives an idle machine
+
+    def _give_reserved(self, state: JobState) -> None:
+        if state.moves_to is not None:
+            self._give(state.job, state.moves_to)
+            state.moves_to = None

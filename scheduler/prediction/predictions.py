@@ -15,6 +15,7 @@ Kind = Literal[
     "checkpoint",
     "restart",
     "migration",
+    "pause",
     "suspension",
     "pairing",
     "cap",
@@ -28,6 +29,7 @@ UNITS: dict[Kind, Unit] = {
     "checkpoint": "s",  # from the request until the job has left
     "restart": "s",  # from the decision until the job computes again
     "migration": "s",  # from the request until the job computes again, elsewhere
+    "pause": "s",  # how long a program stood that was moved while it ran
     "suspension": "s",  # to stop the job and to let it go on, without the time between
     "pairing": "ratio",  # run time beside another job / run time alone
     "cap": "ratio",  # run time under its power cap / believed run time without one

@@ -188,6 +188,17 @@ class PredictionTracker:
                 whole.detail |= {"stop_s": took, "measured": {"save": took}, **about}
                 self.predictions.touch(whole)
 
+    def moved(self, entry: Entry, state: RunState, now: float) -> None:
+        """Measure a job that the engine has moved while it ran."""
+        self.predictions.void(entry.id, "it ran on until it had moved", "checkpoint")
+        whole = self.predictions.of(entry.id, "migration")
+        if whole is not None:
+            took = max(0.0, now - whole.at_s)
+            self.predictions.measure(entry.id, "migration", took, measured={"move": took})
+        if state.expected_pause_s is not None and state.pause_s is not None:
+            self._predict(entry, now, "pause", state.expected_pause_s, to=state.device)
+            self.predictions.measure(entry.id, "pause", state.pause_s)
+
     def _unparked(self, entry: Entry, at_s: float) -> None:
         """Measure how a parked job went on."""
         for kind in WHOLE:

@@ -221,7 +221,7 @@ def _runs(attempt: Attempt, entry: Entry) -> bool:
         state, request = attempt.state(), attempt.request()
         if request is not None:
             entry.request, entry.want = request.number, request.want
-        moved = request is not None and request.cores not in ((), entry.cores)
+        moved = request is not None and (request.reserved or request.cores not in ((), entry.cores))
         runs = attempt.result() is None and state is not None and not state.paused and attempt.lives()
     except (OSError, ValueError, KeyError, TypeError, UserError):
         return False

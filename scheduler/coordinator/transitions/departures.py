@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agent.attempts.records import RunState
 from agent.supervisor.parking import NOT_USED
 from scheduler.coordinator import events as ev
 from scheduler.coordinator.handlers import Handlers
@@ -33,7 +34,9 @@ class Departures:
         """Take a job from the policy; if it runs, it is parked or paused."""
         entry = event.entry
         if entry.alive and entry.fixed == "" and entry.id in self.state.running:
-            entry.held_by_user, entry.goals = True, ()
+            entry.held_by_user = True
+            entry.goals = entry.goals[:1] if entry.moves_to else ()
+            self.job_table.mark_changed(entry)
             if entry.stage is Stage.RUNNING:
                 self.dispatcher.apply(act.Suspend(entry.id))
                 self.handlers.stale = True  # no policy has asked for this
@@ -65,12 +68,14 @@ class Departures:
         entry.kept, entry.kept_s = state.done, state.served_s
         return self._left(entry, state, before, "checkpointed")
 
-    def _taken_back(self, event: ev.TakenBack) -> Event:
+    def _taken_back(self, event: ev.TakenBack) -> Event | None:
         """Let a job leave its place with what was kept of it before."""
         entry = event.entry
         state = self.state.state(entry.id)
         before = state.place
         self.job_table.predictions.void(entry.id, "it had not begun")
+        if entry.held_by_user:
+            return self._hold(entry)
         self.state.end_stop(state)
         state.done, state.served_s = entry.kept, entry.kept_s
         return self._left(entry, state, before, "taken back")
@@ -96,9 +101,11 @@ class Departures:
         entry, now = event.entry, event.state
         if not entry.alive or now.done != entry.request:
             return None  # a later request follows
-        if entry.want == "park" and entry.stage is Stage.STOPPING:
+        if entry.want in ("park", "move") and entry.stage is Stage.STOPPING:
             if now.parked_mb is not None:
                 return self._parked(entry, now.parked_mb)
+            if entry.moves_to and not now.refused and now.device == entry.moves_to.pool:
+                return self._moved(entry, now)
             overtaken = now.paused and not now.refused
             why = NOT_RUNNING if overtaken else now.refused or NO_LAYER
             return self._refused(entry, why, for_now=now.for_now or overtaken)
@@ -119,6 +126,23 @@ class Departures:
         self.state.end_stop(state)
         return self._left(entry, state, before, "parked")
 
+    def _moved(self, entry: Entry, now: RunState) -> Event:
+        """Let a job whose program has moved while it ran leave its old place."""
+        state = self.state.state(entry.id)
+        self.tracker.moved(entry, now, self.state.now)
+        before = state.place
+        self.state.end_stop(state)
+        told = self._left(entry, state, before, "moved")
+        self.state.expect(state, self.state.now)  # it needs no restart
+        self._suspend_now(entry)
+        return told
+
+    def _suspend_now(self, entry: Entry) -> None:
+        """Have a running job parked that its owner has suspended while it moved."""
+        if entry.held_by_user and entry.stage is Stage.RUNNING:
+            self.dispatcher.apply(act.Suspend(entry.id))
+            self.handlers.stale = True
+
     def _refused(self, entry: Entry, why: str, *, for_now: bool) -> Event | None:
         """Let a job run on that cannot be parked.
 
@@ -130,8 +154,14 @@ class Departures:
         state = self.state.state(entry.id)
         before = state.place
         self.job_table.predictions.void(entry.id, why, "checkpoint", "migration", "suspension")
-        self.job_table.record(entry, self.state.now, "not parked", why)
+        there = f"{entry.moves_to.pool}: " if entry.moves_to else ""
+        self.job_table.record(entry, self.state.now, "not moved" if there else "not parked", f"{there}{why}")
         self.handlers.stale = True
+        if entry.held_by_user and entry.want == "move":
+            entry.goals, entry.stage = (), Stage.RUNNING
+            self.state.go_on(state)
+            self._suspend_now(entry)
+            return None
         if entry.held_by_user:
             told = self._hold(entry)
             self.dispatcher.fix(entry, why)

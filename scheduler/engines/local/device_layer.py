@@ -128,7 +128,7 @@ def _paused(job: Entry, state: RunState) -> str:
 
 def goal(job: Entry, want: Want) -> str:
     """Return the key of the device on which the job is to go on; "" if there is none."""
-    if job.fixed is None or want not in ("park", "run"):
+    if job.fixed is None or want not in ("park", "move", "run"):
         return ""
-    places = job.goals if want == "park" else (job.placement,)
+    places = (job.placement,) if want == "run" else job.goals
     return next((place.pool for place in places if place is not None), "")

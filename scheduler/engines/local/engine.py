@@ -191,8 +191,10 @@ class LocalEngine(Engine):
             if want == "run":
                 self._wish(job, watched.attempt)
             cores, device = job.cores if want == "run" else (), goal(job, want)
-            watched.awaits = job.request if job.fixed is not None and want in ("park", "run") else 0
-            watched.attempt.write_request(Request(job.request, want, cores, device))
+            obeys = job.fixed is not None and want in ("park", "move", "run")
+            watched.awaits = job.request if obeys else 0
+            leave: Want = "park" if want == "move" else want
+            watched.attempt.write_request(Request(job.request, leave, cores, device, want == "move"))
         if watched.pidfd is not None:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(watched.pidfd, signal.SIGUSR1)

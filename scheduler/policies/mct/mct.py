@@ -313,7 +313,7 @@ class Mct(Policy):
         actions: list[Action] = []
         for planned in stops:
             planned.stopping = True
-            actions.append(Suspend(planned.job.id))
+            actions.append(Suspend(planned.job.id, planned.parts[1].pool if len(planned.parts) > 1 else ""))
         if not starts:
             return actions, False
         suspended, free = view.suspended, view.free

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -67,7 +68,7 @@ def test_suspended_resumed_elsewhere_and_migrated(devices: Up) -> None:
     there = "pocl-1" if here == "pocl-0" else "pocl-0"
     job.suspend()
     devices.until(lambda: job.info()["stage"] == "suspended")
-    assert "it is parked" in job.info()["moves"]
+    assert "it is parked" in job.info()["moves"], job.info()["history"]
     other = devices.client.submit(["sleep", "600"], device=here)
     devices.until(lambda: other.info()["stage"] == "running")
     job.resume()
@@ -84,13 +85,16 @@ def test_suspended_resumed_elsewhere_and_migrated(devices: Up) -> None:
     found = job.wait(90)
     assert (found["stage"], found["attempt"], found["migrations"]) == ("done", 1, 1), found["history"]
     assert Path(found["stdout"]).read_text() == alone(1500)
+    assert (parks(found), moves(found)) == (0, 1)  # parked for its owner only
+    said = devices.run("info", str(job.id)).stdout
+    assert re.search(rf"pause to {here}: predicted [\d.e-]+, measured [\d.e-]+ s", said), said
 
 
 def parked(up: Up, job: Any) -> None:
     """Suspend a job that computes, and wait until it is parked."""
     job.suspend()
     up.until(lambda: job.info()["stage"] == "suspended")
-    assert "it is parked" in job.info()["moves"]
+    assert "it is parked" in job.info()["moves"], job.info()["history"]
 
 
 def test_the_coordinator_is_killed_while_a_job_is_parked(devices: Up) -> None:
@@ -100,7 +104,7 @@ def test_the_coordinator_is_killed_while_a_job_is_parked(devices: Up) -> None:
     parked(devices, job)
     devices.kill()
     devices.start("--devices", "--policy", "fcfs")
-    assert "it is parked" in job.info()["moves"]
+    assert "it is parked" in job.info()["moves"], job.info()["history"]
     job.resume()
     found = job.wait(60)
     assert (found["stage"], found["attempt"]) == ("done", 1)
@@ -147,7 +151,7 @@ def test_a_program_that_cannot_be_moved_is_paused_where_it_is(devices: Up) -> No
     here = job.info()["placement"]
     done = devices.run("migrate", str(job.id), "--to", "pocl-1" if here == "pocl-0" else "pocl-0")
     assert done.returncode == 0, done.stderr
-    devices.until(lambda: any(event["what"] == "not parked" for event in job.info()["history"]))
+    devices.until(lambda: any(event["what"] == "not moved" for event in job.info()["history"]))
     assert (job.info()["stage"], job.info()["placement"]) == ("running", here)
     assert "cannot be moved: the program cannot be moved: it uses" in job.info()["moves"]
     job.suspend()
@@ -176,8 +180,30 @@ def test_a_policy_moves_an_unmodified_program(devices: Up) -> None:
     assert first.wait(30)["stage"] == "done"
     found = second.wait(90)
     assert (found["stage"], found["placement"]) == ("done", "pocl-0"), found["history"]
-    assert (found["migrations"], found["attempt"]) == (1, 1)
+    assert (found["migrations"], found["attempt"], parks(found), moves(found)) == (1, 1, 0, 1), found[
+        "history"
+    ]
     assert Path(found["stdout"]).read_text() == alone(1500)
+
+
+@pytest.mark.slow
+def test_a_device_that_refuses_a_program(devices: Up, tmp_path: Path) -> None:
+    """It cannot be built there without its include file, and runs on where it is; it has never stood."""
+    header = tmp_path / "factor.h"
+    header.write_text("#define FACTOR 0.25f\n")
+    job = devices.client.submit([*LONG, "300", "0.01", f"-I{tmp_path}"], device="any")
+    began(devices, job)
+    here = job.info()["placement"]
+    there = "pocl-1" if here == "pocl-0" else "pocl-0"
+    header.rename(tmp_path / "aside.h")
+    job.migrate(there)
+    other = devices.client.submit(["true"], device=there)
+    assert other.wait(20)["stage"] == "done"
+    found = job.wait(60)
+    assert (found["stage"], found["attempt"], found["placement"]) == ("done", 1, here), found["history"]
+    assert (parks(found), moves(found)) == (0, 0)
+    assert there in next(event["detail"] for event in found["history"] if event["what"] == "not moved")
+    assert Path(found["stdout"]).read_text() == alone(300)
 
 
 @pytest.mark.slow
@@ -189,9 +215,13 @@ def test_a_device_that_refuses_a_parked_program(devices: Up, tmp_path: Path) -> 
     began(devices, job)
     here = job.info()["placement"]
     there = "pocl-1" if here == "pocl-0" else "pocl-0"
+    parked(devices, job)
+    holder = devices.client.submit(["sleep", "600"], device=here)
+    devices.until(lambda: holder.info()["stage"] == "running")
     header.rename(tmp_path / "aside.h")
-    job.migrate(there)
+    job.resume()
     devices.until(lambda: any(event["what"] == "not moved" for event in job.info()["history"]))
+    holder.cancel()
     devices.until(lambda: (job.info()["stage"], job.info()["placement"]) == ("running", here))
     assert there in next(event["detail"] for event in job.info()["history"] if event["what"] == "not moved")
     devices.kill()
@@ -207,6 +237,11 @@ def test_a_device_that_refuses_a_parked_program(devices: Up, tmp_path: Path) -> 
 def parks(found: Any) -> int:
     """Count how often a job was parked."""
     return sum(event["what"] == "parked" for event in found["history"])
+
+
+def moves(found: Any) -> int:
+    """Count how often a job was moved while it ran."""
+    return sum(event["what"] == "moved" for event in found["history"])
 
 
 def test_long_jobs_give_way_to_short_ones(devices: Up) -> None:

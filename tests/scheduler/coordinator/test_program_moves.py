@@ -1,0 +1,150 @@
+"""Programs that move while they run: their second place is nobody else's, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.attempts.records import Result, RunState, Usage, Want
+from scheduler.coordinator.journal.journal import Journal, predictions_of
+from scheduler.engines.protocol import Report
+from scheduler.jobs.entry import Entry, Stage
+from tests.scheduler.coordinator.test_program_trials import DeviceEngine, Lab
+from tests.support.scheduling.virtual_engine import BEGIN_S
+
+HERE, THERE = "pocl-0", "pocl-1"
+
+
+class SlowMoves(DeviceEngine):
+    """Parks and moves when the test says so.
+
+    Attributes:
+        asked: job, number of the request, and what was asked.
+    """
+
+    def __init__(self, store: Path, now: float) -> None:
+        super().__init__(store, now)
+        self.trials = None
+        self.asked: tuple[Entry, int, Want] | None = None
+
+    def ask(self, job: Entry, want: Want) -> None:
+        if want in ("park", "move"):
+            self.asked = job, job.request, want
+        else:
+            super().ask(job, want)
+
+    def answer(self, outcome: Any) -> None:
+        """Let the request end: by ``outcome``."""
+        assert self.asked is not None
+        job, number, want = self.asked
+        self.asked = None
+        usage = Usage(1.0, 1.0, 1.0, 0.0, 0.0)
+        if outcome in ("moved", "parked"):
+            super().ask(job, "park" if outcome == "parked" else want)
+        elif outcome == "ended":
+            del self.ends[job.id]
+            result = Result("exited", self.now, code=0, usage=usage)
+            self.reports.append(Report(job.id, job.attempt, "ended", self.now, result))
+        elif outcome in ("lost", "never"):
+            del self.ends[job.id]
+            self.reports.append(Report(job.id, job.attempt, outcome, self.now))
+        else:
+            state = RunState(1, 1, self.now, done=number, refused="it cannot", device=HERE)
+            self._say(job, "obeyed", replace(state, for_now=outcome == "postponed"))
+
+
+class Scene:
+    """A job that moves, and another that waits for the device to which it moves."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.engine = home, SlowMoves(home, BEGIN_S)
+        self.start()
+        job = self.lab.submit(device="any")
+        self.lab.run(1.0)
+        assert job.placement is not None and job.placement.pool == HERE
+        self.lab.coordinator.migrate([job.id], THERE)
+        other = self.lab.submit(device=THERE)
+        self.lab.run(1.0)
+        assert self.engine.asked == (job, job.request, "move")
+        self.numbers = job.id, other.id
+
+    def start(self) -> None:
+        self.journal = Journal(self.home)
+        self.lab = Lab(self.journal, self.engine, "fcfs")
+
+    def again(self) -> None:
+        """Start another coordinator."""
+        self.journal.close()
+        self.start()
+        self.lab.run(0.5)
+
+    @property
+    def jobs(self) -> list[Entry]:
+        return [self.lab.coordinator.job_table.entries[number] for number in self.numbers]
+
+    @property
+    def free(self) -> dict[str, int]:
+        return dict(self.lab.coordinator.state.free)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    found = Scene(tmp_path)
+    yield found
+    found.journal.close()
+
+
+@pytest.mark.parametrize("outcome", ["moved", "parked", "refused", "postponed", "ended", "lost", "never"])
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("meanwhile", ["nothing", "suspend"])
+def test_whatever_happens(scene: Scene, meanwhile: str, killed: bool, outcome: str) -> None:
+    """No device is lost or given twice, and the program is where the coordinator believes it to be."""
+    if meanwhile == "suspend":
+        scene.lab.coordinator.suspend([scene.numbers[0]])
+    if killed:
+        scene.again()
+    (job, other), engine, run = scene.jobs, scene.engine, scene.lab.run
+    assert other.stage is Stage.WAITING and scene.free == {HERE: 0, THERE: 0}
+    engine.answer(outcome)
+    run(0.5)
+    if engine.asked is not None:  # suspended meanwhile: it is parked after the move, or in place of it
+        assert meanwhile == "suspend" and engine.asked[2] == "park"
+        engine.answer("parked")
+        run(0.5)
+    assert job.held_by_user == (meanwhile == "suspend" and outcome != "ended")
+    used = {one.placement.pool: one for one in (job, other) if one.stage is Stage.RUNNING and one.placement}
+    assert scene.free == {pool: int(pool not in used) for pool in (HERE, THERE)}
+    assert all(engine.runs_on(one) == pool for pool, one in used.items())
+    if job.held_by_user:
+        scene.lab.coordinator.resume([job.id])
+    run(100.0)
+    assert job.stage is other.stage is Stage.DONE
+    assert scene.free == {HERE: 1, THERE: 1}
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_cancelled(scene: Scene, killed: bool) -> None:
+    if killed:
+        scene.again()
+    job, other = scene.jobs
+    scene.lab.coordinator.cancel([job.id])
+    scene.lab.run(0.5)
+    assert (job.stage, other.stage) == (Stage.CANCELLED, Stage.RUNNING)
+    assert scene.free == {HERE: 1, THERE: 0}
+
+
+def test_a_move_is_measured_and_costs_no_restart(scene: Scene) -> None:
+    scene.engine.answer("moved")
+    scene.lab.run(0.5)
+    job, _ = scene.jobs
+    assert (job.stage, job.migrations, job.attempt) == (Stage.RUNNING, 1, 1)
+    state = scene.lab.coordinator.state.state(job.id)
+    assert state.works_from_s == state.since_s
+    found = {one.kind: one for one in predictions_of(scene.home) if one.job == job.id}
+    assert found["migration"].measured == pytest.approx(1.5)
+    assert found["checkpoint"].void == "it ran on until it had moved"
+    assert (found["pause"].predicted, found["pause"].measured) == (0.01, 0.02)
