@@ -193,7 +193,9 @@ class Dispatcher:
             self.queue.put(Applied(Checkpointed(state.job, before)))
         self.request(entry, want)
         self.job_table.copy_state(entry, state)
-        self.job_table.record(entry, self.state.now, entry.stage.value)
+        there = entry.moves_to
+        told = ("moving", f"to {there.pool}") if there else (entry.stage.value, "")
+        self.job_table.record(entry, self.state.now, *told)
 
     def _way_out(self, entry: Entry, state: JobState, towards: Placement | None) -> Want:
         """Choose how a job leaves its place; a program below the layer moves while it runs, if it can."""
