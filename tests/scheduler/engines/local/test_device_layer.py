@@ -188,7 +188,7 @@ def test_a_policy_moves_an_unmodified_program(devices: Up) -> None:
 
 @pytest.mark.slow
 def test_a_device_that_refuses_a_program(devices: Up, tmp_path: Path) -> None:
-    """It cannot be built there without its include file, and runs on where it is; it has never stood."""
+    """Without its include file the program cannot be built there, so it runs on; it has never stood."""
     header = tmp_path / "factor.h"
     header.write_text("#define FACTOR 0.25f\n")
     job = devices.client.submit([*LONG, "300", "0.01", f"-I{tmp_path}"], device="any")
