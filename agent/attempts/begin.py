@@ -25,7 +25,13 @@ if TYPE_CHECKING:
     from agent.attempts.records import Order
 
 AWAITED = {signal.SIGCHLD, signal.SIGUSR1, signal.SIGCONT, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
-PREPARED = ("memory_limit_mb", "sysfs", "capped_nodes", "hosts")  # of an order: the supervisor prepares these
+PREPARED = (
+    "memory_limit_mb",
+    "sysfs",
+    "capped_nodes",
+    "hosts",
+    "library",
+)  # of an order: the supervisor prepares these
 NEEDED = ("environment", "folder", "stdout", "stderr", "mark", "lease_s")
 LISTS = ("command", "cores", "places", "inherit")
 LOG = "supervisor.log"

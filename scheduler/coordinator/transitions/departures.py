@@ -65,14 +65,17 @@ class Departures:
         entry.kept, entry.kept_s = state.done, state.served_s
         return self._left(entry, state, before, "checkpointed")
 
-    def _taken_back(self, event: ev.TakenBack) -> Event:
+    def _taken_back(self, event: ev.TakenBack) -> Event | None:
         """Let a job leave its place with what was kept of it before."""
         entry = event.entry
         state = self.state.state(entry.id)
         before = state.place
         self.job_table.predictions.void(entry.id, "it had not begun")
-        self.state.end_stop(state)
         state.done, state.served_s = entry.kept, entry.kept_s
+        if entry.held_by_user:  # it was to be parked
+            return self._hold(entry)
+        self.state.end_stop(state)
+        state.job = self.job_table.renewed(entry)
         return self._left(entry, state, before, "taken back")
 
     def _left(self, entry: Entry, state: JobState, before: Placement, told: str) -> Event:
