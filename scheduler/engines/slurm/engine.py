@@ -35,7 +35,7 @@ from scheduler.engines.slurm.external.external_jobs import SlurmExternalJobs
 from scheduler.engines.slurm.nodes.node_states import NodeStates
 from scheduler.engines.slurm.nodes.partitions import Partitions, Sent
 from scheduler.engines.slurm.site import Site
-from scheduler.jobs.entry import Entry
+from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.sizes import CORE, Unit
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Placement, Region
@@ -192,8 +192,7 @@ class SlurmEngine(Engine):
         if attempt is None:
             return
         places = () if attempt.external else self.batches.places(job)
-        goes = "elsewhere" if want == "park" and job.goals else ""  # then it is worth a while to wait for
-        request = partial(self.driver.request, attempt.key, Request(job.request, want, places, goes))
+        request = partial(self.driver.request, attempt.key, Request(job.request, want, places))
         self._later.pop(attempt.key, None)
         if want == "run" and self._device_is_taken(job, attempt):
             self._later[attempt.key] = job, request
@@ -251,6 +250,8 @@ class SlurmEngine(Engine):
             if self.external_jobs is not None:
                 self._watch(job)
             return
+        if self.devices is not None and job.stage not in (Stage.RUNNING, Stage.STOPPING):
+            self.devices.free(job)
         attempt = self._watch(job)
         if not attempt.files.path.exists():
             self.driver.report(attempt, Report(*attempt.key, "never", time.time()))

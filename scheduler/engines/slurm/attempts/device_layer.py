@@ -24,7 +24,6 @@ from profiles.files.whole_files import write_whole
 from scheduler.engines.common import layer_words
 from scheduler.engines.slurm.client.node_programs import run_on_node
 from scheduler.engines.slurm.client.parse import SlurmNode
-from scheduler.engines.slurm.client.tools import SlurmError
 from scheduler.engines.slurm.nodes.devices import Devices, Slot
 from scheduler.engines.slurm.site import Site
 from scheduler.jobs.entry import Entry
@@ -50,7 +49,7 @@ class NodeLayers:
     def __init__(self, site: Site, devices: Devices, store: Path) -> None:
         self._site, self._devices, self._file = site, devices, store / "layers.json"
         self._sources = build.of_sources()
-        self._libraries = self._said_before()
+        self._libraries, self._asked = self._said_before(), set[str]()
         self._troubles: dict[str, str] = {}
         self._ended = threading.Event()
         threading.Thread(target=self._work, daemon=True).start()
@@ -113,15 +112,15 @@ class NodeLayers:
         return {}
 
     def _work(self) -> None:
-        """Ask the nodes, until each has said what it has."""
+        """Ask the nodes, until each has answered."""
         wanted = {self._name(slot) for slot in self._devices.slots if not slot.gres}
-        while not self._ended.is_set() and (left := wanted - self._libraries.keys() - self._troubles.keys()):
-            with suppress(SlurmError, Unavailable):
+        while not self._ended.is_set() and (left := wanted - self._asked):
+            with suppress(Unavailable):
                 nodes = [node for node in self._site.slurm.nodes() if node.name in left and node.usable]
                 # The first one compiles for all that share its user's home folder.
-                self._ask(nodes[:1])
-                self._ask(nodes[1:])
-            if left - self._libraries.keys() - self._troubles.keys():
+                for group in filter(None, (nodes[:1], nodes[1:])):
+                    self._ask(group)
+            if wanted - self._asked:
                 self._ended.wait(AGAIN_S)
 
     def _ask(self, nodes: Sequence[SlurmNode]) -> None:
@@ -146,6 +145,9 @@ class NodeLayers:
         said = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("srun:")]
         if done.returncode == 0 and done.stdout.strip():
             self._libraries[node.name] = done.stdout.strip().splitlines()[-1]
+            self._asked.add(node.name)
         elif said:
+            self._libraries.pop(node.name, None)
             self._troubles[node.name] = said[-1]
+            self._asked.add(node.name)
             log.warning("jobs on devices of %s cannot be parked: %s", node.name, said[-1])

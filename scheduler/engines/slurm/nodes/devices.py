@@ -42,13 +42,14 @@ class Slot:
 class Devices:
     """The devices by their numbers.
 
-    A job that is paused or parked goes on on its own device. If that has another job, both are users of it;
-    the job that was there before waits (``shared``).
+    A job that is paused or parked goes on on its own device, which new jobs therefore get last. If that has
+    another job, both are users of it; the one that goes on waits (``shared``).
     """
 
     def __init__(self, slots: Sequence[Slot], inventory: NodeInventory) -> None:
         self.slots, self.inventory = tuple(slots), inventory
         self._users: list[set[int]] = [set() for _ in slots]
+        self._left: dict[int, Entry] = {}  # jobs that have left their device, and may go on there
 
     def of(self, pool: str) -> list[int]:
         """List the numbers of a class's devices, in the order of its units."""
@@ -56,6 +57,7 @@ class Devices:
 
     def place(self, job: Entry, placement: Placement) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Take a device and its cores: its own, the unit that is named, or else on a node in service."""
+        self._left.pop(job.id, None)
         if job.alive and job.devices:
             self.inventory.occupy(job.cores)
             self.occupy(job)
@@ -63,7 +65,10 @@ class Devices:
         units = self.of(placement.pool)
         named = [units[unit] for unit, _ in placement.nodes]
         free = [number for number in units if not self._users[number]]
-        best = sorted(free, key=lambda n: (n not in named, self.slots[n].node in self.inventory.away))
+        self._left = {key: one for key, one in self._left.items() if one.alive}
+        awaited = {number for one in self._left.values() for number in one.devices}
+        away = self.inventory.away
+        best = sorted(free, key=lambda n: (n not in named, self.slots[n].node in away, n in awaited))
         taken = best[: placement.units]
         cores: list[int] = []
         for number in taken:
@@ -92,6 +97,8 @@ class Devices:
         """Take the job's devices back."""
         for number in self._known(job):
             self._users[number].discard(job.id)
+        if job.alive:
+            self._left[job.id] = job
 
     def out_of_service(self, pool: str) -> int:
         """Count the free devices of a class whose nodes cannot be used."""

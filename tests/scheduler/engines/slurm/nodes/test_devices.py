@@ -183,7 +183,7 @@ def placed(devices: Devices, number: int, placement: Placement) -> Entry:
 
 
 def test_a_parked_job_goes_on_on_its_own_device() -> None:
-    """Two devices alike on two nodes: if its own has another job it waits for that one, and not for ever."""
+    """Two devices alike on two nodes: its own is given away last; it waits while that has another job."""
     hosts = [ClusterNode("n1", 4, 1000.0), ClusterNode("n2", 4, 1000.0)]
     inventory = NodeInventory(hosts, CORE, whole=False)
     devices = Devices([Slot("amd-0@n1", 0, 0, 4), Slot("amd-0@n1", 1, 0, 4)], inventory)
@@ -192,8 +192,11 @@ def test_a_parked_job_goes_on_on_its_own_device() -> None:
     parked.alive = True
     devices.free(parked)
     inventory.release(parked)
-    other = placed(devices, 2, place)
-    assert parked.devices == other.devices == (0,)
+    beside = placed(devices, 2, place)
+    other = placed(devices, 4, place)
+    assert (beside.devices, other.devices) == ((1,), (0,)) == ((1,), parked.devices)
+    devices.free(beside)
+    inventory.release(beside)
     assert devices.place(parked, place) == ((0,), other.cores)
     assert devices.shared(parked)
     inventory.away[1] = "drained"
