@@ -217,8 +217,8 @@ class SlurmEngine(Engine):
             if key not in self.driver.attempts:
                 del self._later[key]
             elif self.devices is not None and not self.devices.shared(job):
-                del self._later[key]
                 request()
+                del self._later[key]
 
     def cap(self, jobs: Sequence[Entry], lower: bool) -> None:
         """Lower caps; only once a lower cap is confirmed, another is raised, or a job starts."""

@@ -92,7 +92,7 @@ class NodeLayers:
         if state.paused:
             return layer_words.paused(job, state)
         if state.moves == "can be moved":
-            return f"can be parked; it goes on on its device of {', '.join(job.hosts or ())}"
+            return f"can be parked; it stays on its device of {', '.join(job.hosts or ())}"
         return state.moves or "its program has not said yet whether it can be parked"
 
     def close(self) -> None:

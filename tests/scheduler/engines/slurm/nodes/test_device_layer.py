@@ -63,7 +63,7 @@ def in_slurm(lab: SlurmLab, job: Any) -> str:
 def test_suspended_and_resumed_a_program_is_parked(devices: Up, lab: SlurmLab) -> None:
     """Its device is another job's meanwhile; the coordinator is killed; the result is bit-identical."""
     job = devices.client.submit([*LONG, "300", "0.01"], device=HERE)
-    began(devices, job, "can be parked; it goes on on its device of node1")
+    began(devices, job, "can be parked; it stays on its device of node1")
     refused = devices.run("migrate", str(job.id), "--to", "pocl-0@node2")
     assert "its program stays on its device of node1" in refused.stderr, refused.stderr
     job.suspend()
