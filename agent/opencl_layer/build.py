@@ -47,7 +47,7 @@ def trouble() -> str:
 
 def of_sources() -> str:
     """Return a digest of what the layer is compiled from."""
-    return _fingerprint((), [*sorted(SOURCES.iterdir()), Path(generate.__file__)])
+    return _fingerprint((), [*sorted(SOURCES.glob("*.[ch]*")), Path(generate.__file__)])
 
 
 def build(folder: Path | None = None, options: Sequence[str] = ()) -> Path:

@@ -212,11 +212,12 @@ class SlurmEngine(Engine):
         return before is not None and before.number < job.request
 
     def _go_on_later(self) -> None:
-        """Let attempts go on whose devices are free by now."""
+        """Let attempts go on whose devices are free by now, in the order in which they asked."""
         for key, (job, request) in list(self._later.items()):
+            waiting = [job_id for job_id, _ in self._later]
             if key not in self.driver.attempts:
                 del self._later[key]
-            elif self.devices is not None and not self.devices.shared(job):
+            elif self.devices is not None and not self.devices.shared(job, waiting):
                 request()
                 del self._later[key]
 

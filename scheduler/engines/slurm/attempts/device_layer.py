@@ -12,7 +12,6 @@ import logging
 import sys
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -124,8 +123,14 @@ class NodeLayers:
                 self._ended.wait(AGAIN_S)
 
     def _ask(self, nodes: Sequence[SlurmNode]) -> None:
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            list(pool.map(self._ask_one, nodes))
+        for first in range(0, len(nodes), AT_ONCE):
+            group = nodes[first : first + AT_ONCE]
+            # Nobody waits for these threads when the coordinator ends.
+            asked = [threading.Thread(target=self._ask_one, args=(node,), daemon=True) for node in group]
+            for thread in asked:
+                thread.start()
+            for thread in asked:
+                thread.join()
         content = {"sources": self._sources, "libraries": self._libraries}
         with suppress(OSError):
             write_whole(self._file, json.dumps(content))

@@ -306,11 +306,11 @@ def _follow(attempt: SlurmAttempt, folder: FolderView, view: ClusterView, effect
     if state is not None and not attempt.started:
         attempt = replace(attempt, started=True)
         effects.append(Report(*attempt.key, "started", state.started_s))
-    if state is not None:
-        done = attempt.request if _still_parked(attempt, state) else state.done
-        if done > attempt.done:
-            attempt, state = replace(attempt, done=done), replace(state, done=done)
-            effects.append(Report(*attempt.key, "obeyed", view.time_s, done=done, state=state))
+    if state is not None and _still_parked(attempt, state):
+        state = replace(state, done=attempt.request)
+    if state is not None and state.done > attempt.done:
+        attempt = replace(attempt, done=state.done)
+        effects.append(Report(*attempt.key, "obeyed", view.time_s, done=state.done, state=state))
     unbegun = not attempt.started and not folder.claimed
     if attempt.fenced_at is not None:
         if unbegun:

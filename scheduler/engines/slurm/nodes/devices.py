@@ -7,7 +7,7 @@ share of the node's cores.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from scheduler.engines.slurm.nodes.node_inventory import NodeInventory
@@ -76,9 +76,9 @@ class Devices:
             cores += self.inventory.take(self.slots[number].node, self.slots[number].cores)
         return tuple(taken), tuple(cores)
 
-    def shared(self, job: Entry) -> bool:
-        """Tell if a device of the job has another job as well."""
-        return any(self._users[number] - {job.id} for number in self._known(job))
+    def shared(self, job: Entry, waiting: Collection[int] = ()) -> bool:
+        """Tell if a device of the job has another job as well; ``waiting``: jobs that do not run there."""
+        return any(self._users[number] - {job.id, *waiting} for number in self._known(job))
 
     def opened_as(self, numbers: Sequence[int]) -> str:
         """Return ``TENBIN_DEVICE`` of a job."""

@@ -426,6 +426,13 @@ ROWS = [
         ["obeyed"],
     ),
     Row(
+        "and looked at again, it is left as it is",
+        replace(RUNS, want="park", request=3, done=3),
+        replace(BEGUN, state=PARKED),
+        seen("SUSPENDED"),
+        [],
+    ),
+    Row(
         "to be parked again while Slurm lets it go on: its supervisor will tell",
         replace(RUNS, want="park", request=3, done=1, calling=True, suspended=True),
         replace(BEGUN, state=PARKED),
@@ -497,6 +504,14 @@ def in_words(effect: Any, expected: object) -> object:
     if report.result is not None and isinstance(expected, str) and report.result.how in expected:
         words.append(report.result.how)
     return " ".join(words)
+
+
+def test_what_is_reported_of_a_parked_attempt() -> None:
+    """Its state, by the number of the request, though its supervisor has stood still since the one before."""
+    attempt = replace(RUNS, want="park", request=3, done=1)
+    _, effects = step(attempt, replace(BEGUN, state=PARKED), seen("SUSPENDED"), VIEW)
+    (report,) = [effect for effect in effects if isinstance(effect, Report)]
+    assert (report.done, report.state) == (3, replace(PARKED, done=3))
 
 
 def test_a_snapshot_counts_once() -> None:

@@ -199,6 +199,7 @@ def test_a_parked_job_goes_on_on_its_own_device() -> None:
     inventory.release(beside)
     assert devices.place(parked, place) == ((0,), other.cores)
     assert devices.shared(parked)
+    assert not devices.shared(parked, waiting=[other.id]), "two that wait do not wait for each other"
     inventory.away[1] = "drained"
     assert devices.out_of_service("amd-0@n1") == 0, "the class has two devices, and two jobs"
     devices.free(other)
