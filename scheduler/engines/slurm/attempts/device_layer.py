@@ -92,7 +92,7 @@ class NodeLayers:
             return layer_words.paused(job, state)
         if state.moves == "can be moved":
             return f"can be parked; it stays on its device of {', '.join(job.hosts or ())}"
-        return state.moves or "its program has not said yet whether it can be parked"
+        return state.moves or "cannot be moved yet: nothing is known of its program"
 
     def close(self) -> None:
         """Let go; compilers go on."""
