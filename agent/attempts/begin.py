@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from agent.attempts.records import Order
 
 AWAITED = {signal.SIGCHLD, signal.SIGUSR1, signal.SIGCONT, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
-PREPARED = ("memory_limit_mb", "sysfs", "capped_nodes", "hosts")  # of an order: the supervisor prepares these
+# Of an order: the supervisor prepares these.
+PREPARED = ("memory_limit_mb", "sysfs", "capped_nodes", "hosts", "library")
 NEEDED = ("environment", "folder", "stdout", "stderr", "mark", "lease_s")
 LISTS = ("command", "cores", "places", "inherit")
 LOG = "supervisor.log"

@@ -47,6 +47,8 @@ class Order:
         lease_s: seconds without a look at the folder after which the attempt ends itself; None: no lease.
         hosts: ranks by node, if there are several nodes (``agent.multi_node.remote_ranks``).
         layer: folder of the sockets of the layer below OpenCL programs; empty: the command is without it.
+        library, device: of the layer, and the key of the device, on a node of a cluster; empty: whoever has
+            written the order has set the layer's variables.
         journalled: the job's row of the journal at its placement, from which a lost journal is rebuilt.
     """
 
@@ -73,6 +75,8 @@ class Order:
     capped_nodes: tuple[str, ...] = ()
     states: str = ""
     layer: str = ""
+    library: str = ""
+    device: str = ""
     hosts: dict[str, int] = field(default_factory=dict)
     journalled: dict[str, Any] = field(default_factory=dict)
 
@@ -118,6 +122,7 @@ class RunState:
             None: it was not moved while it ran.
         refused: why the last request to park, or to go on after it, was refused; for_now: it may succeed
             later.
+        moves: whether programs on a node of a cluster can be parked, as they said last; empty: not known.
     """
 
     supervisor_pid: int
@@ -132,6 +137,7 @@ class RunState:
     for_now: bool = False
     pause_s: float | None = None
     expected_pause_s: float | None = None
+    moves: str = ""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -44,6 +45,11 @@ def trouble() -> str:
     return "" if _run(command).returncode == 0 else "no OpenCL headers"
 
 
+def of_sources() -> str:
+    """Return a digest of what the layer is compiled from."""
+    return _fingerprint((), [*sorted(SOURCES.glob("*.[ch]*")), Path(generate.__file__)])
+
+
 def build(folder: Path | None = None, options: Sequence[str] = ()) -> Path:
     """Return the library, compiled before if there is none of these sources.
 
@@ -64,7 +70,8 @@ def build(folder: Path | None = None, options: Sequence[str] = ()) -> Path:
         table = Path(aside) / "table.cpp"
         table.write_text(_table(compiler))
         sources = [*sorted(SOURCES.glob("*.cpp")), table]
-        library = place / f"layer-{_fingerprint(command, [*sources, *sorted(SOURCES.glob('*.h'))])}.so"
+        here = (*command, platform.machine(), *platform.libc_ver())  # nodes may share the folder
+        library = place / f"layer-{_fingerprint(here, [*sources, *sorted(SOURCES.glob('*.h'))])}.so"
         if not library.exists():
             made = _compile(command, sources, Path(aside))
             made.replace(library)

@@ -24,8 +24,10 @@ OF_JOBS = "opencl"  # folder of the sockets of jobs, beside those of their coord
 FIXED_S = 1e-5  # of a pause in which nothing is copied, with PoCL
 PATIENCE_S = 30.0  # how long a move waits for what postpones it
 WATCH_S = 2.0  # how long a trial awaits launches
+UNUSED = "cannot be moved yet: it has not used OpenCL"
 LATER = "try again later"  # remedy of what is postponed
 _ANSWER_S = 5.0  # a status needs no device
+_SOON_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,23 @@ def programs(folder: Path, among: Iterable[int]) -> list[int]:
 def status(folder: Path, pid: int, *, patience_s: float = _ANSWER_S) -> LayerStatus:
     """Ask a program for its status."""
     return _ask(folder, pid, "status", patience_s)
+
+
+def moves(folder: Path, among: Iterable[int]) -> str:
+    """Say whether the programs among these processes can be moved now, or why not."""
+    found = programs(folder, among)
+    if not found:
+        return UNUSED
+    try:
+        statuses_now = [status(folder, pid, patience_s=_SOON_S) for pid in found]
+    except UserError as error:
+        return f"cannot be moved now: {error}"
+    used = [
+        f"{one['uses']} since {time.strftime('%H:%M:%S', time.localtime(one['since']))}"
+        for each in statuses_now
+        for one in each.hindrances
+    ]
+    return f"cannot be moved: uses {', '.join(used)}" if used else "can be moved"
 
 
 def statuses(folder: Path) -> Iterator[LayerStatus]:

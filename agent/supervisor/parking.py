@@ -6,6 +6,8 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +20,7 @@ LOOK_S = 0.05  # between looks whether a program has used OpenCL by now
 AGAIN_S = 1.0  # between attempts to go on, on the device that the job has to itself
 NOT_USED = "it has not used OpenCL so far"
 POSTPONED = "try again later"  # remedy of the layer's
+ASKS_S = 10.0  # between questions to programs on a node of a cluster whether they can be parked
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,28 @@ class Outcome:
     for_now: bool = False
 
 
+def below(order: Order, library: Path, folder: Path, devices: Sequence[str]) -> Order:
+    """Return the order with the layer: the program may use these devices, the first one to start with.
+
+    Args:
+        folder: of the sockets.
+    """
+    more = requests.environment(library, folder, devices, order.environment)
+    # The program sees one device, whatever the number of its own.
+    return replace(order, environment={**order.environment, **more, "TENBIN_DEVICE": "0"}, layer=str(folder))
+
+
+def prepared(order: Order) -> Order:
+    """Return the order with the layer on this node of a cluster, if it has the library; else without."""
+    try:
+        if Path(order.library).is_file():
+            folder = requests.own_folder(Path(order.layer))
+            return below(order, Path(order.library), folder, [order.device])
+    except (OSError, UserError):
+        pass  # the job needs no layer
+    return replace(order, layer="")
+
+
 class Parking:
     """The programs of one attempt; one request at a time.
 
@@ -46,8 +71,11 @@ class Parking:
     """
 
     def __init__(self, order: Order, aside: Path) -> None:
-        self._folder, self._aside = Path(order.layer), aside
-        self._memory_is_limited = order.memory_limit_mb is not None
+        self._folder, self._aside, self._on_cluster = Path(order.layer), aside, bool(order.library)
+        self._memory_is_limited = order.memory_limit_mb is not None or (
+            self._on_cluster and _by_control_group()
+        )
+        self._moves, self._ask_at = "", 0.0
         self._me = os.getpid()
         self._thread: threading.Thread | None = None
         self.parked: list[int] = []
@@ -78,8 +106,17 @@ class Parking:
         self._thread = threading.Thread(target=self._work, args=(request,), daemon=True)
         self._thread.start()
 
+    def look(self) -> bool:
+        """Ask programs on a node of a cluster if they can be parked; return whether the answer is new."""
+        now, before = time.monotonic(), self._moves
+        if self._on_cluster and not self.busy and now >= self._ask_at:
+            self._moves = requests.moves(self._folder, tree.descendants(self._me))
+            self._ask_at = now + (ASKS_S if self._moves != requests.UNUSED else 0.0)
+        return self._moves != before
+
     def described(self, state: RunState) -> RunState:
         """Return the state with what became of the last request."""
+        state = replace(state, moves=self._moves)
         if self.last is None:
             return state
         mb, last = self._parked_mb if self.parked else None, self.last
@@ -90,10 +127,13 @@ class Parking:
         return replace(state, pause_s=self._moved.last_pause_s, expected_pause_s=self._moved.estimate.pause_s)
 
     def sweep(self) -> None:
-        """Remove the sockets that killed programs have left."""
+        """Remove the sockets that killed programs have left, and on a cluster their folder."""
         for path in self._folder.glob("[0-9]*"):
             if not Path(f"/proc/{path.name}").exists():
                 path.unlink(missing_ok=True)
+        if self._on_cluster:
+            with suppress(OSError):
+                self._folder.rmdir()
 
     def _work(self, request: Request) -> None:
         try:
@@ -167,3 +207,12 @@ class Parking:
                 return
             except UserError:
                 time.sleep(AGAIN_S)
+
+
+def _by_control_group() -> bool:
+    """Tell if a control group limits the memory of this process, as Slurm does it."""
+    from agent.inventory.files import Roots
+    from agent.inventory.memory import read_limits, read_memory_mb
+
+    roots = Roots(Path("/sys"), Path("/proc"), Path("/"))
+    return read_limits(roots, 1, read_memory_mb(roots)).memory_mb is not None

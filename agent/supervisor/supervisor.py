@@ -164,6 +164,12 @@ class Supervisor:
         if self.power is not None:
             self.power.begin()
 
+    def _prepare_layer(self) -> None:
+        if self.order.library:
+            from agent.supervisor.parking import prepared
+
+            self.order = prepared(self.order)
+
     def _energy_j(self) -> float | None:
         return None if self.power is None else self.power.energy_j
 
@@ -204,6 +210,7 @@ class Supervisor:
             self._prepare_remote_ranks()
             self._make_group()
             self._begin_caps()
+            self._prepare_layer()
             with self._inside_group():
                 claimed.start(self.order)
         if self.order.layer:
@@ -318,6 +325,8 @@ class Supervisor:
             self._terminate("time-limit")
         if time.monotonic() >= self.sampler.due:
             used, limit_mb = self.sampler.look(), self.order.memory_limit_mb
+            if self.parking is not None and self.parking.look():
+                self._write_state()
             if limit_mb is not None and (
                 self.group.kills() > 0 if self.group is not None else used.memory_mb > limit_mb
             ):

@@ -22,6 +22,7 @@ from scheduler.coordinator.handlers import Handlers
 from scheduler.coordinator.job_table import PHASES, JobTable
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.coordinator.loop import EventLoop
+from scheduler.coordinator.moves import why_it_stays
 from scheduler.coordinator.retry import choose_ended, renew
 from scheduler.coordinator.transitions.alarms import Alarms
 from scheduler.coordinator.transitions.external_jobs import ExternalJobTracker
@@ -249,11 +250,7 @@ class Coordinator:
         if state is None or state.placement is None:
             raise BadInput(f"job {entry.label} is {entry.shown}, not running", "see: tenbin jobs")
         target = self._place(to, state.placement.units)
-        why = self.state.obstacle(state.job, target)
-        if not self.handlers.moves_by_hand(entry, target.pool):
-            why = f"it does not run on {to}"
-        elif (target.pool, target.nodes) == (state.placement.pool, state.placement.nodes):
-            why = "it runs there already"
+        why = why_it_stays(self.handlers, entry, target, to) or self.state.obstacle(state.job, target)
         if why:
             raise BadInput(f"job {entry.label} cannot move to {to}: {why}", "see: tenbin nodes")
         self.handlers.allow_other_results(entry, target.pool)

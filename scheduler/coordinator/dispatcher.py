@@ -90,7 +90,7 @@ class Dispatcher:
         entry.attempt += 1
         entry.alive, entry.want = True, ""
         if self.engine.device_moves is not None and entry.spec.checkpoint_signal is None:
-            self.fix(entry, self.engine.device_moves.why_not(entry.spec))
+            self.fix(entry, self.engine.device_moves.why_not(entry.spec, entry.devices))
         self._starts.append(entry)
         self.job_table.record(entry, self.state.now, "start", f"attempt {entry.attempt}")
         self.tracker.starts(entry, self.state.state(entry.id), self.state.now)
@@ -100,7 +100,8 @@ class Dispatcher:
         entry.fixed = why
         job = self.job_table.renewed(entry)
         if entry.id in self.state.running or entry.id in self.state.suspended:
-            if self.state.state(entry.id).job.stop is not job.stop:
+            before = self.state.state(entry.id).job
+            if before.stop is not job.stop or before.estimates_s.keys() != job.estimates_s.keys():
                 self.state.overtaken = True  # the policy begins anew
             self.state.reconsider(job)
 
@@ -174,6 +175,7 @@ class Dispatcher:
             self.request(entry, "run")
             self.tracker.unpauses(entry, self.state.now)
         else:
+            entry.placement = placement
             self.new_attempt(entry)
 
     def _stop(self, job_id: int, towards: Placement | None) -> None:
@@ -203,7 +205,7 @@ class Dispatcher:
             return "pause"
         if entry.spec.checkpoint_signal is not None:
             return "checkpoint"
-        if towards is None or self.state.obstacle(state.job, towards):
+        if towards is None or towards.pool == state.place.pool or self.state.obstacle(state.job, towards):
             return "park"
         entry.goals = (towards,)
         self.state.reserve(state, towards)

@@ -110,13 +110,6 @@ class Handlers:
             self.state.reconsider(self.job_table.renewed(entry))
             self.stale = True
 
-    def moves_by_hand(self, entry: Entry, pool: str) -> bool:
-        """Tell if a job's owner may have it moved to a class, also to one where a trial had other results."""
-        if pool not in results_differ(entry):
-            return self.job_table.job(entry).runs_on(pool)
-        kinds = [each.kind for each in self.state.cluster.pools if each.name == pool]
-        return bool(kinds) and entry.spec.device in ("any", pool, *kinds)
-
     def allow_other_results(self, entry: Entry, pool: str) -> None:
         """Let policies move a job as its owner does, to a class where a trial had other results."""
         if pool in results_differ(entry):
@@ -158,11 +151,19 @@ class Handlers:
             self.dispatcher.new_attempt(entry)
         elif unbegun and entry.stage is Stage.SUSPENDED:  # it stays so, and goes on by a new attempt
             self.job_table.record(entry, self.state.now, "taken back", "it had not begun")
+            self._may_go_anywhere(entry)
         elif unbegun and entry.stage is Stage.STOPPING:
             self.queue.put(ev.TakenBack(entry))
         else:
             trouble = "it had not begun" if unbegun else trouble
             self.queue.put(ev.AttemptLost(entry, trouble, counts=not unbegun))
+
+    def _may_go_anywhere(self, entry: Entry) -> None:
+        """Free a job that does not run, and whose attempt has ended, from where that attempt had to stay."""
+        job = self.job_table.renewed(entry)
+        if entry.id in self.state.waiting or entry.id in self.state.suspended:
+            self.state.reconsider(job)
+            self.stale = True
 
     # -- jobs wait, or may not yet ---------------------------------------------------------------------
 
@@ -348,6 +349,7 @@ class Handlers:
         if entry.id not in self.state.running and entry.id not in self.state.suspended:
             if entry.stage is Stage.HELD:
                 self.give_back(entry)
+            self._may_go_anywhere(entry)
             return None  # it waits, or its owner holds it: it stays as it is
         state = self.state.state(entry.id)
         if entry.id in self.state.running:

@@ -126,8 +126,12 @@ class DeviceMoves(Protocol):
     @property
     def trials(self) -> DeviceTrials | None: ...
 
-    def why_not(self, spec: JobSpec) -> str:
-        """Say as a clause why an attempt that starts now cannot be moved like that; "" if it can."""
+    def why_not(self, spec: JobSpec, devices: Sequence[int] = ()) -> str:
+        """Say as a clause why an attempt that starts now cannot be moved like that; "" if it can.
+
+        Args:
+            devices: those that the attempt has, by number; (): not known yet.
+        """
 
     def told(self, job: Entry, state: RunState | None) -> str:
         """Say whether the programs of a job that runs can be moved now, or why not."""

@@ -91,15 +91,23 @@ def moves(entry: Entry, why_not: Callable[[JobSpec], str] | None) -> bool:
 def stays_on(entry: Entry, cluster: Cluster) -> tuple[str, ...]:
     """Return the classes of device on which a job must go on; (): any will do.
 
-    A job that is paused goes on there. Policies do not move a job to where its results would be others.
+    A job that is paused goes on there, and so does an attempt that has a node of a cluster. Policies do not
+    move a job to where its results would be others.
     """
     if not entry.alive or entry.placement is None:
         return ()
+    if bound_to_node(entry):
+        return (entry.placement.pool,)
     if entry.fixed:
         paused = entry.stage in (Stage.HELD, Stage.WAITING, Stage.SUSPENDED)
         return (entry.placement.pool,) if paused else ()
     differing = results_differ(entry)
     return tuple(pool.name for pool in cluster.pools if pool.name not in differing) if differing else ()
+
+
+def bound_to_node(entry: Entry) -> bool:
+    """Tell if a job's present attempt goes on only on the node that it has, because it is no checkpoint."""
+    return entry.alive and entry.fixed is not None and bool(entry.hosts)
 
 
 def results_differ(entry: Entry) -> set[str]:

@@ -74,10 +74,11 @@ class Departures:
         state = self.state.state(entry.id)
         before = state.place
         self.job_table.predictions.void(entry.id, "it had not begun")
-        if entry.held_by_user:
+        state.done, state.served_s = entry.kept, entry.kept_s
+        if entry.held_by_user:  # it was to be parked
             return self._hold(entry)
         self.state.end_stop(state)
-        state.done, state.served_s = entry.kept, entry.kept_s
+        state.job = self.job_table.renewed(entry)
         return self._left(entry, state, before, "taken back")
 
     def _left(self, entry: Entry, state: JobState, before: Placement, told: str) -> Event:

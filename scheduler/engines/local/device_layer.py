@@ -7,21 +7,20 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 from agent.attempts.records import Order, RunState, Want
 from agent.opencl_layer import requests
 from agent.processes import tree
+from agent.supervisor import parking
 from profiles.errors import UserError
+from scheduler.engines.common import layer_words
 from scheduler.engines.local.trials import Trials
-from scheduler.jobs.entry import Entry, Stage
-from scheduler.jobs.instants import clock
+from scheduler.jobs.entry import Entry
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Pool
 
 READY_S = 2.0  # so long a new coordinator waits for a library that was compiled earlier
-ANSWER_S = 0.5
 log = logging.getLogger("tenbin")
 
 
@@ -39,7 +38,7 @@ class DeviceLayer:
         self._pools, self.folder = pools, beside / requests.OF_JOBS
         self.trials = Trials(self.folder) if tries else None
         self._library: Path | None = None
-        self._trouble = "the layer is being compiled; jobs that start later can be moved"
+        self._trouble = layer_words.COMPILING.format(where="")
         self._build: subprocess.Popen[str] | None = subprocess.Popen(
             [sys.executable, "-P", "-m", "agent.opencl_layer.build"],
             stdout=subprocess.PIPE,
@@ -50,12 +49,10 @@ class DeviceLayer:
         with suppress(subprocess.TimeoutExpired):
             self._build.wait(READY_S)
 
-    def why_not(self, spec: JobSpec) -> str:
-        """Say as a clause why the layer is not below a job that starts now; "" if it is."""
-        if not spec.move:
-            return "it was submitted with --no-move"
-        if spec.mpi:
-            return "its ranks are started by mpiexec"
+    def why_not(self, spec: JobSpec, devices: Sequence[int] = ()) -> str:
+        """Say as a clause why the layer is not below a job that starts now, on any device; "" if it is."""
+        if why := layer_words.left_out(spec):
+            return why
         self._look()
         return self._trouble
 
@@ -81,31 +78,15 @@ class DeviceLayer:
         own, device = job.placement.pool, job.spec.device
         others = [pool.name for pool in self._pools if device in ("any", pool.kind, pool.name)]
         devices = [own, *(name for name in others if name != own)]
-        more = requests.environment(self._library, self.folder, devices, order.environment)
-        # The program sees one device, whatever the number of its own.
-        return replace(
-            order,
-            environment={**order.environment, **more, "TENBIN_DEVICE": "0"},
-            layer=str(self.folder),
-        )
+        return parking.below(order, self._library, self.folder, devices)
 
     def told(self, job: Entry, state: RunState | None) -> str:
         """Say whether the programs of a job that runs can be moved now, or why not."""
         if state is None:
-            return "cannot be moved before it has begun"
+            return layer_words.UNBEGUN
         if state.paused:
-            return _paused(job, state)
-        found = requests.programs(self.folder, tree.descendants(state.supervisor_pid))
-        if not found:
-            return "cannot be moved yet: it has not used OpenCL"
-        try:
-            statuses = [requests.status(self.folder, pid, patience_s=ANSWER_S) for pid in found]
-        except UserError as error:
-            return f"cannot be moved now: {error}"
-        used = [
-            f"{one['uses']} since {clock(one['since'])}" for status in statuses for one in status.hindrances
-        ]
-        return f"cannot be moved: uses {', '.join(used)}" if used else "can be moved"
+            return layer_words.paused(job, state)
+        return requests.moves(self.folder, tree.descendants(state.supervisor_pid))
 
     def close(self) -> None:
         """Let go; the compiler goes on."""
@@ -114,16 +95,6 @@ class DeviceLayer:
         if self._build is not None and self._build.stdout is not None and self._build.stderr is not None:
             self._build.stdout.close()
             self._build.stderr.close()
-
-
-def _paused(job: Entry, state: RunState) -> str:
-    """Say where the contents of a parked job are, and what it waits for."""
-    if state.parked_mb is None:
-        return "cannot be moved while it is paused"
-    parked = f"it is parked: {state.parked_mb:.3g} MB that it had on {state.device}"
-    if job.stage is Stage.RUNNING and job.placement is not None:
-        return f"{parked}; it goes on as soon as {job.placement.pool} takes it"
-    return parked
 
 
 def goal(job: Entry, want: Want) -> str:

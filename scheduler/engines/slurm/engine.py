@@ -11,7 +11,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,14 +26,16 @@ from scheduler.engines.protocol import Engine, Report
 from scheduler.engines.slurm.attempts.allocation_reuse import passed_on_to
 from scheduler.engines.slurm.attempts.attempt import SlurmAttempt
 from scheduler.engines.slurm.attempts.batch_script import BatchWriter
+from scheduler.engines.slurm.attempts.device_layer import NodeLayers
 from scheduler.engines.slurm.attempts.driver import AttemptDriver
 from scheduler.engines.slurm.attempts.power_budget import PowerBudget
+from scheduler.engines.slurm.client.heartbeats import Key
 from scheduler.engines.slurm.client.poller import ClusterSnapshot, Outcome, SlurmPoller
 from scheduler.engines.slurm.external.external_jobs import SlurmExternalJobs
 from scheduler.engines.slurm.nodes.node_states import NodeStates
 from scheduler.engines.slurm.nodes.partitions import Partitions, Sent
 from scheduler.engines.slurm.site import Site
-from scheduler.jobs.entry import Entry
+from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.sizes import CORE, Unit
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Placement, Region
@@ -56,7 +58,11 @@ class SlurmEngine(Engine):
         self.caps = self if site.power is not None else None
         self.folders = JobFolders(store)
         self.inventory, self.devices = site.inventory, site.devices
-        self.batches = BatchWriter(site, Orders(store, unit, self.inventory.node_of, pins=False))
+        self.layers = NodeLayers(site, site.devices, store) if site.devices is not None else None
+        self.device_moves = self.layers
+        orders = Orders(store, unit, self.inventory.node_of, pins=False)
+        self.batches = BatchWriter(site, orders, self.layers)
+        self._later: dict[Key, tuple[Entry, Callable[[], None]]] = {}  # requests to go on, by attempt
         self.poller = SlurmPoller(site.slurm, site.lease_s, site.sbatch)
         self.external_jobs: SlurmExternalJobs | None = None
         if site.sbatch is not None:
@@ -91,19 +97,19 @@ class SlurmEngine(Engine):
 
     def place(self, job: Entry, placement: Placement) -> None:
         if self.devices is not None:
-            job.devices, job.cores = self.devices.place(placement)
+            job.devices, job.cores = self.devices.place(job, placement)
         else:
             job.cores = self.inventory.place(job, placement, self.cluster[placement.pool])
 
     def occupy(self, job: Entry) -> None:
         self.inventory.hold(job)
         if self.devices is not None:
-            self.devices.occupy(job.devices)
+            self.devices.occupy(job)
 
     def free(self, job: Entry) -> None:
         self.inventory.release(job)
         if self.devices is not None:
-            self.devices.free(job.devices)
+            self.devices.free(job)
 
     def cut(self, pool: str, regions: Sequence[Region]) -> None:
         if self.inventory.fences is not None:
@@ -130,6 +136,8 @@ class SlurmEngine(Engine):
         if job.spec.external is not None and self.external_jobs is None:
             return NOT_TAKEN
         attempt = self.driver.attempts.get((job.id, job.attempt))
+        if attempt is not None and attempt.key in self._later:
+            return f"waits for its device on {attempt.where}, which another job has"
         if attempt is not None and not attempt.external and self.silent:
             return f"Slurm does not answer: {self.silent}"
         return "" if attempt is None else attempt.hindrance(self.site.lease_s)
@@ -185,7 +193,10 @@ class SlurmEngine(Engine):
             return
         places = () if attempt.external else self.batches.places(job)
         request = partial(self.driver.request, attempt.key, Request(job.request, want, places))
-        if self.budget is None or attempt.external:
+        self._later.pop(attempt.key, None)
+        if want == "run" and self._device_is_taken(job, attempt):
+            self._later[attempt.key] = job, request
+        elif self.budget is None or attempt.external:
             request()
         elif want == "run":
             self.budget.decide(attempt, self._cap_w(job))
@@ -194,6 +205,21 @@ class SlurmEngine(Engine):
         else:
             self.budget.wait_no_more(attempt.key)
             request()
+
+    def _device_is_taken(self, job: Entry, attempt: SlurmAttempt) -> bool:
+        """Tell if a job that is to go on has to wait for its device; a repeated request has not."""
+        before = attempt.files.request() if self.devices is not None and self.devices.shared(job) else None
+        return before is not None and before.number < job.request
+
+    def _go_on_later(self) -> None:
+        """Let attempts go on whose devices are free by now, in the order in which they asked."""
+        for key, (job, request) in list(self._later.items()):
+            waiting = [job_id for job_id, _ in self._later]
+            if key not in self.driver.attempts:
+                del self._later[key]
+            elif self.devices is not None and not self.devices.shared(job, waiting):
+                request()
+                del self._later[key]
 
     def cap(self, jobs: Sequence[Entry], lower: bool) -> None:
         """Lower caps; only once a lower cap is confirmed, another is raised, or a job starts."""
@@ -225,6 +251,8 @@ class SlurmEngine(Engine):
             if self.external_jobs is not None:
                 self._watch(job)
             return
+        if self.devices is not None and job.stage not in (Stage.RUNNING, Stage.STOPPING):
+            self.devices.free(job)
         attempt = self._watch(job)
         if not attempt.files.path.exists():
             self.driver.report(attempt, Report(*attempt.key, "never", time.time()))
@@ -285,6 +313,7 @@ class SlurmEngine(Engine):
                 log.error("%s", news)
         for key in list(self.driver.attempts):
             self.driver.look(key)
+        self._go_on_later()
         self._share_power()
         reports, self.driver.reports = self.driver.reports, []
         return reports
@@ -300,6 +329,8 @@ class SlurmEngine(Engine):
         self.driver.see(snapshot)
 
     def close(self) -> None:
+        if self.layers is not None:
+            self.layers.close()
         self.poller.close()
         self.partitions.close()
         if self.site.sbatch is not None:

@@ -81,6 +81,20 @@ def test_exit_code_output_and_usage(start: Start, tmp_path: Path) -> None:
     assert result.usage.running_s >= 0.3
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_the_layer_on_a_node_of_a_cluster(start: Start, tmp_path: Path, there: bool) -> None:
+    """The supervisor sets its variables and makes its folder; without the library the job runs without it."""
+    library, folder = tmp_path / "layer.so", tmp_path / "sockets"
+    if there:
+        library.touch()
+    told = 'echo "$OPENCL_LAYERS $TENBIN_OPENCL_DEVICES $TENBIN_DEVICE"; ls "$TENBIN_OPENCL_FOLDER"'
+    more = {"library": str(library), "layer": str(folder), "device": "pocl-1"}
+    result = start("sh", "-c", f"TENBIN_DEVICE=${{TENBIN_DEVICE:-1}}; {told}", **more).result()
+    assert result.code == (0 if there else 2)
+    assert (tmp_path / "out").read_text() == (f"{library} pocl-1 0\n" if there else "  1\n")
+    assert not folder.exists()
+
+
 def test_signal_of_its_own(start: Start) -> None:
     result = start("sh", "-c", "kill -SEGV $$").result()
     assert (result.how, result.code, result.signal) == ("signalled", None, signal.SIGSEGV)

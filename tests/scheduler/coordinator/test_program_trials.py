@@ -67,7 +67,7 @@ class DeviceEngine(VirtualEngine):
         self.trials: ScriptedTrials | None = ScriptedTrials(self.reports)
         self._left: dict[int, tuple[float, float, str]] = {}  # work, when and where it went on
 
-    def why_not(self, spec: JobSpec) -> str:
+    def why_not(self, spec: JobSpec, devices: Sequence[int] = ()) -> str:
         return ""
 
     def told(self, job: Entry, state: RunState | None) -> str:

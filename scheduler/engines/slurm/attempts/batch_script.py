@@ -13,6 +13,7 @@ from agent.supervisor import batch_process
 from probes.power.loads import MARK as LOAD
 from scheduler.engines.common.supervisor_orders import Files, Orders
 from scheduler.engines.slurm.attempts.attempt import SlurmAttempt
+from scheduler.engines.slurm.attempts.device_layer import NodeLayers
 from scheduler.engines.slurm.client import parse
 from scheduler.engines.slurm.client.tools import Batch
 from scheduler.engines.slurm.site import Site
@@ -24,8 +25,8 @@ OWN = "SLURM_"  # variables that tell a job about its own Slurm job, not about w
 class BatchWriter:
     """Writer of supervisor orders and batch scripts."""
 
-    def __init__(self, site: Site, orders: Orders) -> None:
-        self.site, self.orders = site, orders
+    def __init__(self, site: Site, orders: Orders, layers: NodeLayers | None = None) -> None:
+        self.site, self.orders, self.layers = site, orders, layers
         self.inventory, self.devices = site.inventory, site.devices
 
     def write(self, job: Entry, environment: dict[str, str], attempt: SlurmAttempt, files: Files) -> Batch:
@@ -51,6 +52,8 @@ class BatchWriter:
                 states=str(power.states),
                 emulated=bool(power.emulated),
             )
+        if self.layers is not None and job.fixed == "":
+            order = self.layers.below(order, job)
         attempt.files.place(order)
         lease.prepare(attempt.files, attempt.cpus)
         return self._batch(job, attempt, order.memory_limit_mb)

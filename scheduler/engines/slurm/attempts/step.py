@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal
 
-from agent.attempts.records import Result
+from agent.attempts.records import Result, RunState
 from agent.multi_node.lease import MARGIN_S
 from scheduler.engines.protocol import Report
 from scheduler.engines.slurm.attempts import external_step
@@ -28,7 +28,7 @@ SETTLES_S = 2.0  # until what a node has written is seen on others
 SKEW_S = 1.0  # of the clocks of a node and of slurmctld
 VERDICT_S = 0.1  # between looks at who ended a job
 NO_SIGN = "no sign of life"
-DOWN = ("end", "pause", "checkpoint")  # requests that an attempt meets by not beginning
+DOWN = ("end", "pause", "park", "checkpoint")  # requests that an attempt meets by not beginning
 
 
 def step(
@@ -79,7 +79,8 @@ def _decided(effects: Iterable[Effect]) -> bool:
 def _note_snapshot(attempt: SlurmAttempt, job: SlurmJob | None, effects: list[Effect]) -> SlurmAttempt:
     attempt = replace(attempt, seen=job, snapshots=attempt.snapshots + 1)
     if not attempt.given_up:
-        beats = should_beat(job, paused=attempt.want == "pause")
+        parked = attempt.want == "park" and attempt.done >= attempt.request
+        beats = should_beat(job, paused=attempt.want == "pause" or parked)
         if beats is not None:
             effects.append(Expect(beats))
     elif job is not None and not job.final and job.state != "COMPLETING":
@@ -305,9 +306,11 @@ def _follow(attempt: SlurmAttempt, folder: FolderView, view: ClusterView, effect
     if state is not None and not attempt.started:
         attempt = replace(attempt, started=True)
         effects.append(Report(*attempt.key, "started", state.started_s))
+    if state is not None and _still_parked(attempt, state):
+        state = replace(state, done=attempt.request)
     if state is not None and state.done > attempt.done:
         attempt = replace(attempt, done=state.done)
-        effects.append(Report(*attempt.key, "obeyed", view.time_s, done=state.done))
+        effects.append(Report(*attempt.key, "obeyed", view.time_s, done=state.done, state=state))
     unbegun = not attempt.started and not folder.claimed
     if attempt.fenced_at is not None:
         if unbegun:
@@ -319,22 +322,28 @@ def _follow(attempt: SlurmAttempt, folder: FolderView, view: ClusterView, effect
     elif (
         attempt.started or attempt.want == "end"
     ):  # without a state its files were removed, or it cannot tell
-        done = -1 if state is None else state.done
-        attempt = _steer(attempt, view.now, effects, obeyed=done >= attempt.request, recap=folder.recap)
+        attempt = _steer(attempt, state, view.now, effects, recap=folder.recap)
     return attempt, effects
 
 
+def _still_parked(attempt: SlurmAttempt, state: RunState) -> bool:
+    """Tell if an attempt that is to be parked has not gone on since it was parked last."""
+    stopped = attempt.suspended and state.paused and not attempt.calling
+    return attempt.want == "park" and stopped and state.done < attempt.request
+
+
 def _steer(
-    attempt: SlurmAttempt, now: float, effects: list[Effect], *, obeyed: bool, recap: bool
+    attempt: SlurmAttempt, state: RunState | None, now: float, effects: list[Effect], *, recap: bool
 ) -> SlurmAttempt:
     """Bring what runs closer to what is wanted, by one call at a time."""
-    want = attempt.want
+    want, obeyed = attempt.want, state is not None and state.done >= attempt.request
     if attempt.calling or attempt.slurm is None or not (want or recap) or now < attempt.wait_until:
         return attempt
     if want == "end" and now > attempt.asked_at + attempt.grace_s + PATIENCE_S:
         effects.append(Cancel(attempt.slurm))
         return replace(attempt, cancelled=True, wait_until=now + PATIENCE_S)
-    if want == "pause" and (attempt.suspended or obeyed):
+    parked = want == "park" and obeyed and state is not None and state.paused
+    if (want == "pause" and (attempt.suspended or obeyed)) or parked:
         # Its clock has stopped: now its CPUs are for others.
         return attempt if attempt.suspended else do(attempt, "suspend", effects)
     if attempt.suspended:

@@ -28,19 +28,20 @@ def run_on_node(
     partition: str = "",
     memory_mb: int = 64,
     gres: str = "",
+    minutes: int = 1,
 ) -> subprocess.CompletedProcess[str]:
     """Run a program on a node.
 
     Args:
         partition: empty for the node's first one.
         gres: generic resources of the job, as ``--gres`` takes them.
+        minutes: Slurm's limit on it.
 
     Raises:
         Unavailable: the program did not end within ``limit_s``.
     """
-    command = step_command(
-        [node.name], partition or node.partitions[0], program, memory_mb=memory_mb, gres=gres
-    )
+    where = partition or node.partitions[0]
+    command = step_command([node.name], where, program, memory_mb=memory_mb, gres=gres, minutes=minutes)
     try:
         return subprocess.run(
             command,

@@ -209,12 +209,25 @@ def error_of(command: Sequence[str], said: str, code: int) -> SlurmError:
 
 
 def step_command(
-    nodes: Sequence[str], partition: str, program: Sequence[str], *, memory_mb: int = 64, gres: str = ""
+    nodes: Sequence[str],
+    partition: str,
+    program: Sequence[str],
+    *,
+    memory_mb: int = 64,
+    gres: str = "",
+    minutes: int = 1,
 ) -> list[str]:
     """Return the command line that runs a short program once on each of the nodes, if they are free now."""
     count = len(nodes)
     return [
-        *("srun", "--quiet", f"--immediate={FREE_S}", f"--mem={memory_mb}M", "--time=1", "--mpi=none"),
+        *(
+            "srun",
+            "--quiet",
+            f"--immediate={FREE_S}",
+            f"--mem={memory_mb}M",
+            f"--time={minutes}",
+            "--mpi=none",
+        ),
         *("--input=none", "--chdir=/", "--job-name=tenbin-node", f"--partition={partition}"),
         *("--ntasks-per-node=1", f"--nodes={count}", f"--ntasks={count}", f"--nodelist={','.join(nodes)}"),
         *([f"--gres={gres}"] if gres else []),

@@ -123,9 +123,10 @@ def classes(
     for number, host in enumerate(hosts):
         node, seen = known.get(host.name), found.get(host.name, [])
         for at, (device, _) in enumerate(seen):
-            index = sum(not one.hidden for one in seen[:at])  # of the hidden ones a job sees its own only
+            shown = [one.device for one in seen[:at] if not one.hidden]  # of the hidden ones it sees its own
             gres = gres_of(device, node.gpus if node else {})
-            slot = Slot("", number, index, max(1, host.cores // len(seen)), gres)
+            key = _key_after(shown, device)
+            slot = Slot("", number, len(shown), max(1, host.cores // len(seen)), gres, key)
             features = node.features if node else None
             alike = (device.platform, device.name, device.driver, features, host.cores, gres)
             groups.setdefault(alike, []).append((slot, device))
@@ -138,6 +139,12 @@ def classes(
         pools.append(Pool(name, len(members), len(pools), kind=device.kind, names=names))
         slots += [replace(slot, pool=name) for slot, _ in members]
     return pools, slots
+
+
+def _key_after(shown: Sequence[OpenCLDevice], device: OpenCLDevice) -> str:
+    """Return the key of a device for a job that sees these devices before it."""
+    word = device.key.rpartition("-")[0]
+    return f"{word}-{sum(one.key.rpartition('-')[0] == word for one in shown)}"
 
 
 def gres_of(device: OpenCLDevice, gpus: Mapping[str, int]) -> str:

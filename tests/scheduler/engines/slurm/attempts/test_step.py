@@ -48,6 +48,7 @@ RUNS = replace(OWN, started=True)
 EMPTY = FolderView()
 CLAIMED = FolderView(claimed=True)
 BEGUN = FolderView(state=RunState(1, 2, 4000.0), claimed=True)
+PARKED = RunState(1, 2, 4000.0, paused=True, done=1, parked_mb=8.0, device="pocl-0")
 USAGE = Usage(1.0, 1.0, 0.0, 0.0, 0.0)
 DONE = Result("exited", 4500.0, code=0, usage=USAGE)
 FAILED = Result("exited", 4500.0, code=1, usage=USAGE)
@@ -366,6 +367,99 @@ ROWS = [
         seen("RUNNING"),
         [],
     ),
+    # Programs that are parked.
+    Row(
+        "to be parked before it began",
+        replace(OWN, want="park", request=1),
+        EMPTY,
+        seen("PENDING"),
+        ["revoke never"],
+    ),
+    Row("told to park", replace(RUNS, want="park", request=1), BEGUN, seen("RUNNING"), [Do("wake")]),
+    Row(
+        "parked: now Slurm gets its CPUs back",
+        replace(RUNS, want="park", request=1),
+        replace(BEGUN, state=PARKED),
+        seen("RUNNING"),
+        ["obeyed", Do("suspend")],
+    ),
+    Row(
+        "parked, and the coordinator was killed before Slurm heard of it",
+        replace(RUNS, want="park", request=1, done=1),
+        replace(BEGUN, state=PARKED),
+        seen("RUNNING"),
+        [Expect(False), Do("suspend")],
+    ),
+    Row(
+        "parked, and Slurm has suspended it",
+        replace(RUNS, want="park", request=1, done=1),
+        replace(BEGUN, state=PARKED),
+        seen("SUSPENDED"),
+        [Expect(False)],
+    ),
+    Row(
+        "cannot be parked: it runs on, and Slurm does not hear of it",
+        replace(RUNS, want="park", request=1),
+        replace(BEGUN, state=replace(PARKED, paused=False, parked_mb=None, refused="uses pipes")),
+        seen("RUNNING"),
+        ["obeyed"],
+    ),
+    Row(
+        "its program is being parked, and its node beats",
+        replace(RUNS, want="park", request=1, wake_at=NOW + AGAIN_S),
+        BEGUN,
+        seen("RUNNING"),
+        [Expect(True)],
+    ),
+    Row(
+        "parked, and told to go on",
+        replace(RUNS, want="run", request=2, done=1),
+        replace(BEGUN, state=PARKED),
+        seen("SUSPENDED"),
+        [Do("resume")],
+    ),
+    Row(
+        "to be parked again before it went on: it is parked still",
+        replace(RUNS, want="park", request=3, done=1),
+        replace(BEGUN, state=PARKED),
+        seen("SUSPENDED"),
+        ["obeyed"],
+    ),
+    Row(
+        "and looked at again, it is left as it is",
+        replace(RUNS, want="park", request=3, done=3),
+        replace(BEGUN, state=PARKED),
+        seen("SUSPENDED"),
+        [],
+    ),
+    Row(
+        "to be parked again while Slurm lets it go on: its supervisor will tell",
+        replace(RUNS, want="park", request=3, done=1, calling=True, suspended=True),
+        replace(BEGUN, state=PARKED),
+        seen("SUSPENDED"),
+        [],
+    ),
+    Row(
+        "to be parked while somebody else has suspended it: it has to go on for that",
+        replace(RUNS, want="park", request=1),
+        BEGUN,
+        seen("SUSPENDED"),
+        [Do("resume")],
+    ),
+    Row(
+        "parked, and cancelled: it has to go on for that",
+        replace(RUNS, want="end", request=2, done=1, asked_at=NOW),
+        replace(BEGUN, state=PARKED),
+        seen("SUSPENDED"),
+        [Do("resume")],
+    ),
+    Row(
+        "its supervisor was killed while it was parked",
+        ended(replace(RUNS, want="park", request=1, done=1)),
+        replace(BEGUN, state=PARKED),
+        seen("FAILED"),
+        [PutBack(), "lost"],
+    ),
     Row("goes on", replace(RUNS, want="run", request=2), BEGUN, seen("SUSPENDED"), [Do("resume")]),
     Row("suspended by somebody else", RUNS, BEGUN, seen("SUSPENDED"), []),
     Row(
@@ -410,6 +504,14 @@ def in_words(effect: Any, expected: object) -> object:
     if report.result is not None and isinstance(expected, str) and report.result.how in expected:
         words.append(report.result.how)
     return " ".join(words)
+
+
+def test_what_is_reported_of_a_parked_attempt() -> None:
+    """Its state, by the number of the request, though its supervisor has stood still since the one before."""
+    attempt = replace(RUNS, want="park", request=3, done=1)
+    _, effects = step(attempt, replace(BEGUN, state=PARKED), seen("SUSPENDED"), VIEW)
+    (report,) = [effect for effect in effects if isinstance(effect, Report)]
+    assert (report.done, report.state) == (3, replace(PARKED, done=3))
 
 
 def test_a_snapshot_counts_once() -> None:

@@ -14,7 +14,9 @@ from scheduler.engines.slurm.client.parse import nodes as parsed
 from scheduler.engines.slurm.discovery.opencl_devices import ListedDevice, classes
 from scheduler.engines.slurm.nodes.devices import Devices, Slot
 from scheduler.engines.slurm.nodes.node_inventory import ClusterNode, NodeInventory
+from scheduler.jobs.entry import Entry
 from scheduler.jobs.sizes import CORE
+from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Placement
 from tests.scheduler.engines.slurm.test_engine import START, run
 from tests.support.coordinator import Up
@@ -154,13 +156,58 @@ def test_devices_that_are_alike_are_a_class() -> None:
         ("pocl-0@n1", 2, "cpu"),
         ("pocl-0@n3", 1, "cpu"),
     ]
-    assert slots[:3] == [Slot("amd-0@n1", 0, 1, 2), Slot("amd-0@n1", 0, 2, 2), Slot("amd-0@n1", 1, 1, 4)]
+    assert slots[:3] == [
+        Slot("amd-0@n1", 0, 1, 2, key="amd-0"),
+        Slot("amd-0@n1", 0, 2, 2, key="amd-1"),
+        Slot("amd-0@n1", 1, 1, 4, key="amd-0"),
+    ]
     assert pools[0].names == ("n1", "n1", "n2")
     devices = Devices(slots, inventory)
     inventory.away[0] = "gone"
     assert devices.out_of_service("amd-0@n1") == 2
-    assert devices.place(Placement("amd-0@n1", 1)) == ((2,), (8, 9, 10, 11))
-    assert devices.place(Placement("amd-0@n1", 1, ((1, 1),))) == ((1,), (0, 1))
-    devices.free((1,))
-    inventory.free((0, 1))
-    assert devices.place(Placement("amd-0@n1", 1)) == ((0,), (0, 1))
+    one = placed(devices, 1, Placement("amd-0@n1", 1))
+    assert (one.devices, one.cores) == ((2,), (8, 9, 10, 11))
+    two = placed(devices, 2, Placement("amd-0@n1", 1, ((1, 1),)))
+    assert (two.devices, two.cores) == ((1,), (0, 1))
+    devices.free(two)
+    inventory.free(two.cores)
+    three = placed(devices, 3, Placement("amd-0@n1", 1))
+    assert (three.devices, three.cores) == ((0,), (0, 1))
+
+
+def placed(devices: Devices, number: int, placement: Placement) -> Entry:
+    """Return a job that has a device of the class."""
+    job = Entry(number, JobSpec(command=("true",), folder="/"), "", 0.0)
+    job.devices, job.cores = devices.place(job, placement)
+    return job
+
+
+def test_a_parked_job_goes_on_on_its_own_device() -> None:
+    """Two devices alike on two nodes: its own is given away last; it waits while that has another job."""
+    hosts = [ClusterNode("n1", 4, 1000.0), ClusterNode("n2", 4, 1000.0)]
+    inventory = NodeInventory(hosts, CORE, whole=False)
+    devices = Devices([Slot("amd-0@n1", 0, 0, 4), Slot("amd-0@n1", 1, 0, 4)], inventory)
+    place = Placement("amd-0@n1", 1)
+    parked = placed(devices, 1, place)
+    parked.alive = True
+    devices.free(parked)
+    inventory.release(parked)
+    beside = placed(devices, 2, place)
+    other = placed(devices, 4, place)
+    assert (beside.devices, other.devices) == ((1,), (0,)) == ((1,), parked.devices)
+    devices.free(beside)
+    inventory.release(beside)
+    assert devices.place(parked, place) == ((0,), other.cores)
+    assert devices.shared(parked)
+    assert not devices.shared(parked, waiting=[other.id]), "two that wait do not wait for each other"
+    inventory.away[1] = "drained"
+    assert devices.out_of_service("amd-0@n1") == 0, "the class has two devices, and two jobs"
+    devices.free(other)
+    inventory.release(other)
+    assert not devices.shared(parked)
+    assert placed(devices, 3, place).devices == (1,)
+    assert devices.out_of_service("amd-0@n1") == 0
+    parked.alive = False
+    devices.free(parked)
+    assert devices.out_of_service("amd-0@n1") == 0
+    assert devices.place(parked, place)[0] == (0,)
