@@ -363,8 +363,7 @@ class ClusterState(Allocation):
 
     def expect(self, state: JobState, works_from_s: float) -> None:
         """Let the job make progress from ``works_from_s``; its believed end follows from its estimate."""
-        placement = state.placement
-        assert placement is not None
+        placement = state.place
         state.works_from_s = works_from_s
         whole = state.whole_s = state.job.estimate_on(placement.pool, placement.units, placement.cap_w)
         state.expected_end_s = instant(works_from_s + (1.0 - state.done) * whole)
@@ -389,9 +388,8 @@ class ClusterState(Allocation):
             state.works_from_s = self.now
 
     def _leave(self, state: JobState) -> None:
-        assert state.placement is not None
         del self.running[state.job.id]
-        self._give(state.job, state.placement)
+        self._give(state.job, state.place)
         self._give_reserved(state)
         if self._has_power and not self.running:
             self.power_w = 0.0  # no rounding error outlives an idle machine

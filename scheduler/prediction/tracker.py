@@ -330,9 +330,6 @@ class PredictionTracker:
         return {"program": self.learned.program(job), "mb": self.learned.memory_mb(job) or 0.0}
 
 
-LEAST_PAUSE_S = 0.5  # between its supervisor's time and its own
-
-
 class CoLocationTracker:
     """Predicted slow-downs of jobs that share a node, noted once every turn.
 
