@@ -9,7 +9,6 @@ import math
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from heapq import merge
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn
@@ -18,81 +17,23 @@ from scheduler.model.allocation import Allocation, RuleBroken
 from scheduler.model.costs import FREE, Costs
 from scheduler.model.events import Event
 from scheduler.model.interference import NOTHING_KNOWN, Slowdowns
+from scheduler.model.job_state import RUNNING, STOPPING, SUSPENDED, WAITING, JobPhase, JobState
 from scheduler.model.jobs import CHECKPOINT, NEVER, PAUSE, Cluster, Job, Placement, Stop, instant
 
 if TYPE_CHECKING:
     from profiles.records import Profile
 
-__all__ = ["ClusterState", "JobPhase", "JobState", "RuleBroken", "estimate_under"]
-
-
-class JobPhase(StrEnum):
-    """Phase of a job in the system."""
-
-    WAITING = "waiting"
-    RUNNING = "running"
-    STOPPING = "stopping"  # holds its units while its checkpoint is written
-    SUSPENDED = "suspended"
-
-
-WAITING, RUNNING, STOPPING, SUSPENDED = JobPhase  # looked up in a tenth of the time
-
-
-@dataclass(slots=True)
-class JobState:
-    """State of one job in the system, for policies to read.
-
-    Attributes:
-        placement: current or last place; None: it never ran.
-        start_s: first start; None: it never started.
-        since_s: begin of the current phase.
-        works_from_s: begin of progress in the current run (after its restart).
-        served_s: attained service up to ``since_s``: seconds of progress, on whatever class.
-        done: believed share of its work that was done by ``works_from_s`` (estimates, not the truth).
-        whole_s: believed run time of the whole job at ``placement``.
-        expected_end_s: believed end of the current run; infinite: unknown; in the past: it is late.
-        preemptions, migrations, failures: their numbers.
-        moves_to: a second place, which it has while it moves there and runs on; None: it does not.
-    """
-
-    job: Job
-    since_s: float
-    phase: JobPhase = WAITING
-    placement: Placement | None = None
-    start_s: float | None = None
-    works_from_s: float = 0.0
-    served_s: float = 0.0
-    done: float = 0.0
-    whole_s: float = math.inf
-    expected_end_s: float = math.inf
-    preemptions: int = 0
-    migrations: int = 0
-    failures: int = 0
-    moves_to: Placement | None = None
-
-    @property
-    def place(self) -> Placement:
-        """The placement of a job that has started."""
-        assert self.placement is not None
-        return self.placement
-
-    def attained_s(self, now: float) -> float:
-        """Return the attained service in seconds, the time in which the job made progress."""
-        if self.phase is RUNNING and now > self.works_from_s:
-            return self.served_s + now - self.works_from_s
-        return self.served_s
-
-    def done_by(self, now: float) -> float:
-        """Return the believed share of the work done, 0 to 1; ``done`` for a job of unknown run time."""
-        if self.phase is not RUNNING or now <= self.works_from_s:
-            return self.done
-        done = self.done + (now - self.works_from_s) / self.whole_s if self.whole_s > 0 else 1.0
-        return done if done < 1.0 else 1.0
-
-    def remaining_s(self, now: float, pool: str | None = None) -> float:
-        """Return the believed time left at speed 1 on ``pool`` (default: the job's own), or infinity."""
-        where = pool or (self.placement.pool if self.placement else "")
-        return (1.0 - self.done_by(now)) * self.job.reference_s(where)
+__all__ = [
+    "RUNNING",
+    "STOPPING",
+    "SUSPENDED",
+    "WAITING",
+    "ClusterState",
+    "JobPhase",
+    "JobState",
+    "RuleBroken",
+    "estimate_under",
+]
 
 
 def estimate_under(job: Job, placement: Placement) -> float:
@@ -205,6 +146,7 @@ class ClusterState(Allocation):
 
     def go_on(self, state: JobState) -> None:
         """Let a stopping job run on where it is."""
+        self._settle(state)
         self._give_reserved(state)
         state.phase = RUNNING
         state.since_s = self.now
@@ -212,8 +154,7 @@ class ClusterState(Allocation):
 
     def end_stop(self, state: JobState) -> None:
         """Suspend the job and free its units."""
-        if state.phase is RUNNING:
-            self._settle(state)
+        self._settle(state)
         self._leave(state)
         state.phase = SUSPENDED
         state.since_s = self.now
@@ -223,7 +164,7 @@ class ClusterState(Allocation):
 
     def finish(self, state: JobState) -> None:
         """Remove a job that has ended."""
-        if state.phase is RUNNING and self.now > state.works_from_s:
+        if state.works and self.now > state.works_from_s:
             state.served_s += self.now - state.works_from_s
         self._leave(state)
         del self._jobs[state.job.id]
@@ -382,7 +323,7 @@ class ClusterState(Allocation):
 
     def _settle(self, state: JobState) -> None:
         """Add what the current run has done so far."""
-        if state.phase is RUNNING and self.now > state.works_from_s:
+        if state.works and self.now > state.works_from_s:
             state.done = state.done_by(self.now)
             state.served_s += self.now - state.works_from_s
             state.works_from_s = self.now

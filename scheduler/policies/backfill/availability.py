@@ -228,9 +228,10 @@ def of_running(view: View, pool: str) -> Availability:
     """
     soon = instant(view.now + 1e-6)
     held = [
-        (max(state.expected_end_s, soon), state.place.units)
+        (max(state.expected_end_s, soon), place.units)
         for state in view.running.values()
-        if state.place.pool == pool
+        for place in state.places
+        if place.pool == pool
     ]
     return Availability.beside(held, view.in_service[pool], view.now)
 

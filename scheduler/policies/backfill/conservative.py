@@ -312,7 +312,8 @@ class Conservative(Policy):
             if end <= view.now:
                 end = instant(view.now + max(LATE_LEAST_S, LATE_SHARE * state.attained_s(view.now)))
             self._ends[state.job.id] = end
-            held[state.place.pool].append((end, state.place.units))
+            for place in state.places:
+                held[place.pool].append((end, place.units))
         self._plans = {
             pool: Availability.beside(held[pool], view.in_service[pool], view.now) for pool in self._pools
         }

@@ -282,6 +282,12 @@ class TwoLevel(Policy):
                     node.hold(part)
                 else:
                     node.pause(part, self._rules.levels)
+            if state.moves_to is not None:  # the policy begins anew at the end of the move
+                aside = NodeTask(state.job, where.units, self._each)
+                places = _nodes_at(state.moves_to)
+                aside.lie([(self._at[state.moves_to.pool, number], units) for number, units in places])
+                for part in aside.gang:
+                    part.node.hold(part)
         for job in view.waiting.values():
             self._add(job)
 

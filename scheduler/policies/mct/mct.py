@@ -251,7 +251,8 @@ class Mct(Policy):
         self._broken = False
         held: dict[str, list[tuple[float, int]]] = {pool.name: [] for pool in view.cluster.pools}
         for state in view.running.values():
-            held[state.place.pool].append((stays_until(state, view), state.job.units))
+            for place in state.places:
+                held[place.pool].append((stays_until(state, view), place.units))
         self._pool_plans = {
             name: PoolPlan(
                 name, view.in_service[name], Availability.beside(each, view.in_service[name], now), now

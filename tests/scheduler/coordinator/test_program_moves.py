@@ -60,8 +60,8 @@ class SlowMoves(DeviceEngine):
 class Scene:
     """A job that moves, and another that waits for the device to which it moves."""
 
-    def __init__(self, home: Path) -> None:
-        self.home, self.engine = home, SlowMoves(home, BEGIN_S)
+    def __init__(self, home: Path, policy: str = "fcfs") -> None:
+        self.home, self.policy, self.engine = home, policy, SlowMoves(home, BEGIN_S)
         self.start()
         job = self.lab.submit(device="any")
         self.lab.run(1.0)
@@ -74,7 +74,7 @@ class Scene:
 
     def start(self) -> None:
         self.journal = Journal(self.home)
-        self.lab = Lab(self.journal, self.engine, "fcfs")
+        self.lab = Lab(self.journal, self.engine, self.policy)
 
     def again(self) -> None:
         """Start another coordinator."""
@@ -135,6 +135,21 @@ def test_cancelled(scene: Scene, killed: bool) -> None:
     scene.lab.run(0.5)
     assert (job.stage, other.stage) == (Stage.CANCELLED, Stage.RUNNING)
     assert scene.free == {HERE: 1, THERE: 0}
+
+
+@pytest.mark.parametrize(
+    "policy", ["easy", "conservative", "mct", "mctbm", "las", "las-mq", "las-drf", "kairos"]
+)
+def test_no_policy_takes_the_second_place(tmp_path: Path, policy: str) -> None:
+    """Each begins anew after a request to move, while the job has both devices."""
+    scene = Scene(tmp_path, policy)
+    scene.lab.submit(device="any")
+    scene.lab.run(1.0)
+    assert [one.stage for one in scene.jobs] == [Stage.STOPPING, Stage.WAITING]
+    scene.engine.answer("moved")
+    scene.lab.run(0.5)
+    assert scene.engine.runs_on(scene.jobs[0]) == THERE
+    scene.journal.close()
 
 
 def test_a_move_is_measured_and_costs_no_restart(scene: Scene) -> None:
