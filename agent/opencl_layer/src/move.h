@@ -112,6 +112,7 @@ void make_next(Prepared &prepared, Store *store);
 void undo();
 void record_events();
 void keep_mappings(CopyQueues &from); /* pointers that the program has into memory that is left */
+Replaced keep_left(); /* contexts and programs of a processor, for the way back; gives what was kept before */
 Replaced commit(size_t candidate);
 Replaced detach();
 
