@@ -3,7 +3,10 @@
 
 namespace tenbin {
 
-Context::~Context() { run_later(farewells); }
+Context::~Context() {
+    if (left.real) release_real(kind, left.real);
+    run_later(farewells);
+}
 
 cl_context Context::make(const Candidate &now, cl_int *error) const {
     std::vector<cl_context_properties> mine = properties;

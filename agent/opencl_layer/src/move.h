@@ -15,7 +15,7 @@ struct Trouble {
 
 /* A step of a move: what fails here is put back. Builds for tests let a step fail by request. */
 void step(cl_int error, const char *what);
-extern int steps, fail_at; /* steps of this move so far; the one that fails, or below 0 kills (tests) */
+extern std::atomic<int> steps, fail_at; /* steps of this move so far; the one that fails, or below 0 kills (tests) */
 
 /* A part of a buffer or an image that is copied at once. */
 struct Piece {
@@ -112,6 +112,7 @@ void make_next(Prepared &prepared, Store *store);
 void undo();
 void record_events();
 void keep_mappings(CopyQueues &from); /* pointers that the program has into memory that is left */
+Replaced keep_left(); /* contexts and programs of a processor, for the way back; gives what was kept before */
 Replaced commit(size_t candidate);
 Replaced detach();
 

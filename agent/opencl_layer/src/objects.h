@@ -26,6 +26,14 @@ struct Device : Object {
 
 using Callbacks = std::vector<std::function<void()>>;
 
+/* What an object was on the processor that the program has left last: it is used again when the program goes back.
+ * A program is kept together with its context. */
+struct Left {
+    void *real = nullptr;
+    size_t candidate = 0;
+    void *take(size_t wanted) { return candidate == wanted ? std::exchange(real, nullptr) : nullptr; }
+};
+
 struct Context : Object {
     static constexpr Kind kind = Kind::context;
     using Handle = cl_context;
@@ -33,6 +41,7 @@ struct Context : Object {
     void(CL_CALLBACK *notify)(const char *, const void *, size_t, void *) = nullptr;
     void *notify_data = nullptr;
     Callbacks farewells;
+    Left left;
     ~Context() override;
     cl_context make(const struct Candidate &place, cl_int *error) const;
 };
@@ -112,6 +121,9 @@ struct Program : Object {
     bool from_binary = false;
     cl_build_status status = CL_BUILD_NONE; /* as after the program's own last build */
     std::string log;
+    Left left;
+    RecipePointer left_recipe; /* of `left`; a later build has another one */
+    ~Program() override;
 };
 
 struct Argument {

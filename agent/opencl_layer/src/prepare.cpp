@@ -47,7 +47,38 @@ double sum_bytes(const std::vector<Memory *> &memories) {
     return sum;
 }
 
+/* A context on any other device may hold memory there. */
+bool is_processor(size_t candidate) {
+    cl_device_type type = 0;
+    target->clGetDeviceInfo(candidates()[candidate].device, CL_DEVICE_TYPE, sizeof(type), &type, nullptr);
+    return type & CL_DEVICE_TYPE_CPU;
+}
+
+bool is_built(const Program &program) {
+    return program.recipe && (program.from_binary || program.status == CL_BUILD_SUCCESS);
+}
+
 } // namespace
+
+Program::~Program() {
+    if (left.real) release_real(kind, left.real);
+}
+
+Replaced keep_left() {
+    Replaced unused;
+    size_t candidate = current_candidate();
+    if (!is_processor(candidate)) return unused;
+    auto keep = [&](auto &object, bool wanted) {
+        if (object.left.real) unused.list.emplace_back(object.kind, object.left.real);
+        object.left = {wanted ? std::exchange(object.real, nullptr) : nullptr, candidate};
+    };
+    for_each<Program>([&](Program &program) {
+        keep(program, is_built(program));
+        program.left_recipe = program.recipe;
+    });
+    for_each<Context>([&](Context &context) { keep(context, true); });
+    return unused;
+}
 
 Prepared::Prepared(size_t where) : candidate(where) {}
 
@@ -70,17 +101,14 @@ Prepared::~Prepared() {
     for (auto &[context, real] : contexts) drop(context->slot);
 }
 
-/* A context on any other device may hold memory there. Programs without a build are made anew as quickly. */
+/* Programs without a build are made anew as quickly. */
 void Prepared::keep() {
-    cl_device_type type = 0;
-    target->clGetDeviceInfo(candidates()[candidate].device, CL_DEVICE_TYPE, sizeof(type), &type, nullptr);
-    if (!(type & CL_DEVICE_TYPE_CPU)) return;
+    if (!is_processor(candidate)) return;
     for_each<Context>([&](Context &context) {
         if (hold(context.slot)) contexts[&context] = static_cast<cl_context>(std::exchange(context.real, nullptr));
     });
     for_each<Program>([&](Program &program) {
-        bool is_built = program.from_binary || program.status == CL_BUILD_SUCCESS;
-        if (is_built && program.recipe && !programs.count(program.recipe))
+        if (is_built(program) && !programs.count(program.recipe))
             programs[program.recipe] = static_cast<cl_program>(std::exchange(program.real, nullptr));
     });
 }
@@ -103,11 +131,16 @@ void Prepared::make() {
     {
         Closed gate;
         for_each<Context>([&](Context &context) {
-            if (!contexts.count(&context) && hold(context.slot)) contexts[&context] = nullptr;
+            if (!contexts.count(&context) && hold(context.slot))
+                contexts[&context] = static_cast<cl_context>(context.left.take(candidate));
         });
         for_each<Program>([&](Program &program) {
             Context *context = program.context.get();
-            if (program.recipe && contexts.count(context) && !programs.count(program.recipe))
+            if (!program.recipe || !contexts.count(context) || programs.count(program.recipe)) return;
+            void *left = program.recipe == program.left_recipe ? program.left.take(candidate) : nullptr;
+            if (left)
+                programs[program.recipe] = static_cast<cl_program>(left);
+            else
                 wanted.emplace_back(context, program.recipe);
         });
     }

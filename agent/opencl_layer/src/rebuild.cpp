@@ -9,7 +9,7 @@
 
 namespace tenbin {
 
-int steps, fail_at;
+std::atomic<int> steps{0}, fail_at{0};
 
 void step(cl_int error, const char *what) {
     if (error != CL_SUCCESS)

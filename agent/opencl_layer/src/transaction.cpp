@@ -106,7 +106,6 @@ void move_once(Prepared &prepared, Clock::time_point began) {
     note_estimate(prepared);
     auto closing = Clock::now();
     close_gate();
-    Replaced old;
     try {
         check_movable();
         drain();
@@ -118,7 +117,7 @@ void move_once(Prepared &prepared, Clock::time_point began) {
         throw;
     }
     record_events();
-    old = commit(prepared.candidate);
+    Replaced unused = keep_left(), old = commit(prepared.candidate);
     auto now = Clock::now();
     {
         std::lock_guard<std::mutex> guard(facts_lock);
@@ -129,6 +128,7 @@ void move_once(Prepared &prepared, Clock::time_point began) {
     }
     open_gate();
     old.release();
+    unused.release();
 }
 
 double available_memory() {

@@ -70,6 +70,17 @@ def test_estimate(tmp_path: Path) -> None:
     worker.end()
 
 
+def test_way_back(tmp_path: Path) -> None:
+    """Context and program of a processor are kept when the program leaves it, so that none is made later."""
+    worker = Worker(variables(tmp_path, below=True))
+    worker.digest(["begin"])
+    pid = worker.process.pid
+    there, back = (requests.move(tmp_path, pid, other_device(tmp_path, pid)).last_steps for _ in range(2))
+    assert there - back == 2
+    worker.digest(["end"])
+    worker.end()
+
+
 def test_prediction() -> None:
     one = MoveEstimate(8e9, 2e9, dirty_s=1, prepare_s=0.5, copy_s=2, drain_s=0.25, bytes_per_s=1e9)
     assert one.pause_s == pytest.approx(FIXED_S + 0.25 + 2)

@@ -219,6 +219,20 @@ def linked(m: Machine, rounds: int) -> list[Any]:
     return [m.read(a)]
 
 
+def rebuilt(m: Machine, rounds: int) -> list[Any]:
+    """Build one program again and again, each time with another option."""
+    program = cl._cl._Program(
+        m.context, "__kernel void go(__global uint *a) { a[get_global_id(0)] += STEP; }"
+    )
+    a = m.buffer(13)
+    for i in range(rounds):
+        program._build(f"-DSTEP={i % 3 + 1}".encode(), m.context.devices)
+        for _ in range(3):
+            cl.Kernel(program, "go")(m.queue, (N,), None, a)
+        m.queue.finish()  # a kernel under way forbids another build
+    return [m.read(a)]
+
+
 def threads(m: Machine, rounds: int) -> list[Any]:
     """Four threads with a queue, buffers and a kernel each, in one context."""
     found: dict[int, Any] = {}
@@ -245,7 +259,8 @@ def threads(m: Machine, rounds: int) -> list[Any]:
 
 
 PROGRAMS: dict[str, Callable[[Machine, int], list[Any]]] = {
-    one.__name__: one for one in (buffers, sub_buffers, images, maps, host_pointers, events, linked, threads)
+    one.__name__: one
+    for one in (buffers, sub_buffers, images, maps, host_pointers, events, linked, rebuilt, threads)
 }
 
 
