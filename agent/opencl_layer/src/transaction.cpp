@@ -50,6 +50,9 @@ size_t find_candidate(const std::string &key) {
         if (candidates()[i].key == key) return i;
         keys += (keys.empty() ? "" : ", ") + candidates()[i].key;
     }
+    if (key.find('@') != std::string::npos)
+        throw Trouble{"the program cannot leave this machine for " + key + "; choose from " + keys +
+                      ", or let it save itself with tenbin.Checkpoint"};
     throw Trouble{"the program may not use a device " + key + "; choose from " + keys};
 }
 

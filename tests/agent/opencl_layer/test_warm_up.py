@@ -1,4 +1,4 @@
-"""Kernels are launched on the target of a move before the program is there; PoCL's cache tells who compiled."""
+"""Kernels are launched on the target of a move before the program is there; PoCL's cache tells it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_moves_and_resumes_warm_up(tmp_path: Path, stepper: Stepper) -> None:
     for turn in range(2 * TRIES):
         there = f"pocl-{(turn + 1) % 2}"
         with stepper.busy():
-            if turn % 4 < 2:  # noqa: PLR2004
+            if turn % 4 < 2:
                 requests.move(tmp_path, pid, there)
             else:
                 requests.park(tmp_path, pid)
