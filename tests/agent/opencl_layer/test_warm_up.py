@@ -78,7 +78,7 @@ def test_moves_and_resumes_warm_up(tmp_path: Path, stepper: Stepper) -> None:
 
 
 def test_a_program_that_may_print_is_left_alone(tmp_path: Path) -> None:
-    """What it prints would be there twice."""
+    """Launch nothing twice whose output would be there twice."""
     program = start(tmp_path, "printing")
     program.steps(2)
     before = compiled(tmp_path)
