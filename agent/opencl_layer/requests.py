@@ -77,6 +77,7 @@ class LayerStatus:
         last_park_s: how long the program stood while it was parked last.
         estimate: of the last move, or of the last request for an estimate.
         last_steps: number of steps of the last request.
+        last_warmed: kernels and sizes launched on the target of the last move before the program was there.
     """
 
     pid: int
@@ -97,6 +98,7 @@ class LayerStatus:
     last_park_s: float | None
     estimate: MoveEstimate | None
     last_steps: int
+    last_warmed: int = 0  # of a layer of before
 
 
 def default_folder() -> Path:

@@ -158,7 +158,7 @@ void move_now_and_then() {
     unsigned long n = moves.fetch_add(1);
     fail_at = fail_every && n % fail_every == fail_every - 1 ? int(n / fail_every % 40) + 1 : 0;
     try {
-        move_to(candidates()[(current_candidate() + 1) % candidates().size()].key, 0);
+        move_to(candidates()[(current_candidate() + 1) % candidates().size()].key, 0, 0);
     } catch (const Trouble &) {
     }
     moving = false;

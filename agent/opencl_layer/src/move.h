@@ -95,7 +95,22 @@ class Prepared {
     Estimate estimate() const;
     cl_context take(Context *context);
     cl_program take(const RecipePointer &recipe);
+    cl_program find(const RecipePointer &recipe) const; /* none: it is not built */
+    void add_time(double took_s) { found.prepare_s += took_s; }
     cl_mem take(Memory *memory); /* none: it was not copied */
+};
+
+/* Launches of the program, to run each once on a device to which it moves, before it gets there (warm_up.cpp). */
+class WarmUp {
+    std::vector<std::shared_ptr<struct Launch>> launches;
+
+  public:
+    size_t bytes_beside = 0; /* that the program needs on the device meanwhile */
+    WarmUp() = default;
+    WarmUp(const WarmUp &) = delete;
+    WarmUp &operator=(const WarmUp &) = delete;
+    void watch(double watch_s, const std::function<void()> &meanwhile); /* throws only what that throws */
+    void run(const Prepared &prepared) const noexcept;
 };
 
 /* The driver's objects that a move has replaced. */
@@ -108,7 +123,7 @@ struct Replaced {
 bool has_unset_event(); /* a user event on which others wait */
 void drain();
 cl_mem make_memory(const Memory &memory, cl_context context, cl_mem parent, cl_int *error);
-void make_next(Prepared &prepared, Store *store);
+void make_next(Prepared &prepared, Store *store, const WarmUp *warm_up);
 void undo();
 void record_events();
 void keep_mappings(CopyQueues &from); /* pointers that the program has into memory that is left */
@@ -117,10 +132,12 @@ Replaced commit(size_t candidate);
 Replaced detach();
 
 /* Requests (transaction.cpp); each throws Trouble. */
-void move_to(const std::string &key, double patience_s);
+constexpr double WATCH_S = 0.25; /* at least, for launches to warm up with */
+void move_to(const std::string &key, double patience_s, double watch_s = WATCH_S);
 void park(const std::string &folder, double patience_s); /* "": in memory */
 void resume(const std::string &key);                      /* "": where it was */
 void estimate(const std::string &key); /* all of a move but its pause */
+void note_warmed(unsigned launches);
 void stop_moves(); /* the process ends */
 std::string status_json();
 bool is_parked();

@@ -259,6 +259,11 @@ cl_program Prepared::take(const RecipePointer &recipe) {
     return program;
 }
 
+cl_program Prepared::find(const RecipePointer &recipe) const {
+    auto made = programs.find(recipe);
+    return made == programs.end() ? nullptr : made->second;
+}
+
 cl_mem Prepared::take(Memory *memory) {
     auto made = memories.find(memory);
     return made == memories.end() ? nullptr : std::exchange(made->second, nullptr);

@@ -14,8 +14,9 @@ std::atomic<int> steps{0}, fail_at{0};
 void step(cl_int error, const char *what) {
     if (error != CL_SUCCESS)
         throw Trouble{std::string("cannot ") + what + " (OpenCL error " + std::to_string(error) + ")"};
-    if (++steps == -fail_at) raise(SIGKILL);
-    if (steps == fail_at) throw Trouble{std::string("injected failure: ") + what};
+    int now = ++steps;
+    if (now == -fail_at) raise(SIGKILL);
+    if (now == fail_at) throw Trouble{std::string("injected failure: ") + what};
 }
 
 bool has_unset_event() {
@@ -129,7 +130,7 @@ static void make_events() {
     });
 }
 
-void make_next(Prepared &prepared, Store *store) {
+void make_next(Prepared &prepared, Store *store, const WarmUp *warm_up) {
     const Candidate &place = candidates()[prepared.candidate];
     cl_int error = CL_SUCCESS;
     for_each<Context>([&](Context &context) {
@@ -139,7 +140,11 @@ void make_next(Prepared &prepared, Store *store) {
     });
     std::future<void> building; /* the end of this function waits for it */
     try {
-        if (store) building = std::async(std::launch::async, [&] { prepared.build(); });
+        if (store)
+            building = std::async(std::launch::async, [&] {
+                prepared.build();
+                if (warm_up) warm_up->run(prepared);
+            });
     } catch (const std::system_error &) { /* no more threads: they are built later */
     }
     make_memories(prepared, place, store);

@@ -11,7 +11,8 @@ namespace {
 constexpr size_t TIMES = 9, LEAST_TIMES = 3, AT_ONCE = 3; /* launches; those in one stop */
 constexpr double ENOUGH_S = 1.0;                          /* of timed launches of one kernel on one device */
 constexpr double BRIEF_S = 0.1; /* a launch that takes longer needs no warm-up at each stop */
-constexpr double PATIENCE_S = 5.0;
+
+const Progress &nobody = *new Progress([](const std::string &) {});
 
 /* One device: what the kernel reads and writes there, and a copy of it as it was before the launch. */
 struct Side {
@@ -91,15 +92,19 @@ void restore(const Side &side, const Launch &launch) {
     finish(side);
 }
 
+void enqueue(const Side &side, const Launch &launch, cl_event *event) {
+    step(target->clEnqueueNDRangeKernel(side.queue, side.kernel, launch.dimensions,
+                                        launch.has_offset ? launch.offset : nullptr, launch.global,
+                                        launch.has_local ? launch.local : nullptr, 0, nullptr, event),
+         "launch a kernel in a trial");
+}
+
 double run_once(const Side &side, const Launch &launch) {
     if (is_exiting()) throw Trouble{"the program ends"};
     side.progress("");
     restore(side, launch);
     auto began = Clock::now();
-    step(target->clEnqueueNDRangeKernel(side.queue, side.kernel, launch.dimensions,
-                                        launch.has_offset ? launch.offset : nullptr, launch.global,
-                                        launch.has_local ? launch.local : nullptr, 0, nullptr, nullptr),
-         "launch a kernel in a trial");
+    enqueue(side, launch, nullptr);
     finish(side);
     return since(began);
 }
@@ -225,6 +230,60 @@ cl_mem make_part(cl_context context, const Part &part, cl_mem parent, cl_int *er
     if (!parent) return target->clCreateBuffer(context, part.flags, part.size, nullptr, error);
     cl_buffer_region region{part.origin, part.size};
     return target->clCreateSubBuffer(parent, part.flags, CL_BUFFER_CREATE_TYPE_REGION, &region, error);
+}
+
+bool has_ended(cl_event event, Clock::time_point until) {
+    for (;;) {
+        cl_int status = CL_QUEUED;
+        target->clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof(status), &status, nullptr);
+        if (status <= CL_COMPLETE) return status == CL_COMPLETE;
+        if (Clock::now() >= until || is_exiting()) return false;
+        timespec pause{0, 1000000};
+        nanosleep(&pause, nullptr);
+    }
+}
+
+bool has_ended(const Launch &launch, Clock::time_point until) {
+    return launch.done && has_ended(launch.done.load(), until);
+}
+
+void take_contents(Launch &launch, cl_device_id device) {
+    Side side(nobody);
+    side.context = launch.context;
+    make_queue(side, device);
+    for (Part &part : launch.parts) {
+        if (part.parent >= 0) continue;
+        part.contents.resize(part.pieces.size());
+        for (size_t i = 0; i < part.pieces.size(); i++)
+            read_part(side, part, part.pieces[i], part.kept, part.contents[i]);
+    }
+    launch.own.release();
+}
+
+/* Run a launch once in the context of a program, from the contents that the program's own launch found. */
+void run_first(const Launch &launch, cl_program program, cl_device_id device, Clock::time_point until) {
+    auto side = std::make_unique<Side>(nobody);
+    step(target->clGetProgramInfo(program, CL_PROGRAM_CONTEXT, sizeof(cl_context), &side->context, nullptr),
+         "find the context of a program");
+    make_queue(*side, device);
+    cl_int error;
+    cl_kernel kernel = target->clCreateKernel(program, launch.name.c_str(), &error);
+    side->kernel = side->own.keep(Kind::kernel, kernel, error, "make a kernel");
+    for (const Part &part : launch.parts) {
+        side->kept.push_back(nullptr);
+        if (part.parent >= 0) continue;
+        cl_mem made = make_part(side->context, part, nullptr, &error);
+        side->kept.back() = side->own.keep(Kind::memory, made, error, "make device memory for a copy");
+        for (size_t i = 0; i < part.pieces.size(); i++)
+            write_part(*side, part, part.pieces[i], made, part.contents[i]);
+    }
+    set_up(*side, launch);
+    cl_event event = nullptr;
+    enqueue(*side, launch, &event);
+    target->clFlush(side->queue);
+    bool ended = has_ended(event, until);
+    target->clReleaseEvent(event);
+    if (!ended) side.release(); /* what may run on for long needs its memory */
 }
 
 Target::Target(const Candidate &where) : place(where) {

@@ -23,6 +23,7 @@ double unix_time() {
 std::mutex &move_lock = *new std::mutex; /* one move at a time */
 std::unique_ptr<Store> &parked = *new std::unique_ptr<Store>;
 std::unique_ptr<Prepared> &kept = *new std::unique_ptr<Prepared>; /* while parked */
+std::unique_ptr<WarmUp> &warm_up = *new std::unique_ptr<WarmUp>;  /* likewise */
 std::atomic<bool> is_closed_by_park{false}, exiting{false};
 
 std::mutex &facts_lock = *new std::mutex; /* of what follows */
@@ -31,6 +32,7 @@ struct Facts {
     unsigned long moves = 0, parks = 0, failures = 0;
     double pause_s = -1, total_s = -1, park_s = -1, parked_bytes = 0;
     int steps = 0;
+    unsigned warmed = 0;
     bool has_estimate = false;
     Estimate estimate;
     std::string parked_in, trouble;
@@ -48,6 +50,9 @@ size_t find_candidate(const std::string &key) {
         if (candidates()[i].key == key) return i;
         keys += (keys.empty() ? "" : ", ") + candidates()[i].key;
     }
+    if (key.find('@') != std::string::npos)
+        throw Trouble{"the program cannot leave this machine for " + key + "; choose from " + keys +
+                      ", or let it save itself with tenbin.Checkpoint"};
     throw Trouble{"the program may not use a device " + key + "; choose from " + keys};
 }
 
@@ -109,7 +114,7 @@ void move_once(Prepared &prepared, Clock::time_point began) {
     try {
         check_movable();
         drain();
-        make_next(prepared, nullptr);
+        make_next(prepared, nullptr, nullptr);
         keep_mappings(prepared.from);
     } catch (const Trouble &) {
         undo();
@@ -207,6 +212,11 @@ void stop_moves() {
     move_lock.lock();
 }
 
+void note_warmed(unsigned launches) {
+    std::lock_guard<std::mutex> guard(facts_lock);
+    facts.warmed = launches;
+}
+
 bool is_parked() { return is_closed_by_park; }
 bool is_exiting() { return exiting; }
 
@@ -228,7 +238,17 @@ void user_event_set() {
     something_changed.wait_for(guard, std::chrono::milliseconds(200), [&] { return attempts > before; });
 }
 
-void move_to(const std::string &key, double patience_s) {
+/* All of a move but its pause. */
+static void prepare(Prepared &prepared, double watch_s) {
+    WarmUp first_launches;
+    first_launches.watch(watch_s, [&] { prepared.make(); });
+    auto began = Clock::now();
+    first_launches.run(prepared);
+    prepared.add_time(seconds(Clock::now() - began));
+    prepared.copy();
+}
+
+void move_to(const std::string &key, double patience_s, double watch_s) {
     std::lock_guard<std::mutex> guard(move_lock);
     if (is_parked()) throw Trouble{"the program is parked; resume it"};
     size_t candidate = find_candidate(key);
@@ -237,8 +257,7 @@ void move_to(const std::string &key, double patience_s) {
     try {
         check_movable();
         Prepared prepared(candidate);
-        prepared.make();
-        prepared.copy();
+        prepare(prepared, watch_s);
         with_patience(patience_s, [&] {
             prepared.make(); /* of programs that came meanwhile */
             move_once(prepared, began);
@@ -256,8 +275,7 @@ void estimate(const std::string &key) {
     check_movable();
     steps = 0;
     Prepared prepared(candidate);
-    prepared.make();
-    prepared.copy();
+    prepare(prepared, WATCH_S);
     note_estimate(prepared);
 }
 
@@ -271,8 +289,12 @@ void park(const std::string &folder, double patience_s) {
         close_gate();
         size_t room = count_bytes();
         open_gate();
-        std::unique_ptr<Store> store = make_store(folder, room);
+        std::unique_ptr<Store> store;
+        auto launches = std::make_unique<WarmUp>();
+        launches->watch(candidates().size() > 1 ? WATCH_S : 0, [&] { store = make_store(folder, room); });
         with_patience(patience_s, [&] { park_once(folder, began, store, room); });
+        launches->bytes_beside = room;
+        warm_up = std::move(launches);
     } catch (const Trouble &trouble) {
         note_failure(trouble);
         throw;
@@ -289,7 +311,8 @@ void resume(const std::string &key) {
         parked->rewind();
         Prepared nothing(candidate);
         try {
-            make_next(candidate == kept->candidate ? *kept : nothing, parked.get());
+            bool is_known = candidate == kept->candidate;
+            make_next(is_known ? *kept : nothing, parked.get(), is_known ? nullptr : warm_up.get());
         } catch (const Trouble &) {
             undo();
             kept->release();
@@ -310,6 +333,7 @@ void resume(const std::string &key) {
     open_gate();
     parked.reset();
     kept.reset();
+    warm_up.reset();
 }
 
 static std::string estimate_json() {
@@ -352,6 +376,7 @@ std::string status_json() {
         .seconds("last_total_s", facts.total_s)
         .seconds("last_park_s", facts.park_s)
         .number("last_steps", facts.steps)
+        .number("last_warmed", facts.warmed)
         .object("estimate", estimate_json())
         .end();
 }

@@ -4,7 +4,7 @@
  * queue, before it runs: the program does not wait for that. */
 #include "trial.h"
 
-#include <time.h>
+#include <thread>
 
 namespace tenbin {
 
@@ -12,12 +12,6 @@ namespace {
 
 constexpr size_t MOST = 64; /* different launches that are kept */
 
-struct Watch {
-    std::map<std::string, std::unique_ptr<Launch>> launches;
-    size_t allowed = 0, held = 0; /* bytes of device memory */
-    unsigned long others = 0;     /* launches beyond `MOST` different ones */
-    Stopped stopped;
-};
 std::atomic<bool> watching{false};
 std::mutex &watch_lock = *new std::mutex;
 Watch *watch = nullptr;
@@ -36,6 +30,8 @@ std::string name_of(const Command &c) {
     for (auto sizes : {c.global, c.local})
         for (cl_uint i = 0; i < c.dimensions && i < 3; i++)
             name += "," + (sizes ? std::to_string(sizes[i]) : std::string());
+    for (cl_uint i = 0; c.offset && i < c.dimensions && i < 3; i++)
+        if (c.offset[i]) return name + ",offset"; /* compilers treat an offset of 0 apart */
     return name;
 }
 
@@ -45,6 +41,7 @@ int add_part(Launch &launch, std::map<Memory *, int> &known, Memory *memory) {
     Part part;
     if (memory->parent) part.parent = add_part(launch, known, memory->parent.get());
     part.image = memory->image;
+    launch.on_host = launch.on_host || memory->host;
     part.flags = memory->flags & (CL_MEM_READ_WRITE | CL_MEM_READ_ONLY | CL_MEM_WRITE_ONLY);
     part.size = memory->size;
     part.origin = memory->origin;
@@ -154,22 +151,22 @@ void keep_launch(Launch &launch, const Command &c, const Waits &waits, std::vect
     keep_contents(launch, known, c, waits, copied);
 }
 
-/* Count a launch, and keep it if it is the first of its kind; `copied`: what the launch is to wait for. */
-void note_launch(const Command &c, const Waits &waits, std::vector<cl_event> &copied) {
+/* Count a launch, and keep and return it if it is the first of its kind; `copied`: what it is to wait for. */
+std::shared_ptr<Launch> note_launch(const Command &c, const Waits &waits, std::vector<cl_event> &copied) {
     std::lock_guard<std::mutex> guard(watch_lock);
-    if (!watch) return;
+    if (!watch) return nullptr;
     auto began = Clock::now();
     std::string name = name_of(c);
     auto found = watch->launches.find(name);
     if (found != watch->launches.end()) {
         found->second->count++;
-        return;
+        return nullptr;
     }
     if (watch->launches.size() >= MOST) {
         watch->others++;
-        return;
+        return nullptr;
     }
-    auto launch = std::make_unique<Launch>();
+    auto launch = std::make_shared<Launch>();
     launch->count = 1;
     try {
         keep_launch(*launch, c, waits, copied);
@@ -177,8 +174,9 @@ void note_launch(const Command &c, const Waits &waits, std::vector<cl_event> &co
         launch->trouble = trouble.what;
         launch->own.release();
     }
-    watch->launches.emplace(name, std::move(launch));
+    watch->launches.emplace(name, launch);
     watch->stopped.add(since(began));
+    return launch;
 }
 
 bool in_order(const Queue &queue) {
@@ -190,43 +188,18 @@ bool in_order(const Queue &queue) {
 
 __attribute__((noinline)) cl_int launch_watched(const Command &c, const Waits &waits, cl_event *made) {
     std::vector<cl_event> copied;
-    note_launch(c, waits, copied);
+    auto launch = note_launch(c, waits, copied);
+    cl_event done = nullptr;
     std::vector<cl_event> all(waits.list, waits.list + waits.count);
     if (!in_order(*c.queue)) all.insert(all.end(), copied.begin(), copied.end());
     cl_int error = target->clEnqueueNDRangeKernel(real_of(c.queue), real_of(c.kernel), c.dimensions, c.offset,
                                                   c.global, c.local, cl_uint(all.size()),
-                                                  all.empty() ? nullptr : all.data(), made);
+                                                  all.empty() ? nullptr : all.data(), launch ? &done : made);
     for (cl_event one : copied) target->clReleaseEvent(one);
+    if (!done) return error;
+    if (made && target->clRetainEvent(done) == CL_SUCCESS) *made = done;
+    launch->done = done;
     return error;
-}
-
-/* Watch the program for a while. */
-class Watching {
-  public:
-    Watch found;
-    explicit Watching(size_t allowed) {
-        found.allowed = allowed;
-        std::lock_guard<std::mutex> guard(watch_lock);
-        watch = &found;
-        watching = true;
-    }
-    ~Watching() { end(); }
-    void end() {
-        watching = false;
-        std::lock_guard<std::mutex> guard(watch_lock);
-        watch = nullptr;
-    }
-};
-
-size_t memory_allowed(const Candidate &place, size_t asked_mib) {
-    if (asked_mib) return asked_mib << 20;
-    cl_ulong least = 0;
-    for (auto device : {place.device, real_of(the_device())}) {
-        cl_ulong bytes = 0;
-        target->clGetDeviceInfo(device, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof(bytes), &bytes, nullptr);
-        least = least ? std::min(least, bytes) : bytes;
-    }
-    return size_t(least / 8);
 }
 
 std::vector<std::string> texts(const std::vector<double> &values) {
@@ -259,12 +232,37 @@ std::string kernel_json(const Launch &launch, const Replay &done) {
         .end();
 }
 
-void wait_s(double seconds) {
-    timespec pause{time_t(seconds), long(1e9 * (seconds - double(time_t(seconds))))};
-    nanosleep(&pause, nullptr);
+} // namespace
+
+Watching::Watching(size_t allowed) {
+    found.allowed = allowed;
+    std::lock_guard<std::mutex> guard(watch_lock);
+    watch = &found;
+    watching = true;
 }
 
-} // namespace
+void Watching::wait(Clock::time_point until, const Progress &progress) {
+    while (Clock::now() < until && !is_exiting()) {
+        progress("");
+        std::this_thread::sleep_until(std::min(until, Clock::now() + std::chrono::milliseconds(20)));
+    }
+}
+
+void Watching::end() {
+    watching = false;
+    std::lock_guard<std::mutex> guard(watch_lock);
+    watch = nullptr;
+}
+
+size_t memory_allowed(const Candidate &place) {
+    cl_ulong least = 0;
+    for (auto device : {place.device, real_of(the_device())}) {
+        cl_ulong bytes = 0;
+        target->clGetDeviceInfo(device, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof(bytes), &bytes, nullptr);
+        least = least ? std::min(least, bytes) : bytes;
+    }
+    return size_t(least / 8);
+}
 
 std::string try_on(const std::string &key, double watch_s, size_t asked_mib, const Progress &progress) {
     size_t candidate;
@@ -272,13 +270,10 @@ std::string try_on(const std::string &key, double watch_s, size_t asked_mib, con
     steps = 0;
     if (candidate == current_candidate()) throw Trouble{"the program is on " + key + " already"};
     const Candidate &place = candidates()[candidate];
-    Watching watched(memory_allowed(place, asked_mib));
+    Watching watched(asked_mib ? asked_mib << 20 : memory_allowed(place));
     auto began = Clock::now();
     progress("watching the program for " + texts({watch_s})[0] + " s");
-    while (since(began) < watch_s && !is_exiting()) {
-        progress("");
-        wait_s(std::max(0.0, std::min(0.02, watch_s - since(began))));
-    }
+    watched.wait(after(began, watch_s), progress);
     watched.end();
     double watched_s = since(began) - watched.found.stopped.total_s;
     if (watched.found.launches.empty())
@@ -291,6 +286,8 @@ std::string try_on(const std::string &key, double watch_s, size_t asked_mib, con
                  std::to_string(watched.found.launches.size()));
         Replay done;
         try {
+            if (launch->trouble.empty() && !has_ended(*launch, after(Clock::now(), PATIENCE_S)))
+                throw Trouble{"the program's own launch has not ended"};
             if (launch->trouble.empty()) done = replay(*launch, there, watched.found.stopped, progress);
         } catch (const Trouble &trouble) {
             launch->trouble = trouble.what;

@@ -11,6 +11,11 @@ namespace tenbin {
 using Clock = std::chrono::steady_clock;
 inline double since(Clock::time_point began) { return std::chrono::duration<double>(Clock::now() - began).count(); }
 
+inline Clock::time_point after(Clock::time_point began, double seconds) {
+    return began + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+constexpr double PATIENCE_S = 5.0; /* until work of the program has ended */
+
 /* Objects of a driver that the layer has made for itself. */
 class Own {
     Replaced made;
@@ -42,6 +47,7 @@ struct Part {
     std::vector<Piece> pieces;
     std::string type; /* that a kernel gives to its elements; empty: several, or not known */
     cl_mem kept = nullptr; /* a copy of the contents before the launch */
+    std::vector<std::vector<char>> contents; /* of it, by pieces, once they are taken off the device */
 };
 
 struct Given { /* an argument of a kernel */
@@ -56,6 +62,14 @@ struct Given { /* an argument of a kernel */
 
 struct Launch {
     Own own;
+    Launch() = default;
+    ~Launch() {
+        if (done) target->clReleaseEvent(done);
+    }
+    Launch(const Launch &) = delete;
+    Launch &operator=(const Launch &) = delete;
+    std::atomic<cl_event> done{nullptr}; /* of the program's own launch */
+    bool on_host = false;                /* reads memory to which the host may write at any time */
     std::string name, trouble;
     RecipePointer recipe;
     unsigned long count = 0;
@@ -86,6 +100,23 @@ struct Stopped {
     }
 };
 
+/* Launches of the program, kept for a while. */
+struct Watch {
+    std::map<std::string, std::shared_ptr<Launch>> launches;
+    size_t allowed = 0, held = 0; /* bytes of device memory */
+    unsigned long others = 0;     /* launches beyond the most that are kept */
+    Stopped stopped;
+};
+class Watching {
+  public:
+    Watch found;
+    explicit Watching(size_t allowed);
+    ~Watching() { end(); }
+    void wait(Clock::time_point until, const Progress &progress);
+    void end();
+};
+size_t memory_allowed(const Candidate &place);
+
 /* Place of the target: a context of the layer's own, and programs made there. */
 struct Target {
     Own own;
@@ -95,6 +126,11 @@ struct Target {
     explicit Target(const Candidate &where);
     cl_program build(const RecipePointer &recipe);
 };
+
+bool has_ended(cl_event event, Clock::time_point until); /* waits */
+bool has_ended(const Launch &launch, Clock::time_point until); /* then what it has read is kept */
+void take_contents(Launch &launch, cl_device_id device); /* off the device, and release what is there */
+void run_first(const Launch &launch, cl_program program, cl_device_id device, Clock::time_point until);
 
 cl_mem make_part(cl_context context, const Part &part, cl_mem parent, cl_int *error);
 Replay replay(const Launch &launch, Target &there, Stopped &stopped, const Progress &progress);

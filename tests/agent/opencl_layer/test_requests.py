@@ -165,6 +165,8 @@ def test_what_cannot_be_asked(worker: Worker, folder: Path, tmp_path: Path) -> N
     pid = worker.process.pid
     with pytest.raises(UserError, match="may not use a device nvidia-9; choose from pocl-0, pocl-1"):
         requests.move(folder, pid, "nvidia-9")
+    with pytest.raises(UserError, match="cannot leave this machine for nvidia-0@node5; choose from pocl-0"):
+        requests.move(folder, pid, "nvidia-0@node5")
     with pytest.raises(UserError, match="is not parked"):
         requests.resume(folder, pid)
     with pytest.raises(UserError, match=r"no file without a name|No such file"):

@@ -200,3 +200,21 @@ def test_trials(tmp_path: Path, factor: str) -> None:
         f"BENCH trial, {factor} times slower: median {statistics.median(errors):.3f} of the truth, "
         f"longest stop {1e3 * statistics.median(stopped_s):.0f} ms"
     )
+
+
+def test_first_launches(tmp_path: Path) -> None:
+    """Move a program with and without warming up, each with an empty cache of compiled kernels."""
+    for warm in (False, True):
+        cache = tmp_path / f"cache-{warm}"
+        cache.mkdir()
+        program = Stepper(tmp_path, POCL_DEVICES="basic pthread", POCL_CACHE_DIR=str(cache))
+        pid = program.process.pid
+        program.steps(20)
+        if warm:
+            with program.busy():
+                requests.estimate(tmp_path, pid, "pocl-1")
+        requests.move(tmp_path, pid, "pocl-1")  # idle: only the estimate has warmed up
+        first_s, later_s = program.steps(1)[0], program.steps(STEPS)[0]
+        program.end()
+        print(f"\nBENCH two kernels after a move, {'warmed up' if warm else 'cold'}: first launches", end="")
+        print(f" {1e3 * first_s:.1f} ms, later ones {1e3 * later_s:.1f} ms")

@@ -3,7 +3,7 @@
 The number 0 asks for steps until the next line is there.
 The first kernel reads one buffer and writes another; the second changes its buffer, a part of it, and counts.
 An argument "differing" lets a third kernel run, whose results are others on a second device
-(``slow_second.c``).
+(``slow_second.c``). An argument "printing" adds a kernel that prints.
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ __kernel void differ(__global float *values, float by) {
     values[get_global_id(0)] = by * get_global_id(0);
 }
 """
+PRINTS = """
+__kernel void print(__global const float *values) { printf("%f", values[0]); }
+"""
 
 
 def steps(number: int) -> Iterator[int]:
@@ -56,7 +59,7 @@ def main() -> None:
     """Take steps as standard input asks."""
     context = cl.create_some_context(interactive=False)
     queue = cl.CommandQueue(context)
-    program = cl.Program(context, SOURCE).build()
+    program = cl.Program(context, SOURCE + (PRINTS if "printing" in sys.argv else "")).build()
     flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
     values = np.sin(np.arange(N, dtype=np.float32))
     one, two = (cl.Buffer(context, flags, hostbuf=values) for _ in range(2))
