@@ -273,6 +273,8 @@ def samples(predictions: Sequence[TrackedPrediction], storage: str) -> list[dict
         took, mb = one.detail.get("measured"), one.detail.get("mb", 0.0)
         if one.measured is None or not took or not mb:
             continue
+        if one.kind != "restart" and "drain" not in took:
+            continue  # the layer parked or moved the program, not on this storage
         device, common = one.detail["pool"], {"emulated": one.emulated}
         where = {"device": device, "storage": storage, "memory_mb": mb} | common
         if one.kind == "checkpoint":

@@ -190,7 +190,10 @@ def measured_jobs(sizes: tuple[float, ...] = (10, 20, 40, 80, 160)) -> list[Trac
 
 def test_a_refit_finds_the_truth_and_leaves_the_rest(tmp_path: Path) -> None:
     old = make_profile()
-    rows = pd.DataFrame(samples(measured_jobs(), "/jobs"))
+    layer = [{"save": 9.0}, {"save": 9.0, "restore": 9.0}, {"move": 9.0}]  # parked and moved: on no storage
+    others = [outcome(90, "migration", 1.0, 9.0, to="b", mb=10, measured=took) for took in layer]
+    others.append(outcome(90, "checkpoint", 1.0, 9.0, mb=10, measured=layer[0]))
+    rows = pd.DataFrame(samples([*measured_jobs(), *others], "/jobs"))
     before = pd.DataFrame(
         [
             {"kind": "checkpoint", "device": "a", "storage": "/jobs", "memory_mb": 1, "seconds": 9.0},
