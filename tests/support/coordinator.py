@@ -15,7 +15,8 @@ import pytest
 from agent.processes import tree
 from tenbin.client.client import Client
 from tenbin.errors import TenbinError
-from tests.support.programs import TENBIN
+from tests.support.forked import Forked, suits
+from tests.support.programs import TENBIN, tenbin
 
 # A Python that has an earlier tenbin: each test's first starts of a coordinator are of that one (an upgrade).
 BEFORE, STARTS_BEFORE = os.environ.get("TENBIN_BEFORE"), 3
@@ -27,15 +28,19 @@ class Up:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.client = Client(home)
-        self.process: subprocess.Popen[str] | None = None
+        self.process: Forked | subprocess.Popen[str] | None = None
         self.starts = 0
 
     def start(self, *options: str) -> None:
-        python = BEFORE if BEFORE and self.starts < STARTS_BEFORE else TENBIN[0]
-        command = [python, *TENBIN[1:], "up", "--home", str(self.home), *options]
-        self.starts += 1
+        arguments = ("up", "--home", str(self.home), *options)
         with (self.home.parent / "coordinator.log").open("a") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, text=True)
+            before = BEFORE if self.starts < STARTS_BEFORE else None
+            if before or not suits(os.environ):
+                command = [before or TENBIN[0], *TENBIN[1:], *arguments]
+                self.process = subprocess.Popen(command, stdout=log, stderr=log, text=True)
+            else:
+                self.process = Forked(arguments, os.environ, log, log)
+        self.starts += 1
         deadline = time.monotonic() + 90
         while time.monotonic() < deadline:
             with suppress(TenbinError):
@@ -52,9 +57,7 @@ class Up:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a command of the command line."""
-        environment = {**os.environ, "TENBIN_HOME": str(self.home)}
-        command = [*TENBIN, *arguments]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        return tenbin(*arguments, TENBIN_HOME=str(self.home))
 
     def sweep(self) -> None:
         """Kill the coordinator, and what runs."""

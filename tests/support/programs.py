@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support import forked
 from tests.support.labs.components import require
 
 TENBIN = (sys.executable, "-P", "-c", "from tenbin.cli import main; main()")
@@ -18,7 +19,10 @@ LAYERS = Path(__file__).parent / "opencl_layers"
 def tenbin(*arguments: str, store: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run the command line, with a store of its own where ``store`` is given."""
     where = {} if store is None else {"TENBIN_STORE": str(store)}
-    command, environment = [*TENBIN, *arguments], {**os.environ, **where, **variables}
+    environment = {**os.environ, **where, **variables}
+    if forked.suits(environment):
+        return forked.run(*arguments, environment=environment)
+    command = [*TENBIN, *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 

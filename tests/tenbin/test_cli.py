@@ -16,6 +16,7 @@ import pytest
 
 from probes.mpi.launchers import MpiInstall
 from profiles.files.store import Store
+from tests.support import programs
 from tests.support.records import make_coefficient, make_model, make_profile
 
 TENBIN = str(Path(sys.executable).with_name("tenbin"))
@@ -33,14 +34,11 @@ def store(tmp_path: Path) -> Store:
 
 
 def tenbin(*arguments: str, store: Store | None = None, **env: str) -> subprocess.CompletedProcess[str]:
-    where = {"TENBIN_STORE": str(store.root)} if store else {}
-    return subprocess.run(
-        [TENBIN, *arguments], capture_output=True, text=True, env={**os.environ, **where, **env}, check=False
-    )
+    return programs.tenbin(*arguments, store=store and store.root, **env)
 
 
 def test_help_teaches() -> None:
-    done = tenbin("--help")
+    done = subprocess.run([TENBIN, "--help"], capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert all(task in done.stdout for task in ("Measure this node", "Try policies", "Run jobs"))
     for command in ("doctor", "profile", "show", "list", "compare", "export", "report", "restore"):

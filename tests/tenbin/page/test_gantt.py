@@ -182,6 +182,7 @@ def test_power_of_the_window_is_that_of_caps_and_meters(up: Up, browser: Any) ->
             return found["power"] or {"drawn_w": None}
 
         up.until(lambda: power()["drawn_w"] is not None and max(power()["drawn_w"][-10:]) > 1.0, 30)
+        up.until(lambda: power()["allotted_w"][-1] > 0.0, 30)
         told = json.loads(up.run("status", "--json").stdout)["power"]
         found = power()
         assert found["budget_w"] == told["budget_w"] and found["emulated"]

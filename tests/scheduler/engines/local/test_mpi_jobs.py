@@ -162,7 +162,9 @@ def test_refused_without_an_mpiexec(up: Up, monkeypatch: pytest.MonkeyPatch, tmp
     python.write_text(f'#!/bin/sh\nPATH={os.environ["PATH"]}\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("tests.support.coordinator.TENBIN", elsewhere(python))
+    monkeypatch.setenv("PYTHONNOUSERSITE", "1")  # so that it is not forked (tests.support.forked)
+    for module in ("coordinator", "programs"):
+        monkeypatch.setattr(f"tests.support.{module}.TENBIN", elsewhere(python))
     up.start("--cores", "1")
     done = up.run("submit", "--mpi", "--", "true")
     assert done.returncode == 2 and "no mpiexec" in done.stderr and "pip install mpich" in done.stderr
