@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import resource
@@ -88,18 +87,13 @@ def _server() -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     clean = {name: value for name, value in BEFORE.items() if not name.startswith("TENBIN_")}
     with theirs:
-        process = subprocess.Popen(
+        subprocess.run(
             [sys.executable, "-P", str(SERVER), str(theirs.fileno())],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             env=clean,
             cwd="/",
             pass_fds=[theirs.fileno()],
+            check=True,
         )
-
-    def end() -> None:
-        ours.close()
-        process.wait(10)
-
-    atexit.register(end)
     return ours
