@@ -38,12 +38,13 @@ def tenbin(*arguments: str, store: Store | None = None, **env: str) -> subproces
 
 
 def test_help_teaches() -> None:
+    """Of processes from their beginning, because others are forked from one that has imported everything."""
     done = subprocess.run([TENBIN, "--help"], capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert all(task in done.stdout for task in ("Measure this node", "Try policies", "Run jobs"))
     for command in ("doctor", "profile", "show", "list", "compare", "export", "report", "restore"):
         assert command in done.stdout
-        assert tenbin(command, "--help").returncode == 0
+        assert subprocess.run([TENBIN, command, "--help"], capture_output=True, check=False).returncode == 0
 
 
 @pytest.mark.parametrize(
