@@ -8,6 +8,7 @@ from datetime import datetime
 import pandas as pd
 
 from profiles.errors import BadInput
+from profiles.files.store import id_at
 from profiles.fits import fit_samples
 from profiles.fits.checkpoint import PROBE, completed
 from profiles.records import Profile
@@ -51,7 +52,7 @@ def refitted(
         f"{count.get('restart', 0)} restarts of jobs"
     )
     changes = {
-        "id": created.strftime("%Y%m%dT%H%M%SZ"),
+        "id": id_at(created),
         "created": created,
         "duration_s": 0.0,
         "models": tuple(models),

@@ -29,6 +29,7 @@ from probes.memory.pool import Spot, WriterPool
 from probes.mpi.detection import find_mpi
 from probes.topology import Topology, free_memory_mb, read_topology
 from profiles.errors import BadInput, Unavailable
+from profiles.files.store import id_at
 from profiles.fits.job import Fitted, fit
 from profiles.jobs import Clock, JobProfile
 from profiles.records import Absent, Condition, Settings
@@ -100,7 +101,7 @@ def make_job_profile(
     clock, doubt = choose_clock(condition, fitted)
     profile = JobProfile(
         name=order.name,
-        id=created.strftime("%Y%m%dT%H%M%SZ"),
+        id=id_at(created),
         node=inventory.hostname,
         kind=node_kind(inventory),
         created=created,

@@ -21,6 +21,7 @@ from probes.folders import inspect_folder
 from probes.registry import PROBES
 from probes.run import Event
 from profiles.errors import BadInput, Unavailable
+from profiles.files.store import id_at
 from profiles.fits import fit_samples
 from profiles.inventory import Inventory
 from profiles.records import Absent, Condition, Model, Profile, Settings
@@ -102,7 +103,7 @@ def make_profile(
     samples = {probe: pd.DataFrame(rows) for probe, rows in session.rows.items() if rows}
     models = session.fit(samples)
     profile = Profile(
-        id=created.strftime("%Y%m%dT%H%M%SZ"),
+        id=id_at(created),
         node=_node_name(inventory, settings),
         created=created,
         duration_s=round(time.monotonic() - began, 1),

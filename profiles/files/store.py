@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
+from datetime import datetime, timedelta
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -37,6 +38,11 @@ def default_root() -> Path:
         return Path(chosen)
     data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(data) / "tenbin"
+
+
+def id_at(created: datetime) -> str:
+    """Make the id of a profile, the second of its creation."""
+    return created.strftime("%Y%m%dT%H%M%SZ")
 
 
 def load(path: Path) -> Profile:
@@ -99,6 +105,12 @@ class Store(Prepared):
 
     def __init__(self, root: Path | None = None) -> None:
         self.root = root or default_root()
+
+    def free_second(self, node: str, created: datetime) -> datetime:
+        """Return the first second, from ``created`` on, of which there is no profile of a node."""
+        while (self.root / node / id_at(created)).exists():
+            created += timedelta(seconds=1)
+        return created
 
     def save(self, profile: Profile, samples: Mapping[str, pd.DataFrame]) -> Path:
         """Write a profile with its samples; return its folder.

@@ -101,7 +101,8 @@ def _refit(
     seen = pd.DataFrame(rows, columns=None if rows else ["kind", "emulated"])
     if not rows:
         seen = seen.assign(emulated=pd.Series(dtype=bool))
-    new, tables = refitted(old, samples(path), seen, datetime.now(UTC))
+    created = in_store.free_second(old.node, datetime.now(UTC))
+    new, tables = refitted(old, samples(path), seen, created)
     return new, in_store.save(new, tables)
 
 

@@ -66,7 +66,7 @@ export function progress(job, now) {
     const end = (seconds) => job.since_s + Math.max(seconds - job.served_s, 0);
     const { run_s: run, low_s: low, high_s: high } = job.expected;
     const within = low === null ? "" : ` (${clock(end(low))} to ${clock(end(high))} in 8 of 10 cases)`;
-    if (over > run) return { share: 1, words: `runs for ${duration(over)}; ${duration(run)} were expected` };
+    if (over >= run) return { share: 1, words: `runs for ${duration(over)}; ${duration(run)} were expected` };
     return { share: over / run, words: `ends about ${clock(end(run))}${within}` };
   }
   if (job.limit_s) {

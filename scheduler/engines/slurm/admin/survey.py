@@ -24,6 +24,7 @@ from agent.node_profile.profiler import plan
 from probes.run import Event
 from profiles.clusters import Refused, Survey
 from profiles.errors import Unavailable
+from profiles.files.store import id_at
 from profiles.fits import fit_samples
 from profiles.records import Absent, Profile, Settings
 from scheduler.engines.slurm.admin.allocation import Allocation, allocate
@@ -78,7 +79,7 @@ class ClusterMeasurement:
         self._refuse(free, Unavailable(why))
         rows = self.network_samples
         return Survey(
-            id=created.strftime("%Y%m%dT%H%M%SZ"),
+            id=id_at(created),
             cluster=cluster,
             created=created,
             duration_s=round(time.monotonic() - start_s, 1),
