@@ -20,6 +20,7 @@ LOOK_S = 0.05  # between looks whether a program has used OpenCL by now
 AGAIN_S = 1.0  # between attempts to go on, on the device that the job has to itself
 NOT_USED = "it has not used OpenCL so far"
 POSTPONED = "try again later"  # remedy of the layer's
+NO_ROOM = "cannot make device memory"  # words of the layer's
 ASKS_S = 10.0  # between questions to programs on a node of a cluster whether they can be parked
 
 
@@ -173,7 +174,7 @@ class Parking:
         try:
             self._moved = requests.move(self._folder, pid, device)
         except UserError as error:
-            if "memory" not in error.what:
+            if NO_ROOM not in error.what:
                 raise
             return False
         self._device = self._moved.device

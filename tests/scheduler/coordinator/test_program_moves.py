@@ -140,7 +140,9 @@ def test_cancelled(scene: Scene, killed: bool) -> None:
 @pytest.mark.parametrize(
     "policy", ["easy", "conservative", "mct", "mctbm", "las", "las-mq", "las-drf", "kairos"]
 )
-def test_no_policy_takes_the_second_place(tmp_path: Path, policy: str) -> None:
+def test_no_policy_takes_the_second_place(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, policy: str
+) -> None:
     """Each begins anew after a request to move, while the job has both devices."""
     scene = Scene(tmp_path, policy)
     scene.lab.submit(device="any")
@@ -149,6 +151,7 @@ def test_no_policy_takes_the_second_place(tmp_path: Path, policy: str) -> None:
     scene.engine.answer("moved")
     scene.lab.run(0.5)
     assert scene.engine.runs_on(scene.jobs[0]) == THERE
+    assert not caplog.text  # a decision that cannot be is a line of the log
     scene.journal.close()
 
 
