@@ -21,9 +21,10 @@ def start(folder: Path, *options: str) -> Stepper:
     return Stepper(folder, *options, POCL_DEVICES="basic pthread", POCL_CACHE_DIR=str(cache))
 
 
-@pytest.fixture
-def stepper(tmp_path: Path) -> Iterator[Stepper]:
-    program = start(tmp_path)
+@pytest.fixture(params=["", "anew"])
+def stepper(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stepper]:
+    """Start a program that keeps its kernels, and one that makes a kernel for each launch."""
+    program = start(tmp_path, *filter(None, [request.param]))
     program.steps(2)
     yield program
     program.end()

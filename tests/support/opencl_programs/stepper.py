@@ -3,7 +3,8 @@
 The number 0 asks for steps until the next line is there.
 The first kernel reads one buffer and writes another; the second changes its buffer, a part of it, and counts.
 An argument "differing" lets a third kernel run, whose results are others on a second device
-(``slow_second.c``). An argument "printing" adds a kernel that prints.
+(``slow_second.c``). An argument "printing" adds a kernel that prints;
+"anew" makes a kernel for each launch.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import select
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyopencl as cl
@@ -66,16 +68,21 @@ def main() -> None:
     state = cl.Buffer(context, flags, hostbuf=np.arange(N, dtype=np.uint32))
     part = state.get_sub_region(N, 2 * N)  # a quarter of it in, half of it
     count = cl.Buffer(context, flags, hostbuf=np.zeros(1, np.uint32))
-    spread, stir, differ = program.spread, program.stir, program.differ
+    names = () if "anew" in sys.argv else ("spread", "stir", "differ")
+    kernels = {name: cl.Kernel(program, name) for name in names}
+
+    def launch(name: str, *what: Any) -> None:
+        (kernels.get(name) or cl.Kernel(program, name))(queue, *what)
+
     taken = 0
     while line := sys.stdin.readline():
         began = time.monotonic()
         for _ in steps(int(line)):
-            spread(queue, (N,), None, one, two, np.int32(8))
+            launch("spread", (N,), None, one, two, np.int32(8))
             one, two = two, one
-            stir(queue, (N // 2,), (64,), part, count, cl.LocalMemory(256), np.uint32(taken))
+            launch("stir", (N // 2,), (64,), part, count, cl.LocalMemory(256), np.uint32(taken))
             if "differing" in sys.argv:
-                differ(queue, (N,), None, two, np.float32(0.5))
+                launch("differ", (N,), None, two, np.float32(0.5))
             queue.finish()
             taken += 1
         took_s = time.monotonic() - began
