@@ -36,7 +36,8 @@ class MoveEstimate:
 
     Attributes:
         bytes: of device memory. dirty_bytes: written again since they were copied, within ``dirty_s``.
-        prepare_s: time for contexts and programs. copy_s: for contents; the program ran meanwhile.
+        prepare_s: time for contexts, programs and first launches.
+        copy_s: for contents; the program ran meanwhile.
         drain_s: until work under way had ended. bytes_per_s: speed of copies; None: nothing was copied.
     """
 

@@ -96,7 +96,7 @@ class Prepared {
     cl_context take(Context *context);
     cl_program take(const RecipePointer &recipe);
     cl_program find(const RecipePointer &recipe) const; /* none: it is not built */
-    void add_time(double took_s) { found.prepare_s += took_s; }
+    void prepared_in(double took_s) { found.prepare_s = took_s; } /* all before the copies */
     cl_mem take(Memory *memory); /* none: it was not copied */
 };
 

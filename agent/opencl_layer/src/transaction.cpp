@@ -240,11 +240,11 @@ void user_event_set() {
 
 /* All of a move but its pause. */
 static void prepare(Prepared &prepared, double watch_s) {
+    auto began = Clock::now();
     WarmUp first_launches;
     first_launches.watch(watch_s, [&] { prepared.make(); });
-    auto began = Clock::now();
     first_launches.run(prepared);
-    prepared.add_time(seconds(Clock::now() - began));
+    prepared.prepared_in(seconds(Clock::now() - began));
     prepared.copy();
 }
 

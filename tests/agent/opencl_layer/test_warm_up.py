@@ -12,6 +12,7 @@ from tests.support.moving import Stepper
 
 TRIES = 8  # of a busy machine: a watch may end before a launch
 TWO_KERNELS = 2
+WATCH_S = 0.25  # that each move and estimate of a program takes at least
 
 
 def start(folder: Path, *options: str) -> Stepper:
@@ -48,7 +49,7 @@ def test_an_estimate_warms_up(tmp_path: Path, stepper: Stepper) -> None:
     assert len(before) == TWO_KERNELS
     for _ in range(TRIES):
         with stepper.busy():
-            requests.estimate(tmp_path, pid, "pocl-1")
+            assert requests.estimate(tmp_path, pid, "pocl-1").total_s >= WATCH_S
         if requests.status(tmp_path, pid).last_warmed == TWO_KERNELS:
             break
     warmed = compiled(tmp_path)
