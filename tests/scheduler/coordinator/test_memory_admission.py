@@ -12,7 +12,7 @@ from scheduler.jobs.memory_admission import MemoryAdmission
 from tests.support.amounts import examples, sweep
 from tests.support.coordinator import Up
 
-GATE = ["sh", "-c", "while ! [ -e go ]; do sleep 0.02; done"]
+GATE = ["sh", "-c", "touch begun-$TENBIN_JOB_ID; while ! [ -e go ]; do sleep 0.02; done"]
 CORES = ("--cores", "2", "--policy")
 MACHINES = [
     *((*CORES, name) for name in ("fcfs", "easy", "conservative", "first-fit", "regions", "soft-regions")),
@@ -97,7 +97,9 @@ def test_jobs_whose_memory_is_not_there_together_run_one_after_the_other(
         up.until(lambda: small.info()["stage"] == "running")
     assert "waits for 700 MB of memory; 100 MB of 1 GB are free" in second.info()["why"]
     assert "900 MB of 1 GB of memory set aside" in up.run("status").stdout
-    up.kill()
+    begun = [first] if options[-1] == "match" else [first, small]
+    up.until(lambda: all((up.home / f"begun-{job.id}").exists() for job in begun))
+    up.kill()  # what is emulated goes with it; a program that has begun no longer needs it
     up.start(*options, "--memory", "1000M")
     assert "waits for 700 MB of memory; 100 MB of 1 GB are free" in second.info()["why"]
     assert second.info()["start_s"] is None
