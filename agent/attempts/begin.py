@@ -31,6 +31,7 @@ NEEDED = ("environment", "folder", "stdout", "stderr", "mark", "lease_s")
 LISTS = ("command", "cores", "places", "inherit")
 LOG = "supervisor.log"
 RESULT_BYTES = 4096
+ORDER_BYTES = 1 << 30  # more than an environment and a command can have
 GOES_ON, FENCED = "go ", "end"
 
 
@@ -109,8 +110,7 @@ def begin(folder: str) -> ClaimedAttempt | None:
     if not claim(folder):
         os.close(alive)
         return None
-    with open(f"{folder}/order.json") as file:  # noqa: PTH123
-        order = parse(file.read())
+    order = parse(read_plain(f"{folder}/order.json", ORDER_BYTES).decode())
     tree.adopt_orphans()
     claimed = ClaimedAttempt(folder, alive, order)
     if _needs_no_preparation(order):

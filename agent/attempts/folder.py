@@ -250,8 +250,12 @@ class Attempt:
         aside = self.path / f".{name}.{os.getpid()}"
         flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            with os.fdopen(os.open(aside, flags, 0o600), "wb") as file:
-                file.write(content)
+            descriptor = os.open(aside, flags, 0o600)
+            try:
+                if os.write(descriptor, content) < len(content):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(aside))
+            finally:
+                os.close(descriptor)
             checked.rename(aside, self.path / name)
         except BaseException:
             aside.unlink(missing_ok=True)

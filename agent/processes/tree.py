@@ -68,10 +68,19 @@ def end_with_parent(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
+def has_children() -> bool:
+    """Return whether this process has children, also dead ones that are not reaped."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
 def descendants(pid: int) -> list[int]:
     """Find all processes below ``pid``, parents first, at a cost that grows with the tree only."""
     found: list[int] = []
-    frontier = [pid]
+    frontier = [pid] if pid != os.getpid() or has_children() else []
     while frontier:
         parent = frontier.pop()
         with suppress(OSError):

@@ -124,7 +124,7 @@ def _run(folder: str) -> Result | None:
     from agent.supervisor.supervisor import supervise_claimed
 
     attempt = _attempt(folder)
-    supervise_claimed(attempt, claimed, lambda _: None)
+    supervise_claimed(attempt, claimed, lambda _what, _at_s: None)
     return attempt.result()
 
 

@@ -156,9 +156,9 @@ def _supervise(channel: socket.socket, address: str) -> None:
         to_coordinator = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         to_coordinator.setblocking(False)
 
-        def report(what: str) -> None:
+        def report(what: str, at_s: float) -> None:
             with suppress(OSError):  # there may be no coordinator now
-                to_coordinator.sendto(json.dumps([str(path), what]).encode(), address)
+                to_coordinator.sendto(json.dumps([str(path), what, at_s]).encode(), address)
 
         while line := channel.recv(LINE_BYTES):  # empty if the spawner has ended
             path = Path(json.loads(line))

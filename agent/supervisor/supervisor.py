@@ -36,7 +36,7 @@ ASKS = (signal.SIGUSR1, signal.SIGCONT)  # a request, also one from while the wh
 MOST_TROUBLE = 1000  # letters, because the result must fit into its reserved room
 LISTENS_S = 0.05  # between looks whether a new job can be asked for a checkpoint
 LONG_S = 3600.0  # only signals are awaited
-Report = Callable[[str], None]  # tells the coordinator "started", "changed" or "ended"
+Report = Callable[[str, float], None]  # tells the coordinator "started", "changed" or "ended", and since when
 
 
 def run_in_foreground(attempt: Attempt) -> Result | None:
@@ -49,7 +49,7 @@ def run_in_foreground(attempt: Attempt) -> Result | None:
     for number in (signal.SIGUSR1, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)  # the parent may have ignored them
     if attempt.result() is None:
-        supervise(attempt, lambda _: None)
+        supervise(attempt, lambda _what, _at_s: None)
     return attempt.result()
 
 
@@ -108,7 +108,7 @@ class Supervisor:
             self.attempt.note(reserved, Result(how, time.time(), trouble=trouble))
         else:
             self._keep_lease()
-            self.report("started")
+            self.report("started", self.started_s)
             self._carry_out_request()  # a request may have come earlier
             result = self._result(self._wait())
             if self.remote_ranks is not None:
@@ -124,7 +124,7 @@ class Supervisor:
             self.power.release()
             self.power.close()
         retry_until_written(lambda: self.attempt.publish(reserved))
-        self.report("ended")
+        self.report("ended", time.time())
         retry_until_written(lambda: self.attempt.make_durable(reserved))
         for descriptor in (reserved, *self.claimed.ties):
             os.close(descriptor)
@@ -248,7 +248,7 @@ class Supervisor:
         self._carry_out(request)
         self.done = request.number
         self._write_state()
-        self.report("changed")
+        self.report("changed", time.time())
 
     def _carry_out(self, request: Request) -> None:
         if request.want == "pause" and self.runs_since is not None:

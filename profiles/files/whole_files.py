@@ -78,7 +78,7 @@ def read_plain(path: Path | str, most: int, last: bool = False) -> bytes:
             raise OSError(errno.EINVAL, "no plain file", str(path))
         if about.st_size > most and not last:
             raise OSError(errno.EFBIG, f"longer than {most} bytes", str(path))
-        return os.pread(descriptor, most, max(0, about.st_size - most))
+        return os.pread(descriptor, min(most, about.st_size), max(0, about.st_size - most))
     finally:
         os.close(descriptor)
 

@@ -251,7 +251,7 @@ class LocalEngine(Engine):
         """Read what supervisors have reported."""
         with suppress(BlockingIOError):
             while True:
-                path, what = json.loads(self._socket.recv(LARGEST_REPORT))
+                path, what, *told = json.loads(self._socket.recv(LARGEST_REPORT))
                 folder = Path(path)
                 key = (int(folder.parent.name), int(folder.name.removeprefix("attempt-")))
                 watched = self._watched.get(key)
@@ -261,15 +261,14 @@ class LocalEngine(Engine):
                 if what == "ended":
                     self._look(watched, told=True)
                     continue
-                state = watched.attempt.state()
                 if watched.pidfd is None:
                     for pid in watched.attempt.supervisors():
                         self._observe(watched, pid)
+                at_s = told[0] if told else time.time()  # supervisors of earlier versions do not tell it
                 if what == "started":
-                    at_s = time.time() if state is None else state.started_s
                     self._reports.append(Report(*key, "started", at_s))
-                elif state is not None:
-                    self._reports.append(Report(*key, "obeyed", time.time(), done=state.done, state=state))
+                elif (state := watched.attempt.state()) is not None:
+                    self._reports.append(Report(*key, "obeyed", at_s, done=state.done, state=state))
 
     def _look(self, watched: Watched, told: bool = False) -> None:
         """Look at an attempt; what cannot be looked at now (no room for a claim) is at the next sweep."""

@@ -28,7 +28,7 @@ class Running:
         code = (
             "import sys; from pathlib import Path; from agent.attempts.folder import Attempt\n"
             "from agent.supervisor.supervisor import supervise\n"
-            "supervise(Attempt(Path(sys.argv[1])), lambda what: print(what, flush=True))"
+            "supervise(Attempt(Path(sys.argv[1])), lambda what, _at_s: print(what, flush=True))"
         )
         self.process = subprocess.Popen(
             [*before, sys.executable, "-P", "-c", code, str(attempt.path)], stdout=subprocess.PIPE, text=True

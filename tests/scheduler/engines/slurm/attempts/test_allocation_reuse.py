@@ -125,7 +125,7 @@ def test_who_ends_before_anybody_waits_is_not_taken_for_longer(tmp_path: Path) -
         "    os.waitid(os.P_PID, begun.pid, os.WEXITED | os.WNOWAIT)\n"
         "    print(time.monotonic() - begun.at)\n"
         "    time.sleep(1)\n"
-        "supervise_claimed(Attempt(Path(sys.argv[1])), begun, lambda _: None)\n"
+        "supervise_claimed(Attempt(Path(sys.argv[1])), begun, lambda _what, _at_s: None)\n"
     )
     words = [sys.executable, "-P", "-c", program, str(attempt.path)]
     took_s = float(subprocess.run(words, capture_output=True, text=True, check=True).stdout)

@@ -72,7 +72,9 @@ def test_jobs_whatever_is_in_their_comments() -> None:
 def test_nothing_in_a_column_makes_another_row(made: list[list[str]]) -> None:
     mark = parse.separator()
     text = "".join("".join(cell + mark for cell in row) + "\n" for row in made)
-    assert parse.rows(text, mark, 6) == [[row[0].removeprefix("\n"), *row[1:]] for row in made]
+    for row in made[:1]:  # a new line at the very beginning is that of a row before
+        row[0] = row[0].removeprefix("\n")
+    assert parse.rows(text, mark, 6) == made
     assert parse.separator() != mark
 
 
