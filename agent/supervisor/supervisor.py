@@ -36,7 +36,7 @@ ASKS = (signal.SIGUSR1, signal.SIGCONT)  # a request, also one from while the wh
 MOST_TROUBLE = 1000  # letters, because the result must fit into its reserved room
 LISTENS_S = 0.05  # between looks whether a new job can be asked for a checkpoint
 LONG_S = 3600.0  # only signals are awaited
-Report = Callable[[str, float], None]  # tells the coordinator "started", "changed" or "ended", and since when
+Report = Callable[[str, float], None]  # tells the coordinator "started", "changed" or "ended", and the time
 
 
 def run_in_foreground(attempt: Attempt) -> Result | None:

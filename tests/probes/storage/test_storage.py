@@ -19,7 +19,7 @@ from probes.run import Event, Run, collect, samples_of
 from probes.storage import place as places
 from probes.storage import timing
 from probes.storage.place import BLOCK, KINDS, PAGE, Place, cached_ratio, prepared
-from probes.storage.probe import FULL_BYTES, QUICK_BYTES, WORDS, measure
+from probes.storage.probe import FULL_BYTES, QUICK_BYTES, measure
 from probes.storage.timing import Batch, Limits, run_batch
 from profiles.errors import Unavailable
 from profiles.files import direct_io
@@ -231,14 +231,11 @@ def test_a_kind_that_fails_is_absent_and_the_others_go_on(
     def batch(self: Place, kind: str, limits: Limits) -> Batch:
         if kind == "random_write":
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return whole(self, kind, limits)
+        return whole(self, kind, Limits(0.0, 1, 0.0))  # one operation: on a busy disk all have their turn
 
     monkeypatch.setattr(Place, "batch", batch)
-    table, absent = quick(folder)
-    late = {a.what for a in absent if "no time was left" in a.reason}  # on a busy disk
-    others = set(KINDS) - {"random_write"}
-    assert {kind for kind in others if f"{WORDS[kind]} in {folder}" not in late} == set(table["kind"])
-    assert len(late) < len(others)
+    table, absent = quick(folder, budget_s=3.0)
+    assert set(table["kind"]) == set(KINDS) - {"random_write"}
     (failure,) = [a for a in absent if a.failed]
     assert failure.what == f"random write in {folder}" and "Input/output error" in failure.reason
 

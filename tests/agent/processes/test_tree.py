@@ -1,0 +1,30 @@
+"""The processes below this one, and below another one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from agent.processes import tree
+
+SHELL = ["sh", "-c", "sleep 60 & echo; wait"]
+
+
+def test_descendants_are_found_until_they_are_reaped() -> None:
+    """Of this process, which may have other children, and of one that is not this process."""
+    before = set(tree.descendants(os.getpid()))
+    with subprocess.Popen(SHELL, stdout=subprocess.PIPE) as shell:
+        assert shell.stdout is not None
+        shell.stdout.readline()
+        below = tree.descendants(shell.pid)
+        assert len(below) == 1
+        assert set(tree.descendants(os.getpid())) - before == {shell.pid, *below}
+        tree.send([*below, shell.pid], 9)
+    assert not {shell.pid, *below} & set(tree.descendants(os.getpid()))
+
+
+def test_a_process_without_children_has_none_below() -> None:
+    code = "import os; from agent.processes import tree; print(tree.descendants(os.getpid()))"
+    words = [sys.executable, "-c", code]
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "[]\n"
