@@ -89,6 +89,11 @@ class Parking:
     def busy(self) -> bool:
         return self._thread is not None
 
+    @property
+    def unsettled(self) -> bool:
+        """Whether a request is under way, or has ended and ``news`` has not been asked since."""
+        return self.busy or self.last is not self._told
+
     def news(self) -> bool | None:
         """Return whether the programs are parked, if a request has ended since this was asked last."""
         if self.busy or self.last is self._told:

@@ -274,7 +274,7 @@ class Supervisor:
             if request.want == "run":
                 tree.send(tree.descendants(self.me), signal.SIGCONT)  # a stopped program cannot answer
             self.parking.begin(request)
-        return self.parking.busy and request.want != "end"
+        return self.parking.unsettled and request.want != "end"
 
     def _pause(self) -> None:
         tree.stop(self.me)

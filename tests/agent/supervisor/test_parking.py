@@ -1,0 +1,26 @@
+"""Requests to park the programs of an attempt, as its supervisor sees them."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from agent.attempts.records import Order, Request
+from agent.supervisor.parking import NOT_USED, Outcome, Parking
+
+
+def test_a_request_that_has_ended_is_unsettled_until_its_outcome_is_asked(tmp_path: Path) -> None:
+    """A park may end before the supervisor looks again; it must not take it for one without an effect."""
+    folder, request = str(tmp_path), Request(1, "park")
+    parking = Parking(Order(7, 1, "mark", (sys.executable,), {}, folder, "", "", layer=folder), tmp_path)
+    assert not parking.unsettled and parking.news() is None
+    told = threading.Event()
+    before = signal.signal(signal.SIGUSR1, lambda *_: told.set())
+    parking.begin(request)
+    assert told.wait(10)
+    signal.signal(signal.SIGUSR1, before)
+    assert parking.unsettled and not parking.waits(request, runs=True)
+    assert parking.news() is False and parking.last == Outcome(1, NOT_USED, for_now=True)
+    assert not parking.unsettled and parking.news() is None
