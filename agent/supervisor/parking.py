@@ -91,7 +91,7 @@ class Parking:
 
     @property
     def unsettled(self) -> bool:
-        """Whether a request is under way, or has ended and ``news`` has not been asked since."""
+        """Tell if a request is under way, or has ended and ``news`` has not been asked since."""
         return self.busy or self.last is not self._told
 
     def news(self) -> bool | None:
