@@ -107,15 +107,20 @@ def _fingerprint(command: Sequence[str], files: Sequence[Path]) -> str:
 
 
 def _compile(command: Sequence[str], sources: Sequence[Path], aside: Path) -> Path:
-    """Compile the sources side by side, and link them."""
+    """Compile a share of the sources on each core, and link them.
 
-    def compile_one(source: Path) -> Path:
-        made = aside / f"{source.stem}.o"
-        _check(_run([*command, "-c", str(source), "-o", str(made)]))
-        return made
+    A share is one unit, because the headers take longer than the sources.
+    """
+    cores = min(os.cpu_count() or 1, len(sources))
 
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        objects = [str(made) for made in pool.map(compile_one, sources)]
+    def compile_share(number: int) -> str:
+        unit, made = aside / f"unit-{number}.cpp", aside / f"unit-{number}.o"
+        unit.write_text("".join(f'#include "{source.absolute()}"\n' for source in sources[number::cores]))
+        _check(_run([*command, "-c", str(unit), "-o", str(made)]))
+        return str(made)
+
+    with ThreadPoolExecutor(cores) as pool:
+        objects = list(pool.map(compile_share, range(cores)))
     library = aside / "layer.so"
     sanitized = any(option.startswith("-fsanitize") for option in command)
     static = () if sanitized else STATIC

@@ -15,8 +15,8 @@ import pytest
 from agent.processes import tree
 from tenbin.client.client import Client
 from tenbin.errors import TenbinError
-from tests.support.forked import Forked, suits
-from tests.support.programs import TENBIN, tenbin
+from tests.support.forked import Forked
+from tests.support.programs import TENBIN, start, tenbin
 
 # A Python that has an earlier tenbin: each test's first starts of a coordinator are of that one (an upgrade).
 BEFORE, STARTS_BEFORE = os.environ.get("TENBIN_BEFORE"), 3
@@ -35,11 +35,11 @@ class Up:
         arguments = ("up", "--home", str(self.home), *options)
         with (self.home.parent / "coordinator.log").open("a") as log:
             before = BEFORE if self.starts < STARTS_BEFORE else None
-            if before or not suits(os.environ):
-                command = [before or TENBIN[0], *TENBIN[1:], *arguments]
+            if before:
+                command = [before, *TENBIN[1:], *arguments]
                 self.process = subprocess.Popen(command, stdout=log, stderr=log, text=True)
             else:
-                self.process = Forked(arguments, os.environ, log, log)
+                self.process = start(*arguments, out=log)
         self.starts += 1
         deadline = time.monotonic() + 90
         while time.monotonic() < deadline:

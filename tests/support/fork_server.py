@@ -47,6 +47,7 @@ ALSO = (  # what commands import when they need it
     "tenbin.commands.simulate.run",
     "tenbin.commands.simulate.show",
     "tenbin.page.beside",
+    "tenbin.page.serve",
     "tenbin.server.api",
     "tenbin.server.serve",
     "tenbin.server.tcp",

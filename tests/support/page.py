@@ -8,7 +8,6 @@ import re
 import selectors
 import signal
 import socket
-import subprocess
 import threading
 import time
 from contextlib import suppress
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.support.programs import TENBIN
+from tests.support.programs import start
 
 OWN = {"X-Tenbin-Page": "1", "Content-Type": "application/json"}
 
@@ -31,9 +30,8 @@ class PageProcess:
     def __init__(self, home: Path, place: str = "0") -> None:
         self.home = home
         self.log = home.parent / "page.log"
-        command = [*TENBIN, "page", "--home", str(home), "--listen", place, "--no-open"]
         with self.log.open("w") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, text=True)
+            self.process = start("page", "--home", str(home), "--listen", place, "--no-open", out=log)
         self.cookie = ""
         self.address = self.addresses(1)[0]
         self.url = self.address.partition("/enter")[0]

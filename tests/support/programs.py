@@ -8,12 +8,21 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 from tests.support import forked
+from tests.support.forked import Forked
 from tests.support.labs.components import require
 
 TENBIN = (sys.executable, "-P", "-c", "from tenbin.cli import main; main()")
 LAYERS = Path(__file__).parent / "opencl_layers"
+
+
+def start(*arguments: str, out: IO[str]) -> Forked | subprocess.Popen[str]:
+    """Start the command line, with all its output into one file."""
+    if forked.suits(os.environ):
+        return Forked(arguments, os.environ, out, out)
+    return subprocess.Popen([*TENBIN, *arguments], stdout=out, stderr=out, text=True)
 
 
 def tenbin(*arguments: str, store: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -29,7 +29,7 @@ struct alignas(64) Thread {
     int depth = 0;
 };
 
-std::mutex &lock = *new std::mutex;
+std::mutex &gate_lock = *new std::mutex;
 std::condition_variable &opened = *new std::condition_variable;
 std::vector<Thread *> &threads = *new std::vector<Thread *>;
 std::atomic<bool> closed{false};
@@ -50,7 +50,7 @@ struct Farewell {
 Thread *introduce() {
     thread_local Farewell farewell;
     (void)&farewell;
-    std::lock_guard<std::mutex> guard(lock);
+    std::lock_guard<std::mutex> guard(gate_lock);
     for (Thread *thread : threads) /* one that a thread has left behind */
         if (thread->gone.load(std::memory_order_acquire)) {
             thread->gone.store(false, std::memory_order_relaxed);
@@ -63,7 +63,7 @@ Thread *introduce() {
 
 /* A child of fork has one thread, and nobody who would open the gate. */
 void in_child() {
-    new (&lock) std::mutex;
+    new (&gate_lock) std::mutex;
     new (&opened) std::condition_variable;
     for (Thread *thread : threads)
         if (thread != mine) {
@@ -94,7 +94,7 @@ void Inside::enter() {
             std::atomic_thread_fence(std::memory_order_seq_cst);
         if (__builtin_expect(!closed.load(std::memory_order_acquire), 1)) return;
         me->inside.store(false, std::memory_order_release);
-        std::unique_lock<std::mutex> guard(lock);
+        std::unique_lock<std::mutex> guard(gate_lock);
         opened.wait(guard, [] { return !closed.load(std::memory_order_acquire); });
     }
 }
@@ -122,7 +122,7 @@ void close_gate() {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     std::vector<Thread *> known;
     {
-        std::lock_guard<std::mutex> guard(lock);
+        std::lock_guard<std::mutex> guard(gate_lock);
         known = threads;
     }
     for (Thread *thread : known)
@@ -134,7 +134,7 @@ void close_gate() {
 
 void open_gate() {
     {
-        std::lock_guard<std::mutex> guard(lock);
+        std::lock_guard<std::mutex> guard(gate_lock);
         closed.store(false, std::memory_order_release);
     }
     opened.notify_all();

@@ -12,27 +12,27 @@ const cl_icd_dispatch *target;
 
 namespace {
 
-constexpr size_t SLOTS = size_t(1) << 22; /* 256 MiB of addresses; pages are taken as they are used */
+constexpr size_t MOST_HANDLES = size_t(1) << 22; /* 256 MiB of addresses; pages are taken as they are used */
 
 Slot *const table = [] {
-    void *there = mmap(nullptr, SLOTS * sizeof(Slot), PROT_READ | PROT_WRITE,
+    void *there = mmap(nullptr, MOST_HANDLES * sizeof(Slot), PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return there == MAP_FAILED ? nullptr : static_cast<Slot *>(there); /* zeros are the empty slot */
 }();
 
-std::mutex &lock = *new std::mutex;
+std::mutex &table_lock = *new std::mutex;
 std::vector<Slot *> &unused = *new std::vector<Slot *>;
 std::atomic<size_t> used{0};
 
 Slot *take_slot() {
-    std::lock_guard<std::mutex> guard(lock);
+    std::lock_guard<std::mutex> guard(table_lock);
     if (!unused.empty()) {
         Slot *slot = unused.back();
         unused.pop_back();
         return slot;
     }
     size_t index = used.load(std::memory_order_relaxed);
-    if (!table || index == SLOTS) return nullptr;
+    if (!table || index == MOST_HANDLES) return nullptr;
     used.store(index + 1, std::memory_order_release);
     return &table[index];
 }
@@ -60,7 +60,7 @@ Slot *give_slot(Kind kind, Object *object) {
 
 Slot *find_slot(const void *handle, Kind kind) {
     size_t offset = reinterpret_cast<uintptr_t>(handle) - reinterpret_cast<uintptr_t>(table);
-    if (offset >= SLOTS * sizeof(Slot) || offset % sizeof(Slot)) return nullptr;
+    if (offset >= MOST_HANDLES * sizeof(Slot) || offset % sizeof(Slot)) return nullptr;
     Slot *slot = &table[offset / sizeof(Slot)];
     return slot->kind.load(std::memory_order_acquire) == kind ? slot : nullptr;
 }
@@ -78,7 +78,7 @@ void drop(Slot *slot) {
     if (real) object->let_go(real); /* it may still ask for its kind */
     slot->kind.store(Kind::none, std::memory_order_release);
     delete object; /* may drop others */
-    std::lock_guard<std::mutex> guard(lock);
+    std::lock_guard<std::mutex> guard(table_lock);
     unused.push_back(slot);
 }
 

@@ -8,6 +8,13 @@
 
 namespace tenbin {
 
+using Clock = std::chrono::steady_clock;
+inline double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
+inline double since(Clock::time_point began) { return seconds(Clock::now() - began); }
+inline Clock::time_point after(Clock::time_point began, double seconds) {
+    return began + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
 struct Trouble {
     std::string what;
     bool passes = false; /* by itself: the move is postponed */
@@ -74,7 +81,7 @@ class Prepared {
     std::map<RecipePointer, cl_program> programs;
     std::map<Memory *, cl_mem> memories;
     Estimate found;
-    std::chrono::steady_clock::time_point round_began;
+    Clock::time_point round_began;
 
     bool begin_round(std::vector<Memory *> &wanted, std::vector<cl_event> &before);
     double copy_all(const std::vector<Memory *> &wanted, double enough_bytes);

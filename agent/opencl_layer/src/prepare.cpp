@@ -12,13 +12,9 @@ namespace tenbin {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr int ROUNDS = 2, TURNS = 20; /* TURNS: tries to find no user event unset */
 constexpr double TOO_MUCH = 0.8;                  /* part of all memory: another round would gain nothing */
 constexpr double ENOUGH_BYTES = double(64 << 20); /* to time a copy by */
-
-double since(Clock::time_point began) { return std::chrono::duration<double>(Clock::now() - began).count(); }
 
 class Closed { /* the gate, for a moment */
   public:

@@ -15,7 +15,7 @@ void step(cl_int error, const char *what) {
     if (error != CL_SUCCESS)
         throw Trouble{std::string("cannot ") + what + " (OpenCL error " + std::to_string(error) + ")"};
     int now = ++steps;
-    if (now == -fail_at) raise(SIGKILL);
+    if (now == -fail_at) ::raise(SIGKILL);
     if (now == fail_at) throw Trouble{std::string("injected failure: ") + what};
 }
 

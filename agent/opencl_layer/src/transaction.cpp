@@ -13,9 +13,6 @@ namespace tenbin {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 double unix_time() {
     return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
@@ -72,8 +69,7 @@ void wait_for_change() {
 
 /* Try again and again what is postponed, until patience ends. */
 template <class Function> void with_patience(double patience_s, Function attempt) {
-    std::chrono::duration<double> patience(patience_s);
-    auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(patience);
+    auto deadline = after(Clock::now(), patience_s);
     struct Waiting {
         ~Waiting() {
             waiting = false;

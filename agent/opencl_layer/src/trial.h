@@ -1,19 +1,12 @@
 /* One launch of each kernel of the program, kept and replayed on another device. */
 #pragma once
 #include <algorithm>
-#include <chrono>
 
 #include "json.h"
 #include "move.h"
 
 namespace tenbin {
 
-using Clock = std::chrono::steady_clock;
-inline double since(Clock::time_point began) { return std::chrono::duration<double>(Clock::now() - began).count(); }
-
-inline Clock::time_point after(Clock::time_point began, double seconds) {
-    return began + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-}
 constexpr double PATIENCE_S = 5.0; /* until work of the program has ended */
 
 /* Objects of a driver that the layer has made for itself. */

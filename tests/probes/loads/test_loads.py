@@ -53,6 +53,7 @@ def test_answers_are_right_every_time(load: str, size: str) -> None:
     assert kernel.operations > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", ["ft", "mg"])
 def test_class_a(load: str) -> None:
     kernel = prepare(load, "A")

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.coordinator import Up
 from tests.support.labs.components import require
-from tests.support.programs import TENBIN
+from tests.support.programs import TENBIN, tenbin
 
 NAMES = (
     "two words",
@@ -65,7 +65,7 @@ def test_names_and_arguments_are_only_text(up: Up, tmp_path: Path) -> None:
     ],
 )
 def test_a_mistyped_command_is_one_line(words: str, said: str) -> None:
-    done = subprocess.run([*TENBIN, *words.split()], capture_output=True, text=True, check=False)
+    done = tenbin(*words.split())
     assert done.returncode == 2 and not done.stdout
     assert said in done.stderr and "--help" in done.stderr and done.stderr.count("\n") == 1
 

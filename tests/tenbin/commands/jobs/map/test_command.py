@@ -120,7 +120,6 @@ def test_only_look(tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_is_one_line(words: list[str], said: str) -> None:
-    command = [*TENBIN, "map", *words]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    done = tenbin("map", *words)
     assert done.returncode == 2 and said in done.stderr and done.stdout == "", done.stderr
     assert len(done.stderr.splitlines()) == 1
