@@ -85,6 +85,7 @@ def test_the_same_is_measured_again() -> None:
     assert (order.cores, order.mpi, order.hosts, order.quick) == (4, True, ("x", "y"), True)
 
 
+@pytest.mark.slow
 def test_a_real_job_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

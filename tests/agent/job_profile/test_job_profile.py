@@ -390,6 +390,7 @@ def test_bad_input_is_one_line(tmp_path: Path, arguments: list[str], says: str) 
     assert line.startswith("tenbin: ") and says in line
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_kernels_are_profiled_by_one_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

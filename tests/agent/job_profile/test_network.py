@@ -210,6 +210,7 @@ def test_comprobe_is_slower_beside_itself_and_ends_when_its_hosts_are_silent(
     assert not processes_below()
 
 
+@pytest.mark.slow
 def test_a_job_over_hosts_is_measured_beside_both_probes(
     mpi: MpiInstall, lab: NetLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.opencl_layer import requests
+from tests.support.amounts import sweep
 from tests.support.moving import Stepper
 
 TRIES = 8  # of a busy machine: a watch may end before a launch
@@ -22,7 +23,7 @@ def start(folder: Path, *options: str) -> Stepper:
     return Stepper(folder, *options, POCL_DEVICES="basic pthread", POCL_CACHE_DIR=str(cache))
 
 
-@pytest.fixture(params=["", "anew"])
+@pytest.fixture(params=sweep(["", "anew"], {""}))
 def stepper(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stepper]:
     """Start a program that keeps its kernels, and one that makes a kernel for each launch."""
     program = start(tmp_path, *filter(None, [request.param]))

@@ -14,7 +14,7 @@ from probes.battery.probe import FULL_ROUNDS
 from profiles.checks.change import FALSE_ALARM_RATIO, LEAST_LOSS, Observed, Series, judge, significant
 from profiles.checks.figures import figures, sign
 from profiles.checks.verdict import values_of
-from tests.support.amounts import examples
+from tests.support.amounts import examples, slow
 from tests.support.paths import DATA
 
 REFERENCES, RECENT = 50, 5
@@ -88,9 +88,9 @@ def test_false_alarms(slices: pd.DataFrame, references: int) -> None:
     ("quantity", "factor", "checks"),
     [
         (BANDWIDTH, 0.95, 1),
-        ("access_latency_ns", 1.10, 1),
-        ("compute_gflops", 0.95, 1),
-        (BANDWIDTH, 0.97, 5),
+        slow("access_latency_ns", 1.10, 1),
+        slow("compute_gflops", 0.95, 1),
+        slow(BANDWIDTH, 0.97, 5),
         ("compute_gflops", 0.97, 5),
     ],
 )

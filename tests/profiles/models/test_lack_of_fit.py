@@ -11,6 +11,7 @@ from profiles.fits import _widened
 from profiles.models import downey, knee, linear
 from profiles.models.lack_of_fit import largest_gap
 from profiles.records import Model, Quality
+from tests.support.amounts import sweep
 
 SIZES = (8, 16, 32, 64, 128, 256)
 CORES = (1, 2, 4, 8, 16)
@@ -86,7 +87,7 @@ def test_the_right_form_is_not_called_another(form: str, noise: float, outliers:
 
 
 @pytest.mark.parametrize("form", WRONG)
-@pytest.mark.parametrize("noise", [0.01, 0.05])
+@pytest.mark.parametrize("noise", sweep((0.01, 0.05), {0.05}))
 def test_a_wrong_form_is_poor(form: str, noise: float) -> None:
     for seed in range(SEEDS):
         model = fitted(*WRONG[form], noise=noise, seed=seed)
