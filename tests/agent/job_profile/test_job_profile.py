@@ -269,12 +269,14 @@ def test_an_interrupt_keeps_the_repetitions_that_are_complete(
 ) -> None:
     require(len(CPUS) > 1, "two CPUs")
     monkeypatch.setattr("agent.job_profile.profiler.choose_area", lambda topology, free_mb: (16.0, []))
+    monkeypatch.setattr("agent.job_profile.session.Stream", partial(Stream, window_s=0.05))
+    monkeypatch.setattr("agent.job_profile.session.LEAST_RUN_S", 0.25)
 
     def listen(progress: JobProgress) -> None:
         if progress.doing.startswith("repetition 2: beside"):
-            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
 
-    made, tables = make_job_profile(JobOrder("cut", ("sleep", "1.2"), "/", quick=True), listen)
+    made, tables = make_job_profile(JobOrder("cut", ("sleep", "0.5"), "/", quick=True), listen)
     assert made.interrupted and made.repetitions == 1
     assert set(tables["runs"]["repetition"]) == set(tables["windows"]["repetition"]) == {1}
     reference = tables["windows"][tables["windows"]["phase"] == "reference"]
