@@ -101,8 +101,12 @@ class Trial:
         order = {"command": list(command), "folder": folder, "cpus": list(cpus), "limit_s": limit_s}
         own = {"TENBIN_JOB_FOLDER": self._aside.name} if self._aside else {}
         order["variables"] = {**own, **(variables or {})}
-        self._process.stdin.write(json.dumps(order).encode())
-        self._process.stdin.close()
+        try:
+            self._process.stdin.write(json.dumps(order).encode())
+            self._process.stdin.close()
+        except BaseException:  # nobody enters the context
+            self.__exit__()
+            raise
 
     def ended(self, within_s: float = 0.0) -> RunOutcome | None:
         """Wait for the outcome for ``within_s``; None if the command still runs then."""
@@ -161,7 +165,9 @@ def main() -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
     tree.end_with_parent(int(sys.argv[1]))
     tree.adopt_orphans()
-    order = json.loads(sys.stdin.read())
+    if not (text := sys.stdin.read()):
+        return 1  # the parent was interrupted
+    order = json.loads(text)
     with tempfile.TemporaryFile() as errors:
         ended = _run(order, errors.fileno())
         if ended is None:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from dataclasses import replace
 from functools import partial
@@ -274,9 +273,11 @@ def test_an_interrupt_keeps_the_repetitions_that_are_complete(
 
     def listen(progress: JobProgress) -> None:
         if progress.doing.startswith("repetition 2: beside"):
-            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+            (tmp_path / "now").touch()
 
-    made, tables = make_job_profile(JobOrder("cut", ("sleep", "0.5"), "/", quick=True), listen)
+    interrupt = f"[ ! -e now ] || kill -INT {os.getpid()}"
+    command = ("sh", "-c", f"sleep 0.2; {interrupt}; sleep 0.3")
+    made, tables = make_job_profile(JobOrder("cut", command, str(tmp_path), quick=True), listen)
     assert made.interrupted and made.repetitions == 1
     assert set(tables["runs"]["repetition"]) == set(tables["windows"]["repetition"]) == {1}
     reference = tables["windows"][tables["windows"]["phase"] == "reference"]
@@ -285,6 +286,12 @@ def test_an_interrupt_keeps_the_repetitions_that_are_complete(
     assert made.sensitivity and made.need("run_s") is not None
     assert slowdown_beside(made, [made]) is None or made.pressure_by() is not None
     assert not processes_below()
+
+
+def test_a_trial_whose_parent_is_interrupted_before_its_order_is_quiet() -> None:
+    command = [sys.executable, "-P", "-m", "agent.job_profile.trial", str(os.getpid())]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (1, b"", b"")
 
 
 def test_too_many_threads_are_noted_once_whatever_each_run_had(monkeypatch: pytest.MonkeyPatch) -> None:
