@@ -15,7 +15,7 @@ import pytest
 
 from agent.processes import tree
 from tests.support.coordinator import Up
-from tests.support.moving import PROGRAMS, start_devices
+from tests.support.moving import PROGRAMS, compiled_layer, start_devices
 
 LONG = [sys.executable, str(PROGRAMS / "long.py")]
 
@@ -232,6 +232,23 @@ def test_a_device_that_refuses_a_parked_program(devices: Up, tmp_path: Path) -> 
     found = job.wait(60)
     assert (found["stage"], found["attempt"], found["placement"]) == ("done", 1, here)
     assert Path(found["stdout"]).read_text() == alone(1000)
+
+
+@pytest.mark.slow
+def test_no_memory_to_have_a_program_on_both_devices(
+    devices: Up, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It cannot move while it runs, so it is parked, and goes on on the other device."""
+    monkeypatch.setenv("OPENCL_LAYERS", str(compiled_layer("shared_memory", tmp_path)))
+    monkeypatch.setenv("MEMORY_BYTES", "200000")  # it has 128 KiB
+    job = devices.client.submit([*LONG, "800", "0.01"], device="any")
+    began(devices, job)
+    there = "pocl-1" if job.info()["placement"] == "pocl-0" else "pocl-0"
+    job.migrate(there)
+    found = job.wait(60)
+    assert (found["stage"], found["attempt"], found["placement"]) == ("done", 1, there), found["history"]
+    assert (parks(found), moves(found)) == (1, 0)
+    assert Path(found["stdout"]).read_text() == alone(800)
 
 
 def parks(found: Any) -> int:
