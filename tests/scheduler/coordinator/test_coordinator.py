@@ -380,8 +380,10 @@ def test_without_another_process_it_is_tried_again(up: Up) -> None:
         spawner = psutil.Process(up.process.pid).children()[0]
         (limit / "cgroup.procs").write_text(str(spawner.pid))
         (limit / "pids.max").write_text("1")
-        for waiting in spawner.children():
-            waiting.kill()
+        waiting = spawner.children()
+        for supervisor in waiting:
+            supervisor.kill()
+        psutil.wait_procs(waiting, 10)  # one that still dies could be given the job
         job = up.client.submit(["true"])
         time.sleep(1.0)
         assert job.info()["stage"] == "running" and spawner.is_running()
