@@ -238,7 +238,7 @@ def test_a_device_that_refuses_a_parked_program(devices: Up, tmp_path: Path) -> 
 def test_no_memory_to_have_a_program_on_both_devices(
     devices: Up, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It cannot move while it runs, so it is parked, and goes on on the other device."""
+    """The program cannot move while it runs: it is parked, and goes on on the other device."""
     monkeypatch.setenv("OPENCL_LAYERS", str(compiled_layer("shared_memory", tmp_path)))
     monkeypatch.setenv("MEMORY_BYTES", "200000")  # it has 128 KiB
     job = devices.client.submit([*LONG, "800", "0.01"], device="any")
