@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep what imports and pytest have made out of every later search for garbage: none of it goes."""
+    """Leave what imports and pytest have made out of later searches for garbage: it stays to the end."""
     gc.freeze()
 
 

@@ -91,17 +91,17 @@ class Trial:
         own_folder: bool = True,
     ) -> None:
         self._aside = tempfile.TemporaryDirectory(prefix="tenbin-job-") if own_folder else None
+        own = {"TENBIN_JOB_FOLDER": self._aside.name} if self._aside else {}
+        order = {"command": list(command), "folder": folder, "cpus": list(cpus), "limit_s": limit_s}
+        order["variables"] = {**own, **(variables or {})}
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "agent.job_profile.trial", str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for the parent
         )
-        assert self._process.stdin is not None
-        order = {"command": list(command), "folder": folder, "cpus": list(cpus), "limit_s": limit_s}
-        own = {"TENBIN_JOB_FOLDER": self._aside.name} if self._aside else {}
-        order["variables"] = {**own, **(variables or {})}
         try:
+            assert self._process.stdin is not None
             self._process.stdin.write(json.dumps(order).encode())
             self._process.stdin.close()
         except BaseException:  # nobody enters the context

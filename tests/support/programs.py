@@ -32,7 +32,10 @@ def tenbin(*arguments: str, store: Path | None = None, **variables: str) -> subp
     if forked.suits(environment):
         return forked.run(*arguments, environment=environment)
     command = [*TENBIN, *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    nothing = subprocess.DEVNULL
+    return subprocess.run(
+        command, env=environment, stdin=nothing, capture_output=True, text=True, check=False
+    )
 
 
 def opencl_devices(**variables: str) -> list[dict[str, object]]:

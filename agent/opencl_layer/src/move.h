@@ -11,8 +11,8 @@ namespace tenbin {
 using Clock = std::chrono::steady_clock;
 inline double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 inline double since(Clock::time_point began) { return seconds(Clock::now() - began); }
-inline Clock::time_point after(Clock::time_point began, double seconds) {
-    return began + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+inline Clock::time_point after(Clock::time_point began, double wait_s) {
+    return began + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(wait_s));
 }
 
 struct Trouble {

@@ -294,6 +294,18 @@ def test_a_trial_whose_parent_is_interrupted_before_its_order_is_quiet() -> None
     assert (done.returncode, done.stdout, done.stderr) == (1, b"", b"")
 
 
+def test_a_trial_that_cannot_be_told_its_order_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deaf = tmp_path / "deaf"
+    deaf.write_text("#!/bin/sh\nexec <&-\nexec sleep 60\n")
+    deaf.chmod(0o700)
+    monkeypatch.setattr("agent.job_profile.trial.sys.executable", str(deaf))
+    with pytest.raises(BrokenPipeError):
+        Trial(["true"], "/", CPUS, limit_s=9.0, variables={"LONG": "x" * 2_000_000})
+    assert not processes_below()
+
+
 def test_too_many_threads_are_noted_once_whatever_each_run_had(monkeypatch: pytest.MonkeyPatch) -> None:
     order = JobOrder("crowd", ("crowd",), "/")
     session = Session(order, None, None, None, [Spot(0, 0, 0)], [], lambda progress: None)  # type: ignore[arg-type]

@@ -68,10 +68,11 @@ int main(int argc, char **argv) {
 }
 """
 EXCHANGE = """
+import sys
 import numpy as np
 from mpi4py import MPI
 send, receive = np.zeros(2 << 20, np.uint8), np.zeros(2 << 20, np.uint8)
-for _ in range(40):
+for _ in range(int(sys.argv[1])):
     MPI.COMM_WORLD.Alltoall([send, 1 << 20, MPI.BYTE], [receive, 1 << 20, MPI.BYTE])
 """
 
@@ -219,7 +220,7 @@ def test_a_job_over_hosts_is_measured_beside_both_probes(
     monkeypatch.setattr(session, "QUICK_LEAST", 1)
     monkeypatch.setattr(session, "QUICK_MOST", 1)
     monkeypatch.setattr(session, "QUICK_INTENSITIES", (0.0, 100.0))
-    command = (sys.executable, "-P", "-c", EXCHANGE)
+    command = (sys.executable, "-P", "-c", EXCHANGE, "40")
     told: list[str] = []
     order = JobOrder("exchange", command, "/", 2, quick=True, mpi=True, hosts=lab.hosts)
     made, tables = make_job_profile(order, lambda progress: told.append(progress.doing))
@@ -243,7 +244,7 @@ def test_a_job_over_hosts_is_measured_beside_both_probes(
 def test_a_pair_over_hosts_has_cores_of_its_own_on_each(mpi: MpiInstall, lab: NetLab) -> None:
     require(len(CPUS) > 1, "two CPUs")
     cores, _ = cores_of(lab.hosts, mpi)
-    command = (sys.executable, "-P", "-c", EXCHANGE.replace("range(40)", "range(10)"))
+    command = (sys.executable, "-P", "-c", EXCHANGE, "10")
     programs = [
         Program(name, command, "/", 1, mpi, 2, lab.hosts, tuple(cores)) for name in ("exchange", "another")
     ]

@@ -73,6 +73,17 @@ def test_several_at_once_compile_once(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert list(tmp_path.iterdir()) == list(found)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("cores", [1, 1000], ids=["one unit", "a unit for each source"])
+def test_sources_compile_however_many_cores_there_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cores: int
+) -> None:
+    """No two sources use one name for two things, and each includes what it needs."""
+    require(not build.trouble(), build.trouble())
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    assert build.build(tmp_path, ["-O0"]).stat().st_size > 0
+
+
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(build, "COMPILERS", ("no-such-compiler",))
     assert build.trouble() == "no C++ compiler"

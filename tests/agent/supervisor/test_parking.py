@@ -19,8 +19,8 @@ def test_a_request_that_has_ended_is_unsettled_until_its_outcome_is_asked(tmp_pa
     told = threading.Event()
     before = signal.signal(signal.SIGUSR1, lambda *_: told.set())
     parking.begin(request)
-    assert told.wait(10)
+    ended = told.wait(10)
     signal.signal(signal.SIGUSR1, before)
-    assert parking.unsettled and not parking.waits(request, runs=True)
+    assert ended and parking.unsettled and not parking.waits(request, runs=True)
     assert parking.news() is False and parking.last == Outcome(1, NOT_USED, for_now=True)
     assert not parking.unsettled and parking.news() is None
