@@ -32,10 +32,11 @@ class Extent(NamedTuple):
     largest_mb: int
     sweeps: int
     builds: int  # with cold caches; each takes as long as some dozen checkpoints
+    whole: int  # sweeps whatever time they take: the lines need five points at three sizes
 
 
-QUICK = Extent(sizes=4, largest_mb=256, sweeps=4, builds=1)
-FULL = Extent(sizes=6, largest_mb=2048, sweeps=5, builds=2)
+QUICK = Extent(sizes=4, largest_mb=256, sweeps=4, builds=1, whole=2)
+FULL = Extent(sizes=6, largest_mb=2048, sweeps=5, builds=2, whole=1)
 
 
 def ladder(largest_mb: int, sizes: int) -> list[int]:

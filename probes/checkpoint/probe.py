@@ -35,11 +35,12 @@ from profiles.records import MB
 _MIGRATIONS = 4  # of all pairs, folders and sizes, in one sweep
 _PILOTS_MB = (4, 16, 64)
 _PILOT_SHARE = 0.03  # of the budget: a longer pilot is not followed by a larger one
-_OVERDRAFT = 0.5  # of the budget, so that on a slow machine everything is seen at least once
 
 
 def measure(run: Run) -> None:
     """Measure as much as ``run.settings.budget_s`` allows, every part once before any is repeated.
+
+    What the lines of every device need is measured even if that takes longer.
 
     Raises:
         Unavailable: no OpenCL device, or no storage folder that can be used.
@@ -139,23 +140,22 @@ def _warm_up(bench: CheckpointBench) -> None:
 
 
 def _sweeps(bench: CheckpointBench, estimates: Estimates) -> None:
-    """Measure everything in random order, over and over, until nothing fits into the time that is left."""
+    """Measure everything in random order, over and over, until nothing fits into the time left."""
     run = bench.run
     migrations = Rotation(_migrations(bench), run.rng)
-    overdraft_s = _OVERDRAFT * run.settings.budget_s
     done = 1
     while done:
         items = _sweep(bench) + migrations.take(_MIGRATIONS)
         done = 0
         for index in run.rng.permutation(len(items)):
             item = items[index]
-            if not bench.possible(item) or estimates[item] > run.left_s() + overdraft_s:
+            late = bench.repetition >= _extent(bench).whole and estimates[item] > run.left_s()
+            if late or not bench.possible(item):
                 continue
             began = time.monotonic()
             bench.attempt(item)
             estimates.note(item, time.monotonic() - began)
             done += 1
-        overdraft_s = 0.0
         bench.repetition += 1
 
 

@@ -18,7 +18,7 @@ from profiles.checks.figures import sign
 from profiles.checks.store import CheckStore
 from tests.support.labs.slurm_lab import SlurmLab, require_slurm, slurmlab
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.measures, pytest.mark.timeout(400)]
 
 PAGE = Path(__file__).parents[5] / "docs/slurm-setup.md"
 INTERVAL_S = 5
