@@ -49,7 +49,7 @@ class Viewer:
         context.on("request", lambda request: self.requests.append(request.url))
         context.add_init_script(HEARD)
         self.tab = context.new_page()
-        self.tab.set_default_timeout(20_000)
+        self.tab.set_default_timeout(60_000)
         self.tab.on("pageerror", lambda error: self.errors.append(str(error)))
         self.tab.on("console", self._hear)
         before = len(page.addresses(1))
