@@ -9,7 +9,7 @@ Written by the coordinator:
 Written by the supervisor:
 
     alive         locked while the supervisor lives; the kernel frees it however the supervisor ends
-    state.json    what runs now
+    state.json    what runs now; missing if the job ended within milliseconds
     samples.csv   what the job uses, over time
     group         path of the control group that holds the memory limit, if one does
     ranks/        exchanged with the keepers of ranks on other nodes (``agent.multi_node.remote_ranks``)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,7 +35,7 @@ TO_END = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 ASKS = (signal.SIGUSR1, signal.SIGCONT)  # a request, also one from while the whole job was stopped
 MOST_TROUBLE = 1000  # letters, because the result must fit into its reserved room
 LISTENS_S = 0.05  # between looks whether a new job can be asked for a checkpoint
-LONG_S = 3600.0  # only signals are awaited
+BRIEF_S = 0.003  # nobody has to know of a job that ends sooner before it has ended
 Report = Callable[[str, float], None]  # tells the coordinator "started", "changed" or "ended", and the time
 
 
@@ -85,8 +85,8 @@ class Supervisor:
         self.ending: How | None = None
         self.kill_at: float | None = None
         self.checkpoint_wanted = False  # and the job not yet asked
-        self.done = 0
-        self.started_s = 0.0
+        self.done, self.started_s = 0, 0.0
+        self.told = False  # that the job runs
         self.power: PackageCaps | NodeCaps | None = None
         self.remote_ranks: RemoteRanks | None = None
         self.parking: Parking | None = None
@@ -108,8 +108,6 @@ class Supervisor:
             self.attempt.note(reserved, Result(how, time.time(), trouble=trouble))
         else:
             self._keep_lease()
-            self.report("started", self.started_s)
-            self._carry_out_request()  # a request may have come earlier
             result = self._result(self._wait())
             if self.remote_ranks is not None:
                 result = self.remote_ranks.finish(result)
@@ -124,6 +122,8 @@ class Supervisor:
             self.power.release()
             self.power.close()
         retry_until_written(lambda: self.attempt.publish(reserved))
+        if not (self.told or trouble):
+            self.report("started", self.started_s)
         self.report("ended", time.time())
         retry_until_written(lambda: self.attempt.make_durable(reserved))
         for descriptor in (reserved, *self.claimed.ties):
@@ -132,12 +132,17 @@ class Supervisor:
         signal.pthread_sigmask(signal.SIG_SETMASK, self.claimed.mask)
         return again
 
-    def _prepare_remote_ranks(self) -> None:
+    def _prepare_order(self) -> None:
+        """Have other nodes start their ranks, and the layer below the programs of this one."""
         if self.order.hosts:
             from agent.multi_node.remote_ranks import RemoteRanks, share_of_this_node
 
             self.remote_ranks = RemoteRanks(self.attempt, self.order)
             self.order = share_of_this_node(self.order)
+        if self.order.library:
+            from agent.supervisor.parking import prepared
+
+            self.order = prepared(self.order)
 
     def _keep_lease(self) -> None:
         if self.order.lease_s is not None:
@@ -164,25 +169,23 @@ class Supervisor:
         if self.power is not None:
             self.power.begin()
 
-    def _prepare_layer(self) -> None:
-        if self.order.library:
-            from agent.supervisor.parking import prepared
-
-            self.order = prepared(self.order)
-
     def _energy_j(self) -> float | None:
         return None if self.power is None else self.power.energy_j
 
     def _wait(self) -> int:
         """Carry out requests and hold the limits until the main process has ended; return its status."""
+        if not self.order.plain:
+            self._tell_start()
         status = tree.reap(self.claimed.pid, self.reaped)  # it may have ended already
         while status is None:
-            got = tree.await_signal(AWAITED, self._patience())
+            got = tree.await_signal(AWAITED, self._patience() if self.told else BRIEF_S)
             status = tree.reap(self.claimed.pid, self.reaped)
             if status is not None:
                 if status and self.ending is None and TO_END & {got, *signal.sigpending()}:
                     self.ending = "interrupted"  # the job got the same signal, and ended sooner
                 break
+            if not self.told:
+                self._tell_start()
             if got in ASKS:
                 self._carry_out_request()
             elif got not in (None, signal.SIGCHLD):
@@ -190,11 +193,23 @@ class Supervisor:
             self._hold_limits()
         return status
 
-    def _make_group(self) -> None:
-        """Let the kernel hold the memory limit, if this process may make a control group."""
+    def _tell_start(self) -> None:
+        """Tell that the job runs, to all who look."""
+        self.told = True
+        self._write_state()
+        self.report("started", self.started_s)
+        self._carry_out_request()  # a request may have come earlier
+
+    def _enter_group(self) -> None:
+        """Let the kernel hold the memory limit of children from now on, if this process may do that."""
         if self.order.memory_limit_mb is not None:
             name = f"{self.order.job_id}-{self.order.attempt}-{self.me}"
             self.group = control_groups.confine(self.order.memory_limit_mb, name, self.attempt.write_group)
+        try:
+            if self.group is not None:
+                self.group.enter()
+        except OSError:
+            self._remove_group()
 
     def _remove_group(self) -> None:
         if self.group is not None:
@@ -207,41 +222,28 @@ class Supervisor:
         if claimed.error is not None:
             raise claimed.error
         if not claimed.pid:
-            self._prepare_remote_ranks()
-            self._make_group()
+            self._prepare_order()
             self._begin_caps()
-            self._prepare_layer()
-            with self._inside_group():
+            self._enter_group()
+            try:
                 claimed.start(self.order)
+            finally:
+                if self.group is not None:
+                    self.group.leave()
         if self.order.layer:
             from agent.supervisor.parking import Parking
 
             self.parking = Parking(self.order, self.attempt.path)
         self.runs_since, self.started_s = claimed.at, claimed.at_s
-        steady = self.order.memory_limit_mb is not None and self.group is None
+        steady = self._limit_by() == "looking"
         self.sampler = Sampler(self.attempt.samples, self.me, self.reaped, self._energy_j, steady=steady)
-        self._write_state()
-
-    @contextmanager
-    def _inside_group(self) -> Iterator[None]:
-        """Enter the group that holds the memory limit; children that are started meanwhile stay there."""
-        if self.group is not None:
-            try:
-                self.group.enter()
-            except OSError:
-                self._remove_group()
-        try:
-            yield
-        finally:
-            if self.group is not None:
-                self.group.leave()
 
     def _carry_out_request(self) -> None:
         """Carry out the last request once, and the last request for a cap."""
         if self.power is not None:
             self.power.follow()
         if self.parking is not None and self.ending is None and (parked := self.parking.news()) is not None:
-            self._continue_job() if not parked else self._pause()
+            self._pause() if parked else self._continue_job()
         request = self.attempt.request()
         if request is None or request.number <= self.done or self._parking_begins(request):
             return
@@ -301,8 +303,7 @@ class Supervisor:
             self.ending = why
             self.kill_at = time.monotonic() + self.order.grace_s
             below = tree.descendants(self.me)
-            addressed = ranks.programs(self.me) if self.order.mpi else below
-            tree.send(addressed or below, signal.SIGTERM)
+            tree.send((ranks.programs(self.me) if self.order.mpi else below) or below, signal.SIGTERM)
             tree.send(below, signal.SIGCONT)
             self._tell_keepers("term")
             if self.runs_since is None:
@@ -338,7 +339,7 @@ class Supervisor:
 
     def _patience(self) -> float:
         """Compute the seconds until something is due."""
-        wait = LISTENS_S if self.checkpoint_wanted else LONG_S
+        wait = LISTENS_S if self.checkpoint_wanted else 3600.0
         if self.runs_since is not None:
             wait = min(wait, self.sampler.due - time.monotonic())
         if self.order.time_limit_s is not None and self.runs_since is not None and self.ending is None:
@@ -387,9 +388,8 @@ class Supervisor:
             self.attempt.write_state(state if self.parking is None else self.parking.described(state))
 
     def _limit_by(self) -> str:
-        if self.order.memory_limit_mb is None:
-            return ""
-        return "looking" if self.group is None else self.group.version
+        looking = "" if self.order.memory_limit_mb is None else "looking"
+        return looking if self.group is None else self.group.version
 
 
 def _told_to_end() -> bool:

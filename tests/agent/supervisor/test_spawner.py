@@ -31,7 +31,7 @@ def waiting(up: Up) -> list[psutil.Process]:
 def test_few_supervisors_run_many_jobs(up: Up) -> None:
     up.start("--cores", "1")
     for job in range(1, 21):
-        assert up.client.submit(["true"]).result(20) == 0, job
+        assert up.client.submit(["sleep", "0.05"]).result(20) == 0, job
     assert len({supervisor(up, job) for job in range(1, 21)}) <= 3
 
 
@@ -41,7 +41,8 @@ def test_what_one_job_used_is_not_told_of_the_next(up: Up) -> None:
     ran = 0
     while ran < 3 or ran % 2 == 0 or supervisor(up, ran) != supervisor(up, ran - 1):
         assert ran < 40
-        assert up.client.submit([sys.executable, "-c", HUNGRY] if ran % 2 else ["true"]).result(20) == 0
+        command = [sys.executable, "-c", HUNGRY] if ran % 2 else ["sleep", "0.05"]
+        assert up.client.submit(command).result(20) == 0
         ran += 1
         time.sleep(0.1)  # the one that was at work last is the first to be taken again
     used = {n: up.client.job(n).info()["usage"] for n in range(1, ran + 1)}

@@ -347,3 +347,13 @@ def test_the_result_survives_a_full_disk(tmp_path: Path) -> None:
             full.place(Order(1, 2, out, command, dict(os.environ), str(small), out, out))
     finally:
         subprocess.run(["umount", "-l", small], check=True)
+
+
+@pytest.mark.parametrize("command", [("true",), ("sleep", "0.3")])
+def test_a_start_is_told_before_the_end(start: Start, command: tuple[str, ...]) -> None:
+    """Once, of a job that ends before anybody has to know of it too."""
+    one = start(*command)
+    one.until("started")
+    assert command == ("true",) or one.attempt.state() is not None
+    one.until("ended")
+    assert one.result().code == 0
