@@ -22,8 +22,6 @@ from tests.support.labs.components import require
 from tests.support.paths import ROOT
 from tests.support.programs import opencl_devices
 
-pytestmark = pytest.mark.measures
-
 PAGE = ROOT / "docs" / "run-jobs.md"
 FENCE = re.compile(r"^```(\S+)(?: needs=(\w+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NEEDS = {"RAPL", "Slurm"}
@@ -69,8 +67,8 @@ def test_a_page_is_read_as_it_is_written() -> None:
     assert matches("1.5 s", "2.0e-05 s") and not matches("1.5 s", "2 MB") and not matches("2 s", "3 s")
 
 
-@pytest.mark.measures
-@pytest.mark.timeout(1800)  # it measures for two minutes or three
+@pytest.mark.slow
+@pytest.mark.timeout(1800)  # it measures for two minutes or three, whatever else runs: no figure is judged
 def test_the_commands_of_the_page_run_as_written(tmp_path: Path) -> None:
     require(len(os.sched_getaffinity(0)) > 1, "two cores")
     require(opencl_devices(POCL_DEVICES="pthread basic")[1:], "two OpenCL devices (PoCL)")
