@@ -54,15 +54,25 @@ def pytest_collection_finish() -> None:
 
 
 def mixed(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Files of tests that wait for a cluster, one after each few that compute: workers take them in order."""
+    """Files in the order in which workers take them: first those whose tests may take ten minutes.
+
+    Then files of tests that wait for a cluster, one after each few that compute.
+    """
     files: dict[bool, dict[Path, list[pytest.Item]]] = {True: {}, False: {}}
     for item in items:
         files["slurm" in item.path.parts].setdefault(item.path, []).append(item)
     found: list[tuple[float, list[pytest.Item]]] = []
     for kind, share in ((True, 0.6), (False, 1.0)):  # those that wait are not left for the very end
         groups = list(files[kind].values())
-        found += [(share * place / len(groups), group) for place, group in enumerate(groups)]
+        found += [
+            (-1.0 if is_long(group) else share * place / len(groups), group)
+            for place, group in enumerate(groups)
+        ]
     return [item for _, group in sorted(found, key=lambda one: one[0]) for item in group]
+
+
+def is_long(group: list[pytest.Item]) -> bool:
+    return any(mark.args[0] >= 600 for item in group for mark in item.iter_markers("timeout"))
 
 
 @pytest.fixture
