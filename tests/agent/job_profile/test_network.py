@@ -311,6 +311,7 @@ def test_ranks_lie_on_the_hosts_in_turns() -> None:
     assert together.ranks(2) == (("a", "b"), (0, 1)) and together.ranks(4) == (("a", "b"), (0, 1, 0, 1))
 
 
+@pytest.mark.slow
 def test_a_program_is_measured_over_ranks_on_two_hosts(mpi: MpiInstall, lab: NetLab, tmp_path: Path) -> None:
     """0.3 s that no rank shortens and 1.2 s that all share: the ranks of 2 and 4 are on both hosts."""
     require(len(CPUS) > 1, "two CPUs")

@@ -44,6 +44,7 @@ def plain_digest(folder: Path, steps: int) -> str:
     return digest
 
 
+@pytest.mark.slow
 def test_an_estimate_warms_up(tmp_path: Path, stepper: Stepper) -> None:
     """Nothing is compiled after the estimate, neither by the move nor by launches on the new device."""
     pid, before = stepper.process.pid, compiled(tmp_path)

@@ -242,6 +242,7 @@ def test_a_device_lost_in_the_middle_keeps_what_was_seen(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_one_bad_folder_does_not_cost_the_other(device: str, tmp_path: Path) -> None:
     table, absent, _ = probe([tmp_path / "missing", tmp_path], saw("checkpoint"))
     assert absent[0].what == f"storage {tmp_path / 'missing'}"
@@ -272,6 +273,7 @@ def test_a_small_disk_is_measured_up_to_its_size(device: str, small_disk: Path) 
     assert not list(small_disk.iterdir())
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_filled_by_somebody_else_meanwhile(device: str, small_disk: Path) -> None:
     other = small_disk / "other"
 

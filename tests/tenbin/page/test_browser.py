@@ -183,6 +183,7 @@ def test_a_job_is_followed(up: Up, view: Open) -> None:
     )
 
 
+@pytest.mark.slow
 def test_other_browsers_are_let_in_by_the_next_address_only(
     page: PageProcess, view: Open, browser: Any
 ) -> None:
