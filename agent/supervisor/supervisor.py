@@ -35,7 +35,7 @@ TO_END = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 ASKS = (signal.SIGUSR1, signal.SIGCONT)  # a request, also one from while the whole job was stopped
 MOST_TROUBLE = 1000  # letters, because the result must fit into its reserved room
 LISTENS_S = 0.05  # between looks whether a new job can be asked for a checkpoint
-BRIEF_S = 0.003  # nobody has to know of a job that ends sooner before it has ended
+BRIEF_S = 0.003  # the start of a shorter job is told together with its end
 Report = Callable[[str, float], None]  # tells the coordinator "started", "changed" or "ended", and the time
 
 
@@ -194,7 +194,7 @@ class Supervisor:
         return status
 
     def _tell_start(self) -> None:
-        """Tell that the job runs, to all who look."""
+        """Write down and report that the job runs."""
         self.told = True
         self._write_state()
         self.report("started", self.started_s)
@@ -339,7 +339,7 @@ class Supervisor:
 
     def _patience(self) -> float:
         """Compute the seconds until something is due."""
-        wait = LISTENS_S if self.checkpoint_wanted else 3600.0
+        wait = LISTENS_S if self.checkpoint_wanted else 3600.0  # only signals are awaited
         if self.runs_since is not None:
             wait = min(wait, self.sampler.due - time.monotonic())
         if self.order.time_limit_s is not None and self.runs_since is not None and self.ending is None:
