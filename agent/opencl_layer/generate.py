@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from profiles.errors import Unavailable
+
 HANDLES = {  # class of the layer, error of a handle that is none
     "cl_platform_id": ("Platform", "CL_INVALID_PLATFORM"),
     "cl_device_id": ("Device", "CL_INVALID_DEVICE"),
@@ -27,9 +29,13 @@ HINDRANCES = {  # what a program that calls such a function uses from then on
     "ExecInfo": "shared virtual memory",
     "SpecializationConstant": "a program in an intermediate language",
 }
-_TYPEDEF = re.compile(
-    r"typedef\s+(?P<result>[\w ]+?\**)\s*\(\s*\*\s*cl_api_(?P<name>\w+)\)\((?P<given>[^;]*);"
+# Headers up to 2023 have ``typedef cl_int (*cl_api_clFinish)(...)``, later ones ``typedef cl_int clFinish_t(...)``.
+_RESULT, _GIVEN = r"typedef\s+(?P<result>[\w ]+?\s*\**)\s*", r"\((?P<given>[^;]*);"
+_TYPEDEFS = (
+    re.compile(_RESULT + r"\(\s*\*\s*cl_api_(?P<name>\w+)\)" + _GIVEN),
+    re.compile(_RESULT + r"\b(?P<name>cl\w+)_t\s*" + _GIVEN),
 )
+_ENTRY = re.compile(r"^\s*(?:cl_api_(?P<old>\w+)\s+(?P=old)|(?P<new>\w+)_t\s*\*\s*(?P=new));", re.MULTILINE)
 _BY_HAND = re.compile(r"\blayer_(cl\w+)\(")
 
 
@@ -53,10 +59,15 @@ def generate(headers: str, sources: str) -> str:
 
     Args:
         headers: text of ``cl_icd.h`` as the preprocessor leaves it. sources: text of the layer's own sources.
+
+    Raises:
+        Unavailable: the headers lack entries that the sources have.
     """
-    functions = {f.name: f for f in map(_function, _TYPEDEF.finditer(headers))}
-    table = re.findall(r"^\s*cl_api_(\w+)\s+\1;", headers.split("_cl_icd_dispatch {")[1], re.MULTILINE)
+    functions = {f.name: f for typedef in _TYPEDEFS for f in map(_function, typedef.finditer(headers))}
+    table = [entry["old"] or entry["new"] for entry in _ENTRY.finditer(headers.split("_cl_icd_dispatch {")[1])]
     by_hand = set(_BY_HAND.findall(sources))
+    if lacking := sorted(by_hand - {name for name in table if name in functions}):
+        raise Unavailable(f"the OpenCL headers of this system have no {lacking[0]}", "apt-get install opencl-c-headers")
     lines = ['#include "objects.h"', "namespace tenbin {"]
     entries = []
     for name in table:

@@ -86,14 +86,19 @@ def compiled_layer(name: str, folder: Path) -> Path:
 class Stepper:
     """A ``stepper`` on two devices, the second slower: by ``slow``, the variables of ``slow_second.c``.
 
+    Args:
+        below_too: another layer in place of that one.
+
     Attributes:
         taken: steps so far. digest: of all results.
     """
 
-    def __init__(self, folder: Path, *options: str, below: bool = True, **slow: str) -> None:
+    def __init__(
+        self, folder: Path, *options: str, below: bool = True, below_too: str = "slow_second", **slow: str
+    ) -> None:
         self.taken, self.digest = 0, ""
         environment = variables(folder, below=below, **slow, PYTHONPATH=str(PROGRAMS.parents[2]))
-        layers = [str(compiled_layer("slow_second", folder)), environment.get("OPENCL_LAYERS", "")]
+        layers = [str(compiled_layer(below_too, folder)), environment.get("OPENCL_LAYERS", "")]
         environment["OPENCL_LAYERS"] = ":".join(filter(None, layers))  # the last is called first
         self.process = subprocess.Popen(
             command("stepper", *options),

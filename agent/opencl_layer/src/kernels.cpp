@@ -1,4 +1,6 @@
 /* Kernels and their arguments. */
+#include <algorithm>
+
 #include "objects.h"
 
 namespace tenbin {
@@ -118,6 +120,25 @@ cl_kernel CL_API_CALL layer_clCloneKernel(cl_kernel kernel, cl_int *error) {
     clone->name = own->name;
     clone->arguments = own->arguments;
     return wrap(clone, real, error);
+}
+
+/* No larger than any device admits that the program may use. */
+cl_int CL_API_CALL layer_clGetKernelWorkGroupInfo(cl_kernel kernel, cl_device_id device, cl_kernel_work_group_info what,
+                                                  size_t size, void *value, size_t *size_ret) {
+    Inside inside;
+    Kernel *own = get<Kernel>(kernel);
+    if (!own) return CL_INVALID_KERNEL;
+    Device *own_device = get<Device>(device);
+    if (device && !own_device) return CL_INVALID_DEVICE;
+    cl_int error = target->clGetKernelWorkGroupInfo(real_of(own), real_of(own_device), what, size, value, size_ret);
+    if (error != CL_SUCCESS || what != CL_KERNEL_WORK_GROUP_SIZE || !value) return error;
+    size_t &most = *static_cast<size_t *>(value);
+    for (auto &one : candidates()) {
+        size_t there = 0;
+        target->clGetDeviceInfo(one.device, CL_DEVICE_MAX_WORK_GROUP_SIZE, sizeof(there), &there, nullptr);
+        if (there) most = std::min(most, there);
+    }
+    return CL_SUCCESS;
 }
 
 /* Put the driver's object in place of a handle. */

@@ -1,6 +1,10 @@
 /* Entry of the loader: the table that stands between the program and the drivers. */
 #include <CL/cl_layer.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
 #include "objects.h"
 
 namespace tenbin {
@@ -26,13 +30,16 @@ EXPORT cl_int CL_API_CALL clGetLayerInfo(cl_layer_info what, size_t size, void *
 
 EXPORT cl_int CL_API_CALL clInitLayer(cl_uint n, const cl_icd_dispatch *dispatch, cl_uint *n_ret,
                                       const cl_icd_dispatch **layer) {
-    static cl_icd_dispatch table;
-    constexpr cl_uint ENTRIES = sizeof(table) / sizeof(dispatch->clGetPlatformIDs);
-    if (!dispatch || !n_ret || !layer || n < ENTRIES) return CL_INVALID_VALUE;
+    static cl_icd_dispatch table, below;
+    constexpr cl_uint ENTRIES = sizeof(table) / sizeof(void *);
+    constexpr cl_uint LEAST = offsetof(cl_icd_dispatch, clGetExtensionFunctionAddressForPlatform) / sizeof(void *) + 1;
+    if (!dispatch || !n_ret || !layer || n < LEAST) return CL_INVALID_VALUE;
     if (tenbin::target) return CL_INVALID_OPERATION; /* named twice: it would call itself */
-    tenbin::target = dispatch;
+    /* A loader may be older than the headers, and its table shorter: what it lacks stays null. */
+    memcpy(&below, dispatch, std::min(n, ENTRIES) * sizeof(void *));
+    tenbin::target = &below;
     tenbin::fill_table(table);
-    *n_ret = ENTRIES;
+    *n_ret = std::min(n, ENTRIES);
     *layer = &table;
     return CL_SUCCESS;
 }

@@ -142,6 +142,12 @@ struct Kernel : Object {
     std::string name;
     std::vector<Argument> arguments;
     std::atomic_flag lock = ATOMIC_FLAG_INIT; /* what the driver has is what `arguments` say */
+    std::atomic<size_t> largest_group{0};     /* of its launches that name a local size */
+    void note_group(cl_uint dimensions, const size_t *local) {
+        size_t items = local ? 1 : 0;
+        for (cl_uint i = 0; local && i < dimensions; i++) items *= local[i];
+        if (__builtin_expect(items > largest_group.load(std::memory_order_relaxed), 0)) largest_group = items;
+    }
 };
 
 struct Event : Object {

@@ -95,6 +95,17 @@ static void make_memories(Prepared &prepared, const Candidate &place, Store *sto
         });
 }
 
+/* A kernel that needs much of the device may be launched by smaller groups than others there. */
+static void check_group(const Kernel &kernel, cl_kernel made, const Candidate &place) {
+    size_t most = 0, used = kernel.largest_group;
+    if (used < 2 || target->clGetKernelWorkGroupInfo(made, place.device, CL_KERNEL_WORK_GROUP_SIZE, sizeof(most),
+                                                     &most, nullptr) != CL_SUCCESS)
+        return;
+    if (used > most)
+        throw Trouble{"kernel " + kernel.name + " is launched by groups of " + std::to_string(used) + ", " + place.key +
+                      " takes " + std::to_string(most) + " at most"};
+}
+
 static void make_programs(Prepared &prepared, const Candidate &place) {
     cl_int error = CL_SUCCESS;
     for_each<Program>([&](Program &program) {
@@ -105,6 +116,7 @@ static void make_programs(Prepared &prepared, const Candidate &place) {
     for_each<Kernel>([&](Kernel &kernel) {
         cl_kernel made = target->clCreateKernel(next_of(kernel.program.get()), kernel.name.c_str(), &error);
         note_next(kernel, made, error, "make a kernel");
+        check_group(kernel, made, place);
         step(set_arguments(kernel), "set the arguments of a kernel");
     });
 }

@@ -258,6 +258,7 @@ void take_contents(Launch &launch, cl_device_id device) {
             read_part(side, part, part.pieces[i], part.kept, part.contents[i]);
     }
     launch.own.release();
+    if (cl_event done = launch.done.exchange(nullptr)) target->clReleaseEvent(done); /* it holds its queue */
 }
 
 /* Run a launch once in the context of a program, from the contents that the program's own launch found. */

@@ -316,6 +316,7 @@ cl_int CL_API_CALL layer_clEnqueueNDRangeKernel(cl_command_queue queue, cl_kerne
     Kernel *own_kernel = get<Kernel>(kernel);
     if (!own_kernel) return CL_INVALID_KERNEL;
     touch_arguments(own_kernel);
+    own_kernel->note_group(dimensions, local);
     Waits waits(given, handles);
     if (waits.error) return waits.error;
     cl_event made = nullptr, *wanted = event ? &made : nullptr;

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +15,7 @@ import pytest
 from agent.opencl_layer import build, generate
 from profiles.errors import Unavailable
 from tests.support.labs.components import require
+from tests.support.moving import command, output, variables
 
 HEADER = """
 typedef cl_int( *cl_api_clEnqueueFirst)(cl_command_queue queue, cl_mem buffer, cl_bool blocking_read,
@@ -27,10 +30,27 @@ struct _cl_icd_dispatch {
   cl_api_clByHand clByHand;
 } cl_icd_dispatch;
 """
+LATER_HEADER = """
+typedef cl_int  clEnqueueFirst_t(cl_command_queue queue, cl_mem buffer, cl_bool blocking_read,
+    cl_uint n, const cl_event* waits, cl_event* event);
+typedef clEnqueueFirst_t * clEnqueueFirst_fn __attribute__((deprecated));
+typedef cl_mem  clMake_t(cl_context , size_t , void ( *)(cl_mem, void *), cl_int * );
+typedef cl_int clByHand_t(cl_kernel kernel);
+typedef struct _cl_icd_dispatch {
+  __extension__ union {
+    clEnqueueFirst_t *clEnqueueFirst;
+    intptr_t clEnqueueFirst_icd2_tag;
+  };
+  clMake_t *clMake;
+  void *clElsewhere;
+  clByHand_t *clByHand;
+} cl_icd_dispatch;
+"""
 
 
-def test_generated_entries() -> None:
-    text = generate.generate(HEADER, "cl_int CL_API_CALL layer_clByHand(cl_kernel kernel) {")
+@pytest.mark.parametrize("header", [HEADER, LATER_HEADER])
+def test_generated_entries(header: str) -> None:
+    text = generate.generate(header, "cl_int CL_API_CALL layer_clByHand(cl_kernel kernel) {")
     assert (
         "target->clEnqueueFirst(real_of(own_queue), real_of(own_buffer), CL_FALSE, waits.count, waits.list"
         in text
@@ -43,6 +63,38 @@ def test_generated_entries() -> None:
     assert "return refuse<cl_mem>(given_3, CL_INVALID_CONTEXT)" in text
     assert "layer_clByHand(cl_kernel kernel);" in text
     assert re.findall(r"table\.(\w+) = ", text) == ["clEnqueueFirst", "clMake", "clByHand"]
+
+
+def test_headers_that_lack_an_entry_are_refused() -> None:
+    with pytest.raises(Unavailable, match="headers of this system have no clElsewhere"):
+        generate.generate(HEADER, "cl_int CL_API_CALL layer_clElsewhere() {")
+
+
+def later_headers(folder: Path) -> None:
+    """Write the system's headers in the form of those since 2023, with an entry that no loader has yet."""
+    shutil.copytree("/usr/include/CL", folder / "CL")
+    path = folder / "CL" / "cl_icd.h"
+    text = re.sub(
+        r"typedef\s+([\w *]+?)\s*\(\s*CL_API_CALL\s*\*\s*cl_api_(\w+)\)\(([^;]*?)\)\s*(?:CL_\w+\s*)*;",
+        r"typedef \1 CL_API_CALL \2_t(\3);",
+        path.read_text(),
+    )
+    text = re.sub(r"^\s*cl_api_(\w+)\s+\1;", r"  \1_t *\1;", text, flags=re.MULTILINE)
+    text = re.sub(r"typedef void \*cl_api_(\w+);", r"typedef void \1_t;", text)
+    path.write_text(text.replace("} cl_icd_dispatch;", "  void *clOfTheFuture;\n} cl_icd_dispatch;"))
+
+
+def test_later_headers_than_the_loader(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The layer is loaded, and moves programs."""
+    require(not build.trouble(), build.trouble())
+    later_headers(tmp_path)
+    monkeypatch.setenv("CPATH", str(tmp_path))
+    library = build.build(tmp_path / "library", options=["-DTENBIN_OPENCL_TESTS"])
+    report = tmp_path / "report"
+    more = {"OPENCL_LAYERS": str(library), "TENBIN_OPENCL_REPORT": str(report), "TENBIN_OPENCL_MOVE_EVERY": "11"}
+    plain = output(command("tour", "buffers"), variables(tmp_path, below=False))
+    assert output(command("tour", "buffers"), variables(tmp_path, below=True, **more)) == plain
+    assert json.loads(report.read_text())["moves"] > 10
 
 
 def test_every_function_of_the_system_has_an_entry() -> None:

@@ -20,11 +20,11 @@ cl_int CL_API_CALL clGetLayerInfo(cl_layer_info name, size_t size, void *value, 
 
 cl_int CL_API_CALL clInitLayer(cl_uint n, const cl_icd_dispatch *dispatch, cl_uint *n_ret,
                                const cl_icd_dispatch **layer) {
-    if (n < sizeof(table) / sizeof(dispatch->clGetPlatformIDs)) return CL_INVALID_VALUE;
+    const cl_uint entries = sizeof(table) / sizeof(void *);
     target = dispatch;
-    table = *dispatch;
+    *n_ret = n < entries ? n : entries; /* the loader may be older than the headers */
+    memcpy(&table, dispatch, *n_ret * sizeof(void *));
     change_calls();
-    *n_ret = sizeof(table) / sizeof(dispatch->clGetPlatformIDs);
     *layer = &table;
     return CL_SUCCESS;
 }
