@@ -187,10 +187,12 @@ def _checkpoint(case: Case) -> Iterator[Finding]:
 
 def _opencl_layer() -> Finding:
     """Say whether programs that know nothing of tenbin can be moved."""
-    from agent.opencl_layer import build  # late: only the doctor asks
+    from agent.opencl_layer import build, loader  # late: only the doctor asks
 
     if why := build.trouble():
         return limited("checkpoint", "no unmodified OpenCL program can be moved", why, build.REMEDY)
+    if why := loader.trouble():
+        return limited("checkpoint", "most unmodified OpenCL programs cannot be moved", why, loader.remedy())
     return ok("checkpoint", "moves of unmodified OpenCL programs", "tenbin opencl run -- CMD")
 
 

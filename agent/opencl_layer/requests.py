@@ -17,6 +17,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from agent.opencl_layer import loader
 from agent.opencl_layer.trials import Trial, trial_from
 from profiles.errors import BadInput, Unavailable, UserError
 
@@ -156,9 +157,11 @@ def status(folder: Path, pid: int, *, patience_s: float = _ANSWER_S) -> LayerSta
 
 def moves(folder: Path, among: Iterable[int]) -> str:
     """Say whether the programs among these processes can be moved now, or why not."""
-    found = programs(folder, among)
+    processes = list(among)
+    found = programs(folder, processes)
     if not found:
-        return UNUSED
+        old = loader.loaded(processes)
+        return f"cannot be moved: it has loaded {old}, which knows no layers" if old else UNUSED
     try:
         statuses_now = [status(folder, pid, patience_s=_SOON_S) for pid in found]
     except UserError as error:

@@ -10,11 +10,12 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from ctypes.util import find_library
 from pathlib import Path
 
 import pytest
 
-from agent.opencl_layer import build
+from agent.opencl_layer import build, loader
 from profiles.errors import Unavailable
 from tests.support.coordinator import Up
 from tests.support.labs.components import require
@@ -80,6 +81,19 @@ def compiled_layer(name: str, folder: Path) -> Path:
     source, made = PROGRAMS.with_name("opencl_layers") / f"{name}.c", folder / f"{name}.so"
     done = subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", str(made), str(source)], check=False)
     require(done.returncode == 0, "OpenCL headers (Debian: opencl-c-headers)")
+    return made
+
+
+def old_loader(folder: Path) -> Path:
+    """Compile an OpenCL loader that knows no layers; skip where that of the system knows none."""
+    require(shutil.which("cc"), "a C compiler (Debian: gcc)")
+    require(
+        find_library("OpenCL") and not loader.trouble(), "a loader with layers (Debian: ocl-icd-libopencl1)"
+    )
+    made = folder / loader.NAME
+    source = "int clGetPlatformIDs(void) { return -1001; }"
+    command = ["cc", "-shared", "-fPIC", f"-Wl,-soname,{loader.NAME}", "-o", str(made), "-x", "c", "-"]
+    subprocess.run(command, input=source, text=True, check=True)
     return made
 
 

@@ -52,7 +52,7 @@ def run(
     import os
     import shutil
 
-    from agent.opencl_layer import build, requests
+    from agent.opencl_layer import build, loader, requests
 
     known = {one.key: one for one in _devices({})}
     for key in device or ():
@@ -66,6 +66,8 @@ def run(
     for seen in _devices(variables):
         limits = f"limits of {', '.join(device or known)}; starts on {next(iter(device or known))}"
         say(f"tenbin: the program sees one device: {seen.name} ({limits})", error=True)
+    if why := loader.trouble():
+        say(f"tenbin: most OpenCL programs cannot be moved here: {why}; {loader.remedy()}", error=True)
     os.execvpe(program, command, {**os.environ, **variables})
 
 

@@ -15,6 +15,7 @@ from agent.doctor.finding import Case
 from agent.doctor.load import Ticks
 from agent.inventory import read_machine
 from agent.inventory.files import Roots
+from agent.opencl_layer import build
 from probes.checkpoint.probe import measure as measure_checkpoints
 from probes.registry import PROBES
 from probes.run import collect
@@ -32,6 +33,7 @@ from tests.support.labs.machines import (
     intel_two_sockets,
     virtual_machine,
 )
+from tests.support.moving import old_loader
 from tests.support.records import make_device, make_gpu
 
 POCL = make_device()
@@ -223,6 +225,20 @@ def test_the_speed_of_each_device(pristine: Pristine) -> None:
     findings = list(probes.check(case(pristine(intel_two_sockets), opencl=(POCL, NVIDIA), missing=())))
     assert "the processor itself" in one(findings, "launches and copies of pocl-0").reason
     assert NVIDIA.name in one(findings, f"launches and copies of {NVIDIA.key}").reason
+
+
+def test_a_loader_that_knows_no_layers(
+    pristine: Pristine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require(not build.trouble(), build.trouble())
+    old = old_loader(tmp_path)
+    examined = case(pristine(intel_two_sockets), opencl=(POCL,), missing=())
+    assert one(probes.check(examined), "moves of unmodified OpenCL programs").state == "ok"
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(old.parent))
+    finding = one(probes.check(examined), "most unmodified OpenCL programs cannot be moved")
+    assert finding.state == "limited"
+    assert f"{old}, knows no layers; Python programs with pyopencl's wheel" in finding.reason
+    assert "first in LD_LIBRARY_PATH" in finding.remedy
 
 
 def test_opencl_twice_and_overlooked(pristine: Pristine) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.moving import Stepper, Worker, command, layer, variables
+from tests.support.moving import Stepper, Worker, command, layer, old_loader, variables
 from tests.support.programs import TENBIN, tenbin
 
 
@@ -85,6 +85,22 @@ def test_what_the_program_sees(environment: dict[str, str]) -> None:
     assert done.stderr.rstrip().endswith("(limits of pocl-0, pocl-1; starts on pocl-0)")
     done = tenbin("opencl", "run", "--", TENBIN[0], "-c", code, **environment)
     assert done.stdout.strip() == "[1]"
+
+
+def test_a_loader_that_knows_no_layers(environment: dict[str, str], tmp_path: Path) -> None:
+    """The program runs all the same; with the folder that is named in front, nothing is said."""
+    folders = str(old_loader(tmp_path).parent)
+    done = tenbin("opencl", "run", "--", "echo", "ran", **{**environment, "LD_LIBRARY_PATH": folders})
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith("tenbin: most OpenCL programs cannot be moved here: the OpenCL loader ")
+    assert f"{tmp_path}/libOpenCL.so.1, knows no layers; Python programs with pyopencl's wheel" in said
+    remedy = re.search("; put (/.*) first in LD_LIBRARY_PATH", said)
+    assert remedy, said
+    folders = f"{remedy[1]}:{folders}"
+    done = tenbin("opencl", "run", "--", "echo", "ran", **{**environment, "LD_LIBRARY_PATH": folders})
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    assert "knows no layers" not in done.stderr
 
 
 @pytest.mark.parametrize(
