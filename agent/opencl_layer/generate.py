@@ -29,7 +29,7 @@ HINDRANCES = {  # what a program that calls such a function uses from then on
     "ExecInfo": "shared virtual memory",
     "SpecializationConstant": "a program in an intermediate language",
 }
-# Headers up to 2023 have ``typedef cl_int (*cl_api_clFinish)(...)``, later ones ``typedef cl_int clFinish_t(...)``.
+# Headers up to 2023: ``typedef cl_int (*cl_api_clFinish)(...)``; later: ``typedef cl_int clFinish_t(...)``.
 _RESULT, _GIVEN = r"typedef\s+(?P<result>[\w ]+?\s*\**)\s*", r"\((?P<given>[^;]*);"
 _TYPEDEFS = (
     re.compile(_RESULT + r"\(\s*\*\s*cl_api_(?P<name>\w+)\)" + _GIVEN),
@@ -64,10 +64,14 @@ def generate(headers: str, sources: str) -> str:
         Unavailable: the headers lack entries that the sources have.
     """
     functions = {f.name: f for typedef in _TYPEDEFS for f in map(_function, typedef.finditer(headers))}
-    table = [entry["old"] or entry["new"] for entry in _ENTRY.finditer(headers.split("_cl_icd_dispatch {")[1])]
+    table = [
+        entry["old"] or entry["new"] for entry in _ENTRY.finditer(headers.split("_cl_icd_dispatch {")[1])
+    ]
     by_hand = set(_BY_HAND.findall(sources))
     if lacking := sorted(by_hand - {name for name in table if name in functions}):
-        raise Unavailable(f"the OpenCL headers of this system have no {lacking[0]}", "apt-get install opencl-c-headers")
+        raise Unavailable(
+            f"the OpenCL headers of this system have no {lacking[0]}", "apt-get install opencl-c-headers"
+        )
     lines = ['#include "objects.h"', "namespace tenbin {"]
     entries = []
     for name in table:

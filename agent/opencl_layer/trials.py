@@ -109,16 +109,24 @@ class Trial:
     @property
     def busy_share(self) -> float:
         """Share of the time in which the kernels that were tried ran; the host worked in the rest."""
-        ran_s = sum(one.launches * one.here.median_s for one in self.kernels if one.here)
-        return min(1.0, ran_s / self.watched_s) if self.watched_s > 0 else 0.0
+        return min(1.0, self._ran_s / self.watched_s)
+
+    @property
+    def _ran_s(self) -> float:
+        """Time of all launches by what each took in the trial."""
+        return sum(one.launches * one.here.median_s for one in self.kernels if one.here)
 
     @property
     def program_ratio(self) -> Ratio | None:
-        """Speed of the whole program there over that here, if its host works as long as now (Amdahl)."""
+        """Speed of the whole program there over that here, if its host works as long as now (Amdahl).
+
+        Short kernels overlap with their launches in the program, but not in a trial: where they would have
+        taken longer than the program was watched, they took all of that time.
+        """
         if self.ratio is None:
             return None
-        busy = self.busy_share
-        return Ratio(*(1 / (1 - busy + busy / ratio) for ratio in self.ratio))
+        busy, excess = self.busy_share, max(1.0, self._ran_s / self.watched_s)
+        return Ratio(*(1 / (1 - busy + busy * excess / ratio) for ratio in self.ratio))
 
     @property
     def agrees(self) -> bool | None:

@@ -91,7 +91,11 @@ def test_later_headers_than_the_loader(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setenv("CPATH", str(tmp_path))
     library = build.build(tmp_path / "library", options=["-DTENBIN_OPENCL_TESTS"])
     report = tmp_path / "report"
-    more = {"OPENCL_LAYERS": str(library), "TENBIN_OPENCL_REPORT": str(report), "TENBIN_OPENCL_MOVE_EVERY": "11"}
+    more = {
+        "OPENCL_LAYERS": str(library),
+        "TENBIN_OPENCL_REPORT": str(report),
+        "TENBIN_OPENCL_MOVE_EVERY": "11",
+    }
     plain = output(command("tour", "buffers"), variables(tmp_path, below=False))
     assert output(command("tour", "buffers"), variables(tmp_path, below=True, **more)) == plain
     assert json.loads(report.read_text())["moves"] > 10

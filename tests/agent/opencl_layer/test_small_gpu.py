@@ -1,4 +1,4 @@
-"""A processor and a GPU of smaller work-groups (emulated by a layer below): limits, and what parking leaves."""
+"""A processor, and an emulated GPU of smaller work-groups: its limits, and what parking leaves on it."""
 
 from __future__ import annotations
 

@@ -196,6 +196,13 @@ def test_ratio_is_weighed_by_launches() -> None:
     assert json.loads(json.dumps(trial.as_json()))["ratio"]["value"] == pytest.approx(5 / 9.5)
 
 
+def test_launches_that_overlap_took_no_longer_than_the_program() -> None:
+    """20 s of launches, each with its call, within 10 s of the program; there they take 40 s."""
+    trial = made((10, 2.0, 4.0), watched_s=10.0)
+    assert trial.busy_share == 1.0
+    assert trial.program_ratio is not None and trial.program_ratio.value == pytest.approx(10 / 40)
+
+
 def test_interval_holds_the_call() -> None:
     found = time_of([0.010, 0.011, 0.012, 0.013, 0.020], call_s=0.004)
     assert found == pytest.approx((0.006, statistics.median([0.010, 0.011, 0.012, 0.013, 0.020]), 0.020, 5))

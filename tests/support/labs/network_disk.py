@@ -5,7 +5,7 @@
 shows the folder BEHIND at MOUNT. Attributes, names, and that there is no such name, are remembered for a
 minute, as NFS clients may. Lines on its standard input: ``cut``: what is asked from now on waits, and who has
 asked cannot even be killed; ``join``: all of it is done, in its order; ``count``. It answers each with the
-number of those that wait.
+number of calls that programs wait in.
 
 It speaks the kernel's own protocol (linux/fuse.h); what a test has no need of it does not know (ENOSYS).
 """
@@ -31,7 +31,8 @@ from tests.support.paths import ROOT
 REMEMBERED_S = 60
 HEADER = struct.Struct("<IIQQIIIHH")
 LARGEST = 1 << 17
-FORGET, BATCH_FORGET, INTERRUPT = 2, 42, 36  # nobody waits for an answer
+FORGET, BATCH_FORGET, INTERRUPT = 2, 42, 36  # have no answer
+RELEASE, RELEASE_FOLDER = 18, 29  # nobody waits for their answer
 ATTRIBUTES = struct.Struct("<6Q10I")
 MODE, SIZE, ATIME, MTIME, HANDLE = 1, 8, 16, 32, 64  # what SETATTR sets
 
@@ -220,7 +221,7 @@ def main() -> None:
             if not line:
                 return
             cut = {"cut\n": True, "join\n": False}.get(line, cut)
-            print(len(waiting), flush=True)
+            print(sum(asked.code not in (RELEASE, RELEASE_FOLDER) for asked in waiting), flush=True)
         if channel in ready:
             text = os.read(channel, LARGEST + 65536)
             _, code, number, node, *_ = HEADER.unpack_from(text)
