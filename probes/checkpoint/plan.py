@@ -12,7 +12,7 @@ Kind = Literal["trip", "io", "copy", "migration", "compile", "drain"]
 SMALLEST_MB = 1
 USEFUL_MB = 64
 _FEWEST_SWEEPS = 1.5
-QUEUE_LENGTHS = (0, 250, 1000, 4000)  # kernels waiting in a queue that is to be drained
+QUEUE_LENGTHS = (0, 100, 250, 1000, 4000)  # kernels waiting to be drained; NVIDIA's driver took 250, not 1000
 
 
 class Item(NamedTuple):
