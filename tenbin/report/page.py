@@ -149,7 +149,7 @@ def _section(
     return {
         "name": name,
         "title": PROBES[name].title,
-        "explanation": drawing.EXPLANATION if drawing else "",
+        "explanation": drawing.EXPLANATION if drawing and figures else "",  # of the pictures
         "figures": [picture(figure, interactive=interactive) for figure in figures],
         "models": models,
         "emulated": any(m.emulated for m in models),

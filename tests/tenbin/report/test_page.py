@@ -59,6 +59,14 @@ def test_the_page_holds_machine_coefficients_and_what_is_absent(tmp_path: Path) 
     assert "EMULATED" not in words
 
 
+def test_pictures_are_explained_only_where_there_are_some(tmp_path: Path) -> None:
+    """Of a GPU whose limits are not changed there is power idle and busy, and no curve."""
+    power = make_model(probe="power", quantity="gpu_power_w", labels={"gpu": "gpu-0", "state": "idle"})
+    words = _words(_page(tmp_path, models=(make_model(), power)))
+    assert "gpu_power_w{gpu=gpu-0,state=idle}" in words
+    assert "writes one word in every cache line" in words and "under a power cap" not in words
+
+
 def test_the_page_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
     words = _words(_page(tmp_path))
     assert not re.findall(r'(?:src|href)="(?!#)', words)
