@@ -32,7 +32,7 @@ EXPORT cl_int CL_API_CALL clInitLayer(cl_uint n, const cl_icd_dispatch *dispatch
                                       const cl_icd_dispatch **layer) {
     static cl_icd_dispatch table, below;
     constexpr cl_uint ENTRIES = sizeof(table) / sizeof(void *);
-    constexpr cl_uint LEAST = offsetof(cl_icd_dispatch, clGetExtensionFunctionAddressForPlatform) / sizeof(void *) + 1;
+    constexpr cl_uint LEAST = offsetof(cl_icd_dispatch, clSetContextDestructorCallback) / sizeof(void *) + 1; /* 3.0 */
     if (!dispatch || !n_ret || !layer || n < LEAST) return CL_INVALID_VALUE;
     if (tenbin::target) return CL_INVALID_OPERATION; /* named twice: it would call itself */
     /* A loader may be older than the headers, and its table shorter: what it lacks stays null. */
