@@ -109,24 +109,30 @@ class Trial:
     @property
     def busy_share(self) -> float:
         """Share of the time in which the kernels that were tried ran; the host worked in the rest."""
-        return min(1.0, self._ran_s / self.watched_s)
-
-    @property
-    def _ran_s(self) -> float:
-        """Time of all launches by what each took in the trial."""
-        return sum(one.launches * one.here.median_s for one in self.kernels if one.here)
+        return min(1.0, self._launches_s("here", "median_s") / self.watched_s) if self.watched_s > 0 else 0.0
 
     @property
     def program_ratio(self) -> Ratio | None:
         """Speed of the whole program there over that here, if its host works as long as now (Amdahl).
 
         Short kernels overlap with their launches in the program, but not in a trial: where they would have
-        taken longer than the program was watched, they took all of that time.
+        taken longer than the program was watched, they took all of that time. How long the host works is as
+        uncertain as the times of the kernels here.
         """
         if self.ratio is None:
             return None
-        busy, excess = self.busy_share, max(1.0, self._ran_s / self.watched_s)
-        return Ratio(*(1 / (1 - busy + busy * excess / ratio) for ratio in self.ratio))
+
+        def ratio(here: str, there: str) -> float:
+            host_s = max(0.0, self.watched_s - self._launches_s("here", here))
+            return self.watched_s / (host_s + self._launches_s("there", there))
+
+        ends = [ratio(here, there) for here in ("low_s", "high_s") for there in ("low_s", "high_s")]
+        return Ratio(min(ends), ratio("median_s", "median_s"), max(ends))
+
+    def _launches_s(self, where: str, end: str) -> float:
+        """Sum up all launches that were tried on both devices, each with what one took in the trial."""
+        tried = [one for one in self.kernels if one.here and one.there]
+        return sum(one.launches * float(getattr(getattr(one, where), end)) for one in tried)
 
     @property
     def agrees(self) -> bool | None:

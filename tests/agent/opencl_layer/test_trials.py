@@ -171,8 +171,8 @@ def test_interval_of_a_median(n: int) -> None:
     assert wider > 0.05 or skip == (n - 1) // 2
 
 
-def made(*kernels: tuple[int, float, float], watched_s: float = 10.0) -> Trial:
-    """Make a trial of kernels of (launches, time here, time there), each measured exactly."""
+def made(*kernels: tuple[int, float, float], watched_s: float = 10.0, **times: list[float]) -> Trial:
+    """Make a trial of kernels of (launches, time here, time there), measured exactly, or of ``times``."""
     told = [
         {
             **dict.fromkeys(
@@ -180,6 +180,7 @@ def made(*kernels: tuple[int, float, float], watched_s: float = 10.0) -> Trial:
             ),
             **{"name": "k", "global_size": [1], "local_size": [], "types": "float", "trouble": ""},
             **{"launches": n, "source_s": [here] * 9, "target_s": [there] * 9, "relative_difference": None},
+            **times,
         }
         for n, here, there in kernels
     ]
@@ -201,6 +202,14 @@ def test_launches_that_overlap_took_no_longer_than_the_program() -> None:
     trial = made((10, 2.0, 4.0), watched_s=10.0)
     assert trial.busy_share == 1.0
     assert trial.program_ratio is not None and trial.program_ratio.value == pytest.approx(10 / 40)
+
+
+def test_interval_holds_what_the_host_may_have_worked() -> None:
+    """Kernels ran for 5 to 10 s of 10 and take nothing there: the host worked for 5 s, or not at all."""
+    kernel = {"source_s": [0.5] * 6 + [1.0] * 3, "target_s": [0.01] * 9}
+    ratio = made((10, 0.5, 0.01), watched_s=10.0, **kernel).program_ratio
+    assert ratio is not None
+    assert ratio == pytest.approx(Ratio(10 / 5.1, 10 / 5.1, 10 / 0.1))
 
 
 def test_interval_holds_the_call() -> None:
