@@ -12,16 +12,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ctypes.util import find_library
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from agent.opencl_layer import build, loader
+from agent.opencl_layer import build, loader, requests
 from profiles.errors import Unavailable
 from tests.support.coordinator import Up
 from tests.support.labs.components import require
 from tests.support.programs import opencl_devices
 
 TWO = "pthread pthread"  # of PoCL; its device "basic" locks itself up when a user event is set
+ONE = "pthread"
 PROGRAMS = Path(__file__).parent / "opencl_programs"
 
 
@@ -35,6 +37,24 @@ def layer() -> Path:
         raise
     require(len(opencl_devices(POCL_DEVICES=TWO)) >= 2, "two OpenCL devices (Debian: pocl-opencl-icd)")
     return library
+
+
+@functools.cache
+def two_devices(pocl: str = TWO) -> tuple[list[dict[str, Any]], str]:
+    """Find devices of two drivers, a GPU's first, or else the first two.
+
+    Args:
+        pocl: ``POCL_DEVICES`` where there is one driver only.
+
+    Returns: the devices, and the value of ``POCL_DEVICES`` that shows them.
+    """
+    found = opencl_devices(POCL_DEVICES=ONE)
+    gpus, others = ([one for one in found if (one["kind"] == "gpu") == gpu] for gpu in (True, False))
+    if (gpus and others) or len(others) > 1:
+        return [*gpus[:1], *others][:2], ONE
+    found = opencl_devices(POCL_DEVICES=pocl)[:2]
+    require(len(found) == 2, "two OpenCL devices (Debian: pocl-opencl-icd)")
+    return found, pocl
 
 
 def start_devices(up: Up, patch: pytest.MonkeyPatch, folder: Path, policy: str) -> Up:
@@ -53,6 +73,12 @@ def variables(folder: Path, *, below: bool, **more: str) -> dict[str, str]:
     own = {"POCL_DEVICES": TWO, "XDG_CACHE_HOME": str(folder / f"cache-{below}"), "PYOPENCL_NO_CACHE": "1"}
     layers = {"OPENCL_LAYERS": str(layer()), "TENBIN_OPENCL_FOLDER": str(folder)} if below else {}
     return {**os.environ, "PYTHONWARNINGS": "ignore", **own, **layers, **more}
+
+
+def below_on(folder: Path, library: Path, keys: Sequence[str], **more: str) -> dict[str, str]:
+    """Give the environment of a program below this layer that starts on the first of these two devices."""
+    own = {"POCL_DEVICES": two_devices()[1], **requests.environment(library, folder, keys)}
+    return variables(folder, below=True, **own, **more)
 
 
 def command(program: str, *arguments: str) -> list[str]:

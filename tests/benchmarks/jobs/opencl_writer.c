@@ -13,7 +13,7 @@ enum { MOST = 64, ITEMS = 16384 };
 int main(int count, char **given) {
     if (count != 4) return 2;
     int buffers = atoi(given[2]), written = atoi(given[3]), zero = 0;
-    size_t size = ((size_t)atoi(given[1]) << 20) / (size_t)buffers, items = ITEMS;
+    size_t size = ((size_t)atoi(given[1]) << 20) / (size_t)buffers & ~(size_t)4095, items = ITEMS;
     cl_platform_id platform;
     cl_device_id device;
     if (clGetPlatformIDs(1, &platform, NULL) || clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 1, &device, NULL)) return 1;

@@ -2,6 +2,7 @@
 
     pytest -m benchmark tests/benchmarks/jobs/test_migration_cost.py -s
 
+The devices are a GPU and the processor where there is a GPU, else PoCL's two.
 Two minutes on two quiet cores (``TENBIN_BENCHMARK_FULL=1``: six). A profile is measured in the same run.
 The cost is counted from the request until the program computes again; the error is (predicted - measured) /
 measured. The aim is a median of 15 %; paper A's bound is 95 % of the predictions within 100 %.
@@ -26,10 +27,10 @@ from scheduler.coordinator.journal.journal import predictions_of
 from scheduler.prediction.predictions import BOUND, TrackedPrediction, error_of, parts
 from tests.benchmarks import FULL
 from tests.scheduler.coordinator.test_coordinator import STENCIL
-from tests.scheduler.prediction.test_calibration import computes, other
+from tests.scheduler.prediction.test_calibration import computes
 from tests.support.coordinator import Up
-from tests.support.labs.components import require
-from tests.support.programs import TENBIN, opencl_devices
+from tests.support.moving import two_devices
+from tests.support.programs import TENBIN
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
 CELLS = (724, 1448, 2048, 2896, 4096) if FULL else (724, 1448, 2896)  # 8, 34, 67, 134, 268 MB
@@ -38,10 +39,12 @@ AIM = 0.15
 
 
 @pytest.fixture(autouse=True)
-def devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two of them, and a store of the test's own."""
-    monkeypatch.setenv("POCL_DEVICES", "pthread basic")
+def devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Give the keys of two, and a store of the test's own."""
+    found, pocl = two_devices("pthread basic")
+    monkeypatch.setenv("POCL_DEVICES", pocl)
     monkeypatch.setenv("TENBIN_STORE", str(tmp_path / "store"))
+    return [one["key"] for one in found]
 
 
 def profiled(home: Path) -> None:
@@ -56,13 +59,7 @@ def profiled(home: Path) -> None:
     raise AssertionError("the machine is too busy to measure what checkpoints cost")
 
 
-def elsewhere(job: dict[str, Any]) -> str:
-    return other(job["placement"])
-
-
-def move_about(
-    up: Up, cells: int, to: Callable[[dict[str, Any]], str] = elsewhere, moves: int = MOVES
-) -> None:
+def move_about(up: Up, cells: int, to: Callable[[dict[str, Any]], str], moves: int = MOVES) -> None:
     """One job moved to and fro while it computes; ``to``: where to from where it is."""
     command = [sys.executable, str(STENCIL), "--cells", str(cells), "--steps", "100000000"]
     needs = {"checkpoint_signal": int(signal.SIGURG), "folder": str(STENCIL.parents[1])}
@@ -86,13 +83,12 @@ def told(name: str, moves: list[TrackedPrediction]) -> None:
     )
 
 
-def test_predicted_beside_measured(up: Up) -> None:
-    require(len(opencl_devices()) == 2, "two OpenCL devices (PoCL)")
+def test_predicted_beside_measured(up: Up, devices: list[str]) -> None:
     profiled(up.home)
     up.start("--devices", "--policy", "fcfs", "--profile", "last")
     print(f"\nload average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     for cells in CELLS:
-        move_about(up, cells)
+        move_about(up, cells, lambda job: devices[job["placement"] == devices[0]])
     up.kill(signal.SIGTERM)
     moves = shown(predictions_of(up.home))
     told("all moves", moves)

@@ -8,17 +8,24 @@ import shutil
 import statistics
 import subprocess
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from agent.opencl_layer import build, requests
+from probes.opencl.devices import find
+from profiles.records import MB
+from tests.benchmarks import FULL
 from tests.support.labs.components import require
-from tests.support.moving import Stepper, layer, variables
+from tests.support.moving import Stepper, below_on, layer, two_devices, variables
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(600)]
 ROUNDS, MOVES, PARKS = 7, 15, 5
+WRITTEN = 2  # buffers
 TRIALS, STEPS = 5, 100
 CALLS = (
     ("clSetKernelArg, a value", "set_value_s"),
@@ -83,69 +90,129 @@ def test_calls(program: str, tmp_path: Path) -> None:
         print(f"BENCH {what}: {1e3 * plain:.1f} ms, speed with the layer {plain / moved:.2f} of it")
 
 
+def sizes() -> list[tuple[int, int]]:
+    """List sizes (MiB) of a program's memory, and in how many buffers it is."""
+    found = two_devices()[0]
+    large = (FULL or gpu()) and min(one["global_memory_mb"] for one in found) * MB >= 3 * 2048 << 20
+    return [(64, 8), (512, 8), *([(2048, 20)] if large else [])]
+
+
+def gpu() -> bool:
+    """Tell if programs start on a GPU."""
+    return bool(two_devices()[0][0]["kind"] == "gpu")
+
+
 def test_pauses_with_copies_before(writer: str, tmp_path: Path) -> None:
-    """Move a program that writes to a quarter of its buffers; the prediction is the peer."""
-    for mib in (64, 512):
-        started = start_writer(writer, tmp_path, mib)
-        keys = [one["key"] for one in requests.status(tmp_path, started.pid).devices]
+    """Move a program that writes to two of its buffers; the prediction is the peer."""
+    for mib, buffers in sizes():
+        started = start_writer(writer, tmp_path, mib, buffers)
+        keys = [one["key"] for one in two_devices()[0]]
         moves = [requests.move(tmp_path, started.pid, keys[(turn + 1) % 2]) for turn in range(MOVES)]
         started.communicate()
-        # A program that has just been moved compiles its kernel, and may write nothing during the next move.
-        quarter = [
-            one for one in moves if one.estimate and one.estimate.dirty_bytes == one.estimate.bytes / 4
-        ]
-        pauses = [one.last_pause_s or 0 for one in quarter]
-        wrong = [
-            abs(one.estimate.pause_s / one.last_pause_s - 1)
-            for one in quarter
-            if one.estimate and one.last_pause_s
-        ]
-        print(f"\nBENCH move of {mib} MiB, a quarter written meanwhile ({len(quarter)} moves): pause", end="")
-        print(f" {1e3 * min(pauses):.1f} ms at least, {1e3 * statistics.median(pauses):.1f} median;", end="")
+        for key in keys:
+            told_pauses(mib, buffers, [one for one in moves if one.device == key])
+
+
+def told_pauses(mib: int, buffers: int, moves: Sequence[requests.LayerStatus]) -> None:
+    # A program that has just been moved compiles its kernel, and may write nothing during the next move.
+    found = [
+        (one.last_pause_s, one.estimate.pause_s)
+        for one in moves
+        if one.last_pause_s
+        and one.estimate
+        and one.estimate.dirty_bytes * buffers == WRITTEN * one.estimate.bytes
+    ]
+    print(
+        f"\nBENCH move of {mib} MiB to {moves[0].device}, {WRITTEN / buffers:.0%} written meanwhile", end=""
+    )
+    print(f" ({len(found)} moves)", end="")
+    if found:
+        pauses, wrong = [one for one, _ in found], [abs(told / pause - 1) for pause, told in found]
+        print(
+            f": pause {1e3 * min(pauses):.1f} ms at least, {1e3 * statistics.median(pauses):.1f} median;",
+            end="",
+        )
         print(f" predicted with a median error of {100 * statistics.median(wrong):.0f} %")
 
 
 def test_parks(writer: str, tmp_path: Path) -> None:
     """Park and resume beside plain copies of the device (memory), and direct I/O (a file)."""
-    for mib in (64, 512):
-        started = start_writer(writer, tmp_path, mib)
+    for mib, buffers in sizes():
+        started = start_writer(writer, tmp_path, mib, buffers)
         for place, folder in (("memory", None), ("a file", tmp_path)):
-            peers, parks, stops, resumes = [], [], [], []
+            peers, parks, stops, resumes, held = [], [], [], [], [held_mib(started.pid)]
             for _ in range(PARKS):
                 peers.append(direct_io_s(tmp_path, mib) if folder else copies_s(mib))
                 parked = requests.park(tmp_path, started.pid, folder)
                 parks.append(parked.last_total_s or 0)
                 stops.append(parked.last_park_s or 0)
+                held.append(held_mib(started.pid))
                 resumes.append(requests.resume(tmp_path, started.pid).last_total_s or 0)
             out_s, in_s = map(min, zip(*peers, strict=True))
             print(f"\nBENCH park of {mib} MiB in {place}: {1e3 * min(parks):.0f} ms, stopped for", end="")
             print(f" {1e3 * min(stops):.0f} ms ({out_s / min(stops):.2f} of the speed of the peer,", end="")
             print(f" {1e3 * out_s:.0f} ms); resume {1e3 * min(resumes):.0f} ms", end="")
             print(f" ({in_s / min(resumes):.2f} of {1e3 * in_s:.0f} ms)")
+            if held[0]:
+                print(f"BENCH on the card, by its driver: {held[0]} MiB running, {held[-1]} MiB parked")
         started.communicate()
 
 
-def start_writer(program: str, folder: Path, mib: int) -> subprocess.Popen[str]:
-    """Start the program with eight buffers, of which it writes to two."""
+def start_writer(program: str, folder: Path, mib: int, buffers: int) -> subprocess.Popen[str]:
+    """Start the program with so many buffers, of which it writes to two."""
     layer()  # skips where it cannot be built
-    environment = {**variables(folder, below=True), "OPENCL_LAYERS": str(build.build())}
-    command = [program, str(mib), "8", "2"]
+    keys = [one["key"] for one in two_devices()[0]]
     started = subprocess.Popen(
-        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [program, str(mib), str(buffers), str(WRITTEN)],
+        env=below_on(folder, build.build(), keys),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert started.stdout is not None and started.stdout.readline() == "ready\n"
     return started
 
 
+def held_mib(pid: int) -> int | None:
+    """Ask NVIDIA's driver for the memory that a process holds on its cards; None: it does not tell."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        cards = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        found = [one for card in cards for one in pynvml.nvmlDeviceGetComputeRunningProcesses(card)]
+        return int(sum(one.usedGpuMemory for one in found if one.pid == pid)) >> 20
+    except Exception:  # no such library, no driver, or figures that this container may not see
+        return None
+
+
 def copies_s(mib: int) -> tuple[float, float]:
     """Time copies to new memory and from there, as a program makes that parks itself."""
-    import numpy as np
-
     there = np.ones(mib << 20, np.uint8)
+    if gpu():
+        return gpu_copies_s(there)
     began = time.perf_counter()
     saved = there.copy()
     between = time.perf_counter()
     there = saved.copy()
+    return between - began, time.perf_counter() - between
+
+
+def gpu_copies_s(contents: np.ndarray[Any, Any]) -> tuple[float, float]:
+    """Time copies from the GPU to new memory and back."""
+    import pyopencl as cl
+
+    (device,) = find([two_devices()[0][0]["key"]])
+    context = cl.Context([device.handle])
+    queue = cl.CommandQueue(context)
+    there = cl.Buffer(context, cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR, hostbuf=contents)
+    queue.finish()
+    began = time.perf_counter()
+    saved = np.empty_like(contents)
+    cl.enqueue_copy(queue, saved, there)
+    between = time.perf_counter()
+    cl.enqueue_copy(queue, there, saved)
+    queue.finish()
     return between - began, time.perf_counter() - between
 
 
