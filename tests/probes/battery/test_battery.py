@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pandas as pd
@@ -11,7 +13,7 @@ import pytest
 from probes.battery import probe
 from probes.battery.probe import FULL_ROUNDS, measure
 from probes.battery.slices import Reading, Slice
-from probes.run import collect
+from probes.run import Run, collect
 from profiles.checks.figures import figures
 from profiles.records import Settings
 
@@ -43,6 +45,18 @@ def made_up(monkeypatch: pytest.MonkeyPatch, slices: list[Slice]) -> None:
 
 def reading(quantity: str) -> Slice:
     return Slice(quantity, lambda: iter([Reading(quantity, {}, 1.0, "x")]))
+
+
+def test_preparing_leaves_half_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large caches, and a cap on processor time, take more than all of it to prepare."""
+
+    def prepare(run: Run, stack: ExitStack) -> list[Slice]:
+        time.sleep(1.5 * run.settings.budget_s)
+        return [reading("a"), reading("b")]
+
+    monkeypatch.setattr(probe, "_prepare", prepare)
+    rows, _ = collect("battery", Settings(quick=True, budget_s=0.4), measure)
+    assert (rows.groupby("quantity").size() > 3).all()
 
 
 def test_slices_take_turns_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
