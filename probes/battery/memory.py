@@ -70,7 +70,8 @@ def _chases(run: Run, threads: PinnedThreads, first: LogicalCpu, *, free_mb: flo
         arrays = Arrays(-(-size_bytes // ELEMENT // CHUNK) * CHUNK)
         cycle = Cycle(threads.library, arrays.lines, int(run.rng.integers(1, 2**63)))
         list(threads.chase(first.index, lines, cycle, [CHASE_WARM_S]))
-        take = partial(_chase, threads, first.index, (level, cycle, arrays))
+        warm_lines = 1 if level == "memory" else lines
+        take = partial(_chase, threads, first.index, (level, cycle, arrays, warm_lines))
         found.append(Slice(f"latency in {level}", take))
     return found
 
@@ -84,9 +85,11 @@ def _working_sets(caches_kib: dict[int, float]) -> Sequence[tuple[str, int]]:
     return [*small, ("memory", int(large_mb * 2**20))]
 
 
-def _chase(threads: PinnedThreads, core: int, chased: tuple[str, Cycle, Arrays]) -> Iterator[Reading]:
-    level, cycle, _ = chased
-    threads.follow(core, cycle, CHASE_WARM_S)
+def _chase(threads: PinnedThreads, core: int, chased: tuple[str, Cycle, Arrays, int]) -> Iterator[Reading]:
+    level, cycle, _, warm_lines = chased
+    done = 0
+    while done < warm_lines:  # other slices have put a working set of a cache out of it
+        done += threads.follow(core, cycle, CHASE_WARM_S).done
     window = threads.follow(core, cycle, CHASE_S)
     value, by_cpu = (seconds / window.done * 1e9 for seconds in (window.wall_s, window.cpu_s))
     yield Reading("access_latency_ns", {"level": level}, value, "ns", window.cpu_s / window.wall_s, by_cpu)
