@@ -24,7 +24,7 @@ from profiles.checks.store import stamp
 from profiles.errors import Unavailable
 from profiles.records import Absent, Settings
 
-LATEST_S = 28.0  # after which the battery is stopped; to prepare may take longer than a quick budget
+LATEST_S = 28.0  # after which the battery is stopped, however long it prepares
 
 Tell = Callable[[str], None]
 

@@ -119,15 +119,15 @@ class Trial:
         taken longer than the program was watched, they took all of that time. How long the host works is as
         uncertain as the times of the kernels here.
         """
-        if self.ratio is None:
+        if self.ratio is None or self.watched_s <= 0:
             return None
 
-        def ratio(here: str, there: str) -> float:
+        def speed(here: str, there: str) -> float:
             host_s = max(0.0, self.watched_s - self._launches_s("here", here))
             return self.watched_s / (host_s + self._launches_s("there", there))
 
-        ends = [ratio(here, there) for here in ("low_s", "high_s") for there in ("low_s", "high_s")]
-        return Ratio(min(ends), ratio("median_s", "median_s"), max(ends))
+        ends = [speed(here, there) for here in ("low_s", "high_s") for there in ("low_s", "high_s")]
+        return Ratio(min(ends), speed("median_s", "median_s"), max(ends))
 
     def _launches_s(self, where: str, end: str) -> float:
         """Sum up all launches that were tried on both devices, each with what one took in the trial."""

@@ -132,12 +132,9 @@ cl_int CL_API_CALL layer_clGetKernelWorkGroupInfo(cl_kernel kernel, cl_device_id
     if (device && !own_device) return CL_INVALID_DEVICE;
     cl_int error = target->clGetKernelWorkGroupInfo(real_of(own), real_of(own_device), what, size, value, size_ret);
     if (error != CL_SUCCESS || what != CL_KERNEL_WORK_GROUP_SIZE || !value) return error;
-    size_t &most = *static_cast<size_t *>(value);
-    for (auto &one : candidates()) {
-        size_t there = 0;
-        target->clGetDeviceInfo(one.device, CL_DEVICE_MAX_WORK_GROUP_SIZE, sizeof(there), &there, nullptr);
-        if (there) most = std::min(most, there);
-    }
+    size_t &most = *static_cast<size_t *>(value), least = most;
+    layer_clGetDeviceInfo(handle_of(the_device()), CL_DEVICE_MAX_WORK_GROUP_SIZE, sizeof(least), &least, nullptr);
+    most = std::min(most, least);
     return CL_SUCCESS;
 }
 

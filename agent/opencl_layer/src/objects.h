@@ -200,6 +200,8 @@ RecipePointer source_of(const Recipe &recipe);
 
 /* Answer a query of information. */
 cl_int answer(const void *data, size_t bytes, size_t size, void *value, size_t *size_ret);
+cl_int CL_API_CALL layer_clGetDeviceInfo(cl_device_id device, cl_device_info what, size_t size, void *value,
+                                         size_t *size_ret); /* with the limits that all devices admit */
 template <class T> cl_int answer(const T &data, size_t size, void *value, size_t *size_ret) {
     return answer(&data, sizeof(T), size, value, size_ret);
 }

@@ -95,7 +95,7 @@ static void make_memories(Prepared &prepared, const Candidate &place, Store *sto
         });
 }
 
-/* A kernel that needs much of the device may be launched by smaller groups than others there. */
+/* The target may take fewer work-items in a group of this kernel than the program launches. */
 static void check_group(const Kernel &kernel, cl_kernel made, const Candidate &place) {
     size_t most = 0, used = kernel.largest_group;
     if (used < 2 || target->clGetKernelWorkGroupInfo(made, place.device, CL_KERNEL_WORK_GROUP_SIZE, sizeof(most),

@@ -11,6 +11,16 @@ static const cl_icd_dispatch *target;
 
 static void change_calls(void);
 
+/* The second device of its platform. */
+static inline int is_second(cl_device_id device) {
+    cl_platform_id platform;
+    cl_device_id all[2];
+    cl_uint n = 0;
+    target->clGetDeviceInfo(device, CL_DEVICE_PLATFORM, sizeof platform, &platform, NULL);
+    return target->clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 2, all, &n) == CL_SUCCESS && n > 1 &&
+           all[1] == device;
+}
+
 cl_int CL_API_CALL clGetLayerInfo(cl_layer_info name, size_t size, void *value, size_t *size_ret) {
     if (name != CL_LAYER_API_VERSION) return CL_INVALID_VALUE;
     if (value && size >= sizeof(cl_layer_api_version)) *(cl_layer_api_version *)value = CL_LAYER_API_VERSION_100;

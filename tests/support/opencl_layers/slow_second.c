@@ -13,15 +13,6 @@ static double now_s(void) {
     return now.tv_sec + 1e-9 * now.tv_nsec;
 }
 
-static int is_second(cl_device_id device) {
-    cl_platform_id platform;
-    cl_device_id all[2];
-    cl_uint n = 0;
-    target->clGetDeviceInfo(device, CL_DEVICE_PLATFORM, sizeof platform, &platform, NULL);
-    return target->clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 2, all, &n) == CL_SUCCESS && n > 1 &&
-           all[1] == device;
-}
-
 static cl_int CL_API_CALL run_kernel(cl_command_queue queue, cl_kernel kernel, cl_uint dimensions,
                                      const size_t *offset, const size_t *global, const size_t *local, cl_uint n,
                                      const cl_event *waits, cl_event *event) {

@@ -10,15 +10,6 @@ enum { MOST = 256, GROUP = 64, LARGE = 16 };
 static cl_context contexts[MOST];
 static int made;
 
-static int is_gpu(cl_device_id device) {
-    cl_platform_id platform;
-    cl_device_id all[2];
-    cl_uint n = 0;
-    target->clGetDeviceInfo(device, CL_DEVICE_PLATFORM, sizeof platform, &platform, NULL);
-    return target->clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 2, all, &n) == CL_SUCCESS && n > 1 &&
-           all[1] == device;
-}
-
 static size_t most_of(cl_kernel kernel) {
     char name[64] = "";
     target->clGetKernelInfo(kernel, CL_KERNEL_FUNCTION_NAME, sizeof name, name, NULL);
@@ -28,7 +19,7 @@ static size_t most_of(cl_kernel kernel) {
 static cl_int CL_API_CALL device_info(cl_device_id device, cl_device_info name, size_t size, void *value,
                                       size_t *size_ret) {
     cl_int error = target->clGetDeviceInfo(device, name, size, value, size_ret);
-    if (error != CL_SUCCESS || !value || !is_gpu(device)) return error;
+    if (error != CL_SUCCESS || !value || !is_second(device)) return error;
     if (name == CL_DEVICE_TYPE) *(cl_device_type *)value = CL_DEVICE_TYPE_GPU;
     if (name == CL_DEVICE_MAX_WORK_GROUP_SIZE) *(size_t *)value = GROUP;
     return error;
@@ -37,7 +28,7 @@ static cl_int CL_API_CALL device_info(cl_device_id device, cl_device_info name, 
 static cl_int CL_API_CALL group_info(cl_kernel kernel, cl_device_id device, cl_kernel_work_group_info name,
                                      size_t size, void *value, size_t *size_ret) {
     cl_int error = target->clGetKernelWorkGroupInfo(kernel, device, name, size, value, size_ret);
-    if (error == CL_SUCCESS && value && name == CL_KERNEL_WORK_GROUP_SIZE && device && is_gpu(device))
+    if (error == CL_SUCCESS && value && name == CL_KERNEL_WORK_GROUP_SIZE && device && is_second(device))
         *(size_t *)value = most_of(kernel);
     return error;
 }
@@ -47,7 +38,7 @@ static cl_int CL_API_CALL run_kernel(cl_command_queue queue, cl_kernel kernel, c
                                      const cl_event *waits, cl_event *event) {
     cl_device_id device;
     target->clGetCommandQueueInfo(queue, CL_QUEUE_DEVICE, sizeof device, &device, NULL);
-    if (local && local[0] > most_of(kernel) && is_gpu(device)) return CL_INVALID_WORK_GROUP_SIZE;
+    if (local && local[0] > most_of(kernel) && is_second(device)) return CL_INVALID_WORK_GROUP_SIZE;
     return target->clEnqueueNDRangeKernel(queue, kernel, dimensions, offset, global, local, n, waits, event);
 }
 
@@ -56,7 +47,7 @@ static cl_context CL_API_CALL make_context(const cl_context_properties *properti
                                            void(CL_CALLBACK *notify)(const char *, const void *, size_t, void *),
                                            void *data, cl_int *error) {
     cl_context context = target->clCreateContext(properties, n, devices, notify, data, error);
-    if (context && n == 1 && is_gpu(devices[0]) && made < MOST) {
+    if (context && n == 1 && is_second(devices[0]) && made < MOST) {
         target->clRetainContext(context);
         contexts[made++] = context;
     }
