@@ -3,7 +3,7 @@
 The time of a kernel is the median of its launches. Its interval holds the median of all launches that might
 have been measured: by order statistics, with at least 95 % from six launches on (from fewer, all of them).
 The low end of each time leaves out what a command costs that does nothing, because a program that keeps its
-queue full does not wait for that.
+queue full does not wait for that. How far a program does is told by how long its kernels were under way.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ CERTAINTY = 0.95
 
 
 class Time(NamedTuple):
-    """Time of one launch: median, and an interval of it, from ``n`` launches."""
+    """Time of one launch: median, and an interval of it, from ``n`` launches; ``call_s`` is a part of it."""
 
     low_s: float
     median_s: float
     high_s: float
     n: int
+    call_s: float = 0.0
 
 
 class Ratio(NamedTuple):
@@ -41,7 +42,8 @@ class KernelTrial:
 
     Attributes:
         global_size, local_size: of the launch; no local size: the driver chooses it.
-        launches: how many there were while the program was watched. memory_bytes: of its buffers and images.
+        launches: how many there were while the program was watched. ended: how many of those had ended then.
+        memory_bytes: of its buffers and images.
         here, there: times on the program's device, and on the device that was tried; None: it was not run.
         compared_bytes, differing_bytes: of what it may write.
         types: how it was compared: ``float``, ``double``, ``bytes``, or ``mixed``.
@@ -53,6 +55,7 @@ class KernelTrial:
     global_size: tuple[int, ...]
     local_size: tuple[int, ...]
     launches: int
+    ended: int
     memory_bytes: int
     here: Time | None
     there: Time | None
@@ -86,6 +89,8 @@ class Trial:
     Attributes:
         device: key of the device that the program is on. on: of the device that was tried.
         at_s: when (Unix time). watched_s: how long launches were counted.
+        busy_s: how long of that launches of the program had not ended.
+        running_s: how long of that the driver said that they ran. looks: how often that was looked at.
         stopped_s, longest_stop_s: how long the program was kept from going on, in all and at once.
         not_kept: launches beyond those of the kernels that a trial takes at most.
         kernels: those that were launched meanwhile.
@@ -95,44 +100,87 @@ class Trial:
     on: str
     at_s: float
     watched_s: float
+    busy_s: float
+    running_s: float
+    looks: int
     stopped_s: float
     longest_stop_s: float
     not_kept: int
     kernels: tuple[KernelTrial, ...]
 
     @property
-    def ratio(self) -> Ratio | None:
-        """Speed of the program's kernels there over that here, each as often as it was launched."""
-        timed = [(one.launches, one.here, one.there) for one in self.kernels if one.here and one.there]
-        return _ratio([(n, here, there) for n, here, there in timed if here and there])
+    def busy_share(self) -> float:
+        """Share of the time in which kernels that were tried were under way; the host worked in the rest."""
+        return self._tried_s("median_s") / self.watched_s if self.watched_s > 0 else 0.0
 
     @property
-    def busy_share(self) -> float:
-        """Share of the time in which the kernels that were tried ran; the host worked in the rest."""
-        return min(1.0, self._launches_s("here", "median_s") / self.watched_s) if self.watched_s > 0 else 0.0
+    def ratio(self) -> Ratio | None:
+        """Speed of the program's kernels there over that here, each as often as it was launched.
+
+        The value leaves out that part of the calls for which the program does not wait, because its launches
+        overlap: so much that those here take as long as kernels were under way. Of the time there no larger
+        share is left out than here, because a call that does nothing tells only about what another one takes.
+        """
+        timed = [(one.launches, one.here, one.there) for one in self.kernels]
+        kernels = _ratio([(n, here, there) for n, here, there in timed if here and there])
+        if kernels is None:
+            return None
+        here_s, there_s = (self._sum_s(where, "median_s") for where in ("here", "there"))
+        calls_here_s, calls_there_s = (self._sum_s(where, "call_s") for where in ("here", "there"))
+        overlapped_s = min(here_s, max(self._tried_s("median_s"), here_s - calls_here_s))
+        hidden = (here_s - overlapped_s) / calls_here_s if calls_here_s > 0 else 0.0
+        left = max(1 - hidden * calls_there_s / there_s, overlapped_s / here_s)
+        value = overlapped_s / (there_s * left)
+        return Ratio(min(kernels.low, value), value, max(kernels.high, value))
 
     @property
     def program_ratio(self) -> Ratio | None:
         """Speed of the whole program there over that here, if its host works as long as now (Amdahl).
 
-        Short kernels overlap with their launches in the program, but not in a trial: where they would have
-        taken longer than the program was watched, they took all of that time. How long the host works is as
-        uncertain as the times of the kernels here.
+        The interval is that of its kernels, and of how long they were under way. That was looked at now and
+        then, so it has the error of a share of so many looks.
         """
-        if self.ratio is None or self.watched_s <= 0:
+        kernels = self.ratio
+        if kernels is None or self.watched_s <= 0:
             return None
 
-        def speed(here: str, there: str) -> float:
-            host_s = max(0.0, self.watched_s - self._launches_s("here", here))
-            return self.watched_s / (host_s + self._launches_s("there", there))
+        def speed(kernels: float, share: float) -> float:
+            return 1 / (1 - share + share / kernels)
 
-        ends = [speed(here, there) for here in ("low_s", "high_s") for there in ("low_s", "high_s")]
-        return Ratio(min(ends), speed("median_s", "median_s"), max(ends))
+        low, high = self._tried_s("low_s") / self.watched_s, self._busy_s / self.watched_s
+        shares = (max(0.0, low - self._error(low)), min(1.0, high + self._error(high)))
+        ends = [speed(end, share) for end in (kernels.low, kernels.high) for share in shares]
+        return Ratio(min(ends), speed(kernels.value, self.busy_share), max(ends))
 
-    def _launches_s(self, where: str, end: str) -> float:
-        """Sum up all launches that were tried on both devices, each with what one took in the trial."""
-        tried = [one for one in self.kernels if one.here and one.there]
-        return sum(one.launches * float(getattr(getattr(one, where), end)) for one in tried)
+    def _error(self, share: float) -> float:
+        return 2 * math.sqrt(share * (1 - share) / max(1, self.looks))
+
+    @property
+    def _tried(self) -> list[KernelTrial]:
+        return [one for one in self.kernels if one.here and one.there]
+
+    @property
+    def _busy_s(self) -> float:
+        """Time in which launches were under way: no less than those took in the trial that ended meanwhile.
+
+        Some drivers say that a launch has ended when it has just begun (rusticl of Mesa 22.3).
+        """
+        ended_s = self._sum_s("here", "low_s", "ended")
+        return max(self.busy_s, min(self.watched_s, ended_s))
+
+    def _tried_s(self, end: str) -> float:
+        """Time in which those kernels were under way in the program that were tried.
+
+        As long as in the trial, within what was seen: not all drivers tell if a launch runs, or waits for
+        other work. How long launches ran that were not tried is not known.
+        """
+        is_whole = not self.not_kept and len(self._tried) == len(self.kernels)
+        return min(self._busy_s, max(self._sum_s("here", end), self.running_s if is_whole else 0.0))
+
+    def _sum_s(self, where: str, what: str, number: str = "launches") -> float:
+        """Sum up a time of launches that were tried, each with what one took in the trial."""
+        times = [float(getattr(getattr(one, where), what)) for one in self._tried]
+        return sum(int(getattr(one, number)) * time for one, time in zip(self._tried, times, strict=True))
 
     @property
     def agrees(self) -> bool | None:
@@ -159,6 +207,9 @@ def trial_from(answer: Mapping[str, Any], at_s: float) -> Trial:
         on=answer["on"],
         at_s=at_s,
         watched_s=answer["watched_s"],
+        busy_s=answer["busy_s"],
+        running_s=answer["running_s"],
+        looks=int(answer["looks"]),
         stopped_s=answer["stopped_s"],
         longest_stop_s=answer["longest_stop_s"],
         not_kept=int(answer["not_kept"]),
@@ -172,6 +223,7 @@ def _kernel(told: Mapping[str, Any]) -> KernelTrial:
         global_size=tuple(told["global_size"]),
         local_size=tuple(told["local_size"]),
         launches=int(told["launches"]),
+        ended=int(told["ended"]),
         memory_bytes=int(told["bytes"]),
         here=time_of(told["source_s"], told["source_call_s"]),
         there=time_of(told["target_s"], told["target_call_s"]),
@@ -194,7 +246,7 @@ def time_of(launches_s: Sequence[float], call_s: float = 0.0) -> Time | None:
     times, n = sorted(launches_s), len(launches_s)
     skip = ranks_outside(n)
     low_s, high_s = times[skip], times[n - 1 - skip]
-    return Time(max(low_s - call_s, low_s * 1e-3), statistics.median(times), high_s, n)
+    return Time(max(low_s - call_s, low_s * 1e-3), statistics.median(times), high_s, n, call_s)
 
 
 def ranks_outside(n: int) -> int:

@@ -36,6 +36,14 @@ bool is_busy(); /* asked with the gate closed */
 void close_gate();
 void open_gate();
 
+class Closed { /* the gate, for a moment */
+  public:
+    Closed() { close_gate(); }
+    ~Closed() { open_gate(); }
+    Closed(const Closed &) = delete;
+    Closed &operator=(const Closed &) = delete;
+};
+
 /* Called by a thread that is about to enter; for tests that move a program every so many calls. */
 extern void (*before_entering)();
 

@@ -72,6 +72,7 @@ cl_kernel finish_kernel(Program *program, cl_kernel real, std::string name, cl_i
     auto kernel = new Kernel;
     kernel->program = Ref<Program>(program);
     kernel->name = std::move(name);
+    kernel->largest_group = program->group_of(kernel->name);
     kernel->real = real;
     read_arguments(kernel);
     return wrap(kernel, real, error);
@@ -118,6 +119,7 @@ cl_kernel CL_API_CALL layer_clCloneKernel(cl_kernel kernel, cl_int *error) {
     auto clone = new Kernel;
     clone->program = own->program;
     clone->name = own->name;
+    clone->largest_group = own->largest_group;
     clone->arguments = own->arguments;
     return wrap(clone, real, error);
 }

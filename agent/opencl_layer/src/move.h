@@ -83,6 +83,7 @@ class Prepared {
     Estimate found;
     Clock::time_point round_began;
 
+    void check_groups();
     bool begin_round(std::vector<Memory *> &wanted, std::vector<cl_event> &before);
     double copy_all(const std::vector<Memory *> &wanted, double enough_bytes);
     std::vector<Memory *> dirty_ones() const;
@@ -130,6 +131,8 @@ struct Replaced {
 bool has_unset_event(); /* a user event on which others wait */
 void drain();
 cl_mem make_memory(const Memory &memory, cl_context context, cl_mem parent, cl_int *error);
+/* Throws where the place takes fewer work-items in a group of this kernel than the program launches. */
+void check_group(cl_program made, const std::string &kernel, size_t used, const Candidate &place);
 void make_next(Prepared &prepared, Store *store, const WarmUp *warm_up);
 void undo();
 void record_events();

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -123,6 +124,12 @@ struct Program : Object {
     std::string log;
     Left left;
     RecipePointer left_recipe; /* of `left`; a later build has another one */
+    std::mutex lock; /* of what follows, where the gate is open */
+    std::map<std::string, std::atomic<size_t>> groups; /* by kernel: the largest of launches that name a local size */
+    std::atomic<size_t> *group_of(const std::string &kernel) {
+        std::lock_guard<std::mutex> guard(lock);
+        return &groups.try_emplace(kernel, 0).first->second;
+    }
     ~Program() override;
 };
 
@@ -142,11 +149,11 @@ struct Kernel : Object {
     std::string name;
     std::vector<Argument> arguments;
     std::atomic_flag lock = ATOMIC_FLAG_INIT; /* what the driver has is what `arguments` say */
-    std::atomic<size_t> largest_group{0};     /* of its launches that name a local size */
+    std::atomic<size_t> *largest_group = nullptr; /* of its program, which many kernels may share */
     void note_group(cl_uint dimensions, const size_t *local) {
         size_t items = local ? 1 : 0;
         for (cl_uint i = 0; local && i < dimensions; i++) items *= local[i];
-        if (__builtin_expect(items > largest_group.load(std::memory_order_relaxed), 0)) largest_group = items;
+        if (__builtin_expect(items > largest_group->load(std::memory_order_relaxed), 0)) *largest_group = items;
     }
 };
 

@@ -16,14 +16,6 @@ constexpr int ROUNDS = 2, TURNS = 20; /* TURNS: tries to find no user event unse
 constexpr double TOO_MUCH = 0.8;                  /* part of all memory: another round would gain nothing */
 constexpr double ENOUGH_BYTES = double(64 << 20); /* to time a copy by */
 
-class Closed { /* the gate, for a moment */
-  public:
-    Closed() { close_gate(); }
-    ~Closed() { open_gate(); }
-    Closed(const Closed &) = delete;
-    Closed &operator=(const Closed &) = delete;
-};
-
 struct Events {
     std::vector<cl_event> list;
     ~Events() {
@@ -76,6 +68,19 @@ Replaced keep_left() {
     return unused;
 }
 
+void check_group(cl_program made, const std::string &name, size_t used, const Candidate &place) {
+    cl_int error;
+    cl_kernel kernel = used > 1 ? target->clCreateKernel(made, name.c_str(), &error) : nullptr;
+    if (!kernel) return; /* of an earlier build */
+    size_t most = 0;
+    error = target->clGetKernelWorkGroupInfo(kernel, place.device, CL_KERNEL_WORK_GROUP_SIZE, sizeof(most), &most,
+                                             nullptr);
+    target->clReleaseKernel(kernel);
+    if (error == CL_SUCCESS && used > most)
+        throw Trouble{"kernel " + name + " is launched by groups of " + std::to_string(used) + ", " + place.key +
+                      " takes " + std::to_string(most) + " at most"};
+}
+
 Prepared::Prepared(size_t where) : candidate(where) {}
 
 void Prepared::release() {
@@ -120,6 +125,24 @@ void Prepared::build() {
     });
 }
 
+void Prepared::check_groups() {
+    struct Group {
+        cl_program program;
+        std::string kernel;
+        size_t items;
+    };
+    std::vector<Group> used;
+    {
+        Closed gate;
+        for_each<Program>([&](Program &program) {
+            cl_program made = find(program.recipe);
+            for (auto &[kernel, items] : program.groups)
+                if (made) used.push_back({made, kernel, items});
+        });
+    }
+    for (const Group &group : used) check_group(group.program, group.kernel, group.items, candidates()[candidate]);
+}
+
 /* What is compiled here is not compiled in the pause. */
 void Prepared::make() {
     auto began = Clock::now();
@@ -153,6 +176,7 @@ void Prepared::make() {
         if (error == CL_SUCCESS) programs[recipe] = made;
         step(error, "build a program");
     }
+    check_groups();
     found.prepare_s += since(began);
 }
 

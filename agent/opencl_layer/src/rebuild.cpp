@@ -95,28 +95,17 @@ static void make_memories(Prepared &prepared, const Candidate &place, Store *sto
         });
 }
 
-/* The target may take fewer work-items in a group of this kernel than the program launches. */
-static void check_group(const Kernel &kernel, cl_kernel made, const Candidate &place) {
-    size_t most = 0, used = kernel.largest_group;
-    if (used < 2 || target->clGetKernelWorkGroupInfo(made, place.device, CL_KERNEL_WORK_GROUP_SIZE, sizeof(most),
-                                                     &most, nullptr) != CL_SUCCESS)
-        return;
-    if (used > most)
-        throw Trouble{"kernel " + kernel.name + " is launched by groups of " + std::to_string(used) + ", " + place.key +
-                      " takes " + std::to_string(most) + " at most"};
-}
-
 static void make_programs(Prepared &prepared, const Candidate &place) {
     cl_int error = CL_SUCCESS;
     for_each<Program>([&](Program &program) {
         cl_program made = prepared.take(program.recipe);
         if (!made) made = make_program(*program.recipe, next_of(program.context.get()), place.device, &error);
         note_next(program, made, error, "build a program");
+        for (auto &[kernel, items] : program.groups) check_group(made, kernel, items, place);
     });
     for_each<Kernel>([&](Kernel &kernel) {
         cl_kernel made = target->clCreateKernel(next_of(kernel.program.get()), kernel.name.c_str(), &error);
         note_next(kernel, made, error, "make a kernel");
-        check_group(kernel, made, place);
         step(set_arguments(kernel), "set the arguments of a kernel");
     });
 }

@@ -1,6 +1,7 @@
 /* One launch of each kernel of the program, kept and replayed on another device. */
 #pragma once
 #include <algorithm>
+#include <deque>
 
 #include "json.h"
 #include "move.h"
@@ -65,7 +66,7 @@ struct Launch {
     bool on_host = false;                /* reads memory to which the host may write at any time */
     std::string name, trouble;
     RecipePointer recipe;
-    unsigned long count = 0;
+    unsigned long count = 0, ended = 0; /* launches of this kind; those of them that were seen to have ended */
     size_t bytes = 0;
     cl_uint dimensions = 0;
     bool has_offset = false, has_local = false;
@@ -93,17 +94,33 @@ struct Stopped {
     }
 };
 
+struct UnderWay { /* launches in a queue that have not ended */
+    bool in_order = true;
+    std::deque<std::pair<cl_event, std::shared_ptr<Launch>>> launches;
+};
+
 /* Launches of the program, kept for a while. */
 struct Watch {
     std::map<std::string, std::shared_ptr<Launch>> launches;
     size_t allowed = 0, held = 0; /* bytes of device memory */
     unsigned long others = 0;     /* launches beyond the most that are kept */
     Stopped stopped;
+
+    bool is_timed = false;            /* whether kernels are under way is looked at */
+    double seen_s = 0, busy_s = 0;    /* how long that was; some had not ended */
+    double running_s = 0;             /* the driver said that some ran */
+    unsigned long looks = 0;
+    std::map<const Queue *, UnderWay> under_way; /* the queue may be gone meanwhile */
+    std::vector<cl_event> copies, before; /* by the layer; work that was launched earlier */
+    Clock::time_point last_look = Clock::now();
+    double last_stopped_s = 0;
+    bool was_busy = false, was_running = false;
+    void look();
 };
 class Watching {
   public:
     Watch found;
-    explicit Watching(size_t allowed);
+    explicit Watching(size_t allowed, bool is_timed = false);
     ~Watching() { end(); }
     void wait(Clock::time_point until, const Progress &progress);
     void end();

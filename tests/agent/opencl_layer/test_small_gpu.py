@@ -48,13 +48,20 @@ def test_groups_fit_every_device(tmp_path: Path) -> None:
 
 
 def test_a_device_that_takes_smaller_groups_is_refused(tmp_path: Path) -> None:
-    """The program runs on where it is."""
+    """The program runs on where it is; the kernel that was launched may be gone."""
     program = Groups(tmp_path)
     assert program.launch("large", 32) == (64, 3)
-    with pytest.raises(UserError, match="kernel large is launched by groups of 32, pocl-1 takes 16 at most"):
-        requests.move(tmp_path, program.process.pid, "pocl-1")
-    assert program.launch("large", 32) == (64, 6)
-    assert requests.status(tmp_path, program.process.pid).device == "pocl-0"
+    assert program.launch("plain") == (64, 4)
+    pid, refusal = program.process.pid, "kernel large is launched by groups of 32, pocl-1 takes 16 at most"
+    for request in (requests.estimate, requests.move):
+        with pytest.raises(UserError, match=refusal):
+            request(tmp_path, pid, "pocl-1")
+    requests.park(tmp_path, pid)
+    with pytest.raises(UserError, match=refusal):
+        requests.resume(tmp_path, pid, "pocl-1")
+    requests.resume(tmp_path, pid)
+    assert program.launch("large", 32) == (64, 7)
+    assert requests.status(tmp_path, pid).device == "pocl-0"
     program.end()
 
 

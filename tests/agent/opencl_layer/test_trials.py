@@ -6,9 +6,9 @@ import itertools
 import json
 import math
 import socket
-import statistics
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.opencl_layer import requests
-from agent.opencl_layer.trials import Ratio, Trial, ranks_outside, time_of, trial_from
+from agent.opencl_layer.trials import Ratio, ranks_outside, time_of
 from profiles.errors import UserError
 from tests.support.moving import Stepper
+from tests.support.trials import trial_of
 
 TIMES = "0,64,128,32"  # of launches (slow_second.c): spread 64 and 160 ms, stir 32 and 144 ms
 TRIES = 5
@@ -78,6 +79,18 @@ def test_ratio_beside_the_truth(folder: Path, stepper: Stepper) -> None:
     assert all(one.differing_bytes == 0 and one.here and one.here.n >= 3 for one in trial.kernels)
     assert 0 < trial.longest_stop_s <= trial.stopped_s
     assert stepper.digest == plain_digest(folder, stepper.taken)
+
+
+def test_work_of_the_host_is_measured(folder: Path) -> None:
+    """Of each step of 146 ms here kernels take 96, and 304 there."""
+    program = Stepper(folder, "thinking", LAUNCH_MS=TIMES)
+    program.steps(1)
+    with program.busy():
+        trial = requests.try_on(folder, program.process.pid, "pocl-1", watch_s=1.5)
+    program.end()
+    assert trial.busy_share == pytest.approx(96 / 146, rel=0.1)
+    assert trial.program_ratio is not None
+    assert trial.program_ratio.value == pytest.approx(146 / 354, rel=0.1)
 
 
 @pytest.mark.measures
@@ -171,48 +184,70 @@ def test_interval_of_a_median(n: int) -> None:
     assert wider > 0.05 or skip == (n - 1) // 2
 
 
-def made(*kernels: tuple[int, float, float], watched_s: float = 10.0, **times: list[float]) -> Trial:
-    """Make a trial of kernels of (launches, time here, time there), measured exactly, or of ``times``."""
-    told = [
-        {
-            **dict.fromkeys(
-                ("source_call_s", "target_call_s", "compared_bytes", "differing_bytes", "bytes"), 0
-            ),
-            **{"name": "k", "global_size": [1], "local_size": [], "types": "float", "trouble": ""},
-            **{"launches": n, "source_s": [here] * 9, "target_s": [there] * 9, "relative_difference": None},
-            **times,
-        }
-        for n, here, there in kernels
-    ]
-    stops = dict.fromkeys(("stopped_s", "longest_stop_s", "not_kept"), 0)
-    answer = {"device": "a", "on": "b", "watched_s": watched_s, "kernels": told, **stops}
-    return trial_from(answer, 5.0)
+def program_ratio(*kernels: tuple[int, float, float], **seen: Any) -> Ratio:
+    """Tell the ratio of a program of such kernels."""
+    found = trial_of(*kernels, **seen).program_ratio
+    assert found is not None
+    assert found.low <= found.value <= found.high
+    return found
 
 
 def test_ratio_is_weighed_by_launches() -> None:
-    trial = made((30, 0.1, 0.05), (1, 2.0, 8.0))
+    trial = trial_of((30, 0.1, 0.05), (1, 2.0, 8.0), busy_s=5.0)
     assert trial.ratio == pytest.approx(Ratio(*[5 / 9.5] * 3))
     assert trial.busy_share == 0.5
     assert trial.program_ratio == pytest.approx(Ratio(*[10 / 14.5] * 3))  # 5 s of the host's remain
     assert json.loads(json.dumps(trial.as_json()))["ratio"]["value"] == pytest.approx(5 / 9.5)
 
 
-def test_launches_that_overlap_took_no_longer_than_the_program() -> None:
-    """20 s of launches, each with its call, within 10 s of the program; there they take 40 s."""
-    trial = made((10, 2.0, 4.0), watched_s=10.0)
-    assert trial.busy_share == 1.0
-    assert trial.program_ratio is not None and trial.program_ratio.value == pytest.approx(10 / 40)
+def test_calls_that_overlap_do_not_count() -> None:
+    """20 s of launches, 10 of that for calls, were under way for 10 s; there they take 40 s, 5 for calls."""
+    calls = {"source_call_s": 1.0, "target_call_s": 0.5}
+    assert program_ratio((10, 2.0, 4.0), busy_s=10.0, **calls).value == pytest.approx(10 / 35)
 
 
-def test_interval_holds_what_the_host_may_have_worked() -> None:
-    """Kernels ran for 5 to 10 s of 10 and take nothing there: the host worked for 5 s, or not at all."""
-    kernel = {"source_s": [0.5] * 6 + [1.0] * 3, "target_s": [0.01] * 9}
-    ratio = made((10, 0.5, 0.01), watched_s=10.0, **kernel).program_ratio
-    assert ratio is not None
-    assert ratio == pytest.approx(Ratio(10 / 5.1, 10 / 5.1, 10 / 0.1))
+def test_no_more_is_left_out_there_than_here() -> None:
+    """Half of the time is left out here, so half of it there, though a call there takes nearly all of it."""
+    calls = {"source_call_s": 1.0, "target_call_s": 3.9}
+    assert program_ratio((10, 2.0, 4.0), busy_s=10.0, **calls).value == pytest.approx(0.5)
+
+
+@given(st.floats(0.01, 10), st.floats(1e-6, 10), st.floats(0, 1), st.integers(1, 10**6))
+def test_the_same_device_is_as_fast(busy_s: float, launch_s: float, call: float, n: int) -> None:
+    """Whatever the program waits for, and however disturbed the times were."""
+    calls = dict.fromkeys(("source_call_s", "target_call_s"), call * launch_s)
+    assert program_ratio((n, launch_s, launch_s), busy_s=busy_s, **calls).value == pytest.approx(1)
+
+
+def test_kernels_that_were_slower_in_the_program() -> None:
+    """They ran all the time beside others, and took half as long alone: the host did nothing meanwhile."""
+    assert program_ratio((10, 0.5, 0.01), busy_s=10.0) == pytest.approx(Ratio(50, 50, 50))
+
+
+def test_a_driver_that_does_not_tell_what_runs() -> None:
+    """Launches took 5 s in the trial, and had not ended for 10 s: the host worked for 5 s, or not at all."""
+    ratio = program_ratio((10, 0.5, 0.01), busy_s=10.0, running_s=0.1)
+    assert ratio == pytest.approx(Ratio(10 / 5.1, 10 / 5.1, 50))
+
+
+def test_a_driver_that_calls_launches_ended_too_early() -> None:
+    """Ten that ended took 9 s in the trial, so they cannot have been under way for 0.1 s."""
+    assert program_ratio((10, 0.9, 1.8), busy_s=0.1, ended=10).value == pytest.approx(10 / 19)
+
+
+def test_launches_that_were_not_tried() -> None:
+    """Of those the time is not known, only the 4 s of those that were tried."""
+    trial = trial_of((4, 1.0, 0.5), busy_s=8.0)
+    assert replace(trial, not_kept=1).busy_share == pytest.approx(0.4)
+
+
+def test_interval_holds_the_error_of_looks() -> None:
+    """Half of 100 looks saw kernels under way: with 95 % 40 to 60."""
+    found = replace(trial_of((1, 5.0, 2.5), busy_s=5.0), looks=100).program_ratio
+    assert found == pytest.approx(Ratio(1 / 0.8, 1 / 0.75, 1 / 0.7))
 
 
 def test_interval_holds_the_call() -> None:
     found = time_of([0.010, 0.011, 0.012, 0.013, 0.020], call_s=0.004)
-    assert found == pytest.approx((0.006, statistics.median([0.010, 0.011, 0.012, 0.013, 0.020]), 0.020, 5))
+    assert found == pytest.approx((0.006, 0.012, 0.020, 5, 0.004))
     assert time_of([]) is None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.opencl_layer.trials import trial_from
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.policy_view import as_job
 from scheduler.jobs.specs import JobSpec
@@ -18,6 +18,7 @@ from scheduler.prediction.run_times import RunTimePredictor, better
 from scheduler.prediction.tried import TriedRatio, pair, ratio_of, run_time_tried
 from tenbin.commands.jobs.account import prediction_words
 from tests.scheduler.prediction.test_earlier_runs import DEVICES, ended
+from tests.support.trials import trial_of
 
 RATIOS = {("gpu-0", "pocl-0"): SpeedBounds(4.0, 9.0), ("pocl-0", "gpu-0"): SpeedBounds(1 / 9, 1 / 4)}
 KNOWN = Cluster(DEVICES.pools, ratios=RATIOS)
@@ -104,19 +105,11 @@ def test_a_new_coordinator_knows_the_trials() -> None:
 
 def test_the_ratio_of_the_whole_program_is_taken() -> None:
     """Kernels run half of the time, and three times as fast there."""
-    kernel = {
-        **dict.fromkeys(
-            ("source_call_s", "target_call_s", "compared_bytes", "differing_bytes", "bytes"), 0.0
-        ),
-        **{"name": "k", "global_size": [1], "local_size": [], "types": "", "trouble": "", "launches": 10},
-        **{"source_s": [0.3] * 9, "target_s": [0.1] * 9, "relative_difference": None},
-    }
-    answer = {"device": "pocl-0", "on": "gpu-0", "watched_s": 6.0, "kernels": [kernel]}
-    stops = dict.fromkeys(("stopped_s", "longest_stop_s", "not_kept"), 0.0)
-    found = ratio_of(trial_from(answer | stops, 100.0))
+    trial = replace(trial_of((10, 0.5, 0.5 / 3), busy_s=5.0), device="pocl-0", on="gpu-0", at_s=100.0)
+    found = ratio_of(trial)
     assert found is not None
     assert (found.pool, found.over, found.at_s, found.agrees) == ("gpu-0", "pocl-0", 100.0, True)
     assert math.isclose(found.value, 1 / (0.5 + 0.5 / 3))
-    assert ratio_of(trial_from(answer | stops | {"kernels": []}, 100.0)) is None
-    assert ratio_of(trial_from(answer | stops | {"not_kept": 1.0}, 100.0)) is not None
-    assert ratio_of(trial_from(answer | stops | {"not_kept": 2.0}, 100.0)) is None  # 10 of 12 launches
+    assert ratio_of(replace(trial, kernels=())) is None
+    assert ratio_of(replace(trial, not_kept=1)) is not None
+    assert ratio_of(replace(trial, not_kept=2)) is None  # 10 of 12 launches

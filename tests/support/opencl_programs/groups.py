@@ -1,5 +1,6 @@
 """Launches kernels by groups: ``KERNEL ITEMS`` a line in; what the kernel admits, and a sum, a line out.
 
+A kernel is made for each launch.
 ``ITEMS`` 0: as many as the kernel admits.
 """
 
@@ -24,9 +25,8 @@ def main() -> None:
     program = cl.Program(context, SOURCE).build()
     found = np.zeros(N, np.uint32)
     buffer = cl.Buffer(context, cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR, hostbuf=found)
-    kernels = {name: cl.Kernel(program, name) for name in ("plain", "large")}
     for name, items in map(str.split, sys.stdin):
-        kernel = kernels[name]
+        kernel = cl.Kernel(program, name)
         most = kernel.get_work_group_info(cl.kernel_work_group_info.WORK_GROUP_SIZE, device)
         kernel(queue, (N,), (int(items) or most,), buffer)
         cl.enqueue_copy(queue, found, buffer)

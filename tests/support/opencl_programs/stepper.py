@@ -4,7 +4,7 @@ The number 0 asks for steps until the next line is there.
 The first kernel reads one buffer and writes another; the second changes its buffer, a part of it, and counts.
 An argument "differing" lets a third kernel run, whose results are others on a second device
 (``slow_second.c``). An argument "printing" adds a kernel that prints;
-"anew" makes a kernel for each launch.
+"anew" makes a kernel for each launch; "thinking" lets the host work for 50 ms a step.
 """
 
 from __future__ import annotations
@@ -84,6 +84,8 @@ def main() -> None:
             if "differing" in sys.argv:
                 launch("differ", (N,), None, two, np.float32(0.5))
             queue.finish()
+            if "thinking" in sys.argv:
+                time.sleep(0.05)
             taken += 1
         took_s = time.monotonic() - began
         digest = hashlib.sha256()
