@@ -21,8 +21,8 @@ from scheduler.engines.protocol import Report
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Placement, Pool
-from tests.agent.opencl_layer.test_trials import made
 from tests.support.scheduling.virtual_engine import BEGIN_S, VirtualEngine
+from tests.support.trials import trial_of
 
 TWO = Cluster((Pool("pocl-0", 1, kind="cpu"), Pool("pocl-1", 1, 1, kind="cpu")))
 SPEED = {"pocl-0": 1.0, "pocl-1": 4.0}  # in truth
@@ -166,7 +166,7 @@ def lab(home: Path, policy: str = "mctbm", now: float = BEGIN_S) -> Iterator[Lab
 
 def trial(ratio: float = 4.0, *, agrees: bool = True) -> Trial:
     """Make a trial of a program that is always on its device, which tells the ratio exactly."""
-    told = made((10, 1.0, 1 / ratio))
+    told = trial_of((10, 1.0, 1 / ratio), busy_s=10.0)
     (kernel,) = told.kernels
     kernel = replace(kernel, differing_bytes=0 if agrees else 4)
     return replace(told, device="pocl-0", on="pocl-1", at_s=BEGIN_S, kernels=(kernel,))
