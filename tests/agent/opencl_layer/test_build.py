@@ -89,7 +89,7 @@ def test_later_headers_than_the_loader(monkeypatch: pytest.MonkeyPatch, tmp_path
     require(not build.trouble(), build.trouble())
     later_headers(tmp_path)
     monkeypatch.setenv("CPATH", str(tmp_path))
-    library = build.build(tmp_path / "library", options=["-DTENBIN_OPENCL_TESTS"])
+    library = build.build(tmp_path / "library", options=["-DTENBIN_OPENCL_TESTS", "-O0"])
     report = tmp_path / "report"
     more = {
         "OPENCL_LAYERS": str(library),

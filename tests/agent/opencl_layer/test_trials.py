@@ -81,6 +81,7 @@ def test_ratio_beside_the_truth(folder: Path, stepper: Stepper) -> None:
     assert stepper.digest == plain_digest(folder, stepper.taken)
 
 
+@pytest.mark.measures
 def test_work_of_the_host_is_measured(folder: Path) -> None:
     """Of each step of 146 ms here kernels take 96, and 304 there."""
     program = Stepper(folder, "thinking", LAUNCH_MS=TIMES)
