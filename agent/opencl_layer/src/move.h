@@ -129,6 +129,7 @@ struct Replaced {
 
 /* With the gate closed, in this order; all but `commit` may throw Trouble, and `undo` then puts all back. */
 bool has_unset_event(); /* a user event on which others wait */
+bool mark_queues(std::vector<cl_event> &before); /* markers that end after all work; none where that waits for such */
 void drain();
 cl_mem make_memory(const Memory &memory, cl_context context, cl_mem parent, cl_int *error);
 /* Throws where the place takes fewer work-items in a group of this kernel than the program launches. */

@@ -180,9 +180,7 @@ void Prepared::make() {
     found.prepare_s += since(began);
 }
 
-/* Memory that the host may write to at any time is not copied here, and mapped memory stays dirty. */
-bool Prepared::begin_round(std::vector<Memory *> &wanted, std::vector<cl_event> &before) {
-    Closed gate;
+bool mark_queues(std::vector<cl_event> &before) {
     if (has_unset_event()) return false; /* markers might wait for it */
     for_each<Queue>([&](Queue &queue) {
         cl_event marker = nullptr;
@@ -192,6 +190,13 @@ bool Prepared::begin_round(std::vector<Memory *> &wanted, std::vector<cl_event> 
         target->clFlush(real_of(&queue));
     });
     leftover_events(before);
+    return true;
+}
+
+/* Memory that the host may write to at any time is not copied here, and mapped memory stays dirty. */
+bool Prepared::begin_round(std::vector<Memory *> &wanted, std::vector<cl_event> &before) {
+    Closed gate;
+    if (!mark_queues(before)) return false;
     for_each<Memory>([&](Memory &memory) {
         if (memory.parent || memory.host || !contexts.count(memory.context.get())) return;
         bool is_new = !memories.count(&memory);
@@ -249,9 +254,10 @@ void Prepared::copy() {
             std::this_thread::sleep_for(std::chrono::milliseconds(5));
             has_begun = begin_round(wanted, before.list);
         }
-        if (wanted.empty()) break;
+        if (!has_begun) break;
         for (cl_event one : before.list) target->clWaitForEvents(1, &one);
-        found.drain_s = since(round_began);
+        found.drain_s = since(round_began); /* of a round that begins, as the pause, when another one has ended */
+        if (wanted.empty()) break;
         found.bytes_per_s = copy_all(wanted, 1e300);
         if (!round) found.bytes = sum_bytes(wanted);
         found.dirty_bytes = sum_bytes(dirty_ones());

@@ -296,22 +296,13 @@ void Watch::look() {
     was_running = running;
 }
 
-/* Work from before, which ends before these markers do; nothing is noted if that waits for a user event. */
-static void mark_queues(std::vector<cl_event> &before) {
-    Closed gate;
-    if (has_unset_event()) return;
-    for_each<Queue>([&](Queue &queue) {
-        cl_event marker = nullptr;
-        if (target->clEnqueueMarkerWithWaitList(real_of(&queue), 0, nullptr, &marker) == CL_SUCCESS)
-            before.push_back(marker);
-        target->clFlush(real_of(&queue));
-    });
-}
-
 Watching::Watching(size_t allowed, bool is_timed) {
     found.allowed = allowed;
     found.is_timed = is_timed;
-    if (is_timed) mark_queues(found.before);
+    if (is_timed) {
+        Closed gate;
+        mark_queues(found.before);
+    }
     std::lock_guard<std::mutex> guard(watch_lock);
     watch = &found;
     watching = true;
