@@ -49,6 +49,8 @@ bool is_variable(const std::string &statement) {
         has_word(statement, "constant") || has_word(statement, "__constant"))
         return false;
     std::string head = statement.substr(0, statement.find('='));
+    bool has_pointer = head.find('*') != std::string::npos; /* which may change where what it points to may not */
+    if (has_word(head, "sampler_t") || (has_word(head, "const") && !has_pointer)) return false;
     if (head.size() == statement.size() && head.find('(') != std::string::npos)
         return head.find("attribute") != std::string::npos; /* else a prototype */
     size_t body = head.find("{}");

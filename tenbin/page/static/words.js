@@ -61,7 +61,7 @@ export function soonerWords(reason, now) {
 
 /** Of a running job: the share of its run time that is over (null: not known), and when it should end. */
 export function progress(job, now) {
-  const over = job.served_s + (now - job.since_s);
+  const over = job.served_s + Math.max(now - job.since_s, 0); // this clock may be behind
   if (job.expected) {
     const end = (seconds) => job.since_s + Math.max(seconds - job.served_s, 0);
     const { run_s: run, low_s: low, high_s: high } = job.expected;

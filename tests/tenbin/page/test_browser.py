@@ -105,6 +105,13 @@ def test_what_would_start_a_job_sooner(up: Up, view: Open) -> None:
     told.wait_for(state="hidden")
 
 
+def test_a_job_that_begins_by_a_clock_that_is_ahead(view: Open) -> None:
+    """Of a run time of 0 s it has run for 0 s, all of it."""
+    job = "{ served_s: 0, since_s: 100, expected: { run_s: 0, low_s: null, high_s: null } }"
+    asked = f"import('/static/words.js').then((module) => module.progress({job}, 99.5))"
+    assert view().tab.evaluate(asked) == {"share": 1, "words": "runs for 0 s; 0 s were expected"}
+
+
 def test_it_stays_live_when_the_coordinator_or_the_connection_is_lost(
     up: Up, page: PageProcess, view: Open
 ) -> None:
