@@ -3,7 +3,7 @@
 The time of a kernel is the median of its launches. Its interval holds the median of all launches that might
 have been measured: by order statistics, with at least 95 % from six launches on (from fewer, all of them).
 The low end of each time leaves out what a command costs that does nothing, because a program that keeps its
-queue full does not wait for that. How far a program does is told by how long its kernels were under way.
+queue full does not wait for that. How long its kernels were under way tells which programs do.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 SAME_BY = {"float": 1e-5, "double": 1e-12}  # largest relative difference of results that still agree
@@ -25,7 +26,7 @@ class Time(NamedTuple):
     median_s: float
     high_s: float
     n: int
-    call_s: float = 0.0
+    call_s: float
 
 
 class Ratio(NamedTuple):
@@ -125,8 +126,8 @@ class Trial:
         kernels = _ratio([(n, here, there) for n, here, there in timed if here and there])
         if kernels is None:
             return None
-        here_s, there_s = (self._sum_s(where, "median_s") for where in ("here", "there"))
-        calls_here_s, calls_there_s = (self._sum_s(where, "call_s") for where in ("here", "there"))
+        here_s, there_s = (self._sum_s(f"{where}.median_s") for where in ("here", "there"))
+        calls_here_s, calls_there_s = (self._sum_s(f"{where}.call_s") for where in ("here", "there"))
         overlapped_s = min(here_s, max(self._tried_s("median_s"), here_s - calls_here_s))
         hidden = (here_s - overlapped_s) / calls_here_s if calls_here_s > 0 else 0.0
         left = max(1 - hidden * calls_there_s / there_s, overlapped_s / here_s)
@@ -165,7 +166,7 @@ class Trial:
 
         Some drivers say that a launch has ended when it has just begun (rusticl of Mesa 22.3).
         """
-        ended_s = self._sum_s("here", "low_s", "ended")
+        ended_s = self._sum_s("here.low_s", "ended")
         return max(self.busy_s, min(self.watched_s, ended_s))
 
     def _tried_s(self, end: str) -> float:
@@ -175,12 +176,12 @@ class Trial:
         other work. How long launches ran that were not tried is not known.
         """
         is_whole = not self.not_kept and len(self._tried) == len(self.kernels)
-        return min(self._busy_s, max(self._sum_s("here", end), self.running_s if is_whole else 0.0))
+        return min(self._busy_s, max(self._sum_s(f"here.{end}"), self.running_s if is_whole else 0.0))
 
-    def _sum_s(self, where: str, what: str, number: str = "launches") -> float:
-        """Sum up a time of launches that were tried, each with what one took in the trial."""
-        times = [float(getattr(getattr(one, where), what)) for one in self._tried]
-        return sum(int(getattr(one, number)) * time for one, time in zip(self._tried, times, strict=True))
+    def _sum_s(self, time: str, number: str = "launches") -> float:
+        """Sum up a time (as ``here.median_s``) of so many launches of each kernel that was tried."""
+        time_of_one, number_of = attrgetter(time), attrgetter(number)
+        return float(sum(number_of(one) * time_of_one(one) for one in self._tried))
 
     @property
     def agrees(self) -> bool | None:

@@ -256,7 +256,7 @@ void Prepared::copy() {
         }
         if (!has_begun) break;
         for (cl_event one : before.list) target->clWaitForEvents(1, &one);
-        found.drain_s = since(round_began); /* of a round that begins, as the pause, when another one has ended */
+        found.drain_s = since(round_began); /* the pause, too, begins when a round has ended */
         if (wanted.empty()) break;
         found.bytes_per_s = copy_all(wanted, 1e300);
         if (!round) found.bytes = sum_bytes(wanted);

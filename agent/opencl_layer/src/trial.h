@@ -106,12 +106,14 @@ struct Watch {
     unsigned long others = 0;     /* launches beyond the most that are kept */
     Stopped stopped;
 
-    bool is_timed = false;            /* whether kernels are under way is looked at */
-    double seen_s = 0, busy_s = 0;    /* how long that was; some had not ended */
-    double running_s = 0;             /* the driver said that some ran */
+    bool is_timed = false; /* then this is looked at now and then: */
+    double seen_s = 0;     /* how long all looks cover */
+    double busy_s = 0;     /* of that: some launch had not ended */
+    double running_s = 0;  /* of that: the driver said that one ran */
     unsigned long looks = 0;
     std::map<const Queue *, UnderWay> under_way; /* the queue may be gone meanwhile */
-    std::vector<cl_event> copies, before; /* by the layer; work that was launched earlier */
+    std::vector<cl_event> copies; /* made by the layer */
+    std::vector<cl_event> before; /* markers behind work from before the watch */
     Clock::time_point last_look = Clock::now();
     double last_stopped_s = 0;
     bool was_busy = false, was_running = false;
