@@ -1,0 +1,51 @@
+"""Histories of a coordinator with faults, in virtual time: they break no rule (``tests.support.world``)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from scheduler.coordinator.coordinator import Coordinator
+from tests.support.amounts import examples
+from tests.support.world import cut_down, live, pairs, plan, tell
+
+STEPS = 30
+PAIRS = pairs()
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Keep what coordinators log, of every full disk, out of the output."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize(("policy", "machine"), PAIRS)
+def test_histories(policy: str, machine: str) -> None:
+    first = 1000 * PAIRS.index((policy, machine))  # other histories for each
+    for seed in range(first, first + examples(24)):
+        assert not (story := tell(seed, policy, machine, STEPS)), story
+
+
+def test_a_history_is_the_same_each_time() -> None:
+    first, second = (live(5, "easy", "cores", plan(5, STEPS)) for _ in range(2))
+    assert first == second and first.jobs > 0
+
+
+def test_a_fault_is_found_and_cut_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator that accepts a cancel and forgets it."""
+
+    def forget(coordinator: Coordinator, job_ids: Sequence[int]) -> dict[int, str]:
+        for job_id in job_ids:
+            coordinator.job_table.open(job_id)
+        return {}
+
+    monkeypatch.setattr(Coordinator, "cancel", forget)
+    failing = [seed for seed in range(40) if live(seed, "fcfs", "cores", plan(seed, STEPS)).rule]
+    steps = cut_down(failing[0], "fcfs", "cores", plan(failing[0], STEPS))
+    outcome = live(failing[0], "fcfs", "cores", steps)
+    assert outcome.rule == "a cancelled job does not go on"
+    assert {"submit", "cancel"} <= {step.what for step in steps} and len(steps) <= 4

@@ -1,0 +1,948 @@
+"""A world for the coordinator: virtual time, simulated supervisors, faults by seed.
+
+A history is a list of steps that a seed draws: jobs are submitted and asked for things, time passes, the
+coordinator is killed around a commit, a start or a request, the last commit is torn, the disk is full,
+messages are lost. The coordinator and its journal are the real ones. After each turn the rules are looked at
+(``History.check``). A history that breaks one is cut down to the steps that matter, and tells its story:
+
+    .venv/bin/python -m tests.support.world 0-500            policies and machines in turn
+    .venv/bin/python -m tests.support.world 17 --policy fcfs --machine cores
+
+What an attempt does is drawn from the seed, the job and the attempt (``Fate``), not from when it is asked: so
+a step that is left out changes nothing but what follows from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import math
+import os
+import random
+import shutil
+import sqlite3
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from errno import ENOSPC
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from agent.attempts.records import Result, RunState, Usage, Want
+from profiles.errors import UserError
+from scheduler.coordinator.coordinator import Coordinator
+from scheduler.coordinator.journal.journal import Journal
+from scheduler.coordinator.journal.tally import FILE as TALLY
+from scheduler.coordinator.requests.priorities import set_priority
+from scheduler.engines.protocol import Engine, Report
+from scheduler.jobs.entry import Entry, Stage
+from scheduler.jobs.sizes import CORE, Unit
+from scheduler.jobs.specs import JobSpec
+from scheduler.model.jobs import Cluster, Placement, Pool, Region
+from scheduler.policies.registry import POLICIES, policy_class
+from tenbin.page.mirror import Mirror
+from tenbin.server.descriptions import describe
+from tenbin.server.job_filters import Listed
+from tenbin.server.job_list import list_jobs
+
+BEGIN_S = 1_700_000_000.0
+SWEEP_S = 5.0  # after a message was lost, the engine looks by itself
+USAGE = Usage(1.0, 1.0, 1.0, 0.0, 10.0)
+TURNS = 5000  # without an end: the coordinator asks to be woken at once, for ever
+SHARED_MEMORY = Path("/dev/shm")  # a disk on which nothing waits
+
+
+class Broken(Exception):
+    """A rule that did not hold."""
+
+    def __init__(self, rule: str, detail: str) -> None:
+        super().__init__(f"{rule}: {detail}")
+        self.rule = rule
+
+
+class Killed(BaseException):
+    """The coordinator is killed here: nothing may catch this."""
+
+
+# -- machines ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A machine, the sort of policy that schedules it, and what jobs may ask for there."""
+
+    suits: str
+    cluster: Cluster
+    unit: Unit = CORE
+    asks: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+    @property
+    def devices(self) -> bool:
+        return bool(self.cluster.pools[0].kind)
+
+
+ESTIMATES: tuple[dict[str, float], ...] = (
+    {},
+    {"gpu": 5.0, "cpu": 20.0},
+    {"gpu": 20.0, "cpu": 10.0},
+    {"cpu": 10.0},
+)
+SETTINGS = {
+    "cores": Setting("counted", Cluster((Pool("core", 4),)), asks={"cores": (1, 1, 1, 2, 3, 4)}),
+    "memory": Setting(
+        "counted",
+        Cluster((Pool("core", 4),), memory_mb=1000.0),
+        asks={"cores": (1, 1, 2, 4), "memory_mb": (None, 100.0, 300.0, 600.0)},
+    ),
+    "devices": Setting(
+        "classes",
+        Cluster((Pool("gpu", 1, kind="gpu"), Pool("cpu", 1, 1, kind="cpu"))),
+        asks={"device": ("any", "any", "gpu", "cpu"), "expect_s": ESTIMATES},
+    ),
+    "nodes": Setting(
+        "nodes",
+        Cluster(
+            (Pool("node", 2, resources=("cores", "memory_mb"), capacity=(2.0, 500.0)),), memory_mb=1000.0
+        ),
+        Unit(node=True, cores=2),
+        asks={"tasks": (1, 1, 2), "cores": (1, 1, 2), "memory_mb": (None, 100.0, 300.0)},
+    ),
+    "packages": Setting(
+        "power",
+        Cluster((Pool("node", 3, peak_w=60.0, caps_w=(30.0, 40.0, 60.0)),), budget_w=120.0),
+        Unit(node=True, cores=2, package=True, emulated="intel-2s"),
+        asks={"tasks": (1, 2, 4), "max_tasks": (None, None, 6)},
+    ),
+    "shared": Setting(
+        "sharing",
+        Cluster(
+            (Pool("node", 2, resources=("cores", "memory_mb"), capacity=(2.0, 1000.0)),), memory_mb=2000.0
+        ),
+        Unit(node=True, cores=2),
+        asks={"tasks": (1, 2, 4)},
+    ),
+}
+
+
+def settings_of(policy: str) -> list[str]:
+    """Name the machines that a policy schedules."""
+    return [name for name, setting in SETTINGS.items() if setting.suits in policy_class(policy).suits]
+
+
+# -- what is there without any coordinator -----------------------------------------------------------------
+
+
+@dataclass
+class Fate:
+    """What an attempt does by itself: so long it works, and so it ends; what it does when it is asked."""
+
+    work_s: float
+    end: str  # "done", "fails", "lost", "cannot start"
+    obeys: str  # of parks and moves: "yes", "refuses", "later"
+    checkpoint_s: float  # it takes so long to write one
+    leaves_s: float  # and so long to leave, when told to end
+
+    @classmethod
+    def of(cls, seed: int, job: int, attempt: int) -> Fate:
+        draw = random.Random(f"{seed} {job} {attempt}")
+        ends = ("done", "fails", "lost", "cannot start")
+        return cls(
+            draw.choice([1.0, 2.0, 5.0, 10.0, 20.0]),
+            draw.choices(ends, (70, 14, 14, 2))[0],
+            draw.choices(("yes", "refuses", "later"), (70, 15, 15))[0],
+            draw.choice([0.5, 0.5, 3.0]),
+            draw.choice([0.0, 0.0, 3.0]),
+        )
+
+
+@dataclass
+class Attempt:
+    """An attempt as its folder and its processes tell of it, whoever looks.
+
+    Attributes:
+        left_s, limit_s: work and time that are left to it. since_s: when it went on last, or was looked at.
+        due_s: when it writes the checkpoint, or leaves because it was told to; infinite: it was not.
+    """
+
+    job: int
+    number: int
+    spec: JobSpec
+    fate: Fate
+    placement: Placement
+    left_s: float
+    limit_s: float
+    since_s: float
+    works: bool = True
+    told: Want | None = None
+    due_s: float = math.inf
+    done: int = 0
+    state: RunState | None = None
+    result: Result | None = None
+    lost: bool = False
+
+    @property
+    def over(self) -> bool:
+        return self.lost or self.result is not None
+
+    @property
+    def next_s(self) -> float:
+        """When it does something by itself."""
+        if self.over:
+            return math.inf
+        by_itself = self.since_s + max(0.0, min(self.left_s, self.limit_s)) if self.works else math.inf
+        return min(self.due_s, by_itself)
+
+
+class Machine:
+    """The machine, which outlives coordinators: its time, its attempts, its disk, its nodes.
+
+    Attributes:
+        mail: what supervisors have reported and nobody has read. lost_mail: so many of the next are lost.
+        full: so many of the next writes find no room. kill_in: the coordinator is killed at that one of the
+            instants at which it may be from now on; None: not. torn: then the commit is torn.
+    """
+
+    def __init__(self, seed: int, setting: Setting, story: Callable[..., None]) -> None:
+        self.seed, self.setting, self.story = seed, setting, story
+        self.now = BEGIN_S
+        self.attempts: dict[tuple[int, int], Attempt] = {}
+        self.revoked: set[tuple[int, int]] = set()  # never started, and never will be
+        self.mail: list[Report] = []
+        self.lost_mail = self.full = 0
+        self.kill_in: int | None = None
+        self.torn = False
+
+    def may_be_killed(self) -> None:
+        """Kill the coordinator here, if this is the instant."""
+        if self.kill_in is not None:
+            self.kill_in -= 1
+            if self.kill_in < 0:
+                self.kill_in = None
+                raise Killed
+
+    def write(self) -> None:
+        """Raise OSError if the disk is full."""
+        if self.full:
+            self.full -= 1
+            raise OSError(ENOSPC, "No space left on device")
+
+    def report(self, attempt: Attempt, what: Any, **more: Any) -> None:
+        if self.lost_mail:
+            self.lost_mail -= 1
+            self.story(f"a message is lost: {what} of job {attempt.job}")
+        else:
+            self.mail.append(Report(attempt.job, attempt.number, what, self.now, **more))
+
+    def start(self, job: Entry) -> None:
+        """Start an attempt, with a supervisor of its own."""
+        key, fate = (job.id, job.attempt), Fate.of(self.seed, job.id, job.attempt)
+        assert job.placement is not None
+        limit_s = job.spec.time_s or math.inf
+        attempt = Attempt(*key, job.spec, fate, job.placement, fate.work_s, limit_s, self.now)
+        self.attempts[key] = attempt
+        self.story(f"starts: attempt {key[1]} of job {key[0]} on {job.placement}; {fate.end}")
+        if fate.end == "cannot start":
+            self._over(attempt, Result("not-started", self.now, usage=USAGE, trouble="no such program"))
+            return
+        attempt.state = RunState(1, 1, self.now)
+        self.report(attempt, "started")
+
+    def ask(self, attempt: Attempt, number: int, want: Want, goal: str) -> None:
+        """Hand on a request, which the supervisor carries out at once, or when the program does."""
+        if attempt.over or number <= attempt.done:
+            return
+        self._work(attempt)
+        attempt.told, attempt.done = want, number
+        if want == "end":
+            attempt.due_s = min(attempt.due_s, self.now + attempt.fate.leaves_s)
+            return
+        if want == "checkpoint":
+            attempt.due_s, attempt.works = self.now + attempt.fate.checkpoint_s, True
+            return
+        changes: dict[str, Any] = {"paused": want == "pause"}
+        if want in ("park", "move"):
+            changes = {"parked_mb": 1.0, "paused": True} if want == "park" else {"device": goal}
+            if attempt.fate.obeys != "yes":
+                changes = {"refused": "it cannot", "for_now": attempt.fate.obeys == "later"}
+        elif want == "run":
+            changes |= {"parked_mb": None, "refused": "", "device": goal}
+        attempt.works = not changes.get("paused", not attempt.works)
+        assert attempt.state is not None
+        attempt.state = RunState(1, 1, attempt.state.started_s, done=number, **changes)
+        self.report(attempt, "obeyed", done=number, state=attempt.state)
+
+    def look(self) -> None:
+        """Let all happen that is due by now."""
+        for attempt in self.attempts.values():
+            if attempt.next_s <= self.now + 1e-6:
+                self._work(attempt)
+                self._over(attempt, self._end(attempt))
+
+    def _work(self, attempt: Attempt) -> None:
+        if attempt.works:
+            attempt.left_s -= self.now - attempt.since_s
+            attempt.limit_s -= self.now - attempt.since_s
+        attempt.since_s = self.now
+
+    def _end(self, attempt: Attempt) -> Result | None:
+        if attempt.left_s > 1e-6 and attempt.limit_s <= 1e-6:
+            return Result("time-limit", self.now, signal=9, usage=USAGE)
+        if attempt.left_s > 1e-6 and attempt.told == "checkpoint":
+            return Result("checkpointed", self.now, code=attempt.spec.checkpoint_code, usage=USAGE)
+        if attempt.left_s > 1e-6:
+            return Result("cancelled", self.now, code=0, usage=USAGE)
+        if attempt.fate.end == "lost":
+            return None
+        return Result("exited", self.now, code=0 if attempt.fate.end == "done" else 3, usage=USAGE)
+
+    def _over(self, attempt: Attempt, result: Result | None) -> None:
+        attempt.result, attempt.lost, attempt.works = result, result is None, False
+        if result is None:
+            self.report(attempt, "lost")
+        else:
+            self.report(attempt, "ended", result=result)
+
+
+class SimulatedEngine(Engine):
+    """The engine of one life of the coordinator, on a machine that outlives it."""
+
+    moves = True
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine, self.cluster = machine, machine.setting.cluster
+        self.held: dict[int, Placement] = {}
+        self.watched: dict[tuple[int, int], int] = {}  # and the request whose outcome is awaited
+        self.known: set[tuple[int, int]] = set()  # ends that were reported
+        self.reports: list[Report] = []
+        self.next_sweep_s = machine.now + SWEEP_S
+        self.regions, self.caps = self, self if self.cluster.budget_w is not None else None
+        self.device_moves = self if machine.setting.devices else None
+        machine.mail.clear()  # nobody has listened
+
+    # -- units -----------------------------------------------------------------------------------------
+
+    def place(self, job: Entry, placement: Placement) -> None:
+        if job.id in self.held:
+            raise Broken(
+                "a job has one place", f"job {job.id} is placed on {placement}, and has {self.held[job.id]}"
+            )
+        self.held[job.id] = placement
+        check_units(self.machine.setting, self.held)
+
+    def occupy(self, job: Entry) -> None:
+        assert job.placement is not None
+        self.place(job, job.placement)
+
+    def free(self, job: Entry) -> None:
+        self.held.pop(job.id, None)
+
+    # -- capabilities ----------------------------------------------------------------------------------
+
+    def cut(self, pool: str, regions: Sequence[Region]) -> None: ...
+
+    def places(self) -> Mapping[str, Mapping[str, int]]:
+        return {}
+
+    def cap(self, jobs: Sequence[Entry], lower: bool) -> None:
+        self.machine.may_be_killed()
+        for job in jobs:
+            attempt = self.machine.attempts.get((job.id, job.attempt))
+            if attempt is not None and job.placement is not None:
+                before, after = (place.cap_w or math.inf for place in (attempt.placement, job.placement))
+                if (after < before) == lower:
+                    attempt.placement = job.placement
+
+    def rest_w(self) -> float:
+        return 0.0
+
+    trials = None
+
+    def why_not(self, spec: JobSpec, devices: Sequence[int] = ()) -> str:
+        return "" if spec.move else "it was submitted with --no-move"
+
+    def told(self, job: Entry, state: RunState | None) -> str:
+        return ""
+
+    # -- attempts --------------------------------------------------------------------------------------
+
+    def start(self, jobs: Sequence[tuple[Entry, dict[str, str]]]) -> None:
+        self.machine.may_be_killed()
+        self.machine.write()
+        for job, _ in jobs:
+            key = job.id, job.attempt
+            if key in self.machine.attempts or key in self.machine.revoked:
+                raise Broken("an attempt starts once", f"attempt {key[1]} of job {key[0]}")
+            if job.stage.final:
+                raise Broken("what has ended does not start", f"job {job.id} is {job.stage}")
+            if job.id not in self.held:
+                raise Broken("who starts has a place", f"job {job.id}, which is {job.stage}, has none")
+            self.machine.start(job)
+            self.watched[key] = 0
+            self.machine.may_be_killed()
+
+    def ask(self, job: Entry, want: Want) -> None:
+        self.machine.may_be_killed()
+        attempt = self.machine.attempts.get((job.id, job.attempt))
+        if attempt is not None:
+            goal = job.goals[0] if want == "move" and job.goals else job.placement
+            if want == "run" and job.placement is not None:
+                attempt.placement = job.placement
+            self.machine.ask(attempt, job.request, want, goal.pool if goal else "")
+            self.watched[job.id, job.attempt] = job.request
+
+    def recover(self, job: Entry) -> None:
+        key = job.id, job.attempt
+        if key in self.machine.attempts:
+            self.watched[key] = job.request
+            self._look(key)
+        else:
+            self.machine.revoked.add(key)
+            self.reports.append(Report(*key, "never", self.machine.now))
+
+    def _look(self, key: tuple[int, int]) -> None:
+        """Look at an attempt's folder."""
+        attempt, now = self.machine.attempts[key], self.machine.now
+        if attempt.result is not None:
+            self.reports.append(Report(*key, "ended", attempt.result.ended_s, attempt.result))
+        elif attempt.lost:
+            self.reports.append(Report(*key, "lost", now))
+        elif attempt.state is not None and attempt.state.done and attempt.state.done >= self.watched[key]:
+            self.reports.append(Report(*key, "obeyed", now, done=attempt.state.done, state=attempt.state))
+
+    def poll(self) -> list[Report]:
+        self.machine.look()
+        self.reports += self.machine.mail
+        self.machine.mail.clear()
+        if self.machine.now >= self.next_sweep_s:
+            self.next_sweep_s = self.machine.now + SWEEP_S
+            for key in self.watched:
+                self._look(key)
+        reports, self.reports = self.reports, []
+        reports = [report for report in reports if (report.job_id, report.attempt) not in self.known]
+        over = {(r.job_id, r.attempt) for r in reports if r.what in ("ended", "lost", "never")}
+        self.known |= over
+        self.watched = {key: request for key, request in self.watched.items() if key not in over}
+        return reports
+
+    def urgent(self) -> bool:
+        return bool(self.reports or self.machine.mail)
+
+    def fileno(self) -> int:
+        raise NotImplementedError
+
+    def close(self) -> None: ...
+
+
+def check_units(setting: Setting, places: Mapping[int, Placement]) -> None:
+    """Look whether any unit is given twice."""
+    for pool in setting.cluster.pools:
+        here = {job: place for job, place in places.items() if place.pool == pool.name}
+        given = Counter[int]()
+        for place in here.values():
+            given.update({0: place.units} if pool.counted else dict(place.nodes))
+        most = pool.units if pool.counted else pool.capacity_of(0)[0]
+        if max(given.values(), default=0) > most:
+            raise Broken("no unit is given twice", f"{dict(given)} of {most:g} of {pool.name}: {here}")
+
+
+class WorldJournal(Journal):
+    """The real journal, on a disk that may be full, whose last commit may be torn by a crash."""
+
+    machine: Machine
+    torn: tuple[int, bytes] | None = None  # size of the log, and the tally, before the commit that is torn
+
+    def commit(self, *arguments: Any, **named: Any) -> None:
+        self.machine.may_be_killed()
+        try:
+            self.machine.write()
+        except OSError:
+            raise sqlite3.OperationalError("database or disk is full") from None
+        log = self.store / "journal.sqlite-wal"
+        before = log.stat().st_size if log.exists() else 0, (self.store / TALLY).read_bytes()
+        super().commit(*arguments, **named)
+        try:
+            self.machine.may_be_killed()
+        except Killed:
+            self.torn = before if self.machine.torn else None
+            raise
+
+
+# -- histories -----------------------------------------------------------------------------------------------
+
+
+class Step(NamedTuple):
+    """A step of a history: what happens, and the number by which its details are drawn."""
+
+    what: str
+    draw: int
+
+
+WEIGHTS = {
+    "submit": 12,
+    "advance": 12,
+    "cancel": 2,
+    "suspend": 4,
+    "resume": 4,
+    "retry": 2,
+    "migrate": 3,
+    "priority": 1,
+    "restart": 2,
+    "outage": 2,
+    "kill": 3,
+    "full disk": 1,
+    "lost mail": 1,
+    "look": 1,
+}
+
+
+def plan(seed: int, steps: int) -> list[Step]:
+    """Draw the steps of a history."""
+    draw = random.Random(seed)
+    names = draw.choices(list(WEIGHTS), list(WEIGHTS.values()), k=steps)
+    return [Step(name, draw.getrandbits(32)) for name in names]
+
+
+class History:
+    """One history as it is lived through.
+
+    Attributes:
+        story: what happened, in lines. ended: jobs that were seen to have ended, and how.
+        gone: jobs that were cancelled, and the attempt that was their last.
+    """
+
+    def __init__(self, seed: int, policy: str, machine: str, folder: Path) -> None:
+        self.policy, self.setting, self.folder = policy, SETTINGS[machine], folder
+        self.story: list[str] = []
+        self.machine = Machine(seed, self.setting, self.say)
+        self.lives = 0
+        self.ids: list[int] = []
+        self.ended: dict[int, tuple[Stage, float | None]] = {}
+        self.gone: dict[int, int] = {}
+        self.begin(self.folder / "0")
+
+    def say(self, line: str) -> None:
+        self.story.append(f"{self.machine.now - BEGIN_S:8.2f}  {line}")
+
+    @property
+    def jobs(self) -> Mapping[int, Entry]:
+        """The jobs that have not ended."""
+        return self.coordinator.job_table.entries
+
+    # -- lives of the coordinator ------------------------------------------------------------------------
+
+    def begin(self, home: Path) -> None:
+        self.home = home
+        self.engine = SimulatedEngine(self.machine)
+        self.journal = WorldJournal(home)
+        self.journal.machine = self.machine
+        self.coordinator = Coordinator(
+            self.journal, self.engine, self.policy, clock=lambda: self.machine.now, unit=self.setting.unit
+        )
+
+    def killed(self) -> None:
+        """Begin again after a kill with the files as they are then, or as a torn write leaves them."""
+        self.say("the coordinator is killed")
+        for _ in range(100):
+            self.lives += 1
+            home, old = self.folder / str(self.lives), self.journal
+            shutil.copytree(self.home, home)
+            log = home / "journal.sqlite-wal"
+            if old.torn is not None and log.exists() and log.stat().st_size > old.torn[0]:
+                os.truncate(log, random.Random(self.lives).randrange(old.torn[0], log.stat().st_size))
+                (home / TALLY).write_bytes(old.torn[1])
+                self.say("the last commit is torn")
+            with suppress(sqlite3.Error, OSError):
+                old.close()
+            shutil.rmtree(self.home, ignore_errors=True)
+            try:
+                self.begin(home)
+                self.coordinator.turn()
+                return
+            except Killed:
+                self.say("it is killed again")
+        raise Broken("a restart ends", "it is killed each time")
+
+    def stop(self) -> None:
+        self.journal.close()
+
+    # -- steps -------------------------------------------------------------------------------------------
+
+    def run(self, steps: Sequence[Step]) -> None:
+        """Live through the steps, then let all jobs come to their ends."""
+        for step in steps:
+            try:
+                getattr(self, step.what.replace(" ", "_"))(random.Random(step.draw))
+            except Killed:
+                self.killed()
+            self.check()
+        self.finish()
+
+    def submit(self, draw: random.Random) -> None:
+        now = math.floor(self.machine.now)
+        asked: dict[str, Any] = {
+            "command": ("true",),
+            "folder": "/",
+            "priority": draw.choice([0, 0, 0, -1, 5]),
+        }
+        asked |= {name: draw.choice(values) for name, values in self.setting.asks.items()}
+        seldom = {
+            "time_s": (0.85, (2.0, 10.0, 20.0, 100.0)),
+            "retries": (0.3, (1, 2)),
+            "begin_s": (0.15, (now + 1.0, now + 10.0)),
+            "deadline_s": (0.2, (now + 5.0, now + 10.0, now + 20.0)),
+            "requeue": (0.15, (False,)),
+            "move": (0.1, (False,)),
+            "checkpoint_signal": (0.25, (23,)),
+        }
+        for name, (share, values) in seldom.items():
+            if draw.random() < share:
+                asked[name] = draw.choice(values)
+        if self.ids and draw.random() < 0.3:
+            asked[draw.choice(["after", "after_any", "after_not_ok"])] = (draw.choice(self.ids),)
+        arrays = {}
+        if draw.random() < 0.2:
+            arrays = {0: list(range(1, draw.choice([2, 4]) + 1))}
+            asked["array_limit"] = draw.choice([None, 1])
+        spec = JobSpec(**{name: value for name, value in asked.items() if value is not None})
+        details = spec.model_dump(exclude_defaults=True, exclude={"command", "folder"})
+        try:
+            entries = self.coordinator.submit([spec], {}, arrays=arrays)
+        except UserError as error:
+            self.say(f"submit {details} is refused: {error}")
+            return
+        self.say(f"submit {[entry.id for entry in entries]} {details}")
+        self.ids += [entry.id for entry in entries]
+
+    def ask(self, draw: random.Random, name: str, *arguments: Any) -> int | None:
+        """Ask for something for one of the jobs; return which, if it was granted."""
+        if not self.ids:
+            return None
+        job = draw.choice(self.ids)
+        try:
+            getattr(self.coordinator, name)([job], *arguments)
+        except UserError as error:
+            self.say(f"{name} {job} is refused: {error}")
+            return None
+        self.say(f"{name} {job} {' '.join(map(str, arguments))}")
+        return job
+
+    def cancel(self, draw: random.Random) -> None:
+        job = self.ask(draw, "cancel")
+        if job is not None:
+            entry = self.coordinator.job_table.entry(job)
+            self.gone[job] = entry.attempt if entry is not None else 0
+
+    def suspend(self, draw: random.Random) -> None:
+        self.ask(draw, "suspend")
+
+    def resume(self, draw: random.Random) -> None:
+        self.ask(draw, "resume")
+
+    def retry(self, draw: random.Random) -> None:
+        try:
+            job = self.ask(draw, "retry")
+        except Killed:  # it may have been granted
+            self.ended.clear()
+            self.gone.clear()
+            raise
+        if job is not None:
+            self.ended.pop(job, None)
+            self.gone.pop(job, None)
+
+    def migrate(self, draw: random.Random) -> None:
+        to = [pool.name for pool in self.setting.cluster.pools] + ["node0", "node1"]
+        self.ask(draw, "migrate", draw.choice(to))
+
+    def priority(self, draw: random.Random) -> None:
+        if self.ids:
+            with suppress(UserError):
+                set_priority(self.coordinator, [draw.choice(self.ids)], draw.choice([-5, 0, 9]))
+
+    def advance(self, draw: random.Random) -> None:
+        self.pass_s(draw.choice([1, 3, 10, 40]))
+
+    def restart(self, draw: random.Random) -> None:
+        """Stop in order and begin again: nothing may change by that."""
+        self.machine.full = 0
+        self.coordinator.turn()
+        before = self.snapshot()
+        self.stop()
+        self.begin(self.home)
+        self.say("restart")
+        after = self.snapshot()
+        if before != after:
+            changed = {job: (before.get(job), after.get(job)) for job in before | after}
+            changed = {job: pair for job, pair in changed.items() if pair[0] != pair[1]}
+            raise Broken("a restart changes nothing", str(changed))
+        self.coordinator.turn()
+
+    def outage(self, draw: random.Random) -> None:
+        """Let no coordinator run for a time."""
+        until_s = self.machine.now + draw.choice([0, 1, 10, 30])
+        self.stop()
+        self.say(f"no coordinator until {until_s - BEGIN_S:g}")
+        while (
+            next_s := min((a.next_s for a in self.machine.attempts.values()), default=math.inf)
+        ) <= until_s:
+            self.machine.now = max(self.machine.now, next_s)
+            self.machine.look()
+        self.machine.now = until_s
+        self.begin(self.home)
+        self.coordinator.turn()
+
+    def kill(self, draw: random.Random) -> None:
+        """Have the coordinator killed at one of the next instants at which that may be."""
+        self.machine.kill_in, self.machine.torn = draw.randrange(6), draw.random() < 0.3
+        self.pass_s(draw.choice([1, 10]))
+
+    def full_disk(self, draw: random.Random) -> None:
+        self.machine.full = draw.choice([1, 3])
+        self.say(f"the disk is full for {self.machine.full} writes")
+
+    def lost_mail(self, draw: random.Random) -> None:
+        self.machine.lost_mail = draw.choice([1, 3])
+
+    def look(self, draw: random.Random) -> None:
+        """Look at the lists that users see."""
+        self.coordinator.turn()
+        if not self.settled():
+            return
+        mirror = Mirror(self.home)
+        mirror.refresh()
+        rows = {row.id: row for row in mirror.rows.values()}
+        for job in self.ids:
+            entry, row = self.coordinator.job_table.entry(job), rows.get(job)
+            assert entry is not None
+            if row is None or Stage(row.stage) is not entry.shown or row.priority != entry.priority:
+                raise Broken("the page tells the truth", f"job {job} is {entry.shown}, the page has {row}")
+            describe(self.coordinator, job)
+        for members in (True, False):
+            list_jobs(self.coordinator, Listed(all=True, members=members))
+
+    def pass_s(self, seconds: float) -> None:
+        """Let time pass."""
+        until_s = self.machine.now + seconds
+        for _ in range(TURNS):
+            times = [attempt.next_s for attempt in self.machine.attempts.values()]
+            times += [self.engine.next_sweep_s] if self.engine.watched else []
+            times += [at_s for at_s in [self.coordinator.next_timer_s()] if at_s is not None]
+            next_s = max(self.machine.now, min(times, default=math.inf))
+            if next_s > until_s:
+                self.machine.now = until_s
+                self.coordinator.turn()
+                return
+            self.machine.now = next_s
+            self.coordinator.turn()
+            self.check()
+        raise Broken("time passes", f"{TURNS} turns, and it is {self.machine.now - BEGIN_S:g}")
+
+    def finish(self) -> None:
+        """Let everything come to its end without further faults."""
+        self.machine.kill_in, self.machine.full, self.machine.lost_mail = None, 0, 0
+        self.say("nothing disturbs any more")
+        self.coordinator.turn()
+        for entry in [entry for entry in self.jobs.values() if entry.held_by_user]:
+            with suppress(UserError):
+                self.coordinator.resume([entry.id])
+        self.pass_s(3000.0)
+        stuck = {
+            job: (entry.shown.value, self.coordinator.why(job).sentence) for job, entry in self.jobs.items()
+        }
+        if stuck:
+            raise Broken("every job ends", str(stuck))
+        self.look(random.Random(0))
+
+    # -- rules ---------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[int, tuple[Any, ...]]:
+        """Return what users know of each job that has not ended."""
+        return {
+            entry.id: (entry.shown, entry.attempt, entry.placement, entry.priority, entry.retried)
+            for entry in self.jobs.values()
+        }
+
+    def settled(self) -> bool:
+        """Tell if all that was decided has been carried out."""
+        dispatcher = self.coordinator.dispatcher
+        return not (self.machine.full or dispatcher._starts or dispatcher._asks or dispatcher._caps)
+
+    def check(self) -> None:
+        """Look at the rules, which hold after each turn that was carried out."""
+        if not self.settled():
+            return
+        self._check_jobs()
+        self._check_attempts()
+
+    def _check_jobs(self) -> None:
+        for job in self.ids:
+            entry = self.jobs.get(job)
+            if entry is None:
+                known = self.coordinator.job_table.entry(job)
+                if known is None:
+                    raise Broken("no job is lost", f"job {job}")
+                self.ended.setdefault(job, (known.stage, known.end_s))
+                if not known.stage.final or self.ended[job] != (known.stage, known.end_s):
+                    raise Broken("an end is an end", f"job {job} had {self.ended[job]}, has {known.stage}")
+                continue
+            if job in self.ended:
+                raise Broken("an end is an end", f"job {job} had {self.ended[job]}, is {entry.stage}")
+            if (
+                entry.stage is not Stage.RUNNING
+                and entry.stage is not Stage.STOPPING
+                and not self._reason(job)
+            ):
+                raise Broken("every wait has a reason", f"job {job} is {entry.shown}")
+            deadline_s = entry.spec.deadline_s
+            if (
+                deadline_s is not None
+                and deadline_s <= self.machine.now
+                and not (entry.alive and entry.want == "end")
+            ):
+                raise Broken("a deadline ends a job", f"job {job} is {entry.stage}")
+            if job in self.gone and entry.attempt > self.gone[job]:
+                raise Broken(
+                    "a cancelled job does not go on", f"job {job} is {entry.stage}, attempt {entry.attempt}"
+                )
+
+    def _reason(self, job: int) -> str:
+        return self.coordinator.why(job).sentence
+
+    def _check_attempts(self) -> None:
+        alive = [attempt for attempt in self.machine.attempts.values() if not attempt.over]
+        places = {}
+        for attempt in alive:
+            entry, key = self.jobs.get(attempt.job), f"attempt {attempt.number} of job {attempt.job}"
+            if entry is None or entry.attempt != attempt.number:
+                raise Broken("nothing runs that nobody knows", key)
+            if attempt.works and attempt.told != "end":
+                if attempt.job not in self.engine.held:
+                    raise Broken("who works has a place", f"{key}, which is {entry.stage}")
+                places[attempt.job] = attempt.placement
+            if entry.stage is Stage.RUNNING and not attempt.works and entry.want in ("", "run"):
+                raise Broken("who runs works", f"{key} is paused")
+        check_units(self.setting, places)
+        self._check_sums(alive, places)
+
+    def _check_sums(self, alive: Sequence[Attempt], places: Mapping[int, Placement]) -> None:
+        cluster = self.setting.cluster
+        memory = {a.job: (a.spec.memory_mb or 0.0) * a.spec.tasks for a in alive}
+        if sum(memory.values()) > cluster.memory_mb + 1e-6:
+            raise Broken("memory is enough", f"{memory} of {cluster.memory_mb:g} MB")
+        if cluster.budget_w is not None:
+            power = {job: cluster.pools[0].power_w(place.units, place.cap_w) for job, place in places.items()}
+            if sum(power.values()) > cluster.budget_w + 1e-6:
+                raise Broken("the power is within its budget", f"{power} of {cluster.budget_w:g} W")
+        arrays = Counter(
+            entry.array
+            for entry in self.jobs.values()
+            if entry.array and entry.spec.array_limit and entry.alive
+        )
+        for array, count in arrays.items():
+            if count > 1:
+                raise Broken("an array keeps its limit", f"{count} members of array {array} run")
+
+
+# -- many histories, and one that fails -------------------------------------------------------------------
+
+
+class Outcome(NamedTuple):
+    """How a history ended: the rule that it broke ("": none), the whole sentence, and its story."""
+
+    rule: str = ""
+    detail: str = ""
+    story: tuple[str, ...] = ()
+    jobs: int = 0
+
+
+def live(seed: int, policy: str, machine: str, steps: Sequence[Step]) -> Outcome:
+    """Live through a history in a folder of its own."""
+    where = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="tenbin-world-", dir=where) as folder:
+        history = History(seed, policy, machine, Path(folder))
+        try:
+            history.run(steps)
+            return Outcome(jobs=len(history.ids))
+        except Broken as error:
+            return Outcome(error.rule, str(error), tuple(history.story), len(history.ids))
+        except Exception as error:  # a fault of the coordinator
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            rule = f"{type(error).__name__} in {Path(last.filename).name}, {last.name}"
+            return Outcome(
+                rule, "".join(traceback.format_exception(error)), tuple(history.story), len(history.ids)
+            )
+        finally:
+            with suppress(sqlite3.Error, OSError):
+                history.stop()
+
+
+def cut_down(seed: int, policy: str, machine: str, steps: Sequence[Step]) -> list[Step]:
+    """Leave out steps for as long as the same rule is broken."""
+    rule, left = live(seed, policy, machine, steps).rule, list(steps)
+    size = max(1, len(left) // 2)
+    while True:
+        position, smaller = 0, False
+        while position < len(left):
+            fewer = left[:position] + left[position + size :]
+            if live(seed, policy, machine, fewer).rule == rule:
+                left, smaller = fewer, True
+            else:
+                position += size
+        if size == 1 and not smaller:
+            return left
+        size = max(1, size // 2)
+
+
+def tell(seed: int, policy: str, machine: str, steps: int) -> str:
+    """Tell the story of a history that fails, cut down; "": it does not fail."""
+    outcome = live(seed, policy, machine, plan(seed, steps))
+    if not outcome.rule:
+        return ""
+    fewer = cut_down(seed, policy, machine, plan(seed, steps))
+    outcome = live(seed, policy, machine, fewer)
+    again = f"python -m tests.support.world {seed} --policy {policy} --machine {machine} --steps {steps}"
+    return "\n".join(
+        [outcome.detail, f"seed {seed}, {policy} on {machine}, {len(fewer)} steps:", *outcome.story, again]
+    )
+
+
+def pairs() -> list[tuple[str, str]]:
+    """List every policy with each machine that it schedules."""
+    return [(policy, machine) for policy in POLICIES for machine in settings_of(policy)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Live through histories of a coordinator in a world.")
+    parser.add_argument("seeds", help="one seed, or FIRST-LAST")
+    parser.add_argument("--policy", action="append", choices=list(POLICIES))
+    parser.add_argument("--machine", action="append", choices=list(SETTINGS))
+    parser.add_argument("--steps", type=int, default=30)
+    options = parser.parse_args()
+    first, _, last = options.seeds.partition("-")
+    chosen = [
+        (policy, machine)
+        for policy, machine in pairs()
+        if policy in (options.policy or POLICIES) and machine in (options.machine or SETTINGS)
+    ]
+    logging.disable(logging.CRITICAL)
+    began, lived, jobs, broken = time.perf_counter(), 0, 0, Counter[tuple[str, str, str]]()
+    for seed in range(int(first), int(last or first) + 1):
+        for policy, machine in chosen if not last else [chosen[seed % len(chosen)]]:
+            outcome = live(seed, policy, machine, plan(seed, options.steps))
+            lived, jobs = lived + 1, jobs + outcome.jobs
+            if outcome.rule and not broken[policy, machine, outcome.rule]:
+                print(tell(seed, policy, machine, options.steps), end="\n\n", flush=True)
+            broken[policy, machine, outcome.rule] += bool(outcome.rule)
+    for (policy, machine, rule), times in (+broken).items():
+        print(f"{times} times: {policy} on {machine}: {rule}")
+    took_s = time.perf_counter() - began
+    print(f"{lived} histories, {jobs} jobs, {took_s:.1f} s, {broken.total()} fail")
+    return bool(broken.total())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
