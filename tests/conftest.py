@@ -84,7 +84,7 @@ class Faults(logging.Handler):
         self.seen: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info:
+        if record.exc_info and record.getMessage().startswith("a fault of tenbin's"):
             self.seen.append(f"{record.getMessage()}\n{logging.Formatter().formatException(record.exc_info)}")
 
 
