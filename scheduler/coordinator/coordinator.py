@@ -48,6 +48,7 @@ from scheduler.prediction.run_times import REMEMBERED, RunTimePredictor
 from scheduler.prediction.tracker import REMEMBERED as OUTCOMES
 from scheduler.prediction.tracker import CoLocationTracker, PredictionTracker
 
+STEP_S = 1.0  # so far a clock is moved without anybody having set it
 log = logging.getLogger("tenbin")
 
 
@@ -57,7 +58,8 @@ class Coordinator:
     Args:
         policy: name and parameters, as for the simulator.
         costs: what moving jobs costs as measured; corrected by what is measured of jobs.
-        clock: seconds since 1970.
+        clock: seconds since 1970; somebody may set it.
+        steady: seconds that nobody sets; None: of this machine, or of ``clock`` if that is another one.
         unit: what one unit of the cluster's pool is.
         profiles: job profiles, where jobs share nodes.
         measured: what job profiles say of jobs by themselves.
@@ -74,11 +76,14 @@ class Coordinator:
         costs: LinearCosts = FREE,
         *,
         clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] | None = None,
         unit: Unit = CORE,
         profiles: ProfiledSlowdowns | None = None,
         measured: ProfiledJobs = ProfiledJobs(),  # noqa: B008 (it holds nothing)
     ) -> None:
         self.journal, self.engine, self.clock = journal, engine, clock
+        self._steady = steady or (time.monotonic if clock is time.time else clock)
+        self._steady_s = self._steady()
         self.folders = JobFolders(journal.store)
         create(policy)  # a wrong name is refused before anything else
         self.profiles, self.measured = profiles, measured
@@ -135,7 +140,8 @@ class Coordinator:
             BadInput: one can never run here, or waits for a job that does not exist or for itself.
             NoRoom: the journal cannot be written; nothing was taken in.
         """
-        now, waits_for = instant(self.clock()), waits_for or {}
+        self.set_clock()
+        now, waits_for = self.state.now, waits_for or {}
         unit = self.job_table.unit
         specs = [sized(spec, self.measured.scaling, unit) for spec in specs]
         specs = [under_caps(spec, self.measured.caps, unit) for spec in specs]
@@ -335,8 +341,27 @@ class Coordinator:
         return min((at for at in times if at is not None), default=None)
 
     def set_clock(self) -> None:
-        """Do so before anything changes the cluster state: the last turn may have been seconds ago."""
-        self.state.now = max(instant(self.clock()), self.state.now)
+        """Do so before anything changes the cluster state: the last turn may have been seconds ago.
+
+        Where the clock was set meanwhile, what lies in the past moves with it, so that durations are as they
+        were. Begins and deadlines are instants, by the clock as it is now.
+        """
+        now, steady_s = instant(self.clock()), self._steady()
+        step_s = now - self.state.now - (steady_s - self._steady_s)
+        self._steady_s = steady_s
+        if abs(step_s) < STEP_S:
+            self.state.now = max(now, self.state.now)
+            return
+        log.warning("the clock was set by %+.1f s", step_s)
+        self.state.set_clock(instant(self.state.now + step_s))
+        self.state.now = now
+        self.job_table.shift(step_s)
+        self.tracker.since_s += step_s
+        self.dispatcher.shift(step_s)
+        self.loop.trials.shift(step_s)
+        self.handlers.set_alarms_anew()
+        self.handlers.stale = True
+        self.queue.put(ev.Applied(Timer(now)))
 
     def _once(self) -> None:
         reports = self.engine.poll()
@@ -364,6 +389,11 @@ class Coordinator:
 
     def _recover(self) -> None:
         """Take up what the journal left; the first turn hears what became of each attempt."""
+        ahead_s = self.journal.last_event_s() - self.state.now
+        if ahead_s >= STEP_S:  # the clock was set while no coordinator ran: nothing is yet to come
+            log.warning("the clock was set back by %.1f s or more", ahead_s)
+            self.job_table.shift(-ahead_s)
+            self.dispatcher.shift(-ahead_s)
         regions = self.journal.regions()
         for pool in self.state.cluster.pools:
             cut = regions.get(pool.name, ())

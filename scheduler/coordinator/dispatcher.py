@@ -137,6 +137,12 @@ class Dispatcher:
         self._asks.pop(entry.id, None)
         self._asks[entry.id] = entry
 
+    def shift(self, step_s: float) -> None:
+        """Move what is due after a while with a clock that was set."""
+        self._timers = [(at + step_s, number, tag) for at, number, tag in self._timers]
+        self._timers_changed = True
+        self.hold.until_s += step_s
+
     def due(self) -> list[tuple[float, object]]:
         """Take the timers whose time has come, as (time, tag)."""
         found = []

@@ -284,6 +284,15 @@ class Handlers:
         self.postponed.add(entry.id)
         self.holds.alarm(entry, self.state.now + PARK_AGAIN_S)
 
+    def set_alarms_anew(self) -> None:
+        """Have each job looked at when it is time by the clock as it is now."""
+        self.holds.clear_alarms()
+        for entry in self.job_table.entries.values():
+            self.holds.alarm(entry, entry.spec.deadline_s)
+            self.holds.alarm(entry, not_before_s(entry) if entry.stage is Stage.HELD else None)
+        for job_id in self.postponed:
+            self.holds.alarm(self.job_table.entries[job_id], self.state.now + PARK_AGAIN_S)
+
     # -- a handler for each event ----------------------------------------------------------------------
 
     def _admitted(self, event: ev.Admitted) -> Event | None:
@@ -315,7 +324,7 @@ class Handlers:
         entry, stage = event.entry, event.stage
         placement = self.leave(entry)
         job = self.job_table.job(entry) if placement else None
-        self._close(entry, stage, event.trouble, event.ended_s or self.state.now)
+        self._close(entry, stage, event.trouble, min(event.ended_s or self.state.now, self.state.now))
         ended = [entry]
         while ended:  # whoever can never begin now ends as well, and may be waited for in turn
             for follower in self.holds.followers(ended.pop()):
@@ -331,6 +340,8 @@ class Handlers:
         """Note the end of a job that has left the cluster state, or was never in it."""
         entry.stage, entry.trouble, entry.end_s = stage, trouble, ended_s
         entry.held_by_user = entry.alive = False
+        if entry.start_s is not None and entry.usage:  # the clock may have been set while nobody saw it
+            entry.start_s = min(entry.start_s, ended_s - entry.usage["wall_s"])
         self.postponed.discard(entry.id)
         self.job_table.record(entry, self.state.now, stage.value, trouble)
         self.job_table.drop(entry)

@@ -23,7 +23,7 @@ def test_a_job_whose_deadline_passes_as_another_ends_does_not_run(tmp_path: Path
         first = submit(coordinator)
         late = submit(coordinator, deadline_s=engine.now + DEADLINE_S)
         last = submit(coordinator)
-        engine.now += DEADLINE_S
+        engine.wait(DEADLINE_S)
         engine.end(first)
         coordinator.turn()
         assert shown(coordinator, first, late, last) == ["done", "cancelled", "running"]
@@ -81,7 +81,7 @@ def test_a_checkpoint_is_written_as_the_deadline_passes(tmp_path: Path, restart:
     engine = ManualEngine(2)
     with engine.coordinator(tmp_path, "las-mq") as coordinator:
         job, other = stopping(coordinator, engine), submit(coordinator, cores=2)
-        engine.now += DEADLINE_S
+        engine.wait(DEADLINE_S)
         engine.end(job, "checkpointed", 85)
         if not restart:
             coordinator.turn()
@@ -99,7 +99,7 @@ def test_a_checkpoint_is_written_as_the_owner_suspends(tmp_path: Path) -> None:
     engine = ManualEngine()
     with engine.coordinator(tmp_path) as coordinator:
         job = stopping(coordinator, engine)
-        engine.now += 10.0
+        engine.wait(10.0)
         engine.end(job, "checkpointed", 85)
         coordinator.suspend([job])
         entry = coordinator.job_table.open(job)

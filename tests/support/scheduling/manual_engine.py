@@ -1,4 +1,4 @@
-"""An engine whose attempts do what a test says: nothing happens by itself, and time stands still."""
+"""An engine whose attempts do what a test says: nothing happens by itself, also to time."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ class ManualEngine(VirtualEngine):
     """Keeps what it was asked for, and reports what it is given; it outlives coordinators.
 
     Attributes:
+        now: what the clock shows. steady_s: the time that has passed, whatever the clock shows.
         begun: the attempts that were started, as (job, attempt). asks: (job, request), in their order.
         troubles: errors by the number of the job whose start, or recovery, raises them.
         full: the next start finds no room on the disk.
@@ -30,6 +31,7 @@ class ManualEngine(VirtualEngine):
 
     def __init__(self, cores: int = 1) -> None:
         super().__init__(Cluster((Pool("core", cores),)))
+        self.steady_s = 0.0
         self.begun: list[tuple[int, int]] = []
         self.asks: list[tuple[int, Want]] = []
         self.troubles: dict[int, Exception] = {}
@@ -56,9 +58,15 @@ class ManualEngine(VirtualEngine):
         elif key not in self.begun:
             self._reports.append(Report(*key, "never", self.now))
 
-    def end(self, job_id: int, how: How = "exited", code: int = 0, attempt: int = 1) -> None:
-        """Let an attempt end; a coordinator hears of it at its next turn, or when it starts."""
-        result = Result(how, self.now, code=code, usage=Usage(1.0, 1.0, 1.0, 0.0, 0.0))
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
+        self.steady_s += seconds
+
+    def end(self, job_id: int, how: How = "exited", code: int = 0, *, ran_s: float = 0.0) -> None:
+        """Let a job's first attempt end; a coordinator hears of it at its next turn, or when it starts."""
+        attempt = 1
+        result = Result(how, self.now, code=code, usage=Usage(ran_s, ran_s, ran_s, 0.0, 0.0))
         self.ended[job_id, attempt] = result
         self._reports.append(Report(job_id, attempt, "ended", self.now, result))
 
@@ -75,7 +83,7 @@ class ManualEngine(VirtualEngine):
         journal = Journal(home)
         self._reports.clear()
         try:
-            yield Coordinator(journal, self, policy, clock=lambda: self.now)
+            yield Coordinator(journal, self, policy, clock=lambda: self.now, steady=lambda: self.steady_s)
         finally:
             journal.close()
 
