@@ -81,7 +81,7 @@ class Handlers:
 
         An event of a job that has left meanwhile is void.
         """
-        if not isinstance(event, ev.Applied) and event.entry.id not in self.job_table.entries:
+        if not isinstance(event, ev.Applied | ev.Fault) and event.entry.id not in self.job_table.entries:
             return None
         return self.of[type(event)](event)
 
@@ -298,7 +298,7 @@ class Handlers:
     def _admitted(self, event: ev.Admitted) -> Event | None:
         """Enter a job in the policy's queue."""
         entry = event.entry
-        if entry.stage is not Stage.WAITING:
+        if entry.stage is not Stage.WAITING or entry.id in self.state.waiting:
             return None
         self.state.restore(self.job_table.as_state(entry))
         if self.memory.is_held(entry.id):
@@ -310,8 +310,8 @@ class Handlers:
         if entry.id in self.state.running:
             state = self.state.state(entry.id)
             self.state.finish(state)
-            self.job_table.copy_state(entry, state)
             self.engine.free(entry)
+            self.job_table.copy_state(entry, state)
             entry.goals = ()
             return state.placement
         if entry.id in self.state.waiting or entry.id in self.state.suspended:
@@ -361,14 +361,26 @@ class Handlers:
             self.job_table.record(entry, self.state.now, "fault", trouble)
             self.dispatcher.request(entry, "end")
             return None
+        told = None
         try:
-            return self.ended(ev.Ended(entry, Stage.FAILED, trouble))
+            if entry.id in self.job_table.entries:
+                told = self.ended(ev.Ended(entry, Stage.FAILED, trouble))
         except Exception:  # whatever it is, the next coordinator has no such job
             log.exception("a fault of tenbin's: job %s cannot be set aside", entry.label)
             entry.stage, entry.trouble, entry.end_s = Stage.FAILED, trouble, self.state.now
             self.job_table.entries.pop(entry.id, None)
             self.job_table.mark_changed(entry)
-            return None
+        self._admit_anew()
+        return told
+
+    def _admit_anew(self) -> None:
+        """Let jobs wait for their turn whose predecessor, or place, was lost sight of by a fault."""
+        for entry in list(self.job_table.entries.values()):
+            with self.queue.sparing(entry, "after a fault"):
+                if entry.stage is Stage.HELD and not (entry.held_by_user or entry.blocked):
+                    self.admit(entry)
+                elif entry.stage is Stage.WAITING and not self.waits_for_admission(entry):
+                    self.queue.put(ev.Admitted(entry))
 
     def give_back(self, entry: Entry) -> None:
         """Give back the job's memory, and its place in its array."""
@@ -401,12 +413,12 @@ class Handlers:
                 self.give_back(entry)
             self._may_go_anywhere(entry)
             return None  # it waits, or its owner holds it: it stays as it is
-        state = self.state.state(entry.id)
-        if entry.id in self.state.running:
-            self.engine.free(entry)
-            entry.goals = ()
+        state, had_place = self.state.state(entry.id), entry.id in self.state.running
         state.job = self.job_table.renewed(entry)
         self.state.fail(state, entry.kept, entry.kept_s)
+        if had_place:
+            self.engine.free(entry)
+            entry.goals = ()
         if not event.counts:
             state.failures -= 1
         self.job_table.copy_state(entry, state)

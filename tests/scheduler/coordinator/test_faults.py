@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -87,6 +87,25 @@ def test_a_job_on_which_a_handler_chokes_while_it_runs_ends_first(
 
 def _choke(event: ev.SuspendedByOwner) -> None:
     raise Odd(f"of job {event.entry.id}")
+
+
+def test_those_go_on_that_wait_for_a_job_on_which_a_handler_chokes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = ManualEngine()
+    with engine.coordinator(tmp_path) as coordinator:
+        first = submit(coordinator)
+        after, after_any = submit(coordinator, after=(first,)), submit(coordinator, after_any=(first,))
+        holds, followers = coordinator.handlers.holds, coordinator.handlers.holds.followers
+
+        def choke(ended: Entry) -> Iterator[Entry]:
+            monkeypatch.setattr(holds, "followers", followers)
+            raise Odd(f"of job {ended.id}")
+
+        monkeypatch.setattr(holds, "followers", choke)
+        engine.end(first, code=1)
+        coordinator.turn()
+        assert shown(coordinator, first, after, after_any) == ["failed", "cancelled", "running"]
 
 
 def test_an_engine_chokes_on_one_start(tmp_path: Path) -> None:
