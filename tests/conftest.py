@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,28 @@ def mixed(items: list[pytest.Item]) -> list[pytest.Item]:
 
 def is_long(group: list[pytest.Item]) -> bool:
     return any(mark.args[0] >= 600 for item in group for mark in item.iter_markers("timeout"))
+
+
+class Faults(logging.Handler):
+    """Keeps what a coordinator in this process has survived."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.getMessage().startswith("a fault of tenbin's"):
+            self.seen.append(f"{record.getMessage()}\n{logging.Formatter().formatException(record.exc_info)}")
+
+
+@pytest.fixture(autouse=True)
+def no_faults() -> Iterator[None]:
+    """No fault is hidden, although a coordinator goes on; where faults are meant, a test file has its own."""
+    faults = Faults()
+    logging.getLogger("tenbin").addHandler(faults)
+    yield
+    logging.getLogger("tenbin").removeHandler(faults)
+    assert not faults.seen, "\n".join(faults.seen)
 
 
 @pytest.fixture

@@ -145,12 +145,12 @@ def _attempt(folder: str) -> Attempt:
 
 
 def _code(result: Result | None) -> int:
-    """Return the exit code for the end of an attempt."""
+    """Return the exit code for the end of an attempt; 0 only if nobody has ended it."""
     if result is None:
         return ELSEWHERE
     if result.signal is not None:
         return 128 + result.signal
-    return 125 if result.code is None else result.code
+    return result.code or (0 if result.how == "exited" else 125)
 
 
 def _was_short(folder: str) -> bool:

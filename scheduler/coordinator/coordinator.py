@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -17,7 +16,7 @@ from functools import partial
 from profiles.errors import BadInput
 from scheduler.coordinator import events as ev
 from scheduler.coordinator import holds, node_availability
-from scheduler.coordinator.dispatcher import Dispatcher
+from scheduler.coordinator.dispatcher import NO_ROOM, Dispatcher
 from scheduler.coordinator.handlers import Handlers
 from scheduler.coordinator.job_table import PHASES, JobTable
 from scheduler.coordinator.journal.journal import Journal
@@ -49,6 +48,7 @@ from scheduler.prediction.run_times import REMEMBERED, RunTimePredictor
 from scheduler.prediction.tracker import REMEMBERED as OUTCOMES
 from scheduler.prediction.tracker import CoLocationTracker, PredictionTracker
 
+STEP_S = 1.0  # so far a clock is moved without anybody having set it
 log = logging.getLogger("tenbin")
 
 
@@ -58,7 +58,8 @@ class Coordinator:
     Args:
         policy: name and parameters, as for the simulator.
         costs: what moving jobs costs as measured; corrected by what is measured of jobs.
-        clock: seconds since 1970.
+        clock: seconds since 1970; somebody may set it.
+        steady: seconds that nobody sets; None: of this machine, or of ``clock`` if that is another one.
         unit: what one unit of the cluster's pool is.
         profiles: job profiles, where jobs share nodes.
         measured: what job profiles say of jobs by themselves.
@@ -75,11 +76,14 @@ class Coordinator:
         costs: LinearCosts = FREE,
         *,
         clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] | None = None,
         unit: Unit = CORE,
         profiles: ProfiledSlowdowns | None = None,
         measured: ProfiledJobs = ProfiledJobs(),  # noqa: B008 (it holds nothing)
     ) -> None:
         self.journal, self.engine, self.clock = journal, engine, clock
+        self._steady = steady or (time.monotonic if clock is time.time else clock)
+        self._steady_s = self._steady()
         self.folders = JobFolders(journal.store)
         create(policy)  # a wrong name is refused before anything else
         self.profiles, self.measured = profiles, measured
@@ -136,7 +140,8 @@ class Coordinator:
             BadInput: one can never run here, or waits for a job that does not exist or for itself.
             NoRoom: the journal cannot be written; nothing was taken in.
         """
-        now, waits_for = instant(self.clock()), waits_for or {}
+        self.set_clock()
+        now, waits_for = self.state.now, waits_for or {}
         unit = self.job_table.unit
         specs = [sized(spec, self.measured.scaling, unit) for spec in specs]
         specs = [under_caps(spec, self.measured.caps, unit) for spec in specs]
@@ -159,7 +164,8 @@ class Coordinator:
             told = self.run_times.expect(specs)
             entries = self.job_table.add(specs, environment, now, waits_for, arrays=arrays, predicted=told)
             for entry in sorted(entries, key=lambda entry: -entry.spec.priority):
-                self.handlers.admit(entry)
+                with self.queue.sparing(entry, "as it was submitted"):
+                    self.handlers.admit(entry)
             self.turn()
         finally:
             gc.enable()
@@ -194,7 +200,7 @@ class Coordinator:
     def suspend(self, job_ids: Sequence[int], where_possible: Sequence[int] = ()) -> dict[int, str]:
         """Pause jobs until their owner resumes them; their cores are free for others."""
         self.set_clock()
-        entries, left_out = self.job_table.choose(job_ids, where_possible, _not_held)
+        entries, left_out = self.job_table.choose(job_ids, where_possible, _can_be_held)
         for entry in entries:
             self.queue.put(ev.SuspendedByOwner(entry))
         self.turn()
@@ -207,7 +213,8 @@ class Coordinator:
         for entry in entries:
             entry.held_by_user = False
             self.job_table.record(entry, self.state.now, "resumed")
-            self.handlers.admit(entry)
+            with self.queue.sparing(entry, "resumed"):
+                self.handlers.admit(entry)
         self.turn()
         return left_out
 
@@ -222,7 +229,8 @@ class Coordinator:
             renew(entry, self.state.now)
             self.job_table.record(entry, self.state.now, "retry", "by its owner")
         for entry in entries:
-            self.handlers.admit(entry)
+            with self.queue.sparing(entry, "retried"):
+                self.handlers.admit(entry)
         self.turn()
         return entries, left_out
 
@@ -246,6 +254,7 @@ class Coordinator:
 
     def _move(self, entry: Entry, to: str) -> None:
         """Apply the move of one job."""
+        _refuse_ending(entry)
         state = self.state.running.get(entry.id)
         if state is None or state.placement is None:
             raise BadInput(f"job {entry.label} is {entry.shown}, not running", "see: tenbin jobs")
@@ -319,10 +328,12 @@ class Coordinator:
         """
         try:
             self._once()
-            while self.engine.urgent():
+            while self.engine.urgent() or self.queue:
                 self._once()
-        except (sqlite3.Error, OSError) as error:
+        except NO_ROOM as error:
             log.error("the journal or a job's folder cannot be written: %s", error)
+        except Exception:
+            log.exception("a fault of tenbin's: this turn is not complete")
 
     def next_timer_s(self) -> float | None:
         """Return when ``turn`` should be called at the latest, in seconds since 1970."""
@@ -330,31 +341,59 @@ class Coordinator:
         return min((at for at in times if at is not None), default=None)
 
     def set_clock(self) -> None:
-        """Do so before anything changes the cluster state: the last turn may have been seconds ago."""
-        self.state.now = max(instant(self.clock()), self.state.now)
+        """Do so before anything changes the cluster state: the last turn may have been seconds ago.
+
+        Where the clock was set meanwhile, what lies in the past moves with it, so that durations are as they
+        were. Begins and deadlines are instants, by the clock as it is now.
+        """
+        now, steady_s = instant(self.clock()), self._steady()
+        step_s = now - self.state.now - (steady_s - self._steady_s)
+        self._steady_s = steady_s
+        if abs(step_s) < STEP_S:
+            self.state.now = max(now, self.state.now)
+            return
+        log.warning("the clock was set by %+.1f s", step_s)
+        self.state.set_clock(instant(self.state.now + step_s))
+        self.state.now = now
+        self.job_table.shift(step_s)
+        self.tracker.since_s += step_s
+        self.dispatcher.shift(step_s)
+        self.loop.trials.shift(step_s)
+        self.handlers.set_alarms_anew()
+        self.handlers.stale = True
+        self.queue.put(ev.Applied(Timer(now)))
 
     def _once(self) -> None:
         reports = self.engine.poll()
         self.set_clock()  # after the poll, so that nothing that is reported is yet to come
         for report in reports:
-            self.handlers.report(report)
+            with self.queue.sparing(self.job_table.entries.get(report.job_id), report.what):
+                self.handlers.report(report)
         if self.external_jobs is not None:
-            self.external_jobs.look()
+            with self.queue.sparing(None, "external jobs"):
+                self.external_jobs.look()
         for change in node_availability.update(self.state, self.engine, self.dispatcher.hold):
             self.queue.put(ev.Applied(change))
-        self.tracker.look_around()
+        with self.queue.sparing(None, "phases of programs"):
+            self.tracker.look_around()
         for at, tag in self.dispatcher.due():
             self.queue.put(ev.Applied(Timer(at, tag)))
         self.alarms.look()
         self.loop.run()
         if self.co_location is not None:
-            self.co_location.look(self.state)
+            with self.queue.sparing(None, "jobs that share a node"):
+                self.co_location.look(self.state)
         self.dispatcher.carry_out()
 
     # -- after a restart ------------------------------------------------------------------------------
 
     def _recover(self) -> None:
         """Take up what the journal left; the first turn hears what became of each attempt."""
+        ahead_s = self.journal.last_event_s() - self.state.now
+        if ahead_s >= STEP_S:  # the clock was set while no coordinator ran: nothing is yet to come
+            log.warning("the clock was set back by %.1f s or more", ahead_s)
+            self.job_table.shift(-ahead_s)
+            self.dispatcher.shift(-ahead_s)
         regions = self.journal.regions()
         for pool in self.state.cluster.pools:
             cut = regions.get(pool.name, ())
@@ -366,32 +405,43 @@ class Coordinator:
             self.profiles.recall(entry.spec.job_profile for entry in self.job_table.entries.values())
         self.handlers.recover_admission()
         for entry in self.job_table.entries.values():
-            if entry.stage in PHASES and not self.handlers.waits_for_admission(entry):
-                try:
-                    self.state.restore(self.job_table.as_state(entry))
-                except (RuleBroken, BadInput) as error:
-                    why = error.why if isinstance(error, RuleBroken) else error.what
-                    raise BadInput(
-                        f"job {entry.id} was started on a machine that was divided otherwise ({why})",
-                        "start with the same --nodes, --cores, --unit, --devices, --power-budget as before",
-                    ) from error
-            if entry.stage in (Stage.RUNNING, Stage.STOPPING):
-                self.engine.occupy(entry)
-            self.handlers.holds.alarm(entry, entry.spec.deadline_s)
-            if entry.stage is Stage.HELD and not entry.held_by_user:
-                self.handlers.admit(entry)
-            if entry.alive:
-                self.engine.recover(entry)
-                self.dispatcher.request_again(entry)
-                self.dispatcher.cap_again(entry)
-            self.run_times.watch(entry)
-            if not self.handlers.unfit(entry):
-                self.tracker.recover(entry)
+            with self.queue.sparing(entry, "at the start", (BadInput, *NO_ROOM)):
+                self._recover_job(entry)
         self.loop.begin()
         self.queue.put(ev.Applied(Timer(self.state.now)))
 
+    def _recover_job(self, entry: Entry) -> None:
+        if entry.stage in (Stage.RUNNING, Stage.STOPPING):
+            self.engine.occupy(entry)
+        if entry.stage in PHASES and not self.handlers.waits_for_admission(entry):
+            try:
+                self.state.restore(self.job_table.as_state(entry))
+            except (RuleBroken, BadInput) as error:
+                why = error.why if isinstance(error, RuleBroken) else error.what
+                raise BadInput(
+                    f"job {entry.id} was started on a machine that was divided otherwise ({why})",
+                    "start with the same --nodes, --cores, --unit, --devices, --power-budget as before",
+                ) from error
+        self.handlers.holds.alarm(entry, entry.spec.deadline_s)
+        if entry.stage is Stage.HELD and not entry.held_by_user:
+            self.handlers.admit(entry)
+        if entry.alive:
+            self.engine.recover(entry)
+            self.dispatcher.request_again(entry)
+            self.dispatcher.cap_again(entry)
+        self.run_times.watch(entry)
+        if not self.handlers.unfit(entry):
+            self.tracker.recover(entry)
 
-def _not_held(entry: Entry) -> None:
-    """Raise BadInput if its owner has suspended the job."""
+
+def _can_be_held(entry: Entry) -> None:
+    """Raise BadInput if its owner has suspended the job, or it is about to end."""
     if entry.held_by_user:
         raise BadInput(f"job {entry.label} is suspended already", f"tenbin resume {entry.label}")
+    _refuse_ending(entry)
+
+
+def _refuse_ending(entry: Entry) -> None:
+    """Raise BadInput if the job is about to end, because somebody wants it to."""
+    if entry.alive and entry.want == "end":
+        raise BadInput(f"job {entry.label} has been told to end", f"see: tenbin info {entry.label}")

@@ -1,8 +1,15 @@
-"""Decisions: entered in the cluster state at once, carried out when the journal has them."""
+"""Decisions: entered in the cluster state at once, carried out when the journal has them.
+
+A turn has many events, and a later one may withdraw what followed from an earlier one. So what is carried out
+follows from the jobs as they are at the end of the turn.
+"""
 
 from __future__ import annotations
 
 import heapq
+import logging
+import sqlite3
+from collections.abc import Iterable
 
 from agent.attempts.records import Want
 from scheduler.coordinator.events import Applied, EventQueue
@@ -15,6 +22,9 @@ from scheduler.model.events import Checkpointed
 from scheduler.model.jobs import Placement, Stop
 from scheduler.model.state import ClusterState, JobState
 from scheduler.prediction.tracker import PredictionTracker
+
+NO_ROOM = (sqlite3.Error, OSError)  # the next turn tries it again
+log = logging.getLogger("tenbin")
 
 
 class Dispatcher:
@@ -36,9 +46,10 @@ class Dispatcher:
         self.queue, self.hold = EventQueue(), MachineHold()
         if engine.device_moves is not None:
             job_table.why_not_moved = engine.device_moves.why_not
-        self._starts: list[Entry] = []
+        # Jobs with an attempt that no engine knows yet, and jobs with a request, in the order of the last.
+        self._starts: dict[int, Entry] = {}
+        self._asks: dict[int, Entry] = {}
         self._caps: list[Entry] = []
-        self._asks: dict[int, tuple[Entry, Want]] = {}  # of each job the last request, which alone counts
         self._timers = [(at, number, tag) for number, (at, tag) in enumerate(self.journal.timers())]
         heapq.heapify(self._timers)
         self._timers_made = len(self._timers)
@@ -91,7 +102,7 @@ class Dispatcher:
         entry.alive, entry.want = True, ""
         if self.engine.device_moves is not None and entry.spec.checkpoint_signal is None:
             self.fix(entry, self.engine.device_moves.why_not(entry.spec, entry.devices))
-        self._starts.append(entry)
+        self._starts[entry.id] = entry
         self.job_table.record(entry, self.state.now, "start", f"attempt {entry.attempt}")
         self.tracker.starts(entry, self.state.state(entry.id), self.state.now)
 
@@ -106,10 +117,12 @@ class Dispatcher:
             self.state.reconsider(job)
 
     def request(self, entry: Entry, want: Want) -> None:
-        """Ask the job's supervisor for something."""
+        """Ask the job's supervisor for something; a job that is to end is asked for nothing else."""
+        if entry.want == "end" and want != "end":
+            return
         entry.request += 1
         entry.want = want
-        self._ask(entry, want)
+        self._ask(entry)
 
     def cap_again(self, entry: Entry) -> None:
         """After a restart: a cap that was decided may not have been set."""
@@ -118,11 +131,17 @@ class Dispatcher:
     def request_again(self, entry: Entry) -> None:
         """After a restart: what was asked may not have been heard."""
         if entry.want:
-            self._ask(entry, entry.want)
+            self._ask(entry)
 
-    def _ask(self, entry: Entry, want: Want) -> None:
-        self._asks.pop(entry.id, None)  # in the order of these last requests
-        self._asks[entry.id] = entry, want
+    def _ask(self, entry: Entry) -> None:
+        self._asks.pop(entry.id, None)
+        self._asks[entry.id] = entry
+
+    def shift(self, step_s: float) -> None:
+        """Move what is due after a while with a clock that was set."""
+        self._timers = [(at + step_s, number, tag) for at, number, tag in self._timers]
+        self._timers_changed = True
+        self.hold.until_s += step_s
 
     def due(self) -> list[tuple[float, object]]:
         """Take the timers whose time has come, as (time, tag)."""
@@ -153,18 +172,35 @@ class Dispatcher:
         # First those that give way: at no instant is more drawn than before, or than in the end.
         if self.engine.caps is not None:
             self.engine.caps.cap(self._caps, lower=True)
-        while self._asks:
-            job_id = next(iter(self._asks))
-            self.engine.ask(*self._asks[job_id])
-            del self._asks[job_id]
+        for entry in list(self._starts.values()):
+            if not _is_to_run(entry):
+                if entry.alive:  # the engine reports that this attempt never was, and sees that it never is
+                    with self.queue.sparing(entry, "recover", NO_ROOM):
+                        self.engine.recover(entry)
+                del self._starts[entry.id]
+        for entry in list(self._asks.values()):
+            if entry.alive and entry.want and entry.id not in self._starts:
+                with self.queue.sparing(entry, entry.want, NO_ROOM):
+                    self.engine.ask(entry, entry.want)
+            del self._asks[entry.id]
         if self.engine.caps is not None:
             self.engine.caps.cap(self._caps, lower=False)
         self._caps.clear()
         if self._starts:
-            self.engine.start(
-                [(entry, self.journal.environment(entry.environment)) for entry in self._starts]
-            )
-            self._starts.clear()
+            try:
+                self._start(self._starts.values())
+                self._starts.clear()
+            except NO_ROOM:
+                raise
+            except Exception:
+                log.exception("a fault of tenbin's: of several jobs one cannot be started")
+                for entry in list(self._starts.values()):  # the one stays, and is told to end
+                    with self.queue.sparing(entry, "start", NO_ROOM):
+                        self._start([entry])
+                        del self._starts[entry.id]
+
+    def _start(self, entries: Iterable[Entry]) -> None:
+        self.engine.start([(entry, self.journal.environment(entry.environment)) for entry in entries])
 
     def _run(self, entry: Entry, placement: Placement) -> None:
         self.engine.place(entry, placement)
@@ -210,6 +246,10 @@ class Dispatcher:
         entry.goals = (towards,)
         self.state.reserve(state, towards)
         return "move"
+
+
+def _is_to_run(entry: Entry) -> bool:
+    return entry.alive and entry.stage is Stage.RUNNING and entry.want in ("", "run")
 
 
 def _watts(cap_w: float | None) -> str:

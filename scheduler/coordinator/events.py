@@ -6,15 +6,21 @@ cluster state and journal, and gives the event that the policy is told (``schedu
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
 from agent.attempts.records import RunState
 from agent.opencl_layer.trials import Trial
 from scheduler.engines.external_jobs import ExternalJob
+from scheduler.engines.protocol import Report
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.model import events as told
 from scheduler.model.events import ORDER
+
+log = logging.getLogger("tenbin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,27 @@ class Ended:
     stage: Stage
     trouble: str = ""
     ended_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptOver:
+    """An attempt has ended, is lost, or never was; its handler decides what becomes of the job.
+
+    ``kind``: of the event that follows if nothing else happens to the job before.
+    """
+
+    kind: type[told.Event]
+    entry: Entry
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An error of tenbin's own, by which something of a job was left undone; the job is set aside."""
+
+    kind: ClassVar[type[told.Event]] = told.Finished
+    entry: Entry
+    error: Exception
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +160,8 @@ Event = (
     Applied
     | Admitted
     | Ended
+    | AttemptOver
+    | Fault
     | SuspendedByOwner
     | Blocked
     | CheckpointWritten
@@ -146,7 +175,10 @@ Event = (
 
 
 class EventQueue:
-    """The events that have no handler yet; those of an instant are taken in the order of ``told.KINDS``."""
+    """The events that have no handler yet; those of an instant are taken in the order of ``told.KINDS``.
+
+    Of one kind those come first that take jobs from the queue, before the policy can start these.
+    """
 
     def __init__(self) -> None:
         self._events: list[Event] = []
@@ -157,12 +189,35 @@ class EventQueue:
     def put(self, event: Event) -> None:
         self._events.append(event)
 
+    @contextmanager
+    def sparing(
+        self, entry: Entry | None, what: str, but: tuple[type[Exception], ...] = ()
+    ) -> Iterator[None]:
+        """Let an error of tenbin's own in the block concern this job alone; None: nothing rests on it.
+
+        Args:
+            but: errors that are raised all the same.
+        """
+        try:
+            yield
+        except but:
+            raise
+        except Exception as error:
+            log.exception("a fault of tenbin's: %s", what if entry is None else f"job {entry.label}, {what}")
+            if entry is not None:
+                self.put(Fault(entry, error))
+
     def put_back(self, events: list[Event]) -> None:
         """Let events wait once more, because others have come that may be before them."""
         self._events += events
 
     def take(self) -> list[Event]:
         """Take all events, in their order."""
-        self._events.sort(key=lambda event: ORDER[event.kind])
+        self._events.sort(key=lambda event: (ORDER[event.kind], _runs(event)))
         events, self._events = self._events, []
         return events
+
+
+def _runs(event: Event) -> bool:
+    """Return false for an event of a job that has no attempt to come to an end."""
+    return isinstance(event, Applied) or event.entry.alive

@@ -6,16 +6,16 @@ event has become void. Reports of the engine and requests of users become such e
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from agent.attempts.records import Result
 from profiles.errors import BadInput
 from scheduler.coordinator import events as ev
 from scheduler.coordinator.dispatcher import Dispatcher
 from scheduler.coordinator.holds import Holds, left, not_before_s
-from scheduler.coordinator.outcomes import outcome_of, told_to_end
+from scheduler.coordinator.outcomes import FAULT, outcome_of, told_to_end
 from scheduler.engines.protocol import Report
 from scheduler.jobs.array_limits import ArrayLimits
 from scheduler.jobs.entry import Entry, Stage
@@ -32,6 +32,7 @@ from scheduler.prediction.tracker import CoLocationTracker
 PARK_AGAIN_S = 2.0  # after a program could not be parked for now
 MOST_FAILURES = 5  # a job whose attempts are lost so often is not tried again
 Handler = Callable[[Any], Event | None]
+log = logging.getLogger("tenbin")
 
 
 class Handlers:
@@ -68,13 +69,20 @@ class Handlers:
             ev.Applied: lambda event: event.event,
             ev.Admitted: self._admitted,
             ev.Ended: self.ended,
+            ev.AttemptOver: self._attempt_over,
+            ev.Fault: self._set_aside,
             ev.Blocked: self._blocked,
             ev.AttemptLost: self._attempt_lost,
             ev.FailedByItself: self._failed_by_itself,
         }
 
     def handle(self, event: ev.Event) -> Event | None:
-        """Enter an event in cluster state and journal; return what the policy is told of it."""
+        """Enter an event in cluster state and journal; return what the policy is told of it.
+
+        An event of a job that has left meanwhile is void.
+        """
+        if not isinstance(event, ev.Applied | ev.Fault) and event.entry.id not in self.job_table.entries:
+            return None
         return self.of[type(event)](event)
 
     # -- what the engine reports ----------------------------------------------------------------------
@@ -96,13 +104,9 @@ class Handlers:
                 self.queue.put(ev.Obeyed(entry, report.state))
         elif report.what == "tried":
             self.queue.put(ev.Tried(entry, report.trial, report.trouble, report.for_now))
-        elif report.what == "ended":
-            assert report.result is not None
-            entry.alive = False
-            self._attempt_ended(entry, report.result)
-        elif report.what in ("lost", "never"):
-            entry.alive = False
-            self._no_result(entry, report)
+        else:
+            follows = self._what_follows(entry, report)
+            self.queue.put(ev.AttemptOver(Failed if follows is None else follows.kind, entry, report))
 
     def _keep_from_other_results(self, entry: Entry) -> None:
         """Have the policy plan anew for a job that it must not move to some class from where it is now."""
@@ -116,47 +120,61 @@ class Handlers:
             entry.predicted = {**(entry.predicted or {}), "moved_by_hand": True}
             self.state.reconsider(self.job_table.renewed(entry))
 
-    def _attempt_ended(self, entry: Entry, result: Result) -> None:
-        entry.usage = asdict(result.usage)
-        again = entry.spec.requeue and entry.want != "end"
-        if result.how == "checkpointed" and entry.stage is Stage.STOPPING:
-            self.queue.put(ev.CheckpointWritten(entry, result.ended_s))
-        elif result.how in ("checkpointed", "interrupted") and again:
-            self.queue.put(ev.AttemptLost(entry, f"it was {result.how}"))
-        else:
+    def _attempt_over(self, event: ev.AttemptOver) -> Event | None:
+        """Note the end of an attempt, and decide by what the job is now what becomes of it."""
+        entry, result = event.entry, event.report.result
+        if entry.attempt != event.report.attempt or not entry.alive:
+            return None
+        entry.alive = False
+        if result is not None:
+            entry.usage = asdict(result.usage)
+        follows = self._what_follows(entry, event.report)
+        if result is not None and isinstance(follows, ev.Ended | ev.FailedByItself):
             if self.co_location is not None:
                 self.co_location.ended(entry, result)
             if not self.unfit(entry):
                 self.tracker.ended(entry, result)
             entry.code, entry.signal = result.code, result.signal
-            stage, trouble = outcome_of(entry.spec, self.job_table.tasks(entry), result)
-            if result.how == "cancelled":
-                stage, trouble = told_to_end(entry)
-            if entry.want != "end" and tried_again(entry.spec, entry.retried, result):
-                self.queue.put(ev.FailedByItself(entry, trouble))
-            else:
-                self.queue.put(ev.Ended(entry, stage, trouble, result.ended_s))
+        if follows is not None:
+            return self.handle(follows)
+        if entry.stage is Stage.RUNNING:
+            # Decided, and not carried out when the coordinator was killed: now.
+            self.dispatcher.new_attempt(entry)
+        else:  # it stays suspended, and goes on by a new attempt
+            self.job_table.record(entry, self.state.now, "taken back", "it had not begun")
+            self._may_go_anywhere(entry)
+        return None
 
-    def _no_result(self, entry: Entry, report: Report) -> None:
-        """Decide what becomes of a job whose attempt will have no result."""
+    def _what_follows(self, entry: Entry, report: Report) -> ev.Event | None:
+        """Return what follows from the end of a job's attempt; None: a new attempt, now or in its turn."""
+        result, to_end = report.result, entry.want == "end"
+        if result is None:
+            return self._without_result(entry, report)
+        if result.how == "cancelled" or (to_end and result.how in ("interrupted", "checkpointed")):
+            return ev.Ended(entry, *told_to_end(entry), result.ended_s)
+        if result.how == "checkpointed" and (entry.stage is Stage.STOPPING or entry.held_by_user):
+            return ev.CheckpointWritten(entry, result.ended_s)
+        if result.how in ("checkpointed", "interrupted") and entry.spec.requeue:
+            return ev.AttemptLost(entry, f"it was {result.how}")
+        stage, trouble = outcome_of(entry.spec, self.job_table.tasks(entry), result)
+        if not to_end and tried_again(entry.spec, entry.retried, result):
+            return ev.FailedByItself(entry, trouble)
+        return ev.Ended(entry, stage, trouble, result.ended_s)
+
+    def _without_result(self, entry: Entry, report: Report) -> ev.Event | None:
+        """Return what follows from an attempt that will have no result."""
         trouble = report.trouble or "its supervisor was killed"
         hopeless = report.what == "never" and report.trouble
         unbegun = report.what == "never" and not report.trouble  # taken back: nothing has failed
         if entry.want == "end":
-            self.queue.put(ev.Ended(entry, *told_to_end(entry)))
-        elif not unbegun and (hopeless or not entry.spec.requeue or entry.failures >= MOST_FAILURES):
-            self.queue.put(ev.Ended(entry, Stage.FAILED, trouble))
-        elif unbegun and entry.stage is Stage.RUNNING:
-            # Decided, and not carried out when the coordinator was killed: now.
-            self.dispatcher.new_attempt(entry)
-        elif unbegun and entry.stage is Stage.SUSPENDED:  # it stays so, and goes on by a new attempt
-            self.job_table.record(entry, self.state.now, "taken back", "it had not begun")
-            self._may_go_anywhere(entry)
-        elif unbegun and entry.stage is Stage.STOPPING:
-            self.queue.put(ev.TakenBack(entry))
-        else:
-            trouble = "it had not begun" if unbegun else trouble
-            self.queue.put(ev.AttemptLost(entry, trouble, counts=not unbegun))
+            return ev.Ended(entry, *told_to_end(entry))
+        if not unbegun and (hopeless or not entry.spec.requeue or entry.failures >= MOST_FAILURES):
+            return ev.Ended(entry, Stage.FAILED, trouble)
+        if unbegun and entry.stage in (Stage.RUNNING, Stage.SUSPENDED):
+            return None
+        if unbegun and entry.stage is Stage.STOPPING:
+            return ev.TakenBack(entry)
+        return ev.AttemptLost(entry, "it had not begun" if unbegun else trouble, counts=not unbegun)
 
     def _may_go_anywhere(self, entry: Entry) -> None:
         """Free a job that does not run, and whose attempt has ended, from where that attempt had to stay."""
@@ -223,16 +241,18 @@ class Handlers:
         """After a restart: what runs or is paused has memory and place, the others wait for theirs."""
         waiting = []
         for entry in self.job_table.entries.values():
-            if entry.alive or entry.stage in (Stage.RUNNING, Stage.STOPPING, Stage.SUSPENDED):
-                self.memory.hold(entry.id, entry.priority, self.job_table.memory_mb(entry))
-                self.array_limits.hold(entry)
-            elif entry.stage is Stage.WAITING and self._without_memory(entry):
-                entry.stage = Stage.HELD  # admit will say why
-            elif entry.stage is Stage.WAITING:
-                waiting.append(entry)
+            with self.queue.sparing(entry, "at the start"):
+                if entry.alive or entry.stage in (Stage.RUNNING, Stage.STOPPING, Stage.SUSPENDED):
+                    self.memory.hold(entry.id, entry.priority, self.job_table.memory_mb(entry))
+                    self.array_limits.hold(entry)
+                elif entry.stage is Stage.WAITING and self._without_memory(entry):
+                    entry.stage = Stage.HELD  # admit will say why
+                elif entry.stage is Stage.WAITING:
+                    waiting.append(entry)
         for entry in sorted(waiting, key=lambda entry: not entry.attempt):  # who had a place keeps it
-            if not self.array_limits.must_wait(entry):
-                self.must_wait_for_memory(entry)
+            with self.queue.sparing(entry, "at the start"):
+                if not self.array_limits.must_wait(entry):
+                    self.must_wait_for_memory(entry)
         self.memory.admit()
 
     def waits_for_admission(self, entry: Entry) -> bool:
@@ -264,12 +284,21 @@ class Handlers:
         self.postponed.add(entry.id)
         self.holds.alarm(entry, self.state.now + PARK_AGAIN_S)
 
+    def set_alarms_anew(self) -> None:
+        """Have each job looked at when it is time by the clock as it is now."""
+        self.holds.clear_alarms()
+        for entry in self.job_table.entries.values():
+            self.holds.alarm(entry, entry.spec.deadline_s)
+            self.holds.alarm(entry, not_before_s(entry) if entry.stage is Stage.HELD else None)
+        for job_id in self.postponed:
+            self.holds.alarm(self.job_table.entries[job_id], self.state.now + PARK_AGAIN_S)
+
     # -- a handler for each event ----------------------------------------------------------------------
 
     def _admitted(self, event: ev.Admitted) -> Event | None:
         """Enter a job in the policy's queue."""
         entry = event.entry
-        if entry.stage is not Stage.WAITING or entry.id not in self.job_table.entries:
+        if entry.stage is not Stage.WAITING or entry.id in self.state.waiting:
             return None
         self.state.restore(self.job_table.as_state(entry))
         if self.memory.is_held(entry.id):
@@ -281,8 +310,8 @@ class Handlers:
         if entry.id in self.state.running:
             state = self.state.state(entry.id)
             self.state.finish(state)
-            self.job_table.copy_state(entry, state)
             self.engine.free(entry)
+            self.job_table.copy_state(entry, state)
             entry.goals = ()
             return state.placement
         if entry.id in self.state.waiting or entry.id in self.state.suspended:
@@ -293,11 +322,9 @@ class Handlers:
     def ended(self, event: ev.Ended) -> Event | None:
         """Let a job leave; those that wait for it may go on."""
         entry, stage = event.entry, event.stage
-        if entry.id not in self.job_table.entries:
-            return None
         placement = self.leave(entry)
         job = self.job_table.job(entry) if placement else None
-        self._close(entry, stage, event.trouble, event.ended_s or self.state.now)
+        self._close(entry, stage, event.trouble, min(event.ended_s or self.state.now, self.state.now))
         ended = [entry]
         while ended:  # whoever can never begin now ends as well, and may be waited for in turn
             for follower in self.holds.followers(ended.pop()):
@@ -312,13 +339,48 @@ class Handlers:
     def _close(self, entry: Entry, stage: Stage, trouble: str, ended_s: float) -> None:
         """Note the end of a job that has left the cluster state, or was never in it."""
         entry.stage, entry.trouble, entry.end_s = stage, trouble, ended_s
-        entry.held_by_user = False
+        entry.held_by_user = entry.alive = False
+        if entry.start_s is not None and entry.usage:  # the clock may have been set while nobody saw it
+            entry.start_s = min(entry.start_s, ended_s - entry.usage["wall_s"])
         self.postponed.discard(entry.id)
         self.job_table.record(entry, self.state.now, stage.value, trouble)
         self.job_table.drop(entry)
         self.give_back(entry)
         self.run_times.forget(entry)
         self.unsure.update(dict.fromkeys(self.run_times.ended(entry)))
+
+    def _set_aside(self, event: ev.Fault) -> Event | None:
+        """Have a job end, and fail, with which tenbin cannot cope; all others go on."""
+        entry, error = event.entry, event.error
+        trouble = f"{FAULT}: {type(error).__name__}: {error}"
+        self.stale = True
+        if entry.alive and entry.want == "end":
+            return None
+        if entry.alive:  # it has its place until it has ended
+            entry.trouble = trouble
+            self.job_table.record(entry, self.state.now, "fault", trouble)
+            self.dispatcher.request(entry, "end")
+            return None
+        told = None
+        try:
+            if entry.id in self.job_table.entries:
+                told = self.ended(ev.Ended(entry, Stage.FAILED, trouble))
+        except Exception:  # whatever it is, the next coordinator has no such job
+            log.exception("a fault of tenbin's: job %s cannot be set aside", entry.label)
+            entry.stage, entry.trouble, entry.end_s = Stage.FAILED, trouble, self.state.now
+            self.job_table.entries.pop(entry.id, None)
+            self.job_table.mark_changed(entry)
+        self._admit_anew()
+        return told
+
+    def _admit_anew(self) -> None:
+        """Let jobs wait for their turn whose predecessor, or place, was lost sight of by a fault."""
+        for entry in list(self.job_table.entries.values()):
+            with self.queue.sparing(entry, "after a fault"):
+                if entry.stage is Stage.HELD and not (entry.held_by_user or entry.blocked):
+                    self.admit(entry)
+                elif entry.stage is Stage.WAITING and not self.waits_for_admission(entry):
+                    self.queue.put(ev.Admitted(entry))
 
     def give_back(self, entry: Entry) -> None:
         """Give back the job's memory, and its place in its array."""
@@ -351,12 +413,12 @@ class Handlers:
                 self.give_back(entry)
             self._may_go_anywhere(entry)
             return None  # it waits, or its owner holds it: it stays as it is
-        state = self.state.state(entry.id)
-        if entry.id in self.state.running:
-            self.engine.free(entry)
-            entry.goals = ()
+        state, had_place = self.state.state(entry.id), entry.id in self.state.running
         state.job = self.job_table.renewed(entry)
         self.state.fail(state, entry.kept, entry.kept_s)
+        if had_place:
+            self.engine.free(entry)
+            entry.goals = ()
         if not event.counts:
             state.failures -= 1
         self.job_table.copy_state(entry, state)
@@ -372,8 +434,6 @@ class Handlers:
     def _failed_by_itself(self, event: ev.FailedByItself) -> Event | None:
         """Hold a job until it is tried again; for the policy it is gone until then."""
         entry = event.entry
-        if entry.id not in self.job_table.entries:
-            return None
         placement = self.leave(entry)
         job = self.job_table.renewed(entry)
         entry.not_before_s = self.state.now + pause_s(entry.spec, entry.retried)

@@ -84,6 +84,11 @@ class Holds:
             self._set.add((at_s, entry.id))
             heapq.heappush(self._alarms, (at_s, entry.id))
 
+    def clear_alarms(self) -> None:
+        """Forget when jobs are to be looked at."""
+        self._alarms.clear()
+        self._set.clear()
+
     def due(self, now: float) -> list[Entry]:
         """Take the jobs whose time has come and that have not ended."""
         found = {}

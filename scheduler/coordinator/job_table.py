@@ -346,6 +346,13 @@ class JobTable:
         entry.failures = state.failures
         self._changed[entry.id] = entry
 
+    def shift(self, step_s: float) -> None:
+        """Move what durations are counted from with a clock that was set."""
+        for entry in self.entries.values():
+            entry.shift(step_s)
+            self._changed[entry.id] = entry
+        self.predictions.shift(step_s)
+
     def mark_changed(self, entry: Entry) -> None:
         """Mark an entry to be journalled."""
         self._changed[entry.id] = entry
@@ -373,7 +380,7 @@ class JobTable:
         """Make all of it durable; all pending timers and all regions, None if they have not changed."""
         predictions = self.predictions.changed()
         nothing = not (self._changed or self._added or self._history or predictions)
-        young = not self._remarks or now < self._remarks[0][0] + REMARKS_S
+        young = not self._remarks or abs(now - self._remarks[0][0]) < REMARKS_S
         if nothing and young and timers is None and regions is None:
             return
         changed = [entry for entry in self._changed.values() if entry.id not in self._added]

@@ -1,13 +1,21 @@
-"""The event loop: takes events, has each handled, and asks the policy after each."""
+"""The event loop: takes events, has each handled, and asks the policy after each.
+
+An error of tenbin's own ends no queue: the job is set aside on whose event a handler chokes, and a policy
+that chokes begins anew with the next event.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+from scheduler.coordinator import events as ev
 from scheduler.coordinator import node_availability
 from scheduler.coordinator.handlers import Handlers
 from scheduler.coordinator.transitions.departures import Departures
 from scheduler.coordinator.trials import ProgramTrials
+from scheduler.model.actions import Action
 from scheduler.model.events import Event, Timer
 from scheduler.model.jobs import Job
 from scheduler.model.state import RuleBroken
@@ -43,33 +51,61 @@ class EventLoop:
                     self.queue.put_back(due[position:])
                     break
                 self.state.upcoming = upcoming.pop()
-                told = self.handlers.handle(event)
+                told = self._handle(event)
                 # A unit that was freed may be one that cannot be used.
                 node_availability.update(self.state, self.handlers.engine, self.handlers.dispatcher.hold)
                 self._ask_policy(told)
-        self.trials.look()
+        with self.queue.sparing(None, "trials of programs"):
+            self.trials.look()
 
     def begin(self) -> None:
         """Let the policy begin anew with the cluster state as it is."""
+        self.handlers.stale = True  # until it has begun
+        with self._sparing_policy():
+            self._begin()
+
+    def _begin(self) -> None:
         self.state.arrange()
         self.policy = create(self.policy_text)
         self.policy.begin(self.state)
         self.handlers.stale = False
 
+    @contextmanager
+    def _sparing_policy(self) -> Iterator[None]:
+        """Let a policy that chokes begin anew with the next event."""
+        try:
+            yield
+        except Exception:
+            self.handlers.stale = True
+            log.exception("a fault of tenbin's: policy %s", self.policy_text)
+
+    def _handle(self, event: ev.Event) -> Event | None:
+        of = None if isinstance(event, ev.Applied | ev.Fault) else event.entry
+        with self.queue.sparing(of, f"{type(event).__name__}"):
+            return self.handlers.handle(event)
+        return None
+
     def _ask_policy(self, event: Event | None) -> None:
+        with self._sparing_policy():
+            for action in self._decisions(event):
+                self._apply(action)
+
+    def _decisions(self, event: Event | None) -> Sequence[Action]:
         self._predict_anew()
         if self.handlers.stale or self.state.overtaken:
             if self.state.upcoming is not None:
-                return  # once for all of this instant
+                return ()  # once for all of this instant
             # A waiting job is gone or goes before others, for which there is no event: the policy begins anew
             # with what is there, also with what this event is about.
-            self.begin()
+            self._begin()
             event = None
         # What has become void is still an event: the policy may have been told to wait for it.
         event = event or Timer(self.state.now)
-        if type(event) in self.policy.ignores:
-            return
-        for action in self.policy.decide(self.state, event):
+        return () if type(event) in self.policy.ignores else self.policy.decide(self.state, event)
+
+    def _apply(self, action: Action) -> None:
+        entry = self.handlers.job_table.entries.get(getattr(action, "job_id", 0) or 0)
+        with self.queue.sparing(entry, type(action).__name__):
             try:
                 self.handlers.dispatcher.apply(action)
             except RuleBroken as error:  # a fault to be seen, but no reason to stop

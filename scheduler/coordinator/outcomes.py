@@ -8,7 +8,9 @@ from agent.attempts.records import Result
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.specs import JobSpec
 
-DEADLINE = "it reached its deadline"  # as the trouble of a job that is told to end because of it
+# As the trouble of a job that is told to end because of it:
+DEADLINE = "it reached its deadline"
+FAULT = "a fault of tenbin's, see the log of tenbin up"  # and the fault
 
 
 def outcome_of(spec: JobSpec, tasks: int, result: Result) -> tuple[Stage, str]:
@@ -36,6 +38,8 @@ def outcome_of(spec: JobSpec, tasks: int, result: Result) -> tuple[Stage, str]:
 
 def told_to_end(entry: Entry) -> tuple[Stage, str]:
     """Return the final stage of a job that was told to end, by its owner or at its deadline, and why."""
+    if entry.trouble.startswith(FAULT):
+        return Stage.FAILED, entry.trouble
     return (Stage.KILLED, DEADLINE) if entry.trouble == DEADLINE else (Stage.CANCELLED, "")
 
 

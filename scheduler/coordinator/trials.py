@@ -57,6 +57,11 @@ class ProgramTrials:
             if self._may_be_tried(state, entry) and self._begin(state, entry):
                 return
 
+    def shift(self, step_s: float) -> None:
+        """Move what durations are counted from with a clock that was set."""
+        self._began_s += step_s
+        self._not_before_s = {of: at_s + step_s for of, at_s in self._not_before_s.items()}
+
     def _hindrance(self) -> str:
         """Say why the trial under way must end; "": nothing is in its way."""
         state = self.state.running.get(self._present.job_id)

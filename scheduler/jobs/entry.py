@@ -107,6 +107,14 @@ class Entry:
     new_priority: int | None = None
     fixed: str | None = None
 
+    def shift(self, step_s: float) -> None:
+        """Move what durations are counted from with a clock that was set; deadline and begin stay."""
+        self.since_s += step_s
+        if self.start_s is not None:
+            self.start_s += step_s
+        if self.not_before_s is not None:
+            self.not_before_s += step_s
+
     @property
     def moves_to(self) -> Placement | None:
         """The place that the job has besides its own, because it moves there while it runs; None: none."""

@@ -70,6 +70,14 @@ class JobState:
         assert self.placement is not None
         return self.placement
 
+    def shift(self, step_s: float) -> None:
+        """Move all instants with a clock that was set, so that durations stay as they are."""
+        self.since_s += step_s
+        self.works_from_s += step_s
+        self.expected_end_s += step_s
+        if self.start_s is not None:
+            self.start_s += step_s
+
     def attained_s(self, now: float) -> float:
         """Return the attained service in seconds, the time in which the job made progress."""
         if self.works and now > self.works_from_s:

@@ -145,6 +145,16 @@ class OpenPredictions:
         """Mark a prediction whose ``detail`` has changed."""
         self._changed[one.number] = one
 
+    def shift(self, step_s: float) -> None:
+        """Move what durations are counted from with a clock that was set."""
+        for one in self._open.values():
+            one.at_s += step_s
+            if "resumed_s" in one.detail:
+                one.detail["resumed_s"] += step_s
+            for there in one.detail.get("company", ()):
+                there["since_s"] += step_s
+            self.touch(one)
+
     def changed(self) -> list[TrackedPrediction]:
         """List what the journal does not have yet."""
         return list(self._changed.values())

@@ -112,16 +112,17 @@ class Job:
 
         Raises:
             Cancelled: the job was cancelled.
-            TenbinError: the job has no exit code.
+            TenbinError: the job has no exit code, or one of 0 although it did not succeed: at its limit or
+                deadline.
             TimeoutError: the job has not ended by then.
         """
         failure = self.exception(timeout)
         if failure is not None:
             raise failure
-        return int(self.wait()["code"])
+        return int(self.wait()["code"] or 0)
 
     def exception(self, timeout: float | None = None) -> TenbinError | None:
-        """Wait for the end of the job; return why it has no exit code, or None if it has one.
+        """Wait for the end of the job; return why it has no exit code of its own, or None if it has one.
 
         Raises:
             Cancelled: the job was cancelled.
@@ -132,7 +133,7 @@ class Job:
             raise Cancelled(
                 f"job {self.id} was cancelled" + (f": {found['trouble']}" * bool(found["trouble"]))
             )
-        if found["code"] is None:
+        if found["stage"] != "done" and not found["code"]:
             return TenbinError(f"job {self.id} is {found['stage']}: {found['trouble']}")
         return None
 

@@ -233,6 +233,11 @@ class Journal:
         query = "SELECT at_s, kind, detail FROM events WHERE job = ? ORDER BY number"
         return self._db.execute(query, (job_id,)).fetchall()
 
+    def last_event_s(self) -> float:
+        """Return when the last event was, by the clock as it was then; 0 before the first."""
+        found = self._db.execute("SELECT at_s FROM events ORDER BY number DESC LIMIT 1").fetchone()
+        return 0.0 if found is None else float(found[0])
+
     def count_ended(self) -> dict[str, int]:
         """Count the jobs that have ended, by stage."""
         marks = ", ".join("?" * len(FINAL))

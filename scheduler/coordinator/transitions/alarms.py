@@ -18,15 +18,19 @@ class Alarms:
     def look(self) -> None:
         """Look at the jobs whose time has come."""
         for entry in self.holds.due(self.state.now):
-            deadline_s = entry.spec.deadline_s
-            if deadline_s is not None and deadline_s <= self.state.now:
-                self._end(entry)
-            elif entry.stage is Stage.HELD and not (entry.held_by_user or entry.blocked):
-                self.handlers.admit(entry)
-            elif entry.id in self.handlers.postponed and entry.stage is Stage.RUNNING:
-                self.handlers.postponed.remove(entry.id)
-                self.handlers.dispatcher.fix(entry, "")
-                self.handlers.queue.put(ev.Applied(Timer(self.state.now)))
+            with self.handlers.queue.sparing(entry, "whose time has come"):
+                self._look_at(entry)
+
+    def _look_at(self, entry: Entry) -> None:
+        deadline_s = entry.spec.deadline_s
+        if deadline_s is not None and deadline_s <= self.state.now:
+            self._end(entry)
+        elif entry.stage is Stage.HELD and not (entry.held_by_user or entry.blocked):
+            self.handlers.admit(entry)
+        elif entry.id in self.handlers.postponed and entry.stage is Stage.RUNNING:
+            self.handlers.postponed.remove(entry.id)
+            self.handlers.dispatcher.fix(entry, "")
+            self.handlers.queue.put(ev.Applied(Timer(self.state.now)))
 
     def _end(self, entry: Entry) -> None:
         """End a job at its deadline, whether it runs or waits."""

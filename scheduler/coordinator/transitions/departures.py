@@ -58,9 +58,14 @@ class Departures:
 
     # -- checkpoints ------------------------------------------------------------------------------------
 
-    def _checkpoint_written(self, event: ev.CheckpointWritten) -> Event:
+    def _checkpoint_written(self, event: ev.CheckpointWritten) -> Event | None:
         """Let a job leave its place with a checkpoint."""
         entry = event.entry
+        if entry.stage is Stage.HELD:  # its owner has suspended it meanwhile
+            entry.kept, entry.kept_s = entry.done, entry.served_s
+            self.job_table.record(entry, self.state.now, "checkpointed")
+            self.handlers.give_back(entry)
+            return None
         state = self.state.state(entry.id)
         before = state.place
         self.tracker.left(entry, state.job, before.pool, event.ended_s, now=self.state.now)

@@ -190,7 +190,7 @@ class ExternalJobTracker:
     def _adopt(self, event: ev.StartedElsewhere) -> Event | None:
         """Take over a job that was started by somebody else, if the cluster state has room for it."""
         entry, external = event.entry, event.external
-        if entry.alive or entry.id not in self.job_table.entries:
+        if entry.alive:
             return None
         self.handlers.stale = True
         entry.blocked, entry.held_by_user = "", False

@@ -20,7 +20,7 @@ def of_one(job_id: int, room: bool = True) -> Iterator[None]:
     """Log an OSError of one job's folder, which is tried again later.
 
     Args:
-        room: a full disk counts as well; else OSError is raised for it.
+        room: a full disk, and whatever else goes wrong, counts as well; else it is raised.
     """
     try:
         yield
@@ -28,6 +28,10 @@ def of_one(job_id: int, room: bool = True) -> Iterator[None]:
         if not room and error.errno in NO_ROOM:
             raise
         log.error("job %d: %s", job_id, error)
+    except Exception:
+        if not room:
+            raise
+        log.exception("a fault of tenbin's: job %d", job_id)
 
 
 def revoked(attempt: Attempt) -> bool:

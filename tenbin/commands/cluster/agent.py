@@ -58,5 +58,5 @@ def execute(
         print(dumps(asdict(result), indent=1))
     elif result.trouble:
         typer.echo(f"tenbin: {result.trouble}", err=True)
-    stage = "done" if result.how == "exited" else "failed"
+    stage = "done" if result.how == "exited" and not result.code else "failed"
     raise typer.Exit(exit_code({"code": result.code, "signal": result.signal, "stage": stage}))

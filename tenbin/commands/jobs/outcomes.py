@@ -10,19 +10,19 @@ from tenbin.errors import TenbinError
 if TYPE_CHECKING:
     from tenbin.client.client import Client
 
-LOST = 125  # exit code of wait for a job without one of its own: cancelled, killed, never started
+LOST = 125  # exit code of wait for a job that did not succeed and left with none, or with 0
 SIGNALLED = 128
 TAIL_BYTES = 4096
 LONGEST_LINE = 500
 
 
 def exit_code(found: dict[str, Any]) -> int:
-    """Return a job's own exit code, 128 + signal, or 125 if the job has neither and did not succeed."""
-    if found["code"] is not None:
-        return int(found["code"])
+    """Return 0 for a job that succeeded; else its own exit code, 128 + signal, or 125 without either."""
+    if found["stage"] == "done":
+        return 0
     if found["signal"]:
         return SIGNALLED + int(found["signal"])
-    return 0 if found["stage"] == "done" else LOST
+    return int(found["code"] or LOST)
 
 
 def has_failed(found: dict[str, Any]) -> bool:

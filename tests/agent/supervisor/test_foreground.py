@@ -31,6 +31,9 @@ def execute(attempt: Attempt, *options: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+OBLIGING = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
+
+
 @pytest.mark.parametrize(
     ("command", "more", "code"),
     [
@@ -38,6 +41,7 @@ def execute(attempt: Attempt, *options: str) -> subprocess.CompletedProcess[str]
         (("sh", "-c", "kill -SEGV $$"), {}, 128 + signal.SIGSEGV),
         (("no-such-program",), {}, 125),
         (("sleep", "60"), {"time_limit_s": 0.3}, 128 + signal.SIGTERM),
+        (("sh", "-c", OBLIGING), {"time_limit_s": 0.3}, 125),
     ],
 )
 def test_it_is_what_the_spawner_does(

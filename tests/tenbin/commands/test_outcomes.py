@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
+import pytest
+
+from tenbin.commands.jobs.outcomes import exit_code
+from tenbin.errors import TenbinError
 from tests.support.coordinator import Up
 
 COMPLAINS = ("sh", "-c", "echo before; echo first >&2; printf 'last \\033[31mword\\n\\n' >&2; exit 3")
@@ -37,6 +42,43 @@ def test_a_job_that_succeeded_or_was_silent_says_no_more(up: Up, tmp_path: Path)
     waits = up.client.submit(["sleep", "60"])
     waits.cancel()
     assert up.run("wait", str(waits.id)).stderr == f"job {waits.id}: cancelled\n"
+
+
+@pytest.mark.parametrize(
+    ("stage", "code", "signal", "handed_on"),
+    [
+        ("done", 0, None, 0),
+        ("failed", 3, None, 3),
+        ("failed", None, 11, 139),
+        ("failed", 0, None, 125),
+        ("killed", 0, None, 125),
+        ("killed", 7, None, 7),
+        ("killed", None, 15, 143),
+        ("cancelled", 0, None, 125),
+        ("cancelled", None, None, 125),
+    ],
+)
+def test_the_stage_decides_about_success(
+    stage: str, code: int | None, signal: int | None, handed_on: int
+) -> None:
+    assert exit_code({"stage": stage, "code": code, "signal": signal}) == handed_on
+
+
+def test_who_is_ended_and_leaves_with_0_has_not_succeeded(up: Up) -> None:
+    up.start("--cores", "2")
+    obliging = ("sh", "-c", "trap 'exit 0' TERM; while :; do sleep 0.05; done")
+    limited = up.run("submit", "--wait", "--time", "1s", "--", *obliging)
+    assert limited.returncode == 125 and "job 1: killed: it reached its time limit of 1 s\n" in limited.stderr
+    late = up.client.submit([*obliging], deadline_s=time.time() + 1.0)
+    with pytest.raises(TenbinError, match="job 2 is killed: it reached its deadline"):
+        late.result(30)
+    assert up.run("wait", "2").returncode == 125
+    cancelled = up.client.submit([*obliging])
+    up.until(cancelled.running)
+    cancelled.cancel()
+    assert up.run("wait", "3").returncode == 125
+    follower = up.client.submit(["true"], after=[1])
+    assert follower.wait(30)["stage"] == "cancelled"
 
 
 def test_the_end_of_a_long_file(up: Up) -> None:

@@ -112,6 +112,14 @@ def test_with_and_without_anything_to_prepare(tmp_path: Path, more: dict[str, ob
     assert attempt.claimed() and not tree.marked(str(tmp_path))
 
 
+def test_the_code_of_a_job_that_leaves_with_0_at_its_limit(tmp_path: Path) -> None:
+    """A batch system takes 0 for success."""
+    attempt = placed(tmp_path, "trap 'exit 0' TERM; while :; do sleep 0.05; done", time_limit_s=0.3)
+    assert carry(attempt).wait(LIMIT_S) == 125
+    result = attempt.result()
+    assert result is not None and (result.how, result.code) == ("time-limit", 0)
+
+
 def test_who_ends_before_anybody_waits_is_not_taken_for_longer(tmp_path: Path) -> None:
     """Whatever it takes until there is a supervisor: its end is seen when it comes."""
     attempt = placed(tmp_path, "exit 3")

@@ -1,0 +1,143 @@
+"""Somebody sets the clock while jobs run and wait: durations go on, instants are by the clock as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scheduler.coordinator.coordinator import Coordinator
+from scheduler.jobs.entry import Entry
+from tenbin.server.job_records import used
+from tests.support.scheduling.manual_engine import ManualEngine, shown, submit
+
+STEPS = pytest.mark.parametrize("step_s", [-3600.0, -5.0, 3600.0])
+
+
+def pass_time(coordinator: Coordinator, engine: ManualEngine, seconds: int) -> None:
+    for _ in range(seconds):
+        engine.wait(1.0)
+        coordinator.turn()
+
+
+def ended(coordinator: Coordinator, job: int) -> Entry:
+    entry = coordinator.job_table.entry(job)
+    assert entry is not None and entry.stage.final
+    return entry
+
+
+@STEPS
+def test_a_job_ran_as_long_as_it_did(tmp_path: Path, step_s: float) -> None:
+    engine = ManualEngine()
+    with engine.coordinator(tmp_path) as coordinator:
+        job = submit(coordinator)
+        pass_time(coordinator, engine, 10)
+        engine.now += step_s
+        assert coordinator.state.running[job].attained_s(coordinator.state.now) == pytest.approx(10.0)
+        pass_time(coordinator, engine, 10)
+        state = coordinator.state.running[job]
+        assert state.attained_s(coordinator.state.now) == pytest.approx(20.0)
+        assert state.expected_end_s == pytest.approx(engine.now + 80.0), "its limit is 100 s"
+        engine.end(job, ran_s=20.0)
+        coordinator.turn()
+        assert used(coordinator, ended(coordinator, job))["elapsed_s"] == pytest.approx(20.0)
+        assert ended(coordinator, job).end_s == engine.now
+
+
+@STEPS
+def test_begins_and_deadlines_are_by_the_clock_as_it_is(tmp_path: Path, step_s: float) -> None:
+    engine = ManualEngine(3)
+    with engine.coordinator(tmp_path) as coordinator:
+        submit(coordinator)
+        pass_time(coordinator, engine, 1)
+        engine.now += step_s
+        begins = submit(coordinator, begin_s=engine.now + 20.0)
+        ends = submit(coordinator, deadline_s=engine.now + 20.0)
+        pass_time(coordinator, engine, 19)
+        assert shown(coordinator, begins, ends) == ["held", "running"] and not engine.asks
+        pass_time(coordinator, engine, 1)
+        assert shown(coordinator, begins) == ["running"] and engine.asks == [(ends, "end")]
+
+
+def test_a_deadline_that_a_clock_set_right_has_not_reached_yet(tmp_path: Path) -> None:
+    engine = ManualEngine()
+    engine.now += 3600.0
+    with engine.coordinator(tmp_path) as coordinator:
+        job = submit(coordinator, deadline_s=engine.now + 60.0)
+        engine.now -= 3600.0
+        pass_time(coordinator, engine, 100)
+        assert not engine.asks
+        engine.wait(3560.0)
+        coordinator.turn()
+        assert engine.asks == [(job, "end")]
+
+
+@STEPS
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_retry_comes_after_its_pause(tmp_path: Path, step_s: float, restart: bool) -> None:
+    """Nobody sees a step forward while no coordinator runs; then it is late as after any pause."""
+    engine = ManualEngine()
+    with engine.coordinator(tmp_path) as coordinator:
+        job = submit(coordinator, retries=1, retry_pause_s=30.0)
+        pass_time(coordinator, engine, 1)
+        engine.end(job, code=1, ran_s=1.0)
+        coordinator.turn()
+        pass_time(coordinator, engine, 10)
+        if not restart:
+            engine.now += step_s
+            pass_time(coordinator, engine, 19)
+            assert engine.begun == [(job, 1)]
+            pass_time(coordinator, engine, 1)
+            assert engine.begun == [(job, 1), (job, 2)]
+    if restart:
+        engine.now += step_s
+        with engine.coordinator(tmp_path) as coordinator:
+            pass_time(coordinator, engine, 30)
+            assert engine.begun == [(job, 1), (job, 2)]
+
+
+def test_the_clock_is_set_back_while_no_coordinator_runs(tmp_path: Path) -> None:
+    engine = ManualEngine(2)
+    with engine.coordinator(tmp_path) as coordinator:
+        first, second = submit(coordinator), submit(coordinator)
+        pass_time(coordinator, engine, 10)
+    engine.now -= 3600.0
+    engine.wait(10.0)
+    engine.end(first, ran_s=20.0)
+    with engine.coordinator(tmp_path) as coordinator:
+        coordinator.turn()
+        assert used(coordinator, ended(coordinator, first))["elapsed_s"] == pytest.approx(20.0)
+        assert coordinator.job_table.open(second).since_s <= engine.now
+        pass_time(coordinator, engine, 5)
+        assert coordinator.state.running[second].attained_s(engine.now) >= 5.0
+
+
+@STEPS
+def test_timers_of_policies_and_holds_come_after_their_time(tmp_path: Path, step_s: float) -> None:
+    engine = ManualEngine()
+    with engine.coordinator(tmp_path) as coordinator:
+        coordinator.hold(30.0)
+        job = submit(coordinator)
+        timers = [at - engine.now for at, _ in coordinator.dispatcher.timers()]
+        engine.now += step_s
+        coordinator.turn()
+        assert [at - engine.now for at, _ in coordinator.dispatcher.timers()] == pytest.approx(timers)
+        pass_time(coordinator, engine, 29)
+        assert shown(coordinator, job) == ["waiting"]
+        pass_time(coordinator, engine, 2)
+        assert shown(coordinator, job) == ["running"]
+
+
+def test_a_clock_that_goes_wrong_by_little_is_followed(tmp_path: Path) -> None:
+    """As one that is slowed down to be right: time does not go back, and nothing is moved."""
+    engine = ManualEngine()
+    with engine.coordinator(tmp_path) as coordinator:
+        job, seen = submit(coordinator), []
+        began_s = coordinator.state.running[job].since_s
+        for _ in range(100):
+            engine.wait(1.0)
+            engine.now -= 0.3
+            coordinator.turn()
+            seen.append(coordinator.state.now)
+        assert seen == sorted(seen) and coordinator.state.running[job].since_s == began_s
+        assert coordinator.state.now == pytest.approx(engine.now)

@@ -1,0 +1,156 @@
+"""Errors of tenbin's own: the job is set aside with them, and everything else goes on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from scheduler.coordinator import events as ev
+from scheduler.coordinator.coordinator import Coordinator
+from scheduler.coordinator.outcomes import FAULT
+from scheduler.jobs.entry import Entry
+from scheduler.policies.backfill.fcfs import Fcfs
+from scheduler.prediction.tracker import PredictionTracker
+from tests.support.scheduling.manual_engine import ManualEngine, shown, submit
+
+
+class Odd(Exception):
+    """An error that nobody expects."""
+
+
+@pytest.fixture(autouse=True)
+def no_faults() -> None:
+    """Faults are meant here."""
+
+
+@pytest.fixture
+def no_end_of_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the handler of the end of an attempt choke on job 1."""
+    ended = PredictionTracker.ended
+
+    def choke(tracker: PredictionTracker, entry: Entry, *about: object) -> None:
+        if entry.id == 1:
+            raise Odd("of job 1")
+        ended(tracker, entry, *about)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(PredictionTracker, "ended", choke)
+
+
+def check_set_aside(coordinator: Coordinator, job: int) -> None:
+    entry = coordinator.job_table.entry(job)
+    assert entry is not None and entry.shown == "failed" and not entry.alive
+    assert entry.trouble == f"{FAULT}: Odd: of job {job}"
+
+
+@pytest.mark.usefixtures("no_end_of_first")
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_handler_chokes(tmp_path: Path, restart: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """The other events of the turn, jobs that wait, and the next start."""
+    engine = ManualEngine(2)
+    with engine.coordinator(tmp_path) as coordinator:
+        first, second, third = submit(coordinator), submit(coordinator), submit(coordinator, cores=2)
+        follower = submit(coordinator, after=(first,))
+        engine.end(first)
+        engine.end(second)
+        if not restart:
+            coordinator.turn()
+    for _ in range(2):
+        with engine.coordinator(tmp_path) as coordinator:
+            coordinator.turn()
+            check_set_aside(coordinator, first)
+            assert shown(coordinator, second, third, follower) == ["done", "running", "cancelled"]
+            assert engine.begun == [(first, 1), (second, 1), (third, 1)]
+    (record,) = (record for record in caplog.records if record.exc_info)
+    assert record.levelno == logging.ERROR and "job 1, AttemptOver" in record.getMessage()
+
+
+def test_a_job_on_which_a_handler_chokes_while_it_runs_ends_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it has ended it has its cores."""
+    engine = ManualEngine()
+    with engine.coordinator(tmp_path) as coordinator:
+        first, second = submit(coordinator), submit(coordinator)
+        monkeypatch.setitem(coordinator.handlers.of, ev.SuspendedByOwner, _choke)
+        coordinator.suspend([first])
+        assert shown(coordinator, first, second) == ["running", "waiting"]
+        assert engine.asks == [(first, "end")]
+    with engine.coordinator(tmp_path) as coordinator:
+        engine.end(first, "cancelled")
+        coordinator.turn()
+        check_set_aside(coordinator, first)
+        assert shown(coordinator, second) == ["running"]
+
+
+def _choke(event: ev.SuspendedByOwner) -> None:
+    raise Odd(f"of job {event.entry.id}")
+
+
+def test_those_go_on_that_wait_for_a_job_on_which_a_handler_chokes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = ManualEngine()
+    with engine.coordinator(tmp_path) as coordinator:
+        first = submit(coordinator)
+        after, after_any = submit(coordinator, after=(first,)), submit(coordinator, after_any=(first,))
+        holds, followers = coordinator.handlers.holds, coordinator.handlers.holds.followers
+
+        def choke(ended: Entry) -> Iterator[Entry]:
+            monkeypatch.setattr(holds, "followers", followers)
+            raise Odd(f"of job {ended.id}")
+
+        monkeypatch.setattr(holds, "followers", choke)
+        engine.end(first, code=1)
+        coordinator.turn()
+        assert shown(coordinator, first, after, after_any) == ["failed", "cancelled", "running"]
+
+
+def test_an_engine_chokes_on_one_start(tmp_path: Path) -> None:
+    engine = ManualEngine(2)
+    with engine.coordinator(tmp_path) as coordinator:
+        engine.troubles[2] = Odd("of job 2")
+        blocker = submit(coordinator, cores=2)
+        bad, good = submit(coordinator), submit(coordinator)
+        engine.end(blocker)
+        coordinator.turn()
+        check_set_aside(coordinator, bad)
+        assert shown(coordinator, good) == ["running"] and (good, 1) in engine.begun
+
+
+def test_a_new_coordinator_chokes_on_one_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = ManualEngine()
+    with engine.coordinator(tmp_path) as coordinator:
+        first, second, third = submit(coordinator), submit(coordinator), submit(coordinator)
+    recover = PredictionTracker.recover
+
+    def choke(tracker: PredictionTracker, entry: Entry) -> None:
+        if entry.id == second:
+            raise Odd(f"of job {second}")
+        recover(tracker, entry)
+
+    monkeypatch.setattr(PredictionTracker, "recover", choke)
+    with engine.coordinator(tmp_path) as coordinator:
+        coordinator.turn()
+        check_set_aside(coordinator, second)
+        engine.end(first)
+        coordinator.turn()
+        assert shown(coordinator, first, third) == ["done", "running"]
+
+
+def test_a_policy_that_chokes_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, decide = ManualEngine(), Fcfs.decide
+
+    def choke(policy: Fcfs, view: object, event: object) -> Sequence[object]:
+        raise Odd("of the policy")
+
+    with engine.coordinator(tmp_path) as coordinator:
+        monkeypatch.setattr(Fcfs, "decide", choke)
+        first, second = submit(coordinator), submit(coordinator)
+        coordinator.cancel([second])
+        assert shown(coordinator, first, second) == ["waiting", "cancelled"] and not engine.begun
+        monkeypatch.setattr(Fcfs, "decide", decide)
+        third = submit(coordinator)
+        assert shown(coordinator, first, third) == ["running", "waiting"]

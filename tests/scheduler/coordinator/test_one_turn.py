@@ -1,0 +1,143 @@
+"""Several things happen to one job in one turn: what is carried out follows from its end."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from profiles.errors import BadInput
+from scheduler.coordinator.coordinator import Coordinator
+from scheduler.model.jobs import Placement
+from tests.support.scheduling.manual_engine import ManualEngine, shown, submit
+
+DEADLINE_S = 60.0
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "first-fit", "easy", "fifo-min", "fifo-mid", "fifo-max", "las"])
+def test_a_job_whose_deadline_passes_as_another_ends_does_not_run(tmp_path: Path, policy: str) -> None:
+    """Policies that decide at each event hear of the end first, and would start it."""
+    engine = ManualEngine()
+    with engine.coordinator(tmp_path, policy) as coordinator:
+        first = submit(coordinator)
+        late = submit(coordinator, deadline_s=engine.now + DEADLINE_S)
+        last = submit(coordinator)
+        engine.wait(DEADLINE_S)
+        engine.end(first)
+        coordinator.turn()
+        assert shown(coordinator, first, late, last) == ["done", "cancelled", "running"]
+        assert engine.begun == [(first, 1), (last, 1)]
+        assert "start" not in [kind for _, kind, _ in coordinator.job_table.history(late)]
+
+
+def test_a_job_that_is_suspended_as_another_leaves_does_not_run(tmp_path: Path) -> None:
+    engine = ManualEngine()
+    with engine.coordinator(tmp_path) as coordinator:
+        first, second = submit(coordinator), submit(coordinator)
+        coordinator.suspend([first, second])
+        assert shown(coordinator, first, second) == ["suspended", "suspended"]
+        assert engine.begun == [(first, 1)] and engine.asks == [(first, "pause")]
+
+
+def test_what_was_not_started_for_want_of_room_and_is_cancelled_never_starts(tmp_path: Path) -> None:
+    engine = ManualEngine()
+    with engine.coordinator(tmp_path) as coordinator:
+        engine.full = True
+        job = submit(coordinator)
+        assert shown(coordinator, job) == ["running"] and not engine.begun
+        coordinator.cancel([job])
+        assert shown(coordinator, job) == ["cancelled"] and not engine.begun
+
+
+def test_a_start_that_a_later_decision_of_the_turn_stops_is_not_carried_out(tmp_path: Path) -> None:
+    """The engine knows no such attempt, so a request to it would be lost, and the job run for ever."""
+    engine = ManualEngine()
+    with engine.coordinator(tmp_path) as coordinator:
+        engine.full = True
+        job = submit(coordinator)
+        coordinator.suspend([job])
+        assert shown(coordinator, job) == ["suspended"] and not engine.begun
+        coordinator.resume([job])
+        assert engine.begun == [(job, 2)]
+
+
+# -- a checkpoint is written, and something else happens ----------------------------------------------------
+
+
+def stopping(coordinator: Coordinator, engine: ManualEngine) -> int:
+    """Submit a job with a deadline, and have a checkpoint of it asked for; return its number."""
+    job = submit(
+        coordinator, checkpoint_signal=signal.SIGURG.value, deadline_s=engine.now + DEADLINE_S, requeue=False
+    )
+    coordinator.dispatcher._stop(job, Placement("core", 1))
+    coordinator.turn()
+    assert shown(coordinator, job) == ["stopping"] and engine.asks == [(job, "checkpoint")]
+    return job
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_checkpoint_is_written_as_the_deadline_passes(tmp_path: Path, restart: bool) -> None:
+    engine = ManualEngine(2)
+    with engine.coordinator(tmp_path, "las-mq") as coordinator:
+        job, other = stopping(coordinator, engine), submit(coordinator, cores=2)
+        engine.wait(DEADLINE_S)
+        engine.end(job, "checkpointed", 85)
+        if not restart:
+            coordinator.turn()
+    if restart:
+        with engine.coordinator(tmp_path, "las-mq") as coordinator:
+            coordinator.turn()
+    with engine.coordinator(tmp_path, "las-mq") as coordinator:
+        coordinator.turn()
+        entry = coordinator.job_table.entry(job)
+        assert entry is not None and (entry.shown, entry.trouble) == ("killed", "it reached its deadline")
+        assert engine.begun == [(job, 1), (other, 1)]
+
+
+def test_a_checkpoint_is_written_as_the_owner_suspends(tmp_path: Path) -> None:
+    engine = ManualEngine()
+    with engine.coordinator(tmp_path) as coordinator:
+        job = stopping(coordinator, engine)
+        engine.wait(10.0)
+        engine.end(job, "checkpointed", 85)
+        coordinator.suspend([job])
+        entry = coordinator.job_table.open(job)
+        assert (entry.shown, entry.alive) == ("suspended", False)
+        coordinator.resume([job])
+        assert engine.begun == [(job, 1), (job, 2)]
+
+
+def test_a_checkpoint_is_written_as_the_owner_cancels(tmp_path: Path) -> None:
+    engine = ManualEngine()
+    with engine.coordinator(tmp_path) as coordinator:
+        job = stopping(coordinator, engine)
+        engine.end(job, "checkpointed", 85)
+        coordinator.cancel([job])
+        assert shown(coordinator, job) == ["cancelled"] and engine.begun == [(job, 1)]
+
+
+def test_a_supervisor_is_told_to_end_as_the_owner_cancels(tmp_path: Path) -> None:
+    engine = ManualEngine()
+    with engine.coordinator(tmp_path) as coordinator:
+        job = submit(coordinator)
+        coordinator.cancel([job])
+        engine.end(job, "interrupted")
+        coordinator.turn()
+        assert shown(coordinator, job) == ["cancelled"] and engine.begun == [(job, 1)]
+
+
+def test_nothing_is_asked_of_a_job_after_it_was_told_to_end(tmp_path: Path) -> None:
+    """The supervisor reads the last request only, so a later one would take the cancel back."""
+    engine = ManualEngine()
+    with engine.coordinator(tmp_path) as coordinator:
+        job = submit(coordinator, checkpoint_signal=signal.SIGURG.value)
+        coordinator.cancel([job])
+        with pytest.raises(BadInput, match=f"job {job} has been told to end"):
+            coordinator.suspend([job])
+        coordinator.dispatcher._stop(job, None)  # as a policy may
+        coordinator.turn()
+        assert engine.asks == [(job, "end")]
+    with engine.coordinator(tmp_path) as coordinator:
+        coordinator.turn()
+        assert engine.asks == [(job, "end")] * 2
