@@ -22,6 +22,7 @@ from scheduler.coordinator.journal import journal_file as file
 from scheduler.coordinator.journal.jobs_on_disk import job_folders
 from scheduler.coordinator.journal.rows import INSERT, prediction_row, read_predictions, thaw
 from scheduler.coordinator.journal.tally import Tally, TallyFile
+from scheduler.engines.common.packed_jobs import PackedJobs
 from scheduler.jobs.choice.filters import JobFilter
 from scheduler.jobs.entry import FINAL, Entry, Stage
 from scheduler.jobs.rows import CHANGING, COLUMNS, as_row, entry_of, new_rows
@@ -77,11 +78,11 @@ class Journal:
             self._db = file.open_file(store, LAYOUT)
             self._tally = Tally(*self._db.execute("SELECT commits, jobs, last FROM tally").fetchone())
             self._tally_file = TallyFile(store, self._tally)
+            # The journal may be younger than the folders.
+            self._last = max(self._tally.last, *job_folders(store), *PackedJobs(store).numbers(), 0)
         except BaseException:
             os.close(self._lock)
             raise
-        # The journal may be younger than the folders.
-        self._last = max(self._tally.last, *job_folders(store), 0)
         self._last_environment: tuple[str, dict[str, str]] = "", {}
         self._checkpoint_at = 0.0
         self.tidy(now=True)

@@ -29,6 +29,7 @@ from scheduler.coordinator.journal.jobs_on_disk import attempts_of, job_folders
 from scheduler.coordinator.journal.journal import LAYOUT, Journal
 from scheduler.coordinator.journal.tally import FILE as TALLY
 from scheduler.coordinator.journal.tally import read_tally
+from scheduler.engines.common.packed_jobs import PackedJobs
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.rows import COLUMNS, Damaged, entry_of
 from scheduler.jobs.specs import JobSpec
@@ -59,11 +60,13 @@ def check_folders(journal: Journal) -> None:
 def unknown(journal: Journal) -> list[int]:
     """Find the jobs whose folder, or last attempt, the journal does not know."""
     folders, known = job_folders(journal.store), journal.ids()
-    lost = [number for number, folder in folders.items() if number not in known and attempts_of(folder)]
+    packed = PackedJobs(journal.store).numbers()  # of jobs that have ended
+    lost = {number for number, folder in folders.items() if number not in known and attempts_of(folder)}
+    lost |= packed - known
     for entry in journal.open_jobs():  # of one that has ended no attempt can be missing
         folder = folders.get(entry.id)
-        if folder is not None and (folder / f"attempt-{entry.attempt + 1}").exists():
-            lost.append(entry.id)
+        if entry.id in packed or (folder is not None and (folder / f"attempt-{entry.attempt + 1}").exists()):
+            lost.add(entry.id)
     return sorted(lost)
 
 
@@ -227,15 +230,21 @@ def _those_that_fit(make: Callable[[Any], T], rows: Iterable[Sequence[Any]]) -> 
 def _look_into_folders(store: Path, found: Found) -> None:
     """Add what the folders tell: jobs and attempts that the journal does not know, and environments.
 
-    Such a job is held until it is known what became of it: its owner says whether it is to begin anew.
+    Of jobs whose folders are packed, their last row is known. Another one is held until it is known what
+    became of it: its owner says whether it is to begin anew.
     """
+    for row in PackedJobs(store).rows().values():
+        values = json.loads(row)
+        known = found.entries.get(values["id"])
+        if known is None or not known.stage.final:
+            found.entries[values["id"]] = entry_of([values.get(name) for name in COLUMNS])
     keys = {journal_file.key_of(json.dumps(each, sort_keys=True)) for each in found.environments}
     for number, folder in sorted(job_folders(store).items()):
         entry, attempts = found.entries.get(number), attempts_of(folder)
-        known = entry is not None and (
+        is_known = entry is not None and (
             entry.stage.final or (entry.environment in keys and entry.attempt >= max(attempts, default=0))
         )
-        if attempts and not known:
+        if attempts and not is_known:
             made, environment = _from_folder(number, folder, max(attempts))
             if entry is not None and entry.attempt >= max(attempts):
                 made = entry  # only its environment is taken from there

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import sqlite3
-import sys
-from collections.abc import Callable
 from contextlib import closing
 from itertools import count
 from pathlib import Path
@@ -23,6 +19,7 @@ from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Region
 from scheduler.prediction.predictions import TrackedPrediction
 from tests.support.amounts import ALL, sweep
+from tests.support.killed import killed
 
 JOBS = range(1, 16)
 
@@ -65,24 +62,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[
     truth = content(folder / "source")
     assert [entry.id for entry in truth[0]] == list(JOBS)
     return folder / "log", folder / "source", truth
-
-
-def killed(step: int, act: Callable[[], object]) -> bool:
-    """Do it in a process that is killed before its step of that number; return whether it came so far."""
-    pid = os.fork()
-    if pid == 0:
-        steps = count(1)
-
-        def look(event: str, _: object) -> None:
-            if event.partition(".")[0] in ("os", "open", "sqlite3") and next(steps) == step:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        sys.addaudithook(look)
-        act()
-        os._exit(0)
-    status = os.waitpid(pid, 0)[1]
-    assert status in (0, signal.SIGKILL)
-    return status != 0
 
 
 def test_a_recovery_that_was_killed_anywhere_is_done_again(
