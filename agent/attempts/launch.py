@@ -1,7 +1,8 @@
 """Starts the command of an order, with its streams, cores, working directory and environment.
 
 By ``posix_spawn``, because after a fork the page faults of both processes cost more than two milliseconds.
-``posix_spawn`` sets neither working directory nor cores, so this process takes those of the job for a moment.
+``posix_spawn`` sets neither working directory nor cores nor limits, so this process takes those of the job
+for a moment.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def launch(order: Order | SimpleNamespace) -> tuple[int, list[int]]:
     Raises:
         OSError: the command cannot be started; ``filename`` is the part of the order to blame.
     """
-    with _WorkingIn(order.folder), _Streams(order) as streams, _OnCores(cpus_for(order, order.places)):
+    cores = cpus_for(order, order.places)
+    with _WorkingIn(order.folder), _Streams(order) as streams, _OnCores(cores), tree.Marking(order.mark):
         given = {name: value for name, value in os.environ.items() if name.startswith(order.inherit)}
         environment = {**given, **order.environment, tree.MARK: order.mark}
         program = _find(order.command[0], environment.get("PATH", os.defpath))

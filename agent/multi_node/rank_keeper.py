@@ -55,14 +55,15 @@ class Keeper:
         started_s = time.time()
         self.files.report(self.host, NodeReport(begun=True))
         if not self._over():
-            pid = os.posix_spawn(
-                "/bin/sh",
-                ["sh", "-c", f"exec {command}"],
-                os.environ,
-                setsid=True,
-                setsigmask=(),
-                setsigdef=(signal.SIGCHLD, *IGNORED, signal.SIGPIPE, signal.SIGXFSZ),
-            )
+            with tree.Marking(self.order.mark):
+                pid = os.posix_spawn(
+                    "/bin/sh",
+                    ["sh", "-c", f"exec {command}"],
+                    os.environ,
+                    setsid=True,
+                    setsigmask=(),
+                    setsigdef=(signal.SIGCHLD, *IGNORED, signal.SIGPIPE, signal.SIGXFSZ),
+                )
             tree.die_with_me(pid)
             self.lease.begin()
             self._wait(pid)

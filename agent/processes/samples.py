@@ -164,24 +164,29 @@ class Sampler:
 
 def read(file: Path) -> list[Sample]:
     """Read the rows of a file, none if there is no file; damaged lines are left out."""
-    rows: list[Sample] = []
     with suppress(OSError):
-        text = read_plain(file, MOST_BYTES, last=True).decode(errors="replace")
-        for line in text.splitlines(keepends=True):
-            with suppress(ValueError):  # also the line of names
-                at, cpu, memory, read_mb, written, processes, threads, energy = line.split(",")
-                row = Sample(
-                    at_s=float(at),
-                    cpu_s=float(cpu),
-                    memory_mb=float(memory),
-                    read_mb=float(read_mb),
-                    written_mb=float(written),
-                    processes=int(processes),
-                    threads=int(threads),
-                    energy_j=float(energy) if energy.strip() else None,
-                )
-                known = all(value is None or 0.0 <= value <= MOST_COUNTED for value in row)
-                rows += [row] if known and line.endswith("\n") else []
+        return parse(read_plain(file, MOST_BYTES, last=True))
+    return []
+
+
+def parse(content: bytes) -> list[Sample]:
+    """Return the rows of a file's content; as ``read``."""
+    rows: list[Sample] = []
+    for line in content.decode(errors="replace").splitlines(keepends=True):
+        with suppress(ValueError):  # also the line of names
+            at, cpu, memory, read_mb, written, processes, threads, energy = line.split(",")
+            row = Sample(
+                at_s=float(at),
+                cpu_s=float(cpu),
+                memory_mb=float(memory),
+                read_mb=float(read_mb),
+                written_mb=float(written),
+                processes=int(processes),
+                threads=int(threads),
+                energy_j=float(energy) if energy.strip() else None,
+            )
+            known = all(value is None or 0.0 <= value <= MOST_COUNTED for value in row)
+            rows += [row] if known and line.endswith("\n") else []
     return rows
 
 

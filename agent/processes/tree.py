@@ -1,7 +1,8 @@
 """The process tree of a job: how it is found, stopped and killed.
 
 The supervisor is a subreaper, so all processes of its job stay below it, daemons too. If the supervisor was
-killed, the job's processes are found by a mark in their environment.
+killed, the job's processes are found by their mark: a variable in the environment, and a resource limit for
+processes that begin with an environment of their own.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 F_SETSIG = 10  # sets the signal of asynchronous I/O; missing in the module fcntl
 MARK = "TENBIN_MARK"
+RLIMIT_LOCKS = 10  # without effect since Linux 2.4.25, and inherited by every process: see getrlimit(2)
 BLOCK_MB, KB_MB = 512 / 1e6, 1024 / 1e6
 ROUGH_MB = 1.0  # the kernel counts resident memory exactly but for some pages a CPU
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -59,6 +61,30 @@ def die_with_me(pid: int) -> list[int]:
             fcntl.fcntl(reader, F_SETSIG, signal.SIGKILL)
             fcntl.fcntl(reader, fcntl.F_SETFL, os.O_ASYNC)
     return pipes
+
+
+class Marking:
+    """A mark for the processes that this one starts in the block, and for all that are below them."""
+
+    def __init__(self, mark: str) -> None:
+        self._soft = number_of(mark)
+
+    def __enter__(self) -> None:
+        self._before = (ctypes.c_ulong * 2)()
+        _libc.prlimit(0, RLIMIT_LOCKS, None, self._before)
+        marked = (ctypes.c_ulong * 2)(self._soft, self._before[1])
+        _libc.prlimit(0, RLIMIT_LOCKS, marked, None)  # the variable alone marks where a hard limit forbids it
+
+    def __exit__(self, *_: object) -> None:
+        _libc.prlimit(0, RLIMIT_LOCKS, self._before, None)
+
+
+def number_of(mark: str) -> int:
+    """Return the mark as a limit that nobody sets by chance: a hash of 62 bits (FNV-1), and one bit more."""
+    number = 0xCBF29CE484222325
+    for byte in mark.encode():
+        number = number * 0x100000001B3 % (1 << 64) ^ byte
+    return number % (1 << 62) | 1 << 62
 
 
 def end_with_parent(parent: int) -> None:
@@ -190,15 +216,27 @@ def kill(root: int, reaped: Reaped | None = None) -> None:
 
 
 def marked(mark: str) -> list[int]:
-    """Find the user's processes that were started with the mark in their environment."""
-    sought = f"{MARK}={mark}".encode()
+    """Find the processes with the mark that live and that this process may signal."""
+    variable, limit = f"{MARK}={mark}".encode(), str(number_of(mark)).encode()
     found = []
     for name in os.listdir("/proc"):  # noqa: PTH208
         if name.isdigit():
-            with suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:  # noqa: PTH123
-                if sought in file.read().split(b"\0"):
-                    found.append(int(name))
+            with suppress(OSError):
+                if limit in _read(name, "limits").split() or variable in _read(name, "environ").split(b"\0"):
+                    os.kill(int(name), 0)
+                    found += [int(name)] if _lives(name) else []
     return found
+
+
+def _lives(pid: str) -> bool:
+    """Tell a process from a zombie, whose last thread has ended."""
+    about = _read(pid, "stat").rpartition(b")")[2].split()  # from the third field on, see proc(5)
+    return about[0] not in b"ZX" or int(about[17]) > 1
+
+
+def _read(pid: str, name: str) -> bytes:
+    with open(f"/proc/{pid}/{name}", "rb") as file:  # noqa: PTH123
+        return file.read()
 
 
 def lockers(path: Path, among: list[int] | None = None) -> list[int]:

@@ -25,6 +25,13 @@ INDEX = COLUMNS.index("array_index")
 SHARED = attrgetter(*(name for name in COLUMNS if name not in ("id", "array_index")))
 
 
+class Damaged(BadInput):
+    """A journal that is not whole."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what, CHOICE)
+
+
 def row_of(entry: Entry) -> dict[str, Any]:
     """Return a job's row for its folder, from which a lost journal is made anew."""
     return {
@@ -63,12 +70,12 @@ def new_rows(entries: Iterable[Entry]) -> Iterator[list[Any]]:
 
 
 def entry_of(row: Sequence[Any]) -> Entry:
-    """Make the job of a row; BadInput if the row is damaged."""
+    """Make the job of a row; Damaged if the row is."""
     try:
         return _parse(row)
     except (ValueError, TypeError, KeyError) as error:
         what = " ".join(str(error).split())[:200]
-        raise BadInput(f"the journal is damaged: of job {row[0]} it says: {what}", CHOICE) from error
+        raise Damaged(f"the journal is damaged: of job {row[0]} it says: {what}") from error
 
 
 def _parse(row: Sequence[Any]) -> Entry:

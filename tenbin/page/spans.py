@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scheduler.coordinator.journal.reader import JournalEvent
+from scheduler.engines.common.job_folders import JobFolders
 from tenbin.page.rows import ENDED, Row
 
 # A paused job has no place; one that is stopping still has it.
@@ -61,8 +62,7 @@ def go_on(spans: Spans, row: Row) -> None:
 def earlier_lane(store: Path, job_id: int, attempt: int) -> tuple[str, ...] | None:
     """Return the places of an earlier attempt, as its folder tells; None: it does not."""
     try:
-        order = json.loads((store / "jobs" / str(job_id) / f"attempt-{attempt}" / "order.json").read_bytes())
-        row = order["journalled"]
+        row = JobFolders(store).order(job_id, attempt)["journalled"]
         pool, _, nodes, *_ = json.loads(row["placement"])
         return tuple(json.loads(row.get("hosts") or "[]") or [f"{pool}{node}" for node, _ in nodes] or [pool])
     except (OSError, ValueError, KeyError, TypeError):

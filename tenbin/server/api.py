@@ -21,6 +21,7 @@ from profiles.errors import BadInput, Unavailable, UserError
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.requests.priorities import set_priority
 from scheduler.coordinator.requests.selection import select as selected
+from scheduler.engines.common.job_folders import JobFolders
 from scheduler.jobs.dependencies import Kind
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.files.paths import check_all
@@ -302,7 +303,8 @@ def _questions(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
 
     @api.get("/jobs/{job_id}/samples", responses=OF_JOBS)
     async def samples(job_id: int) -> list[dict[str, Any]]:
-        return [sample._asdict() for sample in coordinator.folders.samples(known(coordinator, job_id))]
+        entry = known(coordinator, job_id)
+        return [sample._asdict() for sample in coordinator.folders.samples(entry.id, entry.attempt)]
 
     @api.get("/jobs/{job_id}/{stream}", response_class=Output, responses=OF_JOBS)
     async def output(
@@ -314,7 +316,7 @@ def _questions(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
         """Its output, from a byte on, or only so many bytes at its end; at most 4 MiB at once."""
         path = coordinator.folders.output(known(coordinator, job_id), stream)
         try:
-            content = await asyncio.to_thread(piece, path, start, last)
+            content = await asyncio.to_thread(piece, coordinator.folders, path, start, last)
         except OSError as error:
             raise HTTPException(422, f"{stream} of job {job_id}: {path}: {error.strerror}") from error
         return Output(content)
@@ -350,8 +352,8 @@ async def ends(
         await news.wait(left)
 
 
-def piece(path: Path, start: int, last: int | None = None) -> bytes:
-    """Read at most 4 MiB of a file from ``start`` on, or its ``last`` bytes; nothing without a file.
+def piece(folders: JobFolders, path: Path, start: int, last: int | None = None) -> bytes:
+    """Read at most 4 MiB of a job's file from ``start`` on, or its ``last`` bytes; nothing without a file.
 
     Raises:
         OSError: it cannot be read again (a pipe, a terminal), or not at all.
@@ -359,7 +361,8 @@ def piece(path: Path, start: int, last: int | None = None) -> bytes:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        return b""
+        content = folders.packed.content(path) or b""
+        return content[start:][:PIECE] if last is None else content[-last:]
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):

@@ -46,7 +46,7 @@ def used(coordinator: Coordinator, entry: Entry) -> dict[str, Any]:
     energy_j = usage.get("energy_j")
     if usage:
         cpu_s = usage["user_s"] + usage["system_s"]
-    if entry.alive and (rows := coordinator.folders.samples(entry)):
+    if entry.alive and (rows := coordinator.folders.samples(entry.id, entry.attempt)):
         running_s = rows[-1].at_s - (entry.since_s or rows[0].at_s)
         cpu_s, energy_j = rows[-1].cpu_s, rows[-1].energy_j
         peak_mb = max(row.memory_mb for row in rows)

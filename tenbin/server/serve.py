@@ -24,6 +24,7 @@ from profiles.errors import BadInput
 from profiles.files.job_store import JobStore
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.journal.journal import Journal
+from scheduler.coordinator.journal.packing import KEEP, packing
 from scheduler.coordinator.journal.recovery import check_folders, recover
 from scheduler.engines.common.machine import Machine
 from scheduler.engines.local.engine import SWEEP_S
@@ -58,6 +59,7 @@ def serve(
     place: str | None = None,
     tell: Callable[[str], None] = lambda url: None,
     drain_unfit: bool = False,
+    keep: int = KEEP,
     beside: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> None:
     """Run the coordinator of ``home`` until SIGINT, SIGTERM or ``tenbin down``; what runs goes on.
@@ -66,6 +68,7 @@ def serve(
         place: address for TCP (``tcp.where``); None: no TCP.
         tell: called with the URL when the coordinator listens on TCP.
         drain_unfit: start no job here while this machine's last check failed.
+        keep: number of ended jobs whose files are not packed.
         beside: makes what is there as long as the coordinator answers.
 
     Raises:
@@ -94,7 +97,7 @@ def serve(
             if place is not None:
                 door = TcpDoor(tcp.listen(place), tcp.token_of(home), tcp.where(place)[0])
                 tell(tcp.url_of(door.listener))
-            with beside():
+            with beside(), packing(home, keep):
                 asyncio.run(_serve(coordinator, sockets / "api.sock", door))
         finally:
             engine.close()

@@ -20,8 +20,9 @@ from typing import Any
 from profiles.errors import BadInput
 from scheduler.coordinator.journal import journal_file as file
 from scheduler.coordinator.journal.jobs_on_disk import job_folders
-from scheduler.coordinator.journal.rows import INSERT_PREDICTION, prediction_row, read_predictions, thaw
+from scheduler.coordinator.journal.rows import INSERT, prediction_row, read_predictions, thaw
 from scheduler.coordinator.journal.tally import Tally, TallyFile
+from scheduler.engines.common.packed_jobs import PackedJobs
 from scheduler.jobs.choice.filters import JobFilter
 from scheduler.jobs.entry import FINAL, Entry, Stage
 from scheduler.jobs.rows import CHANGING, COLUMNS, as_row, entry_of, new_rows
@@ -29,8 +30,8 @@ from scheduler.model.jobs import Region
 from scheduler.prediction.predictions import Kind, TrackedPrediction
 
 # 1 had no goals, 2 no predictions, 3 nothing of what others change, 4 no tasks and hosts, 5 no checksums,
-# 6 no arrays, 7 no changed priorities, 8 not which programs can be moved.
-VERSION = 9
+# 6 no arrays, 7 no changed priorities, 8 not which programs can be moved, 9 checksums of jobs only.
+VERSION = 10
 MARKS = ", ".join("?" * len(FINAL))
 BUSY_MS = 5000  # to wait for somebody who reads
 LARGEST = (1 << 63) - 1  # number that SQLite knows
@@ -45,12 +46,12 @@ CREATE INDEX IF NOT EXISTS by_stage ON jobs (stage);
 CREATE INDEX IF NOT EXISTS by_array ON jobs (array, array_index, stage) WHERE array IS NOT NULL;
 CREATE TABLE IF NOT EXISTS environments (key TEXT PRIMARY KEY, variables TEXT);
 CREATE TABLE IF NOT EXISTS events
-    (number INTEGER PRIMARY KEY, at_s REAL, job INTEGER, kind TEXT, detail TEXT);
+    (number INTEGER PRIMARY KEY, at_s REAL, job INTEGER, kind TEXT, detail TEXT, sum);
 CREATE INDEX IF NOT EXISTS by_job ON events (job);
-CREATE TABLE IF NOT EXISTS timers (at_s REAL, tag TEXT);
-CREATE TABLE IF NOT EXISTS regions (pool TEXT, name TEXT, units INTEGER, max_units INTEGER);
+CREATE TABLE IF NOT EXISTS timers (at_s REAL, tag TEXT, sum);
+CREATE TABLE IF NOT EXISTS regions (pool TEXT, name TEXT, units INTEGER, max_units INTEGER, sum);
 CREATE TABLE IF NOT EXISTS forecasts (number INTEGER PRIMARY KEY, job INTEGER, attempt INTEGER, kind TEXT,
-    at_s REAL, predicted REAL, measured REAL, void TEXT, emulated INTEGER, detail TEXT);
+    at_s REAL, predicted REAL, measured REAL, void TEXT, emulated INTEGER, detail TEXT, sum);
 CREATE INDEX IF NOT EXISTS forecasts_by_job ON forecasts (job);
 CREATE INDEX IF NOT EXISTS forecasts_open ON forecasts (number) WHERE measured IS NULL AND void = '';
 """
@@ -65,7 +66,8 @@ class Journal:
 
     Raises:
         Busy: another coordinator holds it.
-        BadInput: the file is damaged, or of another version.
+        Damaged: the file is not whole.
+        BadInput: it is of a later version, or cannot be used.
     """
 
     def __init__(self, store: Path) -> None:
@@ -76,11 +78,11 @@ class Journal:
             self._db = file.open_file(store, LAYOUT)
             self._tally = Tally(*self._db.execute("SELECT commits, jobs, last FROM tally").fetchone())
             self._tally_file = TallyFile(store, self._tally)
+            # The journal may be younger than the folders.
+            self._last = max(self._tally.last, *job_folders(store), *PackedJobs(store).numbers(), 0)
         except BaseException:
             os.close(self._lock)
             raise
-        # The journal may be younger than the folders.
-        self._last = max(self._tally.last, *job_folders(store), 0)
         self._last_environment: tuple[str, dict[str, str]] = "", {}
         self._checkpoint_at = 0.0
         self.tidy(now=True)
@@ -131,18 +133,16 @@ class Journal:
             self._db.executemany(ADD, _whole_rows(new))
             self._db.executemany(CHANGE, [_changed_row(entry) for entry in changed])
             self._db.execute("UPDATE tally SET commits = ?, jobs = ?, last = ?", tally)
-            self._db.executemany("INSERT INTO events (at_s, job, kind, detail) VALUES (?, ?, ?, ?)", events)
+            self._db.executemany(INSERT["events"], events)
             if timers is not None:
                 self._db.execute("DELETE FROM timers")
                 rows = [(at, json.dumps(tag)) for at, tag in timers]
-                self._db.executemany("INSERT INTO timers VALUES (?, ?)", rows)
+                self._db.executemany(INSERT["timers"], rows)
             if regions is not None:
                 self._db.execute("DELETE FROM regions")
                 parts = [(pool, r.name, r.units, r.max_units) for pool, each in regions.items() for r in each]
-                self._db.executemany("INSERT INTO regions VALUES (?, ?, ?, ?)", parts)
-            self._db.executemany(
-                INSERT_PREDICTION, [prediction_row(prediction) for prediction in predictions]
-            )
+                self._db.executemany(INSERT["regions"], parts)
+            self._db.executemany(INSERT["forecasts"], list(map(prediction_row, predictions)))
         self._tally, self._last = tally, last
         with suppress(OSError):
             self._tally_file.note(tally)

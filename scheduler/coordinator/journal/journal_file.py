@@ -1,8 +1,9 @@
 """The journal's file: held by one, opened only if it is whole, and laid out as this version has it.
 
 SQLite takes much for whole that is not: it drops what follows a damaged place of its log in silence, and has
-no checksums of what is in the file itself. So each row of a job has two, and the tally beside the file says
-how much there must be (``scheduler.coordinator.journal.tally``).
+no checksums of what is in the file itself. So each row has one (a job's has two, because what was asked for
+never changes), the header has the version twice, and the tally beside the file says how much there must be
+(``scheduler.coordinator.journal.tally``).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import closing
@@ -19,15 +21,22 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from profiles.errors import BadInput, Busy
+from profiles.files.whole_files import sync
+from scheduler.coordinator.journal.rows import SUMMED
 from scheduler.coordinator.journal.tally import FILE as TALLY
 from scheduler.coordinator.journal.tally import Tally, read_tally
-from scheduler.jobs.rows import CHOICE
+from scheduler.jobs.rows import Damaged
 from scheduler.prediction.predictions import UNITS
 
 FILE = "journal.sqlite"
 LOCK_HINT = "use that one, or stop it with: tenbin down"
+REPLACEMENT = (
+    "journal-recovered"  # the folder of a new journal that is whole, and is to take this one's place
+)
+APPLICATION_ID = 0x74620000  # in SQLite's header, mixed with the version, which is there too
+SUMMED_SINCE = 10  # version that has checksums in all tables, and its number twice
 NUMBER = "('real', 'integer')"
-# What no row of the other tables is; ``functions`` gives what these conditions use.
+# What no row of the other tables is, where they have no checksums; ``functions`` gives what is used here.
 BROKEN = {
     "environments": "key(variables) IS NOT key OR NOT json(variables)",
     "events": f"typeof(at_s) NOT IN {NUMBER} OR typeof(job) != 'integer' OR NOT text(kind, detail)",
@@ -79,15 +88,18 @@ def open_file(store: Path, layout: Layout) -> sqlite3.Connection:
             not changed.
     """
     path = store / FILE
-    check(store, layout)
+    version = check(store, layout)
     try:
+        if 0 < version < layout.version:
+            set_aside(store, f"journal-version-{version}")
         os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
         for each in (path, *store.glob(f"{FILE}-*")):  # SQLite makes its log with the file's mode
             each.chmod(0o600)
         db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
-        if db.execute("PRAGMA user_version").fetchone()[0] < layout.version:
+        functions(db)
+        if version < layout.version:
             _upgrade(db, layout)
     except (OSError, sqlite3.Error) as error:
         raise BadInput(
@@ -100,46 +112,81 @@ def _upgrade(db: sqlite3.Connection, layout: Layout) -> None:
     """Lay out a new journal, or add what an older version lacks, all or nothing."""
     with db:
         db.execute("BEGIN IMMEDIATE")
-        has = [row[1] for row in db.execute("PRAGMA table_info (jobs)")]
+        has = _columns(db, "jobs")
         for column in (*layout.columns, "asked", "sum") if has else ():
             if column not in has:
                 db.execute(f"ALTER TABLE jobs ADD COLUMN {column}")
+        for table in SUMMED:
+            if (has := _columns(db, table)) and "sum" not in has:
+                db.execute(f"ALTER TABLE {table} ADD COLUMN sum")
         for statement in layout.schema.split(";"):
             db.execute(statement)
+        for table, columns in SUMMED.items():
+            db.execute(f"UPDATE {table} SET sum = row_sum({', '.join(columns)}) WHERE sum IS NULL")
         if db.execute("SELECT 1 FROM tally").fetchone() is None:
             db.execute("INSERT INTO tally SELECT 1, count(*), coalesce(max(id), 0) FROM jobs")
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID ^ layout.version}")
         db.execute(f"PRAGMA user_version = {layout.version}")
 
 
-def check(store: Path, layout: Layout) -> None:
-    """Look whether the journal is whole, and change nothing.
+def set_aside(store: Path, name: str) -> Path:
+    """Copy the journal to a folder of its store, there whole or not at all; one before is replaced."""
+    made, copy = store / ".journal-copy", store / name
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir(mode=0o700)
+    for path in store.glob("journal.*"):
+        shutil.copy2(path, made / path.name)
+        sync(made / path.name)
+    sync(made)
+    shutil.rmtree(copy, ignore_errors=True)
+    made.rename(copy)
+    sync(store)
+    return copy
+
+
+def check(store: Path, layout: Layout) -> int:
+    """Look whether the journal is whole, and change nothing; return its version, 0 if there is none.
 
     Raises:
-        BadInput: it is not, or it is of a later version.
+        Damaged: it is not whole.
+        BadInput: it is of a later version, or a recovery was interrupted.
     """
     path = store / FILE
+    if (store / REPLACEMENT).exists():
+        what = f"{store}: a recovery was interrupted before {REPLACEMENT} was in the journal's place"
+        raise BadInput(what, "finish it: tenbin up --recover")
     try:
         known = read_tally(store)
     except BadInput as error:
-        raise BadInput(error.what, CHOICE) from None
+        raise Damaged(error.what) from None
     if not _size(path):
         if known is not None or _size(path.with_name(f"{FILE}-wal")):
-            raise BadInput(f"{path} is gone, or empty", CHOICE)
-        return
+            raise Damaged(f"{path} is gone, or empty")
+        return 0
     try:
         with closing(read_only(path)) as db:
             fault = db.execute("PRAGMA integrity_check (1)").fetchone()[0]
             if fault != "ok":
-                raise BadInput(f"{path} is damaged: {' '.join(fault.split())}", CHOICE)
-            version = db.execute("PRAGMA user_version").fetchone()[0]
+                raise Damaged(f"{path} is damaged: {' '.join(fault.split())}")
+            version = _version(db, path)
             if version > layout.version:
                 what = f"{path} is of version {version}, this tenbin writes {layout.version}"
                 raise BadInput(what, "use that tenbin")
             _check_tally(db, path, known)
             if known is not None:
                 _check_rows(db, path, layout, older=version < layout.version)
+            return version
     except UNREADABLE as error:
-        raise BadInput(f"{path}: {in_a_line(error)}", CHOICE) from error
+        raise Damaged(f"{path}: {in_a_line(error)}") from error
+
+
+def _version(db: sqlite3.Connection, path: Path) -> int:
+    version, again = (
+        int(db.execute(f"PRAGMA {of}").fetchone()[0]) for of in ("user_version", "application_id")
+    )
+    if again != (APPLICATION_ID ^ version if version >= SUMMED_SINCE else 0):
+        raise Damaged(f"{path} is damaged: its header says version {version}, and otherwise")
+    return version
 
 
 def _check_tally(db: sqlite3.Connection, path: Path, known: Tally | None) -> None:
@@ -148,44 +195,55 @@ def _check_tally(db: sqlite3.Connection, path: Path, known: Tally | None) -> Non
     if "tally" in tables:
         found = db.execute("SELECT commits, jobs, last FROM tally").fetchall()
         if len(found) != 1 or not all(isinstance(value, int) for value in found[0]):
-            raise BadInput(f"{path} is damaged: it does not tell how many jobs it has", CHOICE)
+            raise Damaged(f"{path} is damaged: it does not tell how many jobs it has")
         held = Tally(*found[0])
     if known is None and held.commits > 1:
-        raise BadInput(f"{path.with_name(TALLY)} is gone: nothing tells whether {path.name} is whole", CHOICE)
+        raise Damaged(f"{path.with_name(TALLY)} is gone: nothing tells whether {path.name} is whole")
     if known is not None and held.commits < known.commits:
         lost = f"the last {known.commits - held.commits} of {known.commits} changes are lost"
         jobs = f"of {known.jobs} jobs it has {held.jobs}"
-        raise BadInput(f"{path}, or its log {path.name}-wal, is damaged: {lost}; {jobs}", CHOICE)
+        raise Damaged(f"{path}, or its log {path.name}-wal, is damaged: {lost}; {jobs}")
     if "jobs" in tables and held.commits:
         jobs, last = db.execute("SELECT count(*), coalesce(max(id), 0) FROM jobs").fetchone()
         if jobs != held.jobs or last > held.last:
-            raise BadInput(f"{path} is damaged: it has {jobs} of {held.jobs} jobs", CHOICE)
+            raise Damaged(f"{path} is damaged: it has {jobs} of {held.jobs} jobs")
 
 
 def _check_rows(db: sqlite3.Connection, path: Path, layout: Layout, older: bool) -> None:
     """``older``: what this version has added may be missing."""
-    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     for row in db.execute(f"SELECT {', '.join(columns_of(db, layout, older))} FROM jobs"):
         if not sound(row, layout):
-            raise BadInput(f"{path} is damaged: what it says of job {row[0]}", CHOICE)
+            raise Damaged(f"{path} is damaged: what it says of job {row[0]}")
     functions(db)
-    for table, broken in BROKEN.items():
-        if older and table not in tables:
+    for table in BROKEN:
+        if older and not _columns(db, table):
             continue
-        found = db.execute(f"SELECT rowid FROM {table} WHERE {broken}").fetchone()
+        found = db.execute(f"SELECT rowid FROM {table} WHERE {broken(db, table)}").fetchone()
         if found is not None:
-            raise BadInput(f"{path} is damaged: row {found[0]} of its {table}", CHOICE)
+            raise Damaged(f"{path} is damaged: row {found[0]} of its {table}")
     lacking = (
         "SELECT id FROM jobs WHERE stage NOT IN ('done', 'failed', 'cancelled', 'killed') "
         "AND environment NOT IN (SELECT key FROM environments)"
     )
     if (found := db.execute(lacking).fetchone()) is not None:
-        raise BadInput(f"{path} is damaged: the environment of job {found[0]} is not there", CHOICE)
+        raise Damaged(f"{path} is damaged: the environment of job {found[0]} is not there")
+
+
+def broken(db: sqlite3.Connection, table: str) -> str:
+    """Return the condition that no whole row of a table fulfils; ``functions`` gives what it uses."""
+    if "sum" in _columns(db, table):
+        return f"row_sum({', '.join(SUMMED[table])}) IS NOT sum"
+    return BROKEN[table]
+
+
+def _columns(db: sqlite3.Connection, table: str) -> set[str]:
+    """Return the columns of a table, none if there is no such table."""
+    return {row[1] for row in db.execute(f"PRAGMA table_info ({table})")}
 
 
 def columns_of(db: sqlite3.Connection, layout: Layout, older: bool) -> list[str]:
     """List the columns of a job and its checksums; ``older``: nothing for columns that are not there."""
-    has = {row[1] for row in db.execute("PRAGMA table_info (jobs)")}
+    has = _columns(db, "jobs")
     wanted = (*layout.columns, "asked", "sum")
     return [name if name in has or not older else f"NULL AS {name}" for name in wanted]
 
@@ -201,7 +259,8 @@ def read_only(path: Path, *, any_thread: bool = False) -> sqlite3.Connection:
 
 
 def functions(db: sqlite3.Connection) -> None:
-    """Give ``BROKEN`` its functions; text that cannot be decoded is an error for each."""
+    """Give ``broken`` and the rows their functions; text that cannot be decoded is an error for each."""
+    db.create_function("row_sum", -1, row_sum, deterministic=True)
     db.create_function("json", 1, _is_json, deterministic=True)
     db.create_function("key", 1, key_of, deterministic=True)
     db.create_function("text", -1, lambda *texts: all(isinstance(text, str) for text in texts))
@@ -222,6 +281,11 @@ def sums(row: Sequence[Any], layout: Layout) -> tuple[int, int]:
 
 def checksum(values: Iterable[Any]) -> int:
     return crc32("\0".join([str(value) for value in values if value is not None]).encode())
+
+
+def row_sum(*values: Any) -> int:
+    """Checksum of a row of another table; a number counts alike as SQLite takes it and as it returns it."""
+    return checksum(float(value) if isinstance(value, (int, float)) else value for value in values)
 
 
 def sound(row: Sequence[Any], layout: Layout) -> bool:

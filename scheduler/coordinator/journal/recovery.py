@@ -2,6 +2,10 @@
 
 Whatever an engine places is in the journal before. So a folder of which the journal knows nothing tells of a
 journal that was lost, in part or whole. A folder has its job's row, as it was when the attempt was placed.
+
+A recovery may be killed anywhere, and begun again. The old journal is copied before anything else, and is not
+touched until the new one lies whole beside it, in a folder that gets its name last. From then on no journal
+is opened there until a recovery has put that one in its place.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import os
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,20 +23,25 @@ from typing import Any, TypeVar
 
 from agent.attempts.folder import Attempt
 from profiles.errors import BadInput, UserError
-from profiles.files.whole_files import sync
+from profiles.files.whole_files import sync, write_whole
 from scheduler.coordinator.journal import journal_file, rows
 from scheduler.coordinator.journal.jobs_on_disk import attempts_of, job_folders
 from scheduler.coordinator.journal.journal import LAYOUT, Journal
 from scheduler.coordinator.journal.tally import FILE as TALLY
 from scheduler.coordinator.journal.tally import read_tally
+from scheduler.engines.common.packed_jobs import PackedJobs
 from scheduler.jobs.entry import Entry, Stage
-from scheduler.jobs.rows import CHOICE, COLUMNS, entry_of
+from scheduler.jobs.rows import COLUMNS, Damaged, entry_of
 from scheduler.jobs.specs import JobSpec
+from scheduler.model.jobs import Region
 from scheduler.prediction.predictions import TrackedPrediction
 
 REMEDY = "take these jobs into the journal: tenbin up --recover"
 PLACED = (Stage.RUNNING, Stage.STOPPING)
 UNKNOWN = "its folder does not tell what it was"
+OUTCOME = "outcome"  # beside the new journal: what was done, as a sentence
+HEADER_BYTES = 100  # of a file of SQLite, see www.sqlite.org/fileformat.html
+LOG_HEADER_BYTES, FRAME_HEADER_BYTES = 32, 24  # of its log, and of each page in it
 T = TypeVar("T")
 
 
@@ -51,11 +60,13 @@ def check_folders(journal: Journal) -> None:
 def unknown(journal: Journal) -> list[int]:
     """Find the jobs whose folder, or last attempt, the journal does not know."""
     folders, known = job_folders(journal.store), journal.ids()
-    lost = [number for number, folder in folders.items() if number not in known and attempts_of(folder)]
+    packed = PackedJobs(journal.store).numbers()  # of jobs that have ended
+    lost = {number for number, folder in folders.items() if number not in known and attempts_of(folder)}
+    lost |= packed - known
     for entry in journal.open_jobs():  # of one that has ended no attempt can be missing
         folder = folders.get(entry.id)
-        if folder is not None and (folder / f"attempt-{entry.attempt + 1}").exists():
-            lost.append(entry.id)
+        if entry.id in packed or (folder is not None and (folder / f"attempt-{entry.attempt + 1}").exists()):
+            lost.add(entry.id)
     return sorted(lost)
 
 
@@ -71,6 +82,8 @@ class Found:
     environments: list[dict[str, str]] = field(default_factory=list)
     events: list[tuple[float, int, str, str]] = field(default_factory=list)
     predictions: list[TrackedPrediction] = field(default_factory=list)
+    timers: list[tuple[float, object]] = field(default_factory=list)
+    regions: dict[str, list[Region]] = field(default_factory=dict)
     jobs: int = 0
     last: int = 0
     sources: dict[int, dict[str, str]] = field(default_factory=dict)
@@ -85,77 +98,122 @@ def recover(store: Path) -> str:
         Busy: a coordinator runs there.
         BadInput: the new one cannot be written.
     """
-    try:
-        with closing(Journal(store)) as journal:
+    replacement = store / journal_file.REPLACEMENT
+    if not replacement.exists():
+        with suppress(Damaged), closing(Journal(store)) as journal:
             if not unknown(journal):
                 return f"{store}: the journal is whole; there is nothing to recover"
-    except BadInput as error:
-        if error.remedy != CHOICE:
-            raise
     lock = journal_file.hold(store)
     try:
-        aside = _copy(store)
-        found = _read(aside)
-        _look_into_folders(store, found)
-        _write(store, found)
+        if not replacement.exists():
+            _make(store, journal_file.set_aside(store, _free_name(store)))
+        return _replace(store)
     except OSError as error:
         raise BadInput(f"{store}: {error}", "free some space there, then again") from error
     finally:
         os.close(lock)
-    return _told(store, found, aside)
 
 
-def _copy(store: Path) -> Path:
-    """Copy the journal to a folder of its own."""
-    aside = store / time.strftime("journal-%Y%m%d-%H%M%S")
-    while aside.exists():
-        aside = aside.with_name(f"{aside.name}x")
-    aside.mkdir(mode=0o700)
-    for path in store.glob("journal.*"):
-        shutil.copy2(path, aside / path.name)
-        sync(aside / path.name)
-    sync(aside)
-    return aside
+def _free_name(store: Path) -> str:
+    name = time.strftime("journal-%Y%m%d-%H%M%S")
+    while (store / name).exists():
+        name += "x"
+    return name
 
 
 # -- of the old journal -------------------------------------------------------------------------------------
 
 
-def _read(folder: Path) -> Found:
-    """Read all that is readable of the journal in a folder."""
-    found, path = Found(), folder / journal_file.FILE
+def _read(folder: Path, empty: Path) -> Found:
+    """Read all that is readable of the journal in a folder.
+
+    Args:
+        empty: the folder of a new journal.
+    """
+    found = Found()
     with suppress(BadInput):
         tally = read_tally(folder)
         if tally is not None:
             found.jobs, found.last = tally.jobs, tally.last
-    if not path.exists():
-        return found
-    with suppress(*journal_file.UNREADABLE), closing(journal_file.read_only(path)) as db:
-        columns = ", ".join(journal_file.columns_of(db, LAYOUT, older=True))
-        whole = [row for row in _rows(db, "jobs", columns) if journal_file.sound(row, LAYOUT)]
-        entries = _those_that_fit(lambda row: entry_of(row[: len(COLUMNS)]), whole)
-        found.entries = {entry.id: entry for entry in entries}
-        journal_file.functions(db)
-        kept = _rows(db, "environments", "variables")
-        found.environments = _those_that_fit(lambda row: dict(json.loads(row[0])), kept)
-        found.events = _rows(db, "events", "at_s, job, kind, detail")
-        told = _rows(db, "forecasts", ", ".join(rows.PREDICTION))
-        found.predictions = _those_that_fit(rows.from_row, told)
+    tables: dict[str, dict[int, Any]] = {table: {} for table in ("jobs", *journal_file.BROKEN)}
+    for path in _readings(folder, empty):
+        with suppress(*journal_file.UNREADABLE), closing(journal_file.read_only(path)) as db:
+            journal_file.functions(db)
+            for table, before in tables.items():
+                tables[table] = _rows(db, table) | before
+    rows_of = {table: [whole[place] for place in sorted(whole)] for table, whole in tables.items()}
+    entries = _those_that_fit(lambda row: entry_of(row[: len(COLUMNS)]), rows_of["jobs"])
+    found.entries = {entry.id: entry for entry in entries}
+    found.environments = _those_that_fit(lambda row: dict(json.loads(row[0])), rows_of["environments"])
+    found.events = rows_of["events"]
+    found.predictions = _those_that_fit(rows.from_row, rows_of["forecasts"])
+    found.timers = _those_that_fit(lambda row: (row[0], rows.thaw(json.loads(row[1]))), rows_of["timers"])
+    for pool, *region in rows_of["regions"]:
+        found.regions.setdefault(pool, []).append(Region(*region))
     return found
 
 
-def _rows(db: sqlite3.Connection, table: str, columns: str) -> list[Any]:
-    """Those of a table's rows that can be read: from both ends, up to what cannot be."""
+def _readings(folder: Path, empty: Path) -> Iterator[Path]:
+    """Yield files to read the journal of a folder from, that with the most first.
+
+    SQLite reads nothing under a damaged header, and drops all that its log has from a damaged place on. So
+    the pages of both are put together here, under the header of an empty journal: checksums say which rows
+    are whole. Last, the empty journal's first page says where each table begins.
+    """
+    head = (empty / journal_file.FILE).read_bytes()
+    size = int.from_bytes(head[16:18])
+    pages = _pages(folder, size)
+    for kept in (HEADER_BYTES, size):
+        pages[:kept] = head[:kept]
+        pages[18:20] = b"\1\1"  # no log
+        pages[28:32] = (len(pages) // size).to_bytes(4)
+        reading = empty / "reading"
+        reading.write_bytes(pages)
+        yield reading
+        reading.unlink()
+        if kept == HEADER_BYTES:
+            yield folder / journal_file.FILE
+
+
+def _pages(folder: Path, size: int) -> bytearray:
+    """Return the pages of a journal, those of its log up to its last commit in the place of older ones."""
+    path = folder / journal_file.FILE
+    pages, log = (
+        bytearray(each.read_bytes()) if each.exists() else bytearray()
+        for each in (path, path.with_name(f"{path.name}-wal"))
+    )
+    starts = range(LOG_HEADER_BYTES, len(log) - size - FRAME_HEADER_BYTES + 1, size + FRAME_HEADER_BYTES)
+    # Frames that an earlier log has left behind have another salt; this log's header has its own, too.
+    salts = log[16:24], log[LOG_HEADER_BYTES + 8 : LOG_HEADER_BYTES + 16]
+    commits = [at for at in starts if log[at + 8 : at + 16] in salts and any(log[at + 4 : at + 8])]
+    for at in starts[: starts.index(commits[-1]) + 1] if commits else ():
+        begin = (int.from_bytes(log[at : at + 4]) - 1) * size
+        if 0 <= begin <= len(pages) + len(log):
+            pages.extend(bytes(max(0, begin + size - len(pages))))
+            pages[begin : begin + size] = log[at + FRAME_HEADER_BYTES :][:size]
+    return pages
+
+
+def _rows(db: sqlite3.Connection, table: str) -> dict[int, Any]:
+    """Those of a table's rows that are whole, by their place: from both ends, up to what cannot be read."""
     found: dict[int, Any] = {}
-    good = f"NOT ({journal_file.BROKEN[table]})" if table in journal_file.BROKEN else "true"
-    for order in ("ASC", "DESC"):
-        with suppress(*journal_file.UNREADABLE):
-            query = f"SELECT rowid, {good}, {columns} FROM {table} ORDER BY rowid {order}"
-            for place, is_good, *row in db.execute(query):
-                if place in found:
-                    break
-                found[place] = row if is_good else None
-    return [found[place] for place in sorted(found) if found[place] is not None]
+    with suppress(*journal_file.UNREADABLE):
+        if table == "jobs":
+            broken, columns = "false", ", ".join(journal_file.columns_of(db, LAYOUT, older=True))
+        else:
+            broken, columns = (
+                journal_file.broken(db, table),
+                ", ".join(rows.SUMMED.get(table, ("variables",))),
+            )
+        query = f"SELECT rowid, {broken}, {columns} FROM {table} ORDER BY rowid"
+        for order in ("ASC", "DESC"):
+            with suppress(*journal_file.UNREADABLE):
+                for place, is_broken, *row in db.execute(f"{query} {order}"):
+                    if place in found:
+                        break
+                    whole = not is_broken and (table != "jobs" or journal_file.sound(row, LAYOUT))
+                    found[place] = row if whole else None
+    return {place: row for place, row in found.items() if row is not None}
 
 
 def _those_that_fit(make: Callable[[Any], T], rows: Iterable[Sequence[Any]]) -> list[T]:
@@ -172,15 +230,21 @@ def _those_that_fit(make: Callable[[Any], T], rows: Iterable[Sequence[Any]]) -> 
 def _look_into_folders(store: Path, found: Found) -> None:
     """Add what the folders tell: jobs and attempts that the journal does not know, and environments.
 
-    Such a job is held until it is known what became of it: its owner says whether it is to begin anew.
+    Of jobs whose folders are packed, their last row is known. Another one is held until it is known what
+    became of it: its owner says whether it is to begin anew.
     """
+    for row in PackedJobs(store).rows().values():
+        values = json.loads(row)
+        known = found.entries.get(values["id"])
+        if known is None or not known.stage.final:
+            found.entries[values["id"]] = entry_of([values.get(name) for name in COLUMNS])
     keys = {journal_file.key_of(json.dumps(each, sort_keys=True)) for each in found.environments}
     for number, folder in sorted(job_folders(store).items()):
         entry, attempts = found.entries.get(number), attempts_of(folder)
-        known = entry is not None and (
+        is_known = entry is not None and (
             entry.stage.final or (entry.environment in keys and entry.attempt >= max(attempts, default=0))
         )
-        if attempts and not known:
+        if attempts and not is_known:
             made, environment = _from_folder(number, folder, max(attempts))
             if entry is not None and entry.attempt >= max(attempts):
                 made = entry  # only its environment is taken from there
@@ -254,11 +318,13 @@ def _as_ordered(number: int, last: int, order: dict[str, Any], at: float) -> Ent
 # -- the new one --------------------------------------------------------------------------------------------
 
 
-def _write(store: Path, found: Found) -> None:
-    """Write the new journal beside the old one, then in its place."""
-    beside = store / ".journal"
+def _make(store: Path, old: Path) -> None:
+    """Make the new journal, whole, beside the old one, of which ``old`` is a copy."""
+    beside = store / f".{journal_file.REPLACEMENT}"
     shutil.rmtree(beside, ignore_errors=True)
     with closing(Journal(beside)) as journal:
+        found = _read(old, beside)
+        _look_into_folders(store, found)
         for each in found.environments:
             journal.keep_environment(each)
         for number, environment in found.sources.items():
@@ -268,13 +334,31 @@ def _write(store: Path, found: Found) -> None:
         told = [(now, number, "recovered", whence[bool(env)]) for number, env in found.sources.items()]
         entries = [found.entries[number] for number in sorted(found.entries)]
         journal.reserve(found.last)
-        journal.commit((), [*found.events, *told], entries, predictions=found.predictions)
-    for name in (f"{journal_file.FILE}-wal", f"{journal_file.FILE}-shm"):
-        (store / name).unlink(missing_ok=True)
-    for name in (TALLY, journal_file.FILE):  # in between it is refused: the journal has less than the tally
-        (beside / name).replace(store / name)
+        events = [*found.events, *told]
+        journal.commit(
+            (), events, entries, found.timers, regions=found.regions, predictions=found.predictions
+        )
+    write_whole(beside / OUTCOME, _told(store, found, old))
+    beside.rename(store / journal_file.REPLACEMENT)
     sync(store)
-    shutil.rmtree(beside)
+
+
+def _replace(store: Path) -> str:
+    """Put the new journal in the place of the old one; return what was done."""
+    made = store / journal_file.REPLACEMENT
+    if (made / journal_file.FILE).exists():
+        for name in ("-wal", "-shm"):
+            (store / f"{journal_file.FILE}{name}").unlink(missing_ok=True)
+        sync(store)  # with the old log the new file would be another
+        if (made / TALLY).exists():
+            (made / TALLY).replace(store / TALLY)
+        (made / journal_file.FILE).replace(store / journal_file.FILE)
+        sync(store)
+    done = (made / OUTCOME).read_text()
+    gone = made.rename(store / f".{made.name}")
+    sync(store)
+    shutil.rmtree(gone)
+    return done
 
 
 def _told(store: Path, found: Found, aside: Path) -> str:

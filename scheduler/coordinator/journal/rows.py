@@ -1,4 +1,4 @@
-"""Predictions and tags of timers as the rows of the journal have them."""
+"""Rows of the journal's tables other than that of jobs: their columns, predictions, and tags of timers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,27 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from profiles.errors import BadInput
-from scheduler.jobs.rows import CHOICE
+from scheduler.jobs.rows import Damaged
 from scheduler.prediction.predictions import Kind, TrackedPrediction
 
 PREDICTION = tuple(field.name for field in fields(TrackedPrediction))
-INSERT_PREDICTION = (
-    f"INSERT OR REPLACE INTO forecasts ({', '.join(PREDICTION)}) VALUES ({', '.join('?' * len(PREDICTION))})"
-)
+# Of each table whose rows have a checksum, the columns that it is of.
+SUMMED = {
+    "events": ("at_s", "job", "kind", "detail"),
+    "timers": ("at_s", "tag"),
+    "regions": ("pool", "name", "units", "max_units"),
+    "forecasts": PREDICTION,
+}
+
+
+def insertion(table: str) -> str:
+    """Return the statement that adds a row, or replaces one, with its checksum."""
+    columns = SUMMED[table]
+    values = ", ".join(f"?{place}" for place in range(1, len(columns) + 1))
+    return f"INSERT OR REPLACE INTO {table} ({', '.join(columns)}, sum) VALUES ({values}, row_sum({values}))"
+
+
+INSERT = {table: insertion(table) for table in SUMMED}
 
 
 def read_predictions(
@@ -38,12 +51,12 @@ def prediction_row(prediction: TrackedPrediction) -> list[Any]:
 
 
 def from_row(row: Sequence[Any]) -> TrackedPrediction:
-    """Make the prediction of a row; BadInput if the row is damaged."""
+    """Make the prediction of a row; Damaged if the row is."""
     named = dict(zip(PREDICTION, row, strict=True))
     try:
         named["emulated"], named["detail"] = bool(named["emulated"]), json.loads(named["detail"])
     except (ValueError, TypeError) as error:
-        raise BadInput(f"the journal is damaged: prediction {row[0]}: {error}", CHOICE) from error
+        raise Damaged(f"the journal is damaged: prediction {row[0]}: {error}") from error
     return TrackedPrediction(**named)
 
 

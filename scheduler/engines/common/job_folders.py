@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from agent.attempts import phases
 from agent.attempts.folder import Attempt
 from agent.attempts.records import RunState
-from agent.processes.samples import Sample, read
+from agent.processes.samples import Sample, parse, read
 from profiles.files.whole_files import write_whole
+from scheduler.engines.common.packed_jobs import PackedJobs
 from scheduler.engines.common.supervisor_orders import Files
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.files.output_patterns import expand
 
 
 class JobFolders:
-    """The files of jobs; job 7 has ``store/jobs/7``."""
+    """The files of jobs; job 7 has ``store/jobs/7``, until its files are packed."""
 
     def __init__(self, store: Path) -> None:
-        self.store = store
+        self.store, self.packed = store, PackedJobs(store)
 
     def folder(self, job_id: int) -> Path:
         """Return the folder of a job's output and attempts."""
@@ -40,7 +43,10 @@ class JobFolders:
 
     def attempt(self, job: Entry) -> Attempt:
         """Return the folder of the current attempt."""
-        return Attempt(self.folder(job.id) / f"attempt-{job.attempt}")
+        return self._attempt(job.id, job.attempt)
+
+    def _attempt(self, job_id: int, number: int) -> Attempt:
+        return Attempt(self.folder(job_id) / f"attempt-{number}")
 
     def files(self, job: Entry) -> Files:
         """Name the files of a job for its supervisor."""
@@ -55,9 +61,25 @@ class JobFolders:
         """Return what runs of the current attempt, None before it has started."""
         return self.attempt(job).state()
 
-    def samples(self, job: Entry) -> list[Sample]:
-        """Return what the current attempt has used over time."""
-        return read(self.attempt(job).samples)
+    def samples(self, job_id: int, attempt: int) -> list[Sample]:
+        """Return what an attempt has used over time."""
+        path = self._attempt(job_id, attempt).samples
+        rows = read(path)
+        with suppress(OSError):
+            rows = rows or parse(self.packed.content(path) or b"")
+        return rows
+
+    def order(self, job_id: int, attempt: int) -> dict[str, Any]:
+        """Return the order of an attempt; empty if it cannot be read."""
+        path = self._attempt(job_id, attempt).path / "order.json"
+        with suppress(OSError, ValueError):
+            try:
+                content = path.read_bytes()
+            except FileNotFoundError:
+                content = self.packed.content(path) or b""
+            found = json.loads(content)
+            return found if isinstance(found, dict) else {}
+        return {}
 
     def phases(self, job: Entry) -> list[phases.Phase]:
         """Return what the job's program has noted of its checkpoints, in all attempts."""

@@ -92,6 +92,14 @@ def up(
             metavar="[HOST:]PORT",
         ),
     ] = None,
+    keep: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Leave the files of so many ended jobs in folders. Those of others are packed into one "
+            "file; logs, info and the page read them there.",
+        ),
+    ] = 1000,
     recover: RecoverOption = False,
     daemon: Annotated[bool, typer.Option("--daemon", help="Go into the background.")] = False,
     home: HomeOption = None,
@@ -152,7 +160,16 @@ def up(
         beside: Callable[[], AbstractContextManager[None]] = nullcontext
         if door is not None:
             beside = partial(page_beside, folder, door, tcp.where(page_at)[0], tells=not daemon)
-        serve(folder, policy, machine, place=listen, tell=tell, drain_unfit=drain_unfit, beside=beside)
+        serve(
+            folder,
+            policy,
+            machine,
+            place=listen,
+            tell=tell,
+            drain_unfit=drain_unfit,
+            keep=keep,
+            beside=beside,
+        )
 
 
 def _tell_url(folder: Path, url: str) -> None:

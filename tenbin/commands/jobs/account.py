@@ -20,7 +20,8 @@ def account(job: dict[str, Any]) -> str:
     lines += [f"  stderr ends: {job['stderr_end']}"] if job.get("stderr_end") else []
     lines += [f"  {line}" for line in (*_asked(job), *_expected(job), *_placed(job), *_used(job))]
     lines += [f"  {_prediction_and_outcome(one)}" for one in job["forecasts"] if one["measured"] is not None]
-    lines.append(f"  output: {job['stdout']}, {job['stderr']}")
+    packed = f"; its folder is packed, see: tenbin logs {job['id']}" if job.get("packed") else ""
+    lines.append(f"  output: {job['stdout']}, {job['stderr']}{packed}")
     for event in job["history"]:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["at_s"]))
         lines.append(f"  {when} {event['what']}{': ' + event['detail'] if event['detail'] else ''}")

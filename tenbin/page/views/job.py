@@ -41,10 +41,11 @@ def output(store: Path, entry: Entry, stream: Stream, start: int | None) -> dict
     Raises:
         OSError: it cannot be read.
     """
-    path = JobFolders(store).output(entry, stream)
-    size = path.stat().st_size if path.exists() else 0
+    folders = JobFolders(store)
+    path = folders.output(entry, stream)
+    size = path.stat().st_size if path.exists() else len(folders.packed.content(path) or b"")
     begin = max(size - TAIL, 0) if start is None or start > size else max(start, size - TAIL)
-    content = piece(path, begin)[:TAIL]
+    content = piece(folders, path, begin)[:TAIL]
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     text = decoder.decode(content)
     end = begin + len(content) - len(decoder.getstate()[0])  # the rest of a character is yet to be written
@@ -54,7 +55,7 @@ def output(store: Path, entry: Entry, stream: Stream, start: int | None) -> dict
 
 def samples(store: Path, entry: Entry) -> list[dict[str, Any]]:
     """Return what the last attempt used over time: between two points cores, watts and the most memory."""
-    rows = JobFolders(store).samples(entry)
+    rows = JobFolders(store).samples(entry.id, entry.attempt)
     step = len(rows) // MOST_POINTS + 1
     found = []
     for first in range(0, len(rows) - 1, step):

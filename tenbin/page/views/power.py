@@ -6,14 +6,11 @@ import json
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agent.attempts.folder import Attempt
-from agent.processes.samples import read
 from scheduler.engines.common.job_folders import JobFolders
 from tenbin.page.mirror import Mirror
 from tenbin.page.rows import BEGUN
@@ -92,22 +89,19 @@ class Power:
                 span.attempt,
                 span.start_s,
                 math.inf if span.end_s is None else span.end_s,
-                row.cap_w if span.attempt == row.attempt else earlier_cap(self._path(job, span.attempt)),
+                row.cap_w if span.attempt == row.attempt else earlier_cap(self._folders, job, span.attempt),
             )
             for span in self._mirror.spans.get(job, ())
         ]
 
-    def _path(self, job: int, attempt: int) -> Path:
-        return self._folders.folder(job) / f"attempt-{attempt}"
-
     def _metered(self, held: Held) -> Meter | None:
         """Return what an attempt's meter has shown; None: it has none."""
-        path = self._path(held.job, held.attempt)
-        rows = [row for row in read(Attempt(path).samples) if row.energy_j is not None]
+        samples = self._folders.samples(held.job, held.attempt)
+        rows = [row for row in samples if row.energy_j is not None]
         if len(rows) < 2:
             return None
         times, energies = np.array([(row.at_s, row.energy_j) for row in rows], float).T
-        return Meter(times, energies, bool(order_of(path).get("emulated")))
+        return Meter(times, energies, bool(self._folders.order(held.job, held.attempt).get("emulated")))
 
 
 def allotted(edges: NDArray[Any], held: Sequence[Held]) -> NDArray[Any]:
@@ -126,19 +120,10 @@ def drawn_of(edges: NDArray[Any], meter: Meter) -> NDArray[Any]:
 
 
 @lru_cache(maxsize=4096)
-def earlier_cap(attempt: Path) -> float | None:
-    """Return the cap of all units of an earlier attempt by its folder; None: uncapped, or not known."""
+def earlier_cap(folders: JobFolders, job: int, attempt: int) -> float | None:
+    """Return the cap of all units of an earlier attempt by its order; None: uncapped, or not known."""
     try:
-        _, units, _, cap_w, *_ = json.loads(order_of(attempt)["journalled"]["placement"])
+        _, units, _, cap_w, *_ = json.loads(folders.order(job, attempt)["journalled"]["placement"])
         return None if cap_w is None else cap_w * units
     except (ValueError, KeyError, TypeError):
         return None
-
-
-def order_of(attempt: Path) -> dict[str, Any]:
-    """Read the order of an attempt; empty if that cannot be read."""
-    try:
-        found = json.loads((attempt / "order.json").read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -263,8 +263,11 @@ def test_a_revoked_attempt_never_runs(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists() and attempt.result() is None and not attempt.lives()
 
 
-def test_a_killed_supervisor_takes_the_job_with_it(start: Start, tmp_path: Path) -> None:
-    one = start("sh", "-c", "setsid sh -c 'echo $$ > away; exec sleep 300' & echo $$ > pid; sleep 300")
+@pytest.mark.parametrize("before", ["", "env -i"])
+def test_a_killed_supervisor_takes_the_job_with_it(start: Start, tmp_path: Path, before: str) -> None:
+    """Also a daemon in a session and with an environment of its own."""
+    away = f"{before} setsid sh -c 'echo $$ > away; exec sleep 300'"
+    one = start("sh", "-c", f"{away} & echo $$ > pid; sleep 300")
     one.until("started")
     deadline = time.monotonic() + 10
     numbers = tmp_path / "pid", tmp_path / "away"
@@ -276,8 +279,9 @@ def test_a_killed_supervisor_takes_the_job_with_it(start: Start, tmp_path: Path)
     assert not one.attempt.lives() and one.attempt.result() is None
     assert tree.kill_marked(str(one.attempt.path))
     for number in numbers:
-        with suppress(ProcessLookupError):  # a zombie still has its number, and no environment
-            os.kill(int(number.read_text()), 0)
+        with suppress(OSError):  # a zombie still has its number
+            about = Path(f"/proc/{number.read_text().strip()}/stat").read_text()
+            assert about.rpartition(")")[2].split()[0] == "Z"
     assert tree.marked(str(one.attempt.path)) == []
 
 

@@ -80,6 +80,7 @@ def test_jobs_of_a_journal_that_did_not_note_their_tasks(up: Up) -> None:
         for column in ("tasks", "hosts", "asked", "sum"):
             db.execute(f"ALTER TABLE jobs DROP COLUMN {column}")
         db.execute("DROP TABLE tally")
+        db.execute("PRAGMA application_id = 0")
         db.execute("PRAGMA user_version = 4")
     (up.home / "journal.tally").unlink()
     up.start("--cores", "1")

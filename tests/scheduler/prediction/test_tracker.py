@@ -14,6 +14,7 @@ from agent.attempts.phases import Phase, read
 from profiles.errors import BadInput
 from scheduler.coordinator.job_table import JobTable
 from scheduler.coordinator.journal.journal import Journal
+from scheduler.coordinator.journal.journal_file import APPLICATION_ID
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.costs import FREE, LinearCost, LinearCosts
@@ -72,6 +73,7 @@ def test_a_journal_of_an_older_version_is_gone_on_with(tmp_path: Path) -> None:
             db.execute(f"ALTER TABLE jobs DROP COLUMN {column}")
         db.execute("DROP TABLE forecasts")
         db.execute("DROP TABLE tally")
+        db.execute("PRAGMA application_id = 0")
         db.execute("PRAGMA user_version = 1")
     (tmp_path / "journal.tally").unlink()
     journal = Journal(tmp_path)
@@ -82,6 +84,7 @@ def test_a_journal_of_an_older_version_is_gone_on_with(tmp_path: Path) -> None:
     journal.close()
     with sqlite3.connect(tmp_path / "journal.sqlite") as db:
         db.execute("PRAGMA user_version = 99")
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID ^ 99}")
     with pytest.raises(BadInput, match="of version 99"):
         Journal(tmp_path)
 

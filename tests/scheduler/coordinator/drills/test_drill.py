@@ -30,6 +30,7 @@ JOBS, BLOWS = (300, 50) if FULL else (120, 20)
 SEED = int(FULL or 20261121)
 BODY = """
 echo "begin $TENBIN_JOB_ID $$ $(date +%s.%N)" >> "$LOG"
+[ $((TENBIN_JOB_ID % 3)) -gt 0 ] || env -i setsid tail -f "$LOG" > /dev/null &
 sleep {length}
 echo "end $TENBIN_JOB_ID $$ $(date +%s.%N)" >> "$LOG"
 exit {code}
@@ -129,6 +130,7 @@ def drill(up: Up, tmp_path: Path, disk: bool) -> None:
             strike(up, chance, blows, struck, disk=disk)
     up.until(lambda: up.client.call("GET", "/jobs") == [], limit_s=120)
     up.kill(signal.SIGTERM)
+    assert using(log) == []
 
     spans = read(log)
     overlaps = [job for job, runs in spans.items() if any(b[0] < a[1] for a, b in pairwise(runs))]
@@ -156,6 +158,16 @@ def drill(up: Up, tmp_path: Path, disk: bool) -> None:
             assert any(run[2] for run in spans[job])
     with sqlite3.connect(up.home / "journal.sqlite") as db:
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def using(file: Path) -> list[str]:
+    """Commands of processes that name a file."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            words = path.read_text().split("\0")
+            found += [" ".join(words)] if str(file) in words else []
+    return found
 
 
 def check_limits(entries: dict[int, Entry], spans: dict[int, list[tuple[float, float, bool]]]) -> None:

@@ -1,0 +1,96 @@
+"""Packs the files of jobs that ended long ago, in a thread beside the coordinator."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from profiles.errors import BadInput
+from scheduler.coordinator.journal.jobs_on_disk import job_folders
+from scheduler.coordinator.journal.journal import MARKS, as_it_is
+from scheduler.engines.common.packed_jobs import PackedJobs
+from scheduler.jobs.entry import FINAL
+from scheduler.jobs.rows import COLUMNS
+
+KEEP = 1000  # folders of jobs that have ended
+SETTLED_S = 60.0  # so long ago a job has ended whose files nobody writes any more
+LOOKS_S = 10.0
+AT_ONCE = 50  # jobs in one transaction
+SHARE = 0.2  # of the time, after a burst of jobs
+log = logging.getLogger("tenbin")
+
+
+class Packer:
+    """Packs the files of the ended jobs of a store, but for the last ones.
+
+    Args:
+        keep: so many ended jobs, those with the highest numbers, keep their folders.
+    """
+
+    def __init__(self, store: Path, keep: int) -> None:
+        self.store, self.keep = store, keep
+        self._packed = PackedJobs(store)
+        self._looked_at: set[int] = set()  # whose folders have files of their programs, which stay
+        self.over = threading.Event()  # set: no more now
+
+    def pack(self) -> None:
+        """Pack what is due.
+
+        Raises:
+            OSError, sqlite3.Error: there is no room, for instance.
+            BadInput: the journal cannot be read.
+        """
+        folders = job_folders(self.store).keys() - self._looked_at
+        due = self._due(sorted(folders)) if len(folders) > self.keep else []
+        rest_s = 0.0
+        while due and not self.over.wait(rest_s):
+            began, numbers, due = time.monotonic(), due[:AT_ONCE], due[AT_ONCE:]
+            self._packed.pack(self._rows(numbers))
+            self._looked_at.update(numbers)
+            rest_s = (time.monotonic() - began) * (1 / SHARE - 1)
+
+    def _due(self, folders: list[int]) -> list[int]:
+        query = (
+            f"SELECT id, end_s FROM jobs WHERE stage IN ({MARKS}) "
+            "AND id IN (SELECT value FROM json_each(?)) ORDER BY id"
+        )
+        with as_it_is(self.store) as db:
+            ended = db.execute(query, (*FINAL, json.dumps(folders))).fetchall()
+        before = time.time() - SETTLED_S
+        return [number for number, end_s in ended[: max(len(ended) - self.keep, 0)] if (end_s or 0) < before]
+
+    def _rows(self, numbers: list[int]) -> dict[int, str]:
+        query = f"SELECT {', '.join(COLUMNS)} FROM jobs WHERE id IN (SELECT value FROM json_each(?))"
+        with as_it_is(self.store) as db:
+            rows = db.execute(query, (json.dumps(numbers),)).fetchall()
+        return {row[0]: json.dumps(dict(zip(COLUMNS, row, strict=True))) for row in rows}
+
+
+@contextmanager
+def packing(store: Path, keep: int) -> Iterator[None]:
+    """Pack what becomes due as long as the block lasts."""
+    packer = Packer(store, keep)
+
+    def work() -> None:
+        trouble = ""
+        while not packer.over.wait(LOOKS_S):
+            try:
+                packer.pack()
+            except (OSError, sqlite3.Error, BadInput) as error:
+                if str(error) != trouble:
+                    log.warning("files of ended jobs are not packed: %s", error)
+                trouble = str(error)
+
+    thread = threading.Thread(target=work, name="packing", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        packer.over.set()
+        thread.join()
