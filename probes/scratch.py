@@ -7,7 +7,7 @@ import os
 import shutil
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -15,6 +15,7 @@ import psutil
 from probes.folders import inspect_folder
 from profiles.errors import Unavailable
 from profiles.files import direct_io
+from profiles.files.own_files import not_own
 
 _PREFIX = ".tenbin-probe-"
 
@@ -70,4 +71,6 @@ def _remove_leftovers(folder: Path) -> None:
     for path in folder.glob(f"{start}*"):
         owner = path.name.removeprefix(start)
         if owner.isdecimal() and not psutil.pid_exists(int(owner)):
-            shutil.rmtree(path, ignore_errors=True)
+            with suppress(OSError):
+                if not not_own(path.lstat()):
+                    shutil.rmtree(path)

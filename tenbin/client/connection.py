@@ -6,17 +6,22 @@ import http.client
 import json
 import os
 import socket
-import tempfile
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from tenbin.client.callbacks import Callbacks
 from tenbin.errors import TenbinError
 
-LONGEST_SOCKET_PATH = 90
+if TYPE_CHECKING:
+    from profiles.files import own_files
+else:  # by a name that no module of a user's program has
+    from tenbin._profiles.files import own_files
+
+LONGEST_SOCKET_PATH = 90  # bytes
+SHARED = "/tmp"  # not TMPDIR, which need not be the same for coordinator and client
 
 
 def default_home() -> Path:
@@ -30,10 +35,10 @@ def default_home() -> Path:
 def socket_folder(home: Path) -> Path:
     """Return the folder of a coordinator's sockets: its own, or a short one (names are limited)."""
     home = home.absolute()
-    if len(str(home)) <= LONGEST_SOCKET_PATH:
+    place = os.fsencode(home)
+    if len(place) <= LONGEST_SOCKET_PATH:
         return home
-    key = sha256(str(home).encode()).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"tenbin-{os.getuid()}-{key}"
+    return Path(SHARED) / f"tenbin-{os.getuid()}-{sha256(place).hexdigest()[:16]}"
 
 
 class Connection:
@@ -134,6 +139,10 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._path))
+        user = own_files.credentials_of_peer(self.sock)[1]
+        if user != os.geteuid():  # who made a folder in /tmp first would be sent environments
+            what = f"{self._path}: a process of user {user} listens there, and not one of yours"
+            raise TenbinError(f"{what}; nothing was sent to it; choose another --home", 2)
 
 
 def holder(home: Path) -> int | None:

@@ -19,6 +19,7 @@ from typing import Any
 from starlette.responses import JSONResponse
 
 from profiles.errors import BadInput
+from profiles.files.whole_files import write_whole
 
 LOOPBACK = "127.0.0.1"
 LEAST_TOKEN = 20  # characters
@@ -63,13 +64,7 @@ def token_of(home: Path) -> str:
     """Return the token that callers must know; the first call makes it."""
     path = home / "token"
     if not path.exists():
-        aside = home / f".token.{os.getpid()}"
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(secrets.token_urlsafe(32) + "\n")
-            file.flush()
-            os.fsync(descriptor)
-        aside.replace(path)
+        write_whole(path, secrets.token_urlsafe(32) + "\n", 0o600)
     if path.stat().st_mode & 0o077 or path.stat().st_uid != os.getuid():
         raise BadInput(f"{path} can be read by others", "delete it: tenbin up makes a new one")
     token = path.read_text().strip()
