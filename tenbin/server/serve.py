@@ -33,6 +33,7 @@ from scheduler.prediction.profiles import ProfiledJobs
 from tenbin.client.connection import LONGEST_SOCKET_PATH, socket_folder
 from tenbin.server import tcp
 from tenbin.server.api import JobEnds, make_api
+from tenbin.server.connections import configure
 
 
 class TcpDoor(NamedTuple):
@@ -141,7 +142,7 @@ async def _serve(coordinator: Coordinator, address: Path, door: TcpDoor | None) 
 
     loop.add_reader(coordinator.engine.fileno(), turn)
     turn()
-    server = Server(uvicorn.Config("", log_config=None, lifespan="off", access_log=False))
+    server = Server(configure(""))
 
     def end() -> None:
         server.should_exit, server.force_exit = True, server.should_exit  # told twice: at once
@@ -191,7 +192,7 @@ def own_sockets(home: Path) -> Path:
 def listen(address: Path) -> socket.socket:
     """Open a listening socket that only its owner may use."""
     address.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener = tcp.Listener(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
     try:
         listener.bind(str(address))
