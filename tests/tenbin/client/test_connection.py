@@ -8,12 +8,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from profiles.errors import BadInput
 from tenbin.client.client import Client
-from tenbin.client.connection import LONGEST_SOCKET_PATH, socket_folder
+from tenbin.client.connection import LONGEST_SOCKET_PATH, MOST_IDS, Connection, socket_folder
 from tenbin.errors import TenbinError
 from tenbin.server.serve import close_home, listen
 
@@ -52,7 +53,7 @@ def somebody_elses_server(path: Path) -> Iterator[list[bytes]]:
         os.seteuid(0)
 
     def serve() -> None:
-        caller, _ = listener.accept()
+        caller, _ = socket.socket.accept(listener)  # without a loop
         with caller:
             heard.append(caller.recv(1 << 20))
 
@@ -96,3 +97,45 @@ def test_no_coordinator_in_a_folder_that_another_made_first(
     os.chown(socket_folder(home), OTHER, -1)
     with pytest.raises(BadInput, match=r"not a folder of yours alone .*--home of at most 90 bytes"):
         own_sockets(home)
+
+
+class Recorded(Connection):
+    """Answers by itself, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("/nowhere"))
+        self.bodies: list[dict[str, Any]] = []
+        self.ended_already: set[int] = set()
+
+    def call(self, method: str, path: str, body: Any = None, timeout_s: float = 60.0) -> Any:
+        self.bodies.append(body)
+        assert all(len(ids) <= MOST_IDS for ids in body.values() if isinstance(ids, list))
+        if path == "/wait":
+            return [{"id": number} for number in body["ids"] if number in self.ended_already]
+        ids = [*body.get("ids", ()), *body["where_possible"]]
+        return {
+            "ids": [number for number in ids if number % 2],
+            "left_out": {str(number): "it has ended" for number in ids if not number % 2},
+            "before": {"0": ids[:1]},
+        }
+
+
+def test_very_many_jobs_go_in_several_requests() -> None:
+    line, most = Recorded(), 2 * MOST_IDS + 5
+    found = line.change("priority", [1, 3], range(most), priority=7)
+    assert [body.get("ids", []) for body in line.bodies] == [[1, 3], [], []]
+    assert [number for body in line.bodies for number in body["where_possible"]] == [
+        number for number in range(most) if number not in (1, 3)
+    ]
+    assert {body["priority"] for body in line.bodies} == {7}
+    assert sorted(found["ids"]) == list(range(1, most, 2))
+    assert set(found["left_out"]) == {str(number) for number in range(0, most, 2)}
+    assert len(found["before"]["0"]) == len(line.bodies)
+
+
+def test_one_of_very_many_ends() -> None:
+    line, most = Recorded(), 2 * MOST_IDS + 5
+    line.ended_already = {most - 1}
+    assert line.ended(range(most), 60.0) == [{"id": most - 1}]
+    assert line.ended(range(10), 60.0) == []
+    assert line.bodies[-1]["wait_s"] == 60.0
