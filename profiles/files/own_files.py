@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import socket
     from pathlib import Path
 
-CACHE = "set XDG_CACHE_HOME to a folder of your own"
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -104,30 +103,22 @@ def own_folder(folder: Path, remedy: str) -> Path:
 
 
 def closed_folder(folder: Path) -> Path:
-    """Make a folder whose content this user's programs trust; to what others could write is closed.
+    """Make a folder with code that this user's programs load, or close it if others may write to it.
 
     Raises:
-        OSError: it cannot be made. BadInput: others could put another in its place.
+        OSError: it cannot be made.
+        BadInput: it belongs to somebody else, or everybody could put another in its place.
     """
     make_folder(folder)
     about = folder.stat()
-    if about.st_uid == os.geteuid() and about.st_mode & OTHERS_WRITE:
+    if about.st_uid != os.geteuid():
+        raise BadInput(f"{folder} belongs to somebody else", "set XDG_CACHE_HOME to a folder of your own")
+    if about.st_mode & OTHERS_WRITE:
         folder.chmod(stat.S_IMODE(about.st_mode) & ~OTHERS_WRITE)
-    trusted = {0, os.geteuid(), *_hidden_users()}
-    for part in dict.fromkeys((*folder.absolute().parents, folder.resolve(), *folder.resolve().parents)):
-        about = part.stat()
-        if about.st_uid not in trusted:
-            raise BadInput(f"{part} belongs to somebody else, who could exchange what is in it", CACHE)
-        if about.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+    for part in dict.fromkeys((*folder.absolute().parents, *folder.resolve().parents)):
+        if part.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
             raise BadInput(f"everybody could exchange what is in {part}", f"chmod o-w {part}")
     return folder
-
-
-def _hidden_users() -> set[int]:
-    """Return as whom the kernel shows users that this user namespace does not have, root among them."""
-    with open("/proc/self/uid_map") as users, open("/proc/sys/fs/overflowuid") as other:  # noqa: PTH123
-        has_all = any(int(line.split()[2]) >= 2**32 - 1 for line in users)
-        return set() if has_all else {int(other.read())}
 
 
 def credentials_of_peer(line: socket.socket) -> tuple[int, int, int]:

@@ -138,8 +138,7 @@ def test_a_folder_that_programs_trust_is_closed(tmp_path: Path) -> None:
 
 
 @as_root
-def test_a_folder_below_somebody_elses_is_not_trusted(tmp_path: Path) -> None:
-    (tmp_path / "theirs" / "cache").mkdir(parents=True)
-    os.chown(tmp_path / "theirs", OTHER, -1)
+def test_code_in_a_folder_of_somebody_else_is_not_trusted(tmp_path: Path) -> None:
+    os.chown(tmp_path, OTHER, -1)
     with pytest.raises(BadInput, match="belongs to somebody else"):
-        closed_folder(tmp_path / "theirs" / "cache")
+        closed_folder(tmp_path)
