@@ -29,7 +29,7 @@ from tenbin.page.views.measured import Measured
 from tenbin.page.views.nodes import NodeView
 from tenbin.page.views.truth import Truth
 from tenbin.server.job_filters import LARGEST
-from tenbin.server.refusals import refuse_invalid
+from tenbin.server.refusals import BodyLimit, refuse_invalid
 from tenbin.server.tcp import Scope
 
 STATIC = Path(__file__).parent / "static"
@@ -84,6 +84,7 @@ class Page:
 def make_app(page: Page) -> FastAPI:
     """Make the application over the journal of one coordinator, which is read already."""
     app = FastAPI(title="tenbin page", openapi_url=None, docs_url=None, redoc_url=None)
+    app.add_middleware(BodyLimit)
     app.add_exception_handler(RequestValidationError, refuse_invalid)
     app.add_exception_handler(UserError, _unreadable)
     _questions(app, page)

@@ -59,6 +59,9 @@ MOST_JOBS, MOST_WAITS = 100_000, 1_000_000  # of one submission
 LARGEST_SCRIPT = 4 << 20  # bytes
 
 
+Indices = Annotated[list[Annotated[Int, Field(ge=0, le=LARGEST)]], Field(min_length=1, max_length=MOST_JOBS)]
+
+
 class Submission(BaseModel):
     """Jobs to take in, all or none, with the environment of their commands.
 
@@ -73,7 +76,7 @@ class Submission(BaseModel):
     specs: Annotated[list[JobSpec], Field(min_length=1, max_length=MOST_JOBS)]
     environment: Annotated[dict[str, str], AfterValidator(check_variables)] = {}
     waits_for: dict[int, list[Int] | dict[Kind, list[Int]]] = {}
-    arrays: dict[int, Annotated[list[Annotated[Int, Field(ge=0, le=LARGEST)]], Field(min_length=1)]] = {}
+    arrays: dict[int, Indices] = {}
     script: Annotated[Base64Bytes, Field(max_length=LARGEST_SCRIPT)] | None = None
 
     @model_validator(mode="after")
