@@ -32,6 +32,7 @@ from typing import Any, Self
 
 from agent.controls import read_control, write_control
 from profiles.errors import Busy, Unavailable
+from profiles.files.own_files import make_folder, open_own, open_plain
 from profiles.files.whole_files import write_whole
 
 VERSION = 1
@@ -132,14 +133,13 @@ class Journal:
     def _remember(self, path: Path, current: str) -> None:
         """Journal the original of ``path`` on disk."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            with _locked(self.folder):
+                original = self._claim(path, current)
+                originals = {**self._originals, path: original}
+                _store(self._file, self._owner, originals)
         except OSError as error:
             remedy = "set XDG_STATE_HOME to a folder that may be written: no change without a journal"
             raise Unavailable(f"journal {self.folder}: {error.strerror}", remedy) from None
-        with _locked(self.folder):
-            original = self._claim(path, current)
-            originals = {**self._originals, path: original}
-            _store(self._file, self._owner, originals)
         self._originals = originals
         if self._watchdog and not self._watcher:
             self._watcher = _start_watchdog(self._file)
@@ -153,7 +153,7 @@ class Journal:
             Busy: a living process has changed it.
         """
         for file in _journals(self.folder):
-            with suppress(ValueError):
+            with suppress(OSError, ValueError):
                 owner, originals = _load(file)
                 if path not in originals or file == self._file:
                     continue
@@ -173,9 +173,12 @@ def restore_leftovers(folder: Path) -> list[Restored]:
     result: list[Restored] = []
     if not folder.is_dir():
         return result
-    with _locked(folder):
-        for file in _journals(folder):
-            result += _restore_leftover(file)
+    try:
+        with _locked(folder):
+            for file in _journals(folder):
+                result += _restore_leftover(file)
+    except OSError as error:
+        result.append(Restored(folder, "", False, f"{error.strerror}; look who may write there"))
     return result
 
 
@@ -248,10 +251,14 @@ def _journals(folder: Path) -> list[Path]:
 def _load(file: Path) -> tuple[_Owner, dict[Path, str]]:
     """Read owner and originals, in the order of their first change.
 
+    A journal says which files to write, so what another user has laid is not followed (root may have the home
+    of a user).
+
     Raises:
-        ValueError: not a journal of this version.
+        ValueError: not a journal of this version. OSError: it cannot be read, or others may write to it.
     """
-    data: dict[str, Any] = json.loads(file.read_text())
+    with os.fdopen(open_own(file, os.O_RDONLY)) as opened:
+        data: dict[str, Any] = json.loads(opened.read())
     try:
         if data["version"] != VERSION:
             raise ValueError(f"version {data['version']}, this program knows {VERSION}")
@@ -276,8 +283,8 @@ def _store(file: Path, owner: _Owner, originals: dict[Path, str]) -> None:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Hold the folder's lock, so that one process at a time claims or restores."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as handle:
+    make_folder(folder)
+    with os.fdopen(open_plain(folder / "lock", os.O_WRONLY | os.O_CREAT), "w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 

@@ -6,8 +6,9 @@ import errno
 import os
 import shutil
 import socket
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -15,6 +16,7 @@ import psutil
 from probes.folders import inspect_folder
 from profiles.errors import Unavailable
 from profiles.files import direct_io
+from profiles.files.own_files import not_own
 
 _PREFIX = ".tenbin-probe-"
 
@@ -33,12 +35,13 @@ def scratch(folder: Path) -> Iterator[Path]:
         state = "missing" if seen.is_folder is None else "not a folder"
         raise Unavailable(f"{folder} is {state}", f"mkdir -p {folder}, or name another folder")
     _remove_leftovers(folder)
-    mine = folder / f"{_PREFIX}{socket.gethostname()}-{os.getpid()}"
+    mine: Path | None = None
     try:
-        mine.mkdir(mode=0o700)
+        mine = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{socket.gethostname()}-{os.getpid()}-", dir=folder))
         direct_io.try_write(mine)
     except OSError as error:
-        shutil.rmtree(mine, ignore_errors=True)
+        if mine is not None:
+            shutil.rmtree(mine, ignore_errors=True)
         raise Unavailable(
             f"{folder} cannot be written ({error.strerror})", storage_remedy(error, folder)
         ) from error
@@ -68,6 +71,8 @@ def _remove_leftovers(folder: Path) -> None:
     """Remove the folders of killed probes of this host; probes of another host may be alive."""
     start = f"{_PREFIX}{socket.gethostname()}-"
     for path in folder.glob(f"{start}*"):
-        owner = path.name.removeprefix(start)
+        owner = path.name.removeprefix(start).partition("-")[0]
         if owner.isdecimal() and not psutil.pid_exists(int(owner)):
-            shutil.rmtree(path, ignore_errors=True)
+            with suppress(OSError):
+                if not not_own(path.lstat()):
+                    shutil.rmtree(path)

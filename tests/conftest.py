@@ -99,9 +99,9 @@ def no_faults() -> Iterator[None]:
 
 
 @pytest.fixture
-def own_lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def own_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not that of the node: what is measured here need not be right, and others may be measuring."""
-    monkeypatch.setattr("agent.lock.default_lock_file", lambda: tmp_path / "lock")
+    monkeypatch.setattr("agent.lock.NAME", f"tenbin-{os.getpid()}")
 
 
 @pytest.fixture(scope="session")

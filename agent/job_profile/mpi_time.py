@@ -10,6 +10,7 @@ from pathlib import Path
 
 from agent.paths import default_storage
 from probes.mpi import mpi_time
+from profiles.files.own_files import make_folder
 
 
 @dataclass
@@ -50,7 +51,7 @@ def mpi_times(hosts: Sequence[str]) -> Iterator[MpiTime]:
     """
     above = default_storage() if hosts else None
     if above:
-        above.mkdir(parents=True, exist_ok=True)
+        make_folder(above)
     with tempfile.TemporaryDirectory(prefix="tenbin-mpi-", dir=above) as name:
         folder = Path(name)
         yield MpiTime(mpi_time.build(folder), folder)

@@ -22,6 +22,7 @@ from profiles.checks.check import Check
 from profiles.checks.figures import cpu_share, figures
 from profiles.checks.store import stamp
 from profiles.errors import Unavailable
+from profiles.files.own_files import make_folder
 from profiles.records import Absent, Settings
 
 LATEST_S = 28.0  # after which the battery is stopped, however long it prepares
@@ -100,6 +101,6 @@ def _complete(settings: Settings) -> Settings:
         folder = default_storage()
         with suppress(OSError, Unavailable):  # the battery says what is wrong with it
             inspect_folder(folder)
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
         update["storage"] = (folder,)
     return settings.model_copy(update=update)

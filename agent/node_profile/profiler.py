@@ -21,6 +21,7 @@ from probes.folders import inspect_folder
 from probes.registry import PROBES
 from probes.run import Event
 from profiles.errors import BadInput, Unavailable
+from profiles.files.own_files import make_folder
 from profiles.files.store import id_at
 from profiles.fits import fit_samples
 from profiles.inventory import Inventory
@@ -94,7 +95,7 @@ def make_profile(
         folder = default_storage()
         with suppress(OSError, Unavailable):  # the checkpoint probe says what is wrong with it
             inspect_folder(folder)  # first, because mkdir would wait for ever for a lost server
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
         settings = settings.model_copy(update={"storage": (folder,)})
     with node_lock():
         inventory = gather(settings)

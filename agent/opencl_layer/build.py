@@ -20,7 +20,8 @@ from pathlib import Path
 
 from agent.opencl_layer import generate
 from agent.paths import default_storage
-from profiles.errors import Unavailable
+from profiles.errors import BadInput, Unavailable
+from profiles.files.own_files import closed_folder, not_own
 
 SOURCES = Path(__file__).with_name("src")
 REMEDY = "apt-get install g++ opencl-c-headers"
@@ -58,24 +59,36 @@ def build(folder: Path | None = None, options: Sequence[str] = ()) -> Path:
         options: more options of the compiler, as ``-DTENBIN_OPENCL_TESTS``.
 
     Raises:
-        Unavailable: there is no C++ compiler, there are no headers, or the compiler fails.
+        Unavailable: there is no C++ compiler, there are no headers, or the compiler fails; or others could
+            exchange the library.
     """
     compiler = find_compiler()
     if compiler is None:
         raise Unavailable("no C++ compiler for the OpenCL layer", REMEDY)
     command = [compiler, *FLAGS, *options, f"-I{SOURCES}"]
-    place = folder or default_storage() / "opencl-layer"
-    place.mkdir(parents=True, exist_ok=True)
+    try:
+        place = closed_folder(folder or closed_folder(default_storage()) / "opencl-layer")
+    except BadInput as error:
+        raise Unavailable(f"no folder for the OpenCL layer: {error.what}", error.remedy) from error
     with _alone(place), tempfile.TemporaryDirectory(dir=place, prefix=".building-") as aside:
         table = Path(aside) / "table.cpp"
         table.write_text(_table(compiler))
         sources = [*sorted(SOURCES.glob("*.cpp")), table]
         here = (*command, platform.machine(), *platform.libc_ver())  # nodes may share the folder
         library = place / f"layer-{_fingerprint(here, [*sources, *sorted(SOURCES.glob('*.h'))])}.so"
-        if not library.exists():
+        if not _is_own(library):
             made = _compile(command, sources, Path(aside))
+            made.chmod(0o755)
             made.replace(library)
     return library
+
+
+def _is_own(library: Path) -> bool:
+    """Tell whether the library is there and nobody else can have written it."""
+    try:
+        return not not_own(library.lstat())
+    except FileNotFoundError:
+        return False
 
 
 @contextmanager

@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import stat
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -20,7 +18,9 @@ from typing import Any
 from agent.opencl_layer import loader
 from agent.opencl_layer.trials import Trial, trial_from
 from profiles.errors import BadInput, Unavailable, UserError
+from profiles.files import own_files
 
+SHARED = "/tmp"  # not TMPDIR, which need not be the same for the program and who asks it
 OF_JOBS = "opencl"  # folder of the sockets of jobs, beside those of their coordinator
 FIXED_S = 1e-5  # of a pause in which nothing is copied, with PoCL
 PATIENCE_S = 30.0  # how long a move waits for what postpones it
@@ -109,9 +109,7 @@ def default_folder() -> Path:
     if named:
         return Path(named)
     run = os.environ.get("XDG_RUNTIME_DIR")
-    return (
-        Path(run) / "tenbin-opencl" if run else Path(tempfile.gettempdir()) / f"tenbin-opencl-{os.getuid()}"
-    )
+    return Path(run) / "tenbin-opencl" if run else Path(SHARED) / f"tenbin-opencl-{os.getuid()}"
 
 
 def own_folder(folder: Path) -> Path:
@@ -120,11 +118,7 @@ def own_folder(folder: Path) -> Path:
     Raises:
         BadInput: it belongs to somebody else, or others may write to it.
     """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise BadInput(f"{folder}: not a folder of yours alone", "name another: TENBIN_OPENCL_FOLDER")
-    return folder
+    return own_files.own_folder(folder, "name another: TENBIN_OPENCL_FOLDER")
 
 
 def environment(
@@ -175,7 +169,14 @@ def moves(folder: Path, among: Iterable[int]) -> str:
 
 
 def statuses(folder: Path) -> Iterator[LayerStatus]:
-    """Ask every program; what a killed one has left behind is removed."""
+    """Ask every program; what a killed one has left behind is removed.
+
+    Raises:
+        BadInput: the folder is there and not this user's alone.
+    """
+    if not os.path.lexists(folder):
+        return
+    own_folder(folder)
     for path in sorted(folder.glob("[0-9]*"), key=lambda path: path.name.zfill(12)):
         if path.name.isdecimal():
             with suppress(UserError):  # it has just ended
@@ -259,6 +260,8 @@ def _exchange(
     progress: Callable[[str], None] = lambda text: None,
     opened: Callable[[socket.socket], object] = lambda line: None,
 ) -> dict[str, Any]:
+    if os.path.lexists(path.parent):
+        own_folder(path.parent)  # what others lay there is neither asked nor removed
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
         line.settimeout(timeout_s)
         try:

@@ -32,6 +32,6 @@ def _segments() -> Iterable[Path]:
 
 def _is_ours(path: Path, since_s: float) -> bool:
     with suppress(OSError):
-        found = path.stat()
+        found = path.lstat()
         return found.st_uid == os.getuid() and found.st_ctime >= since_s - 1.0
     return False

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from profiles.checks.check import Check
 from profiles.errors import BadInput
+from profiles.files.own_files import make_folder, open_plain
 from profiles.files.store import default_root
 from profiles.files.whole_files import read_regular
 
@@ -42,8 +43,8 @@ class CheckStore:
         """
         path = self.path(check.node)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            make_folder(path.parent)
+            descriptor = open_plain(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
                 size = os.fstat(descriptor).st_size

@@ -22,6 +22,7 @@ from pydantic import ValidationError
 
 from ..errors import BadInput
 from ..records import SCHEMA_VERSION, Profile, Record
+from .own_files import make_folder
 from .whole_files import read_plain, read_regular, save_profile, write_whole
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class Prepared:
         """
         trial = self.root / f".trial.{os.getpid()}"
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
+            make_folder(self.root)
             write_whole(trial, b"")
             trial.unlink()
         except OSError as error:

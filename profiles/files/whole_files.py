@@ -8,6 +8,7 @@ import os
 import stat
 
 from ..errors import BadInput
+from .own_files import make_folder, new_file, open_own, open_plain
 
 TYPE_CHECKING = False  # without the module typing, because every job waits for this import
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def sync(path: Path) -> None:
 
 def try_lock(path: Path | str) -> int | None:
     """Lock a file, made if need be; return the descriptor to keep open, None if another process holds it."""
-    descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    descriptor = open_own(path, os.O_CREAT | os.O_RDWR)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -71,11 +72,9 @@ def read_plain(path: Path | str, most: int, last: bool = False) -> bytes:
     Raises:
         OSError: there is no such file, or only a pipe, a folder or a link; or it is longer, or unreadable.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    descriptor = open_plain(path, os.O_RDONLY)
     try:
         about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode):
-            raise OSError(errno.EINVAL, "no plain file", str(path))
         if about.st_size > most and not last:
             raise OSError(errno.EFBIG, f"longer than {most} bytes", str(path))
         return os.pread(descriptor, min(most, about.st_size), max(0, about.st_size - most))
@@ -92,7 +91,7 @@ def overwrite(path: Path, text: str, width: int) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    descriptor = open_own(path, os.O_WRONLY | os.O_CREAT)
     try:
         os.pwrite(descriptor, text.encode().ljust(width), 0)
     finally:
@@ -103,7 +102,7 @@ def write_whole(path: Path, content: str | bytes, mode: int | None = None) -> No
     """Replace ``path`` by ``content`` atomically and durably; on an error the old file stays.
 
     Args:
-        mode: permissions; None: by the umask.
+        mode: permissions; None: by the umask, and others may not write.
 
     Raises:
         OSError: the file cannot be written, or is a folder.
@@ -112,11 +111,13 @@ def write_whole(path: Path, content: str | bytes, mode: int | None = None) -> No
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        aside.unlink(missing_ok=True)  # because opening a pipe there would wait
-        aside.write_bytes(content.encode() if isinstance(content, str) else content)
-        if mode is not None:
-            aside.chmod(mode)
-        sync(aside)
+        aside.unlink(missing_ok=True)
+        with os.fdopen(new_file(aside, 0o644 if mode is None else mode), "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
+            file.flush()
+            os.fsync(file.fileno())
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
@@ -150,10 +151,12 @@ def save_profile(folder: Path, profile: str, samples: Mapping[str, pd.DataFrame]
     """
     aside = folder.with_name(f".{folder.name}.partial")
     try:
-        (aside / "samples").mkdir(parents=True)
+        make_folder(aside / "samples")
         for name, table in samples.items():
-            table.to_parquet(aside / "samples" / f"{name}.parquet", write_page_checksum=True)
-            sync(aside / "samples" / f"{name}.parquet")
+            with os.fdopen(new_file(aside / "samples" / f"{name}.parquet", 0o644), "wb") as file:
+                table.to_parquet(file, write_page_checksum=True)
+                file.flush()
+                os.fsync(file.fileno())
         write_whole(aside / "profile.json", profile)
         aside.rename(folder)
         sync(folder.parent)

@@ -28,6 +28,7 @@ Name = Annotated[str, Field(max_length=100, pattern=NO_ZERO_BYTE)]
 Int = Annotated[int, Strict()]
 Float = Annotated[float, Strict()]
 Bool = Annotated[bool, Strict()]
+Jobs = Annotated[tuple[Int, ...], Field(max_length=100_000)]  # by number; each is looked up
 Count = Annotated[Int, Field(ge=1, le=1_000_000)]
 CountAsKey = Annotated[int, Field(ge=1, le=1_000_000)]  # keys are strings in JSON
 Factor = Annotated[Float, Field(ge=1e-6, le=1e6)]
@@ -127,10 +128,10 @@ class JobSpec(BaseModel):
     account: Annotated[str, Field(max_length=100, pattern=ACCOUNT)] = ""
     share: Factor | None = None
     job_profile: Name = ""
-    after: tuple[Int, ...] = ()
-    after_any: tuple[Int, ...] = ()
-    after_not_ok: tuple[Int, ...] = ()
-    after_corr: tuple[Int, ...] = ()
+    after: Jobs = ()
+    after_any: Jobs = ()
+    after_not_ok: Jobs = ()
+    after_corr: Jobs = ()
     begin_s: Instant | None = None
     deadline_s: Instant | None = None
     retries: Annotated[Int, Field(ge=0, le=1000)] = 0

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from profiles.files import direct_io
+    from profiles.files import direct_io, own_files
 else:  # by a name that no module of a user's program has
-    from tenbin._profiles.files import direct_io
+    from tenbin._profiles.files import direct_io, own_files
 
 MAGIC, VERSION = b"TENBINCP", 1
 CHUNK = direct_io.CHUNK
@@ -67,12 +67,13 @@ def write(
     end = max([first, *(part.offset + direct_io.padded(part.bytes) for part in parts)])
     try:
         # Readable: where the file system cannot preallocate, the C library reads and writes in each block.
-        plain = os.open(aside, os.O_CREAT | os.O_TRUNC | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        aside.unlink(missing_ok=True)
+        plain = own_files.new_file(aside)
         try:
             os.posix_fallocate(plain, 0, end)
             for part in parts:
                 part.crc = [0] * -(-part.bytes // CHUNK)
-            with direct_io.opened(aside, os.O_WRONLY) as file:
+            with direct_io.opened(aside, os.O_WRONLY | os.O_NOFOLLOW) as file:
                 steps = (
                     _write_step(file, part, place, move)
                     for part, move in zip(parts, fill, strict=True)

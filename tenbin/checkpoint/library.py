@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     import numpy as np
     import pyopencl as cl
 
+    from profiles.files import own_files
+else:  # by a name that no module of a user's program has
+    from tenbin._profiles.files import own_files
+
 LEFT = 85  # exit code: "checkpointed"
 AGAIN_S = 10.0  # after a checkpoint for which there was no room
 PACE_S = 1.0  # after so long it is known how often the program comes to a safe point
@@ -317,8 +321,10 @@ class Checkpoint:
         """Append the phases so far to the log, a line each; where there is room."""
         lines = "".join(f"{json.dumps(phase)}\n" for phase in self.phases)
         self.phases.clear()
-        with suppress(OSError), self.log.open("a") as file:
-            file.write(lines)
+        with suppress(OSError):
+            appends = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            with os.fdopen(own_files.open_plain(self.log, appends, 0o644), "a") as file:
+                file.write(lines)
 
 
 def _find(number: int | str) -> Any:

@@ -160,7 +160,7 @@ class CallQueue:
     def _end_jobs(self, ids: list[int]) -> None:
         if ids:
             with suppress(TenbinError):  # a job whose call was withdrawn does nothing anyway
-                self.client.call("POST", "/cancel", {"where_possible": ids})
+                self.client.change("cancel", [], ids)
 
     def _fill(self) -> None:
         """Submit held calls while there is room."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import pickle
-import shutil
 import sys
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from fcntl import LOCK_EX, LOCK_NB, flock
 from functools import partial
@@ -19,7 +18,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import cloudpickle
 
-from tenbin.client.run_function import OWNER, PROTOCOL
+from tenbin.client.run_function import OWNER, PROTOCOL, exists, opened, own_folder
+from tenbin.errors import TenbinError
 
 RUNNER = str(Path(__file__).with_name("run_function.py"))
 NO_FILE_NAME = "<dynamic-code>"  # in place of a file's name, in cloudpickle from 3.1.3 on
@@ -44,12 +44,44 @@ class CallOutcome(NamedTuple):
     error: BaseException | None
 
 
+class Folder:
+    """An open folder: files in it are its own, whatever becomes of its name."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.descriptor = path, own_folder(str(path))
+        weakref.finalize(self, os.close, self.descriptor)
+
+    def open(self, name: str, flags: int = os.O_RDONLY) -> BinaryIO:
+        return opened(self.descriptor, name, flags)
+
+    def has(self, name: str) -> bool:
+        return exists(self.descriptor, name)
+
+    def unlink(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self.descriptor)
+
+    def write(self, name: str, *dumps: Callable[..., None]) -> None:
+        with self.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file:
+            for dump in dumps:
+                dump(file, protocol=PROTOCOL)
+
+    def remove(self) -> None:
+        """Remove the folder with everything in it."""
+        with suppress(OSError):
+            with os.scandir(self.descriptor) as files:
+                for file in files:
+                    self.unlink(file.name)
+            self.path.rmdir()
+
+
 class StoredFunction:
     """A function that many calls have; its file goes with the last of them."""
 
-    def __init__(self, path: Path) -> None:
-        self.name = path.name
-        weakref.finalize(self, path.unlink, missing_ok=True)
+    def __init__(self, folder: Folder, name: str) -> None:
+        self.name = name
+        weakref.finalize(self, folder.unlink, name)
 
 
 class Call:
@@ -60,10 +92,10 @@ class Call:
         command: the command of a job that finds the call's number in ``TENBIN_ARRAY_INDEX``.
     """
 
-    def __init__(self, folder: Path, number: int) -> None:
+    def __init__(self, folder: Folder, number: int) -> None:
         self.function: StoredFunction | None = None
-        self.number, self.name = number, f"{folder}/{number}"
-        self.command = [sys.executable, "-P", RUNNER, str(folder)]
+        self.number, self._folder = number, folder
+        self.command = [sys.executable, "-P", RUNNER, str(folder.path)]
 
     def spec(self, needs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the specification of a job for this call alone."""
@@ -71,17 +103,16 @@ class Call:
 
     def has_begun(self) -> bool:
         """Return whether the job has taken the call."""
-        return Path(f"{self.name}.started").exists()
+        return self._folder.has(f"{self.number}.started")
 
     def withdraw(self) -> bool:
         """Take the call away from its job; return False if the job has begun with the call."""
-        with suppress(FileNotFoundError):
-            Path(f"{self.name}.call").unlink()
+        self._folder.unlink(f"{self.number}.call")
         return not self.has_begun()
 
     def is_withdrawn(self) -> bool:
         """Return whether the caller has taken the call away."""
-        return not Path(f"{self.name}.call").exists() and not self.has_begun()
+        return not self._folder.has(f"{self.number}.call") and not self.has_begun()
 
     def outcome(self) -> CallOutcome | None:
         """Read what came of the call; None if its job has left nothing.
@@ -90,7 +121,7 @@ class Call:
             BaseException: whatever the unpickling of the result raises; its cause is the job's traceback.
         """
         try:
-            file = Path(f"{self.name}.result").open("rb")  # noqa: SIM115
+            file = self._folder.open(f"{self.number}.result")
         except FileNotFoundError:
             return None
         with file:
@@ -107,29 +138,39 @@ class Call:
     def discard(self) -> None:
         """Remove the files of the call."""
         for suffix in SUFFIXES:
-            with suppress(FileNotFoundError):
-                Path(f"{self.name}.{suffix}").unlink()
+            self._folder.unlink(f"{self.number}.{suffix}")
         self.function = None
 
 
 class CallFolder:
-    """A folder of its own in ``parent``, made for one caller."""
+    """A folder of its own in ``parent``, made for one caller.
+
+    Raises:
+        TenbinError: others may write to ``parent``, or it cannot be made: what lies in it is run.
+    """
 
     def __init__(self, parent: Path) -> None:
-        parent.mkdir(mode=0o700, exist_ok=True)
+        try:
+            parent.mkdir(mode=0o700, exist_ok=True)
+            os.close(own_folder(str(parent.resolve())))
+        except OSError as error:
+            remedy = "functions that are read there are run: name a folder of your own (mkdir -m 700)"
+            raise TenbinError(f"shared_folder {parent}: {error.strerror}; {remedy}", 2) from error
         remove_left_behind(parent)
         self.path = Path(tempfile.mkdtemp(dir=parent)).absolute()
+        self._folder = Folder(self.path)
         self._numbers = count()
-        self._owner = (self.path / ".owner").open("w")
+        self._owner = self._folder.open(".owner", os.O_WRONLY | os.O_CREAT)
         with suppress(OSError):  # without locks the folders of crashed callers stay
             flock(self._owner, LOCK_EX | LOCK_NB)
-        self._owner.write(os.uname().nodename)
+        self._owner.write(os.uname().nodename.encode())
         self._owner.flush()
-        (self.path / ".owner").rename(self.path / OWNER)
+        folder = self._folder.descriptor
+        os.rename(".owner", OWNER, src_dir_fd=folder, dst_dir_fd=folder)
 
     def call(self) -> Call:
         """Name a new call."""
-        return Call(self.path, next(self._numbers))
+        return Call(self._folder, next(self._numbers))
 
     def write(self, call: Call, body: object, function: StoredFunction | None = None) -> None:
         """Write a call: (function, args, kwargs), or the arguments of several calls of ``function``.
@@ -141,7 +182,7 @@ class CallFolder:
         call.function = function
         head = partial(pickle.dump, (places, function.name if function else ""))
         try:
-            _write(f"{call.name}.call", head, partial(_dump, body))
+            self._folder.write(f"{call.number}.call", head, partial(_dump, body))
         except BaseException:
             call.discard()
             raise
@@ -152,13 +193,13 @@ class CallFolder:
         Raises:
             Exception: as ``write``.
         """
-        path = self.path / f"{next(self._numbers)}.function"
-        _write(str(path), partial(_dump, function))
-        return StoredFunction(path)
+        name = f"{next(self._numbers)}.function"
+        self._folder.write(name, partial(_dump, function))
+        return StoredFunction(self._folder, name)
 
     def remove(self) -> None:
         """Remove the folder with everything in it."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        self._folder.remove()
         self._owner.close()
 
 
@@ -176,20 +217,12 @@ def _dump(value: object, file: BinaryIO, protocol: int) -> None:
     _Pickler(file, protocol=protocol).dump(value)
 
 
-def _write(path: str, *dumps: Callable[..., None]) -> None:
-    with open(path, "wb") as file:  # noqa: PTH123
-        for dump in dumps:
-            dump(file, protocol=PROTOCOL)
-
-
 def remove_left_behind(parent: Path) -> None:
     """Remove the folders of callers on this node that have ended without doing so."""
-    for folder in _folders(parent):
-        with suppress(OSError), (folder / OWNER).open() as owner:
-            if owner.read() == os.uname().nodename:
-                flock(owner, LOCK_EX | LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-
-
-def _folders(parent: Path) -> Iterable[Path]:
-    return [path for path in parent.iterdir() if path.is_dir()]
+    for path in parent.iterdir():
+        with suppress(OSError):  # among them what is no folder of this user
+            folder = Folder(path)
+            with folder.open(OWNER) as owner:
+                if owner.read() == os.uname().nodename.encode():
+                    flock(owner, LOCK_EX | LOCK_NB)
+                    folder.remove()

@@ -6,17 +6,24 @@ import http.client
 import json
 import os
 import socket
-import tempfile
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from tenbin.client.callbacks import Callbacks
 from tenbin.errors import TenbinError
 
-LONGEST_SOCKET_PATH = 90
+if TYPE_CHECKING:
+    from profiles.files import own_files
+else:  # by a name that no module of a user's program has
+    from tenbin._profiles.files import own_files
+
+LONGEST_SOCKET_PATH = 90  # bytes
+MOST_IDS = 100_000  # of a request
+SHARED_WAIT_S = 1.0  # for each part of those that are waited for, where there are several
+SHARED = "/tmp"  # not TMPDIR, which need not be the same for coordinator and client
 
 
 def default_home() -> Path:
@@ -30,10 +37,23 @@ def default_home() -> Path:
 def socket_folder(home: Path) -> Path:
     """Return the folder of a coordinator's sockets: its own, or a short one (names are limited)."""
     home = home.absolute()
-    if len(str(home)) <= LONGEST_SOCKET_PATH:
+    place = os.fsencode(home)
+    if len(place) <= LONGEST_SOCKET_PATH:
         return home
-    key = sha256(str(home).encode()).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"tenbin-{os.getuid()}-{key}"
+    return Path(SHARED) / f"tenbin-{os.getuid()}-{sha256(place).hexdigest()[:16]}"
+
+
+def _parts(job_ids: Sequence[int]) -> list[list[int]]:
+    """Divide jobs into as many as a request may name; at least one part."""
+    return [list(job_ids[start : start + MOST_IDS]) for start in range(0, max(len(job_ids), 1), MOST_IDS)]
+
+
+def _joined(answer: Any, other: Any) -> Any:
+    """Join the answers to two parts of a request: lists, and objects of them."""
+    if not isinstance(answer, dict):
+        return answer + other
+    both = {key: _joined(answer[key], other[key]) for key in answer.keys() & other.keys()}
+    return {**answer, **other, **both}
 
 
 class Connection:
@@ -60,9 +80,27 @@ class Connection:
 
     def ended(self, job_ids: Sequence[int], wait_s: float, all: bool = False) -> list[dict[str, Any]]:
         """Wait at most ``wait_s`` for the first of the jobs to end, or for all; return those that ended."""
-        body = {"ids": list(job_ids), "wait_s": wait_s, "all": all}
-        found: list[dict[str, Any]] = self.call("POST", "/wait", body, wait_s + 30)
-        return found
+        parts = _parts(job_ids)
+        part_s = wait_s if len(parts) == 1 else min(wait_s / len(parts), SHARED_WAIT_S)
+        for part in parts:
+            body = {"ids": part, "wait_s": part_s, "all": all}
+            found: list[dict[str, Any]] = self.call("POST", "/wait", body, part_s + 30)
+            if found:
+                return found
+        return []
+
+    def change(
+        self, verb: str, ids: Sequence[int], where_possible: Sequence[int], **more: str | int
+    ) -> dict[str, Any]:
+        """Ask for a change of jobs; very many of ``where_possible`` go in several requests."""
+        named = set(ids)
+        first, *others = _parts([job_id for job_id in dict.fromkeys(where_possible) if job_id not in named])
+        answer: dict[str, Any] = self.call(
+            "POST", f"/{verb}", {"ids": list(ids), "where_possible": first, **more}
+        )
+        for part in others:
+            answer = _joined(answer, self.call("POST", f"/{verb}", {"where_possible": part, **more}))
+        return answer
 
     def call(self, method: str, path: str, body: object = None, timeout_s: float = 60.0) -> Any:
         """Call the API, and return its answer.
@@ -134,6 +172,10 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._path))
+        user = own_files.credentials_of_peer(self.sock)[1]
+        if user != os.geteuid():  # who made a folder in /tmp first would be sent environments
+            what = f"{self._path}: a process of user {user} listens there, and not one of yours"
+            raise TenbinError(f"{what}; nothing was sent to it; choose another --home", 2)
 
 
 def holder(home: Path) -> int | None:

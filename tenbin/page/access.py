@@ -15,7 +15,7 @@ from urllib.parse import parse_qs
 
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
-from tenbin.server.tcp import App, Scope, is_here, own_names
+from tenbin.server.tcp import App, Scope, is_here, own_names, recognise
 
 POLICY = (
     "default-src 'none'; script-src 'self'; connect-src 'self'; img-src 'self' data:; style-src 'self'; "
@@ -79,6 +79,7 @@ class Gate:
         if path != ENTRY and path != OPEN[0] and not path.startswith(OPEN[1]):
             if not self._knows(headers.get(b"cookie", b"")):
                 return _refuse(401, ENTER)
+            recognise(scope)
             if headers.get(b"sec-fetch-site", b"none") not in (b"same-origin", b"none"):
                 return _refuse(403, "another site asked for this; it is refused")
         return None if scope["method"] in ("GET", "HEAD") else _not_from_page(headers)

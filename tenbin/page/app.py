@@ -29,7 +29,8 @@ from tenbin.page.views.measured import Measured
 from tenbin.page.views.nodes import NodeView
 from tenbin.page.views.truth import Truth
 from tenbin.server.job_filters import LARGEST
-from tenbin.server.refusals import refuse_invalid
+from tenbin.server.refusals import BodyLimit, refuse_invalid
+from tenbin.server.tcp import Scope
 
 STATIC = Path(__file__).parent / "static"
 PICTURES = Path(__file__).parents[1] / "report" / "pictures"
@@ -83,6 +84,7 @@ class Page:
 def make_app(page: Page) -> FastAPI:
     """Make the application over the journal of one coordinator, which is read already."""
     app = FastAPI(title="tenbin page", openapi_url=None, docs_url=None, redoc_url=None)
+    app.add_middleware(BodyLimit)
     app.add_exception_handler(RequestValidationError, refuse_invalid)
     app.add_exception_handler(UserError, _unreadable)
     _questions(app, page)
@@ -162,10 +164,27 @@ def _questions(app: FastAPI, page: Page) -> None:
         last_event_id: Annotated[str | None, Header(max_length=19, pattern="^[0-9]*$")] = None,
     ) -> StreamingResponse:
         """Stream what happens, from the last message on that the viewer has."""
-        if page.streams.viewers >= MOST_VIEWERS:
-            raise HTTPException(503, f"{MOST_VIEWERS} viewers are here already; close a window")
         last = int(last_event_id) if last_event_id else after
-        return StreamingResponse(page.streams.stream(last), media_type="text/event-stream")
+        return _Viewing(page.streams, last)
+
+
+class _Viewing(StreamingResponse):
+    """A stream, or the refusal of one too many: nothing happens between look and count."""
+
+    def __init__(self, streams: Streams, last: int | None) -> None:
+        super().__init__(streams.stream(last), media_type="text/event-stream")
+        self._streams = streams
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        if self._streams.viewers >= MOST_VIEWERS:
+            detail = f"{MOST_VIEWERS} viewers are here already; close a window"
+            await JSONResponse({"detail": detail}, 503)(scope, receive, send)
+            return
+        self._streams.viewers += 1
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._streams.viewers -= 1
 
 
 def _of_job(app: FastAPI, page: Page) -> None:

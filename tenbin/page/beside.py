@@ -63,6 +63,7 @@ def address(home: Path, wait_s: float) -> str | None:
 def main() -> int:
     """Serve the page until the coordinator has ended."""
     from tenbin.page.serve import serve
+    from tenbin.server.tcp import Listener
 
     home, descriptor, name, parent, tells = sys.argv[1:]
     end_with_parent(int(parent))
@@ -75,7 +76,7 @@ def main() -> int:
                 print(f"tenbin: {'page at' if first else 'for another browser:'} {url}", flush=True)
 
     try:
-        serve(Path(home), socket.socket(fileno=int(descriptor)), name, tell)
+        serve(Path(home), Listener(fileno=int(descriptor)), name, tell)
     except (UserError, OSError) as error:
         print(f"tenbin: the page has ended: {error}", file=sys.stderr, flush=True)
         return 2 if isinstance(error, BadInput) else 1

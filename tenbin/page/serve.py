@@ -8,11 +8,10 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-import uvicorn
-
 from tenbin.page.access import Gate
 from tenbin.page.app import Page, make_app
 from tenbin.server import tcp
+from tenbin.server.connections import configure
 from tenbin.server.serve import Server
 
 
@@ -43,7 +42,7 @@ async def _serve(page: Page, listener: socket.socket, name: str, tell: Callable[
 
     gate = Gate(make_app(page), names, listener.getsockname()[1], lambda token: tell(address(token), False))
     # A log of calls would have the token.
-    server = Server(uvicorn.Config(gate, log_config=None, lifespan="off", access_log=False))
+    server = Server(configure(gate))
 
     def end() -> None:
         server.should_exit, server.force_exit = True, server.should_exit

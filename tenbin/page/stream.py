@@ -70,32 +70,28 @@ class Streams:
         version: int | None = None  # not known what this viewer has
         answers, epoch = 0, mirror.epoch
         state: dict[str, Any] | None = None
-        self.viewers += 1
-        try:
-            yield "retry: 1000\n\n"
-            while not self._over:
-                news = self._news
-                if (read := mirror.version) != version:  # before the rest: more may be read meanwhile
-                    anew = mirror.epoch != epoch
-                    told = _changes(mirror, number, None if anew else version, anew=anew)
-                    number, version, epoch = told["to"], read, mirror.epoch
-                    yield _message("changes", told, number)
-                if (now := self._state()) != state:
-                    state = now
-                    yield _message("coordinator", state)
-                if explainer.version != answers:
-                    found = explainer.changed_since(answers)
-                    answers = explainer.version
-                    if found:
-                        yield _message("reasons", found)
-                await asyncio.sleep(APART_S)
-                while news is self._news and not self._over:
-                    try:
-                        await asyncio.wait_for(news.wait(), COMMENT_S)
-                    except TimeoutError:
-                        yield ": here\n\n"
-        finally:
-            self.viewers -= 1
+        yield "retry: 1000\n\n"
+        while not self._over:
+            news = self._news
+            if (read := mirror.version) != version:  # before the rest: more may be read meanwhile
+                anew = mirror.epoch != epoch
+                told = _changes(mirror, number, None if anew else version, anew=anew)
+                number, version, epoch = told["to"], read, mirror.epoch
+                yield _message("changes", told, number)
+            if (now := self._state()) != state:
+                state = now
+                yield _message("coordinator", state)
+            if explainer.version != answers:
+                found = explainer.changed_since(answers)
+                answers = explainer.version
+                if found:
+                    yield _message("reasons", found)
+            await asyncio.sleep(APART_S)
+            while news is self._news and not self._over:
+                try:
+                    await asyncio.wait_for(news.wait(), COMMENT_S)
+                except TimeoutError:
+                    yield ": here\n\n"
 
     def _state(self) -> dict[str, Any]:
         """Return what is known of journal and coordinator."""

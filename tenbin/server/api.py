@@ -9,6 +9,7 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -55,8 +56,11 @@ from tenbin.server.refusals import (
 
 LONGEST_HOLD_S = 3600.0
 PIECE = 4 << 20  # bytes
-MOST_JOBS = 100_000  # of one submission
+MOST_JOBS, MOST_WAITS = 100_000, 1_000_000  # of one submission
 LARGEST_SCRIPT = 4 << 20  # bytes
+
+
+Indices = Annotated[list[Annotated[Int, Field(ge=0, le=LARGEST)]], Field(min_length=1, max_length=MOST_JOBS)]
 
 
 class Submission(BaseModel):
@@ -73,7 +77,7 @@ class Submission(BaseModel):
     specs: Annotated[list[JobSpec], Field(min_length=1, max_length=MOST_JOBS)]
     environment: Annotated[dict[str, str], AfterValidator(check_variables)] = {}
     waits_for: dict[int, list[Int] | dict[Kind, list[Int]]] = {}
-    arrays: dict[int, Annotated[list[Annotated[Int, Field(ge=0, le=LARGEST)]], Field(min_length=1)]] = {}
+    arrays: dict[int, Indices] = {}
     script: Annotated[Base64Bytes, Field(max_length=LARGEST_SCRIPT)] | None = None
 
     @model_validator(mode="after")
@@ -88,6 +92,9 @@ class Submission(BaseModel):
                 raise ValueError(f"arrays: {place}: an index stands there twice")
         if len(self.specs) + sum(len(each) - 1 for each in self.arrays.values()) > MOST_JOBS:
             raise ValueError(f"more than {MOST_JOBS:,} jobs; submit them in parts")
+        lists = [of if isinstance(of, list) else chain(*of.values()) for of in self.waits_for.values()]
+        if sum(1 for _ in chain(*lists)) > MOST_WAITS:
+            raise ValueError(f"waits_for: more than {MOST_WAITS:,} in all; submit the jobs in parts")
         return self
 
 
@@ -238,8 +245,12 @@ def _with_script(coordinator: Coordinator, specs: list[JobSpec], script: bytes) 
         raise HTTPException(
             422, "script: the first line does not begin with #!; write for instance #!/bin/sh"
         )
+    names = [Path(spec.command[0]).name for spec in specs]
+    for place, name in enumerate(names):
+        if name in ("", ".."):
+            raise HTTPException(422, f"specs.{place}.command: the script has no name; name a file first")
     try:
-        paths = [coordinator.folders.keep_script(Path(spec.command[0]).name, script) for spec in specs]
+        paths = [coordinator.folders.keep_script(name, script) for name in names]
     except (OSError, ValueError) as error:
         raise HTTPException(507, f"script: it cannot be kept: {error}") from error
     return [

@@ -10,13 +10,15 @@ from scheduler.jobs.specs import Name, Priority
 from tenbin.server.job_filters import BODY
 
 LONGEST_WAIT_S = 300.0
+MOST_IDS = 100_000  # of one request; each is looked up before anything else goes on
+JobIds = Annotated[list[int], Field(max_length=MOST_IDS)]
 
 
 class Ids(BaseModel):
     """Jobs by number."""
 
     model_config = BODY
-    ids: list[int]
+    ids: JobIds
 
 
 class Wait(Ids):
@@ -33,8 +35,8 @@ class Change(Ids):
     the answer names each with the reason.
     """
 
-    ids: list[int] = []
-    where_possible: list[int] = []
+    ids: JobIds = []
+    where_possible: JobIds = []
 
 
 class Move(Change):
@@ -56,7 +58,7 @@ class Selectors(BaseModel):
     """
 
     model_config = BODY
-    words: list[Annotated[str, Field(max_length=1_000_000)]]
+    words: Annotated[list[Annotated[str, Field(max_length=1_000_000)]], Field(max_length=MOST_IDS)]
     members: bool = False
 
 

@@ -13,8 +13,7 @@ from scheduler.jobs.specs import fault
 from tenbin.server.tcp import App, Scope
 from tenbin.text import printable
 
-MOST_BODY = 64 << 20  # bytes
-TOO_LARGE = f"the request is larger than {MOST_BODY >> 20} MiB; send it in several"
+MOST_BODY, MOST_SUBMITTED = 8 << 20, 64 << 20  # bytes; the latter of jobs
 NAMED = 3  # faults of a request that are told, of many
 LONGEST_PLACE, LONGEST_FAULT = 100, 300  # characters
 
@@ -37,7 +36,7 @@ SENTENCE = {
 OF_ALL = refusals(
     http_401="Over TCP: the token is missing or wrong.",
     http_403="Over TCP: the coordinator does not answer to that host name.",
-    http_413=f"The body is larger than {MOST_BODY >> 20} MiB.",
+    http_413=f"The body is larger than {MOST_BODY >> 20} MiB, of a submission {MOST_SUBMITTED >> 20} MiB.",
 )
 OF_VALUES = refusals(http_422="A value cannot be used.")
 OF_JOBS = OF_VALUES | refusals(http_404="There is no such job.")
@@ -49,7 +48,7 @@ OF_CHANGES = OF_BODIES | refusals(http_507="The journal cannot be written; nothi
 
 
 class BodyLimit:
-    """Refuses bodies larger than ``MOST_BODY``, whether their length is stated or they come in chunks."""
+    """Refuses bodies that are too large, whether their length is stated or they come in chunks."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -58,19 +57,20 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        read = 0
+        read, most = 0, MOST_SUBMITTED if scope["path"] == "/jobs" else MOST_BODY
+        too_large = f"the request is larger than {most >> 20} MiB; send it in several"
 
         async def counted() -> Any:
             nonlocal read
             message = await receive()
             read += len(message.get("body", b""))
-            if read > MOST_BODY:
-                raise HTTPException(413, TOO_LARGE)
+            if read > most:
+                raise HTTPException(413, too_large)
             return message
 
         length = dict(scope["headers"]).get(b"content-length", b"")
-        if length.isdigit() and int(length) > MOST_BODY:
-            await JSONResponse({"detail": TOO_LARGE}, 413)(scope, receive, send)
+        if length.isdigit() and int(length) > most:
+            await JSONResponse({"detail": too_large}, 413)(scope, receive, send)
         else:
             await self._app(scope, counted, send)
 

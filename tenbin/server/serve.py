@@ -22,6 +22,7 @@ from agent.processes import umask
 from profiles.checks.fitness import Fitness
 from profiles.errors import BadInput
 from profiles.files.job_store import JobStore
+from profiles.files.own_files import make_folder, own_folder
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.coordinator.journal.packing import KEEP, packing
@@ -30,9 +31,10 @@ from scheduler.engines.common.machine import Machine
 from scheduler.engines.local.engine import SWEEP_S
 from scheduler.engines.local.packages import put_back
 from scheduler.prediction.profiles import ProfiledJobs
-from tenbin.client.connection import socket_folder
+from tenbin.client.connection import LONGEST_SOCKET_PATH, socket_folder
 from tenbin.server import tcp
 from tenbin.server.api import JobEnds, make_api
+from tenbin.server.connections import configure
 
 
 class TcpDoor(NamedTuple):
@@ -81,7 +83,7 @@ def serve(
     try:
         check_folders(journal)
         put_back()
-        sockets = private_folder(socket_folder(home))
+        sockets = own_sockets(home)
         report = sockets / "report.sock"
         engine = machine.engine(home, report)
         try:
@@ -143,7 +145,7 @@ async def _serve(coordinator: Coordinator, address: Path, door: TcpDoor | None) 
 
     loop.add_reader(coordinator.engine.fileno(), turn)
     turn()
-    server = Server(uvicorn.Config("", log_config=None, lifespan="off", access_log=False))
+    server = Server(configure(""))
 
     def end() -> None:
         server.should_exit, server.force_exit = True, server.should_exit  # told twice: at once
@@ -168,7 +170,7 @@ async def _serve(coordinator: Coordinator, address: Path, door: TcpDoor | None) 
 
 def close_home(home: Path) -> str:
     """Close a coordinator's folder to all but its owner; return what was done, or nothing."""
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(home, 0o700)
     found = home.stat()
     mode = stat.S_IMODE(found.st_mode)
     if found.st_uid != os.getuid():
@@ -182,19 +184,18 @@ def close_home(home: Path) -> str:
     return f"others could enter {home} (mode {mode:o}): closed, its mode is 700 now"
 
 
-def private_folder(folder: Path) -> Path:
-    """Make a folder in which only its owner may write."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.stat()
-    if found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise BadInput(f"{folder} is not private to you", f"chmod 700 {folder}, or choose another --home")
+def own_sockets(home: Path) -> Path:
+    """Return the folder of a coordinator's sockets; one outside of its home is made, for its user alone."""
+    folder = socket_folder(home)
+    if folder != home.absolute():
+        own_folder(folder, f"see who made it, or choose a --home of at most {LONGEST_SOCKET_PATH} bytes")
     return folder
 
 
 def listen(address: Path) -> socket.socket:
     """Open a listening socket that only its owner may use."""
     address.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener = tcp.Listener(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
     try:
         listener.bind(str(address))

@@ -7,6 +7,7 @@ header is not a name of this machine is refused, because a web page could make a
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import os
 import re
@@ -19,9 +20,12 @@ from typing import Any
 from starlette.responses import JSONResponse
 
 from profiles.errors import BadInput
+from profiles.files.whole_files import write_whole
 
 LOOPBACK = "127.0.0.1"
 LEAST_TOKEN = 20  # characters
+AT_ONCE = 16  # connections accepted between two turns of the loop
+CONNECTION = "connection"  # in the state of a request
 Scope = MutableMapping[str, Any]
 App = Callable[[Scope, Any, Any], Awaitable[None]]
 
@@ -40,7 +44,7 @@ def listen(text: str, option: str = "--listen") -> socket.socket:
     host, port = where(text, option)
     try:
         family, kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind)
+        listener = Listener(family, kind)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
@@ -63,13 +67,7 @@ def token_of(home: Path) -> str:
     """Return the token that callers must know; the first call makes it."""
     path = home / "token"
     if not path.exists():
-        aside = home / f".token.{os.getpid()}"
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(secrets.token_urlsafe(32) + "\n")
-            file.flush()
-            os.fsync(descriptor)
-        aside.replace(path)
+        write_whole(path, secrets.token_urlsafe(32) + "\n", 0o600)
     if path.stat().st_mode & 0o077 or path.stat().st_uid != os.getuid():
         raise BadInput(f"{path} can be read by others", "delete it: tenbin up makes a new one")
     token = path.read_text().strip()
@@ -92,6 +90,38 @@ def is_here(host: bytes, names: set[str]) -> bool:
     except ValueError:
         return name.lower().rstrip(".") in names
     return True
+
+
+class Listener(socket.socket):
+    """A listening socket of which asyncio takes few connections in one turn.
+
+    It would take as many as come, before one of them is counted. When no file is left it would fail for each
+    that waits; here once.
+    """
+
+    _left = AT_ONCE
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if not self._left:
+            raise BlockingIOError
+        if self._left == AT_ONCE:
+            asyncio.get_running_loop().call_soon(self._next_turn)
+        self._left -= 1
+        try:
+            return super().accept()
+        except OSError:
+            self._left = 0
+            raise
+
+    def _next_turn(self) -> None:
+        self._left = AT_ONCE
+
+
+def recognise(scope: Scope) -> None:
+    """Note that the caller of this request is no stranger."""
+    connection = scope.get("state", {}).get(CONNECTION)
+    if connection is not None:
+        connection.recognise()
 
 
 class Guard:
@@ -121,6 +151,7 @@ class Guard:
                 answer = JSONResponse({"detail": detail}, 401, {"WWW-Authenticate": "Bearer"})
                 await answer(scope, receive, send)
             else:
+                recognise(scope)
                 await self._app(scope, receive, send)
 
     def _knows(self, authorization: bytes) -> bool:

@@ -234,3 +234,32 @@ def test_gpu_limits_are_journalled_too(tmp_path: Path, monkeypatch: pytest.Monke
         journal.control(Path("nvml/GPU-1/power_limit_mw"), "300000")
         assert limit == {"GPU-1": 300000}
     assert limit == {"GPU-1": 700000}
+
+
+@pytest.mark.parametrize("how", ["writable", "link", "pipe"])
+def test_a_journal_that_others_laid_is_not_carried_out(how: str, tmp_path: Path, limits: list[Path]) -> None:
+    process = start(tmp_path / "journal", limits[:1], "killed with its watchdog's")
+    process.kill()
+    process.wait()
+    (left,) = (tmp_path / "journal").glob("*.json")
+    if how == "writable":
+        left.chmod(0o666)
+    elif how == "link":
+        left.rename(tmp_path / "elsewhere")
+        left.symlink_to(tmp_path / "elsewhere")
+    else:
+        left.unlink()
+        os.mkfifo(left)
+    (restored,) = restore_leftovers(tmp_path / "journal")
+    assert not restored.done and "cannot be read" in restored.why
+    assert limits[0].read_text().strip() == "40000000"
+
+
+def test_a_lock_that_others_laid_is_not_opened(tmp_path: Path, limits: list[Path]) -> None:
+    (tmp_path / "journal").mkdir()
+    (tmp_path / "journal" / "lock").symlink_to(limits[1])
+    with pytest.raises(Unavailable, match=f"journal {tmp_path}/journal"), Journal(tmp_path / "journal") as it:
+        it.control(limits[0], "1")
+    (restored,) = restore_leftovers(tmp_path / "journal")
+    assert not restored.done
+    assert originals(limits)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -91,7 +92,7 @@ def test_a_profile_goes_on_where_its_own_folder_is_on_a_dead_mount(
     probe: str, dead: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr("agent.lock.default_lock_file", lambda: tmp_path / "lock")  # nothing is measured here
+    monkeypatch.setattr("agent.lock.NAME", f"tenbin-{os.getpid()}")  # nothing is measured here
     monkeypatch.setattr("agent.node_profile.profiler.default_storage", lambda: dead / "tenbin")
     made, _ = make_profile(Settings(quick=True, only=(probe,)))
     assert made.settings.storage == (dead / "tenbin",)
@@ -103,3 +104,22 @@ def test_a_profile_goes_on_where_its_own_folder_is_on_a_dead_mount(
 def test_a_storage_folder_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=f"--storage {tmp_path}/no: not a folder; mkdir -p"):
         storage_folder(tmp_path / "no")
+
+
+def test_of_what_is_left_behind_only_the_own_is_removed(tmp_path: Path) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    start = f".tenbin-probe-{socket.gethostname()}-{gone.pid}"
+    for name in (start, f"{start}-abc"):  # the first as earlier versions named it
+        (tmp_path / name).mkdir()
+    (tmp_path / "precious").mkdir()
+    (tmp_path / f"{start}-link").symlink_to(tmp_path / "precious")
+    kept = {"precious", f"{start}-link"}
+    if os.getuid() == 0:
+        (tmp_path / f"{start}-theirs").mkdir()
+        os.chown(tmp_path / f"{start}-theirs", 65534, -1)
+        kept.add(f"{start}-theirs")
+    with scratch(tmp_path) as mine:
+        assert mine.stat().st_mode & 0o777 == 0o700
+        assert {path.name for path in tmp_path.iterdir()} == {*kept, mine.name}
+    assert {path.name for path in tmp_path.iterdir()} == kept

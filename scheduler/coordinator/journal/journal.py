@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from profiles.errors import BadInput
+from profiles.files.own_files import make_folder
 from scheduler.coordinator.journal import journal_file as file
 from scheduler.coordinator.journal.jobs_on_disk import job_folders
 from scheduler.coordinator.journal.rows import INSERT, prediction_row, read_predictions, thaw
@@ -71,7 +72,7 @@ class Journal:
     """
 
     def __init__(self, store: Path) -> None:
-        store.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(store, 0o700)
         self.store = store
         self._lock = file.hold(store)
         try:

@@ -216,7 +216,6 @@ def _go_into_background(folder: Path, *, page: bool) -> None:
     from tenbin.errors import TenbinError
     from tenbin.text import say
 
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     log = folder / "coordinator.log"
     pid = os.fork()
     if pid == 0:

@@ -63,15 +63,14 @@ def chosen_columns(text: str | None, known: tuple[str, ...], command: str) -> tu
 
 
 def print_csv(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
-    """Print rows as CSV; lists as JSON, nothing for what is not known. A terminal gets no control codes."""
+    """Print rows as CSV; lists as JSON, nothing for what is not known; control characters escaped."""
     import csv
 
-    safe = printable if sys.stdout.isatty() else str
     writer = csv.writer(sys.stdout)
     writer.writerow(columns)
     for row in rows:
         values = (json_module.dumps(row[c]) if isinstance(row[c], list) else row[c] for c in columns)
-        writer.writerow("" if value is None else safe(str(value)) for value in values)
+        writer.writerow("" if value is None else printable(str(value)) for value in values)
 
 
 def print_table(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:

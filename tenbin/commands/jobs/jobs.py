@@ -325,8 +325,7 @@ def _change(what: str, which: list[str], home: Any, as_json: bool, **more: str |
 
     client = Client(home)
     chosen = select(client, which, members=False)
-    body = {"ids": chosen.named, "where_possible": chosen.among, **more}
-    found: dict[str, Any] = client.call("POST", f"/{what}", body)
+    found = client.change(what, chosen.named, chosen.among, **more)
     if as_json:
         print_json(found)
     else:

@@ -78,8 +78,8 @@ for _ in range(int(sys.argv[1])):
 
 
 @pytest.fixture(autouse=True)
-def no_lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("agent.lock.default_lock_file", lambda: tmp_path / "lock")
+def no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.lock.NAME", f"tenbin-{os.getpid()}")
     monkeypatch.setattr(profiler, "choose_area", lambda topology, free_mb: (16.0, []))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -36,8 +37,8 @@ AMDAHL = (
 
 
 @pytest.fixture(autouse=True)
-def no_lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("agent.lock.default_lock_file", lambda: tmp_path / "lock")
+def no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.lock.NAME", f"tenbin-{os.getpid()}")
 
 
 def find_mpi_here() -> bool:

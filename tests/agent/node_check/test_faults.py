@@ -39,7 +39,7 @@ STREAM = "import numpy as np; a = np.zeros(1 << 25)\nwhile True: a[::8] = 1"
 @pytest.fixture(scope="module")
 def patched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pytest.MonkeyPatch]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("agent.lock.default_lock_file", lambda: tmp_path_factory.mktemp("lock") / "lock")
+        patch.setattr("agent.lock.NAME", f"tenbin-{os.getpid()}")
         patch.setitem(CHECKS, BATTERY, replace(CHECKS[BATTERY], quick_s=QUICK_S))
         yield patch
 

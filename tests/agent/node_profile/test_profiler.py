@@ -30,7 +30,7 @@ ODD_PROBES = str(ROOT / "tests" / "support" / "odd_probes")
 def odd_probes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("PYTHONPATH", ODD_PROBES, prepend=os.pathsep)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr("agent.lock.default_lock_file", lambda: tmp_path / "lock")  # nobody is measured here
+    monkeypatch.setattr("agent.lock.NAME", f"tenbin-{os.getpid()}")  # nobody is measured here
     monkeypatch.syspath_prepend(ODD_PROBES)
     odd = importlib.import_module("odd_probes_registered")
     before = dict(PROBES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import time
@@ -154,3 +155,31 @@ def test_sources_that_do_not_compile(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     with pytest.raises(Unavailable, match=r"the OpenCL layer cannot be compiled: .*error"):
         build.build(tmp_path / "kept")
     assert list((tmp_path / "kept").iterdir()) == []
+
+
+def test_a_library_that_others_could_write_is_compiled_anew(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    require(not build.trouble(), build.trouble())
+
+    def compile_quickly(command: Sequence[str], sources: Sequence[Path], aside: Path) -> Path:
+        (aside / "made").write_text("ours")
+        (aside / "made").chmod(0o777)  # as the linker, by a umask of 000
+        return aside / "made"
+
+    monkeypatch.setattr(build, "_compile", compile_quickly)
+    place = tmp_path / "cache" / "opencl-layer"
+    before = os.umask(0)
+    try:
+        library = build.build(place)
+    finally:
+        os.umask(before)
+    assert [part for part in (place.parent, place, library) if part.stat().st_mode & 0o022] == []
+    place.chmod(0o777)
+    library.chmod(0o666)
+    library.write_text("theirs")
+    assert build.build(place).read_text() == "ours"
+    assert not place.stat().st_mode & 0o022
+    place.parent.chmod(0o777)
+    with pytest.raises(Unavailable, match="everybody could exchange what is in"):
+        build.build(place)

@@ -190,3 +190,23 @@ def test_folder_of_somebody_else(tmp_path: Path) -> None:
         os.chown(tmp_path / "new", 12345, -1)
         with pytest.raises(BadInput, match="not a folder of yours alone"):
             requests.own_folder(tmp_path / "new")
+
+
+def test_nothing_is_removed_through_a_link_that_others_laid(tmp_path: Path) -> None:
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "77").write_text("a call there is refused, as by a program that has ended")
+    laid = tmp_path / "laid"
+    laid.symlink_to(tmp_path / "precious")
+    with pytest.raises(BadInput, match="not a folder of yours alone"):
+        requests.status(laid, 77)
+    with pytest.raises(BadInput, match="not a folder of yours alone"):
+        list(requests.statuses(laid))
+    assert (tmp_path / "precious" / "77").exists()
+
+
+def test_the_folder_is_the_same_for_programs_with_another_tmpdir(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("XDG_RUNTIME_DIR", "TENBIN_OPENCL_FOLDER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TMPDIR", "/var/tmp")
+    monkeypatch.setattr("tempfile.tempdir", None)
+    assert requests.default_folder() == Path(f"/tmp/tenbin-opencl-{os.getuid()}")

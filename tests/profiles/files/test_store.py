@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from profiles.errors import BadInput
-from profiles.files.store import Store, load, samples
+from profiles.files.store import Store, load, samples, set_label
 from tests.support.records import make_profile
 
 TABLE = pd.DataFrame({"round": [0, 0], "emulated": [False, False], "wall_s": [1.0, 2.0]})
@@ -101,3 +101,17 @@ def test_a_profile_is_not_overwritten_by_another_of_the_same_second(tmp_path: Pa
     with pytest.raises(BadInput):
         store.save(make_profile(duration_s=2.0), {"memory": TABLE})
     assert store.load().duration_s == 1.0
+
+
+def test_others_may_not_change_profiles_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        store = Store(tmp_path / "data" / "tenbin")
+        store.prepare()
+        path = store.save(make_profile(), {"memory": TABLE}) / "profile.json"
+        set_label(path, "before")
+    finally:
+        os.umask(before)
+    below = [tmp_path / "data", *(tmp_path / "data").rglob("*")]
+    assert {"profile.json", "memory.parquet", "label"} <= {part.name for part in below}
+    assert [part for part in below if part.stat().st_mode & 0o022] == []

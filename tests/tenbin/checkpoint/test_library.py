@@ -18,6 +18,7 @@ import pytest
 
 from agent.processes import tree
 from tenbin.checkpoint.file import CHUNK, CheckpointError, Part, read, read_header, write
+from tenbin.checkpoint.library import Checkpoint
 from tests.support.coordinator import Up
 from tests.support.labs.components import require
 from tests.support.paths import EXAMPLES
@@ -375,3 +376,20 @@ def test_what_a_killed_save_left_is_gone_at_the_end(two_devices: dict[str, str],
     code = "check = tenbin.Checkpoint('p'); check.restore(); check.save(); check.finish()"
     assert said(tmp_path, code, two_devices)[0] == 0
     assert [entry.name for entry in tmp_path.iterdir()] == ["checkpoint.phases.jsonl"]
+
+
+@pytest.mark.parametrize("how", ["link", "pipe"])
+def test_what_others_lay_beside_a_checkpoint_is_not_written_to(how: str, tmp_path: Path) -> None:
+    """In a folder of several users; to open a pipe would wait for ever."""
+    (tmp_path / "precious").write_text("precious")
+    for name in (".checkpoint.part", "checkpoint.phases.jsonl"):
+        if how == "link":
+            (tmp_path / name).symlink_to(tmp_path / "precious")
+        else:
+            os.mkfifo(tmp_path / name)
+    check = Checkpoint.__new__(Checkpoint)  # without a device
+    check.log, check.phases = tmp_path / "checkpoint.phases.jsonl", [{"phase": "ready"}]
+    check._record()
+    write(tmp_path / "checkpoint", "p", {"n": 1}, [], fill=[])
+    assert read_header(tmp_path / "checkpoint", "p")[0] == {"n": 1}
+    assert (tmp_path / "precious").read_text() == "precious"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 import os
@@ -168,7 +169,7 @@ def test_a_body_too_large_is_refused_however_it_comes(up: Up) -> None:
     for path in ("/jobs", "/cancel", "/wait"):
         for body in (b"".join(pieces), iter(pieces)):
             code, content = ask(up, "POST", path, body)
-            assert code == 413 and "64 MiB" in json.loads(content)["detail"]
+            assert code == 413 and f"{64 if path == '/jobs' else 8} MiB" in json.loads(content)["detail"]
     assert ask(up, "GET", "/status", **{"Content-Length": str(10**12)})[0] == 413
     with pytest.raises(TenbinError, match="larger than 64 MiB") as caught:
         up.client.submit_all([{**SPEC, "env": {"A": "x" * 100_000}}] * 700, {})
@@ -194,3 +195,15 @@ def test_an_environment_of_bytes_that_are_not_utf8_reaches_the_job(up: Up) -> No
     finally:
         del os.environb[b"TENBIN_TEST_BYTES"]
     assert job.result(60) == 0 and up.client.output(job.id) == b"\xff\xfe"
+
+
+def test_a_script_without_a_name_blocks_no_other(up: Up) -> None:
+    up.start("--cores", "1")
+    script = base64.b64encode(b"#!/bin/sh\nexit 7\n").decode()
+    for name in (".", "..", "/", "a/..", "./"):
+        spec = SPEC | {"command": [name]}
+        code, detail = refusal(up, "/jobs", {"specs": [SPEC, spec], "script": script})
+        assert code == 422 and detail.startswith("specs.1.command: the script has no name"), detail
+    assert not (up.home / "scripts").exists()
+    found = up.client.hand_over([SPEC | {"command": ["job.sh"]}], script=base64.b64decode(script))
+    assert up.client.job(found["ids"][0]).result(60) == 7

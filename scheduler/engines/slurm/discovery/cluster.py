@@ -11,6 +11,7 @@ from pathlib import Path
 from profiles.checks.fitness import Fitness
 from profiles.errors import BadInput, Unavailable
 from profiles.files.job_store import JobStore
+from profiles.files.own_files import make_folder
 from profiles.records import Profile
 from scheduler.engines.options import Asked
 from scheduler.engines.slurm.client import parse
@@ -103,7 +104,7 @@ def slurm_cluster(
         raise Unavailable("this Slurm is older than 20.11", "see: sinfo --version")
     name, found = nodes_of(slurm, partition)
     suits = policy_class(policy).suits
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(home, 0o700)
     hosts = remember(home / f"nodes-{name}.json", [ClusterNode(n.name, n.cpus, n.memory_mb) for n in found])
     if devices:
         _check_devices(policy, cores, take_over)

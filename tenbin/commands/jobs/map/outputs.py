@@ -80,6 +80,6 @@ class Outputs:
         try:
             yield
         except KeyboardInterrupt:
-            self.client.call("POST", "/cancel", {"where_possible": list(self.ids)})
+            self.client.change("cancel", [], self.ids)
             say("tenbin: interrupted; all jobs that had not ended are cancelled", error=True)
             raise

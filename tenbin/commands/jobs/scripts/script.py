@@ -62,7 +62,8 @@ def read_script(path: str) -> Script:
         BadInput: the file is no batch script, or a directive cannot be split into words.
     """
     try:
-        content = Path(path).read_bytes()
+        with Path(path).open("rb") as file:
+            content = file.read(LARGEST + 1)
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}", "name a script that you may read") from error
     if len(content) > LARGEST:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
+from profiles.errors import BadInput
+from tenbin.commands.jobs.scripts.script import LARGEST, read_script
 from tests.support.coordinator import Up
 from tests.support.programs import tenbin
 
@@ -122,3 +125,15 @@ def test_what_is_refused_can_be_left_out_by_name_or_overruled(script: Path) -> N
                                "--device", "gpu", "job.sh").stdout  # fmt: skip
     done = tenbin("submit", "--dry-run", "--ignore-sbatch", "exclusive", "--", "true")
     assert done.returncode == 2 and "--ignore-sbatch without a script" in done.stderr
+
+
+def test_of_a_huge_file_no_more_is_read_than_a_script_may_have(script: Path) -> None:
+    with script.open("r+b") as file:
+        file.truncate(6 << 30)  # sparse
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadInput, match="more than 4 MiB"):
+            read_script(str(script))
+        assert tracemalloc.get_traced_memory()[1] < 3 * LARGEST
+    finally:
+        tracemalloc.stop()

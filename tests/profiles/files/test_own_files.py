@@ -1,0 +1,144 @@
+"""Files and folders where others may have laid theirs first."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from profiles.errors import BadInput
+from profiles.files.own_files import closed_folder, make_folder, new_file, open_own, own_folder
+from profiles.files.whole_files import is_locked, overwrite, read_plain, try_lock, write_whole
+
+OTHER = 65534
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user too")
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    """Make a file to which others would like to have us write."""
+    path = tmp_path / "target"
+    path.write_text("precious")
+    return path
+
+
+def link(path: Path) -> None:
+    path.symlink_to(path.with_name("target"))
+
+
+def dangling(path: Path) -> None:
+    path.symlink_to(path.with_name("not there"))
+
+
+def hard_link(path: Path) -> None:
+    path.hardlink_to(path.with_name("target"))
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def writable(path: Path) -> None:
+    path.write_text("theirs")
+    path.chmod(0o666)
+
+
+def theirs(path: Path) -> None:
+    path.write_text("theirs")
+    os.chown(path, OTHER, -1)
+
+
+LAID: list[Callable[[Path], None]] = [link, dangling, hard_link, pipe, writable]
+LAID_BY_ROOT = [pytest.param(theirs, marks=as_root)]
+
+
+@pytest.mark.parametrize("lay", [*LAID, *LAID_BY_ROOT])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda path: open_own(path, os.O_CREAT | os.O_RDWR | os.O_TRUNC),
+        lambda path: overwrite(path, "ours", 20),
+        try_lock,
+        is_locked,
+    ],
+)
+def test_what_others_lay_is_refused_unchanged(
+    lay: Callable[[Path], None], use: Callable[[Path], object], target: Path
+) -> None:
+    path = target.with_name("laid")
+    lay(path)
+    with pytest.raises(OSError):
+        use(path)
+    assert target.read_text() == "precious"
+    assert not path.with_name("not there").exists()
+    assert path.is_fifo() or not path.exists() or path.read_text() in ("precious", "theirs")
+
+
+def test_a_file_aside_is_always_new(target: Path) -> None:
+    aside = target.with_name(f".ours.{os.getpid()}")
+    link(aside)
+    with pytest.raises(FileExistsError):
+        new_file(aside)
+    write_whole(target.with_name("ours"), "ours")
+    assert target.read_text() == "precious" and not aside.is_symlink()
+    assert target.with_name("ours").read_text() == "ours"
+
+
+def test_no_file_is_written_for_all(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        write_whole(tmp_path / "file", "text")
+        make_folder(tmp_path / "a" / "b", 0o700)
+    finally:
+        os.umask(before)
+    assert mode_of(tmp_path / "file") == 0o644
+    assert (mode_of(tmp_path / "a"), mode_of(tmp_path / "a" / "b")) == (0o755, 0o700)
+
+
+def test_links_and_pipes_are_not_read(target: Path) -> None:
+    for lay in (link, pipe):
+        lay(target.with_name(lay.__name__))
+        with pytest.raises(OSError):
+            read_plain(target.with_name(lay.__name__), 100)
+
+
+def test_a_folder_of_ones_own(tmp_path: Path) -> None:
+    assert mode_of(own_folder(tmp_path / "new", "")) == 0o700
+    (tmp_path / "link").symlink_to(tmp_path / "new")
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    for name in ("link", "open"):
+        with pytest.raises(BadInput, match=r"not a folder of yours alone .*; take another"):
+            own_folder(tmp_path / name, "take another")
+    if os.getuid() == 0:
+        os.chown(tmp_path / "new", OTHER, -1)
+        with pytest.raises(BadInput, match="belongs to somebody else"):
+            own_folder(tmp_path / "new", "take another")
+
+
+def test_a_folder_that_programs_trust_is_closed(tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache").chmod(0o777)
+    assert mode_of(closed_folder(tmp_path / "cache")) == 0o755
+    (tmp_path / "link").symlink_to(tmp_path / "cache")
+    assert closed_folder(tmp_path / "link" / "layer").is_dir()
+    (tmp_path / "cache").chmod(0o777)
+    for path in (tmp_path / "cache" / "layer", tmp_path / "link" / "layer"):
+        with pytest.raises(BadInput, match=r"everybody could exchange what is in .*; chmod o-w"):
+            closed_folder(path)
+    (tmp_path / "cache").chmod(0o1777)
+    assert closed_folder(tmp_path / "cache" / "layer").is_dir()  # sticky, as /tmp
+
+
+@as_root
+def test_code_in_a_folder_of_somebody_else_is_not_trusted(tmp_path: Path) -> None:
+    os.chown(tmp_path, OTHER, -1)
+    with pytest.raises(BadInput, match="belongs to somebody else"):
+        closed_folder(tmp_path)
