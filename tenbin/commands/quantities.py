@@ -10,21 +10,24 @@ import re
 from contextlib import suppress
 
 from profiles.errors import BadInput
+from scheduler.jobs import literals
 
-UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-UNITS_MB = {"": 1.0, "M": 1.0, "MB": 1.0, "G": 1000.0, "GB": 1000.0, "MiB": 1.048576, "GiB": 1073.741824}
 MOST_IN_ARRAY = 100_000
 
 
-def duration_s(text: str, option: str = "--time") -> float:
-    """Read ``90``, ``90s``, ``10m``, ``1.5h``, ``2d``, ``1:30:00`` or ``2-12:00:00`` in seconds."""
-    if clock := re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text):
-        days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
-        return ((days * 24 + hours) * 60 + minutes) * 60.0 + seconds
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text)
-    if not found or found[2] not in UNITS_S or float(found[1]) <= 0:
-        raise BadInput(f"{option} {text!r} is no duration", "write for instance 90s, 10m, 1.5h or 1:30:00")
-    return float(found[1]) * UNITS_S[found[2]]
+def duration_s(text: str, option: str = "--time", *, least: float | None = None) -> float:
+    """Read ``90``, ``90s``, ``10m``, ``1h30m``, ``1:30:00`` or ``2-12:00:00`` in seconds.
+
+    Args:
+        least: the fewest seconds; None: more than 0.
+    """
+    try:
+        seconds = literals.duration_s(text)
+    except ValueError as error:
+        raise BadInput(f"{option} {text!r} is no duration", str(error)) from error
+    if seconds < (least or 0.0) or (least is None and not seconds):
+        raise BadInput(f"{option} {text!r} is too short", f"write at least {least or 1:g}s")
+    return seconds
 
 
 def expected(text: str | None) -> dict[str, float]:
@@ -32,22 +35,22 @@ def expected(text: str | None) -> dict[str, float]:
     found = {}
     if text and "=" not in text:
         with suppress(BadInput):
-            return {"": duration_s(text.strip())}
+            return {"": duration_s(text, "--expect")}
     for part in text.split(",") if text else ():
         device, sign, time = part.partition("=")
         if not sign or not device:
             remedy = "write for instance 10m, or gpu=1m,cpu=10m"
             raise BadInput(f"--expect {text!r} is no list of times", remedy)
-        found[device.strip()] = duration_s(time.strip())
+        found[device.strip()] = duration_s(time, "--expect")
     return found
 
 
 def size_mb(text: str) -> float:
-    """Read ``500``, ``500M``, ``2G``, ``2GiB`` in MB (10^6 bytes)."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text)
-    if not found or found[2] not in UNITS_MB or float(found[1]) <= 0:
-        raise BadInput(f"--memory {text!r} is no size", "write for instance 500M, 2G or 2GiB")
-    return float(found[1]) * UNITS_MB[found[2]]
+    """Read ``500``, ``500M``, ``2g``, ``1T``, ``2GiB`` in MB (10^6 bytes), more than 0."""
+    with suppress(ValueError):
+        if size := literals.size_bytes(text):
+            return size / 1e6
+    raise BadInput(f"--memory {text!r} is no size", literals.SIZES)
 
 
 def array_and_limit(text: str) -> tuple[list[int], int | None]:

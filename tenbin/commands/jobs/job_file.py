@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -259,7 +260,7 @@ def _speedup(value: Any) -> dict[str, Any]:
 def _expect(value: Any) -> dict[str, Any]:
     if isinstance(value, str):
         return {"expect_s": expected(value)}
-    take = _number_or(duration_s, "s")
+    take = _number_or(partial(duration_s, option="--expect"), "s")
     return {"expect_s": {str(device): take(time)["s"] for device, time in dict(value).items()}}
 
 

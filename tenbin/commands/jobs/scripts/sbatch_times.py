@@ -7,10 +7,12 @@ import re
 from datetime import datetime, timedelta
 from datetime import time as clock_time
 
+from scheduler.jobs.literals import duration_s
+
 UNLIMITED = {"-1", "0", "infinite", "unlimited"}
+LIMITS = "write minutes, minutes:seconds, hours:minutes:seconds or days-hours:minutes:seconds"
 WORDS = {"midnight": 0, "noon": 12, "fika": 15, "teatime": 16}
-UNITS_S = {"": 1, "second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
-NOW = re.compile(r"now(?:\s*\+\s*(\d+)\s*(second|minute|hour|day|week|)s?)?\s*", re.IGNORECASE)
+NOW = re.compile(r"now(?:\s*\+\s*(\d+\s*(?:(?:second|minute|hour|day|week)s?)?))?", re.IGNORECASE)
 TOKENS = re.compile(
     r"""(?P<word>midnight|noon|fika|teatime) | (?P<day>today|tomorrow)
     | (?P<year>\d{4})-(?P<month>\d{2})-(?P<date>\d{2})(?:T(?=\d))?
@@ -29,17 +31,12 @@ def limit_s(text: str) -> float | None:
     """
     if text.lower() in UNLIMITED:
         return None
-    if found := re.fullmatch(r"(\d+)-(?:(\d+)(?::(\d+)(?::(\d+))?)?)?", text):
-        days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
-    elif found := re.fullmatch(r"(?:(?:(\d+):)?(\d+):(\d+)|(\d+))", text):
-        hours, minutes, seconds, alone = (int(part or 0) for part in found.groups())
-        days, minutes = 0, minutes + alone
-    else:
-        raise ValueError(
-            "write minutes, minutes:seconds, hours:minutes:seconds or days-hours:minutes:seconds"
-        )
-    whole = math.ceil(((days * 24 + hours) * 60 + minutes) + seconds / 60)
-    return whole * 60.0 or None
+    if not re.fullmatch(r"[\d:-]+", text):
+        raise ValueError(LIMITS)
+    try:
+        return math.ceil(duration_s(text, slurm=True) / 60) * 60.0 or None
+    except ValueError:
+        raise ValueError(LIMITS) from None
 
 
 def instant_s(text: str, now: datetime) -> float | None:
@@ -49,8 +46,8 @@ def instant_s(text: str, now: datetime) -> float | None:
         ValueError: the text is no instant.
     """
     if found := NOW.fullmatch(text.strip()):
-        count = int(found[1] or 0) * UNITS_S[(found[2] or "").lower()]
-        return math.floor(now.timestamp()) + count if count else None
+        later_s = duration_s(found[1]) if found[1] else 0.0
+        return math.floor(now.timestamp()) + later_s if later_s else None
     at = _date_and_time(text.strip(), now)
     return at.timestamp() if at > now else None
 

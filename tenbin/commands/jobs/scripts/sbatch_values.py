@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from scheduler.jobs.literals import size_bytes
 from tenbin.commands.quantities import MOST_IN_ARRAY
 
-UNITS_MIB = {"k": 1 / 1024, "": 1.0, "m": 1.0, "g": 1024.0, "t": 1024.0**2}
 MB_IN_MIB = 1.048576
 MULTIPLES = {"": 1, "k": 1024, "m": 1024**2}
 DEPENDENCIES = {
@@ -55,10 +55,9 @@ def nodes(text: str) -> tuple[int, int]:
 
 def size_mib(text: str) -> int:
     """Read ``4G`` in MiB; without a unit it is MiB. 0 is all memory of a node."""
-    found = re.fullmatch(r"(\d{1,12})(?:([kmgt])b?)?", text.lower())
-    if not found:
+    if not re.fullmatch(r"\d{1,12}([kmgt]b?)?", text.lower()):
         raise ValueError("write a whole number, and K, M, G or T")
-    return math.ceil(int(found[1]) * UNITS_MIB[found[2] or ""])
+    return math.ceil(size_bytes(text, slurm=True) / 2**20)
 
 
 def array(text: str) -> Indices:
