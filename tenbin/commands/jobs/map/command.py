@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 from profiles.errors import BadInput
+from tenbin.commands.jobs.scripts.command import options_of_sbatch_explained
 from tenbin.commands.jobs.submit import spec_of, submit
 from tenbin.commands.options import HomeOption
 
@@ -32,7 +33,8 @@ class MapCommand(TyperCommand):
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """Read the options; what is not of them stands after ``--``."""
         given = list(args)
-        left = super().parse_args(ctx, args)
+        with options_of_sbatch_explained():
+            left = super().parse_args(ctx, args)
         words = ctx.params.get("words") or ()
         if not ctx.resilient_parsing and ("--" not in given or len(words) >= len(given) - given.index("--")):
             what = f"{words[0]!r} stands before --" if words and "--" in given else "no -- before the command"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,10 +36,34 @@ class ScriptBatch:
     dry_run: bool = False
 
 
+@contextmanager
+def options_of_sbatch_explained() -> Iterator[None]:
+    """Name tenbin's own option where one of sbatch is given that tenbin does not have.
+
+    Raises:
+        BadInput: in place of typer's error.
+    """
+    try:
+        yield
+    except typer.TyperException as error:
+        if type(error).__name__ != "NoSuchOption":
+            raise
+        from tenbin.commands.jobs.scripts.sbatch_options import of_tenbin
+
+        explained = of_tenbin(error.option_name)  # type: ignore[attr-defined]
+        if explained is None:
+            raise
+        raise explained from error
+
+
 class SubmitCommand(TyperCommand):
     """The command ``submit``: words after a script are the script's own, and its lines are options."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        with options_of_sbatch_explained():
+            return self._parse(ctx, args)
+
+    def _parse(self, ctx: typer.Context, args: list[str]) -> list[str]:
         place = None if ctx.resilient_parsing else self._place_of_script(ctx, args)
         if place is None:
             return super().parse_args(ctx, args)
@@ -74,8 +100,10 @@ class SubmitCommand(TyperCommand):
         where = f"{script.at(directive.line)}: {TENBIN}"
         try:
             if {"--help", "-h"} & set(directive.words):
-                raise BadInput(f"{where}: --help is no option of a job", "remove it")
+                raise BadInput("--help is no option of a job", "remove it")
             context = self.make_context("submit", list(directive.words))
+        except BadInput as error:
+            raise BadInput(f"{where}: {error.what}", error.remedy) from error
         except typer.TyperException as error:
             what = getattr(error, "format_message", error.__str__)()
             raise BadInput(f"{where}: {what.rstrip('.')}", "see: tenbin submit --help") from error
