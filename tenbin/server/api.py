@@ -9,6 +9,7 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,6 +24,7 @@ from scheduler.coordinator.requests.priorities import set_priority
 from scheduler.coordinator.requests.selection import select as selected
 from scheduler.jobs.dependencies import Kind
 from scheduler.jobs.entry import Entry
+from scheduler.jobs.files.commands import check_commands
 from scheduler.jobs.files.paths import check_all
 from scheduler.jobs.specs import Int, JobSpec, check_variables
 from tenbin.server.bodies import (
@@ -181,7 +183,10 @@ def _changes(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
     @api.post("/jobs", responses=OF_CHANGES)
     async def submit(submission: Submission) -> SubmittedJobs:
         checks = coordinator.engine.checks
+        is_script = submission.script is not None
         try:
+            check = partial(check_commands, script=is_script)
+            await asyncio.to_thread(check, submission.specs, submission.environment)
             if checks is not None:
                 await asyncio.to_thread(checks.prepare, submission.specs)
                 await asyncio.to_thread(check_all, checks.check_paths, submission.specs, submission.waits_for)

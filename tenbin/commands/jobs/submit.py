@@ -201,8 +201,6 @@ def submit(
     if file is not None or not command:
         _submit_file(context, file, how)
         return
-    if len(command) == 1 and command[0].endswith(".toml") and Path(command[0]).is_file():
-        _refuse_job_file(command[0])
     spec = spec_of(context.params, command)
     indices, limit = (None, None) if array is None else array_and_limit(array)
     if limit is not None:
@@ -257,15 +255,6 @@ def spec_of(options: Mapping[str, Any], command: Sequence[str]) -> dict[str, Any
         "stderr": asked.error,
         "requeue": asked.requeue,
     }
-
-
-def _refuse_job_file(path: str) -> None:
-    import os
-
-    from profiles.errors import BadInput
-
-    if not os.access(path, os.X_OK):
-        raise BadInput(f"{path} is no program", f"tenbin submit --file {path}")
 
 
 def _submit_file(context: typer.Context, file: Path | None, how: _Submission) -> None:

@@ -14,6 +14,7 @@ from threading import Thread
 
 import pytest
 
+from tenbin.errors import TenbinError
 from tests.support.coordinator import Up
 from tests.support.labs.components import require
 from tests.support.programs import TENBIN, tenbin
@@ -95,9 +96,18 @@ def test_commands_that_cannot_run(up: Up, tmp_path: Path) -> None:
         assert found["stage"] == "failed" and "could not be started" in found["trouble"], command
         blamed = {"": "''", "true": folder}.get(command[0], command[0])  # nothing of the job's own folder
         assert found["trouble"].startswith(f"it could not be started: {blamed}: "), found["trouble"]
+    with pytest.raises(TenbinError, match="argument 1 has 140,000 bytes, a program takes 131,071"):
+        up.client.submit(["true", "é" * 70_000])
     for arguments, words in (
         (("submit", "--env", "novalue", "--", "true"), "write NAME=VALUE"),
         (("submit", "--priority", "9999999", "--", "true"), "less than or equal to 1000000"),
+        (
+            ("submit", "sleep 10"),
+            "there is no program 'sleep 10', with the blanks in its",
+        ),
+        (("submit", "--array", "1-3", "--", "sleep 10"), "there is no program 'sleep 10'"),
+        (("map", "--", "gzip -9", ":::", "a"), "there is no program 'gzip -9'"),
+        (("submit", "/etc"), "/etc is a folder; name a script or a program"),
         (("submit", "--after", "99", "--", "true"), "no job 99"),
         (("migrate", "1", "--to", "core"), "has ended"),
     ):

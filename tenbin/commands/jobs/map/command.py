@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 from profiles.errors import BadInput
+from scheduler.jobs.files.commands import check_program
 from tenbin.commands.jobs.scripts.command import options_of_sbatch_explained
 from tenbin.commands.jobs.submit import spec_of, submit
 from tenbin.commands.options import HomeOption
@@ -101,6 +102,8 @@ def map_(
     commands = [template.expand(command, arguments, number) for number, arguments in enumerate(found, 1)]
     script = runner.script_of(commands)
     spec = spec_of(context.params, ["map", *command])  # the script leaves these words alone; people see them
+    for program in dict.fromkeys(words[0] for words in commands):
+        check_program(program, spec["folder"], spec["env"].get("PATH"))
     spec["name"] = spec["name"] or Path(command[0]).name
     spec["array_limit"] = most
     if dry_run:
