@@ -54,8 +54,8 @@ def size_mb(text: str) -> float:
 
 
 def array_and_limit(text: str) -> tuple[list[int], int | None]:
-    """Read ``1-4,8`` or ``0-10:5`` as numbers, and after ``%`` how many may run at once (None: all)."""
-    indices: list[int] = []
+    """Read ``1-4,8`` or ``0-10:5`` as numbers, each once; after ``%`` how many run at once (None: all)."""
+    indices: dict[int, None] = {}
     body, sign, most = text.partition("%")
     if sign and not re.fullmatch(r"[1-9]\d{0,5}", most):
         raise BadInput(f"--array {text!r}: {most!r} is no limit", "write for instance 1-1000%8")
@@ -65,10 +65,12 @@ def array_and_limit(text: str) -> tuple[list[int], int | None]:
         if not found or step < 1 or int(found[2] or found[1]) < int(found[1]):
             raise BadInput(f"--array {text!r} is no list of numbers", "write for instance 1-10 or 0-20:5,31")
         part_of_it = range(int(found[1]), int(found[2] or found[1]) + 1, step)
-        if len(indices) + len(part_of_it) > MOST_IN_ARRAY:
-            raise BadInput(f"--array {text!r}: more than {MOST_IN_ARRAY:,} jobs", "submit it in parts")
-        indices += part_of_it
-    return indices, int(most) if sign else None
+        if len(part_of_it) <= MOST_IN_ARRAY:
+            indices |= dict.fromkeys(part_of_it)
+        if max(len(part_of_it), len(indices)) > MOST_IN_ARRAY:
+            remedy = f"submit it in parts of at most {MOST_IN_ARRAY:,}"
+            raise BadInput(f"--array {text!r}: more than {MOST_IN_ARRAY:,} jobs", remedy)
+    return list(indices), int(most) if sign else None
 
 
 def account_and_share(text: str) -> tuple[str, float | None]:

@@ -120,10 +120,10 @@ def _load(path: Path) -> tuple[list[Any], TomlTable, Path]:
     """Read the tables of jobs, the defaults, and the folder that paths in the file start from."""
     try:
         if str(path) == "-":
-            text, folder = sys.stdin.read(), Path.cwd()
+            content, folder = sys.stdin.buffer.read(), Path.cwd()
         else:
-            text, folder = path.read_text(), path.absolute().parent
-        found = tomllib.loads(text)
+            content, folder = path.read_bytes(), path.absolute().parent
+        found = tomllib.loads(content.decode("utf-8-sig"))
     except OSError as error:
         raise BadInput(f"--file {path}: {error.strerror}", "name a job file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -196,7 +196,7 @@ def _array(table: TomlTable, label: str) -> tuple[list[int], int | None]:
     if given is None:
         return [], None
     if isinstance(given, list) and given and all(_whole(i) and i >= 0 for i in given):
-        return list(given), None
+        return list(dict.fromkeys(given)), None
     try:
         return array_and_limit(given if isinstance(given, str) else "")
     except BadInput as error:
@@ -283,8 +283,10 @@ def _instant(name: str, words: Callable[[str], float | None]) -> Callable[[Any],
     """Take an instant: in words, as TOML writes dates and times, or in seconds since 1970."""
 
     def take(value: Any) -> dict[str, Any]:
-        if isinstance(value, datetime):
+        if isinstance(value, datetime) and value.tzinfo is not None:
             return {name: value.timestamp()}
+        if isinstance(value, datetime | time):
+            value = value.replace(microsecond=0)
         if isinstance(value, date | time):
             value = value.isoformat()
         if isinstance(value, bool) or not isinstance(value, int | float | str):

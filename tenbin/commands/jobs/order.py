@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from profiles.errors import BadInput
@@ -26,7 +27,8 @@ def order_fields(options: Mapping[str, Any]) -> dict[str, Any]:
         BadInput: a value cannot be read.
     """
     found: dict[str, Any] = {
-        name: list(options.get(name) or ()) for name in ("after", "after_any", "after_not_ok", "after_corr")
+        kind: _numbers(f"--{kind.replace('_', '-')}", options.get(kind) or (), options.get("home"))
+        for kind in ("after", "after_any", "after_not_ok", "after_corr")
     }
     if begin := options.get("begin"):
         found["begin_s"] = begin_s(begin)
@@ -45,6 +47,28 @@ def order_fields(options: Mapping[str, Any]) -> dict[str, Any]:
                 raise BadInput(f"--{option} without --retries", "say how often: --retries 3")
             found[field] = read(text)
     return found
+
+
+def _numbers(option: str, words: Sequence[str], home: Path | None) -> list[int]:
+    """Read jobs to wait for; the coordinator knows what all but plain numbers mean.
+
+    Raises:
+        BadInput: there are none.
+        TenbinError: the coordinator does not answer, or a word is no job to it.
+    """
+    from tenbin.client.client import Client
+    from tenbin.commands.jobs.selection import select
+
+    numbers: list[int] = []
+    for word in words:
+        if re.fullmatch(r"\d{1,18}", word):
+            numbers.append(int(word))
+            continue
+        chosen = select(Client(home), [word], members=False).ids
+        if not chosen:
+            raise BadInput(f"{option} {word}: there is no such job", "see: tenbin jobs --all")
+        numbers += chosen
+    return list(dict.fromkeys(numbers))
 
 
 def begin_s(text: str) -> float | None:

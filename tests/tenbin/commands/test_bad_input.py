@@ -115,6 +115,24 @@ def test_commands_that_cannot_run(up: Up, tmp_path: Path) -> None:
         assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr, done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ("--chdir", "/tmp/caf\udce9", "--", "true"),
+            "working directory: b'/tmp/caf\\xe9' is not UTF-8",
+        ),
+        (("--name", "\udce9", "--", "true"), "--name: b'\\xe9' is not UTF-8"),
+        (("--output", "\udce9", "--", "true"), "--output and --error: b'\\xe9' is not UTF-8"),
+        (("--env", "A=\udce9", "--", "true"), "--env: b'\\xe9' is not UTF-8"),
+        (("--", "echo", "\udce9"), "command: b'\\xe9' is not UTF-8"),
+    ],
+)
+def test_bytes_that_are_no_text_are_named_with_the_remedy(words: tuple[str, ...], message: str) -> None:
+    done = tenbin("submit", "--dry-run", *words)
+    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
+
+
 def test_paths_that_are_not_there(up: Up, tmp_path: Path) -> None:
     """Refused when the job is taken in, with a remedy; one that waits for another may find what that made."""
     up.start("--cores", "1")

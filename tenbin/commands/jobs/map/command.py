@@ -11,7 +11,6 @@ import typer
 from typer.core import TyperCommand
 
 from profiles.errors import BadInput
-from scheduler.jobs.files.commands import check_program
 from tenbin.commands.jobs.scripts.command import options_of_sbatch_explained
 from tenbin.commands.jobs.submit import spec_of, submit
 from tenbin.commands.options import HomeOption
@@ -90,6 +89,7 @@ def map_(
 
       tenbin map -k -- ./simulate --seed {1} --size {2} ::: 1 2 3 ::: 10 100
     """
+    from scheduler.jobs.files.commands import check_program
     from tenbin.commands.jobs.job_file import show
     from tenbin.commands.jobs.map import runner, sources, template
     from tenbin.text import printable

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import datetime, timedelta
+from collections.abc import Iterator
+from datetime import date, datetime, timedelta
 from datetime import time as clock_time
 
 from scheduler.jobs.literals import duration_s
@@ -48,14 +49,32 @@ def instant_s(text: str, now: datetime) -> float | None:
     if found := NOW.fullmatch(text.strip()):
         later_s = duration_s(found[1]) if found[1] else 0.0
         return math.floor(now.timestamp()) + later_s if later_s else None
-    at = _date_and_time(text.strip(), now)
-    return at.timestamp() if at > now else None
+    return next(_after(_date_and_time(text.strip(), now), now), None)
 
 
-def _date_and_time(text: str, now: datetime) -> datetime:
-    """Put together the parts of an instant, which may come in any order."""
-    hour: clock_time | None = None
-    date = None
+def _after(given: tuple[date | None, bool, clock_time], now: datetime) -> Iterator[float]:
+    """Yield the instants after now at which local calendars and clocks show this.
+
+    Where clocks are set back, they show an hour twice.
+    """
+    day, yearless, hour = given
+    for later in (False, True):
+        if later and day is not None and not yearless:
+            return
+        shown = day.replace(year=day.year + later) if day else now.date() + timedelta(days=later)
+        for fold in (0, 1):
+            at_s = datetime.combine(shown, hour.replace(fold=fold)).timestamp()
+            if at_s > now.timestamp():
+                yield at_s
+
+
+def _date_and_time(text: str, now: datetime) -> tuple[date | None, bool, clock_time]:
+    """Put together the parts of an instant, which may come in any order.
+
+    Returns: the date, if one is given; whether it is without a year; the time of day.
+    """
+    hour = clock_time()
+    day: date | None = None
     yearless = False
     while text:
         found = TOKENS.match(text)
@@ -67,18 +86,14 @@ def _date_and_time(text: str, now: datetime) -> datetime:
         elif found["clock"]:
             hour = _clock(found["clock"], (found["half"] or "").lower())
         elif found["day"]:
-            date = now.date() + timedelta(days=found["day"].lower() == "tomorrow")
+            day = now.date() + timedelta(days=found["day"].lower() == "tomorrow")
         elif found["year"]:
-            date = datetime(int(found["year"]), int(found["month"]), int(found["date"])).date()
+            day = date(int(found["year"]), int(found["month"]), int(found["date"]))
         else:
-            month, day, year = _month_and_day(found)
+            month, day_of_month, year = _month_and_day(found)
             yearless = year is None
-            date = datetime(now.year if year is None else year, month, day).date()
-    if date is None:
-        at = datetime.combine(now.date(), hour or clock_time())
-        return at if at > now else at + timedelta(days=1)
-    at = datetime.combine(date, hour or clock_time())
-    return at.replace(year=at.year + 1) if yearless and at <= now else at
+            day = date(now.year if year is None else year, month, day_of_month)
+    return day, yearless, hour
 
 
 def _month_and_day(found: re.Match[str]) -> tuple[int, int, int | None]:

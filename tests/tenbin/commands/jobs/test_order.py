@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from datetime import datetime
 
@@ -106,3 +107,27 @@ def test_what_the_coordinator_refuses(up: Up) -> None:
         done = up.run("submit", *options, "--", "true")
         assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1, done.stderr
     assert len(up.client.call("GET", "/jobs?all=true")) == 1
+
+
+def test_jobs_to_wait_for_are_named_as_everywhere(up: Up) -> None:
+    up.start("--cores", "1")
+    none = up.run("submit", "--after", "last", "--", "true")
+    assert none.returncode == 2 and "--after last: there is no such job" in none.stderr
+    assert up.run("submit", "--array", "3,5,3", "--", "sleep", "600").stdout == "1\n"
+    for words, field, numbers in (
+        (("--after", "last"), "after", [1]),
+        (("--after-any", "1[5]", "--after-any", "1[5]"), "after_any", [3]),
+        (("--after", "4-5"), "after", [4, 5]),
+        (("--after-corr", "1", "--array", "3,5"), "after_corr", [1]),
+    ):
+        done = up.run("submit", "--json", *words, "--", "true")
+        assert done.returncode == 0, done.stderr
+        job_id = json.loads(done.stdout)["ids"][0]
+        assert up.client.job(job_id).info()["spec"][field] == numbers
+    for word in ("1[4]", "x", "99"):
+        done = up.run("submit", "--after", word, "--", "true")
+        assert done.returncode == 2 and done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
+
+
+def test_numbers_need_no_coordinator() -> None:
+    assert order_fields({"after": ["7", "7", "8"]})["after"] == [7, 8]
