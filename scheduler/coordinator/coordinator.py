@@ -34,7 +34,7 @@ from scheduler.jobs.memory_admission import MemoryAdmission
 from scheduler.jobs.order_checks import check_places, check_times, check_waits
 from scheduler.jobs.policy_view import as_job
 from scheduler.jobs.sizes import CORE, Unit, sized, under_caps, within_memory
-from scheduler.jobs.specs import JobSpec, of_several, refuse_external
+from scheduler.jobs.specs import JobRefused, JobSpec, refuse_external
 from scheduler.model import actions as act
 from scheduler.model.costs import FREE, LinearCosts
 from scheduler.model.events import Timer
@@ -153,7 +153,7 @@ class Coordinator:
                 check_waits(specs[place], (arrays or {}).get(place), self.job_table)
                 check_times(specs[place], now)
             except BadInput as error:
-                raise of_several(error, place, len(specs)) from error
+                raise JobRefused(error, place, len(specs)) from error
         gc.disable()  # all that is made here stays: to look for garbage in it takes a third of the time
         try:
             told = self.run_times.expect(specs)

@@ -1,6 +1,6 @@
 """Times, sizes, ranges and lists as users write them.
 
-Each function raises BadInput if a text is not of the form that its docstring shows.
+Each function raises BadOption if a text is not of the form that its docstring shows.
 """
 
 from __future__ import annotations
@@ -15,6 +15,18 @@ from scheduler.jobs import literals
 MOST_IN_ARRAY = 100_000
 
 
+class BadOption(BadInput):
+    """The value of an option cannot be used.
+
+    Attributes:
+        option: its name, with hyphens. fault: the value, and what is wrong with it.
+    """
+
+    def __init__(self, option: str, fault: str, remedy: str) -> None:
+        self.option, self.fault = option, fault
+        super().__init__(f"{option} {fault}", remedy)
+
+
 def duration_s(text: str, option: str = "--time", *, least: float | None = None) -> float:
     """Read ``90``, ``90s``, ``10m``, ``1h30m``, ``1:30:00`` or ``2-12:00:00`` in seconds.
 
@@ -24,9 +36,9 @@ def duration_s(text: str, option: str = "--time", *, least: float | None = None)
     try:
         seconds = literals.duration_s(text)
     except ValueError as error:
-        raise BadInput(f"{option} {text!r} is no duration", str(error)) from error
+        raise BadOption(option, f"{text!r} is no duration", str(error)) from error
     if seconds < (least or 0.0) or (least is None and not seconds):
-        raise BadInput(f"{option} {text!r} is too short", f"write at least {least or 1:g}s")
+        raise BadOption(option, f"{text!r} is too short", f"write at least {least or 1:g}s")
     return seconds
 
 
@@ -40,7 +52,7 @@ def expected(text: str | None) -> dict[str, float]:
         device, sign, time = part.partition("=")
         if not sign or not device:
             remedy = "write for instance 10m, or gpu=1m,cpu=10m"
-            raise BadInput(f"--expect {text!r} is no list of times", remedy)
+            raise BadOption("--expect", f"{text!r} is no list of times", remedy)
         found[device.strip()] = duration_s(time, "--expect")
     return found
 
@@ -50,7 +62,7 @@ def size_mb(text: str) -> float:
     with suppress(ValueError):
         if size := literals.size_bytes(text):
             return size / 1e6
-    raise BadInput(f"--memory {text!r} is no size", literals.SIZES)
+    raise BadOption("--memory", f"{text!r} is no size", literals.SIZES)
 
 
 def array_and_limit(text: str) -> tuple[list[int], int | None]:
@@ -58,18 +70,20 @@ def array_and_limit(text: str) -> tuple[list[int], int | None]:
     indices: dict[int, None] = {}
     body, sign, most = text.partition("%")
     if sign and not re.fullmatch(r"[1-9]\d{0,5}", most):
-        raise BadInput(f"--array {text!r}: {most!r} is no limit", "write for instance 1-1000%8")
+        raise BadOption("--array", f"{text!r}: {most!r} is no limit", "write for instance 1-1000%8")
     for part in body.split(","):
         found = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", part.strip())
         step = int(found[3] or 1) if found else 0
         if not found or step < 1 or int(found[2] or found[1]) < int(found[1]):
-            raise BadInput(f"--array {text!r} is no list of numbers", "write for instance 1-10 or 0-20:5,31")
+            raise BadOption(
+                "--array", f"{text!r} is no list of numbers", "write for instance 1-10 or 0-20:5,31"
+            )
         part_of_it = range(int(found[1]), int(found[2] or found[1]) + 1, step)
         if len(part_of_it) <= MOST_IN_ARRAY:
             indices |= dict.fromkeys(part_of_it)
         if max(len(part_of_it), len(indices)) > MOST_IN_ARRAY:
             remedy = f"submit it in parts of at most {MOST_IN_ARRAY:,}"
-            raise BadInput(f"--array {text!r}: more than {MOST_IN_ARRAY:,} jobs", remedy)
+            raise BadOption("--array", f"{text!r}: more than {MOST_IN_ARRAY:,} jobs", remedy)
     return list(indices), int(most) if sign else None
 
 
@@ -81,8 +95,8 @@ def account_and_share(text: str) -> tuple[str, float | None]:
     except ValueError:
         share = math.nan
     if not name or (share is not None and not 0 < share < math.inf):
-        raise BadInput(
-            f"--user-share {text!r} is no share", "write NAME or NAME=WEIGHT, for instance blast=2"
+        raise BadOption(
+            "--user-share", f"{text!r} is no share", "write NAME or NAME=WEIGHT, for instance blast=2"
         )
     return name, share
 
@@ -93,7 +107,7 @@ def count_range(option: str, text: str | None) -> tuple[int | None, int | None]:
         return None, None
     found = re.fullmatch(r"([1-9]\d{0,5})(?:-(\d{1,6}))?", text.strip())
     if not found or int(found[2] or found[1]) < int(found[1]):
-        raise BadInput(f"{option} {text!r} is no number or range", "write for instance 4 or 1-4")
+        raise BadOption(option, f"{text!r} is no number or range", "write for instance 4 or 1-4")
     return int(found[1]), int(found[2]) if found[2] else None
 
 
@@ -102,7 +116,7 @@ def counts(text: str | None) -> tuple[int, ...]:
     if text is None:
         return ()
     if not re.fullmatch(r"[1-9]\d{0,5}(,[1-9]\d{0,5})*", text.replace(" ", "")):
-        raise BadInput(f"--scale {text!r} is no list of counts", "write for instance 1,2,4")
+        raise BadOption("--scale", f"{text!r} is no list of counts", "write for instance 1,2,4")
     return tuple(int(part) for part in text.split(","))
 
 
@@ -112,7 +126,9 @@ def speedups(text: str | None) -> dict[int, float]:
     for part in text.split(",") if text else ():
         pair = re.fullmatch(r"\s*([1-9]\d{0,5})\s*=\s*(\d+(?:\.\d+)?)\s*", part)
         if not pair or float(pair[2]) <= 0:
-            raise BadInput(f"--speedup {text!r} is no list of speeds", "write for instance 1=1,2=1.9,4=3.5")
+            raise BadOption(
+                "--speedup", f"{text!r} is no list of speeds", "write for instance 1=1,2=1.9,4=3.5"
+            )
         found[int(pair[1])] = float(pair[2])
     return found
 
@@ -123,7 +139,7 @@ def variables(given: list[str]) -> dict[str, str]:
     for text in given:
         name, sign, value = text.partition("=")
         if not name or not sign:
-            raise BadInput(f"--env {text!r} is no variable", "write NAME=VALUE")
+            raise BadOption("--env", f"{text!r} is no variable", "write NAME=VALUE")
         found[name] = value
     return found
 
@@ -141,4 +157,4 @@ def past_instant(text: str, option: str) -> float:
         return datetime.fromisoformat(text).timestamp()
     with suppress(BadInput):
         return now.timestamp() - duration_s(text, option)
-    raise BadInput(f"{option} {text!r} is no time", "write for instance 2h, yesterday or 2026-11-20T08:30")
+    raise BadOption(option, f"{text!r} is no time", "write for instance 2h, yesterday or 2026-11-20T08:30")

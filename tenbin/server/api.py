@@ -18,7 +18,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse
 from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, model_validator
 
-from profiles.errors import BadInput, Unavailable, UserError
+from profiles.errors import UserError
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.requests.priorities import set_priority
 from scheduler.coordinator.requests.selection import select as selected
@@ -49,8 +49,10 @@ from tenbin.server.refusals import (
     OF_BODIES,
     OF_CHANGES,
     OF_JOBS,
+    OF_SUBMISSIONS,
     OF_VALUES,
     BodyLimit,
+    refuse,
     refuse_invalid,
 )
 
@@ -143,6 +145,7 @@ def make_api(
     api = FastAPI(title="tenbin", version=version("tenbin"), description=__doc__ or "", responses=OF_ALL)
     api.add_middleware(BodyLimit)
     api.add_exception_handler(RequestValidationError, refuse_invalid)
+    api.add_exception_handler(UserError, refuse)
     _changes(api, coordinator, news)
     _questions(api, coordinator, news)
     add_history(api, coordinator)
@@ -173,25 +176,19 @@ def _changes(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
     """Add the routes that change jobs."""
 
     def change(what: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            result = what(*arguments)
-        except UserError as error:
-            raise HTTPException(422 if isinstance(error, BadInput) else 507, str(error)) from error
+        result = what(*arguments)
         news.tell()
         return result
 
-    @api.post("/jobs", responses=OF_CHANGES)
+    @api.post("/jobs", responses=OF_SUBMISSIONS)
     async def submit(submission: Submission) -> SubmittedJobs:
         checks = coordinator.engine.checks
         is_script = submission.script is not None
-        try:
-            check = partial(check_commands, script=is_script)
-            await asyncio.to_thread(check, submission.specs, submission.environment)
-            if checks is not None:
-                await asyncio.to_thread(checks.prepare, submission.specs)
-                await asyncio.to_thread(check_all, checks.check_paths, submission.specs, submission.waits_for)
-        except (Unavailable, BadInput) as error:
-            raise HTTPException(422, str(error)) from error
+        check = partial(check_commands, script=is_script)
+        await asyncio.to_thread(check, submission.specs, submission.environment)
+        if checks is not None:
+            await asyncio.to_thread(checks.prepare, submission.specs)
+            await asyncio.to_thread(check_all, checks.check_paths, submission.specs, submission.waits_for)
         specs = submission.specs
         if submission.script is not None:
             specs = await asyncio.to_thread(_with_script, coordinator, specs, submission.script)
@@ -284,10 +281,7 @@ def _questions(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
         ``named``: by a number, an index or ``last``. ``among``: by a range or ``all``; changes leave out
         those that have ended. ``notes``: sentences for the user.
         """
-        try:
-            return asdict(selected(coordinator.job_table, which.words, members=which.members))
-        except BadInput as error:
-            raise HTTPException(422, str(error)) from error
+        return asdict(selected(coordinator.job_table, which.words, members=which.members))
 
     @api.get("/jobs/{job_id}", responses=OF_JOBS)
     async def job(

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from profiles.errors import BadInput
-from scheduler.jobs.specs import LONGEST_ARGUMENT, JobSpec, of_several
+from scheduler.jobs.specs import LONGEST_ARGUMENT, JobRefused, JobSpec
 
 
 def check_commands(specs: Sequence[JobSpec], environment: Mapping[str, str], *, script: bool) -> None:
@@ -34,7 +34,7 @@ def check_commands(specs: Sequence[JobSpec], environment: Mapping[str, str], *, 
                 check_program(spec.command[0], spec.folder, path)
                 checked.add((spec.command[0], spec.folder))
         except BadInput as error:
-            raise of_several(error, place, len(specs)) from error
+            raise JobRefused(error, place, len(specs)) from error
 
 
 def check_program(word: str, folder: str, path: str | None) -> None:

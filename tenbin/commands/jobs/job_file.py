@@ -5,7 +5,6 @@ Fields have the names of the options of ``tenbin submit``, and their values are 
 
 from __future__ import annotations
 
-import re
 import shlex
 import signal
 import sys
@@ -22,11 +21,12 @@ from pydantic import ValidationError
 from profiles.errors import BadInput
 from scheduler.jobs.dependencies import KINDS, Kind
 from scheduler.jobs.order_checks import check_places
-from scheduler.jobs.specs import JobSpec, fault
+from scheduler.jobs.specs import JobRefused, JobSpec, fault
 from scheduler.model.parameters import unknown
 from tenbin.commands.jobs.order import begin_s, deadline_s, exit_codes, retry_pause_s
 from tenbin.commands.jobs.selection import ranges
 from tenbin.commands.quantities import (
+    BadOption,
     account_and_share,
     array_and_limit,
     count_range,
@@ -35,11 +35,11 @@ from tenbin.commands.quantities import (
     size_mb,
     speedups,
 )
+from tenbin.errors import TenbinError
 
 PAGE = "see docs/job-files.md"
 TomlTable = Mapping[str, Any]
 WAITS: dict[str, Kind] = {kind.replace("_", "-"): kind for kind in KINDS}
-REFUSED = re.compile(r"job (\d+) of \d+: (.*)", re.DOTALL)  # as the coordinator says it
 
 
 @dataclass
@@ -57,10 +57,9 @@ class Batch:
     waits_for: dict[int, dict[Kind, list[int]]] = field(default_factory=dict)
     arrays: dict[int, list[int]] = field(default_factory=dict)
 
-    def explain(self, refusal: str) -> str:
+    def explain(self, refusal: TenbinError) -> str:
         """Name the table of the file that the coordinator's refusal is about."""
-        found = REFUSED.fullmatch(refusal)
-        return f"{self.labels[int(found[1]) - 1]}: {found[2]}" if found else refusal
+        return str(refusal) if refusal.place is None else f"{self.labels[refusal.place]}: {refusal.reason}"
 
 
 def read(path: Path) -> Batch:
@@ -91,6 +90,8 @@ def read(path: Path) -> Batch:
             batch.waits_for.setdefault(place, {})[kind] = others
     try:
         check_places(batch.waits_for, batch.arrays, len(batch.specs))
+    except JobRefused as error:
+        raise BadInput(f"{batch.labels[error.place]}: {error.reason}") from error
     except BadInput as error:
         raise _at(str(path), error) from error
     return batch
@@ -162,8 +163,10 @@ def _spec(table: dict[str, Any], label: str, folder: Path) -> tuple[dict[str, An
             continue
         try:
             spec.update(FIELDS[name](value))
-        except BadInput as error:
-            raise BadInput(f"{label}: {error.what.removeprefix('--')}", error.remedy) from error
+        except BadOption as error:
+            raise BadInput(
+                f"{label}: {error.option.removeprefix('--')} {error.fault}", error.remedy
+            ) from error
         except (TypeError, ValueError) as error:
             raise BadInput(f"{label}: {name} = {value!r} is not what it should be", PAGE) from error
     if "command" not in spec:

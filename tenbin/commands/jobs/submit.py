@@ -301,7 +301,7 @@ def _submit_file(context: typer.Context, file: Path | None, how: _Submission) ->
     try:
         _hand_over(batch.specs, how, arrays=batch.arrays, waits_for=batch.waits_for)
     except TenbinError as error:
-        raise TenbinError(batch.explain(str(error)), error.exit_code) from error
+        raise TenbinError(batch.explain(error), error.exit_code) from error
 
 
 def _hand_over(

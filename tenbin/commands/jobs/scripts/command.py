@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typer.core import TyperCommand
 
 from profiles.errors import BadInput
 from tenbin.commands.jobs.scripts.script import SBATCH, TENBIN, Directive, Script, is_script, read_script
+from tenbin.commands.quantities import BadOption
 
 KEPT = "tenbin.script"  # in the context's meta
 NOT_IN_SCRIPTS = {"file": "--file", "home": "--home", "json": "--json"}
@@ -76,9 +76,9 @@ class SubmitCommand(TyperCommand):
         """Run the command; name the line of a script whose value cannot be read."""
         try:
             return super().invoke(ctx)
-        except BadInput as error:
+        except BadOption as error:
             script = ctx.meta.get(KEPT)
-            line = self._line_of(script, error.what) if script is not None else None
+            line = self._line_of(script, error.option) if script is not None else None
             if script is None or line is None:
                 raise
             raise BadInput(f"{script.at(line)}: {TENBIN} {error.what}", error.remedy) from error
@@ -117,16 +117,13 @@ class SubmitCommand(TyperCommand):
             )
         return directive.words
 
-    def _line_of(self, script: Script, what: str) -> int | None:
-        """Return the last line with the option that a message begins with."""
-        found = re.match(r"--([a-z-]+)", what)
-        if not found:
-            return None
+    def _line_of(self, script: Script, option: str) -> int | None:
+        """Return the last line with the option."""
         lines = [
             each.line
             for each in script.of(TENBIN)
             if any(
-                found[0] in (*param.opts, *param.secondary_opts)
+                option in (*param.opts, *param.secondary_opts)
                 for param in self.params
                 if param.name in given(self.make_context("submit", list(each.words)))
             )

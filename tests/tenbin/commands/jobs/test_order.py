@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from profiles.errors import BadInput
 from scheduler.jobs.specs import JobSpec
 from tenbin.commands.jobs.job_file import read
 from tenbin.commands.jobs.order import order_fields
+from tenbin.errors import TenbinError
 from tests.support.coordinator import Up
 
 
@@ -131,3 +133,23 @@ def test_jobs_to_wait_for_are_named_as_everywhere(up: Up) -> None:
 
 def test_numbers_need_no_coordinator() -> None:
     assert order_fields({"after": ["7", "7", "8"]})["after"] == [7, 8]
+
+
+def test_a_refusal_names_the_job_of_the_file_by_its_place(up: Up, tmp_path: Path) -> None:
+    """Whatever the words of the refusal are: names of users may look like its beginning."""
+    up.start("--cores", "1")
+    path = tmp_path / "jobs.toml"
+    odd = "job 1 of 2: x"
+    path.write_text(f"[[job]]\ncommand = ['true']\nchdir = '/no/{odd}'\n")
+    done = up.run("submit", "-f", str(path))
+    assert f"{path}, job 1: working directory /no/{odd}: No such file" in done.stderr
+    path.write_text(f"[[job]]\ncommand = ['true']\n[[job]]\nname = '{odd}'\ncommand = ['x y']\n")
+    done = up.run("submit", "-f", str(path))
+    assert done.stderr.startswith(f"tenbin: {path}, job 2 ({odd}): there is no program 'x y'")
+    spec = {"command": ["true"], "folder": "/"}
+    with pytest.raises(TenbinError, match="job 2 of 2: there is no job 9 to wait for") as caught:
+        up.client.submit_all([spec, {**spec, "after": [9]}])
+    assert caught.value.place == 1 and caught.value.reason.startswith("there is no job 9")
+    with pytest.raises(TenbinError) as caught:
+        up.client.call("POST", "/cancel", {"ids": [9]})
+    assert caught.value.place is None and caught.value.reason == str(caught.value)
