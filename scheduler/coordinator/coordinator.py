@@ -28,6 +28,7 @@ from scheduler.coordinator.transitions.alarms import Alarms
 from scheduler.coordinator.transitions.external_jobs import ExternalJobTracker
 from scheduler.engines.common.job_folders import JobFolders
 from scheduler.engines.protocol import Engine
+from scheduler.jobs.choice.left_out import LeftOut
 from scheduler.jobs.dependencies import WaitsByPlace
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.memory_admission import MemoryAdmission
@@ -178,7 +179,7 @@ class Coordinator:
     # Each of these acts on ``job_ids``, or on none of them; and on those of ``where_possible`` that the
     # request applies to. It returns the others of ``where_possible``, each with the reason.
 
-    def cancel(self, job_ids: Sequence[int], where_possible: Sequence[int] = ()) -> dict[int, str]:
+    def cancel(self, job_ids: Sequence[int], where_possible: Sequence[int] = ()) -> dict[int, LeftOut]:
         """End jobs, whether they wait or run; BadInput if one has ended or never was."""
         self.set_clock()
         entries, left_out = self.job_table.choose(job_ids, where_possible)
@@ -191,7 +192,7 @@ class Coordinator:
         self.turn()
         return left_out
 
-    def suspend(self, job_ids: Sequence[int], where_possible: Sequence[int] = ()) -> dict[int, str]:
+    def suspend(self, job_ids: Sequence[int], where_possible: Sequence[int] = ()) -> dict[int, LeftOut]:
         """Pause jobs until their owner resumes them; their cores are free for others."""
         self.set_clock()
         entries, left_out = self.job_table.choose(job_ids, where_possible, _not_held)
@@ -200,7 +201,7 @@ class Coordinator:
         self.turn()
         return left_out
 
-    def resume(self, job_ids: Sequence[int], where_possible: Sequence[int] = ()) -> dict[int, str]:
+    def resume(self, job_ids: Sequence[int], where_possible: Sequence[int] = ()) -> dict[int, LeftOut]:
         """Let jobs that their owner has suspended go on as soon as the policy gives them a place."""
         self.set_clock()
         entries, left_out = self.job_table.choose(job_ids, where_possible, self._resumable)
@@ -213,7 +214,7 @@ class Coordinator:
 
     def retry(
         self, job_ids: Sequence[int], where_possible: Sequence[int] = ()
-    ) -> tuple[list[Entry], dict[int, str]]:
+    ) -> tuple[list[Entry], dict[int, LeftOut]]:
         """Run jobs that did not succeed again, under the same number; return them, and those left out."""
         self.set_clock()
         entries, left_out = choose_ended(self.job_table, job_ids, where_possible, self.state.now)
@@ -233,7 +234,9 @@ class Coordinator:
         if why := self.handlers.unfit(entry):
             raise BadInput(f"job {entry.label}: {why}", "start tenbin up as before, or cancel the job")
 
-    def migrate(self, job_ids: Sequence[int], to: str, where_possible: Sequence[int] = ()) -> dict[int, str]:
+    def migrate(
+        self, job_ids: Sequence[int], to: str, where_possible: Sequence[int] = ()
+    ) -> dict[int, LeftOut]:
         """Move running jobs to another class of device, or another node: checkpoint here, restart there.
 
         Raises:

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -22,6 +22,7 @@ from profiles.errors import UserError
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.requests.priorities import set_priority
 from scheduler.coordinator.requests.selection import select as selected
+from scheduler.jobs.choice.left_out import LeftOut
 from scheduler.jobs.dependencies import Kind
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.files.commands import check_commands
@@ -197,7 +198,7 @@ def _changes(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
         arrays = list(dict.fromkeys(entry.array for entry in entries if entry.array is not None))
         return SubmittedJobs(ids=[entry.id for entry in entries], arrays=arrays)
 
-    def of_jobs(verb: Callable[..., dict[int, str]]) -> Callable[[Change], Any]:
+    def of_jobs(verb: Callable[..., dict[int, LeftOut]]) -> Callable[[Change], Any]:
         async def call(which: Change) -> Changed:
             return changed(which, change(verb, which.ids, which.where_possible))
 
@@ -214,7 +215,7 @@ def _changes(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
         Jobs that were cancelled because one of these failed run again only if they are named too.
         """
         entries, left_out = change(coordinator.retry, which.ids, which.where_possible)
-        return Changed(ids=[entry.id for entry in entries], left_out=left_out)
+        return answer_of([entry.id for entry in entries], left_out)
 
     @api.post("/hold", responses=OF_VALUES)
     async def hold(seconds: Annotated[float, Query(ge=0, le=LONGEST_HOLD_S)]) -> dict[str, str]:
@@ -249,10 +250,19 @@ def _with_script(coordinator: Coordinator, specs: list[JobSpec], script: bytes) 
     ]
 
 
-def changed(which: Change, left_out: dict[int, str]) -> Changed:
+def changed(which: Change, left_out: Mapping[int, LeftOut]) -> Changed:
     """Make the answer to a change."""
     ids = dict.fromkeys((*which.ids, *which.where_possible))
-    return Changed(ids=[job_id for job_id in ids if job_id not in left_out], left_out=left_out)
+    return answer_of([job_id for job_id in ids if job_id not in left_out], left_out)
+
+
+def answer_of(ids: list[int], left_out: Mapping[int, LeftOut]) -> Changed:
+    """Make the answer to a change of these jobs."""
+    reasons: dict[str, list[str]] = {}
+    for each in left_out.values():
+        reasons.setdefault(each.reason, []).append(each.label)
+    sentences = {job_id: each.sentence for job_id, each in left_out.items()}
+    return Changed(ids=ids, left_out=sentences, reasons=reasons)
 
 
 def _questions(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:

@@ -332,5 +332,5 @@ def _change(what: str, which: list[str], home: Any, as_json: bool, **more: str |
     if as_json:
         print_json(found)
     else:
-        tell_left_out(found["left_out"])
+        tell_left_out(found)
     return found
