@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from profiles.errors import BadInput
 from tenbin.commands.jobs.scripts import sbatch_times
 from tenbin.commands.quantities import BadOption, duration_s
 
@@ -55,6 +56,7 @@ def _numbers(option: str, words: Sequence[str], home: Path | None) -> list[int]:
         BadOption: there are none.
         TenbinError: the coordinator does not answer, or a word is no job to it.
     """
+    from scheduler.jobs.choice.selectors import read_selector
     from tenbin.client.client import Client
     from tenbin.commands.jobs.selection import select
 
@@ -63,6 +65,10 @@ def _numbers(option: str, words: Sequence[str], home: Path | None) -> list[int]:
         if re.fullmatch(r"\d{1,18}", word):
             numbers.append(int(word))
             continue
+        try:
+            read_selector(word)
+        except BadInput as error:
+            raise BadOption(option, error.what, error.remedy) from error
         chosen = select(Client(home), [word], members=False).ids
         if not chosen:
             raise BadOption(option, f"{word}: there is no such job", "see: tenbin jobs --all")

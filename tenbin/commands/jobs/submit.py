@@ -319,9 +319,12 @@ def _hand_over(
     from tenbin.commands.jobs.jobs import wait_for
 
     if how.dry_run:
+        from scheduler.jobs.files.commands import check_commands
+        from scheduler.jobs.specs import JobSpec
         from tenbin.commands.jobs.job_file import show
 
         shown = show(specs, waits_for, arrays)  # checks them as well
+        check_commands(list(map(JobSpec.model_validate, specs)), os.environ, script=batch is not None)
         body = {"specs": specs, "waits_for": dict(waits_for), "arrays": dict(arrays)}
         print(json_.dumps(body, indent=1) if how.json else shown)
         return

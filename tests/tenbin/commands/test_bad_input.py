@@ -126,6 +126,7 @@ def test_commands_that_cannot_run(up: Up, tmp_path: Path) -> None:
         (("--output", "\udce9", "--", "true"), "--output and --error: b'\\xe9' is not UTF-8"),
         (("--env", "A=\udce9", "--", "true"), "--env: b'\\xe9' is not UTF-8"),
         (("--", "echo", "\udce9"), "command: b'\\xe9' is not UTF-8"),
+        (("sleep 10",), "there is no program 'sleep 10'"),
     ],
 )
 def test_bytes_that_are_no_text_are_named_with_the_remedy(words: tuple[str, ...], message: str) -> None:
