@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Any
 
 import typer
@@ -162,6 +163,8 @@ def _root(
 
 def main() -> None:
     """Run the command line; an error that the user can act on is one line, not a traceback."""
+    if isinstance(sys.stdout, TextIOWrapper) and "utf" not in sys.stdout.encoding.lower():
+        sys.stdout.reconfigure(errors="backslashreplace")  # letters that the terminal lacks are no traceback
     os.environ.setdefault("PATH", SYSTEM_PATH)  # slurmd gives its health check none, and gcc finds no linker
     try:
         _run()

@@ -41,8 +41,8 @@ def test_names_of_the_package_exist() -> None:
 
 def test_times_and_sizes_are_as_the_page_says() -> None:
     assert duration_s("30") == 30
-    assert duration_s("2-12:00") == 2 * 86400 + 12 * 60
-    assert duration_s("2-12:00:00") == duration_s("60h") == 2.5 * 86400
+    assert duration_s("2-12:00") == duration_s("2-12:00:00") == duration_s("60h") == 2.5 * 86400
+    assert duration_s("1:30:00") == duration_s("1h30m") == 5400 and duration_s("1-12") == 1.5 * 86400
     assert size_mb("1G") == 1000 and size_mb("1GiB") == pytest.approx(2**30 / 1e6)
 
 

@@ -26,9 +26,23 @@ FIXED_S = 1e-5  # of a pause in which nothing is copied, with PoCL
 PATIENCE_S = 30.0  # how long a move waits for what postpones it
 WATCH_S = 2.0  # how long a trial awaits launches
 UNUSED = "cannot be moved yet: it has not used OpenCL"
-LATER = "try again later"  # remedy of what is postponed
+NO_DEVICE_MEMORY, NO_HOST_MEMORY = "device-memory", "host-memory"  # codes of the layer
 _ANSWER_S = 5.0  # a status needs no device
 _SOON_S = 0.5
+
+
+class LayerRefused(UserError):
+    """The layer does not carry out a request; the program runs on as before.
+
+    Attributes:
+        trouble: why not. postponed: what hinders it passes by itself.
+        code: NO_DEVICE_MEMORY or NO_HOST_MEMORY if there is too little of it; else empty.
+    """
+
+    def __init__(self, pid: int, answer: Mapping[str, Any]) -> None:
+        self.trouble, self.postponed = str(answer["trouble"]), bool(answer.get("postponed"))
+        self.code = str(answer.get("code", ""))
+        super().__init__(f"process {pid}: {self.trouble}", "try again later" if self.postponed else "")
 
 
 @dataclass(frozen=True)
@@ -235,7 +249,7 @@ def _ask(folder: Path, pid: int, request: str, timeout_s: float | None) -> Layer
     """Send a line and read the answer.
 
     Raises:
-        BadInput: there is no such program. UserError: the layer refuses; the program runs on as before.
+        BadInput: there is no such program. LayerRefused: the program runs on as before.
     """
     answer = _checked(_exchange(folder / str(pid), pid, request, timeout_s), pid)
     known = {field.name for field in fields(LayerStatus)}
@@ -246,8 +260,7 @@ def _ask(folder: Path, pid: int, request: str, timeout_s: float | None) -> Layer
 
 def _checked(answer: dict[str, Any], pid: int) -> dict[str, Any]:
     if "trouble" in answer:
-        remedy = LATER if answer.get("postponed") else ""
-        raise UserError(f"process {pid}: {answer['trouble']}", remedy)
+        raise LayerRefused(pid, answer)
     return answer
 
 

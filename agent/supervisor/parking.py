@@ -19,8 +19,6 @@ from profiles.errors import UserError
 LOOK_S = 0.05  # between looks whether a program has used OpenCL by now
 AGAIN_S = 1.0  # between attempts to go on, on the device that the job has to itself
 NOT_USED = "it has not used OpenCL so far"
-POSTPONED = "try again later"  # remedy of the layer's
-NO_ROOM = "cannot make device memory"  # words of the layer's
 ASKS_S = 10.0  # between questions to programs on a node of a cluster whether they can be parked
 
 
@@ -145,9 +143,10 @@ class Parking:
         try:
             carry_out = self._park if request.want == "park" else self._resume
             self.last = carry_out(request)
+        except requests.LayerRefused as error:
+            self.last = Outcome(request.number, error.trouble, error.postponed)
         except UserError as error:
-            why = error.what.partition(": ")[2] if error.what.startswith("process ") else error.what
-            self.last = Outcome(request.number, why or error.what, error.remedy == POSTPONED)
+            self.last = Outcome(request.number, error.what)
         finally:
             self._thread = None  # no longer busy when the signal comes
             os.kill(self._me, signal.SIGUSR1)
@@ -178,8 +177,8 @@ class Parking:
         """Move a program while it runs; False: there is too little memory to have it on both devices."""
         try:
             self._moved = requests.move(self._folder, pid, device)
-        except UserError as error:
-            if NO_ROOM not in error.what:
+        except requests.LayerRefused as error:
+            if error.code != requests.NO_DEVICE_MEMORY:
                 raise
             return False
         self._device = self._moved.device
@@ -190,8 +189,8 @@ class Parking:
         if not self._memory_is_limited:
             try:
                 return requests.park(self._folder, pid)
-            except UserError as error:
-                if "park to a folder" not in error.what:
+            except requests.LayerRefused as error:
+                if error.code != requests.NO_HOST_MEMORY:
                     raise
         return requests.park(self._folder, pid, self._aside)
 

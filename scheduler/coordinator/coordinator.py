@@ -27,13 +27,14 @@ from scheduler.coordinator.transitions.alarms import Alarms
 from scheduler.coordinator.transitions.external_jobs import ExternalJobTracker
 from scheduler.engines.common.job_folders import JobFolders
 from scheduler.engines.protocol import Engine
+from scheduler.jobs.choice.left_out import LeftOut
 from scheduler.jobs.dependencies import WaitsByPlace
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.memory_admission import MemoryAdmission
 from scheduler.jobs.order_checks import check_places, check_times, check_waits
 from scheduler.jobs.policy_view import as_job
 from scheduler.jobs.sizes import CORE, Unit, sized, under_caps, within_memory
-from scheduler.jobs.specs import JobSpec, of_several, refuse_external
+from scheduler.jobs.specs import JobRefused, JobSpec, refuse_external
 from scheduler.model import actions as act
 from scheduler.model.costs import FREE, LinearCosts
 from scheduler.model.events import Timer
@@ -158,7 +159,7 @@ class Coordinator:
                 check_waits(specs[place], (arrays or {}).get(place), self.job_table)
                 check_times(specs[place], now)
             except BadInput as error:
-                raise of_several(error, place, len(specs)) from error
+                raise JobRefused(error, place, len(specs)) from error
         gc.disable()  # all that is made here stays: to look for garbage in it takes a third of the time
         try:
             told = self.run_times.expect(specs)
@@ -184,7 +185,7 @@ class Coordinator:
     # Each of these acts on ``job_ids``, or on none of them; and on those of ``where_possible`` that the
     # request applies to. It returns the others of ``where_possible``, each with the reason.
 
-    def cancel(self, job_ids: Sequence[int], where_possible: Sequence[int] = ()) -> dict[int, str]:
+    def cancel(self, job_ids: Sequence[int], where_possible: Sequence[int] = ()) -> dict[int, LeftOut]:
         """End jobs, whether they wait or run; BadInput if one has ended or never was."""
         self.set_clock()
         entries, left_out = self.job_table.choose(job_ids, where_possible)
@@ -197,7 +198,7 @@ class Coordinator:
         self.turn()
         return left_out
 
-    def suspend(self, job_ids: Sequence[int], where_possible: Sequence[int] = ()) -> dict[int, str]:
+    def suspend(self, job_ids: Sequence[int], where_possible: Sequence[int] = ()) -> dict[int, LeftOut]:
         """Pause jobs until their owner resumes them; their cores are free for others."""
         self.set_clock()
         entries, left_out = self.job_table.choose(job_ids, where_possible, _can_be_held)
@@ -206,7 +207,7 @@ class Coordinator:
         self.turn()
         return left_out
 
-    def resume(self, job_ids: Sequence[int], where_possible: Sequence[int] = ()) -> dict[int, str]:
+    def resume(self, job_ids: Sequence[int], where_possible: Sequence[int] = ()) -> dict[int, LeftOut]:
         """Let jobs that their owner has suspended go on as soon as the policy gives them a place."""
         self.set_clock()
         entries, left_out = self.job_table.choose(job_ids, where_possible, self._resumable)
@@ -220,7 +221,7 @@ class Coordinator:
 
     def retry(
         self, job_ids: Sequence[int], where_possible: Sequence[int] = ()
-    ) -> tuple[list[Entry], dict[int, str]]:
+    ) -> tuple[list[Entry], dict[int, LeftOut]]:
         """Run jobs that did not succeed again, under the same number; return them, and those left out."""
         self.set_clock()
         entries, left_out = choose_ended(self.job_table, job_ids, where_possible, self.state.now)
@@ -241,7 +242,9 @@ class Coordinator:
         if why := self.handlers.unfit(entry):
             raise BadInput(f"job {entry.label}: {why}", "start tenbin up as before, or cancel the job")
 
-    def migrate(self, job_ids: Sequence[int], to: str, where_possible: Sequence[int] = ()) -> dict[int, str]:
+    def migrate(
+        self, job_ids: Sequence[int], to: str, where_possible: Sequence[int] = ()
+    ) -> dict[int, LeftOut]:
         """Move running jobs to another class of device, or another node: checkpoint here, restart there.
 
         Raises:

@@ -12,6 +12,7 @@ from typing import Any
 from profiles.errors import BadInput, UserError
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.jobs.arrays import Arrays
+from scheduler.jobs.choice.left_out import LeftOut
 from scheduler.jobs.dependencies import Standing, WaitsByPlace, by_kind, named
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.policy_view import as_job, moves, stays_on
@@ -156,7 +157,7 @@ class JobTable:
         job_ids: Iterable[int],
         where_possible: Iterable[int] = (),
         check: Callable[[Entry], object] = lambda entry: None,
-    ) -> tuple[list[Entry], dict[int, str]]:
+    ) -> tuple[list[Entry], dict[int, LeftOut]]:
         """Return the jobs that a request applies to, each once, and why others are left out.
 
         Args:
@@ -167,7 +168,8 @@ class JobTable:
         Raises:
             BadInput: one of ``job_ids`` has ended, or does not exist, or the request does not apply to it.
         """
-        named, among, left_out = self._with_members(list(job_ids), list(where_possible))
+        named, among, ended = self._with_members(list(job_ids), list(where_possible))
+        left_out = {number: self.omit(number, error) for number, error in ended.items()}
         chosen = {job_id: self.open(job_id) for job_id in dict.fromkeys(named)}
         for entry in chosen.values():
             check(entry)
@@ -178,12 +180,21 @@ class JobTable:
                     check(entry)
                     chosen[job_id] = entry
                 except BadInput as error:
-                    left_out[job_id] = error.what
+                    left_out[job_id] = self.omit(job_id, error)
         return list(chosen.values()), left_out
+
+    def omit(self, number: int, error: BadInput) -> LeftOut:
+        """Say why a change leaves out a job or an array, or that there is none of that number."""
+        entry = self.entry(number)
+        if entry is None and number not in self.arrays:
+            return LeftOut(str(number), "there is no such job", error.what)
+        label = str(number) if entry is None else entry.label
+        noun = "array" if entry is None else "job"
+        return LeftOut(label, error.what.removeprefix(f"{noun} {label} "), error.what)
 
     def _with_members(
         self, named: list[int], among: list[int]
-    ) -> tuple[list[int], list[int], dict[int, str]]:
+    ) -> tuple[list[int], list[int], dict[int, BadInput]]:
         """Put the members that have not ended in the place of each array; they may be left out."""
         arrays = {number for number in (*named, *among) if number in self.arrays}
         if not arrays:
@@ -193,13 +204,15 @@ class JobTable:
             if entry.array in arrays:
                 members[entry.array].append(entry.id)
         ended = {
-            number: f"array {number} has ended ({self.arrays.stage(number)})"
+            number: BadInput(
+                f"array {number} has ended ({self.arrays.stage(number)})", f"see: tenbin info {number}"
+            )
             for number in sorted(arrays)
             if not members[number]
         }
         for number in named:
             if number in ended:
-                raise BadInput(ended[number], f"see: tenbin info {number}")
+                raise ended[number]
         spread = [job_id for number in (*among, *named) for job_id in members.get(number, ())]
         return (
             [job_id for job_id in named if job_id not in arrays],

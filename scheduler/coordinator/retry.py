@@ -6,12 +6,13 @@ from collections.abc import Iterable
 
 from profiles.errors import BadInput
 from scheduler.coordinator.job_table import JobTable
+from scheduler.jobs.choice.left_out import LeftOut
 from scheduler.jobs.entry import Entry, Stage
 
 
 def choose_ended(
     table: JobTable, job_ids: Iterable[int], where_possible: Iterable[int], now: float
-) -> tuple[list[Entry], dict[int, str]]:
+) -> tuple[list[Entry], dict[int, LeftOut]]:
     """Return the jobs that can run again, by number, and why others are left out.
 
     Args:
@@ -22,7 +23,7 @@ def choose_ended(
         BadInput: one of ``job_ids`` has succeeded, has not ended, is past its deadline, or does not exist.
     """
     chosen: dict[int, Entry] = {}
-    left_out: dict[int, str] = {}
+    left_out: dict[int, LeftOut] = {}
     for number in dict.fromkeys(job_ids):
         chosen.update((entry.id, entry) for entry in _without_success(table, number, now))
     for number in dict.fromkeys(where_possible):
@@ -30,7 +31,7 @@ def choose_ended(
             try:
                 chosen.update((entry.id, entry) for entry in _without_success(table, number, now))
             except BadInput as error:
-                left_out[number] = error.what
+                left_out[number] = table.omit(number, error)
     return [chosen[number] for number in sorted(chosen)], left_out
 
 

@@ -15,6 +15,10 @@ class Megabytes(float):
     """An amount of memory in MB, given as 20G or 2GiB."""
 
 
+class Seconds(float):
+    """A duration in seconds, given as 90, 90s or 1h30m."""
+
+
 class Option(NamedTuple):
     """An option of one engine.
 

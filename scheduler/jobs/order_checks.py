@@ -8,7 +8,7 @@ from typing import Protocol
 from profiles.errors import BadInput
 from scheduler.jobs.dependencies import Standing, WaitsByPlace, by_kind, named, places
 from scheduler.jobs.instants import clock
-from scheduler.jobs.specs import JobSpec, check_order, of_several
+from scheduler.jobs.specs import JobRefused, JobSpec, check_order
 
 
 class JobTableView(Protocol):
@@ -48,7 +48,7 @@ def check_places(waits_for: WaitsByPlace, arrays: Mapping[int, Sequence[int]], j
             try:
                 _correspond(arrays.get(place), arrays.get(other), f"job {other + 1} of these")
             except BadInput as error:
-                raise of_several(error, place, jobs) from error
+                raise JobRefused(error, place, jobs) from error
 
 
 def check_times(spec: JobSpec, now: float) -> None:

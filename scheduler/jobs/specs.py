@@ -246,6 +246,14 @@ def check_order(waits_for: Mapping[int, Sequence[int]], jobs: int) -> None:
         raise BadInput(f"jobs wait for each other: {circle}", "take one of the waits out") from error
 
 
-def of_several(error: BadInput, place: int, jobs: int) -> BadInput:
-    """Name the job, of several that are submitted together, that is refused."""
-    return error if jobs == 1 else BadInput(f"job {place + 1} of {jobs}: {error.what}", error.remedy)
+class JobRefused(BadInput):
+    """A job, of those that are submitted together, is refused.
+
+    Attributes:
+        place: its place among them, from 0 on. reason: the sentence without the place.
+    """
+
+    def __init__(self, error: BadInput, place: int, jobs: int) -> None:
+        self.place, self.reason = place, str(error)
+        which = "" if jobs == 1 else f"job {place + 1} of {jobs}: "
+        super().__init__(f"{which}{error.what}", error.remedy)

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from tenbin.client.connection import Connection
-from tenbin.client.fields import check_fields
+from tenbin.client.fields import check_fields, words_of
 from tenbin.client.futures import Job
 
 
@@ -27,16 +27,17 @@ class Client(Connection):
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         pass
 
-    def submit(self, command: Sequence[str], **needs: Any) -> Job:
+    def submit(self, command: Sequence[str | os.PathLike[str]], **needs: Any) -> Job:
         """Submit one job; ``needs`` are fields of the API's JobSpec (tasks, cores, time_s, after, ...).
 
         Raises:
+            NoCommand: the command is no list of words.
             UnknownField: there is no such field.
             TenbinError: the coordinator does not answer, or refuses the job.
         """
         check_fields(needs, "submit")
         needs.setdefault("folder", str(Path.cwd()))
-        return self.submit_all([{"command": list(command), **needs}])[0]
+        return self.submit_all([{"command": command, **needs}])[0]
 
     def submit_all(
         self,
@@ -60,6 +61,9 @@ class Client(Connection):
     ) -> dict[str, list[int]]:
         """Submit jobs, all or none; return their numbers (``ids``), and those of the ``arrays`` among them.
 
+        Raises:
+            NoCommand: a command is no list of words.
+
         Args:
             specs: each a JobSpec of the API. environment: of all of them; None: this process's.
             waits_for: which of the specs wait for which others of them, by their places from 0 on: a list
@@ -68,7 +72,7 @@ class Client(Connection):
             script: content of the script that each runs; its name stands first in each command.
         """
         body: dict[str, Any] = {
-            "specs": list(specs),
+            "specs": [{**spec, "command": words_of(spec.get("command"))} for spec in specs],
             "environment": dict(os.environ) if environment is None else environment,
             "waits_for": dict(waits_for or {}),
             "arrays": {place: list(indices) for place, indices in (arrays or {}).items()},
@@ -88,7 +92,7 @@ class Client(Connection):
         return found
 
 
-def submit(command: Sequence[str], **needs: Any) -> Job:
+def submit(command: Sequence[str | os.PathLike[str]], **needs: Any) -> Job:
     """Submit one job to the coordinator of this user; as ``Client.submit``."""
     return Client().submit(command, **needs)
 

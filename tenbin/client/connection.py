@@ -124,7 +124,7 @@ class Connection:
         finally:
             connection.close()
         if response.status >= 400:
-            raise TenbinError(_explain(content), exit_code=2 if response.status < 500 else 1)
+            raise _refusal(content, exit_code=2 if response.status < 500 else 1)
         kind = response.headers.get_content_type()
         if kind != "application/json":
             return content if kind == "application/octet-stream" else content.decode()
@@ -189,10 +189,11 @@ def holder(home: Path) -> int | None:
     return next((int(lock[4]) for lock in found), None)
 
 
-def _explain(content: bytes) -> str:
-    """Read the sentence in an error answer."""
+def _refusal(content: bytes, exit_code: int) -> TenbinError:
+    """Read an error answer."""
     try:
-        detail = json.loads(content)["detail"]
-    except (ValueError, KeyError, TypeError):
-        return content.decode(errors="replace")[:500]
-    return str(detail)
+        answer = json.loads(content)
+        text = str(answer["detail"])
+        return TenbinError(text, exit_code, answer.get("place"), str(answer.get("reason", text)))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return TenbinError(content.decode(errors="replace")[:500], exit_code)

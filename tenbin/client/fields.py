@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -55,6 +56,29 @@ FIELDS = frozenset(
 
 class UnknownField(TenbinError, TypeError):
     """There is no such field of a job; also a ``TypeError``."""
+
+
+class NoCommand(TenbinError, TypeError):
+    """A command is no list of words; also a ``TypeError``."""
+
+
+def words_of(command: object) -> list[str]:
+    """Return the words of a command; paths among them as text.
+
+    Raises:
+        NoCommand: it is a text, or has words that are no texts.
+    """
+    if isinstance(command, str | bytes):
+        text = os.fsdecode(command)
+        remedy = f"write {text.split()!r}, or for a shell ['sh', '-c', {text!r}]"
+        raise NoCommand(f"command {text!r} is one text, and no list of words; {remedy}", 2)
+    if not isinstance(command, Iterable):
+        raise NoCommand(f"command {command!r} is no list of words; write for instance ['sleep', '10']", 2)
+    words = [os.fspath(word) if isinstance(word, os.PathLike) else word for word in command]
+    for place, word in enumerate(words):
+        if not isinstance(word, str):
+            raise NoCommand(f"command[{place}] is {word!r}, and no text; write str({word!r})", 2)
+    return words
 
 
 def check_fields(given: Iterable[str], of: str, known: frozenset[str] = FIELDS) -> None:

@@ -1,6 +1,6 @@
 """Times, sizes, ranges and lists as users write them.
 
-Each function raises BadInput if a text is not of the form that its docstring shows.
+Each function raises BadOption if a text is not of the form that its docstring shows.
 """
 
 from __future__ import annotations
@@ -10,21 +10,36 @@ import re
 from contextlib import suppress
 
 from profiles.errors import BadInput
+from scheduler.jobs import literals
 
-UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-UNITS_MB = {"": 1.0, "M": 1.0, "MB": 1.0, "G": 1000.0, "GB": 1000.0, "MiB": 1.048576, "GiB": 1073.741824}
 MOST_IN_ARRAY = 100_000
 
 
-def duration_s(text: str, option: str = "--time") -> float:
-    """Read ``90``, ``90s``, ``10m``, ``1.5h``, ``2d``, ``1:30:00`` or ``2-12:00:00`` in seconds."""
-    if clock := re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text):
-        days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
-        return ((days * 24 + hours) * 60 + minutes) * 60.0 + seconds
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text)
-    if not found or found[2] not in UNITS_S or float(found[1]) <= 0:
-        raise BadInput(f"{option} {text!r} is no duration", "write for instance 90s, 10m, 1.5h or 1:30:00")
-    return float(found[1]) * UNITS_S[found[2]]
+class BadOption(BadInput):
+    """The value of an option cannot be used.
+
+    Attributes:
+        option: its name, with hyphens. fault: the value, and what is wrong with it.
+    """
+
+    def __init__(self, option: str, fault: str, remedy: str) -> None:
+        self.option, self.fault = option, fault
+        super().__init__(f"{option} {fault}", remedy)
+
+
+def duration_s(text: str, option: str = "--time", *, least: float | None = None) -> float:
+    """Read ``90``, ``90s``, ``10m``, ``1h30m``, ``1:30:00`` or ``2-12:00:00`` in seconds.
+
+    Args:
+        least: the fewest seconds; None: more than 0.
+    """
+    try:
+        seconds = literals.duration_s(text)
+    except ValueError as error:
+        raise BadOption(option, f"{text!r} is no duration", str(error)) from error
+    if seconds < (least or 0.0) or (least is None and not seconds):
+        raise BadOption(option, f"{text!r} is too short", f"write at least {least or 1:g}s")
+    return seconds
 
 
 def expected(text: str | None) -> dict[str, float]:
@@ -32,40 +47,44 @@ def expected(text: str | None) -> dict[str, float]:
     found = {}
     if text and "=" not in text:
         with suppress(BadInput):
-            return {"": duration_s(text.strip())}
+            return {"": duration_s(text, "--expect")}
     for part in text.split(",") if text else ():
         device, sign, time = part.partition("=")
         if not sign or not device:
             remedy = "write for instance 10m, or gpu=1m,cpu=10m"
-            raise BadInput(f"--expect {text!r} is no list of times", remedy)
-        found[device.strip()] = duration_s(time.strip())
+            raise BadOption("--expect", f"{text!r} is no list of times", remedy)
+        found[device.strip()] = duration_s(time, "--expect")
     return found
 
 
 def size_mb(text: str) -> float:
-    """Read ``500``, ``500M``, ``2G``, ``2GiB`` in MB (10^6 bytes)."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text)
-    if not found or found[2] not in UNITS_MB or float(found[1]) <= 0:
-        raise BadInput(f"--memory {text!r} is no size", "write for instance 500M, 2G or 2GiB")
-    return float(found[1]) * UNITS_MB[found[2]]
+    """Read ``500``, ``500M``, ``2g``, ``1T``, ``2GiB`` in MB (10^6 bytes), more than 0."""
+    with suppress(ValueError):
+        if size := literals.size_bytes(text):
+            return size / 1e6
+    raise BadOption("--memory", f"{text!r} is no size", literals.SIZES)
 
 
 def array_and_limit(text: str) -> tuple[list[int], int | None]:
-    """Read ``1-4,8`` or ``0-10:5`` as numbers, and after ``%`` how many may run at once (None: all)."""
-    indices: list[int] = []
+    """Read ``1-4,8`` or ``0-10:5`` as numbers, each once; after ``%`` how many run at once (None: all)."""
+    indices: dict[int, None] = {}
     body, sign, most = text.partition("%")
     if sign and not re.fullmatch(r"[1-9]\d{0,5}", most):
-        raise BadInput(f"--array {text!r}: {most!r} is no limit", "write for instance 1-1000%8")
+        raise BadOption("--array", f"{text!r}: {most!r} is no limit", "write for instance 1-1000%8")
     for part in body.split(","):
         found = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", part.strip())
         step = int(found[3] or 1) if found else 0
         if not found or step < 1 or int(found[2] or found[1]) < int(found[1]):
-            raise BadInput(f"--array {text!r} is no list of numbers", "write for instance 1-10 or 0-20:5,31")
+            raise BadOption(
+                "--array", f"{text!r} is no list of numbers", "write for instance 1-10 or 0-20:5,31"
+            )
         part_of_it = range(int(found[1]), int(found[2] or found[1]) + 1, step)
-        if len(indices) + len(part_of_it) > MOST_IN_ARRAY:
-            raise BadInput(f"--array {text!r}: more than {MOST_IN_ARRAY:,} jobs", "submit it in parts")
-        indices += part_of_it
-    return indices, int(most) if sign else None
+        if len(part_of_it) <= MOST_IN_ARRAY:
+            indices |= dict.fromkeys(part_of_it)
+        if max(len(part_of_it), len(indices)) > MOST_IN_ARRAY:
+            remedy = f"submit it in parts of at most {MOST_IN_ARRAY:,}"
+            raise BadOption("--array", f"{text!r}: more than {MOST_IN_ARRAY:,} jobs", remedy)
+    return list(indices), int(most) if sign else None
 
 
 def account_and_share(text: str) -> tuple[str, float | None]:
@@ -76,8 +95,8 @@ def account_and_share(text: str) -> tuple[str, float | None]:
     except ValueError:
         share = math.nan
     if not name or (share is not None and not 0 < share < math.inf):
-        raise BadInput(
-            f"--user-share {text!r} is no share", "write NAME or NAME=WEIGHT, for instance blast=2"
+        raise BadOption(
+            "--user-share", f"{text!r} is no share", "write NAME or NAME=WEIGHT, for instance blast=2"
         )
     return name, share
 
@@ -88,7 +107,7 @@ def count_range(option: str, text: str | None) -> tuple[int | None, int | None]:
         return None, None
     found = re.fullmatch(r"([1-9]\d{0,5})(?:-(\d{1,6}))?", text.strip())
     if not found or int(found[2] or found[1]) < int(found[1]):
-        raise BadInput(f"{option} {text!r} is no number or range", "write for instance 4 or 1-4")
+        raise BadOption(option, f"{text!r} is no number or range", "write for instance 4 or 1-4")
     return int(found[1]), int(found[2]) if found[2] else None
 
 
@@ -97,7 +116,7 @@ def counts(text: str | None) -> tuple[int, ...]:
     if text is None:
         return ()
     if not re.fullmatch(r"[1-9]\d{0,5}(,[1-9]\d{0,5})*", text.replace(" ", "")):
-        raise BadInput(f"--scale {text!r} is no list of counts", "write for instance 1,2,4")
+        raise BadOption("--scale", f"{text!r} is no list of counts", "write for instance 1,2,4")
     return tuple(int(part) for part in text.split(","))
 
 
@@ -107,7 +126,9 @@ def speedups(text: str | None) -> dict[int, float]:
     for part in text.split(",") if text else ():
         pair = re.fullmatch(r"\s*([1-9]\d{0,5})\s*=\s*(\d+(?:\.\d+)?)\s*", part)
         if not pair or float(pair[2]) <= 0:
-            raise BadInput(f"--speedup {text!r} is no list of speeds", "write for instance 1=1,2=1.9,4=3.5")
+            raise BadOption(
+                "--speedup", f"{text!r} is no list of speeds", "write for instance 1=1,2=1.9,4=3.5"
+            )
         found[int(pair[1])] = float(pair[2])
     return found
 
@@ -118,7 +139,7 @@ def variables(given: list[str]) -> dict[str, str]:
     for text in given:
         name, sign, value = text.partition("=")
         if not name or not sign:
-            raise BadInput(f"--env {text!r} is no variable", "write NAME=VALUE")
+            raise BadOption("--env", f"{text!r} is no variable", "write NAME=VALUE")
         found[name] = value
     return found
 
@@ -136,4 +157,4 @@ def past_instant(text: str, option: str) -> float:
         return datetime.fromisoformat(text).timestamp()
     with suppress(BadInput):
         return now.timestamp() - duration_s(text, option)
-    raise BadInput(f"{option} {text!r} is no time", "write for instance 2h, yesterday or 2026-11-20T08:30")
+    raise BadOption(option, f"{text!r} is no time", "write for instance 2h, yesterday or 2026-11-20T08:30")

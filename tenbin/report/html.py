@@ -39,7 +39,7 @@ def write(template: str, *, interactive: bool = False, **values: Any) -> str:
 
 
 def _beside(name: str) -> Markup:
-    return Markup(files("tenbin.report.pictures").joinpath(name).read_text())
+    return Markup(files("tenbin.report.pictures").joinpath(name).read_text(encoding="utf-8"))
 
 
 def _packed_library() -> str:

@@ -6,9 +6,10 @@ import asyncio
 import errno
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,13 +19,15 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse
 from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, model_validator
 
-from profiles.errors import BadInput, Unavailable, UserError
+from profiles.errors import UserError
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.requests.priorities import set_priority
 from scheduler.coordinator.requests.selection import select as selected
 from scheduler.engines.common.job_folders import JobFolders
+from scheduler.jobs.choice.left_out import LeftOut
 from scheduler.jobs.dependencies import Kind
 from scheduler.jobs.entry import Entry
+from scheduler.jobs.files.commands import check_commands
 from scheduler.jobs.files.paths import check_all
 from scheduler.jobs.specs import Int, JobSpec, check_variables
 from tenbin.server.bodies import (
@@ -49,8 +52,10 @@ from tenbin.server.refusals import (
     OF_BODIES,
     OF_CHANGES,
     OF_JOBS,
+    OF_SUBMISSIONS,
     OF_VALUES,
     BodyLimit,
+    refuse,
     refuse_invalid,
 )
 
@@ -149,6 +154,7 @@ def make_api(
     api = FastAPI(title="tenbin", version=version("tenbin"), description=__doc__ or "", responses=OF_ALL)
     api.add_middleware(BodyLimit)
     api.add_exception_handler(RequestValidationError, refuse_invalid)
+    api.add_exception_handler(UserError, refuse)
     _changes(api, coordinator, news)
     _questions(api, coordinator, news)
     add_history(api, coordinator)
@@ -179,22 +185,19 @@ def _changes(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
     """Add the routes that change jobs."""
 
     def change(what: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            result = what(*arguments)
-        except UserError as error:
-            raise HTTPException(422 if isinstance(error, BadInput) else 507, str(error)) from error
+        result = what(*arguments)
         news.tell()
         return result
 
-    @api.post("/jobs", responses=OF_CHANGES)
+    @api.post("/jobs", responses=OF_SUBMISSIONS)
     async def submit(submission: Submission) -> SubmittedJobs:
         checks = coordinator.engine.checks
-        try:
-            if checks is not None:
-                await asyncio.to_thread(checks.prepare, submission.specs)
-                await asyncio.to_thread(check_all, checks.check_paths, submission.specs, submission.waits_for)
-        except (Unavailable, BadInput) as error:
-            raise HTTPException(422, str(error)) from error
+        is_script = submission.script is not None
+        check = partial(check_commands, script=is_script)
+        await asyncio.to_thread(check, submission.specs, submission.environment)
+        if checks is not None:
+            await asyncio.to_thread(checks.prepare, submission.specs)
+            await asyncio.to_thread(check_all, checks.check_paths, submission.specs, submission.waits_for)
         specs = submission.specs
         if submission.script is not None:
             specs = await asyncio.to_thread(_with_script, coordinator, specs, submission.script)
@@ -203,7 +206,7 @@ def _changes(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
         arrays = list(dict.fromkeys(entry.array for entry in entries if entry.array is not None))
         return SubmittedJobs(ids=[entry.id for entry in entries], arrays=arrays)
 
-    def of_jobs(verb: Callable[..., dict[int, str]]) -> Callable[[Change], Any]:
+    def of_jobs(verb: Callable[..., dict[int, LeftOut]]) -> Callable[[Change], Any]:
         async def call(which: Change) -> Changed:
             return changed(which, change(verb, which.ids, which.where_possible))
 
@@ -220,7 +223,7 @@ def _changes(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
         Jobs that were cancelled because one of these failed run again only if they are named too.
         """
         entries, left_out = change(coordinator.retry, which.ids, which.where_possible)
-        return Changed(ids=[entry.id for entry in entries], left_out=left_out)
+        return answer_of([entry.id for entry in entries], left_out)
 
     @api.post("/hold", responses=OF_VALUES)
     async def hold(seconds: Annotated[float, Query(ge=0, le=LONGEST_HOLD_S)]) -> dict[str, str]:
@@ -259,10 +262,19 @@ def _with_script(coordinator: Coordinator, specs: list[JobSpec], script: bytes) 
     ]
 
 
-def changed(which: Change, left_out: dict[int, str]) -> Changed:
+def changed(which: Change, left_out: Mapping[int, LeftOut]) -> Changed:
     """Make the answer to a change."""
     ids = dict.fromkeys((*which.ids, *which.where_possible))
-    return Changed(ids=[job_id for job_id in ids if job_id not in left_out], left_out=left_out)
+    return answer_of([job_id for job_id in ids if job_id not in left_out], left_out)
+
+
+def answer_of(ids: list[int], left_out: Mapping[int, LeftOut]) -> Changed:
+    """Make the answer to a change of these jobs."""
+    reasons: dict[str, list[str]] = {}
+    for each in left_out.values():
+        reasons.setdefault(each.reason, []).append(each.label)
+    sentences = {job_id: each.sentence for job_id, each in left_out.items()}
+    return Changed(ids=ids, left_out=sentences, reasons=reasons)
 
 
 def _questions(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
@@ -291,10 +303,7 @@ def _questions(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
         ``named``: by a number, an index or ``last``. ``among``: by a range or ``all``; changes leave out
         those that have ended. ``notes``: sentences for the user.
         """
-        try:
-            return asdict(selected(coordinator.job_table, which.words, members=which.members))
-        except BadInput as error:
-            raise HTTPException(422, str(error)) from error
+        return asdict(selected(coordinator.job_table, which.words, members=which.members))
 
     @api.get("/jobs/{job_id}", responses=OF_JOBS)
     async def job(

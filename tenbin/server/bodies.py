@@ -63,10 +63,14 @@ class Selectors(BaseModel):
 
 
 class Changed(BaseModel):
-    """The jobs that were changed, and why others of ``where_possible`` were not."""
+    """The jobs that were changed, and why others of ``where_possible`` were not.
+
+    ``reasons``: the same by the reason, with the names of the jobs: ``{"has ended (done)": ["3", "7[2]"]}``.
+    """
 
     ids: list[int]
     left_out: dict[int, str]
+    reasons: dict[str, list[str]]
 
 
 class Reprioritized(Changed):

@@ -9,7 +9,8 @@ from fastapi import HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
-from scheduler.jobs.specs import fault
+from profiles.errors import BadInput, Unavailable, UserError
+from scheduler.jobs.specs import JobRefused, fault
 from tenbin.server.tcp import App, Scope
 from tenbin.text import printable
 
@@ -26,12 +27,20 @@ def refusals(**described: str) -> dict[int | str, dict[str, Any]]:
     }
 
 
+DETAIL = {"detail": {"type": "string", "description": "What is wrong, as a sentence."}}
 SENTENCE = {
     "schema": {
         "type": "object",
-        "properties": {"detail": {"type": "string", "description": "What is wrong, as a sentence."}},
+        "properties": DETAIL,
         "required": ["detail"],
     }
+}
+OF_ONE_JOB = {
+    "place": {
+        "type": "integer",
+        "description": "Of jobs that are submitted together: which one is refused, from 0 on.",
+    },
+    "reason": {"type": "string", "description": "The sentence without that place."},
 }
 OF_ALL = refusals(
     http_401="Over TCP: the token is missing or wrong.",
@@ -45,6 +54,11 @@ OF_BODIES = refusals(
     http_422="A value cannot be used, or what was asked cannot be done; the sentence says why.",
 )
 OF_CHANGES = OF_BODIES | refusals(http_507="The journal cannot be written; nothing was changed.")
+
+_OF_JOB: dict[str, Any] = {**SENTENCE["schema"], "properties": {**DETAIL, **OF_ONE_JOB}}
+OF_SUBMISSIONS = OF_CHANGES | {
+    422: {**OF_CHANGES[422], "content": {"application/json": {"schema": _OF_JOB}}},
+}
 
 
 class BodyLimit:
@@ -73,6 +87,15 @@ class BodyLimit:
             await JSONResponse({"detail": too_large}, 413)(scope, receive, send)
         else:
             await self._app(scope, counted, send)
+
+
+async def refuse(_request: Request, error: Exception) -> JSONResponse:
+    """Answer what cannot be done: a sentence; of jobs that are submitted together also which one it is."""
+    assert isinstance(error, UserError)
+    body: dict[str, Any] = {"detail": str(error)}
+    if isinstance(error, JobRefused):
+        body |= {"place": error.place, "reason": error.reason}
+    return JSONResponse(body, 422 if isinstance(error, BadInput | Unavailable) else 507)
 
 
 async def refuse_invalid(_request: Request, error: Exception) -> JSONResponse:

@@ -55,7 +55,8 @@ std::string obey(const std::string &request, const Progress &progress) {
         else if (verb != "status")
             return Json().text("trouble", "unknown request " + verb).end();
     } catch (const Trouble &trouble) {
-        return Json().text("trouble", trouble.what).boolean("postponed", trouble.passes).end();
+        Json answer = Json().text("trouble", trouble.what).boolean("postponed", trouble.passes);
+        return answer.text("code", trouble.code).end();
     }
     return status_json();
 }

@@ -17,7 +17,8 @@ inline Clock::time_point after(Clock::time_point began, double wait_s) {
 
 struct Trouble {
     std::string what;
-    bool passes = false; /* by itself: the move is postponed */
+    bool passes = false;   /* by itself: the move is postponed */
+    const char *code = ""; /* for programs: "device-memory", "host-memory" (too little of it) */
 };
 
 /* A step of a move: what fails here is put back. Builds for tests let a step fail by request. */

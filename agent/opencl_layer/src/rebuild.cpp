@@ -12,8 +12,11 @@ namespace tenbin {
 std::atomic<int> steps{0}, fail_at{0};
 
 void step(cl_int error, const char *what) {
+    bool full = error == CL_MEM_OBJECT_ALLOCATION_FAILURE || error == CL_OUT_OF_RESOURCES ||
+                error == CL_OUT_OF_HOST_MEMORY || error == CL_INVALID_BUFFER_SIZE;
     if (error != CL_SUCCESS)
-        throw Trouble{std::string("cannot ") + what + " (OpenCL error " + std::to_string(error) + ")"};
+        throw Trouble{std::string("cannot ") + what + " (OpenCL error " + std::to_string(error) + ")", false,
+                      full ? "device-memory" : ""};
     int now = ++steps;
     if (now == -fail_at) ::raise(SIGKILL);
     if (now == fail_at) throw Trouble{std::string("injected failure: ") + what};

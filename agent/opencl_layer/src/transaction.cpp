@@ -146,7 +146,8 @@ double available_memory() {
 std::unique_ptr<Store> make_store(const std::string &folder, size_t bytes) {
     if (!folder.empty()) return store_in_folder(folder, bytes);
     if (double(bytes) > 0.9 * available_memory())
-        throw Trouble{"too little free memory for " + std::to_string(bytes >> 20) + " MiB; park to a folder"};
+        throw Trouble{"too little free memory for " + std::to_string(bytes >> 20) + " MiB; park to a folder", false,
+                      "host-memory"};
     return store_in_memory(bytes);
 }
 

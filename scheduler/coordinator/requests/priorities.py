@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from scheduler.coordinator import events as ev
+from scheduler.jobs.choice.left_out import LeftOut
 from scheduler.model.events import Timer
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 def set_priority(
     coordinator: Coordinator, job_ids: Sequence[int], priority: int, where_possible: Sequence[int] = ()
-) -> tuple[dict[int, list[int]], dict[int, str]]:
+) -> tuple[dict[int, list[int]], dict[int, LeftOut]]:
     """Give jobs another priority, as if they had been submitted with it; arguments as of ``suspend``.
 
     Returns:

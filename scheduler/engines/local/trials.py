@@ -83,7 +83,8 @@ class Trials:
                 raise UserError(f"{len(pids)} of its processes use OpenCL")
             trial, trouble = requests.try_on(self._folder, pids[0], pool, opened=self._opened), ""
         except UserError as error:
-            trouble, for_now = self._given_up or str(error), error.remedy == requests.LATER
+            trouble = self._given_up or str(error)
+            for_now = isinstance(error, requests.LayerRefused) and error.postponed
         finally:
             self._report = Report(
                 job_id, attempt, "tried", time.time(), trouble=trouble, trial=trial, for_now=for_now

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from profiles.errors import BadInput
-from scheduler.engines.options import Asked, Option
+from scheduler.engines.options import Asked, Option, Seconds
 
 OF = "a Slurm cluster"
 OPTIONS = (
@@ -19,11 +19,12 @@ OPTIONS = (
     ),
     Option(
         "lease",
-        float,
-        "With --engine slurm: seconds after which a job that cannot see its folder ends itself; the "
-        "jobs of a lost node run again when they have passed.",
+        Seconds,
+        "With --engine slurm: the time after which a job that cannot see its folder ends itself; the "
+        "jobs of a lost node run again when it has passed.",
         default=30.0,
         least=2,
+        metavar="TIME",
     ),
     Option(
         "set_down",
@@ -41,11 +42,11 @@ OPTIONS = (
     ),
     Option(
         "gate",
-        float,
-        "With --take-over: jobs of sbatch that wait start by themselves so many seconds after "
-        "tenbin has gone.",
+        Seconds,
+        "With --take-over: jobs of sbatch that wait start by themselves so long after tenbin has gone.",
         default=3600.0,
         least=5,
+        metavar="TIME",
     ),
     Option(
         "partitions",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from profiles.errors import BadInput
 from scheduler.jobs.dependencies import WaitsByPlace, named
-from scheduler.jobs.specs import JobSpec, of_several
+from scheduler.jobs.specs import JobRefused, JobSpec
 
 
 def check_all(
@@ -30,4 +30,4 @@ def check_all(
         try:
             check(spec)
         except BadInput as error:
-            raise of_several(error, place, len(specs)) from error
+            raise JobRefused(error, place, len(specs)) from error

@@ -11,8 +11,13 @@ from typing import Annotated, Any
 import typer
 
 from scheduler.engines import registry
-from scheduler.engines.options import Megabytes, Option
-from tenbin.commands.quantities import size_mb
+from scheduler.engines.options import Megabytes, Option, Seconds
+from tenbin.commands.quantities import duration_s, size_mb
+
+IN_WORDS: dict[type, Callable[[str, Option], float]] = {
+    Megabytes: lambda text, _: size_mb(text),
+    Seconds: lambda text, option: duration_s(text, option.flag, least=option.least),
+}
 
 
 def with_engine_options(before: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -27,8 +32,8 @@ def with_engine_options(before: str) -> Callable[[Callable[..., None]], Callable
         @wraps(command)
         def call(**given: Any) -> None:
             for name, option in declared.items():
-                if option.kind is Megabytes and given[name] is not None:
-                    given[name] = size_mb(given[name])
+                if option.kind in IN_WORDS and given[name] is not None:
+                    given[name] = IN_WORDS[option.kind](given[name], option)
             command(**given)
 
         found: list[inspect.Parameter] = []
@@ -50,15 +55,16 @@ def with_engine_options(before: str) -> Callable[[Callable[..., None]], Callable
 
 def _parameter(option: Option) -> inspect.Parameter:
     """Return the option as typer reads it."""
-    kind: Any = str if option.kind is Megabytes else option.kind
+    kind: Any = str if option.kind in IN_WORDS else option.kind
     settings: dict[str, Any] = {"help": option.help, "metavar": option.metavar}
-    if option.least is not None:
+    if option.least is not None and kind is not str:
         settings["min"] = option.least
     if kind is Path:
         settings["dir_okay"] = False
     names = [option.flag] if kind is bool else []  # without --no-...
-    optional: Any = kind if option.default is not None else kind | None
+    default = f"{option.default:g}s" if option.kind is Seconds else option.default
+    optional: Any = kind if default is not None else kind | None
     annotation: Any = Annotated[optional, typer.Option(*names, **settings)]
     return inspect.Parameter(
-        option.name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=annotation
+        option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
     )

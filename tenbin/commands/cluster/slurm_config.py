@@ -114,7 +114,7 @@ def _write(folder: Path, files: dict[str, str]) -> None:
     from profiles.files.whole_files import write_whole
 
     lua = folder / LUA
-    if LUA in files and lua.exists() and "By tenbin" not in lua.read_text():
+    if LUA in files and lua.exists() and "By tenbin" not in lua.read_text(errors="replace"):
         remedy = "choose another folder, and have it call tenbin_hold as its first lines say"
         raise BadInput(f"{lua} is there already, and not tenbin's", remedy)
     try:

@@ -229,7 +229,7 @@ def _go_into_background(folder: Path, *, page: bool) -> None:
     while time.monotonic() < deadline:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
-            last = (log.read_text().splitlines() or ["it said nothing"])[-1]
+            last = (log.read_text(errors="replace").splitlines() or ["it said nothing"])[-1]
             say(last if last.startswith("tenbin:") else f"tenbin: {last}", error=True)
             raise typer.Exit(os.waitstatus_to_exitcode(status) or 1)
         try:

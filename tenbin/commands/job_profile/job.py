@@ -133,8 +133,8 @@ def profile(
         folder=str(where),
         cores=cores,
         quick=quick,
-        limit_s=duration_s(limit),
-        budget_s=None if budget is None else duration_s(budget),
+        limit_s=duration_s(limit, "--limit"),
+        budget_s=None if budget is None else duration_s(budget, "--budget"),
         seed=seed,
         mpi=mpi or hosts is not None,
         hosts=tuple(host.strip() for host in hosts.split(",")) if hosts is not None else (),
@@ -202,7 +202,9 @@ def again(
         raise BadInput(f"{what}, this one is {kind.title}", f"measure it here: {to_measure(earlier)}")
     known = samples_beside(path)
     check_samples(earlier, known)
-    order = same_again(earlier, duration_s(limit), None if budget is None else duration_s(budget))
+    order = same_again(
+        earlier, duration_s(limit, "--limit"), None if budget is None else duration_s(budget, "--budget")
+    )
     stored.prepare()
     with terminated_as_interrupted(), progress() as listener:
         made = pooled(*make_job_profile(order, listener), earlier, known)

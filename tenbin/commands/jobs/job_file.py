@@ -5,7 +5,6 @@ Fields have the names of the options of ``tenbin submit``, and their values are 
 
 from __future__ import annotations
 
-import re
 import shlex
 import signal
 import sys
@@ -13,6 +12,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,12 @@ from pydantic import ValidationError
 from profiles.errors import BadInput
 from scheduler.jobs.dependencies import KINDS, Kind
 from scheduler.jobs.order_checks import check_places
-from scheduler.jobs.specs import JobSpec, fault
+from scheduler.jobs.specs import JobRefused, JobSpec, fault
 from scheduler.model.parameters import unknown
 from tenbin.commands.jobs.order import begin_s, deadline_s, exit_codes, retry_pause_s
 from tenbin.commands.jobs.selection import ranges
 from tenbin.commands.quantities import (
+    BadOption,
     account_and_share,
     array_and_limit,
     count_range,
@@ -34,11 +35,11 @@ from tenbin.commands.quantities import (
     size_mb,
     speedups,
 )
+from tenbin.errors import TenbinError
 
 PAGE = "see docs/job-files.md"
 TomlTable = Mapping[str, Any]
 WAITS: dict[str, Kind] = {kind.replace("_", "-"): kind for kind in KINDS}
-REFUSED = re.compile(r"job (\d+) of \d+: (.*)", re.DOTALL)  # as the coordinator says it
 
 
 @dataclass
@@ -56,10 +57,9 @@ class Batch:
     waits_for: dict[int, dict[Kind, list[int]]] = field(default_factory=dict)
     arrays: dict[int, list[int]] = field(default_factory=dict)
 
-    def explain(self, refusal: str) -> str:
+    def explain(self, refusal: TenbinError) -> str:
         """Name the table of the file that the coordinator's refusal is about."""
-        found = REFUSED.fullmatch(refusal)
-        return f"{self.labels[int(found[1]) - 1]}: {found[2]}" if found else refusal
+        return str(refusal) if refusal.place is None else f"{self.labels[refusal.place]}: {refusal.reason}"
 
 
 def read(path: Path) -> Batch:
@@ -90,6 +90,8 @@ def read(path: Path) -> Batch:
             batch.waits_for.setdefault(place, {})[kind] = others
     try:
         check_places(batch.waits_for, batch.arrays, len(batch.specs))
+    except JobRefused as error:
+        raise BadInput(f"{batch.labels[error.place]}: {error.reason}") from error
     except BadInput as error:
         raise _at(str(path), error) from error
     return batch
@@ -119,10 +121,10 @@ def _load(path: Path) -> tuple[list[Any], TomlTable, Path]:
     """Read the tables of jobs, the defaults, and the folder that paths in the file start from."""
     try:
         if str(path) == "-":
-            text, folder = sys.stdin.read(), Path.cwd()
+            content, folder = sys.stdin.buffer.read(), Path.cwd()
         else:
-            text, folder = path.read_text(), path.absolute().parent
-        found = tomllib.loads(text)
+            content, folder = path.read_bytes(), path.absolute().parent
+        found = tomllib.loads(content.decode("utf-8-sig"))
     except OSError as error:
         raise BadInput(f"--file {path}: {error.strerror}", "name a job file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -161,8 +163,10 @@ def _spec(table: dict[str, Any], label: str, folder: Path) -> tuple[dict[str, An
             continue
         try:
             spec.update(FIELDS[name](value))
-        except BadInput as error:
-            raise BadInput(f"{label}: {error.what.removeprefix('--')}", error.remedy) from error
+        except BadOption as error:
+            raise BadInput(
+                f"{label}: {error.option.removeprefix('--')} {error.fault}", error.remedy
+            ) from error
         except (TypeError, ValueError) as error:
             raise BadInput(f"{label}: {name} = {value!r} is not what it should be", PAGE) from error
     if "command" not in spec:
@@ -195,7 +199,7 @@ def _array(table: TomlTable, label: str) -> tuple[list[int], int | None]:
     if given is None:
         return [], None
     if isinstance(given, list) and given and all(_whole(i) and i >= 0 for i in given):
-        return list(given), None
+        return list(dict.fromkeys(given)), None
     try:
         return array_and_limit(given if isinstance(given, str) else "")
     except BadInput as error:
@@ -259,7 +263,7 @@ def _speedup(value: Any) -> dict[str, Any]:
 def _expect(value: Any) -> dict[str, Any]:
     if isinstance(value, str):
         return {"expect_s": expected(value)}
-    take = _number_or(duration_s, "s")
+    take = _number_or(partial(duration_s, option="--expect"), "s")
     return {"expect_s": {str(device): take(time)["s"] for device, time in dict(value).items()}}
 
 
@@ -282,8 +286,10 @@ def _instant(name: str, words: Callable[[str], float | None]) -> Callable[[Any],
     """Take an instant: in words, as TOML writes dates and times, or in seconds since 1970."""
 
     def take(value: Any) -> dict[str, Any]:
-        if isinstance(value, datetime):
+        if isinstance(value, datetime) and value.tzinfo is not None:
             return {name: value.timestamp()}
+        if isinstance(value, datetime | time):
+            value = value.replace(microsecond=0)
         if isinstance(value, date | time):
             value = value.isoformat()
         if isinstance(value, bool) or not isinstance(value, int | float | str):

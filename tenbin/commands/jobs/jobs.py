@@ -23,6 +23,7 @@ from tenbin.commands.jobs.columns import (
 )
 from tenbin.commands.jobs.selection import select, tell_left_out
 from tenbin.commands.options import HomeOption, JsonOption, complete_job, complete_place
+from tenbin.commands.quantities import duration_s
 from tenbin.text import label, print_json
 
 if TYPE_CHECKING:
@@ -277,7 +278,7 @@ def priority(
 def wait(
     which: Which,
     timeout: Annotated[
-        float | None, typer.Option(min=0, help="Seconds; exit code 124 when they are over.")
+        str | None, typer.Option(help="The longest wait: 90s, 1h30m; exit code 124 then.", metavar="TIME")
     ] = None,
     home: HomeOption = None,
     json: JsonOption = False,
@@ -285,9 +286,10 @@ def wait(
     """Wait for the end of jobs; exit with the first exit code that is not 0."""
     from tenbin.client.client import Client
 
+    timeout_s = None if timeout is None else duration_s(timeout, "--timeout", least=0)
     client = Client(home)
     ids = select(client, which).ids
-    code = wait_for(client, ids, timeout, quiet=json)
+    code = wait_for(client, ids, timeout_s, quiet=json)
     if json:
         print_json([client.job(job_id).info() for job_id in ids])
     raise typer.Exit(code)
@@ -329,5 +331,5 @@ def _change(what: str, which: list[str], home: Any, as_json: bool, **more: str |
     if as_json:
         print_json(found)
     else:
-        tell_left_out(found["left_out"])
+        tell_left_out(found)
     return found

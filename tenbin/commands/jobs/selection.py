@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from tenbin.client.client import Client
@@ -40,21 +40,15 @@ def select(client: Client, which: Iterable[str], *, members: bool = True) -> Cho
     return Chosen(found["named"], found["among"])
 
 
-def tell_left_out(left_out: Mapping[str, str]) -> None:
+def tell_left_out(answer: Mapping[str, Any]) -> None:
     """Say which jobs of ranges and ``all`` a change did not apply to."""
-    for line in left_out_lines(left_out):
+    for line in left_out_lines(answer):
         print(f"tenbin: {line}", file=sys.stderr)
 
 
-def left_out_lines(left_out: Mapping[str, str]) -> list[str]:
+def left_out_lines(answer: Mapping[str, Any]) -> list[str]:
     """Write which jobs a change did not apply to; one line for each reason."""
-    reasons: dict[str, list[str]] = {}
-    for sentence in left_out.values():
-        what, label, reason = sentence.split(" ", 2)  # job 7[3] has ended
-        if what == "there":  # is no job 12
-            label, reason = sentence.rpartition(" ")[2], "there is no such job"
-        reasons.setdefault(reason, []).append(label)
-    return [f"left out {job_ranges(labels)}: {reason}" for reason, labels in reasons.items()]
+    return [f"left out {job_ranges(labels)}: {reason}" for reason, labels in answer["reasons"].items()]
 
 
 def job_ranges(labels: Iterable[str]) -> str:

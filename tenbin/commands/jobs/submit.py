@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from profiles.errors import BadInput
 from tenbin.commands.jobs.order import order_fields
 from tenbin.commands.jobs.scripts.command import ScriptBatch, SubmitCommand, batch_of
 from tenbin.commands.options import HomeOption, JsonOption, complete_device, complete_job_profile
@@ -113,19 +115,25 @@ def submit(
         ),
     ] = None,
     after: Annotated[
-        list[int] | None,
-        typer.Option(help="Start only after this job, or all of this array, has succeeded; repeatable."),
+        list[str] | None,
+        typer.Option(
+            help="Start only after this job, or all of this array, has succeeded: 7, 7[3], last; repeatable.",
+            metavar="JOB",
+        ),
     ] = None,
     after_any: Annotated[
-        list[int] | None, typer.Option(help="Start only after this job has ended, however; repeatable.")
+        list[str] | None,
+        typer.Option(help="Start only after this job has ended, however; repeatable.", metavar="JOB"),
     ] = None,
     after_not_ok: Annotated[
-        list[int] | None,
-        typer.Option(help="Start only after this job has ended without success; repeatable."),
+        list[str] | None,
+        typer.Option(help="Start only after this job has ended without success; repeatable.", metavar="JOB"),
     ] = None,
     after_corr: Annotated[
-        list[int] | None,
-        typer.Option(help="Of arrays: each member after that of the same index there; repeatable."),
+        list[str] | None,
+        typer.Option(
+            help="Of arrays: each member after that of the same index there; repeatable.", metavar="ARRAY"
+        ),
     ] = None,
     begin: Annotated[
         str | None,
@@ -201,8 +209,6 @@ def submit(
     if file is not None or not command:
         _submit_file(context, file, how)
         return
-    if len(command) == 1 and command[0].endswith(".toml") and Path(command[0]).is_file():
-        _refuse_job_file(command[0])
     spec = spec_of(context.params, command)
     indices, limit = (None, None) if array is None else array_and_limit(array)
     if limit is not None:
@@ -224,6 +230,13 @@ def spec_of(options: Mapping[str, Any], command: Sequence[str]) -> dict[str, Any
         BadInput: a value cannot be read.
     """
     asked = SimpleNamespace(**options)
+    folder = str((Path(asked.folder) if asked.folder else Path.cwd()).absolute())
+    env = variables(list(asked.env or ()))
+    _check_encoding("working directory", [folder], "rename it, or name another with --chdir")
+    _check_encoding("--output and --error", [asked.output, asked.error], "name others")
+    _check_encoding("--name", [asked.name], "name it otherwise")
+    _check_encoding("--env", [*env, *env.values()], "have the command set it")
+    _check_encoding("command", command, "write it in UTF-8, or read it from a file")
     account, share = account_and_share(asked.user_share) if asked.user_share is not None else ("", None)
     (least_tasks, most_tasks), (least_nodes, most_nodes) = (
         count_range("--tasks", asked.tasks),
@@ -251,26 +264,29 @@ def spec_of(options: Mapping[str, Any], command: Sequence[str]) -> dict[str, Any
         "account": account,
         "share": share,
         **order_fields(options),
-        "env": variables(list(asked.env or ())),
-        "folder": str((Path(asked.folder) if asked.folder else Path.cwd()).absolute()),
+        "env": env,
+        "folder": folder,
         "stdout": asked.output,
         "stderr": asked.error,
         "requeue": asked.requeue,
     }
 
 
-def _refuse_job_file(path: str) -> None:
-    import os
+def _check_encoding(what: str, texts: Iterable[str], remedy: str) -> None:
+    """Refuse bytes that are not UTF-8, in which jobs are kept.
 
-    from profiles.errors import BadInput
-
-    if not os.access(path, os.X_OK):
-        raise BadInput(f"{path} is no program", f"tenbin submit --file {path}")
+    Raises:
+        BadInput: there are such.
+    """
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise BadInput(f"{what}: {os.fsencode(text)[:200]!r} is not UTF-8", remedy) from error
 
 
 def _submit_file(context: typer.Context, file: Path | None, how: _Submission) -> None:
     """Submit all jobs of a file, if the command line says nothing else about the jobs."""
-    from profiles.errors import BadInput
     from tenbin.commands.jobs.job_file import read
     from tenbin.errors import TenbinError
 
@@ -285,7 +301,7 @@ def _submit_file(context: typer.Context, file: Path | None, how: _Submission) ->
     try:
         _hand_over(batch.specs, how, arrays=batch.arrays, waits_for=batch.waits_for)
     except TenbinError as error:
-        raise TenbinError(batch.explain(str(error)), error.exit_code) from error
+        raise TenbinError(batch.explain(error), error.exit_code) from error
 
 
 def _hand_over(
@@ -303,9 +319,12 @@ def _hand_over(
     from tenbin.commands.jobs.jobs import wait_for
 
     if how.dry_run:
+        from scheduler.jobs.files.commands import check_commands
+        from scheduler.jobs.specs import JobSpec
         from tenbin.commands.jobs.job_file import show
 
         shown = show(specs, waits_for, arrays)  # checks them as well
+        check_commands(list(map(JobSpec.model_validate, specs)), os.environ, script=batch is not None)
         body = {"specs": specs, "waits_for": dict(waits_for), "arrays": dict(arrays)}
         print(json_.dumps(body, indent=1) if how.json else shown)
         return

@@ -13,6 +13,7 @@ from tenbin.commands.files import storage_folder, write_output
 from tenbin.commands.measure.quiet import quiet_moment
 from tenbin.commands.options import HomeOption, JsonOption, StoreOption, complete_selector
 from tenbin.commands.progress import terminated_as_interrupted
+from tenbin.commands.quantities import duration_s
 
 if TYPE_CHECKING:
     from profiles.checks.check import Check
@@ -61,14 +62,13 @@ def check(
         ),
     ] = "",
     wait: Annotated[
-        float,
+        str,
         typer.Option(
-            min=0,
-            metavar="SECONDS",
+            metavar="TIME",
             help="Where a coordinator runs here, it starts no job meanwhile; wait at most so long for the "
             "jobs that run.",
         ),
-    ] = 0.0,
+    ] = "0s",
     log: Annotated[bool, typer.Option("--log", help="Print one line, for logs and Slurm's reasons.")] = False,
     prometheus: Annotated[
         Path | None,
@@ -109,6 +109,7 @@ def check(
         raise BadInput("--log and --json exclude each other", "leave one of them out")
     if prometheus is not None and not prometheus.parent.is_dir():
         raise BadInput(f"--prometheus {prometheus}: its folder does not exist", f"mkdir {prometheus.parent}")
+    wait_s = duration_s(wait, "--wait", least=0)
     own = _last_profile(Store(store))
     chosen = own if against in (None, SIBLINGS) else Store(store).load(against or "")
     checks = CheckStore(store)
@@ -116,7 +117,7 @@ def check(
     Store(store).prepare()
     with terminated_as_interrupted():
         for number in range(baseline):
-            with quiet_moment(home, wait) as quiet:
+            with quiet_moment(home, wait_s) as quiet:
                 made = _make(settings, own, quiet=quiet, number=(number, baseline))
                 reference = _reference(checks, made, chosen, against)
                 if quick and give_verdict(made, reference).verdict is Verdict.CHANGED:

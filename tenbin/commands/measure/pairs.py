@@ -64,7 +64,7 @@ def pairs(
     known = _known(jobs or [], store)
     cores = _room(known)
     predicted, advice = directions(known), suggestions(known, per_node, cores)
-    times = _verified(known, repetitions, duration_s(limit)) if verify else None
+    times = _verified(known, repetitions, duration_s(limit, "--limit")) if verify else None
     rows = [_row(one, known, times) for one in predicted]
     sockets, why_not = _sockets(known)
     if json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ from tenbin.commands.options import (
     complete_policy,
     complete_selector,
 )
+from tenbin.commands.quantities import duration_s
 from tenbin.terminal import SafeConsole
 from tenbin.text import print_json
 
@@ -136,7 +138,7 @@ def simulate(
 
     machine = parse_cluster(cluster)
     policies = list(dict.fromkeys(policy))
-    substitute, block_s = _substitute(without_estimate), _time_s("--block", block)
+    substitute, block_s = _substitute(without_estimate), duration_s(block, "--block")
     cuts = _cut("--warm-up", warm_up), _cut("--cool-down", cool_down)
     if 0 < resamples < FEWEST_RESAMPLES or (resamples and len(policies) < 2):
         raise BadInput(
@@ -279,17 +281,11 @@ def _substitute(text: str) -> Unstated:
 
     if text in ("unknown", "actual"):
         return Unstated(actual=text == "actual")
-    return Unstated(time_s=_time_s("--without-estimate", text, "unknown, actual, or for instance 30m"))
-
-
-def _time_s(option: str, text: str, examples: str = "for instance 12h or 7d") -> float:
-    """Read a time in seconds, above 0."""
-    from tenbin.commands.quantities import duration_s
-
-    try:
-        return duration_s(text)
-    except BadInput:
-        raise BadInput(f"{option} {text!r} is none of its values", f"write {examples}") from None
+    with suppress(BadInput):
+        return Unstated(time_s=duration_s(text))
+    raise BadInput(
+        f"--without-estimate {text!r} is none of its values", "write unknown, actual, or for instance 30m"
+    )
 
 
 def _cut(option: str, text: str | None) -> Cut:
@@ -303,7 +299,11 @@ def _cut(option: str, text: str | None) -> Cut:
             return Cut(share=float(found[1]) / 100)
     elif found := re.fullmatch(r"(\d{1,12})\s*jobs?", text):
         return Cut(jobs=int(found[1]))
-    return Cut(seconds=_time_s(option, text, "a share below 100%, a time as 2d, or 500jobs"))
+    else:
+        with suppress(BadInput):
+            return Cut(seconds=duration_s(text))
+    remedy = "write a share below 100%, a time as 2d, or 500jobs"
+    raise BadInput(f"{option} {text!r} is none of its values", remedy)
 
 
 def _measured(given: list[str], machine: Cluster, store: Path | None) -> MeasuredCluster:

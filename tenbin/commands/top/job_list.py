@@ -203,7 +203,7 @@ class JobList:
             labels = [meant[number].label for number in found["ids"] if number in meant]
             jobs = job_ranges(labels) or f"{len(found['ids']):,} jobs"  # retry names the members of an array
             told = [f"{verb} {jobs}{to}: accepted"] if found["ids"] else []
-            return Tell("; ".join([*told, *left_out_lines(found["left_out"])]))
+            return Tell("; ".join([*told, *left_out_lines(found)]))
 
         call = Call(lambda client: client.call("POST", f"/{verb}", body), changed)
         return Confirm(f"{verb} {_in_words(meant)}{to}?", call)

@@ -79,6 +79,18 @@ def test_parked_program_holds_nothing_of_a_gpu(tmp_path: Path) -> None:
     program.end()
 
 
+def test_too_little_memory_of_a_device_has_a_code(tmp_path: Path) -> None:
+    """Programs go by it, whatever the words are; the program runs on."""
+    program = Stepper(tmp_path, below_too="small_gpu", FULL="1")
+    program.steps(3)
+    with pytest.raises(requests.LayerRefused) as caught:
+        requests.move(tmp_path, program.process.pid, "pocl-1")
+    assert (caught.value.code, caught.value.postponed) == (requests.NO_DEVICE_MEMORY, False)
+    program.steps(1)
+    assert requests.status(tmp_path, program.process.pid).device == "pocl-0"
+    program.end()
+
+
 def until_none(pid: int, told: Path) -> None:
     """Wait until nobody holds a context of the GPU; a driver's own thread may hold one for a moment."""
     deadline = time.monotonic() + 20

@@ -112,6 +112,7 @@ def test_cancelled_and_killed_jobs_run_again_over_a_restart(up: Up) -> None:
 
 def test_limits_as_words() -> None:
     assert array_and_limit("1-3%2") == ([1, 2, 3], 2) and array_and_limit("4") == ([4], None)
+    assert array_and_limit("3,1,1-2,3") == ([3, 1, 2], None)
     for word in ("1-3%", "1-3%0", "1-3%x", "%2", "1%2%3"):
         with pytest.raises(BadInput):
             array_and_limit(word)

@@ -1,5 +1,5 @@
 /* An OpenCL layer that makes the second device of the platform a GPU of small work-groups: 64 items at most, of the
- * kernel "large" 16. On SIGURG it writes to the file CONTEXTS how many references others hold to contexts there. */
+ * kernel "large" 16, and with FULL no memory at all. On SIGURG it writes to the file CONTEXTS how many references others hold to contexts there. */
 #include "layer.h"
 #include <fcntl.h>
 #include <signal.h>
@@ -54,6 +54,15 @@ static cl_context CL_API_CALL make_context(const cl_context_properties *properti
     return context;
 }
 
+static cl_mem CL_API_CALL make_buffer(cl_context context, cl_mem_flags flags, size_t size, void *host,
+                                      cl_int *error) {
+    cl_device_id device;
+    target->clGetContextInfo(context, CL_CONTEXT_DEVICES, sizeof device, &device, NULL);
+    if (!is_second(device)) return target->clCreateBuffer(context, flags, size, host, error);
+    if (error) *error = CL_MEM_OBJECT_ALLOCATION_FAILURE;
+    return NULL;
+}
+
 static void tell(int number) {
     cl_uint sum = 0;
     for (int i = 0; i < made; i++) {
@@ -72,5 +81,6 @@ static void change_calls(void) {
     table.clGetKernelWorkGroupInfo = group_info;
     table.clEnqueueNDRangeKernel = run_kernel;
     table.clCreateContext = make_context;
+    if (getenv("FULL")) table.clCreateBuffer = make_buffer;
     if (getenv("CONTEXTS")) signal(SIGURG, tell);
 }

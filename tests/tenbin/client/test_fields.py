@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import tenbin
 from scheduler.jobs.specs import JobSpec
-from tenbin.client.fields import FIELDS
+from tenbin.client.fields import FIELDS, words_of
 
 
 def test_the_client_knows_the_fields_of_a_job() -> None:
@@ -33,3 +34,35 @@ def test_a_misspelt_argument_names_the_near_ones(tmp_path: Path) -> None:
         with pytest.raises(TypeError, match=f"Executor has no argument '{name}'"):
             tenbin.Executor(home=tmp_path, **{name: 1})
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (
+            "sleep 1",
+            "command 'sleep 1' is one text, and no list of words; write ['sleep', '1'], or",
+        ),
+        (b"true", "command 'true' is one text"),
+        (5, "command 5 is no list of words; write for instance ['sleep', '10']"),
+        (None, "command None is no list of words"),
+        (["head", "-n", 5], "command[2] is 5, and no text; write str(5)"),
+    ],
+)
+def test_a_command_that_is_no_list_of_words_is_refused_and_never_taken_apart(
+    tmp_path: Path, command: Any, message: str
+) -> None:
+    client = tenbin.Client(tmp_path)
+    for call in (
+        lambda: client.submit(command),
+        lambda: tenbin.submit(command),
+        lambda: client.submit_all([{"command": command}]),
+    ):
+        with pytest.raises(TypeError) as caught:
+            call()
+        assert str(caught.value).startswith(message)
+        assert isinstance(caught.value, tenbin.TenbinError) and caught.value.exit_code == 2
+
+
+def test_a_path_is_a_word() -> None:
+    assert words_of((Path("/bin/cat"), "x")) == ["/bin/cat", "x"]

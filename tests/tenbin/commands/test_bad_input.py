@@ -14,6 +14,7 @@ from threading import Thread
 
 import pytest
 
+from tenbin.errors import TenbinError
 from tests.support.coordinator import Up
 from tests.support.labs.components import require
 from tests.support.programs import TENBIN, tenbin
@@ -95,14 +96,42 @@ def test_commands_that_cannot_run(up: Up, tmp_path: Path) -> None:
         assert found["stage"] == "failed" and "could not be started" in found["trouble"], command
         blamed = {"": "''", "true": folder}.get(command[0], command[0])  # nothing of the job's own folder
         assert found["trouble"].startswith(f"it could not be started: {blamed}: "), found["trouble"]
+    with pytest.raises(TenbinError, match="argument 1 has 140,000 bytes, a program takes 131,071"):
+        up.client.submit(["true", "é" * 70_000])
     for arguments, words in (
         (("submit", "--env", "novalue", "--", "true"), "write NAME=VALUE"),
         (("submit", "--priority", "9999999", "--", "true"), "less than or equal to 1000000"),
+        (
+            ("submit", "sleep 10"),
+            "there is no program 'sleep 10', with the blanks in its",
+        ),
+        (("submit", "--array", "1-3", "--", "sleep 10"), "there is no program 'sleep 10'"),
+        (("map", "--", "gzip -9", ":::", "a"), "there is no program 'gzip -9'"),
+        (("submit", "/etc"), "/etc is a folder; name a script or a program"),
         (("submit", "--after", "99", "--", "true"), "no job 99"),
         (("migrate", "1", "--to", "core"), "has ended"),
     ):
         done = up.run(*arguments)
         assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ("--chdir", "/tmp/caf\udce9", "--", "true"),
+            "working directory: b'/tmp/caf\\xe9' is not UTF-8",
+        ),
+        (("--name", "\udce9", "--", "true"), "--name: b'\\xe9' is not UTF-8"),
+        (("--output", "\udce9", "--", "true"), "--output and --error: b'\\xe9' is not UTF-8"),
+        (("--env", "A=\udce9", "--", "true"), "--env: b'\\xe9' is not UTF-8"),
+        (("--", "echo", "\udce9"), "command: b'\\xe9' is not UTF-8"),
+        (("sleep 10",), "there is no program 'sleep 10'"),
+    ],
+)
+def test_bytes_that_are_no_text_are_named_with_the_remedy(words: tuple[str, ...], message: str) -> None:
+    done = tenbin("submit", "--dry-run", *words)
+    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_paths_that_are_not_there(up: Up, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from scheduler.jobs.specs import JobSpec
 from tenbin.commands.jobs.job_file import FIELDS, read
 from tests.support.coordinator import Up
 from tests.support.paths import ROOT
+from tests.support.programs import TENBIN
 
 FILE = """
 [defaults]
@@ -141,6 +142,24 @@ def test_values_mean_what_the_options_mean(tmp_path: Path) -> None:
     assert (asked.memory_mb, asked.time_s, asked.expect_s) == (2000, 90, {"gpu": 60, "cpu": 90})
     assert (asked.checkpoint_signal, asked.account, asked.share, asked.requeue) == (23, "a", 2, False)
     assert asked.folder == str(tmp_path / "sub") and asked.array_index is None
+
+
+@pytest.mark.parametrize("given", ["jobs.toml", "-"])
+def test_a_file_is_utf_8_whatever_the_locale(tmp_path: Path, given: str) -> None:
+    """Other letters are shown as the terminal can."""
+    content = "\ufeff[[job]]\r\nname = 'é名'\r\ncommand = ['true']\r\narray = [1, 1, 2]\r\n".encode()
+    (tmp_path / "jobs.toml").write_bytes(content)
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    shown = {
+        "": "1: true  (name=é名, array of 2: 1-2)\n",
+        "C": "1: true  (name=\\xe9\\u540d, array of 2: 1-2)\n",
+    }
+    for more in ({}, ascii_only):
+        done = subprocess.run(
+            [*TENBIN, "submit", "--dry-run", "--file", given],
+            input=content, capture_output=True, env={**os.environ, **more}, cwd=tmp_path, check=False,
+        )  # fmt: skip
+        assert done.stdout.decode() == shown[more.get("LC_ALL", "")] and not done.stderr
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:

@@ -48,8 +48,31 @@ def test_a_number_must_be_that_of_a_job_that_a_change_applies_to(up: Up) -> None
     assert done.returncode == 2 and "job 1 has ended (done)" in done.stderr
     assert not waits.done()
     found = up.client.call("POST", "/cancel", {"ids": [2], "where_possible": [1, 2]})
-    assert found == {"ids": [2], "left_out": {"1": "job 1 has ended (done)"}}
+    assert found == {
+        "ids": [2],
+        "left_out": {"1": "job 1 has ended (done)"},
+        "reasons": {"has ended (done)": ["1"]},
+    }
     assert waits.wait(30)["stage"] == "cancelled"
+
+
+def test_reasons_go_with_the_names_of_their_jobs(up: Up) -> None:
+    up.start("--cores", "1")
+    ids = up.client.hand_over([{"command": ["true"], "folder": "/"}], arrays={0: [5, 7]})["ids"]
+    assert [up.client.job(job_id).result(60) for job_id in ids] == [0, 0]
+    waits = up.client.submit(["sleep", "60"])
+    asked = {"where_possible": [1, *ids, 99, waits.id]}
+    assert up.client.call("POST", "/suspend", asked)["reasons"] == {
+        "has ended (done)": ["1", "1[5]", "1[7]"],
+        "there is no such job": ["99"],
+    }
+    assert up.client.call("POST", "/suspend", asked)["reasons"]["is suspended already"] == [str(waits.id)]
+    found = up.client.call("POST", "/retry", {"where_possible": [1, 2, 99]})
+    assert found["reasons"] == {
+        "has no job that ended without success": ["1"],
+        "has succeeded": ["1[5]"],
+        "there is no such job": ["99"],
+    }
 
 
 def test_words_that_select_no_job(up: Up) -> None:

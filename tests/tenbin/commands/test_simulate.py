@@ -80,6 +80,10 @@ def test_gantt_is_one_page_without_links(tmp_path: Path) -> None:
             "0 whole blocks of 90 days",
         ),
         (
+            ("-p", "easy", "-p", "fcfs", "-w", WORKLOAD, "-c", "16", "--resamples", "20", "--block", "0:00"),
+            "--block '0:00' is too short; write at least 1s",
+        ),
+        (
             (
                 *("-p", "las", "-w", "generator:multiresource,jobs=50,closed_load=1"),
                 *("-c", "4xnode[cpu=1,memory=1]", "--warm-up", "5%"),

@@ -68,7 +68,7 @@ def test_other_hosts_and_other_sites_are_refused(up: Up, page: PageProcess) -> N
     assert page.ask("/api/jobs", method="DELETE")[0] == 405
     assert not job.done() and job.info()["stage"] == "running"
     code, found, _ = page.ask("/api/change/cancel", body)
-    assert code == 200 and found == {"ids": [job.id], "left_out": {}}
+    assert code == 200 and found == {"ids": [job.id], "left_out": {}, "reasons": {}}
     up.until(job.done)
 
 

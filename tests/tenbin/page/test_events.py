@@ -80,6 +80,7 @@ def test_the_page_outlives_the_coordinator_and_costs_it_little(up: Up, page: Pag
     assert page.ask("/api/change/cancel", {"ids": [first.id, 999]})[1] == {
         "ids": [first.id],
         "left_out": {"999": "there is no job 999"},
+        "reasons": {"there is no such job": ["999"]},
     }
     up.until(
         lambda: {row["id"]: row["stage"] for row in page.get("/api/jobs")["rows"]}.get(second.id) == "running"

@@ -46,7 +46,9 @@ def refusal(up: Up, path: str, body: object, method: str = "POST") -> tuple[int,
     """Return the code and the sentence; ``body`` may be anything that Python can write, JSON or not."""
     code, content = ask(up, method, path, None if body is None else json.dumps(body))
     assert 400 <= code < 500, (path, str(body)[:200], code, content[:500])
-    (detail,) = json.loads(content).values()
+    answer = json.loads(content)
+    detail = answer.pop("detail")
+    assert answer.keys() in (set(), {"place", "reason"})
     assert isinstance(detail, str) and detail and "\n" not in detail and len(detail) < 2000, detail
     return code, detail
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from agent.attempts.records import How
 from profiles.errors import Unavailable
+from scheduler.jobs.literals import duration_s
 
 COLUMNS = ("%i", "%T", "%r", "%N", "%S", "%k")  # of squeue
 OLDEST = (20, 11)  # version whose answers are known
@@ -145,11 +146,7 @@ def limit_s(text: str) -> float:
     """Read a limit of time as Slurm writes it (``2-03:04:05``); infinite for none."""
     if text in ENDLESS:
         return math.inf
-    days, _, rest = text.rpartition("-")
-    total = 0
-    for part in rest.split(":") if rest.count(":") != 1 else ("0", *rest.split(":")):
-        total = total * 60 + int(part)
-    whole = float(int(days or 0) * 86400 + total)
+    whole = duration_s(text, slurm=True)
     return math.inf if whole >= FOREVER_S else whole
 
 

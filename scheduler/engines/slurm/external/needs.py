@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from scheduler.engines.external_jobs import Needs
 from scheduler.engines.slurm.client import parse
+from scheduler.jobs.literals import size_bytes
 from scheduler.jobs.specs import JobSpec, Origin
 
 # What the words that tenbin does not schedule by say of a job that asks for nothing of the kind.
@@ -21,7 +23,6 @@ NOTHING = {
     "OverSubscribe": ("OK", "NO", "YES"),
 }
 TASK = "4294967294"  # stands for the task's number where an array is still one record
-MEMORY = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
 
 
 class Unclear(Exception):
@@ -111,9 +112,8 @@ def _number(words: Mapping[str, str], name: str) -> int:
 def _memory_mb(words: Mapping[str, str], nodes: int, cpus: int) -> float | None:
     """Return the memory on each node; None: not said, or all there is."""
     for name, times in (("MinMemoryNode", 1.0), ("MinMemoryCPU", math.ceil(cpus / nodes))):
-        found = re.fullmatch(r"([\d.]+)([KMGT]?)", words.get(name, ""))
-        if found is not None:
-            return float(found[1]) * MEMORY[found[2]] * times * parse.MIB or None
+        with suppress(ValueError):
+            return size_bytes(words.get(name, ""), slurm=True) / 1e6 * times or None
     return None
 
 

@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 from profiles.errors import BadInput
+from tenbin.commands.jobs.scripts.command import options_of_sbatch_explained
 from tenbin.commands.jobs.submit import spec_of, submit
 from tenbin.commands.options import HomeOption
 
@@ -32,7 +33,8 @@ class MapCommand(TyperCommand):
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """Read the options; what is not of them stands after ``--``."""
         given = list(args)
-        left = super().parse_args(ctx, args)
+        with options_of_sbatch_explained():
+            left = super().parse_args(ctx, args)
         words = ctx.params.get("words") or ()
         if not ctx.resilient_parsing and ("--" not in given or len(words) >= len(given) - given.index("--")):
             what = f"{words[0]!r} stands before --" if words and "--" in given else "no -- before the command"
@@ -87,6 +89,7 @@ def map_(
 
       tenbin map -k -- ./simulate --seed {1} --size {2} ::: 1 2 3 ::: 10 100
     """
+    from scheduler.jobs.files.commands import check_program
     from tenbin.commands.jobs.job_file import show
     from tenbin.commands.jobs.map import runner, sources, template
     from tenbin.text import printable
@@ -99,6 +102,8 @@ def map_(
     commands = [template.expand(command, arguments, number) for number, arguments in enumerate(found, 1)]
     script = runner.script_of(commands)
     spec = spec_of(context.params, ["map", *command])  # the script leaves these words alone; people see them
+    for program in dict.fromkeys(words[0] for words in commands):
+        check_program(program, spec["folder"], spec["env"].get("PATH"))
     spec["name"] = spec["name"] or Path(command[0]).name
     spec["array_limit"] = most
     if dry_run:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable
 
 from profiles.errors import BadInput
-from scheduler.jobs.specs import LONGEST_ARGUMENT
+from scheduler.jobs.files.commands import check_length
 
 LARGEST = 4 << 20  # bytes, of a script
 NEWLINE = "TENBIN_NEWLINE"
@@ -37,9 +37,6 @@ def _line(command: list[str]) -> bytes:
     if not command[0] or command[0].startswith("-"):
         raise BadInput(f"{command[0]!r} is no program", "give its name, or its path")
     for word in command:
-        if len(os.fsencode(word)) >= LONGEST_ARGUMENT:
-            raise BadInput(
-                f"{word[:40]!r}...: an argument has {LONGEST_ARGUMENT} bytes or more", "shorten it"
-            )
+        check_length(f"{word[:40]!r}...", word)
     words = (f'"${NEWLINE}"'.join(map(shlex.quote, word.split("\n"))) for word in command)
     return os.fsencode(f"exec {' '.join(words)}\n")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typer.core import TyperCommand
 
 from profiles.errors import BadInput
 from tenbin.commands.jobs.scripts.script import SBATCH, TENBIN, Directive, Script, is_script, read_script
+from tenbin.commands.quantities import BadOption
 
 KEPT = "tenbin.script"  # in the context's meta
 NOT_IN_SCRIPTS = {"file": "--file", "home": "--home", "json": "--json"}
@@ -34,10 +36,34 @@ class ScriptBatch:
     dry_run: bool = False
 
 
+@contextmanager
+def options_of_sbatch_explained() -> Iterator[None]:
+    """Name tenbin's own option where one of sbatch is given that tenbin does not have.
+
+    Raises:
+        BadInput: in place of typer's error.
+    """
+    try:
+        yield
+    except typer.TyperException as error:
+        if type(error).__name__ != "NoSuchOption":
+            raise
+        from tenbin.commands.jobs.scripts.sbatch_options import of_tenbin
+
+        explained = of_tenbin(error.option_name)  # type: ignore[attr-defined]
+        if explained is None:
+            raise
+        raise explained from error
+
+
 class SubmitCommand(TyperCommand):
     """The command ``submit``: words after a script are the script's own, and its lines are options."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        with options_of_sbatch_explained():
+            return self._parse(ctx, args)
+
+    def _parse(self, ctx: typer.Context, args: list[str]) -> list[str]:
         place = None if ctx.resilient_parsing else self._place_of_script(ctx, args)
         if place is None:
             return super().parse_args(ctx, args)
@@ -50,9 +76,9 @@ class SubmitCommand(TyperCommand):
         """Run the command; name the line of a script whose value cannot be read."""
         try:
             return super().invoke(ctx)
-        except BadInput as error:
+        except BadOption as error:
             script = ctx.meta.get(KEPT)
-            line = self._line_of(script, error.what) if script is not None else None
+            line = self._line_of(script, error.option) if script is not None else None
             if script is None or line is None:
                 raise
             raise BadInput(f"{script.at(line)}: {TENBIN} {error.what}", error.remedy) from error
@@ -74,8 +100,10 @@ class SubmitCommand(TyperCommand):
         where = f"{script.at(directive.line)}: {TENBIN}"
         try:
             if {"--help", "-h"} & set(directive.words):
-                raise BadInput(f"{where}: --help is no option of a job", "remove it")
+                raise BadInput("--help is no option of a job", "remove it")
             context = self.make_context("submit", list(directive.words))
+        except BadInput as error:
+            raise BadInput(f"{where}: {error.what}", error.remedy) from error
         except typer.TyperException as error:
             what = getattr(error, "format_message", error.__str__)()
             raise BadInput(f"{where}: {what.rstrip('.')}", "see: tenbin submit --help") from error
@@ -89,16 +117,13 @@ class SubmitCommand(TyperCommand):
             )
         return directive.words
 
-    def _line_of(self, script: Script, what: str) -> int | None:
-        """Return the last line with the option that a message begins with."""
-        found = re.match(r"--([a-z-]+)", what)
-        if not found:
-            return None
+    def _line_of(self, script: Script, option: str) -> int | None:
+        """Return the last line with the option."""
         lines = [
             each.line
             for each in script.of(TENBIN)
             if any(
-                found[0] in (*param.opts, *param.secondary_opts)
+                option in (*param.opts, *param.secondary_opts)
                 for param in self.params
                 if param.name in given(self.make_context("submit", list(each.words)))
             )

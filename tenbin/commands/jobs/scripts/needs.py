@@ -135,7 +135,7 @@ class SbatchNeeds:
             ("mem", "SLURM_MEM_PER_NODE", values.size_mib),
             ("mem-per-cpu", "SLURM_MEM_PER_CPU", values.size_mib),
         ):
-            if name in self.given and TAKEN[name][2] not in self.overruled:
+            if name in self.given and TAKEN[name].overruled_by not in self.overruled:
                 found[variable] = str(self._taken(name, read))
         if "export" in self.given:
             found["SLURM_EXPORT_ENV"] = str(self.given["export"].value)
@@ -202,7 +202,7 @@ def _sort(needs: SbatchNeeds, given: Given) -> None:
 
 def _fill(needs: SbatchNeeds, name: str) -> None:
     """Add the fields of one option, unless an option of tenbin's own goes before it."""
-    option = TAKEN[name][2]
+    option = TAKEN[name].overruled_by
     if option and option in needs.overruled:
         return
     read = READERS.get(name)

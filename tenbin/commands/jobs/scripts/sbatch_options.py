@@ -6,39 +6,56 @@ what tenbin does anyway is left out silently. Refused is what would change the r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 from profiles.errors import BadInput
 from scheduler.model.parameters import unknown
 
 Value = Literal["", "needed", "optional"]
-TAKEN: dict[str, tuple[str, Value, str]] = {  # by name: the short one; a value; tenbin's option for the same
-    "array": ("a", "needed", "array"),
-    "begin": ("b", "needed", "begin"),
-    "chdir": ("D", "needed", "folder"),
-    "cpus-per-task": ("c", "needed", "cores"),
-    "deadline": ("", "needed", "deadline"),
-    "dependency": ("d", "needed", "after"),
-    "error": ("e", "needed", "error"),
-    "export": ("", "needed", ""),
-    "gpus": ("G", "needed", "device"),
-    "gpus-per-node": ("", "needed", "device"),
-    "gpus-per-task": ("", "needed", "device"),
-    "gres": ("", "needed", "device"),
-    "job-name": ("J", "needed", "name"),
-    "mem": ("", "needed", "memory"),
-    "mem-per-cpu": ("", "needed", "memory"),
-    "nice": ("", "optional", "priority"),
-    "no-requeue": ("", "", "requeue"),
-    "nodes": ("N", "needed", "tasks"),
-    "ntasks": ("n", "needed", "tasks"),
-    "ntasks-per-node": ("", "needed", "tasks"),
-    "output": ("o", "needed", "output"),
-    "requeue": ("", "", "requeue"),
-    "test-only": ("", "", ""),
-    "time": ("t", "needed", "time"),
-    "wait": ("W", "", ""),
+
+
+class Taken(NamedTuple):
+    """An option that tenbin can do.
+
+    Attributes:
+        short: its letter. value: whether it takes one.
+        overruled_by: the parameter of ``tenbin submit`` that goes before it.
+        ours: what to write on tenbin's own command line in its place.
+    """
+
+    short: str
+    value: Value
+    overruled_by: str
+    ours: str
+
+
+TAKEN: dict[str, Taken] = {
+    "array": Taken("a", "needed", "array", "--array"),
+    "begin": Taken("b", "needed", "begin", "--begin"),
+    "chdir": Taken("D", "needed", "folder", "--chdir"),
+    "cpus-per-task": Taken("c", "needed", "cores", "-c"),
+    "deadline": Taken("", "needed", "deadline", "--deadline"),
+    "dependency": Taken("d", "needed", "after", "--after JOB, --after-any, --after-not-ok or --after-corr"),
+    "error": Taken("e", "needed", "error", "--error"),
+    "export": Taken("", "needed", "", "--env NAME=VALUE; all variables of this shell are handed on anyway"),
+    "gpus": Taken("G", "needed", "device", "--device gpu, one for each task"),
+    "gpus-per-node": Taken("", "needed", "device", "--device gpu, one for each task"),
+    "gpus-per-task": Taken("", "needed", "device", "--device gpu, one for each task"),
+    "gres": Taken("", "needed", "device", "--device gpu, one for each task"),
+    "job-name": Taken("J", "needed", "name", "--name"),
+    "mem": Taken("", "needed", "memory", "--memory, of each task"),
+    "mem-per-cpu": Taken("", "needed", "memory", "--memory, of each task"),
+    "nice": Taken("", "optional", "priority", "--priority, with the sign turned"),
+    "no-requeue": Taken("", "", "requeue", "--no-requeue"),
+    "nodes": Taken("N", "needed", "tasks", "--nodes for whole nodes, or -n TASKS"),
+    "ntasks": Taken("n", "needed", "tasks", "-n"),
+    "ntasks-per-node": Taken("", "needed", "tasks", "-n, the number of all tasks"),
+    "output": Taken("o", "needed", "output", "--output"),
+    "requeue": Taken("", "", "requeue", "--requeue"),
+    "test-only": Taken("", "", "", "--dry-run"),
+    "time": Taken("t", "needed", "time", "--time, where a number alone is in seconds: 90s, 10m, 1:30:00"),
+    "wait": Taken("W", "", "", "--wait"),
 }
 SAME = {"tasks": "ntasks", "tasks-per-node": "ntasks-per-node"}
 SILENT: dict[str, tuple[str, Value]] = {
@@ -132,19 +149,34 @@ REFUSED: dict[str, tuple[str, Value, str]] = {
     "tmp": ("", "needed", "tenbin does not count disk space"),
     "tres-per-task": ("", "needed", "say what a task needs: --cpus-per-task, --gpus-per-task"),
     "uid": ("", "needed", "jobs run as whoever started tenbin up"),
-    "wrap": ("", "needed", "the script itself is what runs"),
+    "wrap": ("", "needed", "a command is given by itself: tenbin submit -- sh -c 'CMD'"),
 }
+TABLES: tuple[Mapping[str, tuple[Any, ...]], ...] = (TAKEN, LEFT_OUT, REFUSED, SILENT)
 KINDS: dict[str, Value] = {
-    **{name: value for table in (TAKEN, LEFT_OUT, REFUSED) for name, (_, value, _) in table.items()},
-    **{name: value for name, (_, value) in SILENT.items()},
+    **{name: entry[1] for table in TABLES for name, entry in table.items()},
     **dict.fromkeys(SAME, "needed"),
 }
-SHORT = {
-    entry[0]: name
-    for table in (TAKEN, LEFT_OUT, REFUSED, SILENT)
-    for name, entry in table.items()
-    if entry[0]
-}
+SHORT = {entry[0]: name for table in TABLES for name, entry in table.items() if entry[0]}
+
+
+def of_tenbin(option: str) -> BadInput | None:
+    """Make the error for an option of sbatch on tenbin's own command line; None: sbatch has none such.
+
+    Args:
+        option: as it was written, without its value: ``-t``, ``--gres``.
+    """
+    written = option.lstrip("-")
+    name = SHORT.get(written, "") if len(written) == 1 else SAME.get(written, written)
+    what = f"{option} is an option of sbatch" + (f" (--{name})" if option != f"--{name}" else "")
+    if taken := TAKEN.get(name):
+        return BadInput(what, f"write {taken.ours}")
+    if name in SILENT:
+        return BadInput(what, "leave it out")
+    if left_out := LEFT_OUT.get(name):
+        return BadInput(f"{what}: {left_out[2]}", "leave it out")
+    if refused := REFUSED.get(name):
+        return BadInput(f"{what}: {refused[2]}", "leave it out, or see: tenbin submit --help")
+    return None
 
 
 class Given(NamedTuple):

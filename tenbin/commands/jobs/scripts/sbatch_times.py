@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import datetime, timedelta
+from collections.abc import Iterator
+from datetime import date, datetime, timedelta
 from datetime import time as clock_time
 
+from scheduler.jobs.literals import duration_s
+
 UNLIMITED = {"-1", "0", "infinite", "unlimited"}
+LIMITS = "write minutes, minutes:seconds, hours:minutes:seconds or days-hours:minutes:seconds"
 WORDS = {"midnight": 0, "noon": 12, "fika": 15, "teatime": 16}
-UNITS_S = {"": 1, "second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
-NOW = re.compile(r"now(?:\s*\+\s*(\d+)\s*(second|minute|hour|day|week|)s?)?\s*", re.IGNORECASE)
+NOW = re.compile(r"now(?:\s*\+\s*(\d+\s*(?:(?:second|minute|hour|day|week)s?)?))?", re.IGNORECASE)
 TOKENS = re.compile(
     r"""(?P<word>midnight|noon|fika|teatime) | (?P<day>today|tomorrow)
     | (?P<year>\d{4})-(?P<month>\d{2})-(?P<date>\d{2})(?:T(?=\d))?
@@ -29,17 +32,12 @@ def limit_s(text: str) -> float | None:
     """
     if text.lower() in UNLIMITED:
         return None
-    if found := re.fullmatch(r"(\d+)-(?:(\d+)(?::(\d+)(?::(\d+))?)?)?", text):
-        days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
-    elif found := re.fullmatch(r"(?:(?:(\d+):)?(\d+):(\d+)|(\d+))", text):
-        hours, minutes, seconds, alone = (int(part or 0) for part in found.groups())
-        days, minutes = 0, minutes + alone
-    else:
-        raise ValueError(
-            "write minutes, minutes:seconds, hours:minutes:seconds or days-hours:minutes:seconds"
-        )
-    whole = math.ceil(((days * 24 + hours) * 60 + minutes) + seconds / 60)
-    return whole * 60.0 or None
+    if not re.fullmatch(r"[\d:-]+", text):
+        raise ValueError(LIMITS)
+    try:
+        return math.ceil(duration_s(text, slurm=True) / 60) * 60.0 or None
+    except ValueError:
+        raise ValueError(LIMITS) from None
 
 
 def instant_s(text: str, now: datetime) -> float | None:
@@ -49,16 +47,34 @@ def instant_s(text: str, now: datetime) -> float | None:
         ValueError: the text is no instant.
     """
     if found := NOW.fullmatch(text.strip()):
-        count = int(found[1] or 0) * UNITS_S[(found[2] or "").lower()]
-        return math.floor(now.timestamp()) + count if count else None
-    at = _date_and_time(text.strip(), now)
-    return at.timestamp() if at > now else None
+        later_s = duration_s(found[1]) if found[1] else 0.0
+        return math.floor(now.timestamp()) + later_s if later_s else None
+    return next(_after(_date_and_time(text.strip(), now), now), None)
 
 
-def _date_and_time(text: str, now: datetime) -> datetime:
-    """Put together the parts of an instant, which may come in any order."""
-    hour: clock_time | None = None
-    date = None
+def _after(given: tuple[date | None, bool, clock_time], now: datetime) -> Iterator[float]:
+    """Yield the instants after now at which local calendars and clocks show this.
+
+    Where clocks are set back, they show an hour twice.
+    """
+    day, yearless, hour = given
+    for later in (False, True):
+        if later and day is not None and not yearless:
+            return
+        shown = day.replace(year=day.year + later) if day else now.date() + timedelta(days=later)
+        for fold in (0, 1):
+            at_s = datetime.combine(shown, hour.replace(fold=fold)).timestamp()
+            if at_s > now.timestamp():
+                yield at_s
+
+
+def _date_and_time(text: str, now: datetime) -> tuple[date | None, bool, clock_time]:
+    """Put together the parts of an instant, which may come in any order.
+
+    Returns: the date, if one is given; whether it is without a year; the time of day.
+    """
+    hour = clock_time()
+    day: date | None = None
     yearless = False
     while text:
         found = TOKENS.match(text)
@@ -70,18 +86,14 @@ def _date_and_time(text: str, now: datetime) -> datetime:
         elif found["clock"]:
             hour = _clock(found["clock"], (found["half"] or "").lower())
         elif found["day"]:
-            date = now.date() + timedelta(days=found["day"].lower() == "tomorrow")
+            day = now.date() + timedelta(days=found["day"].lower() == "tomorrow")
         elif found["year"]:
-            date = datetime(int(found["year"]), int(found["month"]), int(found["date"])).date()
+            day = date(int(found["year"]), int(found["month"]), int(found["date"]))
         else:
-            month, day, year = _month_and_day(found)
+            month, day_of_month, year = _month_and_day(found)
             yearless = year is None
-            date = datetime(now.year if year is None else year, month, day).date()
-    if date is None:
-        at = datetime.combine(now.date(), hour or clock_time())
-        return at if at > now else at + timedelta(days=1)
-    at = datetime.combine(date, hour or clock_time())
-    return at.replace(year=at.year + 1) if yearless and at <= now else at
+            day = date(now.year if year is None else year, month, day_of_month)
+    return day, yearless, hour
 
 
 def _month_and_day(found: re.Match[str]) -> tuple[int, int, int | None]:

@@ -10,9 +10,10 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tenbin.commands.quantities import MOST_IN_ARRAY
+from profiles.errors import BadInput
+from scheduler.jobs.literals import size_bytes
+from tenbin.commands.quantities import array_and_limit
 
-UNITS_MIB = {"k": 1 / 1024, "": 1.0, "m": 1.0, "g": 1024.0, "t": 1024.0**2}
 MB_IN_MIB = 1.048576
 MULTIPLES = {"": 1, "k": 1024, "m": 1024**2}
 DEPENDENCIES = {
@@ -55,28 +56,22 @@ def nodes(text: str) -> tuple[int, int]:
 
 def size_mib(text: str) -> int:
     """Read ``4G`` in MiB; without a unit it is MiB. 0 is all memory of a node."""
-    found = re.fullmatch(r"(\d{1,12})(?:([kmgt])b?)?", text.lower())
-    if not found:
+    if not re.fullmatch(r"\d{1,12}([kmgt]b?)?", text.lower()):
         raise ValueError("write a whole number, and K, M, G or T")
-    return math.ceil(int(found[1]) * UNITS_MIB[found[2] or ""])
+    return math.ceil(size_bytes(text, slurm=True) / 2**20)
 
 
 def array(text: str) -> Indices:
     """Read ``0-15%4``, ``1,3,5-7``, ``0-100:4``; indices come in order, each once."""
     body, _, most = text.partition("%")
-    if most and not most.isdecimal():
-        raise ValueError("write the limit as a number after %")
-    indices: set[int] = set()
-    for part in body.removeprefix("[").removesuffix("]").split(","):
-        found = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", part)
-        step = int(found[3] or 1) if found else 0
-        if not found or step < 1 or int(found[2] or found[1]) < int(found[1]):
-            raise ValueError("write for instance 0-15%4, 1,3,5-7 or 0-100:4")
-        members = range(int(found[1]), int(found[2] or found[1]) + 1, step)
-        if len(members) > MOST_IN_ARRAY or len(indices | set(members)) > MOST_IN_ARRAY:
-            raise ValueError(f"write at most {MOST_IN_ARRAY:,} indices")
-        indices |= set(members)
-    return Indices(sorted(indices), int(most) or None if most else None)
+    most = most.lstrip("0")
+    try:
+        indices, limit = array_and_limit(
+            body.removeprefix("[").removesuffix("]") + (f"%{most}" if most else "")
+        )
+    except BadInput as error:
+        raise ValueError(error.remedy) from error
+    return Indices(sorted(indices), limit)
 
 
 def dependency(text: str) -> dict[str, list[int]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -14,6 +16,7 @@ TENBIN: Literal["#TENBIN"] = "#TENBIN"
 SBATCH: Literal["#SBATCH"] = "#SBATCH"
 OTHERS = ("#PBS", "#BSUB")  # lines that sbatch reads too
 LARGEST = 4 << 20  # bytes; Slurm's own limit (max_script_size)
+HEAD = 80  # bytes by which a shell tells a script from a program
 HETEROGENEOUS = ("hetjob", "packjob")
 
 
@@ -43,16 +46,40 @@ class Script:
 
 
 def is_script(word: str) -> bool:
-    """Tell if a word of the command line names a file that begins with ``#!``."""
+    """Tell if a word of the command line names a file that begins with ``#!``.
+
+    Raises:
+        BadInput: it names a file that could not run, neither as a script nor as a program.
+    """
+    head, quoted = _head(word), shlex.quote(word)
+    if head is not None and head.startswith(b"#!"):
+        return True
+    if "/" not in word and shutil.which(word):
+        return False
+    if os.path.isdir(word):  # noqa: PTH112 (any text)
+        raise BadInput(f"{word} is a folder", "name a script or a program")
+    if head is None:
+        return False
+    if b"\0" not in head:  # the same guess as a shell's
+        remedy = f"write #!/bin/sh there, or: tenbin submit -- sh {quoted}"
+        if word.endswith(".toml"):
+            remedy = f"tenbin submit --file {quoted}"
+        raise BadInput(f"{word} is no script: its first line does not begin with #!", remedy)
+    if not os.access(word, os.X_OK):
+        raise BadInput(f"{word} is a program that may not be run", f"chmod +x {quoted}")
+    return False
+
+
+def _head(word: str) -> bytes | None:
+    """Read the beginning of a file; None: there is none that could be read."""
     try:
         descriptor = os.open(word, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError):
-        return False
-    with os.fdopen(descriptor, "rb") as file:
-        try:
-            return file.read(2) == b"#!"
-        except OSError:  # a folder, a pipe
-            return False
+        return None
+    try:
+        return os.read(descriptor, HEAD) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+    finally:
+        os.close(descriptor)
 
 
 def read_script(path: str) -> Script:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ from profiles.errors import BadInput
 from scheduler.jobs.specs import JobSpec
 from tenbin.commands.jobs.job_file import read
 from tenbin.commands.jobs.order import order_fields
+from tenbin.errors import TenbinError
 from tests.support.coordinator import Up
 
 
@@ -106,3 +109,47 @@ def test_what_the_coordinator_refuses(up: Up) -> None:
         done = up.run("submit", *options, "--", "true")
         assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1, done.stderr
     assert len(up.client.call("GET", "/jobs?all=true")) == 1
+
+
+def test_jobs_to_wait_for_are_named_as_everywhere(up: Up) -> None:
+    up.start("--cores", "1")
+    none = up.run("submit", "--after", "last", "--", "true")
+    assert none.returncode == 2 and "--after last: there is no such job" in none.stderr
+    assert up.run("submit", "--array", "3,5,3", "--", "sleep", "600").stdout == "1\n"
+    for words, field, numbers in (
+        (("--after", "last"), "after", [1]),
+        (("--after-any", "1[5]", "--after-any", "1[5]"), "after_any", [3]),
+        (("--after", "4-5"), "after", [4, 5]),
+        (("--after-corr", "1", "--array", "3,5"), "after_corr", [1]),
+    ):
+        done = up.run("submit", "--json", *words, "--", "true")
+        assert done.returncode == 0, done.stderr
+        job_id = json.loads(done.stdout)["ids"][0]
+        assert up.client.job(job_id).info()["spec"][field] == numbers
+    for word in ("1[4]", "x", "99"):
+        done = up.run("submit", "--after", word, "--", "true")
+        assert done.returncode == 2 and done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
+
+
+def test_numbers_need_no_coordinator() -> None:
+    assert order_fields({"after": ["7", "7", "8"]})["after"] == [7, 8]
+
+
+def test_a_refusal_names_the_job_of_the_file_by_its_place(up: Up, tmp_path: Path) -> None:
+    """Whatever the words of the refusal are: names of users may look like its beginning."""
+    up.start("--cores", "1")
+    path = tmp_path / "jobs.toml"
+    odd = "job 1 of 2: x"
+    path.write_text(f"[[job]]\ncommand = ['true']\nchdir = '/no/{odd}'\n")
+    done = up.run("submit", "-f", str(path))
+    assert f"{path}, job 1: working directory /no/{odd}: No such file" in done.stderr
+    path.write_text(f"[[job]]\ncommand = ['true']\n[[job]]\nname = '{odd}'\ncommand = ['x y']\n")
+    done = up.run("submit", "-f", str(path))
+    assert done.stderr.startswith(f"tenbin: {path}, job 2 ({odd}): there is no program 'x y'")
+    spec = {"command": ["true"], "folder": "/"}
+    with pytest.raises(TenbinError, match="job 2 of 2: there is no job 9 to wait for") as caught:
+        up.client.submit_all([spec, {**spec, "after": [9]}])
+    assert caught.value.place == 1 and caught.value.reason.startswith("there is no job 9")
+    with pytest.raises(TenbinError) as caught:
+        up.client.call("POST", "/cancel", {"ids": [9]})
+    assert caught.value.place is None and caught.value.reason == str(caught.value)

@@ -59,7 +59,7 @@ def test_the_last_of_ten_thousand_is_found(tmp_path: Path) -> None:
     [
         ([["-c", "x"]], "'-c' is no program"),
         ([["", "x"]], "'' is no program"),
-        ([["echo", "x" * 131_072]], "131072 bytes or more"),
+        ([["echo", "x" * 131_072]], "has 131,072 bytes"),
         ([["echo", "x" * 100_000]] * (LARGEST // 100_000 + 1), "more than 4 MiB together"),
     ],
 )

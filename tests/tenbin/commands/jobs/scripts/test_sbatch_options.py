@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer import Typer
+from typer.main import get_command
 
 from profiles.errors import BadInput
 from tenbin.commands.jobs.scripts.needs import needs_of
@@ -20,10 +23,13 @@ from tenbin.commands.jobs.scripts.sbatch_options import (
     SILENT,
     TAKEN,
     Given,
+    of_tenbin,
     options,
 )
 from tenbin.commands.jobs.scripts.script import SBATCH, read_script
+from tenbin.commands.jobs.submit import submit
 from tests.support.amounts import examples
+from tests.support.programs import tenbin
 
 SPEC = {"tasks": 1, "cores": 1, "nodes": None, "env": {}}
 VALUES = {
@@ -206,3 +212,52 @@ def test_every_option_has_one_place_and_one_short_name() -> None:
     ]
     assert len(shorts) == len(set(shorts))
     assert str(Given("mem", "4G", "x")) == "--mem=4G"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("submit", "-t", "10", "--", "x"), "-t is an option of sbatch (--time); write --time, "),
+        (("submit", "-t10", "--", "x"), "-t is an option of sbatch (--time); write --time, "),
+        (("submit", "-J", "x", "--", "x"), "-J is an option of sbatch (--job-name); write --name"),
+        (("submit", "--gres=gpu:1", "x"), "--gres is an option of sbatch; write --device gpu"),
+        (("submit", "-N", "2", "--", "x"), "-N is an option of sbatch (--nodes); write --nodes "),
+        (("submit", "--mem", "4G", "--", "x"), "--mem is an option of sbatch; write --memory"),
+        (("submit", "--ntasks", "4", "x"), "--ntasks is an option of sbatch; write -n"),
+        (("submit", "-p", "main", "x"), "(--partition): of the site's Slurm only; leave it out"),
+        (("submit", "-C", "gpu", "x"), "(--constraint): tenbin knows no features of nodes; leave it out"),
+        (("submit", "--wrap", "x"), "--wrap is an option of sbatch: a command is given by itself: "),
+        (("map", "-t", "3", "--", "x", ":::", "a"), "-t is an option of sbatch (--time); write --time"),
+        (("submit", "--tim", "3", "x"), "No such option: --tim (Possible options: --mpi, --time)"),
+        (("submit", "-Z", "x"), "No such option: -Z; see: tenbin submit --help"),
+    ],
+)
+def test_on_the_command_line_an_option_of_sbatch_is_answered_by_tenbins_own(
+    words: tuple[str, ...], message: str
+) -> None:
+    done = tenbin(*words)
+    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_line_of_a_script_with_an_option_of_sbatch_is_named(tmp_path: Path) -> None:
+    script = tmp_path / "job.sh"
+    script.write_text("#!/bin/sh\n#TENBIN -c 2\n#TENBIN -t 10\ntrue\n")
+    done = tenbin("submit", "--dry-run", str(script))
+    assert done.returncode == 2 and f"{script}, line 3: #TENBIN: -t is an option of sbatch" in done.stderr
+
+
+def test_every_option_of_sbatch_is_answered_and_what_is_to_be_written_is_there() -> None:
+    own = {name for each in get_command(_of_submit()).params for name in (*each.opts, *each.secondary_opts)}
+    for name in {*KINDS, *SAME}:
+        assert f"--{name}" in own or of_tenbin(f"--{name}") is not None
+    for short in SHORT:
+        assert f"-{short}" in own or of_tenbin(f"-{short}") is not None
+    for taken in TAKEN.values():
+        assert set(re.findall(r"(?<![a-z])--?[a-z][a-z-]*", taken.ours)) <= own
+    assert of_tenbin("--nothing") is None and of_tenbin("-Z") is None
+
+
+def _of_submit() -> Typer:
+    app = Typer()
+    app.command()(submit)
+    return app

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime
 
 import pytest
@@ -85,6 +86,38 @@ def test_limits(text: str, minutes: int | None) -> None:
 )
 def test_instants(text: str, at: str | None) -> None:
     assert instant_s(text, NOW) == (None if at is None else datetime.fromisoformat(at).timestamp())
+
+
+BERLIN = "CET-1CEST,M3.5.0,M10.5.0/3"  # on 25 October 2026 the clocks show 02:00 to 03:00 twice
+
+
+@pytest.mark.parametrize(
+    ("now", "text", "at"),
+    [  # in UTC; the second 02:xx hour of local time begins at 01:00
+        ("2026-10-25T00:10", "02:30", "2026-10-25T00:30"),
+        ("2026-10-25T00:40", "02:30", "2026-10-25T01:30"),
+        ("2026-10-25T01:10", "02:30", "2026-10-25T01:30"),
+        ("2026-10-25T01:10", "02:30 10/25", "2026-10-25T01:30"),
+        ("2026-10-25T01:10", "2026-10-25T02:30", "2026-10-25T01:30"),
+        ("2026-10-25T01:40", "02:30", "2026-10-26T01:30"),
+        ("2026-10-25T01:40", "2026-10-25T02:30", None),
+        ("2026-10-25T01:10", "03:00", "2026-10-25T02:00"),
+        ("2026-10-25T01:10", "now+30", "2026-10-25T01:10:30"),
+        ("2026-03-28T23:00", "02:30", "2026-03-29T01:30"),  # clocks skip this hour: an hour later
+        ("2028-01-01T00:00", "02/29", "2028-02-28T23:00"),
+    ],
+)
+def test_instants_where_clocks_are_set_back(
+    now: str, text: str, at: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", BERLIN)
+    time.tzset()
+    try:
+        found = instant_s(text, datetime.fromtimestamp(datetime.fromisoformat(f"{now}Z").timestamp()))
+        assert found == (None if at is None else datetime.fromisoformat(f"{at}Z").timestamp())
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 @pytest.mark.parametrize(
