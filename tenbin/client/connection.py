@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from profiles.instants import local
 from tenbin.client.callbacks import Callbacks
 from tenbin.errors import TenbinError
 
@@ -153,4 +154,4 @@ def _explain(content: bytes) -> str:
         detail = json.loads(content)["detail"]
     except (ValueError, KeyError, TypeError):
         return content.decode(errors="replace")[:500]
-    return str(detail)
+    return local(str(detail))
