@@ -8,6 +8,7 @@ import os
 import socket
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -138,14 +139,22 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def holder(home: Path) -> int | None:
-    """Find the process that holds the lock of a coordinator's folder; None: no process, or unknown."""
+    """Find the process that holds the lock of a coordinator's folder; None: no process, or unknown.
+
+    The process that the lock names is looked at, because the list of all locks (``/proc/locks``) is read in
+    pieces: where others lock and unlock files meanwhile, a lock is missed that is held all the time.
+    """
     try:
-        end = f":{(home / 'lock').stat().st_ino}"
-        locks = map(str.split, Path("/proc/locks").read_text().splitlines())
-    except OSError:
+        lock, pid = (home / "lock").stat(), int((home / "lock").read_text())
+        descriptors = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208
+    except (OSError, ValueError):
         return None
-    found = (lock for lock in locks if lock[1] == "FLOCK" and lock[5].endswith(end))
-    return next((int(lock[4]) for lock in found), None)
+    for number in descriptors:
+        with suppress(OSError):  # it was closed meanwhile
+            is_lock = os.path.samestat(Path(f"/proc/{pid}/fd/{number}").stat(), lock)
+            if is_lock and "FLOCK" in Path(f"/proc/{pid}/fdinfo/{number}").read_text():
+                return pid
+    return None
 
 
 def _explain(content: bytes) -> str:
