@@ -10,6 +10,7 @@ from pathlib import Path
 from profiles.errors import Unavailable
 
 COMPILERS = ("cc", "gcc", "clang")
+REMEDY = "apt-get install gcc"
 
 
 def find_compiler() -> str | None:

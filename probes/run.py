@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
 from profiles.errors import Unavailable
 from profiles.records import Absent, Settings
 
@@ -45,6 +43,8 @@ class Run:
     started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
+        import numpy as np  # late, because the doctor imports probes and runs none
+
         self.rng = np.random.default_rng((self.settings.seed, self.settings.round))
 
     def sample(self, **row: Any) -> None:

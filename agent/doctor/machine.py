@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 from agent.doctor.finding import Case, Finding, limited, ok
 from agent.inventory.files import read
+from agent.node_profile.fingerprint import explain
 from probes.topology import cpu_list
+from profiles.records import Profile
 
 # Clocks that are read by a system call, or over a slow bus, each time.
 _SLOW_CLOCKS = {"hpet", "acpi_pm", "jiffies", "refined-jiffies", "pit", "xen"}
@@ -20,6 +22,14 @@ def check(case: Case) -> Iterator[Finding]:
     yield from _frequency(case)
     yield from _clock(case)
     yield from _around(case)
+
+
+def changes(case: Case, last: Profile) -> Iterator[Finding]:
+    """Say how the machine, drivers included, has changed since its last profile; checkpoint folders apart."""
+    then, now = (i.model_copy(update={"storage": ()}) for i in (last.inventory, case.inventory))
+    if found := explain(then, now):
+        what = f"its last profile ({last.id}) is stale: the machine has changed since"
+        yield limited("machine", what, "; ".join(found), "profile it again: tenbin profile")
 
 
 def _usable(case: Case) -> Iterator[Finding]:

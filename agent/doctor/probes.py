@@ -9,7 +9,12 @@ from pathlib import Path
 
 from agent.doctor.finding import Case, Finding, limited, missing, ok
 from agent.inventory.storage import read_mounts
-from probes.c_library import find_compiler
+from probes.c_library import REMEDY, find_compiler
+from probes.checkpoint.subjects import may_have_twin
+from probes.memory.plan import choose_area, plan
+from probes.storage import LEAST_FREE
+from probes.streams import library
+from probes.streams.plan import choose_arrays
 from probes.topology import data_caches_kib, free_memory_mb
 from profiles.inventory import OpenCLDevice, Storage
 from profiles.records import MB
@@ -37,8 +42,6 @@ def check(case: Case) -> Iterator[Finding]:
 
 def _memory(case: Case) -> Iterator[Finding]:
     """Find what the memory probe could measure now."""
-    from probes.memory.plan import choose_area, plan  # late: it needs numpy
-
     free_mb = free_memory_mb(case.roots.sysfs, case.roots.procfs) / 2
     area_mb, amiss = choose_area(case.topology, free_mb)
     if not area_mb:
@@ -57,12 +60,8 @@ def _memory(case: Case) -> Iterator[Finding]:
 
 def _streams(case: Case) -> Iterator[Finding]:
     """Find if the loops could be compiled, and if their arrays have room."""
-    from probes import c_library  # late: these need numpy
-    from probes.streams import library
-    from probes.streams.plan import choose_arrays
-
     what = "memory streams and latency"
-    if c_library.find_compiler() is None:
+    if find_compiler() is None:
         yield missing("streams", f"{what} cannot be measured", "no C compiler", library.REMEDY)
         return
     free_mb = free_memory_mb(case.roots.sysfs, case.roots.procfs) / 2
@@ -81,8 +80,6 @@ def _streams(case: Case) -> Iterator[Finding]:
 
 def _compute(case: Case) -> Iterator[Finding]:
     """Find what of the floating point speed could be measured now."""
-    from probes.compute.kernels import REMEDY  # late: it needs numpy
-
     cores = case.usable_cores
     yield ok("compute", f"floating point speed on 1..{cores} cores", "matrix products by numpy's BLAS")
     if find_compiler() is None:
@@ -198,8 +195,6 @@ def _opencl_layer() -> Finding:
 
 def _one_device(devices: Sequence[OpenCLDevice]) -> Finding:
     """Say which migrations can be measured with one device."""
-    from probes.checkpoint.subjects import may_have_twin  # late: it needs numpy
-
     key = devices[0].key
     remedy = "a second driver makes a second device: a GPU's, or 'apt-get install pocl-opencl-icd' beside one"
     if may_have_twin(devices):
@@ -253,8 +248,6 @@ def _storage(s: Storage) -> Iterator[Finding]:
 
 def _storage_speed(s: Storage) -> Finding:
     """Say whether the storage probe can measure a folder."""
-    from probes.storage.place import LEAST_FREE  # late: it needs numpy
-
     what, remedy = f"the speed of {s.folder} cannot be measured", "name another folder: --storage DIR"
     if not s.writable:
         return missing("storage", what, "no file can be made there", remedy)

@@ -25,7 +25,6 @@ from agent.inventory.system import (
     read_tuning,
     read_virtualisation,
 )
-from probes.mpi.detection import find_mpi
 from probes.power.powercap import zones
 from profiles.errors import Unavailable, UserError
 from profiles.inventory import Inventory, Missing, Mpi, PowerZone, Storage
@@ -88,6 +87,8 @@ def _storage(roots: Roots, folders: Sequence[Path]) -> tuple[tuple[Storage, ...]
 
 
 def _mpi() -> tuple[Mpi | None, tuple[Missing, ...]]:
+    from probes.mpi.detection import find_mpi  # late, because what files tell needs no start of ranks
+
     try:
         found = find_mpi()
     except UserError as error:

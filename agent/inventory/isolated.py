@@ -24,7 +24,8 @@ class Answer(InventoryRecord):
 
 def ask(what: str, *arguments: str, timeout_s: float = TIMEOUT_S) -> Answer:
     """Ask the drivers of ``what`` (``opencl`` or ``gpu``) in a child; trouble becomes a ``Missing``."""
-    command = [sys.executable, "-P", "-m", "agent.inventory.drivers", what, *arguments]
+    # As a file: as a module it would import this package, and with it more than it needs.
+    command = [sys.executable, "-P", str(Path(__file__).with_name("drivers.py")), what, *arguments]
     try:
         child = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired:

@@ -24,8 +24,8 @@ from agent.job_profile.start import as_ranks, plain
 from agent.lock import node_lock
 from agent.node_profile.conditions import Watch
 from agent.node_profile.node_kind import node_kind
-from probes.memory.plan import NotMeasured, choose_area
-from probes.memory.pool import Spot, WriterPool
+from probes.memory.plan import NotMeasured, Spot, choose_area
+from probes.memory.pool import WriterPool
 from probes.mpi.detection import find_mpi
 from probes.topology import Topology, free_memory_mb, read_topology
 from profiles.errors import BadInput, Unavailable

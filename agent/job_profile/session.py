@@ -22,7 +22,8 @@ from agent.job_profile.mpi_time import MpiTime
 from agent.job_profile.network import Network
 from agent.job_profile.start import Start
 from agent.job_profile.trial import CommandFailed, RunOutcome, Trial, check
-from probes.memory.pool import Spot, WriterLost, WriterPool
+from probes.memory.plan import Spot
+from probes.memory.pool import WriterLost, WriterPool
 from probes.memory.stream import WINDOW_S, Stream, WriterWindow
 from probes.mpi.rank_segments import sweep_segments
 from profiles.errors import UserError

@@ -19,6 +19,7 @@ from agent.opencl_layer import loader
 from agent.opencl_layer.trials import Trial, trial_from
 from profiles.errors import BadInput, Unavailable, UserError
 from profiles.files import own_files
+from profiles.instants import stamp
 
 SHARED = "/tmp"  # not TMPDIR, which need not be the same for the program and who asks it
 OF_JOBS = "opencl"  # folder of the sockets of jobs, beside those of their coordinator
@@ -174,11 +175,7 @@ def moves(folder: Path, among: Iterable[int]) -> str:
         statuses_now = [status(folder, pid, patience_s=_SOON_S) for pid in found]
     except UserError as error:
         return f"cannot be moved now: {error}"
-    used = [
-        f"{one['uses']} since {time.strftime('%H:%M:%S', time.localtime(one['since']))}"
-        for each in statuses_now
-        for one in each.hindrances
-    ]
+    used = [f"{one['uses']} since {stamp(one['since'])}" for each in statuses_now for one in each.hindrances]
     return f"cannot be moved: uses {', '.join(used)}" if used else "can be moved"
 
 

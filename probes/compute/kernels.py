@@ -14,7 +14,7 @@ from probes import c_library
 from profiles.errors import Unavailable
 
 SOURCE = Path(__file__).with_name("kernels.c")
-WHAT, REMEDY = "the loops of arithmetic", "apt-get install gcc"
+WHAT = "the loops of arithmetic"
 NATIVE = {"aarch64": "-mcpu=native", "ppc64le": "-mcpu=native"}  # elsewhere -march=native
 ADD_TAKES_A_CYCLE = ("x86_64", "aarch64")
 SHORT, LONG, PAIRS = 1_000, 50_000, 101  # of chains that tell what reading the time takes
@@ -30,9 +30,9 @@ def build(folder: Path) -> Path:
     options = ["-O3", "-ffp-contract=fast"]
     native = NATIVE.get(platform.machine(), "-march=native")
     try:
-        library = c_library.build(SOURCE, folder, [*options, native], what=WHAT, remedy=REMEDY)
+        library = c_library.build(SOURCE, folder, [*options, native], what=WHAT, remedy=c_library.REMEDY)
     except Unavailable:  # a compiler that does not know this processor
-        library = c_library.build(SOURCE, folder, options, what=WHAT, remedy=REMEDY)
+        library = c_library.build(SOURCE, folder, options, what=WHAT, remedy=c_library.REMEDY)
     try:
         Kernels(library)
     except OSError as error:

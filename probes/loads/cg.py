@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from probes.loads.common import Comm, Floats, Work, bounds, uniform
+
+if TYPE_CHECKING:
+    from scipy import sparse
 
 SEED = 314159265
 RCOND = 0.1
@@ -105,6 +108,8 @@ def weights(size: CgSize) -> Floats:
 
 def matrix(size: CgSize, rows: slice) -> sparse.csr_array:
     """Compute the given rows of NPB's matrix."""
+    from scipy import sparse  # late, because a report counts the operations only
+
     vectors = random_vectors(size)
     scaled = sparse.diags_array(weights(size)) @ vectors
     identity = sparse.eye_array(size.rows, format="csr")[rows]
@@ -118,6 +123,8 @@ def random_vectors(size: CgSize) -> sparse.csr_array:
     Values and places come in pairs from one stream. A place beyond the last row, or a place that the vector
     has already, uses up its pair.
     """
+    from scipy import sparse
+
     scale = 1 << (size.rows - 1).bit_length()
     pairs = uniform(SEED, 2 * 3 * size.rows * size.nonzeros, skip=1).reshape(-1, 2)
     pairs = pairs[(scale * pairs[:, 1]).astype(np.int64) < size.rows]

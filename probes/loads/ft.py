@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from scipy import fft
 
 from probes.loads.common import Comm, Complexes, Floats, Work, bounds, uniform
 
@@ -67,7 +66,9 @@ class Ft:
     """A rank's planes in space, (z, y, x), and its rows in frequency, (z, y, x) with y split."""
 
     def __init__(self, size: FtSize, comm: Comm) -> None:
-        self.size, self.comm = size, comm
+        from scipy import fft  # late, because a report counts the operations only
+
+        self.size, self.comm, self.fft = size, comm, fft
         self.operations = work(size).operations
         self.verification = "npb" if size in PUBLISHED else "own"
         self.z = bounds(size.nz, comm.size)
@@ -87,18 +88,18 @@ class Ft:
             self.checksums[step] = self._checksum(self.end)
 
     def _to_frequency(self, field: Complexes) -> Complexes:
-        field = fft.fft2(field)
+        field = self.fft.fft2(field)
         blocks = [field[:, a:b] for a, b in pairwise(self.y)]
         columns = self.rows.stop - self.rows.start
         parts = [p.reshape(-1, columns, self.size.nx) for p in self.comm.exchange(blocks)]
-        return np.asarray(fft.fft(np.concatenate(parts), axis=0, overwrite_x=True))
+        return np.asarray(self.fft.fft(np.concatenate(parts), axis=0, overwrite_x=True))
 
     def _to_space(self, spectrum: Complexes) -> Complexes:
-        lines = fft.ifft(spectrum, axis=0)
+        lines = self.fft.ifft(spectrum, axis=0)
         blocks = [lines[a:b] for a, b in pairwise(self.z)]
         planes = self.planes.stop - self.planes.start
         parts = [p.reshape(planes, -1, self.size.nx) for p in self.comm.exchange(blocks)]
-        return np.asarray(fft.ifft2(np.concatenate(parts, axis=1), overwrite_x=True))
+        return np.asarray(self.fft.ifft2(np.concatenate(parts, axis=1), overwrite_x=True))
 
     def _checksum(self, field: Complexes) -> complex:
         """Sum over NPB's 1024 places, a line through the periodic box."""

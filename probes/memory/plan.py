@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from probes.memory.pool import Spot
 from probes.topology import LogicalCpu, Topology
 
 AREA_IN_CACHES = 4
@@ -21,6 +20,19 @@ class NotMeasured(NamedTuple):
     what: str
     reason: str
     remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Spot:
+    """CPU ``core`` writing to memory of NUMA node ``node``, placed there by first touch on ``touch_core``.
+
+    ``check``: count after every window the pages that still are on that node.
+    """
+
+    core: int
+    node: int
+    touch_core: int
+    check: bool = False
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Self
 
+from probes.memory.plan import Spot
 from probes.memory.writer import Written
 from probes.order_process import PATIENCE_S, OrderProcess, ProcessLost
 
@@ -20,19 +20,6 @@ class WriterLost(ProcessLost):
     """A writer that ended, or could not carry out its order."""
 
     title = "writer"
-
-
-@dataclass(frozen=True)
-class Spot:
-    """CPU ``core`` writing to memory of NUMA node ``node``, placed there by first touch on ``touch_core``.
-
-    ``check``: count after every window the pages that still are on that node.
-    """
-
-    core: int
-    node: int
-    touch_core: int
-    check: bool = False
 
 
 class Writer(OrderProcess):

@@ -9,7 +9,8 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple, Self
 
-from probes.memory.pool import Spot, WriterPool
+from probes.memory.plan import Spot
+from probes.memory.pool import WriterPool
 from probes.memory.writer import Written
 from probes.order_process import PATIENCE_S
 

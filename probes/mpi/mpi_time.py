@@ -18,7 +18,7 @@ from probes import c_library
 from profiles.errors import Unavailable
 
 SOURCE = Path(__file__).with_name("mpi_time.c")
-WHAT, REMEDY = "the library that counts the time inside MPI", "apt-get install gcc"
+WHAT = "the library that counts the time inside MPI"
 COUNTS = struct.Struct("=QQ")  # struct counts in the source
 
 
@@ -37,7 +37,7 @@ def build(folder: Path) -> Path:
     """
     if sys.maxsize < 2**63 - 1 or sys.platform != "linux":
         raise Unavailable(f"{WHAT} is for 64-bit Linux")
-    return c_library.build(SOURCE, folder, ["-std=c11", "-ldl"], what=WHAT, remedy=REMEDY)
+    return c_library.build(SOURCE, folder, ["-std=c11", "-ldl"], what=WHAT, remedy=c_library.REMEDY)
 
 
 def variables(library: Path, folder: Path) -> dict[str, str]:

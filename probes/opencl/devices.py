@@ -15,11 +15,14 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from profiles.errors import BadInput, Unavailable
-from profiles.inventory import OpenCLDevice
-from profiles.records import MB
+
+if TYPE_CHECKING:
+    from profiles.inventory import OpenCLDevice
+
+MB = 10**6
 
 # A word for a platform's name, so that a device's key is short and survives a driver's update.
 _PLATFORMS = (
@@ -58,19 +61,25 @@ class Device:
         kinds = ((cl.device_type.GPU, "gpu"), (cl.device_type.CPU, "cpu"))
         return next((word for bit, word in kinds if self.handle.type & bit), "accelerator")
 
-    def record(self) -> OpenCLDevice:
+    def facts(self) -> dict[str, Any]:
         """Describe the device for the inventory, with the sizes as reported now (they drift)."""
-        return OpenCLDevice(
-            key=self.key,
-            platform=self.platform,
-            name=self.handle.name.strip(),
-            kind=self.kind,
-            driver=self.handle.driver_version.strip(),
-            version=self.handle.version.strip(),
-            compute_units=self.handle.max_compute_units,
-            global_memory_mb=self.handle.global_mem_size / MB,
-            max_allocation_mb=self.handle.max_mem_alloc_size / MB,
-        )
+        return {
+            "key": self.key,
+            "platform": self.platform,
+            "name": self.handle.name.strip(),
+            "kind": self.kind,
+            "driver": self.handle.driver_version.strip(),
+            "version": self.handle.version.strip(),
+            "compute_units": self.handle.max_compute_units,
+            "global_memory_mb": self.handle.global_mem_size / MB,
+            "max_allocation_mb": self.handle.max_mem_alloc_size / MB,
+        }
+
+    def record(self) -> OpenCLDevice:
+        """Return the facts as the inventory has them."""
+        from profiles.inventory import OpenCLDevice  # late: to list devices in a process needs no pydantic
+
+        return OpenCLDevice(**self.facts())
 
 
 def devices() -> list[Device]:
@@ -197,6 +206,6 @@ def _handles(platform: Any) -> list[Any]:
 
 if __name__ == "__main__":
     try:
-        json.dump([device.record().model_dump() for device in devices()], sys.stdout)
+        json.dump([device.facts() for device in devices()], sys.stdout)
     except Unavailable as unavailable:
         sys.exit(str(unavailable))

@@ -3,3 +3,5 @@
 ``probe`` plans the rounds, ``place`` keeps the files of one folder, ``timing`` times their operations, and
 ``buffers`` holds what is written and read.
 """
+
+LEAST_FREE = 96 << 20  # bytes: half for the file, and for two batches of each kind

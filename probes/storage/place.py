@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from probes.scratch import scratch
+from probes.storage import LEAST_FREE
 from probes.storage.buffers import Buffers, RandomData, huge_buffer
 from probes.storage.timing import Batch, Limits, Operation, run_batch
 from profiles.errors import Unavailable
@@ -39,7 +40,6 @@ _BYTES = {  # that a batch may write
     "random_write": MOST_RANDOM_WRITES * PAGE,
     "fsync": MOST_SYNCED_WRITES * PAGE,
 }
-LEAST_FREE = 96 << 20  # half of it for the file and two batches of each kind
 _TRIALS = 2 * direct_io.ALIGNMENT  # what scratch() writes
 _CACHED = 0.5  # share of the file in the page cache, from which on nothing was direct
 

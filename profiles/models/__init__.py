@@ -12,7 +12,7 @@ from ..records import Model
 
 FORMS = {
     "constant": ".constant",
-    "linear": ".linear",
+    "linear": ".line",  # without numpy; its ``fit`` is in ``linear``
     "knee": ".knee",
     "downey": ".downey",
 }

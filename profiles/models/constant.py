@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..records import Coefficient, Model, Quality
 from ..stats import MAD_TO_SD, binomial_ranks, finite, median_interval
+from ..student import t_quantile
 from . import Prediction
 
 
@@ -44,9 +45,7 @@ def worse(a: Quality, b: Quality) -> Quality:
 
 def t_interval(centre: float, values: NDArray[np.float64]) -> tuple[float, float]:
     """Compute Student's 95 % interval around ``centre``, of 2 values or more; positive ones stay positive."""
-    from scipy import stats  # late, because this takes half a second
-
-    factor = float(stats.t.ppf(0.975, len(values) - 1) / np.sqrt(len(values)))
+    factor = float(t_quantile(0.975, len(values) - 1) / np.sqrt(len(values)))
     if centre > 0 and (values > 0).all():
         ratio = float(np.exp(factor * np.log(values).std(ddof=1)))
         return centre / ratio, centre * ratio

@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..records import Coefficient, Model, Quality
 from ..stats import MAD_TO_SD, MEDIAN_ERROR
+from ..student import t_quantile
 from . import Prediction
 from .constant import judge, judged, worse
 from .lack_of_fit import at_best, largest_gap
@@ -230,9 +231,7 @@ class _Medians:
     @property
     def reach(self) -> float:
         """The excess of the sum of squares over its minimum that bounds a 95 % interval."""
-        from scipy import stats  # late, because predictions do not need these 40 MB
-
-        return float(stats.t.ppf(0.975, max(self.freedom, 1)) ** 2)
+        return t_quantile(0.975, max(self.freedom, 1)) ** 2
 
 
 def _sigma(share: ArrayLike) -> Floats:

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from ..records import Coefficient, Model
 from ..stats import finite
+from ..student import t_quantile
 from . import Prediction
 from .constant import judged
 from .lack_of_fit import at_best, largest_gap
@@ -152,7 +152,7 @@ def _profile(x: Array, y: Array, w: Array) -> tuple[_Lines, int, float]:
         lines = _lines(x, y, w, grid)
         best = int(np.argmin(lines.rss))
         freedom = len(x) - 3
-        limit = float(lines.rss[best]) * (1.0 + float(stats.f.ppf(0.95, 1, freedom)) / freedom) + 1e-18
+        limit = float(lines.rss[best]) * (1.0 + t_quantile(0.975, freedom) ** 2 / freedom) + 1e-18
         accepted = np.flatnonzero(lines.rss <= limit)
         step = float(grid[1] - grid[0])
         grid = np.linspace(

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ..records import Coefficient, Quality
 from ..stats import MAD_TO_SD, MEDIAN_ERROR
+from ..student import t_quantile
 from .constant import judge, worse
 
 Floats = NDArray[np.float64]
@@ -46,18 +47,16 @@ def largest_gap(x: Floats, residuals: Floats) -> Gap | None:
     Args:
         residuals: observed less fitted, relative to the fitted value.
     """
-    from scipy import stats  # late, because predictions do not need these 40 MB
-
     groups = list(_groups(x))
     freedom = len(x) - len(groups)
     if freedom < 1:
         return None
     inside = [_scatters(residuals[group]) for group in groups]
     usual = MAD_TO_SD * float(np.median(np.concatenate(inside)))
-    pooled = float(stats.t.ppf(SURE, freedom))
+    pooled = t_quantile(SURE, freedom)
     gaps = []
     for group, away in zip(groups, inside, strict=True):
-        alone = float(stats.t.ppf(OWN, len(group) - 1)) if len(group) > REPEATED else pooled
+        alone = t_quantile(OWN, len(group) - 1) if len(group) > REPEATED else pooled
         chance = max(pooled * usual, alone * MAD_TO_SD * float(np.median(away)))
         size = abs(float(np.median(residuals[group])))
         if size > MEDIAN_ERROR * chance / np.sqrt(len(group)):

@@ -21,13 +21,14 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, stats
 
 from ..records import Coefficient, Model, Quality
 from ..stats import finite
-from . import Prediction
 from .constant import judged, worse
 from .lack_of_fit import at_best, largest_gap
+from .line import predict, quantile_of_line
+
+__all__ = ["Names", "fit", "predict"]
 
 Floats = NDArray[np.float64]
 
@@ -93,7 +94,7 @@ def fit(
 
 def _coefficients(xs: Floats, line: Floats, covariance: Floats, names: Names) -> tuple[Coefficient, ...]:
     """Make slope and intercept with their intervals, from ``line`` (intercept, slope)."""
-    half = _t(len(xs)) * np.sqrt(np.diag(covariance))
+    half = quantile_of_line(len(xs)) * np.sqrt(np.diag(covariance))
     # An intercept near 0 has no scale of its own, so the shortest time measured is its scale.
     shortest = max(abs(float(line[0])), abs(float(line[0] + line[1] * xs.min()))) or None
     found = []
@@ -106,35 +107,10 @@ def _coefficients(xs: Floats, line: Floats, covariance: Floats, names: Names) ->
     return tuple(found)
 
 
-def predict(model: Model, x: float) -> Prediction:
-    """Predict the line at ``x`` with the 95 % interval of new observations, also beyond the sizes measured.
-
-    The interval holds the uncertainty of the line (as wide as the coefficients' intervals, which may have
-    been widened because rounds differ) and the spread of single observations at ``x``.
-    """
-    slope, intercept = model.coefficients[:2]
-    value = slope.value * x + intercept.value
-    quantile = _t(slope.n)
-    covariance = np.asarray(model.covariance) * _widening(model, quantile) ** 2
-    of_line = float(np.array([x, 1.0]) @ covariance @ np.array([x, 1.0]))
-    sd_0, sd_x = model.residual_sd_line or (model.residual_sd or 0.0, 0.0)
-    half = quantile * float(np.sqrt(max(of_line, 0.0) + (sd_0 + sd_x * x) ** 2))
-    return Prediction(value, value - half, value + half)
-
-
-def _widening(model: Model, quantile: float) -> float:
-    """Compare the width of the coefficients' intervals with the covariance."""
-    widest = 1.0
-    for coefficient, row in zip(model.coefficients, np.diag(np.asarray(model.covariance)), strict=False):
-        if coefficient.low is not None and coefficient.high is not None and row > 0:
-            half = (coefficient.high - coefficient.low) / 2
-            widest = max(widest, half / (quantile * float(np.sqrt(row))))
-    return widest
-
-
 def _robust_line(x: Floats, y: Floats) -> tuple[Floats, Floats, Floats]:
     """Fit (intercept, slope), their covariance, and the line of the spread (at 0, per x)."""
-    from statsmodels.robust.norms import TukeyBiweight  # late, because this takes a second
+    from scipy import stats  # late, because these take a second, and predictions need none of them
+    from statsmodels.robust.norms import TukeyBiweight
     from statsmodels.robust.robust_linear_model import RLM
 
     slope, intercept, _, _ = stats.theilslopes(y, x)
@@ -158,6 +134,8 @@ def _robust_line(x: Floats, y: Floats) -> tuple[Floats, Floats, Floats]:
 
 def _spread(x: Floats, residuals: Floats) -> Floats:
     """Fit the standard deviation of a residual as a line in x without negative parts (at 0, per x)."""
+    from scipy import optimize
+
     reference = x + (np.median(x) or x.mean())  # most may be at 0
     relative = residuals / reference
     clipped = np.minimum(relative, 4 * np.median(relative))  # outliers are no part of the usual spread
@@ -166,11 +144,6 @@ def _spread(x: Floats, residuals: Floats) -> Floats:
     floor = 1e-3 * float(np.median(residuals))  # never 0, not even at x = 0
     result: Floats = np.maximum(parts, (floor, 0.0)) * np.sqrt(np.pi / 2)  # from mean deviation to sd
     return result
-
-
-def _t(n: int) -> float:
-    """Compute Student's quantile; four parameters are fitted, two of the line and two of the spread."""
-    return float(stats.t.ppf(0.975, max(n - 4, 1)))
 
 
 def _r2(y: Floats, fitted: Floats) -> float:

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from profiles.errors import BadInput
+from profiles.instants import stamp
 from scheduler.coordinator import events as ev
 from scheduler.coordinator.dispatcher import Dispatcher
 from scheduler.coordinator.holds import Holds, left, not_before_s
@@ -19,7 +20,6 @@ from scheduler.coordinator.outcomes import FAULT, outcome_of, told_to_end
 from scheduler.engines.protocol import Report
 from scheduler.jobs.array_limits import ArrayLimits
 from scheduler.jobs.entry import Entry, Stage
-from scheduler.jobs.instants import clock
 from scheduler.jobs.memory_admission import MemoryAdmission
 from scheduler.jobs.policy_view import results_differ
 from scheduler.jobs.retries import pause_s, tried_again
@@ -442,7 +442,7 @@ class Handlers:
         entry.code = entry.signal = None
         entry.done, entry.served_s = entry.kept, entry.kept_s
         self.job_table.predictions.void(entry.id, event.trouble)
-        told = f"{event.trouble}; tried again at {clock(entry.not_before_s)}, {left(entry)}"
+        told = f"{event.trouble}; tried again at {stamp(entry.not_before_s)}, {left(entry)}"
         self.job_table.record(entry, self.state.now, "failed", told)
         self.give_back(entry)
         if not entry.held_by_user:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 
+from profiles.instants import stamp
 from scheduler.coordinator.job_table import JobTable
 from scheduler.jobs.dependencies import Standing, WaitCondition, WaitVerdict, conditions, verdict
 from scheduler.jobs.entry import Entry, Stage
-from scheduler.jobs.instants import clock
 
 
 class Holds:
@@ -115,9 +115,9 @@ def why(entry: Entry, told: WaitVerdict, now: float) -> str:
     """Say why a job is held, as a sentence."""
     parts = [told.why()] if told.waits else []
     if entry.not_before_s is not None and entry.not_before_s > now:
-        parts.append(f"{entry.trouble}; tried again at {clock(entry.not_before_s)}, {left(entry)}")
+        parts.append(f"{entry.trouble}; tried again at {stamp(entry.not_before_s)}, {left(entry)}")
     elif entry.spec.begin_s is not None and entry.spec.begin_s > now:
-        parts.append(f"begins at {clock(entry.spec.begin_s, date=True)}")
+        parts.append(f"begins at {stamp(entry.spec.begin_s)}")
     return ", ".join(parts)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from profiles.errors import BadInput, UserError
 from scheduler.coordinator.journal.journal import Journal
-from scheduler.jobs.arrays import Arrays
+from scheduler.jobs.arrays import Arrays, array_stage
 from scheduler.jobs.choice.left_out import LeftOut
 from scheduler.jobs.dependencies import Standing, WaitsByPlace, by_kind, named
 from scheduler.jobs.entry import Entry, Stage
@@ -205,7 +205,8 @@ class JobTable:
                 members[entry.array].append(entry.id)
         ended = {
             number: BadInput(
-                f"array {number} has ended ({self.arrays.stage(number)})", f"see: tenbin info {number}"
+                f"array {number} has ended ({array_stage(self.arrays.ended(number))})",
+                f"see: tenbin info {number}",
             )
             for number in sorted(arrays)
             if not members[number]
@@ -236,9 +237,7 @@ class JobTable:
         )
 
     def stage(self, job_id: int) -> Stage | None:
-        """Return the stage of a job or an array, ended or not; None if there is none of that number."""
-        if job_id in self.arrays:
-            return self.arrays.stage(job_id)
+        """Return the stage of a job, ended or not; None if there is none of that number."""
         if not 0 < job_id <= self.journal.last_id():
             return None
         entry = self.entries.get(job_id) or self._changed.get(job_id)

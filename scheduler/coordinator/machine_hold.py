@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from scheduler.jobs.instants import clock
+from profiles.instants import stamp
 
 
 class MachineHold:
@@ -22,5 +22,5 @@ class MachineHold:
     def why(self, now: float) -> str:
         """Say why no job is started; "" if jobs are."""
         if now < self.until_s:
-            return f"no job is started until {clock(self.until_s)}, for a check of this machine"
+            return f"no job is started until {stamp(self.until_s)}, for a check of this machine"
         return self.unfit()

@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from scheduler.jobs.dependencies import Standing
 from scheduler.jobs.entry import Stage
+
+# An array's stage is the first of these that a member has.
+PRECEDENCE = (
+    *(Stage.RUNNING, Stage.STOPPING, Stage.SUSPENDED, Stage.WAITING, Stage.HELD),
+    *(Stage.FAILED, Stage.KILLED, Stage.CANCELLED, Stage.DONE),
+)
+
+
+def array_stage(members: Mapping[str, int] | Mapping[Stage, int]) -> Stage:
+    """Return the stage of an array as a whole, which is always the stage of a member.
+
+    A filter that finds members by their stage thus finds every array that is shown with that stage.
+
+    Args:
+        members: how many are in each stage.
+    """
+    return next(stage for stage in PRECEDENCE if members.get(stage))
 
 
 class Arrays:
@@ -67,12 +84,3 @@ class Arrays:
     def standing(self, array: int) -> Standing:
         """Return how far the whole is for those that wait for it."""
         return Standing(not self._open[array], self.failed(array) > 0)
-
-    def stage(self, array: int) -> Stage:
-        """Return the stage of the whole: failed as soon as a member is, else waiting until all have ended.
-
-        A cancelled or killed member counts as a failed one: who waits for the array to succeed need not wait.
-        """
-        if self.failed(array):
-            return Stage.FAILED
-        return Stage.WAITING if self._open[array] else Stage.DONE

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from profiles.errors import BadInput
+from profiles.instants import stamp
 from scheduler.jobs.dependencies import Standing, WaitsByPlace, by_kind, named, places
-from scheduler.jobs.instants import clock
 from scheduler.jobs.specs import JobRefused, JobSpec, check_order
 
 
@@ -60,11 +60,11 @@ def check_times(spec: JobSpec, now: float) -> None:
     if spec.deadline_s is None:
         return
     if spec.deadline_s <= now:
-        what = f"deadline {clock(spec.deadline_s, date=True)} has passed"
+        what = f"deadline {stamp(spec.deadline_s)} has passed"
         raise BadInput(what, "name a later one, for instance now+1h")
     if spec.begin_s is not None and spec.deadline_s <= spec.begin_s:
-        what = f"deadline {clock(spec.deadline_s, date=True)} is not after begin"
-        raise BadInput(what, f"name one after {clock(spec.begin_s, date=True)}")
+        what = f"deadline {stamp(spec.deadline_s)} is not after begin"
+        raise BadInput(what, f"name one after {stamp(spec.begin_s)}")
 
 
 def _correspond(own: Iterable[int] | None, others: Iterable[int] | None, other: str) -> None:

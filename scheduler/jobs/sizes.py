@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from profiles.errors import BadInput
+from scheduler.jobs.amounts import memory_text
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Pool
 from scheduler.model.speeds import CapLine, TabulatedSpeed, scaling
@@ -79,11 +80,6 @@ def beyond(needed_mb: float, total_mb: float) -> str:
     if needed_mb <= total_mb:
         return ""
     return f"it asks for {memory_text(needed_mb)} of memory, jobs may have {memory_text(total_mb)}"
-
-
-def memory_text(mb: float) -> str:
-    """``"20 GB"``, ``"500 MB"``: for people."""
-    return f"{mb / 1e3:.4g} GB" if mb >= 1e3 else f"{mb:.4g} MB"
 
 
 def units_for(spec: JobSpec, tasks: int, unit: Unit) -> int:

@@ -24,10 +24,12 @@ import re
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
+
+from profiles.student import t_quantile
 
 Basis = Literal["arguments", "scaled", "name", "user", "devices", "tried"]  # the last two: see ``run_times``
 Quantity = Literal["run_s", "memory_mb", "registered_mb", "compile_s"]
@@ -206,7 +208,7 @@ def _of_values(values: Sequence[float], basis: Basis, rule: str) -> HistoryPredi
     if len(values) == 1:
         half, rule = ONE_RUN, f"{rule}; one run: a factor 2 either way is assumed"
     else:
-        half = _student(len(values) - 1) * max(float(np.std(logs, ddof=1)), LEAST_SPREAD)
+        half = t_quantile(LEVELS[-1], len(values) - 1) * max(float(np.std(logs, ddof=1)), LEAST_SPREAD)
         half *= math.sqrt(1 + 1 / len(values))
     middle = math.exp(float(np.mean(logs))) if len(values) > 1 else values[0]
     return HistoryPrediction(
@@ -282,7 +284,11 @@ class _Law(NamedTuple):
         if ((x < self.low - room) | (x > self.high + room) | ((x != self.low) & ~self.varies)).any():
             return None
         point = np.concatenate([[1.0], x[self.varies]])
-        half = _student(self.freedom) * self.spread * math.sqrt(1 + float(point @ self.inverse @ point))
+        half = (
+            t_quantile(LEVELS[-1], self.freedom)
+            * self.spread
+            * math.sqrt(1 + float(point @ self.inverse @ point))
+        )
         middle = math.exp(float(point @ self.coefficients))
         powers = ", ".join(f"{power:.2g}" for power in self.coefficients[1:])
         rule = f"same program, scaled by the numbers among its arguments (to the power {powers})"
@@ -332,33 +338,6 @@ def _numbers(arguments: Sequence[str]) -> tuple[tuple[str, ...], list[float]]:
     """Split arguments into their shape without numbers, and the numbers."""
     shape = tuple(NUMBER.sub("#", argument) for argument in arguments)
     return shape, [float(found) for argument in arguments for found in NUMBER.findall(argument)]
-
-
-@lru_cache(maxsize=KEPT)
-def _student(freedom: int) -> float:
-    """Compute the 90 % quantile of Student's t, by bisection of the angle of t / sqrt(freedom).
-
-    Not by scipy, because its import would stop the coordinator for a quarter of a second.
-    """
-    low, high = 0.0, math.pi / 2
-    for _ in range(60):
-        angle = (low + high) / 2
-        if _within(angle, freedom) < 2 * LEVELS[-1] - 1:
-            low = angle
-        else:
-            high = angle
-    return math.sqrt(freedom) * math.tan(low)
-
-
-def _within(angle: float, freedom: int) -> float:
-    """Compute the probability that |t| < sqrt(freedom) tan(angle) (Abramowitz and Stegun, 26.7.3, 26.7.4)."""
-    odd, squared = freedom % 2, math.cos(angle) ** 2
-    term, series = math.cos(angle) ** odd, 0.0
-    for power in range(odd, freedom - 1, 2):
-        series += term
-        term *= squared * (power + 1) / (power + 2)
-    series *= math.sin(angle)
-    return (angle + series) * 2 / math.pi if odd else series
 
 
 def _mean(values: Sequence[float] | deque[float]) -> float:

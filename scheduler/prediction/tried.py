@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from agent.opencl_layer.trials import Trial
-from scheduler.jobs.instants import clock
+from profiles.instants import stamp
 from scheduler.model.speed_bounds import RunTimeBounds, SpeedBounds
 
 COVERED = 0.9  # least share of the launches of which a trial has to tell
@@ -73,5 +73,5 @@ def tried_words(one: TriedRatio) -> str:
     results = "" if one.agrees else "; its results differ there"
     return (
         f"{one.pool} is {one.value:.3g} times ({one.low:.3g} .. {one.high:.3g}) as fast as {one.over} "
-        f"by a trial of this program at {clock(one.at_s)}{results}"
+        f"by a trial of this program at {stamp(one.at_s)}{results}"
     )

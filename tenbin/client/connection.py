@@ -7,11 +7,13 @@ import json
 import os
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from profiles.instants import local
 from tenbin.client.callbacks import Callbacks
 from tenbin.errors import TenbinError
 
@@ -179,21 +181,29 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def holder(home: Path) -> int | None:
-    """Find the process that holds the lock of a coordinator's folder; None: no process, or unknown."""
+    """Find the process that holds the lock of a coordinator's folder; None: no process, or unknown.
+
+    The process that the lock names is looked at, because the list of all locks (``/proc/locks``) is read in
+    pieces: where others lock and unlock files meanwhile, a lock is missed that is held all the time.
+    """
     try:
-        end = f":{(home / 'lock').stat().st_ino}"
-        locks = map(str.split, Path("/proc/locks").read_text().splitlines())
-    except OSError:
+        lock, pid = (home / "lock").stat(), int((home / "lock").read_text())
+        descriptors = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208
+    except (OSError, ValueError):
         return None
-    found = (lock for lock in locks if lock[1] == "FLOCK" and lock[5].endswith(end))
-    return next((int(lock[4]) for lock in found), None)
+    for number in descriptors:
+        with suppress(OSError):  # it was closed meanwhile
+            is_lock = os.path.samestat(Path(f"/proc/{pid}/fd/{number}").stat(), lock)
+            if is_lock and "FLOCK" in Path(f"/proc/{pid}/fdinfo/{number}").read_text():
+                return pid
+    return None
 
 
 def _refusal(content: bytes, exit_code: int) -> TenbinError:
     """Read an error answer."""
     try:
         answer = json.loads(content)
-        text = str(answer["detail"])
-        return TenbinError(text, exit_code, answer.get("place"), str(answer.get("reason", text)))
+        text = local(str(answer["detail"]))
+        return TenbinError(text, exit_code, answer.get("place"), local(str(answer.get("reason", text))))
     except (ValueError, KeyError, TypeError, AttributeError):
         return TenbinError(content.decode(errors="replace")[:500], exit_code)

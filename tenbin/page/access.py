@@ -13,7 +13,7 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs
 
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from tenbin.server.tcp import App, Scope, is_here, own_names, recognise
 
@@ -34,6 +34,25 @@ OWN_HEADER = b"x-tenbin-page"
 ENTRY, OPEN = "/enter", ("/", "/static/")
 MOST_SESSIONS = 100
 ENTER = "open the address that tenbin page has printed; each address works once, and it prints the next one"
+
+REFUSAL = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>tenbin</title>
+<link rel="icon" href="data:,">
+<link rel="stylesheet" href="/static/page.css">
+</head>
+<body>
+<header><h1>tenbin</h1></header>
+<main>
+<p>Refused: {}.</p>
+<p><a href="/">Go to the page</a>, if it was opened in this browser before.</p>
+</main>
+</body>
+</html>
+"""
 
 
 class Gate:
@@ -74,21 +93,25 @@ class Gate:
         """Return the refusal of a call; None: it may pass."""
         headers = dict(scope["headers"])
         if not is_here(headers.get(b"host", b""), self._names):
-            return _refuse(403, "this page does not answer to that host name; call it by its address")
+            detail = "this page does not answer to that host name; call it by its address"
+            return _refuse(headers, 403, detail)
         path = scope["path"]
         if path != ENTRY and path != OPEN[0] and not path.startswith(OPEN[1]):
             if not self._knows(headers.get(b"cookie", b"")):
-                return _refuse(401, ENTER)
+                return _refuse(headers, 401, ENTER)
             recognise(scope)
             if headers.get(b"sec-fetch-site", b"none") not in (b"same-origin", b"none"):
-                return _refuse(403, "another site asked for this; it is refused")
+                return _refuse(headers, 403, "another site asked for this; it is refused")
         return None if scope["method"] in ("GET", "HEAD") else _not_from_page(headers)
 
     def _enter(self, scope: Scope) -> Response:
-        """Exchange the token for a cookie; a token works once."""
+        """Exchange the token for a cookie; a token works once, and who has a cookie needs none."""
+        headers = dict(scope["headers"])
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         if scope["method"] != "GET" or not secrets.compare_digest(given.encode(), self.token.encode()):
-            return _refuse(401, ENTER)
+            if self._knows(headers.get(b"cookie", b"")):
+                return RedirectResponse("/", 303)
+            return _refuse(headers, 401, ENTER)
         self.token, session = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
         self._sessions[session] = None
         if len(self._sessions) > MOST_SESSIONS:
@@ -111,11 +134,14 @@ def _not_from_page(headers: dict[bytes, bytes]) -> Response | None:
     """Return the refusal of a change that another page may have made the browser send; None: it may pass."""
     host = headers.get(b"host", b"")
     if headers.get(b"origin", b"") not in (b"http://" + host, b"https://" + host):
-        return _refuse(403, "the request does not come from this page (Origin)")
+        return _refuse(headers, 403, "the request does not come from this page (Origin)")
     if OWN_HEADER not in headers:
-        return _refuse(403, f"the request lacks the header {OWN_HEADER.decode()}")
+        return _refuse(headers, 403, f"the request lacks the header {OWN_HEADER.decode()}")
     return None
 
 
-def _refuse(code: int, detail: str) -> Response:
+def _refuse(headers: dict[bytes, bytes], code: int, detail: str) -> Response:
+    """Return a refusal: a page for a browser that opens an address, JSON for programs."""
+    if b"text/html" in headers.get(b"accept", b""):
+        return HTMLResponse(REFUSAL.format(detail), code)
     return JSONResponse({"detail": detail}, code)

@@ -19,7 +19,6 @@ def figure(title: str, x: str, y: str) -> go.Figure:
     """Make an empty figure in the report's look; ``x`` and ``y`` name quantity and unit ("memory, MB")."""
     fig = go.Figure()
     fig.update_layout(
-        template="plotly_white",
         title={"text": title, "x": 0.0, "xanchor": "left"},
         colorway=COLOURS,
         font={"family": "system-ui, sans-serif", "size": 14},

@@ -47,7 +47,8 @@ def used(coordinator: Coordinator, entry: Entry) -> dict[str, Any]:
     if usage:
         cpu_s = usage["user_s"] + usage["system_s"]
     if entry.alive and (rows := coordinator.folders.samples(entry.id, entry.attempt)):
-        running_s = rows[-1].at_s - (entry.since_s or rows[0].at_s)
+        stay_s = rows[-1].at_s - (entry.since_s or rows[0].at_s)  # below 0 while it is paused
+        running_s = entry.served_s - entry.kept_s + max(stay_s, 0.0)
         cpu_s, energy_j = rows[-1].cpu_s, rows[-1].energy_j
         peak_mb = max(row.memory_mb for row in rows)
     end_s = time.time() if entry.end_s is None else entry.end_s

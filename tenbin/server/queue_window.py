@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from operator import attrgetter
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Query
 from pydantic import Field
 
 from scheduler.coordinator.coordinator import Coordinator
-from scheduler.jobs.choice.filters import JobFilter, name_of, owner_of
+from scheduler.jobs.arrays import PRECEDENCE
+from scheduler.jobs.choice.filters import name_of, owner_of
 from scheduler.jobs.entry import Entry, Stage
-from tenbin.server.descriptions import brief, cores_of, place_of, state
-from tenbin.server.job_filters import LARGEST, Listed, ended_jobs, open_jobs
-from tenbin.server.job_list import array_row, array_stage, ended_arrays, open_arrays
+from tenbin.server.descriptions import cores_of, place_of, state
+from tenbin.server.job_filters import LARGEST, Listed
+from tenbin.server.job_list import Row, Whole, describe_row, find_rows
 from tenbin.server.node_table import in_use
 from tenbin.server.refusals import OF_VALUES
 
@@ -39,18 +38,6 @@ class Window(Listed):
     rows: Annotated[int, Field(ge=0, le=MOST_ROWS)] = 50
 
 
-class Whole(NamedTuple):
-    """An array in a list of jobs, with its first member, and the number of ``members`` in each open stage."""
-
-    id: int
-    first: Entry
-    shown: Stage
-    members: Counter[str]
-
-
-Row = Entry | Whole
-
-
 def add_queue(api: FastAPI, coordinator: Coordinator) -> None:
     """Add the route that shows a window of the list of jobs."""
 
@@ -67,43 +54,18 @@ def window(coordinator: Coordinator, wanted: Window) -> dict[str, Any]:
         found.sort(key=_keys(coordinator)[wanted.order], reverse=wanted.reverse)
     elif wanted.reverse:
         found.reverse()
-    rows = [
-        array_row(coordinator, row.id, row.members) if isinstance(row, Whole) else brief(coordinator, row)
-        for row in found[wanted.start : wanted.start + wanted.rows]
-    ]
+    rows = [describe_row(coordinator, row) for row in found[wanted.start : wanted.start + wanted.rows]]
     return {**state(coordinator), "in_use": in_use(coordinator), "total": len(found), "rows": rows}
 
 
 def _in_queue(coordinator: Coordinator, wanted: Window) -> list[Row]:
     """Find the rows of the list in the order of the queue; the list may be long."""
-    check = wanted.as_filter()
-    found: list[Row] = [*open_jobs(coordinator, check)]
-    has_arrays = not wanted.members and any(coordinator.job_table.arrays)
-    if has_arrays:
-        found = [row for row in found if isinstance(row, Entry) and row.array is None]
-        found += _wholes(coordinator, wanted, check)
-    if wanted.ended:
-        single = check if wanted.members else replace(check, single=True)
-        found += ended_jobs(coordinator, single, wanted.limit)
-    if has_arrays or wanted.ended:
-        found.sort(key=attrgetter("id"))
     groups: tuple[list[Row], ...] = [], [], []
-    for row in found:
+    for row in find_rows(coordinator, wanted):
         groups[GROUPS[row.shown]].append(row)
     if coordinator.state.ranked:
         groups[1].sort(key=lambda row: -_entry(row).priority)
     return groups[0] + groups[1] + groups[2][::-1]
-
-
-def _wholes(coordinator: Coordinator, wanted: Window, check: JobFilter) -> Iterator[Whole]:
-    """Find the arrays of which a member is meant."""
-    stages, arrays = open_arrays(coordinator, check)
-    older = ended_arrays(coordinator, check, arrays, wanted.limit) if wanted.ended else ()
-    for number in (*arrays, *older):
-        open = stages.get(number, Counter())
-        first = coordinator.job_table.entry(number + 1)  # members have the numbers after the array's
-        assert first is not None
-        yield Whole(number, first, Stage(array_stage(coordinator, number, open)), open)
 
 
 def _keys(coordinator: Coordinator) -> dict[str, Callable[[Row], Any]]:
@@ -113,7 +75,7 @@ def _keys(coordinator: Coordinator) -> dict[str, Callable[[Row], Any]]:
         "id": attrgetter("id"),
         "name": lambda row: name_of(_entry(row)),
         "user": lambda row: owner_of(_entry(row), user),
-        "stage": attrgetter("shown"),
+        "stage": lambda row: PRECEDENCE.index(row.shown),
         "cores": lambda row: cores_of(_entry(row)),
         "place": lambda row: place_of(_entry(row)) or "",
         "since": _since_s,

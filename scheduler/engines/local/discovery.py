@@ -23,7 +23,8 @@ from scheduler.engines.common.machine import scaling_of
 from scheduler.engines.local.capped import capped_packages
 from scheduler.engines.local.machine import LocalMachine
 from scheduler.engines.options import Asked
-from scheduler.jobs.sizes import CORE, Unit, memory_text
+from scheduler.jobs.amounts import memory_text
+from scheduler.jobs.sizes import CORE, Unit
 from scheduler.model.costs import FREE
 from scheduler.model.jobs import Cluster, Pool
 from scheduler.model.parameters import split

@@ -46,7 +46,8 @@ def down(
 
 def status(home: HomeOption = None, json: JsonOption = False) -> None:
     """Say whether the coordinator runs, by which policy, and what it has to do."""
-    from scheduler.jobs.sizes import memory_text
+    from profiles.instants import local
+    from scheduler.jobs.amounts import memory_text
     from tenbin.client.client import Client
 
     found = Client(home).call("GET", "/status")
@@ -54,7 +55,7 @@ def status(home: HomeOption = None, json: JsonOption = False) -> None:
     also = f", {found['url']}" if found["url"] else ""
     text = f"pid {found['pid']}, policy {found['policy']}, {found['home']}{also}\n{counts}"
     if held := found.get("held"):
-        text += f"\nheld: {held}"
+        text += f"\nheld: {local(held)}"
     if memory := found["memory"]:
         given, total = (memory_text(memory[what]) for what in ("set_aside_mb", "total_mb"))
         text += f"\n{given} of {total} of memory set aside for jobs"

@@ -6,7 +6,7 @@ import shlex
 import time
 from typing import Any
 
-from scheduler.jobs.instants import clock
+from profiles.instants import clock, local
 from scheduler.prediction.predictions import ELSEWHERE, TRIED, UNITS
 from tenbin.commands.jobs.selection import ranges
 from tenbin.text import label, number, printable
@@ -16,29 +16,28 @@ AT_ONCE_S = 2.0  # a start that is expected within so long
 
 def account(job: dict[str, Any]) -> str:
     """Write what ``GET /jobs/7`` says in lines for people."""
-    lines = [f"job {label(job)}: {job['stage']}{': ' + job['trouble'] if job['trouble'] else ''}"]
+    lines = [f"job {label(job)}: {job['stage']}{': ' + local(job['trouble']) if job['trouble'] else ''}"]
     lines += [f"  stderr ends: {job['stderr_end']}"] if job.get("stderr_end") else []
     lines += [f"  {line}" for line in (*_asked(job), *_expected(job), *_placed(job), *_used(job))]
     lines += [f"  {_prediction_and_outcome(one)}" for one in job["forecasts"] if one["measured"] is not None]
     packed = f"; its folder is packed, see: tenbin logs {job['id']}" if job.get("packed") else ""
     lines.append(f"  output: {job['stdout']}, {job['stderr']}{packed}")
     for event in job["history"]:
-        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["at_s"]))
-        lines.append(f"  {when} {event['what']}{': ' + event['detail'] if event['detail'] else ''}")
+        detail = f": {local(event['detail'])}" if event["detail"] else ""
+        lines.append(f"  {clock(event['at_s'], date=True)} {event['what']}{detail}")
     return "\n".join(map(printable, lines))
 
 
 def array_account(array: dict[str, Any]) -> str:
     """Write how far an array is, and what its members share."""
     counts = ", ".join(f"{stage} {count:,}" for stage, count in array["stages"].items())
-    submitted = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(array["submit_s"]))
     lines = [f"array {array['id']}: {array['members']:,} jobs: {counts}"]
     if array["failed"]:
         lines.append(f"  failed: {array['id']}[{ranges(array['failed']).replace(' ', '')}]")
     lines += [f"  {line}" for line in _asked(array)]
     if limit := array["spec"]["array_limit"]:
         lines.append(f"  at most {limit} run at once")
-    lines.append(f"  submitted {submitted}")
+    lines.append(f"  submitted {clock(array['submit_s'], date=True)}")
     return "\n".join(map(printable, lines))
 
 
@@ -62,7 +61,8 @@ def _expected(job: dict[str, Any]) -> list[str]:
     stated, told = job["spec"]["expect_s"].items(), predicted.get("run_s", {}).items()
     lines = [f"stated by the user to run {number(seconds)} s{_on(device)}" for device, seconds in stated]
     lines += [
-        f"expected to run {prediction_words(found)}{_on(pool)}: {found['rule']}" for pool, found in told
+        f"expected to run {prediction_words(found)}{_on(pool)}: {local(found['rule'])}"
+        for pool, found in told
     ]
     lines += map(_tried, predicted.get("tried", ()))
     if unrelated := job.get("from_unrelated_jobs"):
@@ -94,13 +94,13 @@ def prediction_words(found: dict[str, Any], unit: str = "s") -> str:
 
 def _placed(job: dict[str, Any]) -> list[str]:
     """List why the job waits and until when, or where it runs or ran."""
-    lines = [job["why"]] if job["why"] else []
+    lines = [local(job["why"])] if job["why"] else []
     if job["expected_start_s"]:
-        lines.append(f"should start at {time.strftime('%H:%M:%S', time.localtime(job['expected_start_s']))}")
+        lines.append(f"should start at {clock(job['expected_start_s'])}")
     lines += [sooner_words(one) for one in job.get("sooner", ())]
     if job["start_s"] and (place := _place(job)):
         lines.append(f"{place}; attempt {job['attempt']}")
-    lines += [job["moves"]] if job.get("moves") else []
+    lines += [local(job["moves"])] if job.get("moves") else []
     if job["start_s"] and job["region"]:
         lines.append(f"region {job['region']}")
     if job["start_s"] and (job["spec"]["max_tasks"] or job["cap_w"] is not None):

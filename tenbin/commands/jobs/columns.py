@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from profiles.errors import BadInput
-from scheduler.jobs.instants import clock
+from profiles.instants import clock, local
 from tenbin.commands.options import complete_place
 from tenbin.text import duration, label, number, printable
 
@@ -99,7 +99,7 @@ def cell(row: dict[str, Any], column: str) -> str:
         text = label(row)
     elif column == "trouble":
         counts = ", ".join(f"{stage} {count:,}" for stage, count in row.get("stages", {}).items())
-        text = counts or value
+        text = counts or local(value)
     elif value is None or value == []:
         text = "-"
     elif column in ("submit_s", "start_s", "end_s"):

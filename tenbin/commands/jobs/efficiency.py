@@ -20,7 +20,7 @@ LEAST_LIMIT_S = 600.0
 QUANTILES = {"min": 0.0, "q10": 0.1, "median": 0.5, "q90": 0.9, "max": 1.0}
 TABLE = ("share", "jobs", *QUANTILES)
 SHARES = {
-    "cpu": ("cpu_efficiency", "CPU time of elapsed x cores"),
+    "cpu": ("cpu_efficiency", "CPU time of run time x cores"),
     "memory": ("memory_efficiency", "memory used of asked"),
     "time": ("time_share", "run time of limit"),
 }
@@ -99,9 +99,9 @@ def _memory(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _limit(rows: Sequence[Mapping[str, Any]]) -> str:
-    known = [row for row in rows if row["time_limit_s"] is not None and row["stage"] == "done"]
+    known = [row for row in rows if _share(row, "time_share") is not None and row["stage"] == "done"]
     limit = max((row["time_limit_s"] for row in known), default=0.0)
-    ran = max((row["elapsed_s"] for row in known), default=0.0)
+    ran = max((row["running_s"] for row in known), default=0.0)
     fit_s = max(math.ceil(ran * ROOM / 60) * 60.0, LEAST_LIMIT_S)
     if not known or fit_s > ENOUGH * limit:
         return ""
@@ -111,7 +111,8 @@ def _limit(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _share(row: Mapping[str, Any], field: str) -> float | None:
     if field == "time_share":
-        return row["elapsed_s"] / row["time_limit_s"] if row["time_limit_s"] else None
+        ran_s, limit_s = row["running_s"], row["time_limit_s"]
+        return ran_s / limit_s if limit_s and ran_s is not None else None
     value: float | None = row[field]
     return value
 

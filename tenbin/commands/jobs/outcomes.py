@@ -46,9 +46,10 @@ def outcome(client: Client, found: dict[str, Any]) -> str:
     """Name the reason why a job did not succeed; "": the job succeeded."""
     if found["stage"] == "done":
         return ""
+    from profiles.instants import local
     from tenbin.text import label, printable
 
-    trouble, said = found["trouble"], last_error(client, found)
+    trouble, said = local(found["trouble"]), last_error(client, found)
     lines = [f"job {label(found)}: {found['stage']}{': ' if trouble else ''}{trouble}"]
     lines += [f"  stderr ends: {said}"] if said else []
     return "\n".join(map(printable, lines))

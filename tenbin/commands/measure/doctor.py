@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +16,7 @@ from tenbin.text import print_json
 
 if TYPE_CHECKING:
     from agent.doctor.finding import Finding
+    from profiles.records import Profile
 
 
 class Subject(StrEnum):
@@ -60,7 +62,20 @@ def doctor(
     from profiles.records import Settings
 
     folders = tuple(storage_folder(path) for path in storage or []) or (default_storage(),)
-    _print(examine(Settings(storage=folders)), json)
+    _print(examine(Settings(storage=folders), last=_last_profile()), json)
+
+
+def _last_profile() -> Profile | None:
+    """Load the last profile of this node; None: there is none that can be read."""
+    import socket
+
+    from profiles.files.store import Store, load
+
+    with suppress(BadInput):
+        for path in Store().of_node(socket.gethostname())[:1]:
+            profile = load(path)
+            return None if profile.emulated else profile
+    return None
 
 
 def _print(findings: list[Finding], json: bool) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from profiles.errors import BadInput, Unavailable
+from profiles.instants import clock
 from tenbin.commands.options import JsonOption
 from tenbin.text import duration, number, print_json, say
 
@@ -248,12 +249,7 @@ def _line(one: LayerStatus) -> str:
 
 
 def _hindrances(one: LayerStatus) -> str:
-    from datetime import datetime
-
-    return ", ".join(
-        f"{item['uses']} since {datetime.fromtimestamp(item['since']).strftime('%H:%M')}"
-        for item in one.hindrances
-    )
+    return ", ".join(f"{item['uses']} since {clock(item['since'])}" for item in one.hindrances)
 
 
 def _devices(variables: dict[str, str]) -> list[OpenCLDevice]:

@@ -21,7 +21,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from profiles.errors import UserError
-from scheduler.jobs.instants import clock
+from profiles.instants import clock
 from tenbin.commands.top.effects import (
     Back,
     Call,

@@ -6,7 +6,7 @@ import { button, el, facts, nodeLinks, setText, shown, shownLines, table } from 
 import { listen, live, noteClock, now } from "./live.js";
 import { act } from "./notices.js";
 import { what } from "./queue.js";
-import { BEGUN, ENDED, GLYPHS, clock, duration, number, soonerWords } from "./words.js";
+import { BEGUN, ENDED, GLYPHS, clock, duration, local, number, soonerWords } from "./words.js";
 
 const MOST_TEXT = 64 * 1024; // characters of output that are kept
 const WHILE = { cancel: (job) => !ENDED.includes(job.stage), suspend: (job) => !ENDED.includes(job.stage) && job.stage !== "suspended",
@@ -112,7 +112,7 @@ class JobView {
       ["output in", shown(job.stdout)],
     ]));
     this.story.replaceChildren(table("What happened", ["time", "what", "detail"],
-      job.history.map((event) => [clock(event.at_s), event.what, shown(event.detail)])));
+      job.history.map((event) => [clock(event.at_s), event.what, shown(local(event.detail))])));
     this.predictions.replaceChildren(job.predictions.length ? table("Predicted beside measured",
       ["kind", "where", "attempt", "predicted", "measured", "error"], job.predictions.map(predictionRow))
       : el("p", { textContent: "Nothing was predicted of this job." }));
@@ -188,7 +188,7 @@ class JobView {
 
 function expectedWords({ run_s: run, low_s: low, high_s: high, basis }) {
   const within = low === null ? "" : ` (${duration(low)} to ${duration(high)} in 8 of 10 cases)`;
-  return `${duration(run)}${within}: ${shown(basis)}`;
+  return `${duration(run)}${within}: ${shown(local(basis))}`;
 }
 
 function predictionRow(one) {

@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { button, el, setNodes, setText, shown } from "./dom.js";
 import { listen, live, noteClock, now } from "./live.js";
 import { act, notice } from "./notices.js";
-import { BEGUN, ENDED, GLYPHS, STAGES, clock, count, duration, progress, soonerWords, startWords } from "./words.js";
+import { BEGUN, ENDED, GLYPHS, STAGES, clock, count, duration, local, progress, soonerWords, startWords } from "./words.js";
 
 const ROW = 44; // pixels, as page.css has it
 const AROUND = 20; // rows that are loaded above and below those that are seen
@@ -371,11 +371,11 @@ export function what(job, at) {
   if (job.stage === "running") return progress(job, at);
   if (ENDED.includes(job.stage)) {
     const took = job.start_s === null ? "never started" : `took ${duration(job.end_s - job.start_s)}`;
-    return { share: null, words: `${job.trouble ? `${job.trouble}; ` : ""}${took}, ended ${clock(job.end_s)}` };
+    return { share: null, words: `${job.trouble ? `${local(job.trouble)}; ` : ""}${took}, ended ${clock(job.end_s)}` };
   }
   const reason = live.reasons.get(job.asks ?? job.id);
   const unknown = job.stage === "stopping" ? "writes its checkpoint, or ends" : "the coordinator is being asked why";
   const [sooner] = soonerWords(reason, at);
-  const words = [startWords(reason, at), sooner ? `sooner ${sooner}` : "", reason?.why || job.trouble || unknown];
+  const words = [startWords(reason, at), sooner ? `sooner ${sooner}` : "", local(reason?.why || job.trouble || unknown)];
   return { share: null, words: words.filter(Boolean).join("; ") };
 }

@@ -27,6 +27,10 @@ export function clock(at, seconds = true) {
   return `${when.getFullYear()}-${two(when.getMonth() + 1)}-${two(when.getDate())} ${time}`;
 }
 
+/** A sentence of the coordinator, whose stamps (`2026-11-20T08:30:00Z`) become the viewer's time. */
+export const local = (sentence) =>
+  sentence.replace(/\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ/g, (found) => clock(Date.parse(found) / 1000));
+
 export const count = (value) => value.toLocaleString("en-US");
 export const percent = (value) => (value === null || value === undefined ? "" : `${Math.round(value * 100)} %`);
 

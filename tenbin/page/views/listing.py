@@ -10,14 +10,14 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from scheduler.jobs.entry import FINAL, Stage
+from scheduler.jobs.arrays import PRECEDENCE, array_stage
+from scheduler.jobs.entry import Stage
 from tenbin.page.mirror import Mirror
 from tenbin.page.rows import BEGUN, ENDED, Row
 
 MOST = 200  # rows of one answer
 KEPT = 64  # sorted lists; viewers of one filter share one
-OF_ARRAYS = ("running", "stopping", "suspended", "waiting", "held")  # an array's stage is the first of them
-RANK = {stage: place for place, stage in enumerate((*OF_ARRAYS, *(stage.value for stage in FINAL)))}
+RANK = {stage.value: place for place, stage in enumerate(PRECEDENCE)}
 
 
 class Asked(BaseModel):
@@ -124,18 +124,12 @@ def number_of(row: Row | ArrayRow) -> int:
     return row.id if isinstance(row, Row) else row.first.array or 0
 
 
-def stage_of(array: ArrayRow) -> str:
-    """Return the stage that stands for the members of an array."""
-    order = (*OF_ARRAYS, "failed", "killed", "cancelled", "done")
-    return next((stage for stage in order if array.stages.get(stage)), "done")
-
-
 def _sorted(found: list[Row | ArrayRow], asked: Asked) -> list[Row | ArrayRow]:
     key = _key(asked.sort)
 
     def of(row: Row | ArrayRow) -> Any:
         if isinstance(row, ArrayRow):
-            return key(row.first._replace(id=row.first.array or 0, stage=stage_of(row)))
+            return key(row.first._replace(id=row.first.array or 0, stage=array_stage(row.stages).value))
         return key(row)
 
     found.sort(key=of, reverse=asked.down)
@@ -165,7 +159,7 @@ def told(row: Row | ArrayRow) -> dict[str, Any]:
             "id": first.array,
             "label": str(first.array),
             "member": None,
-            "stage": stage_of(row),
+            "stage": array_stage(row.stages).value,
             "stages": {stage: row.stages[stage] for stage in RANK if stage in row.stages},
             "members": sum(row.stages.values()),
             "start_s": None,

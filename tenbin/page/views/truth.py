@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from profiles.files.store import Store
 from scheduler.coordinator.journal.journal import predictions_of
-from scheduler.prediction.predictions import UNITS, error_of, summary
+from scheduler.prediction.predictions import RUN_TIMES, UNITS, TrackedPrediction, error_of, summary
 from tenbin.page.mirror import Mirror
 from tenbin.page.rows import Row
 from tenbin.page.views.explainer import Explainer
@@ -50,7 +51,7 @@ class Truth:
         found = {
             "rows": [row.told() for row in summary(predictions)],
             "points": {kind: points[kind][-MOST_POINTS:] for kind in UNITS if kind in points},
-            "coverage": coverage(list(self._mirror.rows.values())),
+            "coverage": coverage(predictions, self._mirror.rows),
             "starts": self._explainer.starts.account(),
             "last": MOST,
             "refit": self._last_refit(),
@@ -65,16 +66,22 @@ class Truth:
         return self._refit[1]
 
 
-def coverage(rows: list[Row]) -> dict[str, Any]:
-    """Count how many of the last jobs ran between the 10 and 90 % quantiles that were predicted of them."""
-    ran = [
-        (row.end_s - row.start_s, row.expected)
-        for row in rows
-        if row.stage == "done" and row.attempt == 1 and row.expected and row.expected.low_s is not None
-        if row.end_s is not None and row.start_s is not None
-    ][-MOST_JOBS:]
-    below = sum(run_s < (expected.low_s or 0.0) for run_s, expected in ran)
-    above = sum(run_s > (expected.high_s or 0.0) for run_s, expected in ran)
+def coverage(predictions: Iterable[TrackedPrediction], rows: Mapping[int, Row]) -> dict[str, Any]:
+    """Count how many of the last jobs ran between the 10 and 90 % quantiles that were predicted of them.
+
+    The outcomes are those of the errors: attempts' own run times, in which no pause and no start-up counts.
+    """
+    ran = []
+    for one in predictions:
+        row = rows.get(one.job)
+        if row is None or row.expected is None or row.expected.low_s is None or row.expected.high_s is None:
+            continue
+        if one.kind in RUN_TIMES and not one.is_stated and one.attempt == 1 and one.measured is not None:
+            share = one.predicted / row.expected.run_s  # under a cap it takes longer than stands in the row
+            ran.append((one.measured, share * row.expected.low_s, share * row.expected.high_s))
+    ran = ran[-MOST_JOBS:]
+    below = sum(run_s < low_s for run_s, low_s, _ in ran)
+    above = sum(run_s > high_s for run_s, _, high_s in ran)
     return {
         "jobs": len(ran),
         "below": below,

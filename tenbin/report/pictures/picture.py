@@ -31,6 +31,7 @@ from tenbin.report.pictures.marks import (
 from tenbin.report.pictures.numbers import table
 from tenbin.text import number
 
+TEMPLATE = "plotly_white"  # of a figure that plotly draws; to set it takes most of the time of a figure
 WIDTH, HEIGHT = 560.0, 260.0
 WIDE = 1000.0  # of bars and heat maps, which have long names at their side
 MARGINS = 160  # of the height that a figure asks for, not of its area
@@ -46,7 +47,10 @@ def picture(fig: go.Figure, *, interactive: bool = False) -> Markup:
     plot, placed = _plot(fig)
     wide = plot.width > WIDTH
     title = layout.title.text or ""
-    data = Markup(fig.to_json().replace("<", "\\u003c")) if interactive else ""
+    data = Markup("")
+    if interactive:
+        fig.layout.template = TEMPLATE
+        data = Markup(fig.to_json().replace("<", "\\u003c"))
     parts = [
         f'<figure class="picture{" wide" * wide}"><figcaption>{escape(title)}</figcaption>',
         f'<div class="axis">{escape(layout.yaxis.title.text or "")}</div>',

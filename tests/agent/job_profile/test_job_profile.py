@@ -20,7 +20,8 @@ from agent.job_profile.profiler import choose_areas, choose_clock, choose_cpus, 
 from agent.job_profile.session import JobOrder, JobProgress, Session, goes_on
 from agent.job_profile.trial import CommandFailed, RunOutcome, Trial
 from agent.node_profile.node_kind import node_kind
-from probes.memory.pool import Spot, WriterLost, WriterPool
+from probes.memory.plan import Spot
+from probes.memory.pool import WriterLost, WriterPool
 from probes.memory.stream import Stream
 from probes.topology import LogicalCpu, Topology
 from profiles.errors import BadInput, Unavailable

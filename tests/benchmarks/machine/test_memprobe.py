@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from probes.memory.plan import choose_area
-from probes.memory.pool import Spot, WriterPool
+from probes.memory.plan import Spot, choose_area
+from probes.memory.pool import WriterPool
 from probes.topology import free_memory_mb, read_topology
 from tests.support.labs.components import require
 

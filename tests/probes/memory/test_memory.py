@@ -20,7 +20,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.memory.pool import Spot, Writer, WriterLost, WriterPool, overlap
+from probes.memory.plan import Spot
+from probes.memory.pool import Writer, WriterLost, WriterPool, overlap
 from probes.memory.probe import measure
 from probes.memory.writer import MBIND, Area, Pace, Written, placed_on, placement
 from probes.run import Run, collect, samples_of
@@ -272,7 +273,8 @@ def test_a_writer_that_cannot_have_its_core_or_its_memory_says_so() -> None:
 
 def test_writers_end_with_their_parent_even_when_it_is_killed() -> None:
     program = (
-        "import time; from probes.memory.pool import WriterPool, Spot; pool = WriterPool(16)\n"
+        "import time; from probes.memory.plan import Spot; from probes.memory.pool import WriterPool\n"
+        "pool = WriterPool(16)\n"
         f"pool.prepare([Spot({CORES[0]}, 0, {CORES[0]})])\n"
         "print(*pool.pids.values(), flush=True); time.sleep(600)"
     )

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from scheduler.prediction.history import KEPT, History, JobSignature, PastRun, _student, program_of
+from scheduler.prediction.history import History, JobSignature, PastRun, program_of
 
 pytestmark = pytest.mark.computes
 SIM = JobSignature("sim", ("--steps", "100"), "ann", (1, 0))
@@ -35,15 +35,6 @@ def test_one_run_two_runs() -> None:
     spread = math.log(12.5 / 8.0) / math.sqrt(2)
     assert two.high == pytest.approx(10.0 * math.exp(3.077684 * spread * math.sqrt(1.5)), rel=1e-5)
     assert two.low == pytest.approx(100.0 / two.high)
-
-
-def test_students_t_is_scipys() -> None:
-    """For as many degrees of freedom as runs are kept; 3.078 and 1.886 are in every table."""
-    from scipy.special import stdtrit
-
-    assert [_student(1), _student(2)] == pytest.approx([3.078, 1.886], abs=5e-4)
-    found = [_student(freedom) for freedom in range(1, KEPT + 1)]
-    assert found == pytest.approx(stdtrit(np.arange(1, KEPT + 1), 0.9), rel=1e-12)
 
 
 def test_a_prediction_imports_nothing() -> None:

@@ -43,7 +43,7 @@ def test_an_array_is_one_row(up: Up) -> None:
     whole, single = up.client.call("GET", "/jobs?members=false")
     assert whole["stages"] == {"running": 1, "waiting": 2, "done": 1, "failed": 1}
     assert whole["members"] == 5 and whole["trouble"] == "1 of 5 did not succeed" and single["id"] == 7
-    assert "running 1, waiting 2, done 1, failed 1" in up.run("jobs").stdout
+    assert "running 1, waiting 2, failed 1, done 1" in up.run("jobs").stdout
     members = [line.split()[0] for line in up.run("jobs", "--members").stdout.splitlines()[1:]]
     assert members == ["1[3]", "1[4]", "1[5]", "7"]
     assert [job["id"] for job in json.loads(up.run("jobs", "--json").stdout)] == [4, 5, 6, 7]

@@ -107,7 +107,7 @@ def test_an_array_is_selected_as_a_whole_and_in_parts(up: Up) -> None:
         assert logs.stderr.split("\n")[:-1] == [f"==> job 2[{index}] <==" for index in indices]
     assert up.run("logs", "2[12]").stdout == "12\n" and up.run("logs", "2[12]").stderr == ""
     told = up.run("info", "2").stdout
-    assert "array 2: 4 jobs: done 3, failed 1" in told and "failed: 2[11]" in told
+    assert "array 2: 4 jobs: failed 1, done 3" in told and "failed: 2[11]" in told
     assert "job 2[11]: failed" in up.run("info", "2[11]").stdout
     summary = json.loads(up.run("info", "last", "--json").stdout)
     assert summary["members"] == 4 and summary["stages"] == {"done": 3, "failed": 1}

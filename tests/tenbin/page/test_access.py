@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import socket
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from tests.support.coordinator import Up
 from tests.support.page import PageProcess
+from tests.support.viewer import Viewer
 
 READS = (
     "/api/session",
@@ -40,6 +42,29 @@ def test_the_token_works_once_and_only_the_cookie_lets_in(up: Up, page: PageProc
     up.until(lambda: page.get("/api/jobs")["total"] == 1)  # the first viewer stays
     for cookie in (page.cookie[:-1], page.cookie + "x", page.cookie.partition("=")[2], "a=b", ";;\x01"):
         assert page.ask("/api/session", Cookie=cookie)[0] == 401, cookie
+
+
+def test_a_used_address_is_answered_by_a_page(page: PageProcess, view: Callable[..., Viewer]) -> None:
+    """To programs by JSON; who has the cookie comes in."""
+    used = page.address.removeprefix(page.url)
+    viewer = view()
+    browser = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    for path in (used, "/enter", "/enter?token=x", "/nowhere"):
+        code, content, told = page.ask(path, **browser)
+        assert code == 401 and told["content-type"].startswith("text/html"), path
+        assert b"each address works once" in content and b"<script" not in content
+        code, found, _ = page.ask(path)
+        assert code == 401 and "each address works once" in found["detail"]
+    viewer.tab.goto(page.address)
+    viewer.tab.wait_for_url(page.url + "/")
+    viewer.tab.get_by_role("link", name="Queue").wait_for()
+    (cookie,) = viewer.tab.context.cookies()
+    code, _, told = page.ask(used, Cookie=f"{cookie['name']}={cookie['value']}")
+    assert (code, told["location"]) == (303, "/")
+    other = viewer.tab.context.browser.new_page()
+    other.goto(page.address)
+    other.get_by_text("each address works once").wait_for()
+    other.close()
 
 
 def test_other_hosts_and_other_sites_are_refused(up: Up, page: PageProcess) -> None:

@@ -28,6 +28,16 @@ def axe(viewer: Viewer) -> None:
     assert not serious, serious
 
 
+def test_times_in_sentences_are_the_viewers(up: Up, view: Open) -> None:
+    """Nepal is at no whole hour from any coordinator."""
+    begin_s = time.time() + 3 * 86_400
+    up.client.submit(["true"], name="later", begin_s=begin_s)
+    viewer = view(timezone_id="Asia/Kathmandu")
+    words = viewer.row("later").locator(".what")
+    there = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(begin_s + 5.75 * 3600))
+    words.filter(has_text=f"begins at {there}").wait_for()
+
+
 def test_the_queue_is_live_and_acts(up: Up, view: Open) -> None:
     running = up.client.submit(["sleep", "600"], name="first", cores=2, expect_s={"": 900})
     waiting = up.client.submit(["sleep", "600"], name="second", time_s=60)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from statistics import quantiles
 
 import pytest
 
 from profiles.files.store import Store, load
+from scheduler.prediction.predictions import TrackedPrediction, error_of
 from tenbin.page.mirror import Mirror
 from tenbin.page.rows import Expected, Row
 from tenbin.page.views.explainer import LEAST, Answer, Starts
@@ -22,6 +24,7 @@ from tests.support.paths import ROOT
 from tests.support.viewer import Viewer
 from tests.tenbin.page.test_browser import axe
 
+RESTS = {"rests_on": "same program and arguments"}
 ROW = Row(1, "1", "a", "u", None, None, "done", 1, 0, "", (), 0.0, 0.0, 0.0, 1.0, None, None, 0, "", 1, 0.0)
 
 
@@ -38,7 +41,7 @@ def test_it_tells_what_calibration_tells(up: Up, page: PageProcess, view: Callab
     infos = [up.client.job(job).info() for job in range(2, 6)]
     inside = [
         next(iter(info["predicted"]["run_s"].values()))["low"]
-        <= info["end_s"] - info["start_s"]
+        <= info["forecasts"][0]["measured"]
         <= next(iter(info["predicted"]["run_s"].values()))["high"]
         for info in infos
     ]
@@ -53,16 +56,35 @@ def test_it_tells_what_calibration_tells(up: Up, page: PageProcess, view: Callab
 
 
 def test_coverage_counts_what_lies_inside() -> None:
+    """By the run times that the errors are of: the coordinator's clock adds 100 s to each here."""
     chance = random.Random(1)
-    rows = []
-    for _ in range(500):
+    rows, outcomes = {}, []
+    for job in range(1, 501):
         low, run = chance.uniform(1, 10), chance.uniform(1, 30)
-        expected = Expected(low + 5, low, low + 10, "a rule")
-        rows.append(ROW._replace(end_s=run, expected=expected))
-    found = coverage([*rows, ROW, ROW._replace(stage="failed", expected=rows[0].expected)])
-    inside = sum(row.expected.low_s <= row.end_s <= row.expected.high_s for row in rows)
+        rows[job] = ROW._replace(
+            id=job, end_s=run + 100.0, expected=Expected(low + 5, low, low + 10, "a rule")
+        )
+        outcomes.append(TrackedPrediction(job, job, 1, "run-time", 0.0, low + 5, run, detail=RESTS))
+    first = outcomes[0]
+    others = [replace(first, measured=None), replace(first, kind="restart"), replace(first, attempt=2)]
+    others += [replace(first, detail={}), replace(first, job=501), replace(first, job=502)]
+    rows[501] = ROW._replace(expected=Expected(5.0, None, None, "stated"))
+    found = coverage([*outcomes, *others], rows)
+    inside = sum(
+        rows[one.job].expected.low_s <= one.measured <= rows[one.job].expected.high_s for one in outcomes
+    )
     assert found["jobs"] == 500 and found["inside"] == inside
     assert found["below"] + found["inside"] + found["above"] == 500
+
+
+def test_too_long_a_prediction_is_never_told_to_be_exceeded() -> None:
+    """Also under a power cap, where the prediction is longer than that of the job as it stands in the row."""
+    rows = {1: ROW._replace(end_s=30.0, expected=Expected(10.0, 8.0, 12.0, "a rule"))}
+    one = TrackedPrediction(1, 1, 1, "run-time", 0.0, predicted=20.0, measured=17.0, detail=RESTS)
+    assert error_of(one) == pytest.approx(3 / 17)
+    assert coverage([one], rows) == {"jobs": 1, "below": 0, "inside": 1, "above": 0, "meant": 0.8}
+    assert coverage([replace(one, measured=15.0)], rows)["below"] == 1
+    assert coverage([replace(one, measured=25.0)], rows)["above"] == 1
 
 
 def test_expected_starts_get_the_interval_of_the_last_ones(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -11,6 +11,7 @@ from tenbin.errors import TenbinError
 from tests.support.coordinator import Up
 
 BEGUN, FINAL = ("running", "stopping", "suspended"), ("done", "failed", "cancelled", "killed")
+STAGES = (*BEGUN, "waiting", "held", "failed", "killed", "cancelled", "done")
 
 
 def in_queue(row: dict[str, Any]) -> tuple[int, int]:
@@ -25,7 +26,7 @@ ORDERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "id": lambda row: row["id"],
     "name": lambda row: row["name"],
     "user": lambda row: row["user"],
-    "stage": lambda row: row["stage"],
+    "stage": lambda row: STAGES.index(row["stage"]),
     "cores": lambda row: row["cores"],
     "place": lambda row: row["place"] or "",
     "since": lambda row: row["end_s"] or row["start_s"] or row["submit_s"],

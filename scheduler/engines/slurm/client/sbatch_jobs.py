@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from agent.attempts.records import Result, Usage
+from profiles.instants import stamp
 from scheduler.engines.external_jobs import Needs
 from scheduler.engines.slurm.client import parse
 
@@ -108,7 +108,7 @@ class SbatchJob(NamedTuple):
         if self.dependency:
             return f"waits in Slurm for {self.dependency}"
         if self.begin_s > now:
-            return f"is to begin {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(self.begin_s))}"
+            return f"is to begin {stamp(self.begin_s)}"
         return ""
 
 

@@ -40,11 +40,16 @@ def memory(asked_mb: float, used_mb: float) -> dict[str, Any]:
         ([record(**memory(20_000, 1200), stage="failed")], []),
         ([record(**memory(90, 1))], []),
         (
-            [record(elapsed_s=180.0, time_limit_s=86_400.0)],
+            [record(running_s=180.0, time_limit_s=86_400.0)],
             ["ran 3:00 min of a limit of 24:00 h: --time 10m"],
         ),
-        ([record(elapsed_s=180.0, time_limit_s=900.0)], []),
-        ([record(elapsed_s=180.0, time_limit_s=86_400.0, stage="killed")], []),
+        (
+            [record(running_s=180.0, elapsed_s=9000.0, time_limit_s=86_400.0)],  # it was paused
+            ["ran 3:00 min of a limit of 24:00 h: --time 10m"],
+        ),
+        ([record(running_s=None, cpu_efficiency=None, time_limit_s=86_400.0)], []),
+        ([record(running_s=180.0, time_limit_s=900.0)], []),
+        ([record(running_s=180.0, time_limit_s=86_400.0, stage="killed")], []),
     ],
 )
 def test_advice(rows: list[dict[str, Any]], said: list[str]) -> None:
