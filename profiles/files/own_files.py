@@ -37,7 +37,7 @@ def open_plain(path: Path | str, flags: int, mode: int = 0o600, *, folder: int |
 
 
 def open_own(path: Path | str, flags: int, mode: int = 0o600, *, folder: int | None = None) -> int:
-    """Open a regular file of this user to which nobody else may write, under no other name.
+    """Open a regular file of this user to which nobody else may write.
 
     Args:
         folder: as for ``open_plain``.
@@ -47,8 +47,7 @@ def open_own(path: Path | str, flags: int, mode: int = 0o600, *, folder: int | N
     """
     descriptor = open_plain(path, flags & ~os.O_TRUNC, mode, folder=folder)
     try:
-        about = os.fstat(descriptor)
-        if why := not_own(about) or ("it has another name too" if about.st_nlink > 1 else ""):
+        if why := not_own(os.fstat(descriptor)):
             raise OSError(errno.EPERM, why, str(path))
         if flags & os.O_TRUNC:
             os.ftruncate(descriptor, 0)

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from profiles.errors import BadInput
 from scheduler.coordinator import events as ev
 from scheduler.coordinator import node_availability
 from scheduler.coordinator.handlers import Handlers
@@ -59,9 +60,13 @@ class EventLoop:
             self.trials.look()
 
     def begin(self) -> None:
-        """Let the policy begin anew with the cluster state as it is."""
+        """Let the policy begin with the cluster state as it is.
+
+        Raises:
+            BadInput: it does not schedule such a cluster.
+        """
         self.handlers.stale = True  # until it has begun
-        with self._sparing_policy():
+        with self._sparing_policy(BadInput):
             self._begin()
 
     def _begin(self) -> None:
@@ -71,10 +76,12 @@ class EventLoop:
         self.handlers.stale = False
 
     @contextmanager
-    def _sparing_policy(self) -> Iterator[None]:
-        """Let a policy that chokes begin anew with the next event."""
+    def _sparing_policy(self, *but: type[Exception]) -> Iterator[None]:
+        """Let a policy that chokes begin anew with the next event; ``but`` some errors, which are raised."""
         try:
             yield
+        except but:
+            raise
         except Exception:
             self.handlers.stale = True
             log.exception("a fault of tenbin's: policy %s", self.policy_text)

@@ -37,10 +37,6 @@ def dangling(path: Path) -> None:
     path.symlink_to(path.with_name("not there"))
 
 
-def hard_link(path: Path) -> None:
-    path.hardlink_to(path.with_name("target"))
-
-
 def pipe(path: Path) -> None:
     os.mkfifo(path)
 
@@ -55,7 +51,7 @@ def theirs(path: Path) -> None:
     os.chown(path, OTHER, -1)
 
 
-LAID: list[Callable[[Path], None]] = [link, dangling, hard_link, pipe, writable]
+LAID: list[Callable[[Path], None]] = [link, dangling, pipe, writable]
 LAID_BY_ROOT = [pytest.param(theirs, marks=as_root)]
 
 

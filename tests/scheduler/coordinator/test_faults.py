@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from profiles.errors import BadInput
 from scheduler.coordinator import events as ev
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.outcomes import FAULT
 from scheduler.jobs.entry import Entry
+from scheduler.model.jobs import Cluster, Pool
 from scheduler.policies.backfill.fcfs import Fcfs
 from scheduler.prediction.tracker import PredictionTracker
 from tests.support.scheduling.manual_engine import ManualEngine, shown, submit
@@ -154,3 +156,27 @@ def test_a_policy_that_chokes_begins_anew(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(Fcfs, "decide", decide)
         third = submit(coordinator)
         assert shown(coordinator, first, third) == ["running", "waiting"]
+
+
+def test_a_policy_that_chokes_at_the_start_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, begin = ManualEngine(), Fcfs.begin
+
+    def choke(policy: Fcfs, view: object) -> None:
+        raise Odd("of the policy")
+
+    monkeypatch.setattr(Fcfs, "begin", choke)
+    with engine.coordinator(tmp_path) as coordinator:
+        monkeypatch.setattr(Fcfs, "begin", begin)
+        assert shown(coordinator, submit(coordinator)) == ["running"]
+
+
+def test_a_policy_that_does_not_schedule_such_a_cluster_is_refused(tmp_path: Path) -> None:
+    engine = ManualEngine()
+    engine.cluster = Cluster((Pool("gpu", 1, kind="gpu"), Pool("cpu", 1, rank=1, kind="cpu")))
+    with (
+        pytest.raises(BadInput, match="regions schedules one class"),
+        engine.coordinator(tmp_path, "regions"),
+    ):
+        pass
