@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +40,11 @@ class Machine:
     def emulated(self) -> str:
         """Name of the emulated machine whose power is capped; empty: it is real."""
         return ""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Say, sentence by sentence, what whoever starts a coordinator is to know of its resources."""
+        return ()
 
     @property
     def rest_w(self) -> float:

@@ -143,6 +143,8 @@ def up(
     for done in make_ready(folder, recover):
         typer.echo(f"tenbin: {done}")
     with registry.find(engine, asked) as machine:
+        for note in machine.notes:
+            typer.echo(f"tenbin: {note}")
         if daemon:
             _go_into_background(folder, page=door is not None)
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
