@@ -24,7 +24,6 @@ from profiles.errors import BadInput
 from profiles.files.job_store import JobStore
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.journal.journal import Journal
-from scheduler.coordinator.journal.journal_file import hold
 from scheduler.coordinator.journal.recovery import check_folders, recover
 from scheduler.engines.common.machine import Machine
 from scheduler.engines.local.engine import SWEEP_S
@@ -108,13 +107,9 @@ def make_ready(home: Path, anew: bool) -> Iterator[str]:
     """Close the coordinator's folder to others; with ``anew`` make a damaged journal anew.
 
     Yields: what was done, as sentences.
-
-    Raises:
-        Busy: another coordinator runs there.
     """
     if closed := close_home(home):
         yield closed
-    os.close(hold(home))  # said before its cores are found to be in use
     if anew:
         yield recover(home)
 

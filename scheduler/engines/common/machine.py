@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from profiles.errors import BadInput
 from profiles.records import Profile
 from scheduler.engines.protocol import Engine
 from scheduler.jobs.sizes import CORE, Unit
@@ -15,6 +16,10 @@ from scheduler.model.speeds import CapLine
 from scheduler.prediction.profiles import ProfiledSlowdowns
 
 SCALES_LIKE = {"compute": "ep", "memory": "mg"}  # the built-in load whose measured scaling stands for a job's
+
+
+class Taken(BadInput):
+    """What is asked for belongs to another coordinator of this machine."""
 
 
 @dataclass(frozen=True)

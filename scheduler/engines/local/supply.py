@@ -17,6 +17,7 @@ from agent.inventory.memory import read_limits
 from agent.processes.claims import Claims, holder, running_jobs
 from probes.topology import cpu_ranges, read_topology
 from profiles.errors import BadInput
+from scheduler.engines.common.machine import Taken
 
 CORE, DEVICE = "core {}", "device {}"  # names of claims
 ROOTS = Roots(Path("/sys"), Path("/proc"), Path("/"))
@@ -70,14 +71,14 @@ class UsableCpus:
         free = [cpu for cpu in usable if cpu not in taken]
         left = min(len(free), most - len(taken))
         if count is None and left < 1:
-            raise BadInput(f"no core is left for jobs: {self.told()}", SHARE)
+            raise Taken(f"no core is left for jobs: {self.told()}", SHARE)
         if count is not None and count > len(usable):
             kind = " whole cores" if whole else ""
             raise BadInput(f"--cores {count}: this process may use {len(usable)}{kind}", FEWER)
         if count is not None and count > most:
             raise BadInput(f"--cores {count}: the CPU quota is worth {self.quota:g}", FEWER)
         if count is not None and count > left:
-            raise BadInput(f"--cores {count}: {max(left, 0)} are left; {self.told()}", SHARE)
+            raise Taken(f"--cores {count}: {max(left, 0)} are left; {self.told()}", SHARE)
         own = [cpu for cpu in free if cpu in self.own]
         others = whole_cores_first(
             (cpu for cpu in free if cpu not in self.own), self.core_of, [*self.taken, *own]
@@ -178,7 +179,7 @@ class Supply:
         while True:
             free = [cpus for cpus in packages if not self.usable.taken.keys() & set(cpus)]
             if len(free) < (count or 1) and len(free) < len(packages):
-                raise BadInput(f"{len(free)} packages are left: {self.usable.told()}", SHARE)
+                raise Taken(f"{len(free)} packages are left: {self.usable.told()}", SHARE)
             chosen = free[:count]
             if self._claim([cpu for cpus in chosen for cpu in cpus]):
                 return chosen
@@ -205,7 +206,7 @@ class Supply:
             else:
                 self._left_out.append(f"{key} of {who}")
         if not mine:
-            raise BadInput(f"no device is left for jobs: {'; '.join(self._left_out)}", SHARE)
+            raise Taken(f"no device is left for jobs: {'; '.join(self._left_out)}", SHARE)
         return mine
 
     def notes(self) -> list[str]:

@@ -123,9 +123,12 @@ def up(
       tenbin up --engine slurm --policy regions --partitions tenbin
     """
     import logging
-    from contextlib import nullcontext
+    import os
+    from contextlib import ExitStack, nullcontext
 
+    from scheduler.coordinator.journal.journal_file import hold
     from scheduler.engines import registry
+    from scheduler.engines.common.machine import Taken
     from scheduler.engines.options import Asked
     from tenbin.client.connection import default_home
     from tenbin.page.beside import page_beside
@@ -142,7 +145,12 @@ def up(
     asked = replace(asked, profile=_profile(profile))
     for done in make_ready(folder, recover):
         typer.echo(f"tenbin: {done}")
-    with registry.find(engine, asked) as machine:
+    with ExitStack() as stack:
+        try:
+            machine = stack.enter_context(registry.find(engine, asked))
+        except Taken:
+            os.close(hold(folder))  # by the coordinator that runs there: then that is what to say
+            raise
         for note in machine.notes:
             typer.echo(f"tenbin: {note}")
         if daemon:
