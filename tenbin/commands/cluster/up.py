@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 START_S, PAGE_S = 60.0, 20.0
 PAGE_PORT = "8471"
+PATHS = {"TENBIN_STORE", "TENBIN_OPENCL_FOLDER", "SLURM_CONF"}  # variables that may be relative
 
 
 Engines = StrEnum("Engines", {name: name for name in ENGINES})  # type: ignore[misc]
@@ -126,6 +127,7 @@ def up(
     import os
     from contextlib import ExitStack, nullcontext
 
+    from profiles.files.folders import in_utf8
     from scheduler.coordinator.journal.journal_file import hold
     from scheduler.engines import registry
     from scheduler.engines.common.machine import Taken
@@ -135,7 +137,10 @@ def up(
     from tenbin.server import tcp
     from tenbin.server.serve import make_ready, serve
 
-    folder = (home or default_home()).absolute()
+    folder = in_utf8(home or default_home(), "--home").absolute()
+    own = {name: value.absolute() if isinstance(value, Path) else value for name, value in own.items()}
+    for name in PATHS & os.environ.keys():
+        os.environ[name] = str(Path(os.environ[name]).absolute())
     asked = Asked(policy, folder, devices, power_budget, emulate or "", own=own, drain_unfit=drain_unfit)
     registry.check(engine, asked, profiled=profile is not None)
     if listen is not None:
@@ -214,6 +219,7 @@ def _go_into_background(folder: Path, *, page: bool) -> None:
     pid = os.fork()
     if pid == 0:
         os.setsid()
+        os.chdir("/")  # the folder in which it was started can be unmounted, or removed
         nothing = os.open(os.devnull, os.O_RDONLY)
         written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         for descriptor, opened in ((0, nothing), (1, written), (2, written)):
