@@ -78,8 +78,8 @@ def holder(name: str) -> str:
             return "another coordinator"
         except OSError:
             return ""
-        told = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-        pid, uid, _ = CREDENTIALS.unpack(told)
+        credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+        pid, uid, _ = CREDENTIALS.unpack(credentials)
     return f"another coordinator, process {pid} of user {user_name(uid)}"
 
 
@@ -114,11 +114,11 @@ def running_jobs(procfs: Path) -> list[Bound]:
             parents[pid], cores[pid] = int(status["PPid"]), cpu_list(status["Cpus_allowed_list"])
             if SUPERVISOR in (folder / "cmdline").read_bytes().split(b"\0"):
                 supervisors.add(pid)
-    found = []
-    for pid, parent in parents.items():
-        if parent in supervisors and pid not in supervisors:
-            found.append(_bound(procfs / str(pid), cores[pid], everywhere=cores[parent]))
-    return found
+    return [
+        _bound(procfs / str(pid), cores[pid], everywhere=cores[parent])
+        for pid, parent in parents.items()
+        if parent in supervisors and pid not in supervisors
+    ]
 
 
 def _bound(folder: Path, cores: tuple[int, ...], *, everywhere: tuple[int, ...]) -> Bound:

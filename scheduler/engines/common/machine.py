@@ -19,7 +19,7 @@ SCALES_LIKE = {"compute": "ep", "memory": "mg"}  # the built-in load whose measu
 
 
 class Taken(BadInput):
-    """What is asked for belongs to another coordinator of this machine."""
+    """Cores or devices belong to another coordinator of this machine."""
 
 
 @dataclass(frozen=True)

@@ -71,14 +71,14 @@ class UsableCpus:
         free = [cpu for cpu in usable if cpu not in taken]
         left = min(len(free), most - len(taken))
         if count is None and left < 1:
-            raise Taken(f"no core is left for jobs: {self.told()}", SHARE)
+            raise Taken(f"no core is left for jobs: {self.holders()}", SHARE)
         if count is not None and count > len(usable):
             kind = " whole cores" if whole else ""
             raise BadInput(f"--cores {count}: this process may use {len(usable)}{kind}", FEWER)
         if count is not None and count > most:
             raise BadInput(f"--cores {count}: the CPU quota is worth {self.quota:g}", FEWER)
         if count is not None and count > left:
-            raise Taken(f"--cores {count}: {max(left, 0)} are left; {self.told()}", SHARE)
+            raise Taken(f"--cores {count}: {max(left, 0)} are left; {self.holders()}", SHARE)
         own = [cpu for cpu in free if cpu in self.own]
         others = whole_cores_first(
             (cpu for cpu in free if cpu not in self.own), self.core_of, [*self.taken, *own]
@@ -91,7 +91,7 @@ class UsableCpus:
         core_of = {cpu: self.core_of[cpu] for cpu in chosen if cpu in self.core_of}
         return core_of if len(set(core_of.values())) < len(core_of) else {}
 
-    def told(self) -> str:
+    def holders(self) -> str:
         """Say whose the CPUs of others are."""
         parts = []
         for who in dict.fromkeys(self.taken.values()):
@@ -101,7 +101,7 @@ class UsableCpus:
 
     def notes(self, chosen: Collection[int]) -> list[str]:
         """Say what is to be known of the CPUs that were chosen."""
-        notes = [f"left to others: {self.told()}"] if self.taken else []
+        notes = [f"left to others: {self.holders()}"] if self.taken else []
         if self.quota is not None:
             slower = ", at that speed" if self.quota < 1 else ""
             notes.append(f"a CPU quota is worth {self.quota:g} cores: jobs get {len(chosen)}{slower}")
@@ -179,7 +179,7 @@ class Supply:
         while True:
             free = [cpus for cpus in packages if not self.usable.taken.keys() & set(cpus)]
             if len(free) < (count or 1) and len(free) < len(packages):
-                raise Taken(f"{len(free)} packages are left: {self.usable.told()}", SHARE)
+                raise Taken(f"{len(free)} packages are left: {self.usable.holders()}", SHARE)
             chosen = free[:count]
             if self._claim([cpu for cpus in chosen for cpu in cpus]):
                 return chosen

@@ -171,8 +171,8 @@ def test_jobs_of_a_coordinator_that_is_stopped_are_seen(tree: Tree) -> None:
             tree.put(f"proc/{pid}/environ", f"{environment}\0")
     tree.put("proc/30/status", "PPid:\t1\nCpus_allowed_list:\t7")  # no job of tenbin's
     tree.put("proc/30/cmdline", "sleep")
-    found = {job.pid: (job.cores, job.devices) for job in running_jobs(where.procfs)}
-    assert found == {20: ((2,), ()), 21: ((3,), ()), 22: ((5, 6), ()), 23: ((), (1,)), 24: ((), ())}
+    seen = {job.pid: (job.cores, job.devices) for job in running_jobs(where.procfs)}
+    assert seen == {20: ((2,), ()), 21: ((3,), ()), 22: ((5, 6), ()), 23: ((), (1,)), 24: ((), ())}
     usable = usable_cpus(where, set(SIBLINGS), HOME, nobody)
     assert usable.taken.keys() == {2, 5, 6} and usable.own == {3}
     assert usable.choose(1) == [3]
