@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
+
+from profiles.files.folders import user_folder
 
 
 def state_dir() -> Path:
     """``$XDG_STATE_HOME/tenbin`` or ``~/.local/state/tenbin``: the restore journal."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "tenbin"
+    return user_folder("XDG_STATE_HOME", ".local/state") / "tenbin"
 
 
 def node_states() -> Path:
@@ -23,4 +24,4 @@ def node_journal(states: Path, node: str) -> Path:
 
 def default_storage() -> Path:
     """``$XDG_CACHE_HOME/tenbin`` or ``~/.cache/tenbin``: the checkpoint folder when none is named."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tenbin"
+    return user_folder("XDG_CACHE_HOME", ".cache") / "tenbin"

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 DEFAULT_LINE_BYTES = 64
@@ -54,6 +55,15 @@ def cpu_list(text: str | None) -> tuple[int, ...]:
         if match := re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part):
             found += range(int(match[1]), int(match[2] or match[1]) + 1)
     return tuple(found)
+
+
+def cpu_ranges(cpus: Iterable[int]) -> str:
+    """Write numbers of CPUs as the kernel does: ``{0, 1, 2, 8}`` -> ``"0-2,8"``."""
+    parts = []
+    for _, group in groupby(enumerate(sorted(cpus)), key=lambda pair: pair[1] - pair[0]):
+        run = [cpu for _, cpu in group]
+        parts.append(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}")
+    return ",".join(parts)
 
 
 def read_topology(sysfs: Path, allowed: Set[int]) -> Topology:

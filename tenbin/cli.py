@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -19,6 +20,8 @@ from tenbin.errors import TenbinError
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 MEASURE, TRY, RUN = "Measure this node", "Try policies in virtual time", "Run jobs on this machine"
+REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+
 COMMANDS = {  # in the order of --help: where the function, or the app of a group, lies; the panel
     "doctor": ("measure.doctor:doctor", MEASURE),
     "profile": ("measure.profile:profile", MEASURE),
@@ -180,6 +183,14 @@ def main() -> None:
         if _has_working_folder():
             raise
         print("tenbin: the working directory does not exist any more; cd to one that does", file=sys.stderr)
+        sys.exit(BadInput.exit_code)
+    except OSError as error:
+        if error.errno not in REFUSED or error.filename is None:
+            raise
+        from tenbin.text import say
+
+        remedy = "give yourself access, or name another folder: HOME, --home, --store"
+        say(f"tenbin: {os.fsdecode(error.filename)}: {error.strerror}; {remedy}", error=True)
         sys.exit(BadInput.exit_code)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)

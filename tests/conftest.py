@@ -26,6 +26,8 @@ pytest_plugins = ["tests.support.coordinator", "tests.support.viewer"]
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has it ignored
 
+os.environ["TENBIN_SHARE"] = "1"  # tests run side by side, and each of their coordinators has all cores
+
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):  # PoCL fails if two build one kernel at once
     os.environ["POCL_CACHE_DIR"] = f"{tempfile.gettempdir()}/pocl-{os.getuid()}-{worker}"
 

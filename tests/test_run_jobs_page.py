@@ -76,7 +76,7 @@ def test_the_commands_of_the_page_run_as_written(tmp_path: Path) -> None:
     found = list(blocks(PAGE.read_text()))
     gone = ("TENBIN_", "POCL_", "XDG_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(gone)}
-    environment = {**kept, "HOME": str(tmp_path), "COLUMNS": "120"}
+    environment = {**kept, "HOME": str(tmp_path), "COLUMNS": "120", "TENBIN_SHARE": "1"}
     script, output = tmp_path / "script", tmp_path / "output"
     marked = (f"echo '{MARK}{number}'\n{block.script}" for number, block in enumerate(found))
     script.write_text("set -e\n" + "".join(marked))

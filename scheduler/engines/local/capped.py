@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from profiles.records import Profile
 from scheduler.engines.common.machine import cap_lines, scaling_of
 from scheduler.engines.local.machine import LocalMachine
 from scheduler.engines.local.packages import Packages
+from scheduler.engines.local.supply import Supply
 from scheduler.jobs.sizes import Unit
 from scheduler.model.jobs import Cluster, Pool
 from scheduler.policies.registry import policy_class
@@ -31,6 +31,7 @@ def capped_packages(
     *,
     sysfs: Path,
     emulated: str,
+    supply: Supply | None = None,
 ) -> LocalMachine:
     """Find the processor packages, each a node that one job has to itself.
 
@@ -57,8 +58,10 @@ def capped_packages(
     if nodes is not None and nodes > len(found):
         have = f"{len(found)} package{'s' * (len(found) > 1)} here"
         raise BadInput(f"--nodes {nodes}: a cap is of a whole package, and there are {have}", "ask for fewer")
-    cores = _emulated_cores(emulated) if emulated else cores_of(sysfs, found, os.sched_getaffinity(0))
-    used = [zone for zone in found if cores[zone.key]][:nodes]
+    supply = supply or Supply()
+    cores = _emulated_cores(emulated) if emulated else cores_of(sysfs, found, supply.usable.core_of)
+    taken = supply.take_packages([cores[zone.key] for zone in found if cores[zone.key]], nodes)
+    used = [zone for zone in found if cores[zone.key] in taken]
     size = min((len(cores[zone.key]) for zone in used), default=0)
     if not size:
         raise Unavailable("--power-budget: this process may use no core of any package", "see: taskset -p $$")
@@ -72,7 +75,7 @@ def capped_packages(
         raise BadInput(what, "give at least that")
     packages = Packages(sysfs, tuple(zone.key for zone in used), emulated)
     parts = [list(cores[zone.key][:size]) for zone in used]
-    return LocalMachine(Cluster((pool,), budget_w), cores=parts, unit=unit, packages=packages)
+    return LocalMachine(Cluster((pool,), budget_w), cores=parts, unit=unit, packages=packages, supply=supply)
 
 
 def _power(used: Sequence[Zone], packages: int, profile: Profile | None, emulated: str) -> Pool:

@@ -24,6 +24,7 @@ from pathlib import Path
 from agent.attempts.folder import Attempt
 from agent.attempts.records import Request, Want
 from agent.processes import control_groups, tree, umask
+from agent.processes.claims import Claims
 from probes.mpi.rank_segments import sweep_segments
 from profiles.errors import Unavailable
 from scheduler.engines.common import slurm_variables, spoiled
@@ -34,6 +35,7 @@ from scheduler.engines.local.device_layer import DeviceLayer, goal
 from scheduler.engines.local.packages import Packages, await_pause, lowers, put_back
 from scheduler.engines.local.paths import check_here
 from scheduler.engines.local.report_socket import listen
+from scheduler.engines.local.supply import Supply
 from scheduler.engines.local.trials import Trials
 from scheduler.engines.protocol import Engine, Report
 from scheduler.jobs.entry import Entry
@@ -79,6 +81,7 @@ class LocalEngine(Engine):
         unit: what one unit of a pool of cores or nodes is.
         packages: the package of each node, where jobs get whole ones.
         tries: running programs are tried on idle devices.
+        supply: claims the cores and devices; None: they are not claimed.
     """
 
     def __init__(
@@ -92,6 +95,7 @@ class LocalEngine(Engine):
         unit: Unit = CORE,
         packages: Packages | None = None,
         tries: bool = True,
+        supply: Supply | None = None,
     ) -> None:
         self.store, self.cluster, self.unit = store, cluster, unit
         self.packages, self.checks = packages, self
@@ -99,7 +103,19 @@ class LocalEngine(Engine):
         self.layer = DeviceLayer(cluster.pools, socket_path.parent, tries=tries) if devices else None
         self.device_moves = self.layer
         self._folders = JobFolders(store)
-        self._cores = Cores(store, cluster, cores, devices or {}, unit=unit, whole=packages is not None)
+        self._claims, core_of = Claims(), {}
+        if supply is not None:
+            self._claims, core_of = supply.claims, supply.usable.threads_of(supply.cpus)
+            self._claims.renew()  # by this process, which may be a fork of the one that has made them
+        self._cores = Cores(
+            store,
+            cluster,
+            cores,
+            devices or {},
+            unit=unit,
+            whole=packages is not None,
+            core_of=core_of,
+        )
         self.regions = self._cores
         self._orders = Orders(
             store,
@@ -240,6 +256,7 @@ class LocalEngine(Engine):
                 self._read()
         if time.monotonic() >= self._sweep_at:
             self._sweep_at = time.monotonic() + SWEEP_S
+            self._claims.answer()
             for watched in list(self._watched.values()):
                 if time.monotonic() >= watched.end_by:
                     self._enforce(watched)
@@ -393,6 +410,7 @@ class LocalEngine(Engine):
             self._spawner.stdout.close()
         if self.layer is not None:
             self.layer.close()
+        self._claims.close()
         self._socket.close()
         self._selector.close()
         self._socket_path.unlink(missing_ok=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scheduler.engines.common.machine import Machine
 from scheduler.engines.local.packages import Packages
+from scheduler.engines.local.supply import Supply
 
 if TYPE_CHECKING:
     from scheduler.engines.local.engine import LocalEngine
@@ -19,12 +21,14 @@ class LocalMachine(Machine):
 
     Attributes:
         tries: running programs are tried on idle devices.
+        supply: where cores and devices come from; None: they are not claimed.
     """
 
     cores: list[list[int]] = field(default_factory=list)
     devices: dict[str, list[int]] = field(default_factory=dict)
     packages: Packages | None = None
     tries: bool = True
+    supply: Supply | None = None
 
     def engine(self, store: Path, reports: Path) -> LocalEngine:
         from scheduler.engines.local.engine import LocalEngine
@@ -38,8 +42,13 @@ class LocalMachine(Machine):
             unit=self.unit,
             packages=self.packages,
             tries=self.tries,
+            supply=self.supply,
         )
 
     @property
     def emulated(self) -> str:
         return self.packages.emulated if self.packages is not None else ""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        return self.supply.notes() if self.supply is not None else ()

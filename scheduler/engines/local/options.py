@@ -13,6 +13,13 @@ OPTIONS = (
         "memory", Megabytes, "Memory for all jobs together: 20G. (default: all that this process may use)"
     ),
     Option(
+        "share",
+        bool,
+        "Use cores and devices that another coordinator of this machine gives to jobs, too, or "
+        "TENBIN_SHARE=1. (default: those that are left)",
+        default=False,
+    ),
+    Option(
         "no_trials",
         bool,
         "With --devices: try no running program on an idle device to know how fast it would be there.",

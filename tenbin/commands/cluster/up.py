@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 START_S, PAGE_S = 60.0, 20.0
 PAGE_PORT = "8471"
+PATHS = {"TENBIN_STORE", "TENBIN_OPENCL_FOLDER", "SLURM_CONF"}  # variables that may be relative
 
 
 Engines = StrEnum("Engines", {name: name for name in ENGINES})  # type: ignore[misc]
@@ -131,16 +132,23 @@ def up(
       tenbin up --engine slurm --policy regions --partitions tenbin
     """
     import logging
-    from contextlib import nullcontext
+    import os
+    from contextlib import ExitStack, nullcontext
 
+    from profiles.files.folders import in_utf8
+    from scheduler.coordinator.journal.journal_file import hold
     from scheduler.engines import registry
+    from scheduler.engines.common.machine import Taken
     from scheduler.engines.options import Asked
     from tenbin.client.connection import default_home
     from tenbin.page.beside import page_beside
     from tenbin.server import tcp
     from tenbin.server.serve import make_ready, serve
 
-    folder = (home or default_home()).absolute()
+    folder = in_utf8(home or default_home(), "--home").absolute()
+    own = {name: value.absolute() if isinstance(value, Path) else value for name, value in own.items()}
+    for name in PATHS & os.environ.keys():
+        os.environ[name] = str(Path(os.environ[name]).absolute())
     asked = Asked(policy, folder, devices, power_budget, emulate or "", own=own, drain_unfit=drain_unfit)
     registry.check(engine, asked, profiled=profile is not None)
     if listen is not None:
@@ -150,7 +158,14 @@ def up(
     asked = replace(asked, profile=_profile(profile))
     for done in make_ready(folder, recover):
         typer.echo(f"tenbin: {done}")
-    with registry.find(engine, asked) as machine:
+    with ExitStack() as stack:
+        try:
+            machine = stack.enter_context(registry.find(engine, asked))
+        except Taken:
+            os.close(hold(folder))  # by the coordinator that runs there: then that is what to say
+            raise
+        for note in machine.notes:
+            typer.echo(f"tenbin: {note}")
         if daemon:
             _go_into_background(folder, page=door is not None)
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
@@ -220,6 +235,7 @@ def _go_into_background(folder: Path, *, page: bool) -> None:
     pid = os.fork()
     if pid == 0:
         os.setsid()
+        os.chdir("/")  # the folder in which it was started can be unmounted, or removed
         nothing = os.open(os.devnull, os.O_RDONLY)
         written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         for descriptor, opened in ((0, nothing), (1, written), (2, written)):

@@ -76,8 +76,7 @@ def predict(
 
       tenbin job predict simulate.py -- --steps 5000
     """
-    import getpass
-
+    from agent.users import user_name
     from profiles.errors import BadInput
     from scheduler.prediction.history import History, JobSignature
     from tenbin.client.connection import default_home
@@ -87,7 +86,7 @@ def predict(
     history, mine = History(runs), [run for run in runs if run.asked.program == name]
     size = (cores, 0) if cores else mine[-1].asked.size if mine else (1, 0)
     words = tuple(arguments) if arguments else mine[-1].asked.arguments if mine else ()
-    asked = JobSignature(name, words, user or getpass.getuser(), size)
+    asked = JobSignature(name, words, user or user_name(), size)
     told = _told(history, asked, [run.asked.pool for run in mine])
     if not told:
         raise BadInput(
@@ -102,8 +101,7 @@ def predict(
 
 def _runs(folder: Path, store: Path | None, name: str) -> list[PastRun]:
     """List all jobs that ended under that coordinator, after the runs in the job profile of that name."""
-    import getpass
-
+    from agent.users import user_name
     from scheduler.coordinator.journal.journal import ended_jobs
     from scheduler.prediction.run_times import run_of
 
@@ -114,7 +112,7 @@ def _runs(folder: Path, store: Path | None, name: str) -> list[PastRun]:
         from scheduler.prediction.profiles import ProfiledJobs
 
         runs += ProfiledJobs(JobStore(store), node_kind()).runs(name)
-    user = getpass.getuser()
+    user = user_name()
     has_run = (folder / "journal.sqlite").exists()
     found = (run_of(entry, user) for entry in (ended_jobs(folder, LOOKED_AT) if has_run else ()))
     return runs + [run for run in found if run is not None]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -55,6 +57,35 @@ def test_records_hold_what_the_driver_says(found: list[devices.Device]) -> None:
 def test_listed_by_a_process_of_its_own(found: list[devices.Device]) -> None:
     answer = json.loads(listed().stdout)
     assert [device["key"] for device in answer] == [device.key for device in found]
+
+
+@pytest.mark.parametrize(
+    ("variables", "folder"),
+    [
+        ({"POCL_CACHE_DIR": "{}/a/b"}, "{}/a/b"),
+        ({"XDG_CACHE_HOME": "{}"}, "{}/pocl"),
+        ({"HOME": "{}"}, "{}/.cache/pocl"),
+        ({}, None),
+    ],
+)
+def test_pocl_without_a_cache_is_told(
+    variables: dict[str, str], folder: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not as a missing driver. Root may write everywhere, so whether it may is made up."""
+    pocl = SimpleNamespace(name="Portable Computing Language")
+    monkeypatch.setattr(devices, "platforms", lambda: [pocl])
+    monkeypatch.setattr(devices, "_handles", lambda platform: [])
+    for name in ("POCL_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value.format(tmp_path))
+    monkeypatch.setattr(os, "access", lambda path, mode: tmp_path not in (path, *Path(path).parents))
+    said = "no OpenCL platform has a device; "
+    said += f"PoCL cannot write its cache {folder.format(tmp_path)}: set POCL" if folder else "install"
+    with pytest.raises(Unavailable, match=re.escape(said)):
+        devices.devices()
+    pocl.name = "NVIDIA CUDA"
+    assert devices.lacks_cache() == ""
 
 
 @pytest.mark.parametrize(

@@ -418,15 +418,35 @@ def test_another_takes_the_place_of_a_killed_supervisor_that_waits(up: Up) -> No
     assert job.result(20) == 0 and job.info()["attempt"] == 1 and spawner.is_running()
 
 
-def test_a_second_coordinator_is_refused(up: Up) -> None:
+def test_a_second_coordinator_is_refused(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
     up.start("--cores", "1")
     done = up.run("up")
     assert done.returncode == 3 and f"pid {up.process and up.process.pid}" in done.stderr
     done = up.run("up", "--daemon")
     assert done.returncode == 3 and "already runs" in done.stderr
+    monkeypatch.setenv("TENBIN_SHARE", "")  # not because its cores are in use
+    done = up.run("up", "--cores", str(len(os.sched_getaffinity(0))))
+    assert done.returncode == 3 and "already runs" in done.stderr
     with pytest.raises(Busy):
         Journal(up.home)
     assert up.client.submit(["true"]).result(20) == 0
+
+
+def test_a_daemon_leaves_the_folder_in_which_it_was_started(
+    up: Up, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that it can be unmounted; what was named from there is found all the same."""
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    monkeypatch.chdir(begun)
+    up.home = Path("../home")
+    assert up.run("up", "--cores", "1", "--daemon").returncode == 0
+    up.home = tmp_path / "home"
+    pid = up.client.call("GET", "/status")["pid"]
+    assert up.client.submit(["true"], folder="/").result(30) == 0
+    below = [process.pid for process in psutil.Process(pid).children(recursive=True)]
+    assert {Path(f"/proc/{one}/cwd").readlink() for one in (pid, *below)} == {Path("/")}
+    assert up.run("down").returncode == 0
 
 
 def test_nobody_else_may_open_the_socket(up: Up) -> None:

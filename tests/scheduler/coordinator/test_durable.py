@@ -220,7 +220,10 @@ def test_folders_of_an_older_version_are_taken_in(tmp_path: Path) -> None:
 
 
 def test_only_its_owner_can_read_what_it_writes(up: Up, tmp_path: Path) -> None:
-    """Also the log of the journal, and in a home that others could enter; a job has the umask that it had."""
+    """Also the log of the journal, and in a home that others could enter.
+
+    A job has the umask that it had, and so has output that it is to write elsewhere.
+    """
     up.home.mkdir()
     up.home.chmod(0o755)
     before = os.umask(0o027)
@@ -232,6 +235,8 @@ def test_only_its_owner_can_read_what_it_writes(up: Up, tmp_path: Path) -> None:
     job = up.client.submit(["sh", "-c", "umask; touch made"], folder=str(tmp_path))
     assert job.result(30) == 0 and up.client.output(1) == b"0027\n"
     assert stat.S_IMODE((tmp_path / "made").stat().st_mode) == 0o640
+    assert up.client.submit(["true"], folder=str(tmp_path), stdout="out-%j").result(30) == 0
+    assert stat.S_IMODE((tmp_path / "out-2").stat().st_mode) == 0o640
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in [up.home, *up.home.rglob("*")]}
     assert {"journal.sqlite-wal", "journal.sqlite-shm", "order.json"} <= {path.name for path in modes}
     mine = {path: mode for path, mode in modes.items() if path.name != "samples.csv"}

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from profiles.errors import BadInput
 from scheduler.jobs.policy_view import as_job
-from scheduler.jobs.sizes import SERIAL, Unit, tasks_on
+from scheduler.jobs.sizes import SERIAL, Unit, tasks_on, within_memory
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Job, Pool
 from scheduler.model.speeds import CapLine, CappedSpeed
@@ -57,6 +57,33 @@ def test_units_hold_tasks(
                 left[place] -= one.cores
                 placed += 1
         assert placed == expected
+
+
+@pytest.mark.parametrize("hosts", [((1, 16.0),), ((1, 8.0), (1, 64.0)), ((4, 20.0),), ((2, 9.0), (5, 30.0))])
+@pytest.mark.parametrize("size", [{"tasks": 1}, {"tasks": 5}, {"tasks": 1, "max_tasks": 30}, {"nodes": 2}])
+@pytest.mark.parametrize("memory_mb", [1.0, 2.0, 4.0, 9.0, 100.0])
+def test_no_size_of_an_accepted_job_is_beyond_the_memory_of_a_node(
+    hosts: tuple[tuple[int, float], ...], size: dict[str, int], memory_mb: float
+) -> None:
+    """However its units lie on nodes: tasks are put on one node after the other, and their memory added."""
+    unit, asked = Unit(node=True, cores=2, hosts=hosts), spec(memory_mb=memory_mb, **size)
+
+    def fits(units: int, tasks: int) -> bool:
+        return all(
+            min(tasks, min(units, there) * unit.cores) * memory_mb <= there_mb for there, there_mb in hosts
+        )
+
+    def sizes(one: JobSpec) -> list[tuple[int, int]]:
+        if one.nodes:
+            return [(one.nodes, tasks_on(one, one.nodes, unit))]
+        return [(-(-tasks // 2), tasks) for tasks in range(one.tasks, (one.max_tasks or one.tasks) + 1)]
+
+    expected = [one for one in sizes(asked) if fits(*one)]
+    if expected:
+        assert sizes(within_memory(asked, unit, math.inf)) == expected
+    else:
+        with pytest.raises(BadInput, match="on one node, jobs may have"):
+            within_memory(asked, unit, math.inf)
 
 
 def test_speed_without_knowledge_is_amdahls_law_and_proportional_to_the_cap() -> None:

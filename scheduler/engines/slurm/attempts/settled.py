@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 from agent.attempts.records import Request
 from scheduler.engines.protocol import Report
@@ -12,7 +13,7 @@ from scheduler.engines.slurm.attempts.effects import Effect, Look, Refused, Revo
 from scheduler.engines.slurm.attempts.evidence import ClusterView
 from scheduler.engines.slurm.attempts.step import AGAIN_S
 from scheduler.engines.slurm.client.poller import BUSY_S, Outcome
-from scheduler.engines.slurm.client.tools import SlurmForbidden, SlurmSilent
+from scheduler.engines.slurm.client.tools import SlurmForbidden, SlurmNodeRefused, SlurmSilent
 
 CROWDED_S = 0.3  # CPUs that are to be free soon are looked at again
 FORBIDDEN_S = 60.0  # until what Slurm forbids is tried again
@@ -61,9 +62,8 @@ def _submitted(attempt: SlurmAttempt, outcome: Outcome, view: ClusterView) -> Ne
         return attempt, [Look()]  # it may be there all the same: the next snapshot tells
     if attempt.started:
         return attempt, []
-    here = "node" not in str(outcome.error)  # else other nodes may do
-    trouble = f"Slurm refused it: {outcome.error}"
-    report = Report(*attempt.key, "never" if here else "lost", view.time_s, trouble=trouble)
+    what: Literal["lost", "never"] = "lost" if isinstance(outcome.error, SlurmNodeRefused) else "never"
+    report = Report(*attempt.key, what, view.time_s, trouble=f"Slurm refused it: {outcome.error}")
     return attempt, [Revoke(report)]
 
 

@@ -8,11 +8,11 @@ SlurmUser or root.
 from __future__ import annotations
 
 import os
-import pwd
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from agent.users import user_name
 from profiles.errors import Unavailable
 from scheduler.engines.slurm.client.tools import Slurm
 
@@ -63,10 +63,7 @@ class Rights:
 def own_rights(slurm: Slurm, config: Mapping[str, str]) -> Rights:
     """Ask Slurm for the rights of the user of this process."""
     uid = os.getuid()
-    try:
-        user = pwd.getpwuid(uid).pw_name
-    except KeyError:
-        user = str(uid)
+    user = user_name(uid)
     return Rights(user, uid, slurm_user(config), *_level(slurm, config, user))
 
 

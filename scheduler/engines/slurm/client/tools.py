@@ -26,6 +26,10 @@ SILENT = (
 )
 STRANGE = ("unge", "authentication", "Invalid authentication credential")
 FORBIDDEN = ("Access/permission denied", "Invalid user id", "Operation not permitted", "ermission denied")
+OF_NODES = (
+    *("Invalid node name specified", "Requested nodes not in this partition", "Requested nodes are busy"),
+    "Required node not available",
+)
 UNCONFIGURED = ("configuration source", "unable to process configuration", "Unable to open", "slurm.conf")
 
 
@@ -35,6 +39,10 @@ class SlurmError(Unavailable):
 
 class SlurmSilent(SlurmError):
     """A call without an answer; Slurm may have done what it was told."""
+
+
+class SlurmNodeRefused(SlurmError):
+    """A call refused because of the nodes that it names; others may do."""
 
 
 class SlurmForbidden(SlurmError):
@@ -195,14 +203,18 @@ REACH = "is slurmctld running? see: scontrol ping"
 
 def error_of(command: Sequence[str], said: str, code: int) -> SlurmError:
     """Explain a failed call."""
-    lines = [line.split("error: ", 1)[-1].strip() for line in said.splitlines() if line.strip()]
-    what = f"{command[0]}: {(lines or [f'exit code {code}'])[-1][:300]}"
+    lines = [line.partition("error: ") for line in said.splitlines() if line.strip()]
+    reasons = [reason.strip() for _, mark, reason in lines if mark]
+    reasons = reasons or [line[0].strip() for line in lines[-1:]]
+    what = f"{command[0]}: {'; '.join(reasons)[:300] or f'exit code {code}'}"
     if any(sign in said for sign in STRANGE):
         return SlurmSilent(what, "does munged run here with the cluster's key? see: munge -n | unmunge")
     if any(sign in said for sign in SILENT):
         return SlurmSilent(what, REACH)
     if any(sign in said for sign in FORBIDDEN):
         return SlurmForbidden(what, "see: tenbin doctor --engine slurm")
+    if any(sign in said for sign in OF_NODES):
+        return SlurmNodeRefused(what, "see: sinfo")
     if any(sign in said for sign in UNCONFIGURED):
         return SlurmError(what, "name the cluster's slurm.conf in SLURM_CONF")
     return SlurmError(what, "see: tenbin doctor --engine slurm")

@@ -111,10 +111,13 @@ def slurm_cluster(
         inventory = NodeInventory(hosts, CORE, whole=False)
         cluster, slots, costs = devices_of_cluster(found, inventory, home, partition=name, profile=profile)
         site = Site(slurm, name, inventory, lease_s, devices=slots)
-        return SlurmMachine(cluster, costs=costs, site=site)
+        most_mb = max(hosts[slot.node].memory_mb for slot in slots.slots)
+        return SlurmMachine(cluster, costs=costs, site=site, unit=Unit(hosts=((1, most_mb),)))
     names = tuple(host.name for host in hosts)
     if "counted" in suits or "power" in suits:
-        unit = Unit(node=True, cores=cores or min(host.cores for host in hosts))
+        each = cores or min(host.cores for host in hosts)
+        kinds = {(host.cores // cores if cores else 1, host.memory_mb) for host in hosts}
+        unit = Unit(node=True, cores=each, hosts=tuple(sorted(kinds)))
         inventory = NodeInventory(hosts, unit, whole=cores is None)
         if not inventory.units():
             raise BadInput(f"--unit {cores}: no node has so many cores", "choose fewer")

@@ -159,15 +159,16 @@ class NodeInventory:
 def remember(file: Path, found: Sequence[ClusterNode]) -> list[ClusterNode]:
     """Give the nodes their earlier numbers, then number the new ones, and write that down.
 
-    A node that is gone keeps its number, because jobs may be there.
+    A node that is gone keeps its number, because jobs may be there; one of other memory has that of now.
     """
-    present = {host.name: host for host in found}
     try:
         known = [ClusterNode(*one) for one in json.loads(file.read_text())]
     except (OSError, ValueError, TypeError):
         known = []
+    now = {host.name: host.memory_mb for host in found}
+    known = [host._replace(memory_mb=now.get(host.name, host.memory_mb)) for host in known]
     hosts = known + [host for host in found if host.name not in {one.name for one in known}]
-    if not any(host.name in present for host in known):
+    if not any(host.name in now for host in known):
         hosts = list(found)  # nothing is left of it: another cluster, or another partition
     write_whole(file, json.dumps(hosts))
     return hosts

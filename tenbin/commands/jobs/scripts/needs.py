@@ -7,11 +7,13 @@ import platform
 import pwd
 import subprocess
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+from agent.users import user_name
 from profiles.errors import BadInput
 from scheduler.jobs.specs import JobSpec
 from tenbin.commands.jobs.scripts import sbatch_values as values
@@ -243,13 +245,16 @@ def _export(text: str, needs: SbatchNeeds) -> dict[str, Any]:
 
 def _login_variables() -> dict[str, str]:
     """Return what a login shell has, as sbatch asks ``su - USER -c env``; the bare minimum if it fails."""
-    user = pwd.getpwuid(os.getuid())
+    name, home, shell = user_name(os.getuid()), "/", "/bin/sh"
+    with suppress(KeyError):  # a container may be given any user number
+        user = pwd.getpwuid(os.getuid())
+        home, shell = user.pw_dir, user.pw_shell or shell
     bare = {
-        "HOME": user.pw_dir,
-        "LOGNAME": user.pw_name,
+        "HOME": home,
+        "LOGNAME": name,
         "PATH": "/usr/local/bin:/usr/bin:/bin",
-        "SHELL": user.pw_shell or "/bin/sh",
-        "USER": user.pw_name,
+        "SHELL": shell,
+        "USER": name,
     }
     try:
         told = subprocess.run(
@@ -277,7 +282,7 @@ def _instant(field_name: str) -> Callable[[str, SbatchNeeds], dict[str, Any]]:
 
 
 def _user() -> str:
-    return pwd.getpwuid(os.getuid()).pw_name
+    return user_name(os.getuid())
 
 
 READERS: dict[str, Callable[[str, SbatchNeeds], dict[str, Any]]] = {

@@ -155,3 +155,26 @@ def test_the_coordinator_orders_jobs_by_changed_priorities(up: Up, lab: SlurmLab
     assert stage(up, plain.id) == "waiting" and all(job.running() for job in running[1:])
     run(up, "cancel", "all")
     up.until(lambda: not up.client.call("GET", "/jobs"), 60)
+
+
+def test_memory_that_no_node_has_is_refused_at_submission(up: Up, lab: SlurmLab) -> None:
+    up.start(*START)
+    for words in (["--memory", "10G"], ["-n", "2", "--memory", "1.5G"]):
+        done = up.run("submit", *words, "--", "true")
+        assert done.returncode == 2 and "on one node, jobs may have 2.097 GB" in done.stderr
+
+
+def test_what_slurm_refuses_for_good_is_a_failed_job(up: Up, lab: SlurmLab) -> None:
+    """Its nodes have less memory since the coordinator was started, so only sbatch knows."""
+    up.start(*START)
+    before = lab.conf.read_text()
+    try:
+        lab.conf.write_text(before.replace("RealMemory=2000", "RealMemory=500"))
+        lab.call("scontrol", "reconfigure")
+        run(up, "submit", "--memory", "1G", "--", "true")
+        up.until(lambda: stage(up, 1) == "failed")
+    finally:
+        lab.conf.write_text(before)
+        lab.call("scontrol", "reconfigure")
+    info = up.client.job(1).info()
+    assert info["attempt"] == 1 and "Memory specification can not be satisfied" in info["trouble"]

@@ -32,7 +32,7 @@ from scheduler.engines.slurm.attempts.step import AGAIN_S, PATIENCE_S, SETTLES_S
 from scheduler.engines.slurm.client.parse import SlurmJob
 from scheduler.engines.slurm.client.poller import Outcome
 from scheduler.engines.slurm.client.sbatch_jobs import SbatchJob
-from scheduler.engines.slurm.client.tools import SlurmError, SlurmForbidden, SlurmSilent
+from scheduler.engines.slurm.client.tools import SlurmError, SlurmForbidden, SlurmNodeRefused, SlurmSilent
 
 NOW, LEASE_S = 1000.0, 30.0
 VIEW = ClusterView(1, NOW, 5000.0, LEASE_S, {}, {}, frozenset(), {})
@@ -527,7 +527,8 @@ def test_a_snapshot_counts_once() -> None:
         (replace(OWN, slurm=None), ("submit", 9, None), [Look(2.0)]),
         (replace(OWN, slurm=None), ("submit", None, SlurmSilent("no answer", "")), [Look()]),
         (replace(OWN, slurm=None), ("submit", None, SlurmError("invalid account", "")), ["revoke never"]),
-        (replace(OWN, slurm=None), ("submit", None, SlurmError("node n1 is down", "")), ["revoke lost"]),
+        (replace(OWN, slurm=None), ("submit", None, SlurmNodeRefused("no n1", "")), ["revoke lost"]),
+        (replace(OWN, slurm=None), ("submit", None, SlurmError("node n1", "")), ["revoke never"]),
         (RUNS, ("resume", False, None), [Look(0.3)]),
         (RUNS, ("suspend", None, SlurmForbidden("no", "")), []),
         (RUNS, ("wake", None, None), []),

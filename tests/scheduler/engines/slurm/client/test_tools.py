@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 
 from profiles.errors import Unavailable
 from scheduler.engines.slurm.client import parse
-from scheduler.engines.slurm.client.tools import Batch, Slurm, SlurmError, SlurmSilent, error_of
+from scheduler.engines.slurm.client.tools import (
+    Batch,
+    Slurm,
+    SlurmError,
+    SlurmNodeRefused,
+    SlurmSilent,
+    error_of,
+)
 from tests.support.labs.slurm_lab import SlurmLab
 
 NODE = (
@@ -121,6 +128,17 @@ def test_half_a_list_is_refused(text: str) -> None:
             "sbatch: error: Batch job submission failed: Invalid partition name specified",
             SlurmError,
             "doctor",
+        ),
+        (
+            "sbatch: error: Memory specification can not be satisfied\n"
+            "sbatch: error: Batch job submission failed: Requested node configuration is not available",
+            SlurmError,
+            "Memory specification can not be satisfied; Batch job submission failed: Requested node",
+        ),
+        (
+            "sbatch: error: Batch job submission failed: Invalid node name specified",
+            SlurmNodeRefused,
+            "sinfo",
         ),
         (
             "scontrol: error: If munged is up, restart with --num-threads=10\nMunge encode failed",
