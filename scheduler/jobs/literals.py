@@ -76,8 +76,8 @@ def size_bytes(text: str, *, slurm: bool = False) -> float:
     Raises:
         ValueError: the text is none of these; it says what to write.
     """
-    found = SIZE.fullmatch(text.strip())
-    if not found:
+    size = SIZE.fullmatch(text.strip())
+    if not size:
         raise ValueError(SIZES)
-    base = 1024.0 if slurm or found[3] else 1000.0
-    return float(found[1]) * base ** POWERS[(found[2] or "m").lower()]
+    base = 1024.0 if slurm or size[3] else 1000.0
+    return float(size[1]) * base ** POWERS[(size[2] or "m").lower()]

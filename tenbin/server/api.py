@@ -271,9 +271,9 @@ def changed(which: Change, left_out: Mapping[int, LeftOut]) -> Changed:
 def answer_of(ids: list[int], left_out: Mapping[int, LeftOut]) -> Changed:
     """Make the answer to a change of these jobs."""
     reasons: dict[str, list[str]] = {}
-    for each in left_out.values():
-        reasons.setdefault(each.reason, []).append(each.label)
-    sentences = {job_id: each.sentence for job_id, each in left_out.items()}
+    for omitted in left_out.values():
+        reasons.setdefault(omitted.reason, []).append(omitted.label)
+    sentences = {job_id: omitted.sentence for job_id, omitted in left_out.items()}
     return Changed(ids=ids, left_out=sentences, reasons=reasons)
 
 

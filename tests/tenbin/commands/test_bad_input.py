@@ -58,7 +58,7 @@ def test_names_and_arguments_are_only_text(up: Up, tmp_path: Path) -> None:
     [
         ("jobs --limit x", "--limit"),
         ("jobs --stat x", "--state"),
-        ("submit --after x -- true", "--after"),
+        ("submit --cores x -- true", "--cores"),
         ("simulate --policy", "'--policy' requires an argument"),
         ("info", "Missing argument"),
         ("frob", "No such command 'frob'"),

@@ -41,6 +41,8 @@ def test_retries() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        ({"after": ["x"]}, "--after 'x' is no job; give a number, 3-9, 7[3]"),
+        ({"after_any": ["3-1"]}, "--after-any 3-1 has no jobs; write 1-3"),
         ({"begin": "soon"}, "--begin 'soon' is no time; write for instance 16:00"),
         ({"begin": "now+"}, "--begin 'now+' is no time"),
         ({"begin": "2190-13-01"}, "--begin '2190-13-01' is no time"),
