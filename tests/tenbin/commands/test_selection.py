@@ -148,4 +148,4 @@ def test_changes_of_arrays(up: Up) -> None:
     assert found["stages"] == {"done": 1, "cancelled": 4} and found["trouble"] == "4 of 5 did not succeed"
     assert up.client.submit(["true"]).result(30) == 0
     done = up.run("cancel", "1-7")
-    assert done.returncode == 0 and "left out 1: has ended (failed)" in done.stderr
+    assert done.returncode == 0 and "left out 1: has ended (cancelled)" in done.stderr
