@@ -8,7 +8,7 @@ import os
 import stat
 
 from ..errors import BadInput
-from .own_files import make_folder, new_file, open_own, open_plain
+from .own_files import make_folder, new_file, open_plain
 
 TYPE_CHECKING = False  # without the module typing, because every job waits for this import
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def sync(path: Path) -> None:
 
 def try_lock(path: Path | str) -> int | None:
     """Lock a file, made if need be; return the descriptor to keep open, None if another process holds it."""
-    descriptor = open_own(path, os.O_CREAT | os.O_RDWR)
+    descriptor = open_plain(path, os.O_CREAT | os.O_RDWR)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -91,7 +91,7 @@ def overwrite(path: Path, text: str, width: int) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    descriptor = open_own(path, os.O_WRONLY | os.O_CREAT)
+    descriptor = open_plain(path, os.O_WRONLY | os.O_CREAT)
     try:
         os.pwrite(descriptor, text.encode().ljust(width), 0)
     finally:

@@ -51,18 +51,19 @@ def theirs(path: Path) -> None:
     os.chown(path, OTHER, -1)
 
 
-LAID: list[Callable[[Path], None]] = [link, dangling, pipe, writable]
-LAID_BY_ROOT = [pytest.param(theirs, marks=as_root)]
+def anew(path: Path) -> int:
+    return open_own(path, os.O_CREAT | os.O_RDWR | os.O_TRUNC)
 
 
-@pytest.mark.parametrize("lay", [*LAID, *LAID_BY_ROOT])
+USES = [anew, lambda path: overwrite(path, "ours", 20), try_lock, is_locked]
+
+
 @pytest.mark.parametrize(
-    "use",
+    ("lay", "use"),
     [
-        lambda path: open_own(path, os.O_CREAT | os.O_RDWR | os.O_TRUNC),
-        lambda path: overwrite(path, "ours", 20),
-        try_lock,
-        is_locked,
+        *((lay, use) for lay in (link, dangling, pipe) for use in USES),
+        (writable, anew),
+        pytest.param(theirs, anew, marks=as_root),
     ],
 )
 def test_what_others_lay_is_refused_unchanged(
