@@ -127,6 +127,15 @@ struct Replaced {
     void release();
 };
 
+struct Markers { /* behind work in queues */
+    std::vector<cl_event> list;
+    Markers() = default;
+    ~Markers();
+    Markers(const Markers &) = delete;
+    Markers &operator=(const Markers &) = delete;
+    void wait() const;
+};
+
 /* With the gate closed, in this order; all but `commit` may throw Trouble, and `undo` then puts all back. */
 bool has_unset_event(); /* a user event on which others wait */
 bool mark_queues(std::vector<cl_event> &before); /* markers that end after all work; none where that waits for such */
