@@ -119,13 +119,6 @@ void listen_forever(int listener) {
     }
 }
 
-void take_leave() {
-    static std::atomic<pid_t> gone{0};
-    if (started.load() != getpid() || gone.exchange(getpid()) == getpid()) return;
-    stop_moves();
-    if (socket_path[0]) unlink(socket_path);
-}
-
 int open_socket() {
     const char *folder = getenv("TENBIN_OPENCL_FOLDER");
     if (!folder || !*folder) return -1; /* nobody asks */
@@ -184,6 +177,13 @@ void set_up_tests() {
 #endif
 
 } // namespace
+
+void take_leave() {
+    static std::atomic<pid_t> gone{0};
+    if (started.load() != getpid() || gone.exchange(getpid()) == getpid()) return;
+    stop_moves();
+    if (socket_path[0]) unlink(socket_path);
+}
 
 /* Handlers run in reverse, and compilers of drivers register theirs at their first use: no move may run after them. */
 void leave_first() { atexit(take_leave); }

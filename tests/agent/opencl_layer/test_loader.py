@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from ctypes.util import find_library
 from pathlib import Path
 
 import pytest
 
 from agent.opencl_layer import loader, requests
-from tests.support.moving import old_loader
+from tests.support.labs.components import require
+from tests.support.moving import (
+    PROGRAMS,
+    command,
+    compiled_layer,
+    layer,
+    old_loader,
+    output,
+    variables,
+)
 
 LOADS = "import ctypes; ctypes.CDLL('libOpenCL.so.1'); print(flush=True); input()"
 
@@ -56,3 +67,37 @@ def test_a_running_program_with_it_is_told_of(tmp_path: Path) -> None:
     said = told(LD_LIBRARY_PATH=str(tmp_path))
     assert said == f"cannot be moved: it has loaded {old}, which knows no layers"
     assert requests.moves(tmp_path, []) == requests.UNUSED
+
+
+def test_the_later_entry(tmp_path: Path) -> None:
+    """Khronos' loader asks layers for another entry since 2026, and tells them that it ends."""
+    require(find_library("OpenCL"), "the loader of OpenCL (Debian: ocl-icd-libopencl1)")
+    plain = output(command("queries"), variables(tmp_path, below=False))
+    report = tmp_path / "report"
+    below = {
+        "OPENCL_LAYERS": str(compiled_layer("later_entry", tmp_path)),
+        "LAYER_ABOVE": str(layer()),
+        "TENBIN_OPENCL_MOVE_EVERY": "1",
+        "TENBIN_OPENCL_REPORT": str(report),
+    }
+    assert output(command("queries"), variables(tmp_path, below=True, **below)) == plain
+    assert json.loads(report.read_text())["moves"] > 0
+
+
+def test_a_program_that_unloads_it(tmp_path: Path) -> None:
+    """The layer goes on to answer, and the program ends in order."""
+    require(find_library("OpenCL"), "the loader of OpenCL (Debian: ocl-icd-libopencl1)")
+    program = subprocess.Popen(
+        command("unloaded", loader.NAME),
+        env={**variables(tmp_path, below=True), "PYTHONPATH": str(PROGRAMS.parents[2])},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert program.stdout is not None
+    assert program.stdout.readline() == "unloaded\n"
+    assert requests.move(tmp_path, program.pid, "pocl-1").device == "pocl-1"
+    requests.park(tmp_path, program.pid)
+    requests.resume(tmp_path, program.pid)
+    program.communicate("\n", timeout=30)
+    assert program.returncode == 0
