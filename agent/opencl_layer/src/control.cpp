@@ -25,6 +25,12 @@ std::mutex &start_lock = *new std::mutex;
 std::atomic<pid_t> started{0}; /* the process that listens */
 char socket_path[sizeof(sockaddr_un::sun_path)];
 
+/* Compilers of drivers register handlers at their first use. */
+struct Request {
+    Request() { leave_first(); }
+    ~Request() { leave_first(); }
+};
+
 /* "move KEY PATIENCE", "park PATIENCE [FOLDER]", "resume [KEY]", "estimate KEY", "try KEY WATCH_S MIB", "status". */
 std::string obey(const std::string &request, const Progress &progress) {
     auto word_end = [&](size_t from) { return std::min(request.find(' ', from), request.size()); };
@@ -33,7 +39,8 @@ std::string obey(const std::string &request, const Progress &progress) {
     std::string rest = first < request.size() ? request.substr(first + 1) : "";
     size_t space = std::min(rest.find(' '), rest.size());
     std::string head = rest.substr(0, space), tail = space < rest.size() ? rest.substr(space + 1) : "";
-    if (verb != "status") leave_first();
+    if (verb == "status") return status_json();
+    Request now;
     try {
         if (verb == "move")
             move_to(head, atof(tail.c_str()));
@@ -52,7 +59,7 @@ std::string obey(const std::string &request, const Progress &progress) {
         else if (verb == "fail")
             fail_at = atoi(rest.c_str());
 #endif
-        else if (verb != "status")
+        else
             return Json().text("trouble", "unknown request " + verb).end();
     } catch (const Trouble &trouble) {
         return Json().text("trouble", trouble.what).boolean("postponed", trouble.passes).end();
@@ -185,7 +192,11 @@ void take_leave() {
     if (socket_path[0]) unlink(socket_path);
 }
 
-/* Handlers run in reverse, and compilers of drivers register theirs at their first use: no move may run after them. */
+void end_thread() {
+    if (started.load() == getpid()) let_thread_end(gettid() == getpid());
+}
+
+/* Handlers run in reverse: no move may run after those of drivers. */
 void leave_first() { atexit(take_leave); }
 
 /* At the first context, because a child of fork that uses OpenCL makes one of its own. */
@@ -197,6 +208,7 @@ void start_control() {
     if (before) not_movable("OpenCL in a child of fork");
     int listener = open_socket();
     leave_first();
+    after_last = end_thread;
     if (listener >= 0) {
         sigset_t all, old;
         sigfillset(&all);

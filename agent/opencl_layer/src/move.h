@@ -159,6 +159,7 @@ void resume(const std::string &key);                      /* "": where it was */
 void estimate(const std::string &key); /* all of a move but its pause */
 void note_warmed(unsigned launches);
 void stop_moves(); /* the process ends */
+void let_thread_end(bool is_main);
 std::string status_json();
 bool is_parked();
 bool is_exiting();
