@@ -11,6 +11,7 @@ from agent.doctor.finding import Case, Finding, limited, missing, ok
 from agent.inventory.storage import read_mounts
 from probes.c_library import find_compiler
 from probes.topology import data_caches_kib, free_memory_mb
+from profiles.errors import BadInput
 from profiles.inventory import OpenCLDevice, Storage
 from profiles.records import MB
 
@@ -187,10 +188,15 @@ def _checkpoint(case: Case) -> Iterator[Finding]:
 
 def _opencl_layer() -> Finding:
     """Say whether programs that know nothing of tenbin can be moved."""
-    from agent.opencl_layer import build, loader  # late: only the doctor asks
+    from agent.opencl_layer import build, loader, requests  # late: only the doctor asks
 
+    nothing = "no unmodified OpenCL program can be moved"
     if why := build.trouble():
-        return limited("checkpoint", "no unmodified OpenCL program can be moved", why, build.REMEDY)
+        return limited("checkpoint", nothing, why, build.REMEDY)
+    try:
+        requests.check_length(requests.default_folder())
+    except BadInput as error:
+        return limited("checkpoint", nothing, error.what, error.remedy)
     if why := loader.trouble():
         return limited("checkpoint", "most unmodified OpenCL programs cannot be moved", why, loader.remedy())
     return ok("checkpoint", "moves of unmodified OpenCL programs", "tenbin opencl run -- CMD")

@@ -27,6 +27,8 @@ PATIENCE_S = 30.0  # how long a move waits for what postpones it
 WATCH_S = 2.0  # how long a trial awaits launches
 UNUSED = "cannot be moved yet: it has not used OpenCL"
 LATER = "try again later"  # remedy of what is postponed
+LONGEST = 107  # bytes of a socket's path (unix(7))
+MOST_PROCESSES = 1 << 22  # the greatest process ID of Linux
 _ANSWER_S = 5.0  # a status needs no device
 _SOON_S = 0.5
 
@@ -118,13 +120,22 @@ def own_folder(folder: Path) -> Path:
     """Make the folder, for this user alone.
 
     Raises:
-        BadInput: it belongs to somebody else, or others may write to it.
+        BadInput: it belongs to somebody else, others may write to it, or its name is too long.
     """
+    check_length(folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
         raise BadInput(f"{folder}: not a folder of yours alone", "name another: TENBIN_OPENCL_FOLDER")
     return folder
+
+
+def check_length(folder: Path) -> None:
+    """Raise BadInput if paths of sockets there are too long for the system."""
+    length = len(os.fsencode(folder.absolute() / str(MOST_PROCESSES)))
+    if length > LONGEST:
+        more = f"{length - LONGEST} bytes too long for sockets"
+        raise BadInput(f"{folder}: {more}", "name a shorter folder: TENBIN_OPENCL_FOLDER")
 
 
 def environment(
@@ -160,8 +171,8 @@ def moves(folder: Path, among: Iterable[int]) -> str:
     processes = list(among)
     found = programs(folder, processes)
     if not found:
-        old = loader.loaded(processes)
-        return f"cannot be moved: it has loaded {old}, which knows no layers" if old else UNUSED
+        why = loader.outside(processes)
+        return f"cannot be moved: {why}" if why else UNUSED
     try:
         statuses_now = [status(folder, pid, patience_s=_SOON_S) for pid in found]
     except UserError as error:
@@ -172,6 +183,15 @@ def moves(folder: Path, among: Iterable[int]) -> str:
         for one in each.hindrances
     ]
     return f"cannot be moved: uses {', '.join(used)}" if used else "can be moved"
+
+
+def outsiders(folder: Path) -> Iterator[tuple[int, str]]:
+    """Find programs that were started with the layer and use OpenCL without it, with the reason."""
+    for process in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
+        pid = int(process.name)
+        own = loader.variables(pid)
+        if own.get("TENBIN_OPENCL_FOLDER") == str(folder.absolute()) and (why := loader.outside([pid])):
+            yield pid, why
 
 
 def statuses(folder: Path) -> Iterator[LayerStatus]:
@@ -264,6 +284,8 @@ def _exchange(
         try:
             line.connect(str(path))
         except FileNotFoundError as error:
+            if why := loader.outside([pid]):
+                raise BadInput(f"process {pid} cannot be moved: {why}") from error
             hint = "it was not started by tenbin opencl run, or has not used OpenCL yet: tenbin opencl status"
             raise BadInput(f"no OpenCL program with process ID {pid} can be moved", hint) from error
         except ConnectionRefusedError as error:

@@ -186,6 +186,8 @@ def test_folder_of_somebody_else(tmp_path: Path) -> None:
     (tmp_path / "open").chmod(0o777)
     with pytest.raises(BadInput, match="not a folder of yours alone"):
         requests.own_folder(tmp_path / "open")
+    with pytest.raises(BadInput, match=r"12 bytes too long for sockets; name a shorter folder"):
+        requests.own_folder(Path("/tmp") / ("x" * (107 + 12 - len("/tmp//4194304"))))
     if os.getuid() == 0:
         os.chown(tmp_path / "new", 12345, -1)
         with pytest.raises(BadInput, match="not a folder of yours alone"):
