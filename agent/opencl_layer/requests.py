@@ -270,6 +270,14 @@ def _checked(answer: dict[str, Any], pid: int) -> dict[str, Any]:
     return answer
 
 
+def is_stopped(pid: int) -> bool:
+    """Tell if a process is stopped (SIGSTOP), or held by a debugger; False where it has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] in "tT"
+    except OSError:
+        return False
+
+
 def _exchange(
     path: Path,
     pid: int,
@@ -279,6 +287,8 @@ def _exchange(
     progress: Callable[[str], None] = lambda text: None,
     opened: Callable[[socket.socket], object] = lambda line: None,
 ) -> dict[str, Any]:
+    if is_stopped(pid):  # it would carry out the request when it goes on
+        raise Unavailable(f"process {pid} is stopped", f"let it go on first: kill -CONT {pid}")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
         line.settimeout(timeout_s)
         try:
@@ -289,6 +299,8 @@ def _exchange(
             hint = "it was not started by tenbin opencl run, or has not used OpenCL yet: tenbin opencl status"
             raise BadInput(f"no OpenCL program with process ID {pid} can be moved", hint) from error
         except ConnectionRefusedError as error:
+            if loader.variables(pid).get("TENBIN_OPENCL_FOLDER") == str(path.parent.absolute()):
+                raise Unavailable(f"process {pid} does not listen; has it closed all its files?") from error
             path.unlink(missing_ok=True)  # of a process that was killed
             raise BadInput(f"process {pid} has ended", "see: tenbin opencl status") from error
         except OSError as error:
@@ -302,7 +314,7 @@ def _exchange(
                     progress(answer["progress"])
                     answer = dict(json.loads(lines.readline() or "{}"))
         except TimeoutError as error:
-            raise Unavailable(f"process {pid} does not answer; is it stopped?") from error
+            raise Unavailable(f"process {pid} does not answer") from error
         except OSError as error:
             raise UserError(f"process {pid} has ended meanwhile") from error
     if not answer:
