@@ -53,7 +53,7 @@ def end(program: subprocess.Popen[str]) -> None:
 
 @pytest.mark.parametrize("options", [(), ("thread",)])
 def test_a_parked_program_waits_at_its_end(tmp_path: Path, options: tuple[str, ...]) -> None:
-    """It is listed, and can be resumed: exit handlers may have work for its device."""
+    """A status lists it, and a resume lets it end: exit handlers may have work for its device."""
     with started(tmp_path, *options) as program:
         requests.park(tmp_path, program.pid)
         end(program)

@@ -29,7 +29,7 @@ def test_a_request_that_has_ended_is_unsettled_until_its_outcome_is_asked(tmp_pa
 
 
 def test_a_program_without_the_layer_is_not_taken_for_one_that_is_unused(tmp_path: Path) -> None:
-    """It may hold memory of its device, so nothing pauses it in place of a park."""
+    """Nothing pauses it in place of a park, because it may hold memory of its device."""
     code = "import ctypes, sys; ctypes.CDLL(sys.argv[1]); print(flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", code, driver()], stdin=subprocess.PIPE, stdout=subprocess.PIPE

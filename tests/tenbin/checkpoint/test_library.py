@@ -354,7 +354,7 @@ def test_a_job_that_finds_no_room_to_move_ends_where_it_is(
 def test_a_driver_that_says_too_early_that_a_queue_is_empty(
     two_devices: dict[str, str], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """What kernels write that were queued at a checkpoint is in it."""
+    """A checkpoint has what kernels write that were queued before."""
     library = opencl_layer("early_finish", tmp_path_factory.mktemp("layer"))
     code = (
         "check = tenbin.Checkpoint('p'); a = check.buffer('a', 4096); check.restore()\n"
