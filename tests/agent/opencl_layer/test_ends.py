@@ -64,7 +64,7 @@ def test_a_parked_program_waits_at_its_end(tmp_path: Path, options: tuple[str, .
 
 @pytest.mark.parametrize("options", [(), ("thread",)])
 def test_an_end_waits_for_a_compiler_at_its_first_use(tmp_path: Path, options: tuple[str, ...]) -> None:
-    """What a driver registers during the first move is called after the move."""
+    """Handlers that a driver registers during the first move are called after it."""
     compiles = tmp_path / "compiles"
     with started(tmp_path, *options, COMPILES=str(compiles)) as program:
         said: list[str] = []

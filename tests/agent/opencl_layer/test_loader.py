@@ -73,7 +73,7 @@ def told(folder: Path, library: str, **own: str) -> str:
 
 
 def test_a_running_program_with_a_loader_of_its_own_is_told_of(tmp_path: Path) -> None:
-    """It has loaded a driver, but not the layer."""
+    """A driver is loaded, but not the layer."""
     said = told(tmp_path, driver(), OPENCL_LAYERS="/no/layer.so")
     assert said.startswith("cannot be moved: it has loaded the driver /")
     assert said.endswith(

@@ -201,7 +201,7 @@ theirs.close()  # it is still theirs
 
 
 def test_a_program_that_closes_what_it_did_not_open(tmp_path: Path) -> None:
-    """It can still be asked, and its own files are left alone."""
+    """Requests go on to be answered, and its own files are left alone."""
     program = subprocess.Popen(
         [sys.executable, "-c", CLOSES],
         env=variables(tmp_path, below=True),
