@@ -67,18 +67,22 @@ def run(
         raise BadInput(f"{command[0]}: no such program", "name a program after --")
     folder = requests.own_folder(requests.default_folder())
     variables = requests.environment(build.build(), folder, device or ())
-    keys = device or list(known)
+    if loader.linked_into(program):
+        say(f"tenbin: {program} cannot be moved: the OpenCL loader in it knows no layers", error=True)
+    else:
+        _tell_what_it_sees(device or list(known), variables)
+    if why := loader.trouble():
+        say(f"tenbin: most OpenCL programs cannot be moved here: {why}; {loader.remedy()}", error=True)
+    os.execvpe(program, command, {**os.environ, **variables})
+
+
+def _tell_what_it_sees(keys: Sequence[str], variables: dict[str, str]) -> None:
     for seen in _devices(variables):
         if seen.driver.endswith(BELOW):
             limits = f"limits of {', '.join(keys)}{_lacking(keys)}; starts on {keys[0]}"
             say(f"tenbin: the program sees one device: {seen.name} ({limits})", error=True)
         else:
             say("tenbin: pyopencl's OpenCL loader does not load the layer", error=True)
-    if why := loader.trouble():
-        say(f"tenbin: most OpenCL programs cannot be moved here: {why}; {loader.remedy()}", error=True)
-    if loader.linked_into(program):
-        say(f"tenbin: {program} cannot be moved: the OpenCL loader in it knows no layers", error=True)
-    os.execvpe(program, command, {**os.environ, **variables})
 
 
 @app.command("status")
