@@ -16,6 +16,7 @@ from probes.storage import LEAST_FREE
 from probes.streams import library
 from probes.streams.plan import choose_arrays
 from probes.topology import data_caches_kib, free_memory_mb
+from profiles.errors import BadInput
 from profiles.inventory import OpenCLDevice, Storage
 from profiles.records import MB
 
@@ -184,10 +185,15 @@ def _checkpoint(case: Case) -> Iterator[Finding]:
 
 def _opencl_layer() -> Finding:
     """Say whether programs that know nothing of tenbin can be moved."""
-    from agent.opencl_layer import build, loader  # late: only the doctor asks
+    from agent.opencl_layer import build, loader, requests  # late: only the doctor asks
 
+    nothing = "no unmodified OpenCL program can be moved"
     if why := build.trouble():
-        return limited("checkpoint", "no unmodified OpenCL program can be moved", why, build.REMEDY)
+        return limited("checkpoint", nothing, why, build.REMEDY)
+    try:
+        requests.check_length(requests.default_folder())
+    except BadInput as error:
+        return limited("checkpoint", nothing, error.what, error.remedy)
     if why := loader.trouble():
         return limited("checkpoint", "most unmodified OpenCL programs cannot be moved", why, loader.remedy())
     return ok("checkpoint", "moves of unmodified OpenCL programs", "tenbin opencl run -- CMD")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 import shutil
@@ -40,14 +41,53 @@ def knows_layers(file: str) -> bool:
         return True
 
 
-def loaded(among: Iterable[int]) -> str:
-    """Return the loader of these processes if it knows no layers; "" if one does, or there is none."""
-    found: set[str] = set()
+def linked_into(program: str) -> bool:
+    """Tell if a program has a loader linked into it, one that knows no layers."""
+    try:
+        with Path(program).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return data.find(b"/etc/OpenCL/vendors") >= 0 and data.find(b"OPENCL_LAYERS") < 0
+    except (OSError, ValueError):  # it cannot be read, or is empty
+        return False
+
+
+def outside(among: Iterable[int]) -> str:
+    """Say why these processes use OpenCL without the layer; "" if they do not, or one is below the layer."""
+    files: set[str] = set()
     for pid in among:
         with suppress(OSError):  # it has just ended
             maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")
-            found.update(re.findall(r"/.*/libOpenCL[-.][^/\n]+", maps))
-    return "" if any(map(knows_layers, found)) else min(found, default="")
+            mapped = set(re.findall(r"/[^\n]+$", maps, re.MULTILINE))
+            if os.path.realpath(variables(pid).get("OPENCL_LAYERS", "").rpartition(":")[2]) in mapped:
+                return ""
+            files |= mapped
+    loaders = {file for file in files if Path(file).name.startswith(("libOpenCL.", "libOpenCL-"))}
+    if loaders and not any(map(knows_layers, loaders)):
+        return f"it has loaded {min(loaders)}, which knows no layers"
+    named = _drivers()
+    if drivers := {file for file in files if named and Path(file).name.startswith(named)}:
+        return (
+            f"it has loaded the driver {min(drivers)} without the layer: by a loader that is linked into it, "
+            "or with another OPENCL_LAYERS"
+        )
+    return ""
+
+
+def variables(pid: int) -> dict[str, str]:
+    """Read the environment with which a process has begun; empty if it has ended, or is somebody else's."""
+    try:
+        words = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="surrogateescape").split("\0")
+    except OSError:
+        return {}
+    return {name: value for name, _, value in (word.partition("=") for word in words)}
+
+
+def _drivers() -> tuple[str, ...]:
+    """List the names of the libraries of the system's OpenCL drivers."""
+    folder = Path(os.environ.get("OCL_ICD_VENDORS") or "/etc/OpenCL/vendors")
+    named = []
+    with suppress(OSError):
+        named = [Path(file.read_text(errors="replace").strip()).name for file in folder.glob("*.icd")]
+    return tuple(filter(None, named))
 
 
 def _given(environment: Mapping[str, str]) -> str:

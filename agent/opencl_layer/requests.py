@@ -28,6 +28,8 @@ PATIENCE_S = 30.0  # how long a move waits for what postpones it
 WATCH_S = 2.0  # how long a trial awaits launches
 UNUSED = "cannot be moved yet: it has not used OpenCL"
 NO_DEVICE_MEMORY, NO_HOST_MEMORY = "device-memory", "host-memory"  # codes of the layer
+LONGEST = 107  # bytes of a socket's path (unix(7))
+MOST_PROCESSES = 1 << 22  # the greatest process ID of Linux
 _ANSWER_S = 5.0  # a status needs no device
 _SOON_S = 0.5
 
@@ -131,9 +133,18 @@ def own_folder(folder: Path) -> Path:
     """Make the folder, for this user alone.
 
     Raises:
-        BadInput: it belongs to somebody else, or others may write to it.
+        BadInput: it belongs to somebody else, others may write to it, or its name is too long.
     """
+    check_length(folder)
     return own_files.own_folder(folder, "name another: TENBIN_OPENCL_FOLDER")
+
+
+def check_length(folder: Path) -> None:
+    """Raise BadInput if paths of sockets there are too long for the system."""
+    length = len(os.fsencode(folder.absolute() / str(MOST_PROCESSES)))
+    if length > LONGEST:
+        more = f"{length - LONGEST} bytes too long for sockets"
+        raise BadInput(f"{folder}: {more}", "name a shorter folder: TENBIN_OPENCL_FOLDER")
 
 
 def environment(
@@ -169,14 +180,23 @@ def moves(folder: Path, among: Iterable[int]) -> str:
     processes = list(among)
     found = programs(folder, processes)
     if not found:
-        old = loader.loaded(processes)
-        return f"cannot be moved: it has loaded {old}, which knows no layers" if old else UNUSED
+        why = loader.outside(processes)
+        return f"cannot be moved: {why}" if why else UNUSED
     try:
         statuses_now = [status(folder, pid, patience_s=_SOON_S) for pid in found]
     except UserError as error:
         return f"cannot be moved now: {error}"
     used = [f"{one['uses']} since {stamp(one['since'])}" for each in statuses_now for one in each.hindrances]
     return f"cannot be moved: uses {', '.join(used)}" if used else "can be moved"
+
+
+def outsiders(folder: Path) -> Iterator[tuple[int, str]]:
+    """Find programs that were started with the layer and use OpenCL without it, with the reason."""
+    for process in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
+        pid = int(process.name)
+        own = loader.variables(pid)
+        if own.get("TENBIN_OPENCL_FOLDER") == str(folder.absolute()) and (why := loader.outside([pid])):
+            yield pid, why
 
 
 def statuses(folder: Path) -> Iterator[LayerStatus]:
@@ -261,6 +281,14 @@ def _checked(answer: dict[str, Any], pid: int) -> dict[str, Any]:
     return answer
 
 
+def is_stopped(pid: int) -> bool:
+    """Tell if a process is stopped (SIGSTOP), or held by a debugger; False where it has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] in "tT"
+    except OSError:
+        return False
+
+
 def _exchange(
     path: Path,
     pid: int,
@@ -272,14 +300,20 @@ def _exchange(
 ) -> dict[str, Any]:
     if os.path.lexists(path.parent):
         own_folder(path.parent)  # what others lay there is neither asked nor removed
+    if is_stopped(pid):  # it would carry out the request when it goes on
+        raise Unavailable(f"process {pid} is stopped", f"let it go on first: kill -CONT {pid}")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
         line.settimeout(timeout_s)
         try:
             line.connect(str(path))
         except FileNotFoundError as error:
+            if why := loader.outside([pid]):
+                raise BadInput(f"process {pid} cannot be moved: {why}") from error
             hint = "it was not started by tenbin opencl run, or has not used OpenCL yet: tenbin opencl status"
             raise BadInput(f"no OpenCL program with process ID {pid} can be moved", hint) from error
         except ConnectionRefusedError as error:
+            if loader.variables(pid).get("TENBIN_OPENCL_FOLDER") == str(path.parent.absolute()):
+                raise Unavailable(f"process {pid} does not listen; has it closed all its files?") from error
             path.unlink(missing_ok=True)  # of a process that was killed
             raise BadInput(f"process {pid} has ended", "see: tenbin opencl status") from error
         except OSError as error:
@@ -293,7 +327,7 @@ def _exchange(
                     progress(answer["progress"])
                     answer = dict(json.loads(lines.readline() or "{}"))
         except TimeoutError as error:
-            raise Unavailable(f"process {pid} does not answer; is it stopped?") from error
+            raise Unavailable(f"process {pid} does not answer") from error
         except OSError as error:
             raise UserError(f"process {pid} has ended meanwhile") from error
     if not answer:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agent.attempts.records import Order, Request, RunState
-from agent.opencl_layer import requests
+from agent.opencl_layer import loader, requests
 from agent.processes import tree
 from profiles.errors import UserError
 
@@ -156,7 +156,8 @@ class Parking:
         deadline = time.monotonic() + (requests.PATIENCE_S if request.device else 0.0)
         while not (found := requests.programs(self._folder, tree.descendants(self._me))):
             if time.monotonic() >= deadline:
-                return Outcome(request.number, NOT_USED, for_now=True)
+                why = loader.outside(tree.descendants(self._me))
+                return Outcome(request.number, why or NOT_USED, for_now=not why)
             time.sleep(LOOK_S)
         if request.reserved and len(found) == 1 and self._move(found[0], request.device):
             return Outcome(request.number)

@@ -259,7 +259,7 @@ class DeviceSession:
             for _ in range(kernels):
                 last = self._launch("tick", 1, self._cell, queue=queue)
             running = blocker.command_execution_status != cl.command_execution_status.COMPLETE
-            queue.finish()
+            last.wait()
             if running:
                 return float(last.profile.end - blocker.profile.end) * 1e-9
             held_s *= 3

@@ -113,10 +113,11 @@ class HostCopies:
         start = time.perf_counter()
         for _ in range(times):
             copy()
+        markers = [cl.enqueue_marker(queue) for queue in (self.plain, self.queue)]
         for queue in (self.plain, self.queue):
             queue.flush()
-        for queue in (self.plain, self.queue):
-            queue.finish()
+        for marker in markers:  # finish() of rusticl (Mesa 22.3) does not wait for what was flushed
+            marker.wait()
         return time.perf_counter() - start
 
     def _to_device(self, memory: Bytes, queue: cl.CommandQueue) -> None:

@@ -1,7 +1,7 @@
 """OpenCL devices of this machine, under keys that stay the same from one profile to the next.
 
 ``python -P -m probes.opencl.devices`` prints the devices as JSON, for callers that must not load a driver
-into their own process.
+into their own process. An argument ``double`` prints the keys of those with double precision instead.
 """
 
 from __future__ import annotations
@@ -60,6 +60,10 @@ class Device:
 
         kinds = ((cl.device_type.GPU, "gpu"), (cl.device_type.CPU, "cpu"))
         return next((word for bit, word in kinds if self.handle.type & bit), "accelerator")
+
+    @property
+    def has_double(self) -> bool:
+        return "cl_khr_fp64" in self.handle.extensions.split()
 
     def facts(self) -> dict[str, Any]:
         """Describe the device for the inventory, with the sizes as reported now (they drift)."""
@@ -219,6 +223,9 @@ def _handles(platform: Any) -> list[Any]:
 
 if __name__ == "__main__":
     try:
-        json.dump([device.facts() for device in devices()], sys.stdout)
+        if "double" in sys.argv[1:]:
+            json.dump([device.key for device in devices() if device.has_double], sys.stdout)
+        else:
+            json.dump([device.facts() for device in devices()], sys.stdout)
     except Unavailable as unavailable:
         sys.exit(str(unavailable))

@@ -181,8 +181,7 @@ class Checkpoint:
         self._check_restored()
         with self._device("saving"):
             with self._phase("drain"):
-                for queue in self._queues:
-                    queue.finish()
+                self._drain()
             fill = [self._from_device(buffer) for buffer in self._buffers.values()]
             fill += [_from_array(array) for array in self._arrays.values()]
             parts = self._parts()
@@ -216,11 +215,20 @@ class Checkpoint:
         Raises:
             CheckpointError: a later attempt to run the job has begun; the checkpoint is that one's.
         """
-        for queue in self._queues:
-            queue.finish()
+        self._drain()
         self._files.clear()
         self._request.unlink(missing_ok=True)
         self._record()
+
+    def _drain(self) -> None:
+        """Wait for all commands, by events: ``finish`` of rusticl (Mesa 22.3) comes too early."""
+        import pyopencl as cl
+
+        markers = [cl.enqueue_marker(queue) for queue in self._queues]
+        for queue in self._queues:
+            queue.flush()
+        for marker in markers:
+            marker.wait()
 
     def _header(self, path: Path) -> tuple[dict[str, Any], dict[str, Part]]:
         """State and parts of a checkpoint, which are those of this program; CheckpointError if not."""

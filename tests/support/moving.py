@@ -110,6 +110,13 @@ def compiled_layer(name: str, folder: Path) -> Path:
     return made
 
 
+def driver() -> str:
+    """Return the library of an OpenCL driver."""
+    named = [file.read_text().strip() for file in Path("/etc/OpenCL/vendors").glob("pocl*.icd")]
+    require(named, "an OpenCL driver (Debian: pocl-opencl-icd)")
+    return named[0]
+
+
 def old_loader(folder: Path) -> Path:
     """Compile an OpenCL loader that knows no layers; skip where that of the system knows none."""
     require(shutil.which("cc"), "a C compiler (Debian: gcc)")

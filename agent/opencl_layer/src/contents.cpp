@@ -99,7 +99,7 @@ static void with_mapped(cl_mem next, size_t origin, size_t bytes, cl_command_que
         trouble = one;
     }
     cl_int unmapped = target->clEnqueueUnmapMemObject(to, next, there, 0, nullptr, nullptr);
-    cl_int finished = target->clFinish(to);
+    cl_int finished = finish(to);
     if (!trouble.what.empty()) throw trouble;
     step(unmapped != CL_SUCCESS ? unmapped : finished, "unmap new device memory");
 }

@@ -95,12 +95,21 @@ std::vector<Leftover> &leftovers = *new std::vector<Leftover>;
 
 } // namespace
 
+cl_int finish(cl_command_queue queue) {
+    cl_event marker;
+    cl_int error = target->clEnqueueMarkerWithWaitList(queue, 0, nullptr, &marker);
+    if (error != CL_SUCCESS) return error;
+    error = target->clWaitForEvents(1, &marker);
+    target->clReleaseEvent(marker);
+    return error;
+}
+
 void reap_queues(bool all) {
     std::lock_guard<std::mutex> guard(leftovers_lock);
     for (size_t i = leftovers.size(); i-- > 0;) {
         Leftover &one = leftovers[i];
         cl_int status = CL_COMPLETE;
-        if (all) target->clFinish(one.queue);
+        if (all) target->clWaitForEvents(1, &one.last);
         target->clGetEventInfo(one.last, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof(status), &status, nullptr);
         if (status > CL_COMPLETE && !all) continue;
         target->clReleaseEvent(one.last);

@@ -25,6 +25,12 @@ std::mutex &start_lock = *new std::mutex;
 std::atomic<pid_t> started{0}; /* the process that listens */
 char socket_path[sizeof(sockaddr_un::sun_path)];
 
+/* Compilers of drivers register handlers at their first use. */
+struct Request {
+    Request() { leave_first(); }
+    ~Request() { leave_first(); }
+};
+
 /* "move KEY PATIENCE", "park PATIENCE [FOLDER]", "resume [KEY]", "estimate KEY", "try KEY WATCH_S MIB", "status". */
 std::string obey(const std::string &request, const Progress &progress) {
     auto word_end = [&](size_t from) { return std::min(request.find(' ', from), request.size()); };
@@ -33,7 +39,8 @@ std::string obey(const std::string &request, const Progress &progress) {
     std::string rest = first < request.size() ? request.substr(first + 1) : "";
     size_t space = std::min(rest.find(' '), rest.size());
     std::string head = rest.substr(0, space), tail = space < rest.size() ? rest.substr(space + 1) : "";
-    if (verb != "status") leave_first();
+    if (verb == "status") return status_json();
+    Request now;
     try {
         if (verb == "move")
             move_to(head, atof(tail.c_str()));
@@ -52,7 +59,7 @@ std::string obey(const std::string &request, const Progress &progress) {
         else if (verb == "fail")
             fail_at = atoi(rest.c_str());
 #endif
-        else if (verb != "status")
+        else
             return Json().text("trouble", "unknown request " + verb).end();
     } catch (const Trouble &trouble) {
         Json answer = Json().text("trouble", trouble.what).boolean("postponed", trouble.passes);
@@ -68,63 +75,56 @@ bool may_ask(int peer) {
     return getsockopt(peer, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 && (who.uid == geteuid() || who.uid == 0);
 }
 
-bool send_line(int peer, std::string line) {
+/* A descriptor that the program may have closed, and its number may be another file's of the program by now. */
+struct Descriptor {
+    int number;
+    ino_t inode = 0;
+    explicit Descriptor(int made) : number(made) {
+        struct stat about;
+        if (made >= 0 && fstat(made, &about) == 0) inode = about.st_ino;
+    }
+    bool is_ours() const {
+        struct stat about;
+        return number >= 0 && fstat(number, &about) == 0 && S_ISSOCK(about.st_mode) && about.st_ino == inode;
+    }
+    void close() const {
+        if (is_ours()) ::close(number);
+    }
+};
+
+bool send_line(const Descriptor &peer, std::string line) {
     line += "\n";
     for (size_t done = 0; done < line.size();) {
-        ssize_t n = send(peer, line.data() + done, line.size() - done, MSG_NOSIGNAL);
+        if (!peer.is_ours()) return false;
+        ssize_t n = send(peer.number, line.data() + done, line.size() - done, MSG_NOSIGNAL);
         if (n <= 0) return false;
         done += size_t(n);
     }
     return true;
 }
 
-bool has_left(int peer) {
-    pollfd one{peer, 0, 0};
-    return poll(&one, 1, 0) > 0 && (one.revents & (POLLHUP | POLLERR));
+bool has_left(const Descriptor &peer) {
+    pollfd one{peer.number, 0, 0};
+    return !peer.is_ours() || (poll(&one, 1, 0) > 0 && (one.revents & (POLLHUP | POLLERR)));
 }
 
-void serve(int peer) {
+void serve(Descriptor peer) {
     timeval patience{5, 0};
-    setsockopt(peer, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-    setsockopt(peer, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+    setsockopt(peer.number, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    setsockopt(peer.number, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
     std::string line;
     char c = 0;
-    while (line.size() < 8192 && recv(peer, &c, 1, 0) == 1 && c != '\n') line += c;
+    while (line.size() < 8192 && recv(peer.number, &c, 1, 0) == 1 && c != '\n') line += c;
     if (c != '\n') { /* whoever asked has ended meanwhile: half a request is none */
-        close(peer);
+        peer.close();
         return;
     }
     auto progress = [peer](const std::string &text) {
         if (text.empty() ? has_left(peer) : !send_line(peer, Json().text("progress", text).end()))
             throw Trouble{"nobody waits for the answer"};
     };
-    send_line(peer, may_ask(peer) ? obey(line, progress) : Json().text("trouble", "not your process").end());
-    close(peer);
-}
-
-/* Each request has a thread, so that the status can be asked during a move. */
-void listen_forever(int listener) {
-    for (;;) {
-        int peer = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
-        if (peer < 0 && errno != EINTR && errno != ECONNABORTED && errno != EMFILE && errno != ENFILE) return;
-        if (peer < 0) {
-            timespec pause{0, 10000000}; /* the program has no file left, maybe for long */
-            nanosleep(&pause, nullptr);
-            continue;
-        }
-        try {
-            std::thread(serve, peer).detach();
-        } catch (const std::system_error &) { /* the program has no thread left */
-            close(peer);
-        }
-    }
-}
-
-void take_leave() {
-    static std::atomic<pid_t> gone{0};
-    if (started.load() != getpid() || gone.exchange(getpid()) == getpid()) return;
-    stop_moves();
-    if (socket_path[0]) unlink(socket_path);
+    send_line(peer, may_ask(peer.number) ? obey(line, progress) : Json().text("trouble", "not your process").end());
+    peer.close();
 }
 
 int open_socket() {
@@ -144,6 +144,25 @@ int open_socket() {
     }
     memcpy(socket_path, address.sun_path, sizeof(socket_path));
     return listener;
+}
+
+/* Each request has a thread, so that the status can be asked during a move. */
+void listen_forever(Descriptor listener) {
+    for (;;) {
+        /* One that is closed while it waits here takes one caller more. */
+        if (!is_exiting() && !listener.is_ours()) listener = Descriptor(open_socket());
+        int peer = listener.is_ours() ? accept4(listener.number, nullptr, nullptr, SOCK_CLOEXEC) : -1;
+        if (peer < 0) {
+            timespec pause{0, 10000000}; /* the program has no file left, maybe for long */
+            nanosleep(&pause, nullptr);
+            continue;
+        }
+        try {
+            std::thread(serve, Descriptor(peer)).detach();
+        } catch (const std::system_error &) { /* the program has no thread left */
+            close(peer);
+        }
+    }
 }
 
 #ifdef TENBIN_OPENCL_TESTS
@@ -186,7 +205,18 @@ void set_up_tests() {
 
 } // namespace
 
-/* Handlers run in reverse, and compilers of drivers register theirs at their first use: no move may run after them. */
+void take_leave() {
+    static std::atomic<pid_t> gone{0};
+    if (started.load() != getpid() || gone.exchange(getpid()) == getpid()) return;
+    stop_moves();
+    if (socket_path[0]) unlink(socket_path);
+}
+
+void end_thread() {
+    if (started.load() == getpid()) let_thread_end(gettid() == getpid());
+}
+
+/* Handlers run in reverse: no move may run after those of drivers. */
 void leave_first() { atexit(take_leave); }
 
 /* At the first context, because a child of fork that uses OpenCL makes one of its own. */
@@ -198,11 +228,12 @@ void start_control() {
     if (before) not_movable("OpenCL in a child of fork");
     int listener = open_socket();
     leave_first();
+    after_last = end_thread;
     if (listener >= 0) {
         sigset_t all, old;
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &old); /* signals are the program's own threads' */
-        std::thread(listen_forever, listener).detach();
+        std::thread(listen_forever, Descriptor(listener)).detach();
         pthread_sigmask(SIG_SETMASK, &old, nullptr);
     }
 #ifdef TENBIN_OPENCL_TESTS

@@ -19,7 +19,7 @@ constexpr bool SANITIZED = false;
 
 namespace tenbin {
 
-void (*before_entering)();
+void (*before_entering)(), (*after_last)();
 
 namespace {
 
@@ -44,6 +44,7 @@ struct Farewell {
     ~Farewell() {
         if (mine) mine->gone.store(true, std::memory_order_release);
         mine = nullptr;
+        if (after_last) after_last();
     }
 };
 

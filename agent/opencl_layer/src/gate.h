@@ -46,5 +46,7 @@ class Closed { /* the gate, for a moment */
 
 /* Called by a thread that is about to enter; for tests that move a program every so many calls. */
 extern void (*before_entering)();
+/* Called at the end of a thread that has entered. */
+extern void (*after_last)();
 
 } // namespace tenbin

@@ -6,7 +6,7 @@ namespace tenbin {
 constexpr cl_mem_flags HOST_ACCESS = CL_MEM_HOST_WRITE_ONLY | CL_MEM_HOST_READ_ONLY | CL_MEM_HOST_NO_ACCESS;
 
 Former::~Former() {
-    target->clFinish(queue);
+    finish(queue);
     target->clReleaseMemObject(memory);
     target->clReleaseCommandQueue(queue);
 }

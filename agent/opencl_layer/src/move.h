@@ -128,6 +128,15 @@ struct Replaced {
     void release();
 };
 
+struct Markers { /* behind work in queues */
+    std::vector<cl_event> list;
+    Markers() = default;
+    ~Markers();
+    Markers(const Markers &) = delete;
+    Markers &operator=(const Markers &) = delete;
+    void wait() const;
+};
+
 /* With the gate closed, in this order; all but `commit` may throw Trouble, and `undo` then puts all back. */
 bool has_unset_event(); /* a user event on which others wait */
 bool mark_queues(std::vector<cl_event> &before); /* markers that end after all work; none where that waits for such */
@@ -151,6 +160,7 @@ void resume(const std::string &key);                      /* "": where it was */
 void estimate(const std::string &key); /* all of a move but its pause */
 void note_warmed(unsigned launches);
 void stop_moves(); /* the process ends */
+void let_thread_end(bool is_main);
 std::string status_json();
 bool is_parked();
 bool is_exiting();

@@ -234,7 +234,11 @@ bool is_ours(cl_device_id device);
 
 void user_event_set(); /* a move may wait for it */
 void start_control();
+void take_leave();  /* the process ends: nothing moves any more */
 void leave_first(); /* at the end of the process: before what drivers have registered so far */
+/* Wait until all work of a queue has ended, by an event: clFinish of some drivers (rusticl of Mesa 22.3) returns while
+ * work that was flushed is queued. */
+cl_int finish(cl_command_queue queue);
 void reap_queues(bool all); /* queues that the program has released with work under way */
 void leftover_events(std::vector<cl_event> &events); /* the last of those queues; the caller's to release */
 cl_int set_arguments(const Kernel &kernel);

@@ -16,13 +16,6 @@ constexpr int ROUNDS = 2, TURNS = 20; /* TURNS: tries to find no user event unse
 constexpr double TOO_MUCH = 0.8;                  /* part of all memory: another round would gain nothing */
 constexpr double ENOUGH_BYTES = double(64 << 20); /* to time a copy by */
 
-struct Events {
-    std::vector<cl_event> list;
-    ~Events() {
-        for (cl_event one : list) target->clReleaseEvent(one);
-    }
-};
-
 bool is_mapped_for_writing(const Memory &memory) {
     for (auto &mapping : memory.mappings)
         if (mapping.flags & (CL_MAP_WRITE | CL_MAP_WRITE_INVALIDATE_REGION)) return true;
@@ -180,6 +173,14 @@ void Prepared::make() {
     found.prepare_s += since(began);
 }
 
+Markers::~Markers() {
+    for (cl_event one : list) target->clReleaseEvent(one);
+}
+
+void Markers::wait() const {
+    for (cl_event one : list) target->clWaitForEvents(1, &one);
+}
+
 bool mark_queues(std::vector<cl_event> &before) {
     if (has_unset_event()) return false; /* markers might wait for it */
     for_each<Queue>([&](Queue &queue) {
@@ -248,14 +249,14 @@ void Prepared::copy() {
             break;
         }
         std::vector<Memory *> wanted;
-        Events before;
+        Markers before;
         bool has_begun = begin_round(wanted, before.list);
         for (int turn = 0; !has_begun && turn < TURNS; turn++) {
             std::this_thread::sleep_for(std::chrono::milliseconds(5));
             has_begun = begin_round(wanted, before.list);
         }
         if (!has_begun) break;
-        for (cl_event one : before.list) target->clWaitForEvents(1, &one);
+        before.wait();
         found.drain_s = since(round_began); /* the pause, too, begins when a round has ended */
         if (wanted.empty()) break;
         found.bytes_per_s = copy_all(wanted, 1e300);

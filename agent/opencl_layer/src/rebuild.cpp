@@ -39,6 +39,9 @@ void drain() {
             if (mapping.flags & (CL_MAP_WRITE | CL_MAP_WRITE_INVALIDATE_REGION))
                 throw Trouble{"a buffer in the program's own memory is mapped for writing", true};
     });
+    Markers all;
+    mark_queues(all.list);
+    all.wait();
     for_each<Queue>([](Queue &queue) { step(target->clFinish(real_of(&queue)), "finish a queue"); });
     reap_queues(true);
     for_each<Event>([](Event &event) {

@@ -79,17 +79,15 @@ void set_up(Side &side, const Launch &launch) {
         if (object) value = &object;
         step(target->clSetKernelArg(side.kernel, i, given.size, value), "set the arguments of a kernel");
     }
-    step(target->clFinish(side.queue), "copy what a launch reads");
+    step(finish(side.queue), "copy what a launch reads");
 }
-
-void finish(const Side &side) { step(target->clFinish(side.queue), "run a kernel in a trial"); }
 
 /* Put back what the last launch has written. */
 void restore(const Side &side, const Launch &launch) {
     for (size_t i = 0; i < launch.parts.size(); i++)
         if (launch.parts[i].parent < 0 && launch.parts[i].written)
             copy_part(side, launch.parts[i], side.kept[i], side.used[i]);
-    finish(side);
+    step(finish(side.queue), "copy what a launch reads");
 }
 
 void enqueue(const Side &side, const Launch &launch, cl_event *event) {
@@ -104,8 +102,11 @@ double run_once(const Side &side, const Launch &launch) {
     side.progress("");
     restore(side, launch);
     auto began = Clock::now();
-    enqueue(side, launch, nullptr);
-    finish(side);
+    cl_event done = nullptr;
+    enqueue(side, launch, &done);
+    cl_int error = target->clWaitForEvents(1, &done);
+    target->clReleaseEvent(done);
+    step(error, "run a kernel in a trial");
     return since(began);
 }
 
@@ -116,8 +117,8 @@ double time_of_call(const Side &side) {
         auto began = Clock::now();
         cl_event done = nullptr;
         if (target->clEnqueueMarkerWithWaitList(side.queue, 0, nullptr, &done) != CL_SUCCESS) return 0;
+        target->clWaitForEvents(1, &done);
         target->clReleaseEvent(done);
-        target->clFinish(side.queue);
         took.push_back(since(began));
     }
     std::sort(took.begin(), took.end());

@@ -21,7 +21,9 @@ std::mutex &move_lock = *new std::mutex; /* one move at a time */
 std::unique_ptr<Store> &parked = *new std::unique_ptr<Store>;
 std::unique_ptr<Prepared> &kept = *new std::unique_ptr<Prepared>; /* while parked */
 std::unique_ptr<WarmUp> &warm_up = *new std::unique_ptr<WarmUp>;  /* likewise */
-std::atomic<bool> is_closed_by_park{false}, exiting{false};
+std::condition_variable &resumed = *new std::condition_variable;
+std::atomic<bool> is_closed_by_park{false};
+std::atomic<int> exiting{0}; /* threads that wait for moves to end */
 
 std::mutex &facts_lock = *new std::mutex; /* of what follows */
 std::vector<std::pair<std::string, double>> &found_hindrances = *new std::vector<std::pair<std::string, double>>;
@@ -54,6 +56,7 @@ size_t find_candidate(const std::string &key) {
 }
 
 void check_movable() {
+    if (is_exiting()) throw Trouble{"the program ends"};
     std::lock_guard<std::mutex> guard(facts_lock);
     if (!found_hindrances.empty()) throw Trouble{"the program cannot be moved: it uses " + found_hindrances[0].first};
 }
@@ -84,7 +87,7 @@ template <class Function> void with_patience(double patience_s, Function attempt
             return;
         } catch (const Trouble &trouble) {
             if (!trouble.passes) throw;
-            if (Clock::now() >= deadline || exiting) throw Trouble{"postponed, and given up: " + trouble.what, true};
+            if (Clock::now() >= deadline || is_exiting()) throw Trouble{"postponed, and given up: " + trouble.what, true};
         }
         waiting = true;
         wait_for_change();
@@ -203,10 +206,26 @@ void not_movable(const char *what) {
     found_hindrances.emplace_back(what, unix_time());
 }
 
-/* Drivers take themselves down at the end of a process: nothing may move then. */
+/* Drivers take themselves down at the end of a process: nothing may move then. A parked program waits before, as at any
+ * call, because its exit handlers may call OpenCL. */
 void stop_moves() {
-    exiting = true;
-    move_lock.lock();
+    exiting++;
+    std::unique_lock<std::mutex> guard(move_lock);
+    resumed.wait(guard, [] { return !is_parked(); });
+    guard.release(); /* for ever */
+}
+
+/* exit() ends its thread's own objects, then calls handlers in reverse. What a driver registers in a request under way
+ * has to be called after ours, so the main thread waits for the request, and ours is registered again. */
+void let_thread_end(bool is_main) {
+    std::unique_lock<std::mutex> guard(move_lock, std::try_to_lock);
+    if (guard) return; /* nothing is under way */
+    if (is_main) {
+        exiting++;
+        guard.lock();
+        exiting--;
+    }
+    leave_first();
 }
 
 void note_warmed(unsigned launches) {
@@ -215,7 +234,7 @@ void note_warmed(unsigned launches) {
 }
 
 bool is_parked() { return is_closed_by_park; }
-bool is_exiting() { return exiting; }
+bool is_exiting() { return exiting > 0; }
 
 std::unique_lock<std::mutex> keep_moves_away(const std::string &key, size_t *candidate) {
     std::unique_lock<std::mutex> guard(move_lock);
@@ -327,6 +346,7 @@ void resume(const std::string &key) {
         facts.steps = steps;
     }
     is_closed_by_park = false;
+    resumed.notify_all();
     open_gate();
     parked.reset();
     kept.reset();

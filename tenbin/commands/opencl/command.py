@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,8 +14,12 @@ from tenbin.commands.options import JsonOption
 from tenbin.text import duration, number, print_json, say
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from agent.opencl_layer.requests import LayerStatus
     from profiles.inventory import OpenCLDevice
+
+BELOW = " tenbin"  # last word of a driver's version, as the layer tells it
 
 app = typer.Typer(
     help="Unmodified OpenCL programs that are parked, resumed and moved to other devices while they run.",
@@ -64,12 +68,22 @@ def run(
         raise BadInput(f"{command[0]}: no such program", "name a program after --")
     folder = requests.own_folder(requests.default_folder())
     variables = requests.environment(build.build(), folder, device or ())
-    for seen in _devices(variables):
-        limits = f"limits of {', '.join(device or known)}; starts on {next(iter(device or known))}"
-        say(f"tenbin: the program sees one device: {seen.name} ({limits})", error=True)
+    if loader.linked_into(program):
+        say(f"tenbin: {program} cannot be moved: the OpenCL loader in it knows no layers", error=True)
+    else:
+        _tell_what_it_sees(device or list(known), variables)
     if why := loader.trouble():
         say(f"tenbin: most OpenCL programs cannot be moved here: {why}; {loader.remedy()}", error=True)
     os.execvpe(program, command, {**os.environ, **variables})
+
+
+def _tell_what_it_sees(keys: Sequence[str], variables: dict[str, str]) -> None:
+    for seen in _devices(variables):
+        if seen.driver.endswith(BELOW):
+            limits = f"limits of {', '.join(keys)}{_lacking(keys)}; starts on {keys[0]}"
+            say(f"tenbin: the program sees one device: {seen.name} ({limits})", error=True)
+        else:
+            say("tenbin: pyopencl's OpenCL loader does not load the layer", error=True)
 
 
 @app.command("status")
@@ -82,6 +96,9 @@ def status(
     """List the programs that can be moved, where each is, or why it cannot."""
     from agent.opencl_layer import requests
 
+    outside = [] if pid else [pair for folder in _folders() for pair in requests.outsiders(folder)]
+    for other, why in outside:
+        say(f"{other}: cannot be moved: {why}", error=json)
     found = (
         [requests.status(_folder(pid), pid)]
         if pid
@@ -90,7 +107,7 @@ def status(
     if json:
         print_json([asdict(one) for one in found])
         return
-    if not found:
+    if not found and not outside:
         say("no OpenCL program runs that was started by: tenbin opencl run -- CMD, or as a job on a device")
     for one in found:
         say(_line(one))
@@ -253,17 +270,29 @@ def _hindrances(one: LayerStatus) -> str:
 
 
 def _devices(variables: dict[str, str]) -> list[OpenCLDevice]:
-    """List the devices that a program sees with these variables, by a process of its own."""
+    """List the devices that a program sees with these variables."""
+    from profiles.inventory import OpenCLDevice
+
+    return [OpenCLDevice.model_validate(one) for one in _listed(variables)]
+
+
+def _lacking(keys: Sequence[str]) -> str:
+    """Say which of these devices take double precision away from the others; "" if none does."""
+    having = _listed({}, "double")
+    lacking = [key for key in keys if key not in having]
+    return f"; no double precision, because of {', '.join(lacking)}" if 0 < len(lacking) < len(keys) else ""
+
+
+def _listed(variables: dict[str, str], *options: str) -> list[Any]:
+    """List devices by a process of its own, because drivers crash."""
     import json
     import os
     import subprocess
     import sys
 
-    from profiles.inventory import OpenCLDevice
-
-    command = [sys.executable, "-P", "-m", "probes.opencl.devices"]
+    command = [sys.executable, "-P", "-m", "probes.opencl.devices", *options]
     environment = {**os.environ, **variables}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise Unavailable(done.stderr.strip() or "the OpenCL drivers crash")
-    return [OpenCLDevice.model_validate(one) for one in json.loads(done.stdout)]
+    return list(json.loads(done.stdout))

@@ -241,6 +241,18 @@ def test_a_loader_that_knows_no_layers(
     assert "first in LD_LIBRARY_PATH" in finding.remedy
 
 
+def test_a_folder_too_long_for_the_sockets_of_opencl_programs(
+    pristine: Pristine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require(not build.trouble(), build.trouble())
+    monkeypatch.setenv("TENBIN_OPENCL_FOLDER", str(tmp_path / ("x" * 100)))
+    examined = case(pristine(intel_two_sockets), opencl=(POCL,), missing=())
+    finding = one(probes.check(examined), "no unmodified OpenCL program can be moved")
+    assert finding.state == "limited"
+    assert "bytes too long for sockets" in finding.reason
+    assert finding.remedy == "name a shorter folder: TENBIN_OPENCL_FOLDER"
+
+
 def test_opencl_twice_and_overlooked(pristine: Pristine) -> None:
     troubles = (
         Missing(what="opencl platforms", reason="the platform 'X' is there twice", remedy="remove one"),

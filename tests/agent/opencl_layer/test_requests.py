@@ -6,15 +6,19 @@ import itertools
 import json
 import os
 import select
+import signal
 import socket
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from agent.opencl_layer import requests
-from profiles.errors import BadInput, UserError
+from profiles.errors import BadInput, Unavailable, UserError
 from tests.support.moving import Worker, variables
 
 LIVE = [
@@ -161,6 +165,66 @@ def test_shared_virtual_memory_is_not_moved(folder: Path, expected: str) -> None
     worker.end()
 
 
+def test_a_stopped_program_is_told_of_at_once(worker: Worker, folder: Path) -> None:
+    """Nothing is sent that it would carry out when it goes on."""
+    worker.digest(["begin"])
+    pid = worker.process.pid
+    before = requests.status(folder, pid)
+    device = other_device(folder, pid)
+    worker.process.send_signal(signal.SIGSTOP)
+    while not requests.is_stopped(pid):
+        pass
+    for request in (
+        lambda: requests.move(folder, pid, device),
+        lambda: requests.estimate(folder, pid, device),
+        lambda: requests.try_on(folder, pid, device),
+        lambda: requests.park(folder, pid),
+        lambda: requests.resume(folder, pid),
+        lambda: requests.status(folder, pid),
+    ):
+        with pytest.raises(Unavailable, match=rf"process {pid} is stopped; .* kill -CONT {pid}"):
+            request()
+    worker.process.send_signal(signal.SIGCONT)
+    assert requests.status(folder, pid) == before
+
+
+CLOSES = """
+import os, sys, pyopencl as cl
+context = cl.create_some_context(interactive=False)
+sys.stdin.readline()
+os.closerange(3, 1000)
+theirs = open("/dev/null")  # has the number of the socket
+print("closed", theirs.fileno(), flush=True)
+sys.stdin.readline()
+theirs.close()  # it is still theirs
+"""
+
+
+def test_a_program_that_closes_what_it_did_not_open(tmp_path: Path) -> None:
+    """Requests go on to be answered, and its own files are left alone."""
+    program = subprocess.Popen(
+        [sys.executable, "-c", CLOSES],
+        env=variables(tmp_path, below=True),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert program.stdin is not None and program.stdout is not None
+    while not requests.programs(tmp_path, [program.pid]):
+        assert program.poll() is None
+    program.stdin.write("\n")
+    program.stdin.flush()
+    assert program.stdout.readline() == "closed 3\n"
+    for device in ("pocl-1", "pocl-0", "pocl-1"):
+        assert requests.move(tmp_path, program.pid, device).device == device
+        deadline = time.monotonic() + 10
+        while not list(requests.statuses(tmp_path)):
+            assert time.monotonic() < deadline
+    program.communicate("\n", timeout=30)
+    assert program.returncode == 0
+    assert not list(tmp_path.glob("[0-9]*"))
+
+
 def test_what_cannot_be_asked(worker: Worker, folder: Path, tmp_path: Path) -> None:
     pid = worker.process.pid
     with pytest.raises(UserError, match="may not use a device nvidia-9; choose from pocl-0, pocl-1"):
@@ -186,6 +250,8 @@ def test_folder_of_somebody_else(tmp_path: Path) -> None:
     (tmp_path / "open").chmod(0o777)
     with pytest.raises(BadInput, match="not a folder of yours alone"):
         requests.own_folder(tmp_path / "open")
+    with pytest.raises(BadInput, match=r"12 bytes too long for sockets; name a shorter folder"):
+        requests.own_folder(Path("/tmp") / ("x" * (107 + 12 - len("/tmp//4194304"))))
     if os.getuid() == 0:
         os.chown(tmp_path / "new", 12345, -1)
         with pytest.raises(BadInput, match="not a folder of yours alone"):

@@ -17,6 +17,7 @@ import pytest
 
 from agent.attempts.records import Order, Request
 from agent.supervisor.parking import NOT_USED, Outcome, Parking
+from tests.support.moving import driver
 
 
 def test_a_request_that_has_ended_is_unsettled_until_its_outcome_is_asked(tmp_path: Path) -> None:
@@ -104,3 +105,18 @@ def test_codes_of_the_layer_decide_and_not_its_words(
     assert ended and parking.last == outcome
     assert [words.split(" 30")[0] for words in asked] == requests
     assert [words.endswith(f" {tmp_path}") for words in asked][2:] == [True] * (len(requests) - 2)
+
+
+def test_a_program_without_the_layer_is_not_taken_for_one_that_is_unused(tmp_path: Path) -> None:
+    """Nothing pauses it in place of a park, because it may hold memory of its device."""
+    code = "import ctypes, sys; ctypes.CDLL(sys.argv[1]); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, driver()], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as program:
+        assert program.stdout is not None
+        program.stdout.readline()
+        order = Order(7, 1, "mark", (sys.executable,), {}, str(tmp_path), "", "", layer=str(tmp_path))
+        outcome = Parking(order, tmp_path)._park(Request(1, "park"))
+        program.communicate(b"\n")
+    assert not outcome.for_now
+    assert "without the layer" in outcome.refused

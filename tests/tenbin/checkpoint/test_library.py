@@ -22,7 +22,7 @@ from tenbin.checkpoint.library import Checkpoint
 from tests.support.coordinator import Up
 from tests.support.labs.components import require
 from tests.support.paths import EXAMPLES
-from tests.support.programs import lost_device, opencl_devices
+from tests.support.programs import lost_device, opencl_devices, opencl_layer
 
 STENCIL = EXAMPLES / "stencil.py"
 CELLS, STEPS = 256, 40_000
@@ -350,6 +350,29 @@ def test_a_job_that_finds_no_room_to_move_ends_where_it_is(
     found = job.wait(60)
     assert (found["stage"], found["attempt"], found["migrations"]) == ("done", 1, 0)
     assert Path(found["stdout"]).read_text() == "whole\n"
+
+
+def test_a_driver_that_says_too_early_that_a_queue_is_empty(
+    two_devices: dict[str, str], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A checkpoint has what kernels write that were queued before."""
+    library = opencl_layer("early_finish", tmp_path_factory.mktemp("layer"))
+    code = (
+        "check = tenbin.Checkpoint('p'); a = check.buffer('a', 4096); check.restore()\n"
+        "source = 'kernel void one(global uint *a) { a[get_global_id(0)] = 1; }'\n"
+        "program = check.build(source); queue = check.new_queue()\n"
+        "program.one(queue, (1024,), None, a); queue.flush(); check.save()"
+    )
+    environment = {**two_devices, "POCL_DEVICES": "pthread", "OPENCL_LAYERS": library}
+    assert said(tmp_path, code, environment)[0] == 0
+    _, parts = read_header(tmp_path / "checkpoint.tenbin", "p")
+    found = np.zeros(1024, np.uint32)
+
+    def take(memory: Any, at: int) -> None:
+        found.view(np.uint8)[at : at + len(memory)] = np.frombuffer(memory, np.uint8)
+
+    read(tmp_path / "checkpoint.tenbin", list(parts.values()), [take])
+    assert found.tolist() == [1] * 1024
 
 
 @pytest.mark.parametrize("error", [-2, -5])  # not available; out of resources

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.moving import Stepper, Worker, command, layer, old_loader, variables
-from tests.support.programs import TENBIN, tenbin
+from tests.support.labs.components import require
+from tests.support.moving import Stepper, Worker, command, driver, layer, old_loader, variables
+from tests.support.programs import TENBIN, opencl_devices, tenbin
 
 
 @pytest.fixture
@@ -101,6 +103,50 @@ def test_a_loader_that_knows_no_layers(environment: dict[str, str], tmp_path: Pa
     done = tenbin("opencl", "run", "--", "echo", "ran", **{**environment, "LD_LIBRARY_PATH": folders})
     assert (done.returncode, done.stdout) == (0, "ran\n")
     assert "knows no layers" not in done.stderr
+
+
+def test_a_loader_in_the_program(environment: dict[str, str], tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\n# /etc/OpenCL/vendors\necho ran\n")
+    program.chmod(0o755)
+    done = tenbin("opencl", "run", "--", str(program), **environment)
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    said = f"tenbin: {program} cannot be moved: the OpenCL loader in it knows no layers"
+    assert done.stderr.splitlines()[0] == said and "sees one device" not in done.stderr
+
+
+def test_a_program_that_runs_without_the_layer(environment: dict[str, str]) -> None:
+    """The status tells of it, though it has no socket."""
+    code = f"import ctypes; ctypes.CDLL({driver()!r}); print(flush=True); input()"
+    start = [*TENBIN, "opencl", "run", "--", sys.executable, "-c", code]
+    with subprocess.Popen(start, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        program.stdout.readline()
+        listed = tenbin("opencl", "status", **environment)
+        asked = tenbin("opencl", "move", str(program.pid), "--to", "pocl-1", **environment)
+        program.communicate(b"\n")
+    why = f"{program.pid}: cannot be moved: it has loaded the driver "
+    assert listed.stdout.startswith(why) and listed.stdout.count("\n") == 1
+    assert asked.returncode == 2
+    assert f"process {program.pid} cannot be moved: it has loaded the driver " in asked.stderr
+
+
+def test_who_takes_double_precision_away(environment: dict[str, str]) -> None:
+    mesa = {"RUSTICL_ENABLE": "llvmpipe", "RUSTICL_FEATURES": ""}
+    keys = {one["key"] for one in opencl_devices(**mesa)}
+    require("rusticl-0" in keys, "the driver rusticl (Debian: mesa-opencl-icd)")
+    start = ("opencl", "run", "--device", "pocl-0", "--device", "rusticl-0", "--", "true")
+    done = tenbin(*start, **environment, **mesa)
+    limits = "(limits of pocl-0, rusticl-0; no double precision, because of rusticl-0; starts on pocl-0)"
+    assert done.stderr.rstrip().endswith(limits)
+
+
+def test_a_folder_too_long_for_sockets(environment: dict[str, str], tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * 100)
+    done = tenbin("opencl", "run", "--", "true", **{**environment, "TENBIN_OPENCL_FOLDER": str(folder)})
+    assert done.returncode == 2
+    assert " bytes too long for sockets; name a shorter folder: TENBIN_OPENCL_FOLDER" in done.stderr
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize(
