@@ -10,21 +10,32 @@ import tempfile
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from profiles.files.folders import named_folder, user_folder
 from tenbin.client.callbacks import Callbacks
 from tenbin.errors import TenbinError
+
+if TYPE_CHECKING:
+    from profiles.files import folders
+else:  # by a name that no module of a user's program has
+    from tenbin._profiles.files import folders
 
 LONGEST_SOCKET_PATH = 90
 
 
 def default_home() -> Path:
-    """Return ``$TENBIN_HOME``, else ``tenbin/coordinator`` in ``$XDG_STATE_HOME`` or ``~/.local/state``."""
-    if named := named_folder("TENBIN_HOME"):
-        return named
-    return user_folder("XDG_STATE_HOME", ".local/state") / "tenbin" / "coordinator"
+    """Return ``$TENBIN_HOME``, else ``tenbin/coordinator`` in ``$XDG_STATE_HOME`` or ``~/.local/state``.
+
+    Raises:
+        TenbinError: there is no home, or its name is not UTF-8.
+    """
+    try:
+        if named := folders.named_folder("TENBIN_HOME"):
+            return named
+        return folders.user_folder("XDG_STATE_HOME", ".local/state") / "tenbin" / "coordinator"
+    except folders.NoFolder as error:
+        raise TenbinError(str(error), error.exit_code) from None
 
 
 def socket_folder(home: Path) -> Path:
