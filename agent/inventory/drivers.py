@@ -20,7 +20,7 @@ from profiles.records import MB
 
 def opencl() -> Answer:
     """List the OpenCL devices, and platforms that are installed twice."""
-    from probes.opencl.devices import devices, duplicate_platforms, overlooked
+    from probes.opencl.devices import devices, duplicate_platforms, lacks_cache, overlooked
 
     try:
         found = devices()
@@ -39,6 +39,9 @@ def opencl() -> Answer:
     for sentence in overlooked():
         reason, _, remedy = sentence.partition(": ")
         troubles.append(Missing(what="opencl drivers", reason=reason, remedy=f"as root: {remedy}"))
+    if lacking := lacks_cache():
+        reason, _, remedy = lacking.partition(": ")
+        troubles.append(Missing(what="opencl drivers", reason=reason, remedy=remedy))
     return Answer(opencl=tuple(device.record() for device in found), missing=tuple(troubles))
 
 
