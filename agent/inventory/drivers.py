@@ -20,7 +20,7 @@ Facts = dict[str, Any]
 
 def opencl() -> Facts:
     """List the OpenCL devices, and platforms that are installed twice."""
-    from probes.opencl.devices import devices, duplicate_platforms, overlooked
+    from probes.opencl.devices import devices, duplicate_platforms, lacks_cache, overlooked
 
     try:
         found = devices()
@@ -39,6 +39,9 @@ def opencl() -> Facts:
     for sentence in overlooked():
         reason, _, remedy = sentence.partition(": ")
         troubles.append({"what": "opencl drivers", "reason": reason, "remedy": f"as root: {remedy}"})
+    if lacking := lacks_cache():
+        reason, _, remedy = lacking.partition(": ")
+        troubles.append({"what": "opencl drivers", "reason": reason, "remedy": remedy})
     return {"opencl": [device.facts() for device in found], "missing": troubles}
 
 

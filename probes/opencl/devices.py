@@ -114,7 +114,7 @@ def list_devices() -> dict[str, Any]:
     return {
         "devices": [device.record() for device in found],
         "duplicates": duplicate_platforms(found),
-        "overlooked": [*overlooked(), *filter(None, [lacks_cache()])],
+        "overlooked": overlooked(),
     }
 
 

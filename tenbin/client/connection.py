@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from profiles.files.folders import named_folder, user_folder
-from profiles.instants import local
 from tenbin.client.callbacks import Callbacks
 from tenbin.errors import TenbinError
 
 if TYPE_CHECKING:
-    from profiles.files import own_files
+    from profiles.files import folders, own_files
+    from profiles.instants import local
 else:  # by a name that no module of a user's program has
-    from tenbin._profiles.files import own_files
+    from tenbin._profiles.files import folders, own_files
+    from tenbin._profiles.instants import local
 
 LONGEST_SOCKET_PATH = 90  # bytes
 MOST_IDS = 100_000  # of a request
@@ -30,10 +30,17 @@ SHARED = "/tmp"  # not TMPDIR, which need not be the same for coordinator and cl
 
 
 def default_home() -> Path:
-    """Return ``$TENBIN_HOME``, else ``tenbin/coordinator`` in ``$XDG_STATE_HOME`` or ``~/.local/state``."""
-    if named := named_folder("TENBIN_HOME"):
-        return named
-    return user_folder("XDG_STATE_HOME", ".local/state") / "tenbin" / "coordinator"
+    """Return ``$TENBIN_HOME``, else ``tenbin/coordinator`` in ``$XDG_STATE_HOME`` or ``~/.local/state``.
+
+    Raises:
+        TenbinError: there is no home, or its name is not UTF-8.
+    """
+    try:
+        if named := folders.named_folder("TENBIN_HOME"):
+            return named
+        return folders.user_folder("XDG_STATE_HOME", ".local/state") / "tenbin" / "coordinator"
+    except folders.NoFolder as error:
+        raise TenbinError(str(error), error.exit_code) from None
 
 
 def socket_folder(home: Path) -> Path:

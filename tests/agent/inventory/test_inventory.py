@@ -24,9 +24,9 @@ from agent.inventory.memory import read_limits, read_memory_mb, read_numa
 from agent.inventory.network import read_network
 from agent.inventory.storage import mount_of, read_mounts, read_storage
 from agent.inventory.system import read_container, read_distribution, read_virtualisation
-from agent.node_profile.fingerprint import _ranges, explain, fingerprint
+from agent.node_profile.fingerprint import explain, fingerprint
 from probes.folders import inspect_folder
-from probes.topology import cpu_list
+from probes.topology import cpu_list, cpu_ranges
 from profiles.inventory import (
     Cache,
     Inventory,
@@ -140,7 +140,7 @@ def test_any_topology(
 
 @given(st.sets(st.integers(0, 300)))
 def test_cpu_lists_there_and_back(cpus: set[int]) -> None:
-    assert cpu_list(_ranges(tuple(sorted(cpus)))) == tuple(sorted(cpus))
+    assert cpu_list(cpu_ranges(cpus)) == tuple(sorted(cpus))
 
 
 def test_this_machine_as_lscpu_sees_it() -> None:
