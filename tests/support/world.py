@@ -2,8 +2,9 @@
 
 A history is a list of steps that a seed draws: jobs are submitted and asked for things, time passes, the
 coordinator is killed around a commit, a start or a request, the last commit is torn, the disk is full,
-messages are lost. The coordinator and its journal are the real ones. After each turn the rules are looked at
-(``History.check``). A history that breaks one is cut down to the steps that matter, and tells its story:
+messages are lost, the clock is set. The coordinator and its journal are the real ones. After each turn the
+rules are looked at (``History.check``). A history that breaks one is cut down to the steps that matter, and
+tells its story:
 
     .venv/bin/python -m tests.support.world 0-500            policies and machines in turn
     .venv/bin/python -m tests.support.world 17 --policy fcfs --machine cores
@@ -199,9 +200,10 @@ class Attempt:
 
 
 class Machine:
-    """The machine, which outlives coordinators: its time, its attempts, its disk, its nodes.
+    """The machine, which outlives coordinators: its time, its attempts, its disk.
 
     Attributes:
+        now: seconds that nobody sets. ahead_s: by so much the clock on the wall is ahead of them.
         mail: what supervisors have reported and nobody has read. lost_mail: so many of the next are lost.
         full: so many of the next writes find no room. kill_in: the coordinator is killed at that one of the
             instants at which it may be from now on; None: not. torn: then the commit is torn.
@@ -209,13 +211,18 @@ class Machine:
 
     def __init__(self, seed: int, setting: Setting, story: Callable[..., None]) -> None:
         self.seed, self.setting, self.story = seed, setting, story
-        self.now = BEGIN_S
+        self.now, self.ahead_s = BEGIN_S, 0.0
         self.attempts: dict[tuple[int, int], Attempt] = {}
         self.revoked: set[tuple[int, int]] = set()  # never started, and never will be
         self.mail: list[Report] = []
         self.lost_mail = self.full = 0
         self.kill_in: int | None = None
         self.torn = False
+
+    @property
+    def clock(self) -> float:
+        """What the clock on the wall shows."""
+        return self.now + self.ahead_s
 
     def may_be_killed(self) -> None:
         """Kill the coordinator here, if this is the instant."""
@@ -236,20 +243,22 @@ class Machine:
             self.lost_mail -= 1
             self.story(f"a message is lost: {what} of job {attempt.job}")
         else:
-            self.mail.append(Report(attempt.job, attempt.number, what, self.now, **more))
+            self.mail.append(Report(attempt.job, attempt.number, what, self.clock, **more))
 
     def start(self, job: Entry) -> None:
         """Start an attempt, with a supervisor of its own."""
         key, fate = (job.id, job.attempt), Fate.of(self.seed, job.id, job.attempt)
         assert job.placement is not None
+        if (job.spec.begin_s or 0.0) > self.clock:
+            raise Broken("no job begins early", f"job {job.id}")
         limit_s = job.spec.time_s or math.inf
         attempt = Attempt(*key, job.spec, fate, job.placement, fate.work_s, limit_s, self.now)
         self.attempts[key] = attempt
         self.story(f"starts: attempt {key[1]} of job {key[0]} on {job.placement}; {fate.end}")
         if fate.end == "cannot start":
-            self._over(attempt, Result("not-started", self.now, usage=USAGE, trouble="no such program"))
+            self._over(attempt, Result("not-started", self.clock, usage=USAGE, trouble="no such program"))
             return
-        attempt.state = RunState(1, 1, self.now)
+        attempt.state = RunState(1, 1, self.clock)
         self.report(attempt, "started")
 
     def ask(self, attempt: Attempt, number: int, want: Want, goal: str) -> None:
@@ -291,14 +300,14 @@ class Machine:
 
     def _end(self, attempt: Attempt) -> Result | None:
         if attempt.left_s > 1e-6 and attempt.limit_s <= 1e-6:
-            return Result("time-limit", self.now, signal=9, usage=USAGE)
+            return Result("time-limit", self.clock, signal=9, usage=USAGE)
         if attempt.left_s > 1e-6 and attempt.told == "checkpoint":
-            return Result("checkpointed", self.now, code=attempt.spec.checkpoint_code, usage=USAGE)
+            return Result("checkpointed", self.clock, code=attempt.spec.checkpoint_code, usage=USAGE)
         if attempt.left_s > 1e-6:
-            return Result("cancelled", self.now, code=0, usage=USAGE)
+            return Result("cancelled", self.clock, code=0, usage=USAGE)
         if attempt.fate.end == "lost":
             return None
-        return Result("exited", self.now, code=0 if attempt.fate.end == "done" else 3, usage=USAGE)
+        return Result("exited", self.clock, code=0 if attempt.fate.end == "done" else 3, usage=USAGE)
 
     def _over(self, attempt: Attempt, result: Result | None) -> None:
         attempt.result, attempt.lost, attempt.works = result, result is None, False
@@ -402,11 +411,11 @@ class SimulatedEngine(Engine):
             self._look(key)
         else:
             self.machine.revoked.add(key)
-            self.reports.append(Report(*key, "never", self.machine.now))
+            self.reports.append(Report(*key, "never", self.machine.clock))
 
     def _look(self, key: tuple[int, int]) -> None:
         """Look at an attempt's folder."""
-        attempt, now = self.machine.attempts[key], self.machine.now
+        attempt, now = self.machine.attempts[key], self.machine.clock
         if attempt.result is not None:
             self.reports.append(Report(*key, "ended", attempt.result.ended_s, attempt.result))
         elif attempt.lost:
@@ -496,6 +505,7 @@ WEIGHTS = {
     "kill": 3,
     "full disk": 1,
     "lost mail": 1,
+    "set clock": 1,
     "look": 1,
 }
 
@@ -541,7 +551,12 @@ class History:
         self.journal = WorldJournal(home)
         self.journal.machine = self.machine
         self.coordinator = Coordinator(
-            self.journal, self.engine, self.policy, clock=lambda: self.machine.now, unit=self.setting.unit
+            self.journal,
+            self.engine,
+            self.policy,
+            clock=lambda: self.machine.clock,
+            steady=lambda: self.machine.now,
+            unit=self.setting.unit,
         )
 
     def killed(self) -> None:
@@ -583,7 +598,7 @@ class History:
         self.finish()
 
     def submit(self, draw: random.Random) -> None:
-        now = math.floor(self.machine.now)
+        now = math.floor(self.machine.clock)
         asked: dict[str, Any] = {
             "command": ("true",),
             "folder": "/",
@@ -707,6 +722,12 @@ class History:
     def lost_mail(self, draw: random.Random) -> None:
         self.machine.lost_mail = draw.choice([1, 3])
 
+    def set_clock(self, draw: random.Random) -> None:
+        """Set the clock on the wall, which may have been wrong."""
+        self.machine.ahead_s += draw.choice([-3600.0, -5.0, 5.0, 3600.0])
+        self.say(f"the clock is set, by now to {self.machine.ahead_s:+g} s")
+        self.coordinator.turn()
+
     def look(self, draw: random.Random) -> None:
         """Look at the lists that users see."""
         self.coordinator.turn()
@@ -730,7 +751,8 @@ class History:
         for _ in range(TURNS):
             times = [attempt.next_s for attempt in self.machine.attempts.values()]
             times += [self.engine.next_sweep_s] if self.engine.watched else []
-            times += [at_s for at_s in [self.coordinator.next_timer_s()] if at_s is not None]
+            timer_s = self.coordinator.next_timer_s()
+            times += [timer_s - self.machine.ahead_s] if timer_s is not None else []
             next_s = max(self.machine.now, min(times, default=math.inf))
             if next_s > until_s:
                 self.machine.now = until_s
@@ -800,7 +822,7 @@ class History:
             deadline_s = entry.spec.deadline_s
             if (
                 deadline_s is not None
-                and deadline_s <= self.machine.now
+                and deadline_s <= self.machine.clock
                 and not (entry.alive and entry.want == "end")
             ):
                 raise Broken("a deadline ends a job", f"job {job} is {entry.stage}")
