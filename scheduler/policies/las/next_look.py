@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from scheduler.model.jobs import instant
-from scheduler.policies.las.node_las import TICK_S, Node, NodeTask, covers, gives_way
+from scheduler.policies.las.node_las import TICK_S, Node, NodeTask, Refused, covers, gives_way
 
 
 def next_look_s(node: Node, now: float, spare_s: float) -> float:
@@ -18,14 +18,18 @@ def next_look_s(node: Node, now: float, spare_s: float) -> float:
     changed the running tasks. The first such look is returned; the next look, if a job with parts on other
     nodes waits, because those nodes may have made room.
     """
-    waiting = (*node.new, *node.paused)
-    if not waiting or not node.running:
+    if not node.running or not (node.new or node.paused):
         return math.inf
     decided_s = node.decided_s
-    if node.acted or any(len(task.gang) > 1 for task in waiting):
-        change = decided_s + TICK_S
-    else:
-        change = min(_next_chance_s(node, task, decided_s) for task in waiting)
+    change = decided_s + TICK_S if node.acted else math.inf
+    for waiting in (node.new, node.paused) if change == math.inf else ():
+        refused = Refused()
+        for task in waiting:
+            if len(task.gang) > 1:
+                change = decided_s + TICK_S
+                break
+            if not refused.covers(task):
+                change = min(change, _next_chance_s(node, task, decided_s))
     if change == math.inf:
         return math.inf
     change = max(change, now)

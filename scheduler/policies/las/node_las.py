@@ -27,7 +27,7 @@ import math
 from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
+from operator import attrgetter, le
 from typing import NamedTuple
 
 from scheduler.model.actions import Action, Resume, Start, Suspend
@@ -217,6 +217,8 @@ class Node:
             the part runs the node decides nothing else.
         wake_s: requested time of a timer; infinite: none.
         decided_s: time of its last decision. acted: it has changed what runs.
+        refused: number of first new tasks for which there was no room at ``decided_s``; 0 again as soon as
+            anything changes, or if there is a job with parts on other nodes.
     """
 
     index: int
@@ -238,6 +240,7 @@ class Node:
     wake_s: float = math.inf
     decided_s: float = -math.inf
     acted: bool = False
+    refused: int = 0
 
     def __post_init__(self) -> None:
         nodes = self.placement.nodes
@@ -254,11 +257,13 @@ class Node:
 
     def take(self, task: NodeTask) -> None:
         """Give the task its share."""
+        self.refused = 0
         # Rounded, so that the order in which tasks came and went does not matter.
         self.free = [round(f - d, 12) for f, d in zip(self.free, task.demand, strict=True)]
 
     def run(self, task: NodeTask, since_s: float, spare_s: float) -> None:
         """Let the task, which has its share, make progress from ``since_s`` on."""
+        self.refused = 0
         task.started = True
         task.since_s = since_s
         task.ripe_s = instant(since_s + spare_s)
@@ -273,16 +278,19 @@ class Node:
 
     def drop(self, task: NodeTask) -> None:
         """Forget a task that runs or restarts; it keeps its share."""
+        self.refused = 0
         (self.restarting if task in self.restarting else self.running).remove(task)
 
     def give(self, task: NodeTask) -> None:
         """Free what the task held."""
+        self.refused = 0
         self.free = [round(f + d, 12) for f, d in zip(self.free, task.demand, strict=True)]
         if not self.running and not self.restarting and not self.stopping:
             self.free = list(self.in_service)
 
     def pause(self, task: NodeTask, levels: Levels | None) -> None:
         """Enter the task among the paused ones."""
+        self.refused = 0
         task.above_s = task.served_s if levels is None else levels.above_s(task.served_s) - TICK_S
         task.order = (task.served_s, task.rank)
         insort(self.paused, task, key=ORDER)
@@ -291,6 +299,8 @@ class Node:
 def settle(node: Node, now: float, costs: Costs, rules: NodeRules) -> list[Action]:
     """Decide for a node what starts, is paused and resumes."""
     actions: list[Action] = []
+    known = node.refused if node.decided_s == now else 0
+    node.decided_s, node.refused = now, 0
     if not node.up:
         return actions
     if node.awaits is not None:
@@ -300,16 +310,51 @@ def settle(node: Node, now: float, costs: Costs, rules: NodeRules) -> list[Actio
         for part in gang:
             part.node.awaits = None
         _admit(gang[0], now, costs, rules, actions=actions)
-    for task in tuple(node.new):
+    gangs, refused = False, Refused()
+    for task in node.new[known:]:
         if node.stopping or node.awaits is not None:
             return actions
-        _admit(task, now, costs, rules, actions=actions)
-    at = 0
+        gangs = gangs or len(task.gang) > 1
+        if not refused.covers(task) and _admit(task, now, costs, rules, actions=actions):
+            refused = Refused()
+    at, refused = 0 if actions or not known else len(node.paused), Refused()
     while at < len(node.paused) and not node.stopping and node.awaits is None:
+        task = node.paused[at]
+        gangs = gangs or len(task.gang) > 1
         # Tasks that it displaced have attained more and stand behind it, so the next task is at this place.
-        if not _admit(node.paused[at], now, costs, rules, actions=actions):
+        if not refused.covers(task) and _admit(task, now, costs, rules, actions=actions):
+            refused = Refused()
+        else:
             at += 1
+    if not actions and not gangs:
+        node.refused = len(node.new)
     return actions
+
+
+class Refused:
+    """Tasks for which a node has no room as it is.
+
+    There is none either for a task that demands no less, if both are new, or if both are paused and the other
+    has attained no less: whoever gives way to it gives way to the first as well.
+    """
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[float, ...]] = set()
+        self._least: list[tuple[float, ...]] = []
+
+    def covers(self, task: NodeTask) -> bool:
+        """Tell if there is no room for the task, because of an earlier one; else enter it."""
+        demand = task.demand
+        if len(task.gang) > 1:  # other nodes decide as well
+            return False
+        if demand in self._seen:
+            return True
+        self._seen.add(demand)
+        for least in self._least:
+            if all(map(le, least, demand)):
+                return True
+        self._least.append(demand)
+        return False
 
 
 def _admit(task: NodeTask, now: float, costs: Costs, rules: NodeRules, *, actions: list[Action]) -> bool:

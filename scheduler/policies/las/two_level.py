@@ -60,6 +60,7 @@ class TwoLevel(Policy):
         self._tasks: dict[int, tuple[NodeTask, bool]] = {}  # each job's task, and True if it was sent
         self._touched: set[int] = set()
         self._anew = True  # nothing was decided since
+        self._decided: set[int] = set()  # nodes that decided at this instant
         self._due = True  # something has happened since the last decision
         self._nodes = _nodes_of(view)
         self._queue = self._new_queue()
@@ -136,6 +137,7 @@ class TwoLevel(Policy):
     def _decide(self, view: View) -> list[Action]:
         """Let first the nodes decide on which something happened, then the central queue send."""
         actions: list[Action] = []
+        self._decided.clear()
         later = self._touched if self._anew else set[int]()
         self._touched, self._anew = self._touched - later, False
         self._settle_touched(view, actions)
@@ -153,6 +155,8 @@ class TwoLevel(Policy):
             self._settle_touched(view, actions)
         self._touched |= later
         self._settle_touched(view, actions)
+        for index in sorted(self._decided):
+            self._look_again(self._nodes[index], view.now, actions)
         return actions
 
     def _add(self, job: Job) -> None:
@@ -217,15 +221,12 @@ class TwoLevel(Policy):
 
     def _settle(self, node: Node, view: View, actions: list[Action]) -> None:
         """Let the node decide."""
-        now = view.now
-        node.decided_s, node.acted = now, False
-        if node.new or node.paused:
-            decided = settle(node, now, view.costs, self._rules)
-            actions += decided
-            for action in decided:
-                self._touch_others(action, node)
-            node.acted = bool(decided)
-        self._look_again(node, now, actions)
+        decided = settle(node, view.now, view.costs, self._rules)
+        actions += decided
+        for action in decided:
+            self._touch_others(action, node)
+        node.acted = bool(decided)
+        self._decided.add(node.index)
         self._changed(node)
 
     def _look_again(self, node: Node, now: float, actions: list[Action]) -> None:
