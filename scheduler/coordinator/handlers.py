@@ -99,6 +99,8 @@ class Handlers:
             self._keep_from_other_results(entry)
         elif report.what == "obeyed":
             self.tracker.obeyed(entry, report.done, report.at_s)
+            if entry.want == "run" and report.done == entry.request:
+                self.queue.put(ev.Applied(Started(self.job_table.job(entry))))
             self._keep_from_other_results(entry)
             if report.state is not None and entry.fixed is not None:
                 self.queue.put(ev.Obeyed(entry, report.state))

@@ -73,7 +73,7 @@ def _capacity(text: str, where: str) -> dict[str, float]:
 
 def _from_file(path: Path) -> Cluster:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         content = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
     except OSError as error:
         raise BadInput(f"cluster {path}: {error.strerror}", REMEDY) from error
@@ -96,7 +96,7 @@ def _from_file(path: Path) -> Cluster:
 def _from_node_list(path: Path) -> Cluster:
     rows = []
     try:
-        with path.open(encoding="utf-8", newline="") as lines:
+        with path.open(encoding="utf-8-sig", newline="") as lines:
             table = csv.DictReader(lines)
             for column in NODE_LIST:
                 if column not in (table.fieldnames or ()):

@@ -36,7 +36,7 @@ class Checkpointed:
 
 @record
 class Started:
-    """The start of a job."""
+    """The start of a job, or the end of its restart: from now on it makes progress."""
 
     job: Job
 

@@ -216,7 +216,7 @@ def load_pairs(name: str) -> PairTable:
     if name not in BUILT_IN and path.suffix != ".toml":
         raise unknown("table of pairs", name, [*BUILT_IN, "a .toml file"])
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise BadInput(f"pairs {path}: {error.strerror}", REMEDY) from error
     except ValueError as error:  # of TOML and UTF-8

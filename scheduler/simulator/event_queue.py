@@ -36,6 +36,13 @@ QueueEntry = tuple[float, int, int, object, int]  # time, kind, sequence, what, 
 LEAST_ROOM = 256  # entries, before a search for void ones pays
 
 
+def _is_void(entry: QueueEntry) -> bool:
+    """Tell if what was planned of a simulated job has changed meanwhile."""
+    at, order, _, simulated, version = entry
+    assert type(simulated) is SimulatedJob
+    return simulated.announced_s != at if order == STARTED else simulated.version != version
+
+
 class EventQueue:
     """Events to come.
 
@@ -81,7 +88,7 @@ class EventQueue:
     def _tidy(self) -> None:
         """Throw out void entries, whenever there are twice as many entries as were left the last time."""
         self.heap[:] = [
-            entry for entry in self.heap if type(entry[3]) is not SimulatedJob or entry[3].version == entry[4]
+            entry for entry in self.heap if type(entry[3]) is not SimulatedJob or not _is_void(entry)
         ]
         heapify(self.heap)
         self._room = 2 * len(self.heap) + LEAST_ROOM
@@ -98,9 +105,9 @@ class EventQueue:
         heap, submit = self.heap, self.submit_s
         while heap and heap[0][0] <= submit:
             entry = heappop(heap)
-            at, order, _, what, version = entry
+            at, order, _, what, _ = entry
             if type(what) is SimulatedJob:
-                if what.version != version:
+                if _is_void(entry):
                     continue
             elif order == TIMER:
                 self._timers.discard((at, what))
@@ -117,8 +124,8 @@ class EventQueue:
         """Return the kind of what happens next, if that is at this very instant."""
         heap = self.heap
         while heap and heap[0][0] <= now:
-            _, order, _, what, version = heap[0]
-            if type(what) is SimulatedJob and what.version != version:
+            _, order, _, what, _ = heap[0]
+            if type(what) is SimulatedJob and _is_void(heap[0]):
                 heappop(heap)
             else:
                 return KINDS[order] if order != DISTURBANCE else type(what)  # type: ignore[return-value]

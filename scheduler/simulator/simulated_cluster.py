@@ -39,7 +39,6 @@ class SimulatedCluster:
 
     Attributes:
         jobs: the jobs in the system. most: their largest number so far.
-        idle: events since the last start, while no job runs.
         do: the method for each kind of action.
     """
 
@@ -51,7 +50,7 @@ class SimulatedCluster:
         self.queue = queue
         self.announces = announces
         self.jobs: dict[int, SimulatedJob] = {}
-        self.most = self.idle = 0
+        self.most = 0
         self.ready: deque[Event] = deque()
         self._pools = {pool.name: pool for pool in state.cluster.pools}
         self._powered = {pool.name: pool for pool in state.cluster.pools if pool.has_power}
@@ -94,9 +93,9 @@ class SimulatedCluster:
             self._disturb_neighbours(job.id, placement)
         return Finished(job, placement, outcome.how), outcome
 
-    def started(self, event: Started) -> Started | None:
-        """Tell the policy of a job that runs from now on; None if it was stopped before."""
-        return event if event.job.id in self.state.running else None
+    def started(self, simulated: SimulatedJob) -> Started:
+        """Tell the policy of a job that makes progress from now on."""
+        return Started(simulated.job)
 
     def stopped(self, simulated: SimulatedJob | Checkpointed) -> Checkpointed:
         """End a checkpoint, now or, where it cost nothing, when it was requested."""
@@ -175,13 +174,17 @@ class SimulatedCluster:
         """Let the job hold its units from now on."""
         now, placement = self.state.now, state.placement
         assert placement is not None
-        self.idle = 0
         simulated.set_out(now, self._costs.restart_s(simulated.job, placement.pool) if restart else 0.0)
         self._plan(simulated)
         if self._interferes:
             self._disturb_neighbours(simulated.job.id, placement)
+        self._announce(simulated)
+
+    def _announce(self, simulated: SimulatedJob) -> None:
+        """Have the policy told when the job makes progress."""
         if self.announces:
-            self.queue.push(simulated.works_from_s, STARTED, Started(simulated.job))
+            simulated.announced_s = simulated.work_began_s
+            self.queue.push(simulated.announced_s, STARTED, simulated)
 
     def _suspend(self, action: act.Suspend) -> None:
         state = self.state.check_stop("suspend", action.job_id)
@@ -198,7 +201,7 @@ class SimulatedCluster:
     def _stop(self, simulated: SimulatedJob, state: JobState) -> None:
         """Begin to stop a running job; at no cost its units are free at once."""
         placement, now = state.place, self.state.now
-        simulated.version += 1
+        simulated.void()
         cost = self._costs.stop_s(simulated.job, placement.pool)
         if cost > 0 or simulated.moving_to is not None:
             simulated.close(now, self._powered.get(placement.pool))
@@ -235,6 +238,8 @@ class SimulatedCluster:
         self.state.expect(simulated.state, instant(now + rest + planned_s))
         simulated.set_out(now, rest + actual_s)
         self._plan(simulated)
+        if rest:
+            self._announce(simulated)
 
     def _repartition(self, action: act.Repartition) -> None:
         self.state.repartition(action.pool, action.regions)

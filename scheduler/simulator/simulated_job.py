@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from scheduler.model.jobs import EstimateKind, Placement, Pool, instant
-from scheduler.model.state import STOPPING, JobState
+from scheduler.model.state import RUNNING, STOPPING, JobState
 from scheduler.simulator.trace import Arrival, Outcome, Segment
 
 LIMIT = EstimateKind.LIMIT
@@ -20,12 +22,14 @@ class SimulatedJob:
         full_s: run time of the whole job at its present speed.
         saved, saved_service_s: progress and service that the last checkpoint holds.
         version: of the planned end; earlier planned ends are void.
+        announced_s: when the policy is told that it makes progress; other such times are void.
         moving_to: destination of the current migration.
     """
 
     __slots__ = (
         "alone_on_s",
         "alone_s",
+        "announced_s",
         "began_s",
         "energy_j",
         "full_s",
@@ -53,7 +57,13 @@ class SimulatedJob:
         self.progress = self.saved = self.saved_service_s = 0.0
         self.run_s = self.overhead_s = self.energy_j = 0.0
         self.version = 0  # the rest is set by set_out and plan
+        self.announced_s = math.inf
         self.moving_to: Placement | None = None
+
+    def void(self) -> None:
+        """Drop what was planned: the job does not run on."""
+        self.version += 1
+        self.announced_s = math.inf
 
     def set_out(self, now: float, cost_s: float) -> None:
         """Begin a segment: ``cost_s`` of restart or change, then work."""
@@ -76,6 +86,12 @@ class SimulatedJob:
         self.full_s = full
         self.version += 1
         return instant(self.works_from_s + (1.0 - self.progress) * full)
+
+    def progress_at(self, now: float) -> float:
+        """Return the share of its work that is done."""
+        if self.state.phase is not RUNNING or now <= self.works_from_s:
+            return self.progress
+        return self.progress + (now - self.works_from_s) / self.full_s if self.full_s > 0 else 1.0
 
     def advance(self, now: float) -> None:
         """Add the work done up to now."""
@@ -120,7 +136,7 @@ class SimulatedJob:
 
     def fall_back(self) -> float:
         """Drop the work since the last checkpoint; return the share that policies may see as done."""
-        self.version += 1
+        self.void()
         self.moving_to = None
         self.progress = self.saved
         known = self.job.estimate_s is not None or self.job.estimates_s

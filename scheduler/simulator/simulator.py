@@ -10,6 +10,7 @@ job; later timers and disturbances are dropped.
 from __future__ import annotations
 
 import gc
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from scheduler.simulator.simulated_cluster import SimulatedCluster
 from scheduler.simulator.simulated_job import SimulatedJob
 from scheduler.simulator.trace import Arrival, ClosedLoop, Sink
 
-MOST_IDLE = 100_000  # events in a row without a running job, after which the policy is at fault
+MOST_FUTILE = 100_000  # events in a row may bring no job further
 PROGRESS_EVERY = 5000
 COLLECT_EVERY = 100_000  # objects
 
@@ -81,13 +82,15 @@ class Simulator:
         self._stream = stream
         self._ended: list[Job] = []
         self._jobs = 0
+        self._furthest = -math.inf, dict[int, float]()  # at the last look: time, progress of each job
 
     @_seldom_collecting()
     def run(self) -> SimulationSummary:
         """Simulate until the last job has ended.
 
         Raises:
-            RuleBroken: the policy asked for what cannot be, or left jobs waiting with nothing left to happen.
+            RuleBroken: the policy asked for what cannot be, left jobs waiting with nothing left to happen, or
+                acts without end and brings no job further.
             BadInput: the arrivals are not in the order of their submission.
         """
         began = time.perf_counter()
@@ -108,8 +111,7 @@ class Simulator:
             SUBMIT: self._cluster.submit,
         }
         events = decisions = 0
-        if queue.arrival is not None:
-            state.now = min(state.now, queue.arrival.job.submit_s)
+        look_at = MOST_FUTILE
         self._set_up()
         now = state.now
         self._ask_loop()
@@ -123,6 +125,8 @@ class Simulator:
                 if (event := happen[order](what)) is None:
                     continue
             events += 1
+            if events == look_at:
+                look_at += self._mind_progress()
             if ready:
                 state.upcoming = type(ready[0])
             elif (heap and heap[0][0] <= now) or queue.submit_s <= now:
@@ -149,7 +153,9 @@ class Simulator:
         )
 
     def _set_up(self) -> None:
-        """Prepare the state in which the simulation begins: an empty cluster."""
+        """Prepare the state in which the simulation begins: an empty cluster, at the first submission."""
+        if self._queue.arrival is not None:
+            self.state.now = min(self.state.now, self._queue.submit_s)
 
     def _begin_anew(self) -> Timer | None:
         """Let the policy begin again at the end of this instant, because a waiting job passed others."""
@@ -161,14 +167,10 @@ class Simulator:
 
     def _wake(self, tag: object) -> Timer:
         """Wake the policy as it asked."""
-        if not self.state.running:
-            self._mind_idleness()
         return Timer(self.state.now, tag)
 
     def _disturb(self, what: NodeDown | NodeUp | BudgetChanged) -> Event:
         """Change nodes or the budget; return the first event that follows."""
-        if not self.state.running:
-            self._mind_idleness()
         self._cluster.disturb(what)
         return self._cluster.ready.popleft()
 
@@ -202,16 +204,23 @@ class Simulator:
             self._queue.add_arrivals(self.state.now, self._loop.due(self.state.now, tuple(self._ended)))
             self._ended.clear()
 
-    def _mind_idleness(self) -> None:
-        """Stop a policy that only wakes itself while its jobs wait, because that would never end."""
-        if self._queue.arrival is None:
-            self._cluster.idle += 1
-            if self._cluster.idle > MOST_IDLE:
-                self._stuck()
+    def _mind_progress(self) -> int:
+        """Stop what would never end: nothing came since the last look, and no job is further than then.
 
-    def _stuck(self) -> NoReturn:
+        Returns:
+            The number of events until the next look.
+        """
+        now, jobs, (before_s, before) = self.state.now, self._cluster.jobs, self._furthest
+        furthest = {
+            job_id: max(simulated.progress_at(now), before.get(job_id, 0.0))
+            for job_id, simulated in jobs.items()
+        }
+        if furthest == before and (self._queue.arrival is None or now == before_s):
+            self._stuck("event follows event, and none brings a job further")
+        self._furthest = now, furthest
+        return max(MOST_FUTILE, 10 * len(jobs))
+
+    def _stuck(self, why: str = "nothing is left to happen") -> NoReturn:
         left = sorted(self._cluster.jobs)
         named = ", ".join(map(str, left[:5])) + (", ..." if len(left) > 5 else "")
-        self.state.broken(
-            None, "no job is lost", f"nothing is left to happen, but these jobs have not ended: {named}"
-        )
+        self.state.broken(None, "no job is lost", f"{why}, but these jobs have not ended: {named}")

@@ -140,7 +140,7 @@ def settings_of(policy: str) -> list[str]:
 
 @dataclass
 class Fate:
-    """What an attempt does by itself: so long it works, and so it ends; what it does when it is asked."""
+    """Behaviour of an attempt, by itself and when it is asked for something."""
 
     work_s: float
     end: str  # "done", "fails", "lost", "cannot start"
@@ -221,7 +221,7 @@ class Machine:
 
     @property
     def clock(self) -> float:
-        """What the clock on the wall shows."""
+        """Time that the clock on the wall shows."""
         return self.now + self.ahead_s
 
     def may_be_killed(self) -> None:
@@ -873,7 +873,7 @@ class History:
 
 
 class Outcome(NamedTuple):
-    """How a history ended: the rule that it broke ("": none), the whole sentence, and its story."""
+    """Outcome of a history: the rule that it broke ("": none), the whole sentence, and its story."""
 
     rule: str = ""
     detail: str = ""

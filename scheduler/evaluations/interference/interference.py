@@ -262,7 +262,7 @@ def _remarks() -> tuple[str, ...]:
         "saved 1.6 to 2.6 % of the makespan where prices saved 3.4 % (200 jobs of equal length on 8 "
         "nodes, one seed; the bound is 4.1 %; tried once, not measured anew here)",
         "with the kernels' own lengths LU is 57 % of the work and must often run beside LU, which gains "
-        "nothing: the bound is near 2.3 % of the work's time instead of 4.1 %",
+        'nothing: so there is less to save than with equal lengths (the rows "no schedule is shorter")',
         "where all jobs are there at once, the makespan of exclusive nodes has an end in which nodes are "
         "idle; the bound has none",
         "mean turnaround under load depends more on who passes whom than on the slow-downs: orders of "

@@ -316,8 +316,9 @@ def _assumptions(found: Found, size: LasSize) -> tuple[str, ...]:
 
 def _remarks(size: LasSize) -> tuple[str, ...]:
     return (
-        "From p99.9 on, las is worse than kairos: a large new task for which no N tasks make room waits on "
-        "its node until it drains. las-prompt lets it displace more.",
+        "From p99.9 on, las is worse than kairos with the Google-like tasks (not with the Alibaba-like "
+        "ones): a large new task for which no N tasks make room waits on its node until it drains. "
+        "las-prompt lets it displace more.",
         "In overload las collapses: paused tasks lift all nodes above L; new tasks, mostly short, wait in "
         "the central queue. las-prompt has no L.",
         "How many of kairos's preemptions las saves rests on how much room the load leaves, not on the "

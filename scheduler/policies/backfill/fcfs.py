@@ -1,9 +1,10 @@
 """First come, first served.
 
-Algorithm: jobs start in the order of their submission, each as soon as its units are free, on the best class
-with enough (the order of ``Cluster.pools``). A job that does not fit holds up all jobs behind it.
+Algorithm, once for every instant at which something changed: jobs start in the order of their submission,
+each as soon as its units are free, on the best class with enough (the order of ``Cluster.pools``). A job that
+does not fit holds up all jobs behind it.
 Guarantee: no job starts before one that was submitted earlier.
-Cost: O(1) an event and a start.
+Cost: O(1) an instant and a start.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Fcfs(Policy):
         counted_pools(view, "fcfs")
 
     def decide(self, view: View, event: Event) -> Sequence[Action]:
-        if not view.waiting:
+        if view.upcoming is not None or not view.waiting:
             return ()
         actions: list[Action] = []
         left = dict(view.free)  # the view shows no action before it has been carried out

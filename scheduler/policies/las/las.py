@@ -20,9 +20,9 @@ every node above L, so new tasks, most likely short, wait for old ones; ``load_l
 (paused tasks then hold memory without bound). It also sends a task to the first of the ``probe`` least loaded
 nodes on which the task can start at once.
 
-``las-mq`` has levels of attained service like LAS_MQ (Hu et al. 2017): up to ``first_s``, then each level
-``factor`` times as long as the level before. A paused task displaces only tasks of a higher level, so tasks
-of like age do not take turns.
+``las-mq`` has levels of attained service like LAS_MQ (Hu et al. 2017): the first ends at ``first_s``, each
+further one at ``factor`` times the end of the one before (60, 120, 240 s, ...). A paused task displaces only
+tasks of a higher level, so tasks of like age do not take turns.
 
 ``las-drf`` is fair between users by dominant resource (see ``fair_queue``). The queue sends the tasks of the
 user of least dominant share first, and L binds only users that have at least their part of the machine. So
@@ -67,7 +67,8 @@ class LasParameters:
         spare_s: least time that a task runs before it gives way to a paused task.
         thorough: a new task may displace more than ``victims`` tasks, if so many do not make room.
         probe: number of least loaded nodes searched for a start at once of a task that fits nowhere.
-        first_s, factor: levels of attained service; factor None: each instant is a level.
+        first_s, factor: the levels of attained service end at first_s, first_s * factor, first_s * factor^2,
+            ...; factor None: each instant is a level.
         fair: the user of least dominant share sends first, and load_limit does not bind users below their
             part.
         weights: of users for ``fair``, as ``alice:2/bob:0.5``; 1 for all others. ``Job.share`` overrides it.

@@ -6,26 +6,33 @@ import math
 from collections.abc import Sequence
 
 from scheduler.model.jobs import instant
-from scheduler.policies.las.node_las import TICK_S, Node, NodeTask, covers
+from scheduler.policies.las.node_las import TICK_S, Node, NodeTask, Refused, covers, gives_way
 
 
-def next_look_s(node: Node, now: float, spare_s: float, acted: bool) -> float:
+def next_look_s(node: Node, now: float, spare_s: float) -> float:
     """Compute when the node should look again although nothing has happened; infinite: never.
 
-    A node with waiting tasks looks W, 2W, ... after the start of each running task. Most of these looks find
-    nothing new. A waiting task succeeds only if another running task has become a candidate for it and all
-    candidates together free enough, or if the decision just made (``acted``) changed the running tasks. The
-    first such look is returned; the next look, if a job with parts on other nodes waits, because those nodes
-    may have made room.
+    A node with waiting tasks looks W, 2W, ... after the start (or the end of the restart) of each running
+    task. Most of these looks find nothing new. A waiting task succeeds only if another running task became a
+    candidate for it since the last decision and all candidates together free enough, or if that decision
+    changed the running tasks. The first such look is returned; the next look, if a job with parts on other
+    nodes waits, because those nodes may have made room.
     """
-    waiting = (*node.new, *node.paused)
-    if not waiting or not node.running:
+    if not node.running or not (node.new or node.paused):
         return math.inf
-    if not acted:
-        acted = any(len(task.gang) > 1 for task in waiting)
-    change = now + TICK_S if acted else min(_next_chance_s(node, task, now) for task in waiting)
+    decided_s = node.decided_s
+    change = decided_s + TICK_S if node.acted else math.inf
+    for waiting in (node.new, node.paused) if change == math.inf else ():
+        refused = Refused()
+        for task in waiting:
+            if len(task.gang) > 1:
+                change = decided_s + TICK_S
+                break
+            if not refused.covers(task):
+                change = min(change, _next_chance_s(node, task, decided_s))
     if change == math.inf:
         return math.inf
+    change = max(change, now)
     first = math.inf
     change -= TICK_S / 2  # the looks lie on the grid, up to the rounding of these sums
     for other in node.running:
@@ -36,17 +43,17 @@ def next_look_s(node: Node, now: float, spare_s: float, acted: bool) -> float:
     return instant(first)
 
 
-def _next_chance_s(node: Node, task: NodeTask, now: float) -> float:
-    """Compute from when on the task could displace others although it cannot now."""
+def _next_chance_s(node: Node, task: NodeTask, decided_s: float) -> float:
+    """Compute from when on the task could displace others although it could not at ``decided_s``."""
     longer, started = task.above_s + TICK_S, task.started
-    eligible = []
+    eligible = [(-math.inf, other.rank, other) for other in node.restarting if gives_way(other, task)]
     for other in node.running:
         at = other.began_s + longer
         if started and other.ripe_s > at:
             at = other.ripe_s
         eligible.append((at, other.rank, other))
     eligible.sort()
-    later = now + TICK_S / 2
+    later = decided_s + TICK_S / 2
     room: Sequence[float] = node.free
     for at, _, other in eligible:
         if other.job.stop not in node.keeps:

@@ -7,7 +7,9 @@
 2. paused tasks, shortest attained service first: the same, but a task that started or resumed less than W ago
    is spared.
 
-A task only displaces tasks with a strictly longer attained service.
+A task only displaces tasks with a strictly longer attained service. A restart that takes time (in the paper
+none does) is no service, and W counts from its end: a task that restarts gives way to new tasks only. So each
+run brings a job further, however long its restart is and whatever was believed of it.
 
 A job of several tasks (not in the paper) runs all its tasks or none. The tasks of the job on a node are its
 *part* there, and count as one task of their whole demand. All parts start, pause and resume at once and share
@@ -25,7 +27,7 @@ import math
 from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
+from operator import attrgetter, le
 from typing import NamedTuple
 
 from scheduler.model.actions import Action, Resume, Start, Suspend
@@ -61,6 +63,7 @@ class NodeTask:
         above_s: it displaces only tasks that have attained more (than its own service, or its level).
         began_s: while it runs: the start of an equal task that was never paused. The order of running tasks
             by it is that of attained service, and never changes.
+        since_s: while it runs: the start, or the end of the restart.
         ripe_s: while it runs: from then on a paused task may displace it.
         rank: order of otherwise equal tasks.
         order: sort key among running tasks (longest attained first) or paused ones (shortest first).
@@ -110,8 +113,8 @@ class NodeTask:
             part.node, part.placement, part.gang = node, self.placement, self.gang
 
     def attained_s(self, now: float) -> float:
-        """Return the attained service of a running task (none while it restarts)."""
-        return max(self.served_s, instant(now - self.began_s))
+        """Return the attained service of a task that runs or restarts."""
+        return self.served_s if now <= self.began_s else max(self.served_s, instant(now - self.began_s))
 
 
 ORDER = attrgetter("order")
@@ -169,7 +172,7 @@ def sparing(candidates: Sequence[NodeTask], free: Sequence[float], demand: Seque
 
 
 class Levels(NamedTuple):
-    """Levels of attained service: up to ``first_s``, then each ``factor`` times as long as the one before."""
+    """Levels of attained service, which end at ``first_s``, ``first_s * factor``, and so on."""
 
     first_s: float
     factor: float
@@ -208,10 +211,14 @@ class Node:
         free: free amount of each resource.
         tasks, unfinished: number of its unfinished tasks, and their demands.
         running: longest attained service first. paused: shortest first. new: in the order they came.
+        restarting: tasks that hold their share, but whose restart is not over.
         stopping: tasks that hold their share until they have stopped; the node decides nothing meanwhile.
         awaits: the part of a job for which tasks are being stopped, here or on other nodes of the job; until
             the part runs the node decides nothing else.
         wake_s: requested time of a timer; infinite: none.
+        decided_s: time of its last decision. acted: it has changed what runs.
+        refused: number of first new tasks for which there was no room at ``decided_s``; 0 again as soon as
+            anything changes, or if there is a job with parts on other nodes.
     """
 
     index: int
@@ -227,9 +234,13 @@ class Node:
     running: list[NodeTask] = field(default_factory=list)
     paused: list[NodeTask] = field(default_factory=list)
     new: list[NodeTask] = field(default_factory=list)
+    restarting: list[NodeTask] = field(default_factory=list)
     stopping: dict[int, NodeTask] = field(default_factory=dict)
     awaits: NodeTask | None = None
     wake_s: float = math.inf
+    decided_s: float = -math.inf
+    acted: bool = False
+    refused: int = 0
 
     def __post_init__(self) -> None:
         nodes = self.placement.nodes
@@ -244,30 +255,42 @@ class Node:
         self.tasks += sign * task.units
         self.unfinished = [round(u + sign * d, 12) for u, d in zip(self.unfinished, task.demand, strict=True)]
 
-    def take(self, task: NodeTask, works_from_s: float, since_s: float, spare_s: float) -> None:
-        """Let the task run from now on."""
-        task.started = True
-        task.since_s = since_s
-        task.ripe_s = instant(since_s + spare_s)
-        task.began_s = works_from_s - task.served_s
-        task.order = (task.began_s, task.rank)
-        insort(self.running, task, key=ORDER)
+    def take(self, task: NodeTask) -> None:
+        """Give the task its share."""
+        self.refused = 0
         # Rounded, so that the order in which tasks came and went does not matter.
         self.free = [round(f - d, 12) for f, d in zip(self.free, task.demand, strict=True)]
 
-    def hold(self, task: NodeTask) -> None:
-        """Keep the share of a task that is being stopped."""
-        self.stopping[task.id] = task
-        self.free = [round(f - d, 12) for f, d in zip(self.free, task.demand, strict=True)]
+    def run(self, task: NodeTask, since_s: float, spare_s: float) -> None:
+        """Let the task, which has its share, make progress from ``since_s`` on."""
+        self.refused = 0
+        task.started = True
+        task.since_s = since_s
+        task.ripe_s = instant(since_s + spare_s)
+        task.began_s = since_s - task.served_s
+        task.order = (task.began_s, task.rank)
+        insort(self.running, task, key=ORDER)
+
+    def restart(self, task: NodeTask) -> None:
+        """Let the task, which has its share, restart; ``run`` follows."""
+        task.began_s = math.inf
+        self.restarting.append(task)
+
+    def drop(self, task: NodeTask) -> None:
+        """Forget a task that runs or restarts; it keeps its share."""
+        self.refused = 0
+        (self.restarting if task in self.restarting else self.running).remove(task)
 
     def give(self, task: NodeTask) -> None:
         """Free what the task held."""
+        self.refused = 0
         self.free = [round(f + d, 12) for f, d in zip(self.free, task.demand, strict=True)]
-        if not self.running and not self.stopping:
+        if not self.running and not self.restarting and not self.stopping:
             self.free = list(self.in_service)
 
     def pause(self, task: NodeTask, levels: Levels | None) -> None:
         """Enter the task among the paused ones."""
+        self.refused = 0
         task.above_s = task.served_s if levels is None else levels.above_s(task.served_s) - TICK_S
         task.order = (task.served_s, task.rank)
         insort(self.paused, task, key=ORDER)
@@ -276,6 +299,8 @@ class Node:
 def settle(node: Node, now: float, costs: Costs, rules: NodeRules) -> list[Action]:
     """Decide for a node what starts, is paused and resumes."""
     actions: list[Action] = []
+    known = node.refused if node.decided_s == now else 0
+    node.decided_s, node.refused = now, 0
     if not node.up:
         return actions
     if node.awaits is not None:
@@ -285,16 +310,51 @@ def settle(node: Node, now: float, costs: Costs, rules: NodeRules) -> list[Actio
         for part in gang:
             part.node.awaits = None
         _admit(gang[0], now, costs, rules, actions=actions)
-    for task in tuple(node.new):
+    gangs, refused = False, Refused()
+    for task in node.new[known:]:
         if node.stopping or node.awaits is not None:
             return actions
-        _admit(task, now, costs, rules, actions=actions)
-    at = 0
+        gangs = gangs or len(task.gang) > 1
+        if not refused.covers(task) and _admit(task, now, costs, rules, actions=actions):
+            refused = Refused()
+    at, refused = 0 if actions or not known else len(node.paused), Refused()
     while at < len(node.paused) and not node.stopping and node.awaits is None:
+        task = node.paused[at]
+        gangs = gangs or len(task.gang) > 1
         # Tasks that it displaced have attained more and stand behind it, so the next task is at this place.
-        if not _admit(node.paused[at], now, costs, rules, actions=actions):
+        if not refused.covers(task) and _admit(task, now, costs, rules, actions=actions):
+            refused = Refused()
+        else:
             at += 1
+    if not actions and not gangs:
+        node.refused = len(node.new)
     return actions
+
+
+class Refused:
+    """Tasks for which a node has no room as it is.
+
+    There is none either for a task that demands no less, if both are new, or if both are paused and the other
+    has attained no less: whoever gives way to it gives way to the first as well.
+    """
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[float, ...]] = set()
+        self._least: list[tuple[float, ...]] = []
+
+    def covers(self, task: NodeTask) -> bool:
+        """Tell if there is no room for the task, because of an earlier one; else enter it."""
+        demand = task.demand
+        if len(task.gang) > 1:  # other nodes decide as well
+            return False
+        if demand in self._seen:
+            return True
+        self._seen.add(demand)
+        for least in self._least:
+            if all(map(le, least, demand)):
+                return True
+        self._least.append(demand)
+        return False
 
 
 def _admit(task: NodeTask, now: float, costs: Costs, rules: NodeRules, *, actions: list[Action]) -> bool:
@@ -312,11 +372,15 @@ def _admit(task: NodeTask, now: float, costs: Costs, rules: NodeRules, *, action
             for part in task.gang:  # so that no other task takes the room, and no node resumes the victims
                 part.node.awaits = part
         return False
-    cost = costs.restart_s(task.job, task.placement.pool) if task.started else 0.0
     actions.append((Resume if task.started else Start)(task.id, task.placement))
     for part in task.gang:
-        (part.node.paused if part.started else part.node.new).remove(part)
-        part.node.take(part, instant(now + cost), now, rules.spare_s)
+        node = part.node
+        (node.paused if part.started else node.new).remove(part)
+        node.take(part)
+        if part.started:
+            node.restart(part)
+        else:
+            node.run(part, now, rules.spare_s)
     return True
 
 
@@ -336,7 +400,7 @@ def _victims(part: NodeTask, now: float, rules: NodeRules, others: dict[int, Nod
 
 
 def candidates(node: Node, task: NodeTask, now: float) -> list[NodeTask]:
-    """List running tasks that may give way to ``task``, longest attained service first."""
+    """List the tasks that may give way to ``task``, longest attained service first."""
     before = now - task.above_s - TICK_S / 2
     found = []
     for other in node.running:
@@ -344,7 +408,16 @@ def candidates(node: Node, task: NodeTask, now: float) -> list[NodeTask]:
             break
         if (not task.started or other.ripe_s <= now) and other.job.stop not in node.keeps:
             found.append(other)
+    if node.restarting and not task.started:
+        found += [other for other in node.restarting if gives_way(other, task)]
+        found = [other for other in found if other.job.stop not in node.keeps]
+        found.sort(key=lambda other: (-other.attained_s(now), other.rank))
     return found
+
+
+def gives_way(restarting: NodeTask, task: NodeTask) -> bool:
+    """Tell if a task that restarts gives way to ``task`` if it can be stopped."""
+    return not task.started and restarting.served_s > task.above_s
 
 
 def _displace(victim: NodeTask, now: float, costs: Costs, rules: NodeRules, *, actions: list[Action]) -> None:
@@ -354,7 +427,7 @@ def _displace(victim: NodeTask, now: float, costs: Costs, rules: NodeRules, *, a
     stops = victim.job.stop is CHECKPOINT or costs.stop_s(victim.job, victim.placement.pool) > 0
     for part in victim.gang:
         node = part.node
-        node.running.remove(part)
+        node.drop(part)
         part.served_s = served_s
         if stops:
             node.stopping[part.id] = part

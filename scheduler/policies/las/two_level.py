@@ -34,6 +34,7 @@ from scheduler.model.events import (
     Finished,
     NodeDown,
     NodeUp,
+    Started,
     Submitted,
     Timer,
 )
@@ -45,8 +46,6 @@ from scheduler.policies.las.fair_queue import FairShare, Fifo
 from scheduler.policies.las.next_look import next_look_s
 from scheduler.policies.las.node_las import ROOM, Node, NodeRules, NodeTask, covers, settle
 
-MORE_TO_COME = frozenset({Finished, Timer})  # decide after all of an instant
-
 Mask = NDArray[np.bool_]
 
 
@@ -54,12 +53,15 @@ class TwoLevel(Policy):
     """Base of ``las`` and ``kairos``."""
 
     suits = frozenset({"nodes", "classes"})
+    ignores = frozenset()
 
     def begin(self, view: View) -> None:
         self._rules = self._node_rules()
         self._tasks: dict[int, tuple[NodeTask, bool]] = {}  # each job's task, and True if it was sent
         self._touched: set[int] = set()
         self._anew = True  # nothing was decided since
+        self._decided: set[int] = set()  # nodes that decided at this instant
+        self._due = True  # something has happened since the last decision
         self._nodes = _nodes_of(view)
         self._queue = self._new_queue()
         self._at = {
@@ -105,6 +107,19 @@ class TwoLevel(Policy):
     # -- events ---------------------------------------------------------------------------------------
 
     def decide(self, view: View, event: Event) -> Sequence[Action]:
+        looks: list[Action] = []
+        if isinstance(event, Started):
+            self._restarted(event.job.id, view.now, looks)
+        else:
+            self._note(view, event)
+        if view.upcoming is not None or not self._due:
+            return looks
+        self._due = False
+        return [*looks, *self._decide(view)]
+
+    def _note(self, view: View, event: Event) -> None:
+        """Enter what has happened."""
+        self._due = True
         if isinstance(event, Submitted):
             self._add(event.job)
         elif isinstance(event, Finished):
@@ -118,9 +133,11 @@ class TwoLevel(Policy):
             self._stopped(event.job.id)
         elif isinstance(event, Failed | NodeDown | NodeUp):
             self.begin(view)
-        if view.upcoming in MORE_TO_COME:
-            return ()
+
+    def _decide(self, view: View) -> list[Action]:
+        """Let first the nodes decide on which something happened, then the central queue send."""
         actions: list[Action] = []
+        self._decided.clear()
         later = self._touched if self._anew else set[int]()
         self._touched, self._anew = self._touched - later, False
         self._settle_touched(view, actions)
@@ -138,6 +155,8 @@ class TwoLevel(Policy):
             self._settle_touched(view, actions)
         self._touched |= later
         self._settle_touched(view, actions)
+        for index in sorted(self._decided):
+            self._look_again(self._nodes[index], view.now, actions)
         return actions
 
     def _add(self, job: Job) -> None:
@@ -202,18 +221,31 @@ class TwoLevel(Policy):
 
     def _settle(self, node: Node, view: View, actions: list[Action]) -> None:
         """Let the node decide."""
-        now, wake_s = view.now, math.inf
-        if node.new or node.paused:
-            decided = settle(node, now, view.costs, self._rules)
-            actions += decided
-            for action in decided:
-                self._touch_others(action, node)
-            wake_s = next_look_s(node, now, self._rules.spare_s, bool(decided))
+        decided = settle(node, view.now, view.costs, self._rules)
+        actions += decided
+        for action in decided:
+            self._touch_others(action, node)
+        node.acted = bool(decided)
+        self._decided.add(node.index)
+        self._changed(node)
+
+    def _look_again(self, node: Node, now: float, actions: list[Action]) -> None:
+        """Have the node decide again when it may decide anew."""
+        wake_s = next_look_s(node, now, self._rules.spare_s)
         if wake_s != node.wake_s:
             node.wake_s = wake_s
             if wake_s < math.inf:
                 actions.append(WakeAt(wake_s, node.index))
-        self._changed(node)
+
+    def _restarted(self, job_id: int, now: float, actions: list[Action]) -> None:
+        """Count the service of a job whose restart is over."""
+        task, sent = self._tasks.get(job_id, (None, False))
+        for part in task.gang if task is not None and sent else ():
+            node = part.node
+            if part in node.restarting:
+                node.restarting.remove(part)
+                node.run(part, now, self._rules.spare_s)
+                self._look_again(node, now, actions)
 
     def _touch_others(self, action: Action, node: Node) -> None:
         """Let the other nodes of a job decide too when it started or gave way here."""
@@ -244,7 +276,7 @@ class TwoLevel(Policy):
             if job_id in node.stopping:
                 del node.stopping[job_id]
             else:
-                node.running.remove(part)
+                node.drop(part)
             node.give(part)
             node.charge(part, -1)
             self._touched.add(node.index)
@@ -276,10 +308,12 @@ class TwoLevel(Policy):
                 node = part.node
                 part.served_s, part.started = state.served_s, True
                 node.charge(part, 1)
-                if state.phase is JobPhase.RUNNING:
-                    node.take(part, state.works_from_s, state.since_s, self._rules.spare_s)
+                if state.phase is JobPhase.RUNNING:  # its restart ends as believed
+                    node.take(part)
+                    node.run(part, state.works_from_s, self._rules.spare_s)
                 elif state.phase is JobPhase.STOPPING:
-                    node.hold(part)
+                    node.take(part)
+                    node.stopping[part.id] = part
                 else:
                     node.pause(part, self._rules.levels)
             if state.moves_to is not None:  # the policy begins anew at the end of the move
@@ -287,7 +321,8 @@ class TwoLevel(Policy):
                 places = _nodes_at(state.moves_to)
                 aside.lie([(self._at[state.moves_to.pool, number], units) for number, units in places])
                 for part in aside.gang:
-                    part.node.hold(part)
+                    part.node.take(part)
+                    part.node.stopping[part.id] = part
         for job in view.waiting.values():
             self._add(job)
 
@@ -309,9 +344,10 @@ class TwoLevel(Policy):
         if node.stopping:
             stops = ", ".join(str(other) for other in node.stopping)
             return Reason(f"waits on {_name(node)} for {wanted}; {free}, job {stops} is being stopped there")
+        runs = len(node.running) + len(node.restarting)
         return Reason(
-            f"waits on {_name(node)} for {wanted}; {free}, and pausing those of its {len(node.running)} "
-            "running tasks that may be paused for it would not make enough room"
+            f"waits on {_name(node)} for {wanted}; {free}, and pausing those of its {runs} running tasks "
+            "that may be paused for it would not make enough room"
         )
 
 

@@ -35,6 +35,7 @@ computing systems, 2011. MCT: Maheswaran et al., JPDC 59, 1999.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from profiles.errors import BadInput
@@ -117,6 +118,7 @@ class Mct(Policy):
         elif type(event) is Finished:
             planned = self._plans.pop(event.job.id)
             planned.version += 1
+            self._count(planned, "")
             early = planned.end_s - view.now > ON_TIME_S
             for part in planned.parts:
                 self._give(part, event.job.units, view.now, early)
@@ -151,6 +153,7 @@ class Mct(Policy):
         """Give the job these parts; what was due before is void."""
         planned.parts = parts
         planned.version += 1
+        self._count(planned, parts[-1].pool if not planned.running or len(parts) > 1 else "")
         if not planned.stopping:
             due = parts[0].stop_s if planned.running else parts[0].start_s
             if due < math.inf:
@@ -186,13 +189,16 @@ class Mct(Policy):
         for part in parts:
             self._pool_plans[part.pool].take(part, job.units)
 
+    def _count(self, planned: PlannedJob, pool: str) -> None:
+        """Count the job among those that wait for this class, and no more for the one before."""
+        self._waiting[planned.counts_on] -= 1
+        self._waiting[pool] += 1
+        planned.counts_on = pool
+
     def _set_prices(self) -> None:
-        waiting = dict.fromkeys(self._pool_plans, 0)
-        for planned in self._plans.values():
-            if planned.parts and (not planned.running or len(planned.parts) > 1):
-                waiting[planned.parts[-1].pool] += 1
         for pool_plan in self._pool_plans.values():
-            pool_plan.price = waiting[pool_plan.name] / pool_plan.units if pool_plan.units else 0.0
+            waiting = self._waiting[pool_plan.name]
+            pool_plan.price = waiting / pool_plan.units if pool_plan.units else 0.0
 
     def _pull_forward(self, pool_plan: PoolPlan, view: View) -> None:
         """Move waiting jobs up when units that were given up early are free (step 6)."""
@@ -260,6 +266,7 @@ class Mct(Policy):
             for name, each in held.items()
         }
         self._plans: dict[int, PlannedJob] = {}
+        self._waiting = Counter[str]()  # number of jobs that wait for each class
         self._due = DueQueue()
         self._gaps: dict[str, None] = {}  # classes with units that were given up early and may be free now
         self._new.clear()
@@ -329,6 +336,7 @@ class Mct(Policy):
                 kind = Resume if job.id in suspended else Start
                 actions.append(kind(job.id, counted(pool, job.units)))
                 planned.running = True
+                self._count(planned, planned.parts[-1].pool if len(planned.parts) > 1 else "")
                 if part.stop_s < math.inf:
                     self._due.add(planned, part.stop_s)
             else:

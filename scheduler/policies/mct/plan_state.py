@@ -23,7 +23,8 @@ STINT = 0.1  # least share of its work that a job does between two stops, once p
 class PlannedJob:
     """A job and its parts to come, the first of them under way while the job runs.
 
-    ``version`` counts the changes, because due times of earlier versions are void.
+    ``version`` counts the changes, because due times of earlier versions are void. ``counts_on``: the class
+    on which it counts as waiting; "": on none.
     """
 
     job: Job
@@ -31,6 +32,7 @@ class PlannedJob:
     running: bool = False
     stopping: bool = False
     version: int = 0
+    counts_on: str = ""
 
     @property
     def end_s(self) -> float:

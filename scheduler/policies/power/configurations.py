@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scheduler.model.jobs import Job, Pool
 
 Floats = NDArray[np.float64]
+MANY = 2**15  # tables of some 2 KB, each made in some ms; more than there are different jobs in a queue
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,11 @@ class Configurations:
     caps_w: tuple[float | None, ...]
     watts: Floats
     merit: Floats
+
+    @cached_property
+    def hottest_w(self) -> float:
+        """The most that one unit draws under any of them."""
+        return float((self.watts / self.units).max())
 
     def __len__(self) -> int:
         return len(self.units)
@@ -59,7 +65,7 @@ def _range(job: Job, pool: Pool) -> tuple[int, int]:
     return job.units, max(most, job.units)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=MANY)
 def _considered(
     speed: Any, least_most: tuple[int, int], pool: Pool, *, beta: float, counts: int, watts_matter: bool
 ) -> Configurations:

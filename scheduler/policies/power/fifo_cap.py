@@ -3,12 +3,13 @@
 Algorithm: every job has a fixed configuration. ``min``: the fewest units at the lowest cap.
 ``max``: the most units it can use, at the lowest cap at which it is as fast as it gets. ``mid``: half as
 many units (for a job of mean parallelism A and at most 2A - 1 units: A), at the cap in the middle between
-these two. Jobs start in the order of their submission while units and watts suffice. A job that does not fit
-holds up all behind it. A configuration too large for the machine is cut: to its units, then to as many as the
-budget carries (but at least the fewest of the job), then to a lower cap.
+these two. A configuration too large for the machine is cut: to its units, then to as many as the budget
+carries (but at least the fewest of the job), then to a lower cap. Once for every instant at which something
+changed, jobs start in the order of their submission while units and watts suffice. A job that does not fit
+holds up all behind it.
 Guarantee: no job starts before an earlier one; the budget is never exceeded by a start. Running jobs do not
 change, so after a lowered budget nothing starts until enough of them have ended.
-Cost: O(1) an event and a start.
+Cost: O(1) an instant and a start.
 
 Paper: Huang et al. (2014), see ``scheduler.policies.power.parm``: FIFO_min, FIFO_mid, FIFO_max of its section
 5.2.
@@ -54,6 +55,8 @@ class FifoCap(Policy):
         return too_hungry(job, cluster)
 
     def decide(self, view: View, event: Event) -> Sequence[Action]:
+        if view.upcoming is not None:
+            return ()
         actions: list[Action] = []
         left = view.free[self.pool.name]
         left_w = math.inf if view.budget_w is None else view.budget_w - view.power_w

@@ -112,7 +112,7 @@ class Parm(Policy):
             else:
                 free_units -= state.place.units
                 free_watts -= self._watts(state.place)
-        waiting = list(view.waiting.values())[: self.parameters.depth]
+        waiting = self._may_start(list(view.waiting.values())[: self.parameters.depth], free_units, view)
         if not waiting and not malleable:
             return ()
         jobs = [state.job for state in malleable] + waiting
@@ -135,6 +135,25 @@ class Parm(Policy):
             if placement is not None
         ]
         return [*changes(malleable, chosen), *starts]
+
+    def _may_start(self, waiting: list[Job], free_units: float, view: View) -> list[Job]:
+        """Leave out jobs without which the best choice is as good.
+
+        Of jobs with the same configurations only so many can run as have room with their fewest units. In the
+        place of one of the others, one of the heaviest is worth no less.
+        """
+        alike: dict[tuple[object, int, int | None], list[Job]] = {}
+        for job in waiting:
+            alike.setdefault((job.speed, job.units, job.max_units), []).append(job)
+        kept = set[int]()
+        for (_, least, _), jobs in alike.items():
+            room = int(free_units // least)
+            if len(jobs) <= room:
+                kept.update(job.id for job in jobs)
+            else:
+                heaviest = sorted(jobs, key=lambda job: -self._weight(job, view))
+                kept.update(job.id for job in heaviest[:room])
+        return [job for job in waiting if job.id in kept]
 
     def solve(self, problem: Problem, view: View) -> Solution | None:
         """Choose; None if not even the running jobs' least configurations fit."""
@@ -170,7 +189,7 @@ class Parm(Policy):
         """
         choices = self.parameters.unit_choices
         tables = [considered(job, self.pool, self.beta, choices, watts_matter=True) for job in jobs]
-        hottest = max(float((table.watts / table.units).max()) for table in tables)
+        hottest = max(table.hottest_w for table in tables)
         if free_units * hottest > free_watts:
             return tables
         return [considered(job, self.pool, self.beta, choices, watts_matter=False) for job in jobs]
@@ -186,15 +205,16 @@ class Parm(Policy):
         free_watts: float,
     ) -> Problem:
         """Make rows (malleable running jobs, then waiting ones) and columns (waiting, then the options)."""
-        widest = 1 + max(len(table) for table in options)
-        values = np.full((len(jobs), widest), -np.inf)
-        taken = np.zeros((2, len(jobs), widest))
+        lengths = np.array([len(table) for table in options])
+        weights = np.repeat([self._weight(job, view) for job in jobs], lengths)
+        filled = np.arange(1 + lengths.max()) <= lengths[:, None]
+        filled[:, 0] = False
+        values = np.full(filled.shape, -np.inf)
+        taken = np.zeros((2, *filled.shape))
         values[running:, 0] = 0.0
-        for row, (job, table) in enumerate(zip(jobs, options, strict=True)):
-            end = 1 + len(table)
-            values[row, 1:end] = self._weight(job, view) * table.merit
-            taken[0, row, 1:end] = table.units
-            taken[1, row, 1:end] = table.watts
+        values[filled] = weights * np.concatenate([table.merit for table in options])
+        taken[0, filled] = np.concatenate([table.units for table in options])
+        taken[1, filled] = np.concatenate([table.watts for table in options])
         return Problem(values, taken[0], taken[1], free_units, free_watts)
 
     def _weight(self, job: Job, view: View) -> float:

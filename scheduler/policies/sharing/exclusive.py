@@ -1,7 +1,8 @@
 """Whole nodes for each job, first come, first served.
 
-Algorithm: jobs start in the order of their submission, packed on whole nodes of their own, each as soon as
-there are enough. A job that does not fit holds up all jobs behind it.
+Algorithm, once for every instant at which something changed: jobs start in the order of their submission,
+packed on whole nodes of their own, each as soon as there are enough. A job that does not fit holds up all
+jobs behind it.
 Guarantee: no job starts before one that was submitted earlier.
 Cost: O(nodes) an instant.
 Paper: the baseline of Konishi et al. (2008), their placement 4x2.
@@ -32,14 +33,15 @@ class Exclusive(Policy):
         return refusal(job, cluster)
 
     def decide(self, view: View, event: Event) -> Sequence[Action]:
+        if view.upcoming is not None or not view.waiting or not view.free[self.pool.name]:
+            return ()
         actions: list[Action] = []
-        if view.waiting and view.free[self.pool.name]:
-            places = Places(view, self.pool, 1)
-            for job in view.waiting.values():
-                start = places.take(SharedStart((job,), (PACKED,)))
-                if not start:
-                    break
-                actions += start
+        places = Places(view, self.pool, 1)
+        for job in view.waiting.values():
+            start = places.take(SharedStart((job,), (PACKED,)))
+            if not start:
+                break
+            actions += start
         return actions
 
     def why(self, job: Job, view: View) -> Reason:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from scheduler.workloads import Workload
+from scheduler.workloads.logs.files import whole
 from scheduler.workloads.logs.tasks import (
     TaskParameters,
     TraceTable,
@@ -64,7 +65,7 @@ def read(path: Path, parameters: Parameters | None = None) -> Workload:
 def _tasks(table: TraceTable, parameters: Parameters) -> Iterator[TraceTask]:
     for fields in table.rows(COLUMNS):
         created, ended, job, task, count, status, cpu, memory = (field.strip() for field in fields)
-        if table.line == 1 and not created.lstrip("-").isdecimal():
+        if table.line == 1 and created[:1].isalpha():
             continue  # a heading
         if status not in COUNTED[parameters.ends]:
             table.leave_out(f"status {status.lower() or 'unknown'}")
@@ -87,7 +88,7 @@ def _task(  # noqa: PLR0911 (one line a rule)
     if not cpu or not memory:
         return "no request in the trace"
     try:
-        submit, end, units = int(created), int(ended), int(count)
+        submit, end, units = whole(created), whole(ended), whole(count)
         demand = (number(cpu) / PER_CORE, number(memory))
     except ValueError:
         return "a field that is no number"

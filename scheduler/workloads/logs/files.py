@@ -31,7 +31,7 @@ def blocks_of(path: Path) -> Iterator[list[str]]:
         with path.open("rb") as file:
             compressed = file.read(2) == b"\x1f\x8b"
         opened = gzip.open if compressed else open
-        with opened(path, "rt", encoding="utf-8", errors="replace") as lines:
+        with opened(path, "rt", encoding="utf-8-sig", errors="replace") as lines:
             while block := lines.readlines(BLOCK):
                 yield block
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -40,6 +40,16 @@ def blocks_of(path: Path) -> Iterator[list[str]]:
         ) from error
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror or error}", "name a file that can be read") from error
+
+
+def whole(text: str) -> int:
+    """Read a whole number, also one that is written as ``1.0``; ValueError for anything else."""
+    if text.isdecimal():
+        return int(text)
+    value = float(text)
+    if not value.is_integer():
+        raise ValueError(text)
+    return int(value)
 
 
 def in_order(blocks: Iterable[list[Arrival]], skipped: Counter[str]) -> Iterator[Arrival]:

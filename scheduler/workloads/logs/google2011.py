@@ -27,6 +27,7 @@ from typing import Literal
 from profiles.errors import BadInput
 from scheduler.simulator.trace import Arrival
 from scheduler.workloads import Workload
+from scheduler.workloads.logs.files import whole
 from scheduler.workloads.logs.tasks import (
     TaskParameters,
     TraceTable,
@@ -106,7 +107,7 @@ def _read(table: TraceTable, tasks_by_key: dict[tuple[str, str], _TaskEvents], e
         if every > 1 and not chosen("-".join(key), every):
             continue
         try:
-            time_us, event = int(fields[0]), int(fields[5])
+            time_us, event = whole(fields[0]), whole(fields[5])
             if fields[9]:
                 _ = number(fields[9]), number(fields[10])
         except ValueError:

@@ -1,12 +1,14 @@
 """Logs in the Standard Workload Format (Feitelson's archive): 18 numbers a line, -1 where unknown.
 
 Which fields count: number 1 (job), 2 (submission), 4 (run time), 8 or else 5 (processors: requested, else
-allocated), 9 (requested time: the limit), 10 or else 7 (memory, KB per processor), 12 (user), 14 (program).
+allocated), 9 (requested time: the limit), 10 or else 7 (memory, KB per processor), 11 (status), 12 (user),
+14 (program). A whole number may be written as ``1.0``, as pandas does.
 
 The archive's oddities, and what becomes of them (each is counted): a line with fewer than the first 9 fields,
 or fields that are no numbers, is skipped, as is a job without a run time, without processors, submitted at a
-negative time, or bearing a number that came before; missing trailing fields are unknown; a job without a
-requested time, or with one of 0, has an unknown run time; lines out of order are sorted within a window.
+negative time, cancelled before it began (status 5, run time 0, nothing allocated), or bearing a number that
+came before; missing trailing fields are unknown; a job without a requested time, or with one of 0, has an
+unknown run time; lines out of order are sorted within a window.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
@@ -23,10 +26,11 @@ from profiles.errors import BadInput
 from scheduler.model.jobs import EMPTY, NEVER, EstimateKind, Job
 from scheduler.simulator.trace import Arrival
 from scheduler.workloads import Workload
-from scheduler.workloads.logs.files import blocks_of, in_order
+from scheduler.workloads.logs.files import blocks_of, in_order, whole
 
 NEEDED = 9
 USED = 14  # the others are left as one string
+CANCELLED = 5  # status
 UNKNOWN = ["-1"] * (USED + 1 - NEEDED)
 LARGEST_NUMBER = 2**31  # of a job
 ZERO = "a requested time of 0, which counts as none"
@@ -120,8 +124,10 @@ class _Log:
             if len(fields) < NEEDED:
                 raise _Unusable(f"fewer than {NEEDED} fields")
             fields = [*fields, *UNKNOWN][: USED + 1]
-        number, submitted, _, ran, given, _, used, requested, asked, memory, _, user, _, program, _ = fields
-        job_id, submit, run, limit = int(number), float(submitted), float(ran), float(asked)
+        number, submitted, _, ran, given, _, used, requested, asked, memory, status, user, _, program, _ = (
+            fields
+        )
+        job_id, submit, run, limit = whole(number), float(submitted), float(ran), float(asked)
         processors = float(requested)
         if processors <= 0.0:
             processors = float(given)
@@ -130,6 +136,8 @@ class _Log:
             kb = float(used)
         if not (0 <= job_id < LARGEST_NUMBER and 0.0 <= submit < INF and 0.0 <= run < INF):
             raise _Unusable(_unusable(job_id, submit, run))
+        if run == 0.0 and float(given) <= 0.0 and whole(status) == CANCELLED:
+            raise _Unusable("cancelled before it began")
         if not 1.0 <= processors < INF:
             raise _Unusable("no processors")
         if not self._numbers.is_new(job_id):
@@ -141,8 +149,7 @@ class _Log:
             self._remarks[ZERO] += 1
         if self._parameters.estimate != "requested":
             known, estimate = (EXACT, run) if self._parameters.estimate == "exact" else (known, None)
-        user = "" if user == "-1" else user
-        program = "" if program == "-1" else program
+        user, program = _name(user), _name(program)
         # By position, and not through Arrival's own constructor: in two thirds of the time.
         job = Job(
             job_id,
@@ -191,6 +198,14 @@ class _Numbers:
         rest = (first, number), (number + 1, end)
         self._gaps[at : at + 1] = [gap for gap in rest if gap[0] < gap[1]]
         return True
+
+
+def _name(text: str) -> str:
+    """Return the number of a user or program as it is written without a fraction; "": unknown."""
+    if not text.isdecimal():
+        with suppress(ValueError):
+            text = str(whole(text))
+    return "" if text == "-1" else text
 
 
 def _unusable(job_id: int, submit: float, run: float) -> str:

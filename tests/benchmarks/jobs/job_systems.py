@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
@@ -17,6 +16,7 @@ import psutil
 from tenbin.client.client import Client
 from tenbin.client.futures import wait
 from tenbin.errors import TenbinError
+from tests.benchmarks import PEERS
 from tests.support.programs import TENBIN
 
 HERE = Path(__file__).parent
@@ -114,7 +114,7 @@ class HyperQueue(System):
     """Through its Python interface, server and worker on this machine."""
 
     name = "hq"
-    python = os.environ.get("TENBIN_HQ", sys.executable)
+    python = os.environ.get("TENBIN_HQ", PEERS)
 
     def __init__(self, folder: Path, slots: int) -> None:
         super().__init__(folder, slots)

@@ -12,11 +12,11 @@ import pytest
 
 import tenbin
 from tenbin.client.calls import CallFolder
-from tests.benchmarks import FULL
+from tests.benchmarks import amount
 from tests.benchmarks.jobs.job_systems import Bare, Tenbin
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(3600)]
-CALLS, SLICES = (1_000, 10) if FULL else (200, 4)
+CALLS, SLICES = amount((1_000, 10), (200, 4), (20, 2))
 SLICE = CALLS // SLICES
 CORES = len(os.sched_getaffinity(0))
 

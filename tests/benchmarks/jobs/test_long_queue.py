@@ -15,12 +15,12 @@ import pytest
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.jobs.entry import FINAL, Entry
 from scheduler.jobs.specs import JobSpec
-from tests.benchmarks import FULL
+from tests.benchmarks import amount
 from tests.benchmarks.jobs.job_systems import Tenbin
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(3600)]
-QUEUED, ENDS, ROUNDS, ARRAY = (10_000, 2_000, 3, 100_000) if FULL else (2_000, 300, 1, 20_000)
-CHAIN = 10_000 if FULL else 500
+QUEUED, ENDS, ROUNDS, ARRAY = amount((10_000, 2_000, 3, 100_000), (2_000, 300, 1, 20_000), (200, 20, 1, 500))
+CHAIN = amount(10_000, 500, 20)
 
 
 def test_names_of_their_own(tmp_path: Path) -> None:

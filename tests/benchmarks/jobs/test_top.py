@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks import FULL
+from tests.benchmarks import amount
 from tests.benchmarks.jobs.job_systems import Tenbin
 from tests.support.programs import TENBIN
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(900)]
-QUEUES = (10_000, 100_000) if FULL else (10_000,)
+QUEUES = amount((10_000, 100_000), (10_000,), (300,))
 ROUNDS, LOOKED_S, LIMIT_S = 10, 20.0, 60.0
 CODES = re.compile(rb"\x1b\[[0-9;?$]*[A-Za-z]")
 PAGE = 18

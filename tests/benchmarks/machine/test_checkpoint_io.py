@@ -25,9 +25,10 @@ from probes.scratch import scratch
 from profiles.errors import Unavailable
 from profiles.files import direct_io
 from profiles.records import MB
+from tests.benchmarks import amount
 from tests.support.labs.components import require
 
-REPETITIONS = 9
+REPETITIONS = amount(9, 9, 1)
 SIZE = int(os.environ.get("TENBIN_BENCHMARK_MB", "512")) * MB
 
 

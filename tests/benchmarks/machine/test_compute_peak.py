@@ -18,10 +18,10 @@ import pytest
 from probes.c_library import find_compiler
 from probes.compute.kernels import Kernels, build
 from probes.compute.pool import WorkerPool
+from tests.benchmarks import amount
 from tests.support.labs.components import require
 
-ROUNDS = 5
-SECONDS = 0.3
+ROUNDS, SECONDS = amount((5, 0.3), (5, 0.3), (2, 0.02))
 SIZE = "16kB"  # in the first-level cache
 LOOPS = {512: "avx512_fma", 256: "avx_fma", 128: "sse"}  # by the bits of a vector
 PREFIX = {"double": "peakflops_", "single": "peakflops_sp_"}

@@ -18,9 +18,10 @@ from probes.device import copies, session
 from probes.device.session import DeviceBench
 from probes.opencl import devices
 from profiles.errors import Unavailable
+from tests.benchmarks import amount
 from tests.support.labs.components import require
 
-ROUNDS = 3  # clpeak takes up to 20 s for each figure of a processor
+ROUNDS = amount(3, 3, 1)  # clpeak takes up to 20 s for each figure of a processor
 PLACES = {  # option of clpeak, and the lines of its output that count
     "global-bandwidth": r"float\d* +: ([\d.]+)",
     "compute-sp": r"float\d* +: ([\d.]+)",

@@ -18,10 +18,10 @@ import pytest
 from probes.memory.plan import Spot, choose_area
 from probes.memory.pool import WriterPool
 from probes.topology import free_memory_mb, read_topology
+from tests.benchmarks import amount
 from tests.support.labs.components import require
 
-REPETITIONS = 15
-SECONDS = 0.1
+REPETITIONS, SECONDS = amount((15, 0.1), (15, 0.1), (2, 0.02))
 PAUSE_S = 0.013  # what a pool leaves between the order and the start
 
 

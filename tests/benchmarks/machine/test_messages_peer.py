@@ -15,10 +15,11 @@ import pytest
 from probes.mpi.launchers import MpiInstall
 from probes.mpi.runner import run_ranks
 from probes.network.patterns import WINDOW
+from tests.benchmarks import amount
 from tests.support.labs.components import require
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(600)]
-SIZES, ROUNDS, REPETITIONS = (8, 64 << 10, 4 << 20), 5, 60
+SIZES, ROUNDS, REPETITIONS = (8, 64 << 10, 4 << 20), *amount((5, 60), (5, 60), (1, 4))
 OURS = """
 import sys
 import numpy as np

@@ -9,9 +9,9 @@ import pytest
 
 from agent.emulation.machines import emulated_node
 from probes.power.meters import INTERVAL_S, powercap_meter
+from tests.benchmarks import amount
 
-REPETITIONS = 9
-SECONDS = 1.0
+REPETITIONS, SECONDS = amount((9, 1.0), (9, 1.0), (2, 0.2))
 
 
 def cpu_share(seconds: float) -> float:

@@ -25,10 +25,10 @@ from probes.storage.probe import WORDS, pinned
 from probes.storage.timing import Batch, Limits
 from profiles.errors import Unavailable
 from profiles.fits.storage import SEQUENTIAL
+from tests.benchmarks import amount
 from tests.support.labs.components import require
 
-REPETITIONS = 15
-SECONDS = 0.3  # of each side in a turn
+REPETITIONS, SECONDS = amount((15, 0.3), (15, 0.3), (2, 0.05))  # of each side in a turn
 FILE_BYTES = 256 << 20  # of which half is the file
 FIO_OF = {
     "write": ("write", BLOCK, "--direct=1"),

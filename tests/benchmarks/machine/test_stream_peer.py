@@ -18,6 +18,7 @@ import pytest
 from probes.streams.library import CHUNK, Library
 from probes.streams.threads import PinnedThreads
 from probes.topology import free_memory_mb, read_topology
+from tests.benchmarks import amount
 from tests.support.labs.components import require
 
 PEERS = {
@@ -27,9 +28,9 @@ PEERS = {
     "copy": ("copy", 2),
     "triad": ("stream", 3),
 }
-REPETITIONS = 7
+REPETITIONS = amount(7, 7, 1)
 ARRAY_MB = 512
-SECONDS = 0.3
+SECONDS = amount(0.3, 0.3, 0.05)
 PASSES = 3
 
 

@@ -15,9 +15,9 @@ from scheduler.simulator.metrics import Accumulator
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, OutcomeRecorder
 from scheduler.workloads import load
-from tests.benchmarks import FULL
+from tests.benchmarks import amount
 
-JOBS = 100_000 if FULL else 5_000
+JOBS = amount(100_000, 5_000, 200)
 CLUSTER = parse_cluster("512xhigh+512xlow")
 MIXES = ("small,per=harmonic", "even,per=units")
 

@@ -166,3 +166,17 @@ def test_a_move_is_measured_and_costs_no_restart(scene: Scene) -> None:
     assert found["migration"].measured == pytest.approx(1.5)
     assert found["checkpoint"].void == "it ran on until it had moved"
     assert (found["pause"].predicted, found["pause"].measured) == (0.01, 0.02)
+
+
+@pytest.mark.parametrize("policy", ["las,spare-s=5", "kairos,spare-s=5"])
+def test_parked_programs_that_have_gone_on_give_way_again(tmp_path: Path, policy: str) -> None:
+    """Two of equal work take turns on one device: whoever was parked is told to go on, and has, before W."""
+    journal = Journal(tmp_path)
+    engine = DeviceEngine(tmp_path, BEGIN_S)
+    engine.trials = None
+    lab = Lab(journal, engine, policy)
+    jobs = [lab.submit(device=HERE), lab.submit(device=HERE)]
+    lab.run(90.0)
+    assert [job.stage for job in jobs] == [Stage.DONE, Stage.DONE]
+    assert min(job.preemptions for job in jobs) >= 3
+    journal.close()

@@ -258,6 +258,8 @@ def test_cluster_files(tmp_path: Path) -> None:
     node = cluster["node"]
     assert node.capacity_of(1) == (8.0, 32e3) and node.peak_w == 90 and node.power_w(2, 30.0) == 80
     json = tmp_path / "cluster.json"
+    path.write_text("\ufeff" + TOML)
+    assert parse_cluster(str(path)) == cluster
     json.write_text('{"pool": [{"name": "a", "units": 3}]}')
     assert parse_cluster(str(json)) == Cluster((Pool("a", 3),))
 

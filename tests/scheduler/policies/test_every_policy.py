@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from scheduler.model.actions import Action, Repartition, WakeAt
+from scheduler.model.events import Event
 from scheduler.policies.base import Policy, View
 from scheduler.policies.registry import POLICIES, create
 from scheduler.simulator.trace import Outcome
@@ -75,6 +79,27 @@ def test_every_waiting_job_gets_a_reason(name: str, kind: str) -> None:
                     assert expected is None or expected >= view.now
 
         run(policy, world, ask)
+
+    check()
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
+def test_an_instant_is_decided_when_all_of_it_has_been_told(name: str, kind: str) -> None:
+    """Else the order in which ends of one instant happen to be told decides, or a job that is about to go."""
+
+    @QUICK
+    @given(WORLDS[kind]())
+    def check(world: World) -> None:
+        policy = quick(name)
+        decide = policy.decide
+
+        def watched(view: View, event: Event) -> Sequence[Action]:
+            actions, more = decide(view, event), view.upcoming is not None
+            assert not more or all(isinstance(action, WakeAt | Repartition) for action in actions)
+            return actions
+
+        policy.decide = watched  # type: ignore[method-assign]
+        run(policy, world)
 
     check()
 

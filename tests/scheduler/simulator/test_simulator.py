@@ -133,6 +133,54 @@ def test_migration_costs_and_progress() -> None:
     assert script.seen[3] == Checkpointed(migrating().job, Placement("cpu"), resumed=True)
 
 
+def test_a_start_is_told_when_the_restart_is_over_and_not_where_it_was_broken_off() -> None:
+    # On gpu from 0; stopped from 4 to 6; restarts at 6 until 9, broken off at 7: stopped until 9, when no
+    # start is told; restarts at 20 until 23, and has 6 s to go.
+    seen = []
+
+    def say(view: View, event: Event) -> Iterable[Action]:
+        seen.append((view.now, type(event), view.upcoming))
+        if isinstance(event, Submitted):
+            yield act.Start(1, Placement("gpu"))
+        elif isinstance(event, Timer):
+            on = view.suspended or view.now == 20
+            yield act.Resume(1, Placement("gpu")) if on else act.Suspend(1)
+
+    outcome = only(run(Script(say, 4, 6, 7, 20), World(TWO, (migrating(),), SimulationSettings(COSTS)))[0])
+    assert outcome.end_s == 29
+    assert [at for at, kind, _ in seen if kind is Started] == [0, 23]
+    assert (9, Checkpointed, None) in seen
+
+
+def test_a_policy_that_brings_no_job_further_is_stopped() -> None:
+    """Two jobs take turns in a restart that takes longer than each turn."""
+
+    def say(view: View, event: Event) -> Iterable[Action]:
+        if isinstance(event, Submitted) and not view.running:
+            yield act.Start(event.job.id, Placement("gpu"))
+        elif isinstance(event, Timer) and view.now == 1:
+            yield act.Suspend(1)
+            yield act.WakeAt(4)
+        elif isinstance(event, Timer) and view.suspended:
+            yield act.Resume(1, Placement("gpu"))
+            yield act.WakeAt(view.now + 1)
+        elif isinstance(event, Timer):
+            yield act.Suspend(1)
+            yield act.WakeAt(view.now + 3)
+
+    with pytest.raises(RuleBroken, match="none brings a job further, but these jobs have not ended: 1;"):
+        run(Script(say, 1.0), World(TWO, (migrating(),), SimulationSettings(COSTS)))
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_policy_that_only_wakes_itself_is_stopped(more: int) -> None:
+    """At one instant at once; later only when nobody is to come who could change something."""
+    script = Script(lambda view, event: [act.WakeAt(view.now)])
+    later = Arrival(Job(2, 1e6), 1.0)
+    with pytest.raises(RuleBroken, match="none brings a job further, but these jobs have not ended: 1;"):
+        run(script, World(TWO, (migrating(), later)[: 1 + more]))
+
+
 def test_planned_costs_may_differ_from_actual_ones() -> None:
     expected = []
 

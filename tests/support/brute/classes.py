@@ -1,4 +1,4 @@
-"""first-fit, easy and conservative on several classes, written down second by second for whole numbers.
+"""fcfs, first-fit, easy and conservative on several classes, written down second by second for whole numbers.
 
 A machine is the units of each class, best first; a schedule says for each job on which class and when.
 """
@@ -42,6 +42,19 @@ def free(machine: Machine, arrivals: tuple[Arrival, ...], schedule: Schedule, se
         pool: units - sum(job.units for job in held(arrivals, schedule, pool, second))
         for pool, units in machine.items()
     }
+
+
+def fcfs(machine: Machine, arrivals: tuple[Arrival, ...]) -> Schedule:
+    """Every second: in the order of submission, on the best class on which it fits; nobody passes."""
+    schedule: Schedule = {}
+    for second in range(HORIZON):
+        for job in (a.job for a in arrivals if a.job.submit_s <= second and a.job.id not in schedule):
+            left = free(machine, arrivals, schedule, second)
+            fits = [pool for pool in machine if may_use(job, pool) and job.units <= left[pool]]
+            if not fits:
+                break
+            schedule[job.id] = fits[0], second
+    return schedule
 
 
 def first_fit(machine: Machine, arrivals: tuple[Arrival, ...]) -> Schedule:

@@ -22,14 +22,14 @@ class Task:
     count: int = 1  # tasks of the job; all of them run or none
     never: frozenset[int] = frozenset()  # nodes on which it cannot run
     nodes: dict[int, int] = field(default_factory=dict)  # how many on which
-    since: int | None = None  # while it runs: its last start
+    since: int | None = None  # while it holds its share: from when on it makes progress
     start: int | None = None
     end: int | None = None
     served: int = 0
     preemptions: int = 0
 
     def attained(self, now: int) -> int:
-        return self.served + (now - self.since if self.since is not None else 0)
+        return self.served + (max(0, now - self.since) if self.since is not None else 0)
 
 
 @dataclass
@@ -42,6 +42,7 @@ class Machine:
     spare: int
     level: Callable[[int], int] = int  # of attained service; only a higher one gives way to a paused task
     sizes: tuple[Vector, ...] = ()  # of each node, where they differ
+    restart: int = 0  # seconds without progress after each pause
     queue: list[Task] = field(default_factory=list)
     barred: set[int] = field(default_factory=set)  # nodes that hold as many tasks of a job as they can
 
@@ -71,7 +72,9 @@ class Machine:
                     touched |= t.nodes.keys()
             for node in range(self.nodes):
                 waits = any(t.since is None for t in self.here(node))
-                ticks = [(now - (t.since or 0)) % self.spare for t in self.running(node) if t.since != now]
+                ticks = [
+                    (now - (t.since or 0)) % self.spare for t in self.running(node) if (t.since or 0) < now
+                ]
                 if waits and 0 in ticks:
                     touched.add(node)
             self.decide(touched, now)
@@ -138,7 +141,7 @@ class Machine:
         for v in gone:
             v.served, v.since = v.attained(now), None
             v.preemptions += 1
-        task.since = now
+        task.since = now if task.start is None else now + self.restart
         task.start = now if task.start is None else task.start
         return set(task.nodes).union(*(v.nodes for v in gone))
 

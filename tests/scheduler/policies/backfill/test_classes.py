@@ -1,4 +1,4 @@
-"""first-fit, easy and conservative on several classes: by hand, by brute force, and against one class."""
+"""fcfs, first-fit, easy, conservative on several classes: by hand, by brute force, and against one class."""
 
 from __future__ import annotations
 
@@ -49,6 +49,12 @@ def machine(world: World) -> brute.Machine:
 
 
 # -- brute force --------------------------------------------------------------------------------------
+
+
+@MANY
+@given(limited_classes())
+def test_fcfs_is_the_brute_force(world: World) -> None:
+    assert schedule("fcfs", world) == brute.fcfs(machine(world), world.arrivals)
 
 
 @MANY

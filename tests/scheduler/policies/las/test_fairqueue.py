@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -143,6 +145,14 @@ def test_weights_divide_a_machine_that_is_always_full(stated: bool) -> None:
     # All come at 0 s, one by one: who comes first is sent first. From then on the shares count.
     users = [o.job.user for o in outcomes if 10.0 < o.end_s <= 100.0]
     assert len(users) == 144 and users.count("A") == 108
+
+
+def test_all_that_come_at_one_instant_are_there_before_anybody_is_chosen() -> None:
+    """A, A and B at 0 s, each as large as the machine: A's first, then B, who has nothing of it, then A."""
+    jobs = [Job(i, 0.0, user=user, demand=(1.0, 1.0)) for i, user in enumerate("AAB")]
+    machine = Cluster((replace(POOL, units=1),))
+    outcomes = run(create("las-drf"), World(machine, tuple(Arrival(job, 10.0) for job in jobs)))[0]
+    assert {o.job.id: o.start_s for o in outcomes} == {0: 0.0, 2: 10.0, 1: 20.0}
 
 
 @pytest.mark.parametrize("weights", ["alice", "alice:0", "alice:x"])

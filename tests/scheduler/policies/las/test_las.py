@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
+from scheduler.model.clusters import parse_cluster
 from scheduler.model.costs import LinearCost, LinearCosts
 from scheduler.model.events import NodeDown, NodeUp, Timer
 from scheduler.model.jobs import Cluster, Job, Pool, Stop
@@ -18,6 +19,7 @@ from scheduler.policies.las.node_las import Levels, NodeTask, fewest, greedy, sp
 from scheduler.policies.registry import create
 from scheduler.simulator.settings import SimulationSettings
 from scheduler.simulator.trace import Arrival, Outcome
+from scheduler.workloads import load
 from tests.support.amounts import examples
 from tests.support.brute import las as brute_las
 from tests.support.scheduling.schedule_audit import audit
@@ -329,6 +331,44 @@ def test_kairos_is_the_straight_program(
     nodes, rows = case
     outcomes, _ = run(create(f"kairos,queued={queued},spare-s={spare}"), as_world(nodes, rows))
     assert result(outcomes) == brute_las.kairos(nodes, (8, 8), rows, queued, spare=spare).simulate()
+
+
+@MANY
+@given(
+    cases(),
+    st.sampled_from(("las", "las-mq", "kairos")),
+    st.integers(1, 9),
+    st.tuples(st.integers(0, 20), st.integers(0, 20)),
+)
+def test_a_restart_is_no_service_whatever_was_believed_of_it(
+    case: tuple[int, list[brute_las.Task]], name: str, spare: int, restarts: tuple[int, int]
+) -> None:
+    (nodes, rows), (restart, believed) = case, restarts
+    costs = SimulationSettings(LinearCosts(go_on_s=restart), planned_costs=LinearCosts(go_on_s=believed))
+    quiet = as_world(nodes, rows)
+    outcomes, _ = run(create(f"{name},spare-s={spare}"), World(quiet.cluster, quiet.arrivals, costs))
+    if name == "kairos":
+        straight = brute_las.kairos(nodes, (8, 8), rows, 32, spare=spare)
+    elif name == "las":
+        straight = brute_las.las(nodes, (8, 8), rows, 1.5**2, most=4, spare=spare)
+    else:
+        bounds = tuple(60 * 2**k for k in range(12))
+        straight = brute_las.las(
+            nodes, (8, 8), rows, float("inf"), most=4, spare=spare, thorough=True, probe=8, bounds=bounds
+        )
+    straight.restart = restart
+    assert result(outcomes) == straight.simulate()
+
+
+@pytest.mark.parametrize("policy", ["las", "las-prompt", "kairos"])
+def test_jobs_end_whose_restart_takes_longer_than_w_and_than_believed(policy: str) -> None:
+    cluster = parse_cluster("16xhigh+16xlow")
+    workload = load("generator:migration,jobs=4,factor=0.1,load=0.9", cluster, seed=3)
+    world = World(cluster, tuple(workload.arrivals), workload.settings)
+    outcomes, _ = run(create(policy), world)
+    assert len(outcomes) == 4
+    overhead_s = sum(s.end_s - s.start_s for o in outcomes for s in o.segments if s.kind == "restart")
+    assert overhead_s / sum(o.preemptions for o in outcomes) > 60
 
 
 @pytest.mark.parametrize("policy", ["las", "kairos"])

@@ -18,7 +18,7 @@ from scheduler.workloads.logs import swf
 from scheduler.workloads.logs.files import WINDOW
 from tests.support.amounts import examples
 
-LINE = "{} {} -1 {} {} -1 {} {} {} {} 1 7 -1 3 -1 -1 -1 -1\n"
+LINE = "{} {} -1 {} {} -1 {} {} {} {} {} 7 -1 3 -1 -1 -1 -1\n"
 FILES = settings(
     max_examples=examples(200),
     deadline=None,
@@ -38,8 +38,9 @@ def line(
     requested: object = 4,
     limit: object = 20,
     memory: object = -1,
+    status: object = 1,
 ) -> str:
-    return LINE.format(number, submit, run, allocated, used, requested, limit, memory)
+    return LINE.format(number, submit, run, allocated, used, requested, limit, memory, status)
 
 
 def read(tmp_path: Path, text: str, **parameters: object) -> tuple[list[Arrival], Workload]:
@@ -83,7 +84,7 @@ def test_any_text_gives_jobs_and_counted_skips(tmp_path: Path, text: str) -> Non
     path.write_text(text, encoding="utf-8", errors="surrogatepass")
     workload = swf.read(path)
     found = list(workload.arrivals)  # type: ignore[arg-type]
-    with path.open(encoding="utf-8", errors="replace") as lines:
+    with path.open(encoding="utf-8-sig", errors="replace") as lines:
         given_lines = [row.split() for row in lines]
     entries = [row for row in given_lines if row and not row[0].startswith(";")]
     assert len(found) + sum(workload.skipped.values()) == len(entries)
@@ -108,6 +109,8 @@ def test_any_bytes_give_jobs_or_one_line(tmp_path: Path, data: bytes, compressed
         (line(submit=-5), "a negative time of submission"),
         (line(run=-1), "no run time"),
         (line(allocated=-1, requested=0), "no processors"),
+        (line(run=0, allocated=0, requested=64, status=5), "cancelled before it began"),
+        (line(run="0.0", allocated="-1.0", requested=64, status="5.0"), "cancelled before it began"),
         (line(run="nan"), "a number out of range"),
         (line(number=10**12), "a number out of range"),
         (line() + line(submit=3), "a job number that came before"),
@@ -132,6 +135,31 @@ def test_fields(tmp_path: Path) -> None:
     assert exact[0].job.estimate_s == 10.0 and exact[0].job.estimate_kind is EstimateKind.EXACT
     assert read(tmp_path, line(), estimate="none")[0][0].job.estimate_s is None
     assert len(read(tmp_path, "".join(line(i, i) for i in range(1, 9)), limit=3)[0]) == 3
+
+
+def test_numbers_with_fractions_of_0_as_pandas_writes_them(tmp_path: Path) -> None:
+    text = line(1, 5) + line(2, 6, run=0, status=5) + line(3, 7, memory=-1, used=8, limit=-1)
+    text += "4 8 -1 10 4 -1 -1 4 20 -1 1 -1 -1 -1 -1 -1 -1 -1\n"
+    found, workload = read(tmp_path, text)
+    as_floats = "".join(
+        " ".join(f"{float(field)}" for field in row.split()) + "\n" for row in text.splitlines()
+    )
+    assert "4.0 8.0 -1.0" in as_floats
+    assert read(tmp_path, as_floats, strict=True)[0] == found and len(found) == 4 and not workload.skipped
+    assert [a.job.user for a in found] == ["7", "7", "7", ""]
+    assert read(tmp_path, line("1.5"))[1].skipped == {"a field that is no number": 1}
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("header", ["", "; Version: 2.2\n"])
+def test_a_byte_order_mark_is_no_part_of_the_first_line(
+    tmp_path: Path, header: str, compressed: bool
+) -> None:
+    data = b"\xef\xbb\xbf" + (header + line(1) + line(2)).encode()
+    path = tmp_path / "log.swf"
+    path.write_bytes(gzip.compress(data) if compressed else data)
+    workload = swf.read(path)
+    assert [a.job.id for a in workload.arrivals] == [1, 2] and not workload.skipped  # type: ignore[union-attr]
 
 
 def test_lines_out_of_order_are_sorted(tmp_path: Path) -> None:

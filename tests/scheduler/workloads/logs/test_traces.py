@@ -170,6 +170,8 @@ def test_alibaba_2017_worked_by_hand(tmp_path: Path) -> None:
     ]
     assert workload.skipped == {"status failed": 1, "status waiting": 1}
     assert read(written(tmp_path, "batch_task_2.csv", lines))[0] == found  # without a heading
+    as_floats = lines.replace("0,", "0.0,").replace("1,3,T", "1.0,3.0,T")
+    assert read(written(tmp_path, "batch_task_3.csv", "\ufeff" + as_floats))[0] == found
     assert [a.job.units for a in read(path + ",ends=any")[0]] == [1, 1, 2, 3]
     single = read(path + ",instances=jobs")[0]
     assert rows_of(single)[2:] == [(50.0, 40.0, 1, (0.5, 0.25))] * 3
@@ -205,6 +207,7 @@ def test_alibaba_gpu_worked_by_hand(tmp_path: Path) -> None:
         (10.0, 90.0, 1, (12.0, 1048.576, 0.46)),
     ]
     assert found[1].job.memory_mb == 1048.576 and workload.skipped == {"never scheduled": 1}
+    assert read(written(tmp_path, "marked_pod_list.csv", "\ufeff" + PODS + lines))[0] == found
     with pytest.raises(BadInput, match="line 1: no column num_gpu"):
         read(written(tmp_path, "pod_list.csv", PODS.replace("num_gpu", "gpus")))
 
@@ -224,6 +227,7 @@ def test_alibaba_gpu_whole_list() -> None:
 def test_alibaba_gpu_nodes_are_a_cluster(tmp_path: Path) -> None:
     rows = "sn,cpu_milli,memory_mib,gpu,model\na,32000,1000,0,\nb,8000,2000,2,P100\n"
     cluster = parse_cluster(written(tmp_path, "nodes.csv", rows))
+    assert parse_cluster(written(tmp_path, "marked.csv", "\ufeff" + rows)) == cluster
     (pool,) = cluster.pools
     assert pool.resources == ("cpu", "memory_mb", "gpu")
     assert pool.capacities == ((32.0, 1048.576, 0.0), (8.0, 2097.152, 2.0))

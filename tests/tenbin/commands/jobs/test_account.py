@@ -10,7 +10,7 @@ from profiles.errors import BadInput
 from scheduler.jobs.order_checks import check_times
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.clusters import parse_cluster
-from tenbin.client.connection import _explain
+from tenbin.client.connection import _refusal
 from tenbin.commands.jobs.account import account
 from tenbin.commands.jobs.columns import cell
 from tenbin.server.descriptions import describe
@@ -52,4 +52,4 @@ def test_refusals_are_in_the_readers_time() -> None:
         except BadInput as error:
             refusal = f'{{"detail": "{error}"}}'
     with zone("America/New_York"):
-        assert f"deadline {at(BEGIN_S, 'America/New_York')} has passed" in _explain(refusal.encode())
+        assert f"deadline {at(BEGIN_S, 'America/New_York')} has passed" in str(_refusal(refusal.encode(), 2))
