@@ -53,8 +53,10 @@ from tenbin.server.job_list import list_jobs
 
 BEGIN_S = 1_700_000_000.0
 SWEEP_S = 5.0  # after a message was lost, the engine looks by itself
+LONG_S = 40_000.0  # more than all jobs of a history take, and more than the clock is set back
 USAGE = Usage(1.0, 1.0, 1.0, 0.0, 10.0)
 TURNS = 5000  # without an end: the coordinator asks to be woken at once, for ever
+LOG = logging.getLogger("tenbin")
 SHARED_MEMORY = Path("/dev/shm")  # a disk on which nothing waits
 
 
@@ -203,7 +205,8 @@ class Machine:
     """The machine, which outlives coordinators: its time, its attempts, its disk.
 
     Attributes:
-        now: seconds that nobody sets. ahead_s: by so much the clock on the wall is ahead of them.
+        now: seconds that nobody sets. ahead_s: by so much the clock on the wall is ahead of them. latest: the
+            latest time that this clock has shown.
         mail: what supervisors have reported and nobody has read. lost_mail: so many of the next are lost.
         full: so many of the next writes find no room. kill_in: the coordinator is killed at that one of the
             instants at which it may be from now on; None: not. torn: then the commit is torn.
@@ -211,7 +214,7 @@ class Machine:
 
     def __init__(self, seed: int, setting: Setting, story: Callable[..., None]) -> None:
         self.seed, self.setting, self.story = seed, setting, story
-        self.now, self.ahead_s = BEGIN_S, 0.0
+        self.now, self.ahead_s, self.latest = BEGIN_S, 0.0, BEGIN_S
         self.attempts: dict[tuple[int, int], Attempt] = {}
         self.revoked: set[tuple[int, int]] = set()  # never started, and never will be
         self.mail: list[Report] = []
@@ -249,7 +252,7 @@ class Machine:
         """Start an attempt, with a supervisor of its own."""
         key, fate = (job.id, job.attempt), Fate.of(self.seed, job.id, job.attempt)
         assert job.placement is not None
-        if (job.spec.begin_s or 0.0) > self.clock:
+        if (job.spec.begin_s or 0.0) > self.latest:
             raise Broken("no job begins early", f"job {job.id}")
         limit_s = job.spec.time_s or math.inf
         attempt = Attempt(*key, job.spec, fate, job.placement, fate.work_s, limit_s, self.now)
@@ -287,6 +290,7 @@ class Machine:
 
     def look(self) -> None:
         """Let all happen that is due by now."""
+        self.latest = max(self.latest, self.clock)
         for attempt in self.attempts.values():
             if attempt.next_s <= self.now + 1e-6:
                 self._work(attempt)
@@ -525,8 +529,10 @@ class History:
         gone: jobs that were cancelled, and the attempt that was their last.
     """
 
-    def __init__(self, seed: int, policy: str, machine: str, folder: Path) -> None:
-        self.policy, self.setting, self.folder = policy, SETTINGS[machine], folder
+    def __init__(
+        self, seed: int, policy: str, machine: str, folder: Path, *, faults: Sequence[BaseException] = ()
+    ) -> None:
+        self.policy, self.setting, self.folder, self.faults = policy, SETTINGS[machine], folder, faults
         self.story: list[str] = []
         self.machine = Machine(seed, self.setting, self.say)
         self.lives = 0
@@ -771,7 +777,7 @@ class History:
         for entry in [entry for entry in self.jobs.values() if entry.held_by_user]:
             with suppress(UserError):
                 self.coordinator.resume([entry.id])
-        self.pass_s(3000.0)
+        self.pass_s(LONG_S)
         stuck = {
             job: (entry.shown.value, self.coordinator.why(job).sentence) for job, entry in self.jobs.items()
         }
@@ -795,6 +801,8 @@ class History:
 
     def check(self) -> None:
         """Look at the rules, which hold after each turn that was carried out."""
+        if self.faults:
+            raise self.faults[0]
         if not self.settled():
             return
         self._check_jobs()
@@ -869,6 +877,27 @@ class History:
                 raise Broken("an array keeps its limit", f"{count} members of array {array} run")
 
 
+class Faults(logging.Handler):
+    """Keeps what a coordinator has survived; nothing that it logs is shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[BaseException] = []
+
+    def __enter__(self) -> Faults:
+        LOG.addHandler(self)
+        LOG.propagate = False
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        LOG.removeHandler(self)
+        LOG.propagate = True
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.exc_info[1] is not None:
+            self.seen.append(record.exc_info[1])
+
+
 # -- many histories, and one that fails -------------------------------------------------------------------
 
 
@@ -884,22 +913,21 @@ class Outcome(NamedTuple):
 def live(seed: int, policy: str, machine: str, steps: Sequence[Step]) -> Outcome:
     """Live through a history in a folder of its own."""
     where = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
-    with tempfile.TemporaryDirectory(prefix="tenbin-world-", dir=where) as folder:
-        history = History(seed, policy, machine, Path(folder))
+    with tempfile.TemporaryDirectory(prefix="tenbin-world-", dir=where) as folder, Faults() as faults:
+        history = History(seed, policy, machine, Path(folder), faults=faults.seen)
         try:
             history.run(steps)
-            return Outcome(jobs=len(history.ids))
+            rule = detail = ""
         except Broken as error:
-            return Outcome(error.rule, str(error), tuple(history.story), len(history.ids))
+            rule, detail = error.rule, str(error)
         except Exception as error:  # a fault of the coordinator
             last = traceback.extract_tb(error.__traceback__)[-1]
             rule = f"{type(error).__name__} in {Path(last.filename).name}, {last.name}"
-            return Outcome(
-                rule, "".join(traceback.format_exception(error)), tuple(history.story), len(history.ids)
-            )
+            detail = "".join(traceback.format_exception(error))
         finally:
             with suppress(sqlite3.Error, OSError):
                 history.stop()
+        return Outcome(rule, detail, tuple(history.story), len(history.ids))
 
 
 def cut_down(seed: int, policy: str, machine: str, steps: Sequence[Step]) -> list[Step]:
@@ -950,7 +978,6 @@ def main() -> int:
         for policy, machine in pairs()
         if policy in (options.policy or POLICIES) and machine in (options.machine or SETTINGS)
     ]
-    logging.disable(logging.CRITICAL)
     began, lived, jobs, broken = time.perf_counter(), 0, 0, Counter[tuple[str, str, str]]()
     for seed in range(int(first), int(last or first) + 1):
         for policy, machine in chosen if not last else [chosen[seed % len(chosen)]]:
