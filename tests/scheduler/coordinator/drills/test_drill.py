@@ -1,5 +1,7 @@
 """The drill: jobs of all kinds while coordinator and supervisors are killed at random instants.
 
+The clock of coordinator and supervisors is set meanwhile, and the journal is damaged and recovered.
+
 ``TENBIN_DRILL=SEED`` runs all of it, 300 jobs and 50 blows; without, a part. So it does with the drill of
 checkpoints (``test_checkpoint_drill``).
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import sqlite3
 import time
@@ -19,11 +22,13 @@ from pathlib import Path
 
 import pytest
 
+from profiles.files.whole_files import write_whole
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.jobs.entry import Entry, Stage
 from tenbin.client.client import Client
 from tenbin.errors import TenbinError
 from tests.support.coordinator import Up, fill, small_disk
+from tests.support.programs import start
 
 FULL = os.environ.get("TENBIN_DRILL")
 JOBS, BLOWS = (300, 50) if FULL else (120, 20)
@@ -34,6 +39,14 @@ echo "begin $TENBIN_JOB_ID $$ $(date +%s.%N)" >> "$LOG"
 sleep {length}
 echo "end $TENBIN_JOB_ID $$ $(date +%s.%N)" >> "$LOG"
 exit {code}
+"""
+CLOCK = """
+import os, time
+real = time.time
+def shown():
+    with open(os.environ["DRILL_CLOCK"]) as ahead_s:
+        return real() + float(ahead_s.read() or 0)
+time.time = shown
 """
 
 
@@ -92,6 +105,14 @@ def strike(up: Up, chance: random.Random, blows: Counter[str], struck: Counter[i
             blows["coordinator SIGKILL on a full disk"] += 1
             up.start("--cores", "2")
         return
+    if chance.random() < 0.1:
+        write_whole(Path(os.environ["DRILL_CLOCK"]), chance.choice((b"-3600", b"-10", b"0", b"10", b"3600")))
+        blows["clock set"] += 1
+        return
+    if chance.random() < 0.1:
+        up.kill()
+        recover(up, chance, blows)
+        return
     number = chance.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM))
     found = supervisors(up.home)
     if not found or chance.random() < 0.4:
@@ -106,10 +127,34 @@ def strike(up: Up, chance: random.Random, blows: Counter[str], struck: Counter[i
         blows[f"supervisor {number.name}"] += 1
 
 
+def recover(up: Up, chance: random.Random, blows: Counter[str]) -> None:
+    """Damage the header of the journal, and recover it; most recoveries are killed."""
+    with (up.home / "journal.sqlite").open("r+b") as journal:
+        position = chance.randrange(100)
+        journal.seek(position)
+        (byte,) = journal.read(1)
+        journal.seek(position)
+        journal.write(bytes([byte ^ 1 << chance.randrange(8)]))
+    while chance.random() < 0.7:
+        with (up.home.parent / "coordinator.log").open("a") as log:
+            up.process = start("up", "--home", str(up.home), "--cores", "2", "--recover", out=log)
+            time.sleep(chance.uniform(0.0, 1.5))
+            up.kill()
+        blows["--recover SIGKILL"] += 1
+    up.start("--cores", "2", "--recover")
+    blows["--recover"] += 1
+    for old in up.home.glob("journal-2*"):
+        shutil.rmtree(old)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_no_job_is_lost_and_none_runs_twice(up: Up, tmp_path: Path) -> None:
+def test_no_job_is_lost_and_none_runs_twice(up: Up, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a small disk of its own, which can be full, where the test may make one."""
+    (tmp_path / "clock").touch()
+    (tmp_path / "sitecustomize.py").write_text(CLOCK)
+    monkeypatch.setenv("DRILL_CLOCK", str(tmp_path / "clock"))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with small_disk(up, "24m") as small:
         drill(up, tmp_path, small)
 
