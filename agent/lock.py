@@ -9,7 +9,6 @@ says who does. Machines with network namespaces of their own (containers) have l
 from __future__ import annotations
 
 import errno
-import pwd
 import shlex
 import socket
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
+from agent.users import user_name
 from profiles.errors import Busy
 from profiles.files.own_files import credentials_of_peer
 
@@ -57,16 +57,9 @@ def _busy(address: str) -> Busy:
     if not pid:  # also where the holder is in another container
         return Busy("another profile is measuring this node", "wait for it to end")
     return Busy(
-        f"another profile is measuring this node: pid {pid} of {_name_of(user)}{_command_of(pid)}",
+        f"another profile is measuring this node: pid {pid} of {user_name(user)}{_command_of(pid)}",
         f"wait for it, or stop it with: kill -INT {pid}",
     )
-
-
-def _name_of(user: int) -> str:
-    try:
-        return pwd.getpwuid(user).pw_name
-    except KeyError:
-        return f"user {user}"
 
 
 def _command_of(pid: int) -> str:

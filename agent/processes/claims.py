@@ -11,7 +11,6 @@ of supervisors, and the cores to which they are bound.
 from __future__ import annotations
 
 import socket
-import struct
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -20,10 +19,10 @@ from typing import NamedTuple
 from agent.processes import tree
 from agent.users import user_name
 from probes.topology import cpu_list
+from profiles.files.own_files import credentials_of_peer
 
 NAME = "\0tenbin/{}"
 SUPERVISOR = b"agent.supervisor.spawner"  # in the command line of all supervisors, which are forks of it
-CREDENTIALS = struct.Struct("3i")  # of a peer: process, user, group
 
 
 class Claims:
@@ -78,8 +77,7 @@ def holder(name: str) -> str:
             return "another coordinator"
         except OSError:
             return ""
-        credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-        pid, uid, _ = CREDENTIALS.unpack(credentials)
+        pid, uid, _ = credentials_of_peer(probe)
     return f"another coordinator, process {pid} of user {user_name(uid)}"
 
 
