@@ -213,6 +213,8 @@ class Coordinator:
         entries, left_out = self.job_table.choose(job_ids, where_possible, self._resumable)
         for entry in entries:
             entry.held_by_user = False
+            if entry.stage is Stage.STOPPING and not entry.moves_to:
+                entry.goals = (self.state.state(entry.id).place,)  # not every policy resumes jobs
             self.job_table.record(entry, self.state.now, "resumed")
             with self.queue.sparing(entry, "resumed"):
                 self.handlers.admit(entry)

@@ -187,6 +187,7 @@ class Checkpoint:
             parts = self._parts()
             with self._phase("save", sum(part.bytes for part in parts)):
                 self._files.save(self.program, self.state, parts, fill)
+        self._record()
 
     def restore(self) -> bool:
         """Take up the checkpoint, if there is one; return True if there was one.

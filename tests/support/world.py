@@ -736,6 +736,7 @@ class History:
 
     def look(self, draw: random.Random) -> None:
         """Look at the lists that users see."""
+        self.machine.full = 0
         self.coordinator.turn()
         if not self.settled():
             return

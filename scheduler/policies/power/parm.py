@@ -102,7 +102,6 @@ class Parm(Policy):
     def decide(self, view: View, event: Event) -> Sequence[Action]:
         if view.upcoming is not None:
             return ()  # once for an instant, when all of its events have happened
-        self.short_w = 0.0
         free_units = float(view.in_service[self.pool.name])
         free_watts = math.inf if view.budget_w is None else view.budget_w
         malleable: list[JobState] = []
@@ -113,6 +112,7 @@ class Parm(Policy):
                 free_units -= state.place.units
                 free_watts -= self._watts(state.place)
         waiting = self._may_start(list(view.waiting.values())[: self.parameters.depth], free_units, view)
+        self.short_w = 0.0 if malleable else max(0.0, -free_watts)
         if not waiting and not malleable:
             return ()
         jobs = [state.job for state in malleable] + waiting

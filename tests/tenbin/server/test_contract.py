@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,8 @@ def test_requests_made_from_the_description_are_answered_as_it_says(up: Up, tmp_
     def check(case: Case) -> None:
         tame(case, tmp_path)
         response = case.call(url, session=session, timeout=300)
-        case.validate_response(response, checks=CHECKS)
+        too_large = response.status_code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE  # refused unread
+        case.validate_response(response, checks=CHECKS, excluded_checks=[negative_data_rejection] * too_large)
         answered.setdefault(case.operation.label, set()).add(response.status_code)
 
     for found in schema.exclude(path="/down").get_all_operations():

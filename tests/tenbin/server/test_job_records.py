@@ -41,7 +41,7 @@ def test_a_pause_is_no_run_time(
             Sample(BEGIN_S + at_s, cpu_s, 1.0, 0.0, 0.0, 1, 1)
             for at_s, cpu_s in ((1.0, 2.0), (last_s, ran_s))
         ]
-        monkeypatch.setattr(it.coordinator.folders, "samples", lambda _: rows)
+        monkeypatch.setattr(it.coordinator.folders, "samples", lambda job, attempt: rows)
         found = used(it.coordinator, entry)
         assert found["running_s"] == pytest.approx(ran_s)
         assert found["cpu_efficiency"] == pytest.approx(0.5)
