@@ -207,6 +207,10 @@ class EventQueue:
             if entry is not None:
                 self.put(Fault(entry, error))
 
+    def ends(self, entry: Entry) -> bool:
+        """Tell if the end of the job's attempt waits to be handled."""
+        return any(isinstance(event, AttemptOver) and event.entry is entry for event in self._events)
+
     def put_back(self, events: list[Event]) -> None:
         """Let events wait once more, because others have come that may be before them."""
         self._events += events

@@ -88,7 +88,7 @@ class ExternalJobTracker:
             return external.state == "waiting"
         if external.limit_s != self._limit_s(entry) and external.state != "ended":
             self._limit(entry, external.limit_s)
-        if entry.alive:
+        if entry.alive and not self.queue.ends(entry):
             return False
         if external.result is not None:
             stage, trouble = outcome_of(entry.spec, 1, external.result)
