@@ -169,7 +169,7 @@ class Attempt:
 
     Attributes:
         left_s, limit_s: work and time that are left to it. since_s: when it went on last, or was looked at.
-        due_s: when it writes the checkpoint, or leaves because it was told to; infinite: it was not.
+        due_s: when it writes the checkpoint, or leaves because it was asked to; infinite: it was not.
     """
 
     job: int
@@ -181,7 +181,7 @@ class Attempt:
     limit_s: float
     since_s: float
     works: bool = True
-    told: Want | None = None
+    want: Want | None = None
     due_s: float = math.inf
     done: int = 0
     state: RunState | None = None
@@ -269,7 +269,7 @@ class Machine:
         if attempt.over or number <= attempt.done:
             return
         self._work(attempt)
-        attempt.told, attempt.done = want, number
+        attempt.want, attempt.done = want, number
         if want == "end":
             attempt.due_s = min(attempt.due_s, self.now + attempt.fate.leaves_s)
             return
@@ -305,7 +305,7 @@ class Machine:
     def _end(self, attempt: Attempt) -> Result | None:
         if attempt.left_s > 1e-6 and attempt.limit_s <= 1e-6:
             return Result("time-limit", self.clock, signal=9, usage=USAGE)
-        if attempt.left_s > 1e-6 and attempt.told == "checkpoint":
+        if attempt.left_s > 1e-6 and attempt.want == "checkpoint":
             return Result("checkpointed", self.clock, code=attempt.spec.checkpoint_code, usage=USAGE)
         if attempt.left_s > 1e-6:
             return Result("cancelled", self.clock, code=0, usage=USAGE)
@@ -605,12 +605,12 @@ class History:
 
     def submit(self, draw: random.Random) -> None:
         now = math.floor(self.machine.clock)
-        asked: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "command": ("true",),
             "folder": "/",
             "priority": draw.choice([0, 0, 0, -1, 5]),
         }
-        asked |= {name: draw.choice(values) for name, values in self.setting.asks.items()}
+        fields |= {name: draw.choice(values) for name, values in self.setting.asks.items()}
         seldom = {
             "time_s": (0.85, (2.0, 10.0, 20.0, 100.0)),
             "retries": (0.3, (1, 2)),
@@ -622,14 +622,14 @@ class History:
         }
         for name, (share, values) in seldom.items():
             if draw.random() < share:
-                asked[name] = draw.choice(values)
+                fields[name] = draw.choice(values)
         if self.ids and draw.random() < 0.3:
-            asked[draw.choice(["after", "after_any", "after_not_ok"])] = (draw.choice(self.ids),)
+            fields[draw.choice(["after", "after_any", "after_not_ok"])] = (draw.choice(self.ids),)
         arrays = {}
         if draw.random() < 0.2:
             arrays = {0: list(range(1, draw.choice([2, 4]) + 1))}
-            asked["array_limit"] = draw.choice([None, 1])
-        spec = JobSpec(**{name: value for name, value in asked.items() if value is not None})
+            fields["array_limit"] = draw.choice([None, 1])
+        spec = JobSpec(**{name: value for name, value in fields.items() if value is not None})
         details = spec.model_dump(exclude_defaults=True, exclude={"command", "folder"})
         try:
             entries = self.coordinator.submit([spec], {}, arrays=arrays)
@@ -850,7 +850,7 @@ class History:
             entry, key = self.jobs.get(attempt.job), f"attempt {attempt.number} of job {attempt.job}"
             if entry is None or entry.attempt != attempt.number:
                 raise Broken("nothing runs that nobody knows", key)
-            if attempt.works and attempt.told != "end":
+            if attempt.works and attempt.want != "end":
                 if attempt.job not in self.engine.held:
                     raise Broken("who works has a place", f"{key}, which is {entry.stage}")
                 places[attempt.job] = attempt.placement

@@ -21,6 +21,16 @@ def test_histories(policy: str, machine: str) -> None:
         assert not (story := tell(seed, policy, machine, STEPS)), story
 
 
+@pytest.mark.parametrize(
+    ("seed", "policy", "machine"),
+    [
+        (2001, "fcfs", "devices"),  # resumed while it left, by a policy that resumes none: it waited for ever
+    ],
+)
+def test_histories_that_have_failed(seed: int, policy: str, machine: str) -> None:
+    assert not (story := tell(seed, policy, machine, STEPS)), story
+
+
 def test_a_history_is_the_same_each_time() -> None:
     first, second = (live(5, "easy", "cores", plan(5, STEPS)) for _ in range(2))
     assert first == second and first.jobs > 0
