@@ -10,7 +10,7 @@ import re
 import time
 from datetime import datetime
 
-STAMP = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+STAMP = re.compile(r"(?<![\w/.-])\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ(?![\w/.-]*[\w/])")  # no part of a path
 
 
 def clock(at_s: float, *, date: bool = False) -> str:
@@ -27,4 +27,11 @@ def stamp(at_s: float) -> str:
 
 def local(sentence: str) -> str:
     """Write the stamps in a sentence as ``clock`` does."""
-    return STAMP.sub(lambda found: clock(datetime.fromisoformat(found[0]).timestamp()), sentence)
+
+    def shown(found: re.Match[str]) -> str:
+        try:
+            return clock(datetime.fromisoformat(found[0]).timestamp())
+        except ValueError:  # no stamp of ours
+            return found[0]
+
+    return STAMP.sub(shown, sentence)

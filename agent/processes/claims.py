@@ -22,6 +22,7 @@ from probes.topology import cpu_list
 from profiles.files.own_files import credentials_of_peer
 
 NAME = "\0tenbin/{}"
+DEVICE_AT_START = "TENBIN_DEVICE_AT_START"  # of a job whose program sees one device, and may be moved since
 SUPERVISOR = b"agent.supervisor.spawner"  # in the command line of all supervisors, which are forks of it
 
 
@@ -125,7 +126,8 @@ def _bound(folder: Path, cores: tuple[int, ...], *, everywhere: tuple[int, ...])
     with suppress(OSError):
         words = (folder / "environ").read_bytes().decode(errors="surrogateescape").split("\0")
         environment = dict(word.partition("=")[::2] for word in words)
-    devices = tuple(int(n) for n in environment.get("TENBIN_DEVICE", "").split(",") if n.isdecimal())
+    numbers = environment.get(DEVICE_AT_START) or environment.get("TENBIN_DEVICE", "")
+    devices = tuple(int(number) for number in numbers.split(",") if number.isdecimal())
     mark = environment.get(tree.MARK, "")
     bound = cores != everywhere or (mark and not devices)
     return Bound(int(folder.name), cores if bound else (), devices, mark)

@@ -14,9 +14,11 @@ from pathlib import Path
 from agent.attempts.records import Order, Request, RunState
 from agent.opencl_layer import loader, requests
 from agent.processes import tree
-from profiles.errors import UserError
+from agent.processes.claims import DEVICE_AT_START
+from profiles.errors import Unavailable, UserError
 
 LOOK_S = 0.05  # between looks whether a program has used OpenCL by now
+LOADING_S = 5.0  # so long a loader may take, which opens drivers before layers
 AGAIN_S = 1.0  # between attempts to go on, on the device that the job has to itself
 NOT_USED = "it has not used OpenCL so far"
 ASKS_S = 10.0  # between questions to programs on a node of a cluster whether they can be parked
@@ -43,8 +45,10 @@ def below(order: Order, library: Path, folder: Path, devices: Sequence[str]) -> 
         folder: of the sockets.
     """
     more = requests.environment(library, folder, devices, order.environment)
+    own = order.environment.get("TENBIN_DEVICE", "")
     # The program sees one device, whatever the number of its own.
-    return replace(order, environment={**order.environment, **more, "TENBIN_DEVICE": "0"}, layer=str(folder))
+    more |= {DEVICE_AT_START: own, "TENBIN_DEVICE": "0"}
+    return replace(order, environment={**order.environment, **more}, layer=str(folder))
 
 
 def prepared(order: Order) -> Order:
@@ -145,18 +149,19 @@ class Parking:
             self.last = carry_out(request)
         except requests.LayerRefused as error:
             self.last = Outcome(request.number, error.trouble, error.postponed)
-        except UserError as error:
-            self.last = Outcome(request.number, error.what)
+        except UserError as error:  # what is not there now may be later: a stopped program goes on
+            self.last = Outcome(request.number, error.what, for_now=isinstance(error, Unavailable))
         finally:
             self._thread = None  # no longer busy when the signal comes
             os.kill(self._me, signal.SIGUSR1)
 
     def _park(self, request: Request) -> Outcome:
         """Park all programs, or none; a single one moves if the device where it is to go on is reserved."""
-        deadline = time.monotonic() + (requests.PATIENCE_S if request.device else 0.0)
+        began = time.monotonic()
+        patience_s = requests.PATIENCE_S if request.device else 0.0
         while not (found := requests.programs(self._folder, tree.descendants(self._me))):
-            if time.monotonic() >= deadline:
-                why = loader.outside(tree.descendants(self._me))
+            why = loader.outside(tree.descendants(self._me))
+            if time.monotonic() >= began + max(patience_s, LOADING_S if why else 0.0):
                 return Outcome(request.number, why or NOT_USED, for_now=not why)
             time.sleep(LOOK_S)
         if request.reserved and len(found) == 1 and self._move(found[0], request.device):

@@ -83,7 +83,7 @@ class Coordinator:
         measured: ProfiledJobs = ProfiledJobs(),  # noqa: B008 (it holds nothing)
     ) -> None:
         self.journal, self.engine, self.clock = journal, engine, clock
-        self._steady = steady or (time.monotonic if clock is time.time else clock)
+        self._steady = steady or (_since_boot_s if clock is time.time else clock)
         self._steady_s = self._steady()
         self.folders = JobFolders(journal.store)
         create(policy)  # a wrong name is refused before anything else
@@ -241,6 +241,7 @@ class Coordinator:
         """Raise BadInput unless its owner has suspended the job, and this machine can run it."""
         if not entry.held_by_user:
             raise BadInput(f"job {entry.label} is {entry.shown}, not suspended by you", "see: tenbin jobs")
+        _refuse_ending(entry)
         if why := self.handlers.unfit(entry):
             raise BadInput(f"job {entry.label}: {why}", "start tenbin up as before, or cancel the job")
 
@@ -360,7 +361,7 @@ class Coordinator:
         log.warning("the clock was set by %+.1f s", step_s)
         self.state.set_clock(instant(self.state.now + step_s))
         self.state.now = now
-        self.job_table.shift(step_s)
+        self.job_table.shift(step_s, now)
         self.tracker.since_s += step_s
         self.dispatcher.shift(step_s)
         self.loop.trials.shift(step_s)
@@ -397,7 +398,7 @@ class Coordinator:
         ahead_s = self.journal.last_event_s() - self.state.now
         if ahead_s >= STEP_S:  # the clock was set while no coordinator ran: nothing is yet to come
             log.warning("the clock was set back by %.1f s or more", ahead_s)
-            self.job_table.shift(-ahead_s)
+            self.job_table.shift(-ahead_s, self.state.now)
             self.dispatcher.shift(-ahead_s)
         regions = self.journal.regions()
         for pool in self.state.cluster.pools:
@@ -416,6 +417,8 @@ class Coordinator:
         self.queue.put(ev.Applied(Timer(self.state.now)))
 
     def _recover_job(self, entry: Entry) -> None:
+        if entry.alive:
+            self.engine.recover(entry)  # first: whatever goes wrong, its end is heard of
         if entry.stage in (Stage.RUNNING, Stage.STOPPING):
             self.engine.occupy(entry)
         if entry.stage in PHASES and not self.handlers.waits_for_admission(entry):
@@ -431,12 +434,16 @@ class Coordinator:
         if entry.stage is Stage.HELD and not entry.held_by_user:
             self.handlers.admit(entry)
         if entry.alive:
-            self.engine.recover(entry)
             self.dispatcher.request_again(entry)
             self.dispatcher.cap_again(entry)
         self.run_times.watch(entry)
         if not self.handlers.unfit(entry):
             self.tracker.recover(entry)
+
+
+def _since_boot_s() -> float:
+    """Return seconds that nobody sets, in which the machine may also have slept."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _can_be_held(entry: Entry) -> None:

@@ -100,9 +100,9 @@ class Dispatcher:
         """Start the job once more."""
         entry.attempt += 1
         entry.alive, entry.want = True, ""
+        self._starts[entry.id] = entry
         if self.engine.device_moves is not None and entry.spec.checkpoint_signal is None:
             self.fix(entry, self.engine.device_moves.why_not(entry.spec, entry.devices))
-        self._starts[entry.id] = entry
         self.job_table.record(entry, self.state.now, "start", f"attempt {entry.attempt}")
         self.tracker.starts(entry, self.state.state(entry.id), self.state.now)
 

@@ -132,10 +132,11 @@ class Handlers:
             entry.usage = asdict(result.usage)
         follows = self._what_follows(entry, event.report)
         if result is not None and isinstance(follows, ev.Ended | ev.FailedByItself):
-            if self.co_location is not None:
-                self.co_location.ended(entry, result)
-            if not self.unfit(entry):
-                self.tracker.ended(entry, result)
+            with self.queue.sparing(None, f"what is learnt from job {entry.label}"):
+                if self.co_location is not None:
+                    self.co_location.ended(entry, result)
+                if not self.unfit(entry):
+                    self.tracker.ended(entry, result)
             entry.code, entry.signal = result.code, result.signal
         if follows is not None:
             return self.handle(follows)
@@ -381,7 +382,11 @@ class Handlers:
             with self.queue.sparing(entry, "after a fault"):
                 if entry.stage is Stage.HELD and not (entry.held_by_user or entry.blocked):
                     self.admit(entry)
-                elif entry.stage is Stage.WAITING and not self.waits_for_admission(entry):
+                elif (
+                    entry.stage is Stage.WAITING
+                    and entry.id not in self.state.waiting
+                    and not self.waits_for_admission(entry)
+                ):
                     self.queue.put(ev.Admitted(entry))
 
     def give_back(self, entry: Entry) -> None:

@@ -29,6 +29,7 @@ PHASES = {
     Stage.SUSPENDED: JobPhase.SUSPENDED,
 }
 REMARKS_S = 1.0  # so long what nothing rests on may wait for something else to be journalled
+NO_JOB = 0  # number of an event that is of the coordinator itself
 
 
 class NoRoom(UserError):
@@ -358,11 +359,17 @@ class JobTable:
         entry.failures = state.failures
         self._changed[entry.id] = entry
 
-    def shift(self, step_s: float) -> None:
-        """Move what durations are counted from with a clock that was set."""
+    def shift(self, step_s: float, now: float) -> None:
+        """Move what durations are counted from with a clock that was set; ``now``: by that clock.
+
+        That is noted as an event of no job, because the next coordinator goes by the last one.
+        """
         for entry in self.entries.values():
             entry.shift(step_s)
             self._changed[entry.id] = entry
+        for lines in (self._remarks, self._history):
+            lines[:] = [(at + step_s, job, kind, detail) for at, job, kind, detail in lines]
+        self._history.append((now, NO_JOB, "clock", f"set by {step_s:+.1f} s"))
         self.predictions.shift(step_s)
 
     def mark_changed(self, entry: Entry) -> None:

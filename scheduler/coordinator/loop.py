@@ -16,12 +16,13 @@ from scheduler.coordinator import node_availability
 from scheduler.coordinator.handlers import Handlers
 from scheduler.coordinator.transitions.departures import Departures
 from scheduler.coordinator.trials import ProgramTrials
-from scheduler.model.actions import Action
+from scheduler.model.actions import Action, WakeAt
 from scheduler.model.events import Event, Timer
 from scheduler.model.jobs import Job
 from scheduler.model.state import RuleBroken
 from scheduler.policies.registry import create
 
+POLICY_AGAIN_S = 10.0  # a policy that has choked begins anew then at the latest
 MANY = 1000  # waiting jobs for each that has to be predicted anew before a policy begins anew
 log = logging.getLogger("tenbin")
 
@@ -77,13 +78,14 @@ class EventLoop:
 
     @contextmanager
     def _sparing_policy(self, *but: type[Exception]) -> Iterator[None]:
-        """Let a policy that chokes begin anew with the next event; ``but`` some errors, which are raised."""
+        """Let a policy that chokes begin anew, soon; ``but`` some errors, which are raised."""
         try:
             yield
         except but:
             raise
         except Exception:
             self.handlers.stale = True
+            self.handlers.dispatcher.apply(WakeAt(self.state.now + POLICY_AGAIN_S))
             log.exception("a fault of tenbin's: policy %s", self.policy_text)
 
     def _handle(self, event: ev.Event) -> Event | None:

@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import socket
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import sha256
@@ -26,6 +27,7 @@ else:  # by a name that no module of a user's program has
 LONGEST_SOCKET_PATH = 90  # bytes
 MOST_IDS = 100_000  # of a request
 SHARED_WAIT_S = 1.0  # for each part of those that are waited for, where there are several
+FULL, FULL_S = 503, 0.5  # status where too many call at once; seconds until the next try
 SHARED = "/tmp"  # not TMPDIR, which need not be the same for coordinator and client
 
 
@@ -117,27 +119,38 @@ class Connection:
         Raises:
             TenbinError: there is no answer, or the answer is an error.
         """
-        connection, prefix = self._connection(timeout_s)
-        headers = {"Content-Type": "application/json"}
-        if self._token:
-            headers["Authorization"] = f"Bearer {self._token}"
-        try:
-            text = None if body is None else json.dumps(body)
-            connection.request(method, prefix + path, text, headers)
-            response = connection.getresponse()
-            content = response.read()
-        except (OSError, http.client.HTTPException) as error:
-            raise TenbinError(self._silence(error, connection, timeout_s), exit_code=4) from error
-        except ValueError as error:  # a header cannot have such characters
-            raise TenbinError("TENBIN_TOKEN is no token; see the file token in the home", 2) from error
-        finally:
-            connection.close()
+        deadline = time.monotonic() + timeout_s
+        text = None if body is None else json.dumps(body)
+        while True:
+            response, content = self._exchange(method, path, text, timeout_s)
+            if response.status != FULL or time.monotonic() >= deadline:
+                break
+            time.sleep(FULL_S)  # nothing of the call was looked at
         if response.status >= 400:
             raise _refusal(content, exit_code=2 if response.status < 500 else 1)
         kind = response.headers.get_content_type()
         if kind != "application/json":
             return content if kind == "application/octet-stream" else content.decode()
         return json.loads(content)
+
+    def _exchange(
+        self, method: str, path: str, text: str | None, timeout_s: float
+    ) -> tuple[http.client.HTTPResponse, bytes]:
+        """Call once; TenbinError if there is no answer."""
+        connection, prefix = self._connection(timeout_s)
+        headers = {"Content-Type": "application/json"}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        try:
+            connection.request(method, prefix + path, text, headers)
+            response = connection.getresponse()
+            return response, response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise TenbinError(self._silence(error, connection, timeout_s), exit_code=4) from error
+        except ValueError as error:  # a header cannot have such characters
+            raise TenbinError("TENBIN_TOKEN is no token; see the file token in the home", 2) from error
+        finally:
+            connection.close()
 
     def _silence(self, error: Exception, connection: http.client.HTTPConnection, timeout_s: float) -> str:
         """Explain why there is no answer: the coordinator is busy, or there is none."""

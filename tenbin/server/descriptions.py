@@ -72,7 +72,8 @@ def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
         "spec": entry.spec.model_dump(mode="json"),
         "stdout": str(coordinator.folders.output(entry, "stdout")),
         "stderr": str(coordinator.folders.output(entry, "stderr")),
-        "packed": entry.stage.final and not coordinator.folders.folder(job_id).exists(),
+        "packed": bool(entry.stage.final and entry.attempt)
+        and not coordinator.folders.attempt(entry).path.exists(),
         "why": reason.sentence if reason else "",
         "expected_start_s": reason.expected_start_s if reason else None,
         "attempt": entry.attempt,

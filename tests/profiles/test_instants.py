@@ -20,6 +20,17 @@ def test_a_sentence_is_made_in_one_zone_and_read_in_another() -> None:
         assert local(f"{stamp(AT_S)} or {stamp(AT_S + 61)}") == "2026-07-09 20:00:00 or 2026-07-09 20:01:01"
 
 
+def test_words_of_users_are_left_as_they_are() -> None:
+    with zone("Asia/Tokyo"):
+        for words in (
+            "/runs/2026-07-10T00:00:00Z/go.sh: not found",
+            "x-2026-07-10T00:00:00Z.log",
+            "2026-02-30T08:00:00Z",
+        ):
+            assert local(words) == words
+        assert local(f"since {stamp(AT_S)}.") == "since 2026-07-10 09:00:00."
+
+
 def test_the_date_is_there_where_it_is_not_today() -> None:
     now_s = time.time()
     for name in ("UTC", "Asia/Tokyo", "America/New_York"):

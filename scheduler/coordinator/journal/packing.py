@@ -1,4 +1,7 @@
-"""Packs the files of jobs that ended long ago, in a thread beside the coordinator."""
+"""Packs the files of jobs that ended long ago, in a thread beside the coordinator.
+
+Only of jobs that have succeeded: the others may be run again, in the same folder.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ from pathlib import Path
 
 from profiles.errors import BadInput
 from scheduler.coordinator.journal.jobs_on_disk import job_folders
-from scheduler.coordinator.journal.journal import MARKS, as_it_is
+from scheduler.coordinator.journal.journal import as_it_is
 from scheduler.engines.common.packed_jobs import PackedJobs
-from scheduler.jobs.entry import FINAL
+from scheduler.jobs.entry import Stage
 from scheduler.jobs.rows import COLUMNS
 
-KEEP = 1000  # folders of jobs that have ended
+KEEP = 1000  # folders of jobs that have succeeded
 SETTLED_S = 60.0  # so long ago a job has ended whose files nobody writes any more
 LOOKS_S = 10.0
 AT_ONCE = 50  # jobs in one transaction
@@ -27,10 +30,10 @@ log = logging.getLogger("tenbin")
 
 
 class Packer:
-    """Packs the files of the ended jobs of a store, but for the last ones.
+    """Packs the files of the jobs of a store that have succeeded, but for the last ones.
 
     Args:
-        keep: so many ended jobs, those with the highest numbers, keep their folders.
+        keep: so many of them, those with the highest numbers, keep their folders.
     """
 
     def __init__(self, store: Path, keep: int) -> None:
@@ -57,11 +60,11 @@ class Packer:
 
     def _due(self, folders: list[int]) -> list[int]:
         query = (
-            f"SELECT id, end_s FROM jobs WHERE stage IN ({MARKS}) "
+            "SELECT id, end_s FROM jobs WHERE stage = ? "
             "AND id IN (SELECT value FROM json_each(?)) ORDER BY id"
         )
         with as_it_is(self.store) as db:
-            ended = db.execute(query, (*FINAL, json.dumps(folders))).fetchall()
+            ended = db.execute(query, (Stage.DONE, json.dumps(folders))).fetchall()
         before = time.time() - SETTLED_S
         return [number for number, end_s in ended[: max(len(ended) - self.keep, 0)] if (end_s or 0) < before]
 

@@ -207,8 +207,7 @@ class LocalEngine(Engine):
             if want == "run":
                 self._wish(job, watched.attempt)
             cores, device = job.cores if want == "run" else (), goal(job, want)
-            obeys = job.fixed is not None and want in ("park", "move", "run")
-            watched.awaits = job.request if obeys else 0
+            watched.awaits = job.request if want in ("park", "move", "run") else 0
             leave: Want = "park" if want == "move" else want
             watched.attempt.write_request(Request(job.request, leave, cores, device, want == "move"))
         if watched.pidfd is not None:

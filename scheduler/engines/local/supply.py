@@ -69,7 +69,7 @@ class UsableCpus:
             taken = [first[core] for core in {self.core_of[cpu] for cpu in taken}]
         most = len(usable) if self.quota is None else max(1, min(len(usable), int(self.quota)))
         free = [cpu for cpu in usable if cpu not in taken]
-        left = min(len(free), most - len(taken))
+        left = min(len(free), most)  # the quota may not be of those who have the others
         if count is None and left < 1:
             raise Taken(f"no core is left for jobs: {self.holders()}", SHARE)
         if count is not None and count > len(usable):

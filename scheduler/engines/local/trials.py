@@ -14,7 +14,7 @@ from agent.attempts.records import RunState
 from agent.opencl_layer import requests
 from agent.opencl_layer.trials import Trial
 from agent.processes import tree
-from profiles.errors import UserError
+from profiles.errors import Unavailable, UserError
 from scheduler.engines.protocol import Report
 from scheduler.jobs.entry import Entry
 
@@ -84,7 +84,8 @@ class Trials:
             trial, trouble = requests.try_on(self._folder, pids[0], pool, opened=self._opened), ""
         except UserError as error:
             trouble = self._given_up or str(error)
-            for_now = isinstance(error, requests.LayerRefused) and error.postponed
+            postponed = isinstance(error, requests.LayerRefused) and error.postponed
+            for_now = postponed or isinstance(error, Unavailable)
         finally:
             self._report = Report(
                 job_id, attempt, "tried", time.time(), trouble=trouble, trial=trial, for_now=for_now

@@ -147,7 +147,7 @@ class Parm(Policy):
             alike.setdefault((job.speed, job.units, job.max_units), []).append(job)
         kept = set[int]()
         for (_, least, _), jobs in alike.items():
-            room = int(free_units // least)
+            room = max(0, int(free_units // least))
             if len(jobs) <= room:
                 kept.update(job.id for job in jobs)
             else:

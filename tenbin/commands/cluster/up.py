@@ -27,7 +27,14 @@ if TYPE_CHECKING:
 
 START_S, PAGE_S = 60.0, 20.0
 PAGE_PORT = "8471"
-PATHS = {"TENBIN_STORE", "TENBIN_OPENCL_FOLDER", "SLURM_CONF"}  # variables that may be relative
+PATHS = (  # variables that may be relative, which a daemon leaves its folder with
+    "TENBIN_STORE",
+    "TENBIN_OPENCL_FOLDER",
+    "SLURM_CONF",
+    "XDG_CACHE_HOME",
+    "XDG_DATA_HOME",
+    "XDG_STATE_HOME",
+)
 
 
 Engines = StrEnum("Engines", {name: name for name in ENGINES})  # type: ignore[misc]
@@ -147,8 +154,9 @@ def up(
 
     folder = in_utf8(home or default_home(), "--home").absolute()
     own = {name: value.absolute() if isinstance(value, Path) else value for name, value in own.items()}
-    for name in PATHS & os.environ.keys():
-        os.environ[name] = str(Path(os.environ[name]).absolute())
+    os.environ.update(
+        {name: str(Path(os.environ[name]).absolute()) for name in PATHS if os.environ.get(name)}
+    )
     asked = Asked(policy, folder, devices, power_budget, emulate or "", own=own, drain_unfit=drain_unfit)
     registry.check(engine, asked, profiled=profile is not None)
     if listen is not None:

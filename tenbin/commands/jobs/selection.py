@@ -48,7 +48,9 @@ def tell_left_out(answer: Mapping[str, Any]) -> None:
 
 def left_out_lines(answer: Mapping[str, Any]) -> list[str]:
     """Write which jobs a change did not apply to; one line for each reason."""
-    return [f"left out {job_ranges(labels)}: {reason}" for reason, labels in answer["reasons"].items()]
+    earlier = {reason: [job] for job, reason in answer["left_out"].items()}  # of a coordinator of before
+    reasons = answer.get("reasons", earlier)
+    return [f"left out {job_ranges(labels)}: {reason}" for reason, labels in reasons.items()]
 
 
 def job_ranges(labels: Iterable[str]) -> str:

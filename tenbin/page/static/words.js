@@ -29,7 +29,10 @@ export function clock(at, seconds = true) {
 
 /** A sentence of the coordinator, whose stamps (`2026-11-20T08:30:00Z`) become the viewer's time. */
 export const local = (sentence) =>
-  sentence.replace(/\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ/g, (found) => clock(Date.parse(found) / 1000));
+  sentence.replace(/(?<![\w/.-])\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ(?![\w/.-]*[\w/])/g, (found) => {
+    const at = Date.parse(found) / 1000;
+    return Number.isNaN(at) ? found : clock(at);
+  });
 
 export const count = (value) => value.toLocaleString("en-US");
 export const percent = (value) => (value === null || value === undefined ? "" : `${Math.round(value * 100)} %`);

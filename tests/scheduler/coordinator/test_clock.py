@@ -113,6 +113,19 @@ def test_the_clock_is_set_back_while_no_coordinator_runs(tmp_path: Path) -> None
 
 
 @STEPS
+def test_a_new_coordinator_goes_by_the_clock_that_was_set(tmp_path: Path, step_s: float) -> None:
+    engine = ManualEngine()
+    with engine.coordinator(tmp_path) as coordinator:
+        job = submit(coordinator)
+        pass_time(coordinator, engine, 10)
+        engine.now += step_s
+        pass_time(coordinator, engine, 1)
+    with engine.coordinator(tmp_path) as coordinator:
+        pass_time(coordinator, engine, 1)
+        assert coordinator.state.running[job].attained_s(coordinator.state.now) == pytest.approx(12.0)
+
+
+@STEPS
 def test_timers_of_policies_and_holds_come_after_their_time(tmp_path: Path, step_s: float) -> None:
     engine = ManualEngine()
     with engine.coordinator(tmp_path) as coordinator:

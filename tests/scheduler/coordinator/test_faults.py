@@ -11,8 +11,10 @@ import pytest
 from profiles.errors import BadInput
 from scheduler.coordinator import events as ev
 from scheduler.coordinator.coordinator import Coordinator
+from scheduler.coordinator.handlers import Handlers
 from scheduler.coordinator.outcomes import FAULT
 from scheduler.jobs.entry import Entry
+from scheduler.model.events import Event
 from scheduler.model.jobs import Cluster, Pool
 from scheduler.policies.backfill.fcfs import Fcfs
 from scheduler.prediction.tracker import PredictionTracker
@@ -31,14 +33,15 @@ def no_faults() -> None:
 @pytest.fixture
 def no_end_of_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the handler of the end of an attempt choke on job 1."""
-    ended = PredictionTracker.ended
+    attempt_over = Handlers._attempt_over
 
-    def choke(tracker: PredictionTracker, entry: Entry, *about: object) -> None:
-        if entry.id == 1:
+    def choke(handlers: Handlers, event: ev.AttemptOver) -> Event | None:
+        if event.entry.id == 1:
+            event.entry.alive = False
             raise Odd("of job 1")
-        ended(tracker, entry, *about)  # type: ignore[arg-type]
+        return attempt_over(handlers, event)
 
-    monkeypatch.setattr(PredictionTracker, "ended", choke)
+    monkeypatch.setattr(Handlers, "_attempt_over", choke)
 
 
 def check_set_aside(coordinator: Coordinator, job: int) -> None:
@@ -67,6 +70,21 @@ def test_a_handler_chokes(tmp_path: Path, restart: bool, caplog: pytest.LogCaptu
             assert engine.begun == [(first, 1), (second, 1), (third, 1)]
     (record,) = (record for record in caplog.records if record.exc_info)
     assert record.levelno == logging.ERROR and "job 1, AttemptOver" in record.getMessage()
+
+
+def test_what_cannot_be_learnt_from_a_job_does_not_make_it_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def choke(*about: object) -> None:
+        raise OSError("of the statistics")
+
+    monkeypatch.setattr(PredictionTracker, "ended", choke)
+    engine = ManualEngine()
+    with engine.coordinator(tmp_path) as coordinator:
+        job = submit(coordinator)
+        engine.end(job)
+        coordinator.turn()
+        assert shown(coordinator, job) == ["done"]
 
 
 def test_a_job_on_which_a_handler_chokes_while_it_runs_ends_first(
@@ -156,6 +174,25 @@ def test_a_policy_that_chokes_begins_anew(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(Fcfs, "decide", decide)
         third = submit(coordinator)
         assert shown(coordinator, first, third) == ["running", "waiting"]
+
+
+def test_a_policy_that_chokes_is_asked_again_though_nothing_happens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, decide = ManualEngine(), Fcfs.decide
+
+    def choke(policy: Fcfs, view: object, event: object) -> Sequence[object]:
+        raise Odd("of the policy")
+
+    with engine.coordinator(tmp_path) as coordinator:
+        monkeypatch.setattr(Fcfs, "decide", choke)
+        job = submit(coordinator)
+        monkeypatch.setattr(Fcfs, "decide", decide)
+        due_s = coordinator.next_timer_s()
+        assert due_s is not None
+        engine.wait(due_s - engine.now)
+        coordinator.turn()
+        assert shown(coordinator, job) == ["running"]
 
 
 def test_a_policy_that_chokes_at_the_start_begins_anew(

@@ -93,7 +93,14 @@ class SubmitCommand(TyperCommand):
         words = parsed.get("command") or ()
         place = len(args) - len(words)
         after_dashes = place > 0 and args[place - 1] == "--"
-        return place if words and not after_dashes and "file" not in parsed and is_script(words[0]) else None
+        if not words or after_dashes or "file" in parsed:
+            return None
+        try:
+            return place if is_script(words[0]) else None
+        except BadInput:
+            if "folder" in parsed:  # there, another file may have that name
+                return None
+            raise
 
     def _checked(self, script: Script, directive: Directive) -> tuple[str, ...]:
         """Return the words of a line if they are options of this command that may stand in a script."""

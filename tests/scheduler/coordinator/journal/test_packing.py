@@ -111,6 +111,16 @@ def test_what_is_not_tenbins_or_large_or_still_used_stays(
     assert read(home) == truth
 
 
+def test_jobs_that_may_be_run_again_stay(home: Path) -> None:
+    with closing(Journal(home)) as journal:
+        failed = journal.entry(5)
+        assert failed is not None
+        failed.stage = Stage.FAILED
+        journal.commit([failed])
+    Packer(home, 0).pack()
+    assert {int(path.name) for path in (home / "jobs").iterdir()} == {5, *OPEN}
+
+
 def test_jobs_that_have_just_ended_stay(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "SETTLED_S", 60.0)
     monkeypatch.setattr(packing.time, "time", lambda: 61.0)
