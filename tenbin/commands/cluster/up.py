@@ -104,8 +104,8 @@ def up(
         int,
         typer.Option(
             min=0,
-            help="Leave the files of so many ended jobs in folders. Those of others are packed into one "
-            "file; logs, info and the page read them there.",
+            help="Leave the files of so many jobs that succeeded in folders. Those of earlier ones are "
+            "packed into one file; logs, info and the page read them there.",
         ),
     ] = 1000,
     recover: RecoverOption = False,
