@@ -22,7 +22,6 @@ from probes.topology import cpu_list
 from profiles.files.own_files import credentials_of_peer
 
 NAME = "\0tenbin/{}"
-DEVICE_AT_START = "TENBIN_DEVICE_AT_START"  # of a job whose program sees one device, and may be moved since
 SUPERVISOR = b"agent.supervisor.spawner"  # in the command line of all supervisors, which are forks of it
 
 
@@ -126,8 +125,7 @@ def _bound(folder: Path, cores: tuple[int, ...], *, everywhere: tuple[int, ...])
     with suppress(OSError):
         words = (folder / "environ").read_bytes().decode(errors="surrogateescape").split("\0")
         environment = dict(word.partition("=")[::2] for word in words)
-    numbers = environment.get(DEVICE_AT_START) or environment.get("TENBIN_DEVICE", "")
-    devices = tuple(int(number) for number in numbers.split(",") if number.isdecimal())
+    devices = tuple(int(n) for n in environment.get("TENBIN_DEVICE", "").split(",") if n.isdecimal())
     mark = environment.get(tree.MARK, "")
     bound = cores != everywhere or (mark and not devices)
     return Bound(int(folder.name), cores if bound else (), devices, mark)

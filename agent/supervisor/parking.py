@@ -14,7 +14,6 @@ from pathlib import Path
 from agent.attempts.records import Order, Request, RunState
 from agent.opencl_layer import loader, requests
 from agent.processes import tree
-from agent.processes.claims import DEVICE_AT_START
 from profiles.errors import Unavailable, UserError
 
 LOOK_S = 0.05  # between looks whether a program has used OpenCL by now
@@ -45,10 +44,8 @@ def below(order: Order, library: Path, folder: Path, devices: Sequence[str]) -> 
         folder: of the sockets.
     """
     more = requests.environment(library, folder, devices, order.environment)
-    own = order.environment.get("TENBIN_DEVICE", "")
     # The program sees one device, whatever the number of its own.
-    more |= {DEVICE_AT_START: own, "TENBIN_DEVICE": "0"}
-    return replace(order, environment={**order.environment, **more}, layer=str(folder))
+    return replace(order, environment={**order.environment, **more, "TENBIN_DEVICE": "0"}, layer=str(folder))
 
 
 def prepared(order: Order) -> Order:

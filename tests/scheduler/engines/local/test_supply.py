@@ -159,7 +159,6 @@ def test_jobs_of_a_coordinator_that_is_stopped_are_seen(tree: Tree) -> None:
         22: ("5,6", None),  # of another user
         23: ("0-7", "TENBIN_MARK=/home/other/jobs:2:1\0TENBIN_DEVICE=1"),
         24: ("0-7", None),  # nobody can tell
-        25: ("0-7", "TENBIN_MARK=/home/other/jobs:3:1\0TENBIN_DEVICE=0\0TENBIN_DEVICE_AT_START=2"),
     }
     for pid in (10, 11):
         tree.put(f"proc/{pid}/status", "PPid:\t1\nCpus_allowed_list:\t0-7")
@@ -173,7 +172,7 @@ def test_jobs_of_a_coordinator_that_is_stopped_are_seen(tree: Tree) -> None:
     tree.put("proc/30/cmdline", "sleep")
     seen = {job.pid: (job.cores, job.devices) for job in running_jobs(where.procfs)}
     bound = {20: ((2,), ()), 21: ((3,), ()), 22: ((5, 6), ())}
-    assert seen == bound | {23: ((), (1,)), 24: ((), ()), 25: ((), (2,))}
+    assert seen == bound | {23: ((), (1,)), 24: ((), ())}
     usable = usable_cpus(where, set(SIBLINGS), HOME, nobody)
     assert usable.taken.keys() == {2, 5, 6} and usable.own == {3}
     assert usable.choose(1) == [3]
