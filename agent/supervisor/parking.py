@@ -157,9 +157,11 @@ class Parking:
         began = time.monotonic()
         patience_s = requests.PATIENCE_S if request.device else 0.0
         while not (found := requests.programs(self._folder, tree.descendants(self._me))):
-            why = loader.outside(tree.descendants(self._me))
-            if time.monotonic() >= began + max(patience_s, LOADING_S if why else 0.0):
-                return Outcome(request.number, why or NOT_USED, for_now=not why)
+            waited_s = time.monotonic() - began
+            if waited_s >= patience_s:
+                why = loader.outside(tree.descendants(self._me))
+                if not why or waited_s >= LOADING_S:
+                    return Outcome(request.number, why or NOT_USED, for_now=not why)
             time.sleep(LOOK_S)
         if request.reserved and len(found) == 1 and self._move(found[0], request.device):
             return Outcome(request.number)
