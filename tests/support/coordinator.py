@@ -68,7 +68,7 @@ class Up:
                 job, attempt = folder.parent.name, folder.name.removeprefix("attempt-")
                 assert tree.kill_marked(f"{self.home}:{job}:{attempt}")
 
-    def until(self, condition: Callable[[], object], limit_s: float = 30.0) -> None:
+    def until(self, condition: Callable[[], object], limit_s: float = 90.0) -> None:
         began = time.monotonic()
         while not condition():
             waited_s = time.monotonic() - began

@@ -92,8 +92,16 @@ def supervisors(home: Path) -> list[tuple[int, int]]:
     return found
 
 
-def strike(up: Up, chance: random.Random, blows: Counter[str], struck: Counter[int], *, disk: bool) -> None:
-    """One blow: a coordinator or a supervisor is killed or terminated, or the disk is full for a while."""
+def strike(
+    up: Up,
+    chance: random.Random,
+    blows: Counter[str],
+    struck: Counter[int],
+    *,
+    disk: bool = False,
+    clock: Path | None = None,
+) -> None:
+    """One blow: a coordinator or a supervisor is killed, the disk is full for a while, a clock is set."""
     if disk and chance.random() < 0.15:
         fill(up.home / "ballast")
         time.sleep(chance.uniform(0.0, 1.0))
@@ -105,8 +113,8 @@ def strike(up: Up, chance: random.Random, blows: Counter[str], struck: Counter[i
             blows["coordinator SIGKILL on a full disk"] += 1
             up.start("--cores", "2")
         return
-    if chance.random() < 0.1:
-        write_whole(Path(os.environ["DRILL_CLOCK"]), chance.choice((b"-3600", b"-10", b"0", b"10", b"3600")))
+    if clock is not None and chance.random() < 0.1:
+        write_whole(clock, chance.choice((b"-3600", b"-10", b"0", b"10", b"3600")))
         blows["clock set"] += 1
         return
     if chance.random() < 0.1:
@@ -151,15 +159,16 @@ def recover(up: Up, chance: random.Random, blows: Counter[str]) -> None:
 @pytest.mark.timeout(900)
 def test_no_job_is_lost_and_none_runs_twice(up: Up, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a small disk of its own, which can be full, where the test may make one."""
-    (tmp_path / "clock").touch()
+    clock = tmp_path / "clock"
+    clock.touch()
     (tmp_path / "sitecustomize.py").write_text(CLOCK)
-    monkeypatch.setenv("DRILL_CLOCK", str(tmp_path / "clock"))
+    monkeypatch.setenv("DRILL_CLOCK", str(clock))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with small_disk(up, "24m") as small:
-        drill(up, tmp_path, small)
+        drill(up, tmp_path, small, clock)
 
 
-def drill(up: Up, tmp_path: Path, disk: bool) -> None:
+def drill(up: Up, tmp_path: Path, disk: bool, clock: Path) -> None:
     chance = random.Random(SEED)
     log, ids, blows = tmp_path / "jobs.log", dict[int, int](), Counter[str]()
     struck, retried = Counter[int](), Counter[int]()
@@ -172,7 +181,7 @@ def drill(up: Up, tmp_path: Path, disk: bool) -> None:
         retry_one(up.client, chance, ids, retried)
         time.sleep(chance.uniform(0.0, 0.4))
         if sum(blows.values()) < BLOWS:
-            strike(up, chance, blows, struck, disk=disk)
+            strike(up, chance, blows, struck, disk=disk, clock=clock)
     up.until(lambda: up.client.call("GET", "/jobs") == [], limit_s=120)
     up.kill(signal.SIGTERM)
     assert using(log) == []

@@ -62,7 +62,7 @@ def test_order_is_kept(up: Up, tmp_path: Path) -> None:
                 submit_some(up.client, chance, 10, log, ids=ids)
         time.sleep(chance.uniform(0.0, 0.4))
         if sum(blows.values()) < BLOWS:
-            strike(up, chance, blows, struck, disk=False)
+            strike(up, chance, blows, struck)
     up.until(lambda: up.client.call("GET", "/jobs") == [], limit_s=120)
     up.kill(signal.SIGTERM)
     with closing(Journal(up.home)) as journal:

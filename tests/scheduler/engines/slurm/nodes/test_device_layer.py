@@ -60,9 +60,10 @@ def in_slurm(lab: SlurmLab, job: Any) -> str:
     return lab.call("squeue", "-h", "-o", "%T", f"--name=tenbin-{job.id}").strip()
 
 
-def test_suspended_and_resumed_a_program_is_parked(devices: Up, lab: SlurmLab) -> None:
+def test_suspended_and_resumed_a_program_is_parked(devices: Up, lab: SlurmLab, tmp_path: Path) -> None:
     """Its device is another job's meanwhile; the coordinator is killed; the result is bit-identical."""
-    job = devices.client.submit([*LONG, "300", "0.01"], device=HERE)
+    go = tmp_path / "go"
+    job = devices.client.submit([*LONG, "3000", "0.1", f"until={go}"], device=HERE)
     began(devices, job, "can be parked; it stays on its device of node1")
     refused = devices.run("migrate", str(job.id), "--to", "pocl-0@node2")
     assert "its program stays on its device of node1" in refused.stderr, refused.stderr
@@ -76,9 +77,10 @@ def test_suspended_and_resumed_a_program_is_parked(devices: Up, lab: SlurmLab) -
     other = devices.client.submit(["hostname"], device=HERE)
     assert other.wait(30)["hosts"] == ["node1"]
     job.resume()
+    go.touch()
     found = job.wait(60)
     assert (found["stage"], found["attempt"], found["hosts"]) == ("done", 1, ["node1"]), found["history"]
-    alone = subprocess.run([*LONG, "300", "0"], capture_output=True, text=True, check=True)
+    alone = subprocess.run([*LONG, "3000", "0"], capture_output=True, text=True, check=True)
     assert Path(found["stdout"]).read_text() == alone.stdout
     order = json.loads((devices.home / "jobs" / str(job.id) / "attempt-1" / "order.json").read_text())
     assert order["layer"] and not Path(order["layer"]).exists()
