@@ -1,6 +1,6 @@
 """Count the lines of product and tests: ``python tests/count_lines.py [FOLDER...]``.
 
-A real line is neither blank nor a comment, nor part of a docstring or of an import; a module has one at least.
+A real line is neither blank nor a comment, nor of a docstring or an import; a module has one at least.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -25,6 +26,25 @@ IN_ORDER_S, NEWEST_FIRST_S = 39.0, 9.0
 def section(heading: str) -> str:
     """Cut the section of this heading out of the page."""
     return PAGE.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
+
+
+def names(file: str) -> set[str]:
+    """List the functions, classes and methods (``Class.method``) that a file defines."""
+    body = ast.parse((ROOT / file).read_text()).body
+    named = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    return {part.name for part in body if isinstance(part, named)} | {
+        f"{part.name}.{method.name}"
+        for part in body
+        if isinstance(part, ast.ClassDef)
+        for method in part.body
+        if isinstance(method, named)
+    }
+
+
+def test_the_ways_name_what_exists() -> None:
+    places = re.findall(r"`([\w/]+\.py)`: `([\w.]+)`", PAGE)
+    assert len(places) > 30
+    assert [f"{file}: {name}" for file, name in places if name not in names(file)] == []
 
 
 @pytest.fixture
