@@ -69,8 +69,7 @@ def new_file(path: Path | str, mode: int = 0o600) -> int:
 def not_own(about: os.stat_result) -> str:
     """Say why a file or folder is not of this user alone; "" if it is.
 
-    A group that has no other member may write: under a umask of 002, usual where each user has a group, it may
-    write to all that the user makes.
+    A group without other members may write: where each user has a group, a umask of 002 is usual.
     """
     if about.st_uid != os.geteuid():
         return "it belongs to somebody else"
