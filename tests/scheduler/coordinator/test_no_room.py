@@ -1,4 +1,4 @@
-"""What users ask for while the journal cannot be written: it is not called done."""
+"""Changes that users ask for while the journal cannot be written are not called done."""
 
 from __future__ import annotations
 
