@@ -201,9 +201,9 @@ def _restore_leftover(file: Path) -> list[Restored]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:
-        return [
-            Restored(file, "", False, f"this journal cannot be read ({error}); look at it, then delete it")
-        ]
+        closes = "close it (chown, chmod go-w) or " if isinstance(error, PermissionError) else ""
+        why = f"this journal cannot be read ({error}); look at it, then {closes}delete it"
+        return [Restored(file, "", False, why)]
     if owner.lives():
         return []
     if owner.boot != _boot_id():

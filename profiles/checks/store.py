@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from profiles.checks.check import Check
 from profiles.errors import BadInput
-from profiles.files.own_files import make_folder, open_plain
+from profiles.files.own_files import make_folder, open_plain, shared_mode
 from profiles.files.store import default_root
 from profiles.files.whole_files import read_regular
 
@@ -44,7 +44,8 @@ class CheckStore:
         path = self.path(check.node)
         try:
             make_folder(path.parent)
-            descriptor = open_plain(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            mode = shared_mode(path.parent, 0o644)
+            descriptor = open_plain(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, mode)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
                 size = os.fstat(descriptor).st_size

@@ -67,22 +67,52 @@ def new_file(path: Path | str, mode: int = 0o600) -> int:
 
 
 def not_own(about: os.stat_result) -> str:
-    """Say why a file or folder is not of this user alone; "" if it is."""
+    """Say why a file or folder is not of this user alone; "" if it is.
+
+    A group without other members may write: where each user has a group, a umask of 002 is usual.
+    """
     if about.st_uid != os.geteuid():
         return "it belongs to somebody else"
-    return "others may write to it" if about.st_mode & OTHERS_WRITE else ""
+    others = about.st_mode & OTHERS_WRITE
+    if others == stat.S_IWGRP and _is_of_this_user(about.st_gid):
+        return ""
+    return "others may write to it" if others else ""
+
+
+def _is_of_this_user(group: int) -> bool:
+    """Tell whether a group was made for this user: their first one, with their name, and no other member."""
+    import grp  # late: not in a job
+    import pwd
+
+    try:
+        user, about = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
+    except KeyError:
+        return False
+    own = user.pw_gid == group and user.pw_name == about.gr_name
+    return own and set(about.gr_mem) <= {user.pw_name}
+
+
+def shared_mode(folder: Path, mode: int) -> int:
+    """Return the mode of what is made in a folder: a group that shares the folder may write what it may read.
+
+    That it does is said by setgid, with its right to write there. The umask counts as ever.
+    """
+    shares = stat.S_ISGID | stat.S_IWGRP
+    is_shared = mode & stat.S_IRGRP and folder.stat().st_mode & shares == shares
+    return mode | stat.S_IWGRP if is_shared else mode
 
 
 def make_folder(folder: Path, mode: int = 0o755) -> None:
     """Make a folder with at most this mode, and those above it, to which others may not write either.
 
+    A group may that shares the folder in which they are made.
+
     Raises:
         OSError: it cannot be made.
     """
-    for part in reversed(folder.parents):
+    for part in (*reversed(folder.parents), folder):
         if not part.is_dir():
-            part.mkdir(0o755, exist_ok=True)
-    folder.mkdir(mode, exist_ok=True)
+            part.mkdir(shared_mode(part.parent, mode if part == folder else 0o755), exist_ok=True)
 
 
 def own_folder(folder: Path, remedy: str) -> Path:

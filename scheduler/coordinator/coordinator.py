@@ -18,7 +18,7 @@ from scheduler.coordinator import events as ev
 from scheduler.coordinator import holds, node_availability
 from scheduler.coordinator.dispatcher import NO_ROOM, Dispatcher
 from scheduler.coordinator.handlers import Handlers
-from scheduler.coordinator.job_table import PHASES, JobTable
+from scheduler.coordinator.job_table import PHASES, JobTable, NoRoom
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.coordinator.loop import EventLoop
 from scheduler.coordinator.moves import why_it_stays
@@ -183,7 +183,8 @@ class Coordinator:
             raise BadInput(what, "start for instance: tenbin up --policy las-drf")
 
     # Each of these acts on ``job_ids``, or on none of them; and on those of ``where_possible`` that the
-    # request applies to. It returns the others of ``where_possible``, each with the reason.
+    # request applies to. It returns the others of ``where_possible``, each with the reason. What it has
+    # done is durable then, else it raises NoRoom.
 
     def cancel(self, job_ids: Sequence[int], where_possible: Sequence[int] = ()) -> dict[int, LeftOut]:
         """End jobs, whether they wait or run; BadInput if one has ended or never was."""
@@ -195,7 +196,7 @@ class Coordinator:
                 self.dispatcher.request(entry, "end")
             else:
                 self.queue.put(ev.Ended(entry, Stage.CANCELLED))
-        self.turn()
+        self.settle()
         return left_out
 
     def suspend(self, job_ids: Sequence[int], where_possible: Sequence[int] = ()) -> dict[int, LeftOut]:
@@ -204,7 +205,7 @@ class Coordinator:
         entries, left_out = self.job_table.choose(job_ids, where_possible, _can_be_held)
         for entry in entries:
             self.queue.put(ev.SuspendedByOwner(entry))
-        self.turn()
+        self.settle()
         return left_out
 
     def resume(self, job_ids: Sequence[int], where_possible: Sequence[int] = ()) -> dict[int, LeftOut]:
@@ -218,7 +219,7 @@ class Coordinator:
             self.job_table.record(entry, self.state.now, "resumed")
             with self.queue.sparing(entry, "resumed"):
                 self.handlers.admit(entry)
-        self.turn()
+        self.settle()
         return left_out
 
     def retry(
@@ -234,7 +235,7 @@ class Coordinator:
         for entry in entries:
             with self.queue.sparing(entry, "retried"):
                 self.handlers.admit(entry)
-        self.turn()
+        self.settle()
         return entries, left_out
 
     def _resumable(self, entry: Entry) -> None:
@@ -255,7 +256,7 @@ class Coordinator:
         """
         self.set_clock()
         _, left_out = self.job_table.choose(job_ids, where_possible, partial(self._move, to=to))
-        self.turn()
+        self.settle()
         return left_out
 
     def _move(self, entry: Entry, to: str) -> None:
@@ -326,6 +327,17 @@ class Coordinator:
         return Reason(self.engine.nodes.hindrance(entry) if self.engine.nodes is not None else "")
 
     # -- the turn -------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Let happen what a user has asked for.
+
+        Raises:
+            NoRoom: it happens when the journal can be written, and not if the coordinator ends before.
+        """
+        self.turn()
+        if not self.job_table.is_durable:
+            what = "the journal cannot be written: this is done when it can, unless tenbin up ends before"
+            raise NoRoom(what, "free some space")
 
     def turn(self) -> None:
         """Let everything happen that is due, decide, make it durable, carry it out.

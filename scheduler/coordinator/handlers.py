@@ -248,8 +248,9 @@ class Handlers:
                 if entry.alive or entry.stage in (Stage.RUNNING, Stage.STOPPING, Stage.SUSPENDED):
                     self.memory.hold(entry.id, entry.priority, self.job_table.memory_mb(entry))
                     self.array_limits.hold(entry)
-                elif entry.stage is Stage.WAITING and self._without_memory(entry):
+                elif entry.stage is Stage.WAITING and (self._without_memory(entry) or self._is_early(entry)):
                     entry.stage = Stage.HELD  # admit will say why
+                    self.job_table.mark_changed(entry)
                 elif entry.stage is Stage.WAITING:
                     waiting.append(entry)
         for entry in sorted(waiting, key=lambda entry: not entry.attempt):  # who had a place keeps it
@@ -288,13 +289,23 @@ class Handlers:
         self.holds.alarm(entry, self.state.now + PARK_AGAIN_S)
 
     def set_alarms_anew(self) -> None:
-        """Have each job looked at when it is time by the clock as it is now."""
+        """Have each job looked at when it is time by the clock as it is now, also one admitted too early."""
         self.holds.clear_alarms()
         for entry in self.job_table.entries.values():
+            if self._is_early(entry):
+                self.leave(entry)
+                entry.stage = Stage.HELD
+                self.give_back(entry)
+                self.job_table.mark_changed(entry)
             self.holds.alarm(entry, entry.spec.deadline_s)
             self.holds.alarm(entry, not_before_s(entry) if entry.stage is Stage.HELD else None)
         for job_id in self.postponed:
             self.holds.alarm(self.job_table.entries[job_id], self.state.now + PARK_AGAIN_S)
+
+    def _is_early(self, entry: Entry) -> bool:
+        """Tell whether a job waits that has not begun, and may not yet: a clock was ahead."""
+        has_not_begun = entry.stage is Stage.WAITING and not entry.attempt
+        return has_not_begun and (entry.spec.begin_s or 0.0) > self.state.now
 
     # -- a handler for each event ----------------------------------------------------------------------
 

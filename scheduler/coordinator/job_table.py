@@ -372,6 +372,11 @@ class JobTable:
         self._history.append((now, NO_JOB, "clock", f"set by {step_s:+.1f} s"))
         self.predictions.shift(step_s)
 
+    @property
+    def is_durable(self) -> bool:
+        """Tell whether the journal has all that changed of jobs."""
+        return not (self._changed or self._added or self._history)
+
     def mark_changed(self, entry: Entry) -> None:
         """Mark an entry to be journalled."""
         self._changed[entry.id] = entry

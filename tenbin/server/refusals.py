@@ -53,12 +53,13 @@ OF_BODIES = refusals(
     http_400="The body cannot be read.",
     http_422="A value cannot be used, or what was asked cannot be done; the sentence says why.",
 )
-OF_CHANGES = OF_BODIES | refusals(http_507="The journal cannot be written; nothing was changed.")
+OF_CHANGES = OF_BODIES | refusals(
+    http_507="The journal cannot be written; the change is made when it can, unless tenbin up ends before."
+)
 
 _OF_JOB: dict[str, Any] = {**SENTENCE["schema"], "properties": {**DETAIL, **OF_ONE_JOB}}
-OF_SUBMISSIONS = OF_CHANGES | {
-    422: {**OF_CHANGES[422], "content": {"application/json": {"schema": _OF_JOB}}},
-}
+OF_SUBMISSIONS = OF_BODIES | refusals(http_507="The journal cannot be written; nothing was taken in.")
+OF_SUBMISSIONS[422] = {**OF_BODIES[422], "content": {"application/json": {"schema": _OF_JOB}}}
 
 
 class BodyLimit:

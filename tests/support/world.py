@@ -37,6 +37,7 @@ from typing import Any, NamedTuple
 from agent.attempts.records import Result, RunState, Usage, Want
 from profiles.errors import UserError
 from scheduler.coordinator.coordinator import Coordinator
+from scheduler.coordinator.job_table import NoRoom
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.coordinator.journal.tally import FILE as TALLY
 from scheduler.coordinator.requests.priorities import set_priority
@@ -648,6 +649,9 @@ class History:
             getattr(self.coordinator, name)([job], *arguments)
         except UserError as error:
             self.say(f"{name} {job} is refused: {error}")
+            if isinstance(error, NoRoom) and name == "retry":  # it may happen all the same
+                self.ended.clear()
+                self.gone.clear()
             return None
         self.say(f"{name} {job} {' '.join(map(str, arguments))}")
         return job
@@ -798,7 +802,8 @@ class History:
     def settled(self) -> bool:
         """Tell if all that was decided has been carried out."""
         dispatcher = self.coordinator.dispatcher
-        return not (self.machine.full or dispatcher._starts or dispatcher._asks or dispatcher._caps)
+        waits = self.machine.full or dispatcher._starts or dispatcher._asks or dispatcher._caps
+        return self.coordinator.job_table.is_durable and not waits
 
     def check(self) -> None:
         """Look at the rules, which hold after each turn that was carried out."""
@@ -828,6 +833,9 @@ class History:
                 and not self._reason(job)
             ):
                 raise Broken("every wait has a reason", f"job {job} is {entry.shown}")
+            early = (entry.spec.begin_s or 0.0) > self.machine.clock
+            if early and entry.stage is Stage.WAITING and not entry.attempt:
+                raise Broken("no job waits for a place before its begin", f"job {job}")
             deadline_s = entry.spec.deadline_s
             if (
                 deadline_s is not None

@@ -1,4 +1,4 @@
-"""Packs the files of jobs that ended long ago, in a thread beside the coordinator.
+"""Packs the files of jobs that ended long ago, in a thread beside the coordinator, and drops their scripts.
 
 Only of jobs that have succeeded: the others may be run again, in the same folder.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sqlite3
 import threading
 import time
@@ -17,6 +18,7 @@ from pathlib import Path
 from profiles.errors import BadInput
 from scheduler.coordinator.journal.jobs_on_disk import job_folders
 from scheduler.coordinator.journal.journal import as_it_is
+from scheduler.engines.common.job_folders import SCRIPTS, JobFolders
 from scheduler.engines.common.packed_jobs import PackedJobs
 from scheduler.jobs.entry import Stage
 from scheduler.jobs.rows import COLUMNS
@@ -26,6 +28,9 @@ SETTLED_S = 60.0  # so long ago a job has ended whose files nobody writes any mo
 LOOKS_S = 10.0
 AT_ONCE = 50  # jobs in one transaction
 SHARE = 0.2  # of the time, after a burst of jobs
+SCRIPTS_S = 3600.0  # between two looks at the kept scripts
+RECENT_S = 86400.0  # a script that was kept since then may be of a job that is not in the journal yet
+KEPT = re.compile(f"/{SCRIPTS}/([0-9a-f]+)/")
 log = logging.getLogger("tenbin")
 
 
@@ -40,6 +45,7 @@ class Packer:
         self.store, self.keep = store, keep
         self._packed = PackedJobs(store)
         self._looked_at: set[int] = set()  # whose folders have files of their programs, which stay
+        self._scripts_at = 0.0  # by the monotonic clock
         self.over = threading.Event()  # set: no more now
 
     def pack(self) -> None:
@@ -57,6 +63,21 @@ class Packer:
             self._packed.pack(self._rows(numbers))
             self._looked_at.update(numbers)
             rest_s = (time.monotonic() - began) * (1 / SHARE - 1)
+        if time.monotonic() >= self._scripts_at:
+            self._scripts_at = time.monotonic() + SCRIPTS_S
+            self._drop_scripts()
+
+    def _drop_scripts(self) -> None:
+        """Remove the kept scripts that only jobs name whose files are packed."""
+        folders = job_folders(self.store).keys() - self._packed.numbers()
+        query = (
+            "SELECT spec FROM jobs WHERE (stage <> ? OR id IN (SELECT value FROM json_each(?))) "
+            f"AND instr(spec, '/{SCRIPTS}/')"
+        )
+        with as_it_is(self.store) as db:
+            specs = db.execute(query, (Stage.DONE, json.dumps(sorted(folders))))
+            needed = {name for (spec,) in specs for name in KEPT.findall(spec)}
+        JobFolders(self.store).drop_scripts(needed, time.time() - RECENT_S)
 
     def _due(self, folders: list[int]) -> list[int]:
         query = (

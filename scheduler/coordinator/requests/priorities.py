@@ -22,7 +22,7 @@ def set_priority(
         The jobs by their priority before, and those left out with the reason.
 
     Raises:
-        BadInput: one has ended or never was.
+        BadInput: one has ended or never was. NoRoom: see ``Coordinator.settle``.
     """
     coordinator.set_clock()
     table, state, handlers = coordinator.job_table, coordinator.state, coordinator.handlers
@@ -44,5 +44,5 @@ def set_priority(
     handlers.admit_by_memory()
     handlers.stale = True  # no event tells a policy of another order
     coordinator.queue.put(ev.Applied(Timer(state.now)))
-    coordinator.turn()
+    coordinator.settle()
     return before, left_out

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import threading
+from collections.abc import Container
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -18,6 +22,9 @@ from scheduler.engines.common.supervisor_orders import Files
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.files.output_patterns import expand
 
+SCRIPTS = "scripts"  # folder of the store
+_one_at_a_time = threading.Lock()  # keeps or drops a script
+
 
 class JobFolders:
     """The files of jobs; job 7 has ``store/jobs/7``, until its files are packed."""
@@ -30,16 +37,31 @@ class JobFolders:
         return self.store / "jobs" / str(job_id)
 
     def keep_script(self, name: str, content: bytes) -> Path:
-        """Keep a script that jobs run, once for each content and name, as long as the store.
+        """Keep a script that jobs run, once for each content and name, until ``drop_scripts``.
 
         Raises:
             OSError: the script cannot be written.
         """
-        path = self.store / "scripts" / sha256(content).hexdigest()[:32] / name
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, content, mode=0o700)
+        path = self.store / SCRIPTS / sha256(content).hexdigest()[:32] / name
+        with _one_at_a_time:
+            if path.exists():
+                os.utime(path)
+            else:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(path, content, mode=0o700)
         return path
+
+    def drop_scripts(self, but: Container[str], before_s: float) -> None:
+        """Remove kept scripts, all names of a content, that were last submitted before a time.
+
+        Args:
+            but: names of the folders that stay.
+        """
+        for folder in (self.store / SCRIPTS).glob("*/"):
+            with _one_at_a_time:
+                last_s = max((path.lstat().st_mtime for path in folder.iterdir()), default=0.0)
+                if folder.name not in but and last_s < before_s:
+                    shutil.rmtree(folder)
 
     def attempt(self, job: Entry) -> Attempt:
         """Return the folder of the current attempt."""

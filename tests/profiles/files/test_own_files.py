@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NoReturn
 
 import pytest
 
@@ -76,6 +79,54 @@ def test_what_others_lay_is_refused_unchanged(
     assert target.read_text() == "precious"
     assert not path.with_name("not there").exists()
     assert path.is_fifo() or not path.exists() or path.read_text() in ("precious", "theirs")
+
+
+@pytest.mark.parametrize(
+    ("group", "mode", "is_own"),
+    [
+        (("me", []), 0o664, True),
+        (("me", ["me"]), 0o664, True),
+        (("me", ["me", "you"]), 0o664, False),
+        (("staff", []), 0o664, False),
+        (("me", []), 0o666, False),
+    ],
+)
+def test_a_group_of_this_user_alone_is_nobody_else(
+    group: tuple[str, list[str]], mode: int, is_own: bool, *, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a group may write to all that was made under a umask of 002."""
+    user = SimpleNamespace(pw_name="me", pw_gid=target.stat().st_gid)
+    monkeypatch.setattr("pwd.getpwuid", lambda number: user)
+    monkeypatch.setattr("grp.getgrgid", lambda number: SimpleNamespace(gr_name=group[0], gr_mem=group[1]))
+    target.chmod(mode)
+    with nullcontext() if is_own else pytest.raises(PermissionError, match="others may write"):
+        os.close(open_own(target, os.O_RDONLY))
+
+
+def test_a_file_of_a_group_is_not_own_where_users_have_no_names(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(number: int) -> NoReturn:
+        raise KeyError(number)
+
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    target.chmod(0o660)
+    with pytest.raises(PermissionError):
+        open_own(target, os.O_RDONLY)
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o002, 0o2775), (0o022, 0o2755), (0o000, 0o2775)])
+def test_a_group_shares_what_is_made_in_its_folder(umask: int, mode: int, tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o2775)
+    before = os.umask(umask)
+    try:
+        make_folder(tmp_path / "shared" / "a" / "b")
+        make_folder(tmp_path / "shared" / "c", 0o700)
+    finally:
+        os.umask(before)
+    assert mode_of(tmp_path / "shared" / "a") == mode_of(tmp_path / "shared" / "a" / "b") == mode
+    assert mode_of(tmp_path / "shared" / "c") == 0o2700
 
 
 def test_a_file_aside_is_always_new(target: Path) -> None:

@@ -115,3 +115,16 @@ def test_others_may_not_change_profiles_whatever_the_umask(tmp_path: Path) -> No
     below = [tmp_path / "data", *(tmp_path / "data").rglob("*")]
     assert {"profile.json", "memory.parquet", "label"} <= {part.name for part in below}
     assert [part for part in below if part.stat().st_mode & 0o022] == []
+
+
+def test_a_store_in_a_folder_that_a_group_shares_is_the_groups(tmp_path: Path) -> None:
+    tmp_path.chmod(0o2770)
+    before = os.umask(0o002)
+    try:
+        store = Store(tmp_path / "store")
+        store.prepare()
+        profile = store.save(make_profile(), {"memory": TABLE})
+    finally:
+        os.umask(before)
+    folders = [tmp_path / "store", profile.parent, profile, profile / "samples"]
+    assert [folder.stat().st_mode & 0o7777 for folder in folders] == [0o2775] * 4

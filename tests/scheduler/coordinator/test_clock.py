@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,33 @@ def test_a_deadline_that_a_clock_set_right_has_not_reached_yet(tmp_path: Path) -
         engine.wait(3560.0)
         coordinator.turn()
         assert engine.asks == [(job, "end")]
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_begin_that_a_clock_set_right_has_not_reached_yet(tmp_path: Path, restart: bool) -> None:
+    """A job that has not started waits for it again; its memory is free for others until then."""
+    engine = ManualEngine()
+    engine.cluster = replace(engine.cluster, memory_mb=100.0)
+    begin_s = engine.now + 60.0
+    with engine.coordinator(tmp_path) as coordinator:
+        runs = submit(coordinator)
+        engine.now += 3600.0
+        early = submit(coordinator, begin_s=begin_s, memory_mb=100.0)
+        pass_time(coordinator, engine, 1)
+        assert shown(coordinator, runs, early) == ["running", "waiting"]
+        engine.now -= 3601.0
+        if not restart:
+            coordinator.turn()
+            assert shown(coordinator, early) == ["held"]
+    with engine.coordinator(tmp_path) as coordinator:
+        assert shown(coordinator, early) == ["held"]
+        other = submit(coordinator, memory_mb=100.0)
+        engine.end(runs, ran_s=2.0)
+        pass_time(coordinator, engine, 59)
+        assert shown(coordinator, early, other) == ["held", "running"]
+        engine.end(other, ran_s=50.0)
+        pass_time(coordinator, engine, 1)
+        assert shown(coordinator, early) == ["running"]
 
 
 @STEPS

@@ -26,6 +26,8 @@ def test_histories(policy: str, machine: str) -> None:
     ("seed", "policy", "machine"),
     [
         (2001, "fcfs", "devices"),  # resumed while it left, by a policy that resumes none: it waited for ever
+        (876, "las-drf", "nodes"),  # cancelled on a full disk, then the coordinator stopped: the job ran
+        (272, "regions", "cores"),  # the clock was set back to before the begin of a job that waits
     ],
 )
 def test_histories_that_have_failed(seed: int, policy: str, machine: str) -> None:
