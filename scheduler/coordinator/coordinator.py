@@ -18,7 +18,7 @@ from scheduler.coordinator import events as ev
 from scheduler.coordinator import holds, node_availability
 from scheduler.coordinator.dispatcher import NO_ROOM, Dispatcher
 from scheduler.coordinator.handlers import Handlers
-from scheduler.coordinator.job_table import PHASES, JobTable
+from scheduler.coordinator.job_table import JobTable
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.coordinator.loop import EventLoop
 from scheduler.coordinator.moves import why_it_stays
@@ -359,7 +359,6 @@ class Coordinator:
             self.state.now = max(now, self.state.now)
             return
         log.warning("the clock was set by %+.1f s", step_s)
-        self.state.set_clock(instant(self.state.now + step_s))
         self.state.now = now
         self.job_table.shift(step_s, now)
         self.tracker.since_s += step_s
@@ -421,9 +420,10 @@ class Coordinator:
             self.engine.recover(entry)  # first: whatever goes wrong, its end is heard of
         if entry.stage in (Stage.RUNNING, Stage.STOPPING):
             self.engine.occupy(entry)
-        if entry.stage in PHASES and not self.handlers.waits_for_admission(entry):
+        if entry.stage is not Stage.HELD and not self.handlers.waits_for_admission(entry):
             try:
-                self.state.restore(self.job_table.as_state(entry))
+                self.job_table.job(entry)
+                self.state.restore(entry)
             except (RuleBroken, BadInput) as error:
                 why = error.why if isinstance(error, RuleBroken) else error.what
                 raise BadInput(

@@ -303,20 +303,20 @@ class Handlers:
         entry = event.entry
         if entry.stage is not Stage.WAITING or entry.id in self.state.waiting:
             return None
-        self.state.restore(self.job_table.as_state(entry))
+        job = self.job_table.job(entry)
+        self.state.restore(entry)
         if self.memory.is_held(entry.id):
             self.state.take_turn(entry.id)
-        return Submitted(self.job_table.job(entry))
+        return Submitted(job)
 
     def leave(self, entry: Entry) -> Placement | None:
         """Take a job out of the cluster state; return where it ran, if at all."""
         if entry.id in self.state.running:
-            state = self.state.state(entry.id)
-            self.state.finish(state)
+            self.state.finish(entry)
             self.engine.free(entry)
-            self.job_table.copy_state(entry, state)
+            self.job_table.mark_changed(entry)
             entry.goals = ()
-            return state.placement
+            return entry.placement
         if entry.id in self.state.waiting or entry.id in self.state.suspended:
             self.state.withdraw(entry.id)
             self.stale = True
@@ -420,23 +420,21 @@ class Handlers:
                 self.give_back(entry)
             self._may_go_anywhere(entry)
             return None  # it waits, or its owner holds it: it stays as it is
-        state, had_place = self.state.state(entry.id), entry.id in self.state.running
-        state.job = self.job_table.renewed(entry)
-        self.state.fail(state, entry.kept, entry.kept_s)
+        had_place = entry.id in self.state.running
+        job = self.job_table.renewed(entry)
+        self.state.fail(entry, entry.kept, entry.kept_s)
         if had_place:
             self.engine.free(entry)
             entry.goals = ()
         if not event.counts:
-            state.failures -= 1
-        self.job_table.copy_state(entry, state)
-        entry.stage = Stage.WAITING
+            entry.failures -= 1
         if entry.blocked:
             self._block(entry, entry.blocked)
         elif entry.held_by_user:  # its owner had suspended it, and it was about to leave
             self.leave(entry)
             entry.stage = Stage.HELD
             self.give_back(entry)
-        return Failed(state.job, state.placement) if state.placement else None
+        return Failed(job, entry.placement) if entry.placement else None
 
     def _failed_by_itself(self, event: ev.FailedByItself) -> Event | None:
         """Hold a job until it is tried again; for the policy it is gone until then."""

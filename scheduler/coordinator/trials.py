@@ -14,7 +14,7 @@ from scheduler.coordinator import events as ev
 from scheduler.coordinator.handlers import Handlers
 from scheduler.engines.common.job_folders import JobFolders
 from scheduler.jobs.entry import Entry
-from scheduler.model.state import JobPhase, JobState
+from scheduler.model.state import JobState, Stage
 from scheduler.prediction.tried import ratio_of, tried_words
 
 AFTER_S = 5.0  # since the program began or went on
@@ -73,7 +73,7 @@ class ProgramTrials:
         return f"it took {LIMIT_S:g} s" if self.state.now >= self._began_s + LIMIT_S else ""
 
     def _runs(self, state: JobState, entry: Entry) -> bool:
-        return state.phase is JobPhase.RUNNING and entry.fixed == "" and entry.want in ("", "run")
+        return state.stage is Stage.RUNNING and entry.fixed == "" and entry.want in ("", "run")
 
     def _may_be_tried(self, state: JobState, entry: Entry) -> bool:
         return self._runs(state, entry) and self.state.now >= state.since_s + AFTER_S

@@ -198,8 +198,9 @@ class ExternalJobTracker:
             self.state.withdraw(entry.id)
         if entry.id not in self.state.waiting:
             entry.stage = Stage.WAITING
-            self.state.restore(self.job_table.as_state(entry))
-        job, nodes = self.job_table.job(entry), external.nodes or ()
+            self.job_table.job(entry)
+            self.state.restore(entry)
+        job, nodes = entry.job, external.nodes or ()
         each, more = divmod(job.units, len(nodes) or 1)
         there = tuple((node, each + (place < more)) for place, node in enumerate(nodes))
         placement = Placement(self.state.cluster.pools[0].name, job.units, there)
