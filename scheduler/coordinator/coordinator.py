@@ -29,7 +29,7 @@ from scheduler.engines.common.job_folders import JobFolders
 from scheduler.engines.protocol import Engine
 from scheduler.jobs.choice.left_out import LeftOut
 from scheduler.jobs.dependencies import WaitsByPlace
-from scheduler.jobs.entry import Entry, Stage
+from scheduler.jobs.entry import Entry, Phase, Stage
 from scheduler.jobs.memory_admission import MemoryAdmission
 from scheduler.jobs.order_checks import check_places, check_times, check_waits
 from scheduler.jobs.policy_view import as_job
@@ -213,7 +213,7 @@ class Coordinator:
         entries, left_out = self.job_table.choose(job_ids, where_possible, self._resumable)
         for entry in entries:
             entry.held_by_user = False
-            if entry.stage is Stage.STOPPING and not entry.moves_to:
+            if entry.phase.leaving and not entry.moves_to:
                 entry.goals = (self.state.state(entry.id).place,)  # not every policy resumes jobs
             self.job_table.record(entry, self.state.now, "resumed")
             with self.queue.sparing(entry, "resumed"):
@@ -431,7 +431,7 @@ class Coordinator:
                     "start with the same --nodes, --cores, --unit, --devices, --power-budget as before",
                 ) from error
         self.handlers.holds.alarm(entry, entry.spec.deadline_s)
-        if entry.stage is Stage.HELD and not entry.held_by_user:
+        if entry.phase is Phase.HELD:
             self.handlers.admit(entry)
         if entry.alive:
             self.dispatcher.request_again(entry)
@@ -455,5 +455,5 @@ def _can_be_held(entry: Entry) -> None:
 
 def _refuse_ending(entry: Entry) -> None:
     """Raise BadInput if the job is about to end, because somebody wants it to."""
-    if entry.alive and entry.want == "end":
+    if entry.phase is Phase.ENDING:
         raise BadInput(f"job {entry.label} has been told to end", f"see: tenbin info {entry.label}")

@@ -16,7 +16,7 @@ from scheduler.coordinator.events import Applied, EventQueue
 from scheduler.coordinator.job_table import JobTable
 from scheduler.coordinator.machine_hold import MachineHold
 from scheduler.engines.protocol import Engine
-from scheduler.jobs.entry import Entry, Stage
+from scheduler.jobs.entry import Entry, Phase
 from scheduler.model import actions as act
 from scheduler.model.events import Checkpointed
 from scheduler.model.jobs import Placement, Stop
@@ -115,7 +115,7 @@ class Dispatcher:
 
     def request(self, entry: Entry, want: Want) -> None:
         """Ask the job's supervisor for something; a job that is to end is asked for nothing else."""
-        if entry.want == "end" and want != "end":
+        if entry.phase is Phase.ENDING and want != "end":
             return
         entry.request += 1
         entry.want = want
@@ -242,7 +242,7 @@ class Dispatcher:
 
 
 def _is_to_run(entry: Entry) -> bool:
-    return entry.alive and entry.stage is Stage.RUNNING and entry.want in ("", "run")
+    return entry.alive and entry.phase is Phase.RUNNING
 
 
 def _watts(cap_w: float | None) -> str:

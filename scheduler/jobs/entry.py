@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Literal
 
 from agent.attempts.records import Want
@@ -10,9 +11,35 @@ from scheduler.jobs.specs import JobSpec
 from scheduler.model.job_state import FINAL, JobState, Stage
 from scheduler.model.jobs import Job, Placement
 
-__all__ = ["FINAL", "UNKNOWN", "Entry", "Stage"]
+__all__ = ["FINAL", "UNKNOWN", "Entry", "Phase", "Stage"]
 
 
+class Phase(StrEnum):
+    """All that a job can be, from its submission to its end. It follows from the record (``Entry.phase``)."""
+
+    HELD = "held"  # for other jobs, for a time, or because something outside tenbin blocks it
+    WAITING = "waiting"  # for its turn; with an attempt, that is paused meanwhile
+    RUNNING = "running"
+    CHECKPOINTING = "checkpointing"  # it has its place until its checkpoint is written and its attempt over
+    PARKING = "parking"  # it has its place until its program has left the device
+    MOVING = "moving"  # it runs on at its place, and has the one to which it moves
+    PAUSED = "paused"  # by the policy; its processes are there
+    SUSPENDED = "suspended"  # by the policy; of its attempt nothing is left but a checkpoint
+    SUSPENDED_BY_OWNER = "suspended by its owner"  # its processes may be there, paused or parked
+    ENDING = "ending"  # it was told to end; it has what it had until its attempt is over
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    KILLED = "killed"
+
+    @property
+    def leaving(self) -> bool:
+        """Return true if a job of this phase is about to leave its place, and may go on later."""
+        return self in LEAVING
+
+
+LEAVING = (Phase.CHECKPOINTING, Phase.PARKING, Phase.MOVING)
+WAYS_OUT: dict[str, Phase] = {"park": Phase.PARKING, "move": Phase.MOVING}
 UNKNOWN = Job(0, 0.0, 0, None)  # the policy's view of a job for which nobody has asked yet
 
 
@@ -35,7 +62,7 @@ class Entry(JobState):
         request: number of the last request to its supervisor, and what it was: ``want``.
         goals: where it is to go on when its checkpoint is written: the first of them that is free. It has the
             first one already if it moves while it runs (``want``: "move").
-        held_by_user: suspended by its owner: no policy resumes it.
+        held_by_user: suspended by its owner, or about to be: no policy resumes it.
         trouble: why it failed, as a sentence; "" if it did not.
         predicted: what earlier runs and trials of its program said of it; counts where its owner gave no
             estimate. ``moved_by_hand``: it may go where a trial had other results.
@@ -88,6 +115,29 @@ class Entry(JobState):
         JobState.shift(self, step_s)
         if self.not_before_s is not None:
             self.not_before_s += step_s
+
+    @property
+    def phase(self) -> Phase:
+        """The job's phase; what depends on more than its stage asks here, and nowhere else."""
+        if self.alive and self.want == "end":
+            return Phase.ENDING
+        if self.stage is Stage.HELD and self.held_by_user:
+            return Phase.SUSPENDED_BY_OWNER
+        if self.stage is Stage.SUSPENDED and self.alive:
+            return Phase.PAUSED
+        if self.stage is Stage.STOPPING:
+            return WAYS_OUT.get(self.want, Phase.CHECKPOINTING)
+        return Phase(self.stage.value)
+
+    @property
+    def parks(self) -> bool:
+        """True if the engine can park and move the job's attempt."""
+        return self.fixed == ""
+
+    @property
+    def may_park(self) -> bool:
+        """True if the engine has looked whether it can park the job's attempt, and may be asked to."""
+        return self.fixed is not None
 
     @property
     def priority(self) -> int:

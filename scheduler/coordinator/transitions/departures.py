@@ -6,7 +6,7 @@ from agent.attempts.records import RunState
 from agent.supervisor.parking import NOT_USED
 from scheduler.coordinator import events as ev
 from scheduler.coordinator.handlers import Handlers
-from scheduler.jobs.entry import Entry, Stage
+from scheduler.jobs.entry import Entry, Phase, Stage
 from scheduler.model import actions as act
 from scheduler.model.events import Checkpointed, Event, Finished
 from scheduler.model.jobs import Placement
@@ -32,7 +32,7 @@ class Departures:
     def _suspended_by_owner(self, event: ev.SuspendedByOwner) -> Event | None:
         """Take a job from the policy; if it runs, it is parked or paused."""
         entry = event.entry
-        if entry.alive and entry.fixed == "" and entry.id in self.state.running:
+        if entry.alive and entry.parks and entry.id in self.state.running:
             entry.held_by_user = True
             entry.goals = entry.goals[:1] if entry.moves_to else ()
             self.job_table.mark_changed(entry)
@@ -101,7 +101,7 @@ class Departures:
         entry, now = event.entry, event.state
         if not entry.alive or now.done != entry.request:
             return None  # a later request follows
-        if entry.want in ("park", "move") and entry.stage is Stage.STOPPING:
+        if entry.phase in (Phase.PARKING, Phase.MOVING):
             if now.parked_mb is not None:
                 return self._parked(entry, now.parked_mb)
             if entry.moves_to and not now.refused and now.device == entry.moves_to.pool:
@@ -109,7 +109,7 @@ class Departures:
             overtaken = now.paused and not now.refused
             why = NOT_RUNNING if overtaken else now.refused or NO_LAYER
             return self._refused(entry, why, for_now=now.for_now or overtaken)
-        if entry.want == "run" and entry.stage is Stage.RUNNING:
+        if entry.phase is Phase.RUNNING:
             if now.parked_mb is not None:
                 return self._refused_there(entry, now.refused, now.device)
             if entry.fixed and now.for_now:
@@ -151,7 +151,7 @@ class Departures:
         there = f"{entry.moves_to.pool}: " if entry.moves_to else ""
         self.job_table.record(entry, self.state.now, "not moved" if there else "not parked", f"{there}{why}")
         self.handlers.stale = True
-        if entry.held_by_user and entry.want == "move":
+        if entry.held_by_user and entry.phase is Phase.MOVING:
             entry.goals = ()
             self.state.go_on(entry)
             self._suspend_now(entry)

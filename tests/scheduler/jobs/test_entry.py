@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import Any
 
-from scheduler.jobs.entry import Entry, Stage
+import pytest
+
+from scheduler.jobs.entry import FINAL, Entry, Phase, Stage
 from scheduler.jobs.rows import COLUMNS, as_row, entry_of
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Placement
@@ -15,6 +18,33 @@ SPEC = JobSpec(command=("true",), folder="/")
 
 def test_all_of_an_entry_is_journalled_but_what_follows_from_the_rest() -> None:
     assert {field.name for field in fields(Entry)} - DERIVED == set(COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("phase", "changes"),
+    [
+        (Phase.HELD, {"stage": Stage.HELD}),
+        (Phase.WAITING, {"stage": Stage.WAITING, "alive": True, "want": "pause"}),
+        (Phase.RUNNING, {"stage": Stage.RUNNING, "alive": True, "want": "run"}),
+        (Phase.CHECKPOINTING, {"stage": Stage.STOPPING, "alive": True, "want": "checkpoint"}),
+        (Phase.PARKING, {"stage": Stage.STOPPING, "alive": True, "want": "park", "held_by_user": True}),
+        (Phase.MOVING, {"stage": Stage.STOPPING, "alive": True, "want": "move"}),
+        (Phase.PAUSED, {"stage": Stage.SUSPENDED, "alive": True, "want": "pause"}),
+        (Phase.SUSPENDED, {"stage": Stage.SUSPENDED}),
+        (Phase.SUSPENDED_BY_OWNER, {"stage": Stage.HELD, "held_by_user": True}),
+        *(
+            (Phase.ENDING, {"stage": stage, "alive": True, "want": "end"})
+            for stage in Stage
+            if not stage.final
+        ),
+        *((Phase(stage.value), {"stage": stage, "want": "end"}) for stage in FINAL),
+    ],
+)
+def test_the_phase_follows_from_the_record(phase: Phase, changes: dict[str, Any]) -> None:
+    entry = Entry(1, SPEC, "", 0.0, **changes)
+    assert entry.phase is phase
+    suspended = phase is Phase.SUSPENDED_BY_OWNER
+    assert entry.shown is (Stage.SUSPENDED if suspended else entry.stage)
 
 
 def test_a_job_that_moves_has_both_places_again() -> None:
