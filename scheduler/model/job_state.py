@@ -10,8 +10,9 @@ from scheduler.model.jobs import Job, Placement
 
 
 class Stage(StrEnum):
-    """The stage of a job; the last four are final. A cluster state has jobs of the second to the fifth."""
+    """The stage of a job; the last four are final."""
 
+    # A cluster state has only jobs that wait, run, stop or are suspended.
     HELD = "held"  # waits for others, or for a time; in the journal also: suspended by its owner
     WAITING = "waiting"
     RUNNING = "running"
