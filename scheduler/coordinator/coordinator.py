@@ -18,7 +18,7 @@ from scheduler.coordinator import events as ev
 from scheduler.coordinator import holds, node_availability
 from scheduler.coordinator.dispatcher import NO_ROOM, Dispatcher
 from scheduler.coordinator.handlers import Handlers
-from scheduler.coordinator.job_table import PHASES, JobTable, NoRoom
+from scheduler.coordinator.job_table import JobTable, NoRoom
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.coordinator.loop import EventLoop
 from scheduler.coordinator.moves import why_it_stays
@@ -29,7 +29,7 @@ from scheduler.engines.common.job_folders import JobFolders
 from scheduler.engines.protocol import Engine
 from scheduler.jobs.choice.left_out import LeftOut
 from scheduler.jobs.dependencies import WaitsByPlace
-from scheduler.jobs.entry import Entry, Stage
+from scheduler.jobs.entry import Entry, Phase, Stage
 from scheduler.jobs.memory_admission import MemoryAdmission
 from scheduler.jobs.order_checks import check_places, check_times, check_waits
 from scheduler.jobs.policy_view import as_job
@@ -214,7 +214,7 @@ class Coordinator:
         entries, left_out = self.job_table.choose(job_ids, where_possible, self._resumable)
         for entry in entries:
             entry.held_by_user = False
-            if entry.stage is Stage.STOPPING and not entry.moves_to:
+            if entry.phase.leaving and not entry.moves_to:
                 entry.goals = (self.state.state(entry.id).place,)  # not every policy resumes jobs
             self.job_table.record(entry, self.state.now, "resumed")
             with self.queue.sparing(entry, "resumed"):
@@ -371,7 +371,6 @@ class Coordinator:
             self.state.now = max(now, self.state.now)
             return
         log.warning("the clock was set by %+.1f s", step_s)
-        self.state.set_clock(instant(self.state.now + step_s))
         self.state.now = now
         self.job_table.shift(step_s, now)
         self.tracker.since_s += step_s
@@ -433,9 +432,10 @@ class Coordinator:
             self.engine.recover(entry)  # first: whatever goes wrong, its end is heard of
         if entry.stage in (Stage.RUNNING, Stage.STOPPING):
             self.engine.occupy(entry)
-        if entry.stage in PHASES and not self.handlers.waits_for_admission(entry):
+        if entry.stage is not Stage.HELD and not self.handlers.waits_for_admission(entry):
             try:
-                self.state.restore(self.job_table.as_state(entry))
+                self.job_table.job(entry)
+                self.state.restore(entry)
             except (RuleBroken, BadInput) as error:
                 why = error.why if isinstance(error, RuleBroken) else error.what
                 raise BadInput(
@@ -443,7 +443,7 @@ class Coordinator:
                     "start with the same --nodes, --cores, --unit, --devices, --power-budget as before",
                 ) from error
         self.handlers.holds.alarm(entry, entry.spec.deadline_s)
-        if entry.stage is Stage.HELD and not entry.held_by_user:
+        if entry.phase is Phase.HELD:
             self.handlers.admit(entry)
         if entry.alive:
             self.dispatcher.request_again(entry)
@@ -467,5 +467,5 @@ def _can_be_held(entry: Entry) -> None:
 
 def _refuse_ending(entry: Entry) -> None:
     """Raise BadInput if the job is about to end, because somebody wants it to."""
-    if entry.alive and entry.want == "end":
+    if entry.phase is Phase.ENDING:
         raise BadInput(f"job {entry.label} has been told to end", f"see: tenbin info {entry.label}")

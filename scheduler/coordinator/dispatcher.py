@@ -16,11 +16,11 @@ from scheduler.coordinator.events import Applied, EventQueue
 from scheduler.coordinator.job_table import JobTable
 from scheduler.coordinator.machine_hold import MachineHold
 from scheduler.engines.protocol import Engine
-from scheduler.jobs.entry import Entry, Stage
+from scheduler.jobs.entry import Entry, Phase
 from scheduler.model import actions as act
 from scheduler.model.events import Checkpointed
 from scheduler.model.jobs import Placement, Stop
-from scheduler.model.state import ClusterState, JobState
+from scheduler.model.state import ClusterState
 from scheduler.prediction.tracker import PredictionTracker
 
 NO_ROOM = (sqlite3.Error, OSError)  # the next turn tries it again
@@ -64,9 +64,8 @@ class Dispatcher:
         """
         if isinstance(action, act.Start | act.Resume):
             change = self.state.start if isinstance(action, act.Start) else self.state.resume
-            state, entry = change(action.job_id, action.placement), self.job_table.entries[action.job_id]
-            self._run(entry, action.placement)
-            self.job_table.copy_state(entry, state)
+            change(action.job_id, action.placement)
+            self._run(self.job_table.entries[action.job_id], action.placement)
         elif isinstance(action, act.Suspend):
             units = self.state.check_stop("suspend", action.job_id).job.units
             self._stop(action.job_id, Placement(action.towards, units) if action.towards else None)
@@ -75,10 +74,9 @@ class Dispatcher:
             self.job_table.entries[action.job_id].goals = (action.placement,)
             self._stop(action.job_id, action.placement)
         elif isinstance(action, act.SetPowerCap):
-            state = self.state.check_running("set power cap", action.job_id)
-            self.state.set_cap(state, action.cap_w)
+            self.state.check_running("set power cap", action.job_id)
             entry = self.job_table.entries[action.job_id]
-            self.job_table.copy_state(entry, state)
+            self.state.set_cap(entry, action.cap_w)
             self.job_table.record(entry, self.state.now, "power cap", _watts(action.cap_w))
             self.tracker.recaps(entry)
             self._caps.append(entry)
@@ -104,21 +102,20 @@ class Dispatcher:
         if self.engine.device_moves is not None and entry.spec.checkpoint_signal is None:
             self.fix(entry, self.engine.device_moves.why_not(entry.spec, entry.devices))
         self.job_table.record(entry, self.state.now, "start", f"attempt {entry.attempt}")
-        self.tracker.starts(entry, self.state.state(entry.id), self.state.now)
+        self.tracker.starts(entry, self.state.now)
 
     def fix(self, entry: Entry, why: str) -> None:
         """Note why the engine cannot park and move the job's attempt; "": it can."""
-        entry.fixed = why
+        before, entry.fixed = entry.job, why
         job = self.job_table.renewed(entry)
         if entry.id in self.state.running or entry.id in self.state.suspended:
-            before = self.state.state(entry.id).job
             if before.stop is not job.stop or before.estimates_s.keys() != job.estimates_s.keys():
                 self.state.overtaken = True  # the policy begins anew
             self.state.reconsider(job)
 
     def request(self, entry: Entry, want: Want) -> None:
         """Ask the job's supervisor for something; a job that is to end is asked for nothing else."""
-        if entry.want == "end" and want != "end":
+        if entry.phase is Phase.ENDING and want != "end":
             return
         entry.request += 1
         entry.want = want
@@ -206,50 +203,46 @@ class Dispatcher:
         self.engine.place(entry, placement)
         nodes = self.engine.nodes
         self.job_table.place(entry, placement, nodes.where(entry) if nodes is not None else [])
-        entry.stage = Stage.RUNNING
+        self.job_table.mark_changed(entry)
         if entry.alive:
             self.request(entry, "run")
             self.tracker.unpauses(entry, self.state.now)
         else:
-            entry.placement = placement
             self.new_attempt(entry)
 
     def _stop(self, job_id: int, towards: Placement | None) -> None:
         """Pause a job, whose cores are free at once, or have it parked or moved, or ask for a checkpoint."""
         if not self.engine.moves:
             self.state.broken(job_id, "suspend", "this engine cannot stop a job and let it go on")
-        state, entry = self.state.check_stop("suspend", job_id), self.job_table.entries[job_id]
-        before = state.place
-        want = self._way_out(entry, state, towards)
-        self.tracker.stops(entry, state.job, before.pool, self.state.now)
-        self.state.begin_stop(state)
-        entry.stage = Stage.STOPPING
+        self.state.check_stop("suspend", job_id)
+        entry = self.job_table.entries[job_id]
+        want = self._way_out(entry, towards)
+        self.tracker.stops(entry, self.state.now)
+        self.state.begin_stop(entry)
         if want == "pause":
-            self.state.end_stop(state)
+            self.state.end_stop(entry)
             self.engine.free(entry)
-            entry.stage = Stage.SUSPENDED
-            self.queue.put(Applied(Checkpointed(state.job, before)))
+            self.queue.put(Applied(Checkpointed(entry.job, entry.place)))
         self.request(entry, want)
-        self.job_table.copy_state(entry, state)
         there = entry.moves_to
         told = ("moving", f"to {there.pool}") if there else (entry.stage.value, "")
         self.job_table.record(entry, self.state.now, *told)
 
-    def _way_out(self, entry: Entry, state: JobState, towards: Placement | None) -> Want:
+    def _way_out(self, entry: Entry, towards: Placement | None) -> Want:
         """Choose how a job leaves its place; a program below the layer moves while it runs, if it can."""
-        if state.job.stop is not Stop.CHECKPOINT:
+        if entry.job.stop is not Stop.CHECKPOINT:
             return "pause"
         if entry.spec.checkpoint_signal is not None:
             return "checkpoint"
-        if towards is None or towards.pool == state.place.pool or self.state.obstacle(state.job, towards):
+        if towards is None or towards.pool == entry.place.pool or self.state.obstacle(entry.job, towards):
             return "park"
         entry.goals = (towards,)
-        self.state.reserve(state, towards)
+        self.state.reserve(entry, towards)
         return "move"
 
 
 def _is_to_run(entry: Entry) -> bool:
-    return entry.alive and entry.stage is Stage.RUNNING and entry.want in ("", "run")
+    return entry.alive and entry.phase is Phase.RUNNING
 
 
 def _watts(cap_w: float | None) -> str:

@@ -19,7 +19,7 @@ from scheduler.coordinator.holds import Holds, left, not_before_s
 from scheduler.coordinator.outcomes import FAULT, outcome_of, told_to_end
 from scheduler.engines.protocol import Report
 from scheduler.jobs.array_limits import ArrayLimits
-from scheduler.jobs.entry import Entry, Stage
+from scheduler.jobs.entry import Entry, Phase, Stage
 from scheduler.jobs.memory_admission import MemoryAdmission
 from scheduler.jobs.policy_view import results_differ
 from scheduler.jobs.retries import pause_s, tried_again
@@ -102,7 +102,7 @@ class Handlers:
             if entry.want == "run" and report.done == entry.request:
                 self.queue.put(ev.Applied(Started(self.job_table.job(entry))))
             self._keep_from_other_results(entry)
-            if report.state is not None and entry.fixed is not None:
+            if report.state is not None and entry.may_park:
                 self.queue.put(ev.Obeyed(entry, report.state))
         elif report.what == "tried":
             self.queue.put(ev.Tried(entry, report.trial, report.trouble, report.for_now))
@@ -127,10 +127,10 @@ class Handlers:
         entry, result = event.entry, event.report.result
         if entry.attempt != event.report.attempt or not entry.alive:
             return None
+        follows = self._what_follows(entry, event.report)
         entry.alive = False
         if result is not None:
             entry.usage = asdict(result.usage)
-        follows = self._what_follows(entry, event.report)
         if result is not None and isinstance(follows, ev.Ended | ev.FailedByItself):
             with self.queue.sparing(None, f"what is learnt from job {entry.label}"):
                 if self.co_location is not None:
@@ -150,12 +150,12 @@ class Handlers:
 
     def _what_follows(self, entry: Entry, report: Report) -> ev.Event | None:
         """Return what follows from the end of a job's attempt; None: a new attempt, now or in its turn."""
-        result, to_end = report.result, entry.want == "end"
+        result, to_end = report.result, entry.phase is Phase.ENDING
         if result is None:
             return self._without_result(entry, report)
         if result.how == "cancelled" or (to_end and result.how in ("interrupted", "checkpointed")):
             return ev.Ended(entry, *told_to_end(entry), result.ended_s)
-        if result.how == "checkpointed" and (entry.stage is Stage.STOPPING or entry.held_by_user):
+        if result.how == "checkpointed" and (entry.phase.leaving or entry.held_by_user):
             return ev.CheckpointWritten(entry, result.ended_s)
         if result.how in ("checkpointed", "interrupted") and entry.spec.requeue:
             return ev.AttemptLost(entry, f"it was {result.how}")
@@ -169,13 +169,13 @@ class Handlers:
         trouble = report.trouble or "its supervisor was killed"
         hopeless = report.what == "never" and report.trouble
         unbegun = report.what == "never" and not report.trouble  # taken back: nothing has failed
-        if entry.want == "end":
+        if entry.phase is Phase.ENDING:
             return ev.Ended(entry, *told_to_end(entry))
         if not unbegun and (hopeless or not entry.spec.requeue or entry.failures >= MOST_FAILURES):
             return ev.Ended(entry, Stage.FAILED, trouble)
-        if unbegun and entry.stage in (Stage.RUNNING, Stage.SUSPENDED):
+        if unbegun and entry.phase in (Phase.RUNNING, Phase.PAUSED):
             return None
-        if unbegun and entry.stage is Stage.STOPPING:
+        if unbegun and entry.phase.leaving:
             return ev.TakenBack(entry)
         return ev.AttemptLost(entry, "it had not begun" if unbegun else trouble, counts=not unbegun)
 
@@ -314,20 +314,20 @@ class Handlers:
         entry = event.entry
         if entry.stage is not Stage.WAITING or entry.id in self.state.waiting:
             return None
-        self.state.restore(self.job_table.as_state(entry))
+        job = self.job_table.job(entry)
+        self.state.restore(entry)
         if self.memory.is_held(entry.id):
             self.state.take_turn(entry.id)
-        return Submitted(self.job_table.job(entry))
+        return Submitted(job)
 
     def leave(self, entry: Entry) -> Placement | None:
         """Take a job out of the cluster state; return where it ran, if at all."""
         if entry.id in self.state.running:
-            state = self.state.state(entry.id)
-            self.state.finish(state)
+            self.state.finish(entry)
             self.engine.free(entry)
-            self.job_table.copy_state(entry, state)
+            self.job_table.mark_changed(entry)
             entry.goals = ()
-            return state.placement
+            return entry.placement
         if entry.id in self.state.waiting or entry.id in self.state.suspended:
             self.state.withdraw(entry.id)
             self.stale = True
@@ -368,7 +368,7 @@ class Handlers:
         entry, error = event.entry, event.error
         trouble = f"{FAULT}: {type(error).__name__}: {error}"
         self.stale = True
-        if entry.alive and entry.want == "end":
+        if entry.phase is Phase.ENDING:
             return None
         if entry.alive:  # it has its place until it has ended
             entry.trouble = trouble
@@ -391,7 +391,7 @@ class Handlers:
         """Let jobs wait for their turn whose predecessor, or place, was lost sight of by a fault."""
         for entry in list(self.job_table.entries.values()):
             with self.queue.sparing(entry, "after a fault"):
-                if entry.stage is Stage.HELD and not (entry.held_by_user or entry.blocked):
+                if entry.phase is Phase.HELD and not entry.blocked:
                     self.admit(entry)
                 elif (
                     entry.stage is Stage.WAITING
@@ -431,23 +431,21 @@ class Handlers:
                 self.give_back(entry)
             self._may_go_anywhere(entry)
             return None  # it waits, or its owner holds it: it stays as it is
-        state, had_place = self.state.state(entry.id), entry.id in self.state.running
-        state.job = self.job_table.renewed(entry)
-        self.state.fail(state, entry.kept, entry.kept_s)
+        had_place = entry.id in self.state.running
+        job = self.job_table.renewed(entry)
+        self.state.fail(entry, entry.kept, entry.kept_s)
         if had_place:
             self.engine.free(entry)
             entry.goals = ()
         if not event.counts:
-            state.failures -= 1
-        self.job_table.copy_state(entry, state)
-        entry.stage = Stage.WAITING
+            entry.failures -= 1
         if entry.blocked:
             self._block(entry, entry.blocked)
         elif entry.held_by_user:  # its owner had suspended it, and it was about to leave
             self.leave(entry)
             entry.stage = Stage.HELD
             self.give_back(entry)
-        return Failed(state.job, state.placement) if state.placement else None
+        return Failed(job, entry.placement) if entry.placement else None
 
     def _failed_by_itself(self, event: ev.FailedByItself) -> Event | None:
         """Hold a job until it is tried again; for the policy it is gone until then."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from profiles.instants import stamp
 from scheduler.coordinator.job_table import JobTable
 from scheduler.jobs.dependencies import Standing, WaitCondition, WaitVerdict, conditions, verdict
-from scheduler.jobs.entry import Entry, Stage
+from scheduler.jobs.entry import Entry, Phase, Stage
 
 
 class Holds:
@@ -60,7 +60,7 @@ class Holds:
         standing: Standing | None = self.job_table.standing(number)
         for job_id in self._followers.pop(number, {}):
             entry, pending = self.job_table.entries.get(job_id), self._pending.get(job_id, {})
-            if entry is None or entry.stage is not Stage.HELD or entry.held_by_user:
+            if entry is None or entry.phase is not Phase.HELD:
                 continue  # if it is resumed, it is judged anew
             told = verdict(pending.pop(number, ()), lambda _: standing)
             if told.waits:

@@ -14,20 +14,13 @@ from scheduler.coordinator.journal.journal import Journal
 from scheduler.jobs.arrays import Arrays, array_stage
 from scheduler.jobs.choice.left_out import LeftOut
 from scheduler.jobs.dependencies import Standing, WaitsByPlace, by_kind, named
-from scheduler.jobs.entry import Entry, Stage
+from scheduler.jobs.entry import UNKNOWN, Entry, Stage
 from scheduler.jobs.policy_view import as_job, moves, stays_on
 from scheduler.jobs.sizes import CORE, Unit, memory_mb, tasks_on
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Job, Placement, Region
-from scheduler.model.state import JobPhase, JobState
 from scheduler.prediction.predictions import OpenPredictions
 
-PHASES = {
-    Stage.WAITING: JobPhase.WAITING,
-    Stage.RUNNING: JobPhase.RUNNING,
-    Stage.STOPPING: JobPhase.STOPPING,
-    Stage.SUSPENDED: JobPhase.SUSPENDED,
-}
 REMARKS_S = 1.0  # so long what nothing rests on may wait for something else to be journalled
 NO_JOB = 0  # number of an event that is of the coordinator itself
 
@@ -53,7 +46,6 @@ class JobTable:
         self.arrays = Arrays(journal.count_members())
         self.predictions = OpenPredictions(journal.last_prediction(), journal.predictions(open=True))
         self.why_not_moved: Callable[[JobSpec], str] | None = None
-        self._jobs: dict[int, Job] = {}
         self._numbers: tuple[int, dict[int, int]] = 0, {}  # of an array, its members by index
         self._added: dict[int, Entry] = {}
         self._changed: dict[int, Entry] = {}
@@ -140,7 +132,6 @@ class JobTable:
         del self.entries[entry.id]
         if entry.array is not None:
             self.arrays.end(entry.array, entry.stage)
-        self._jobs.pop(entry.id, None)
         self.predictions.void(entry.id, "the job has ended")
 
     def bring_back(self, entries: Iterable[Entry]) -> None:
@@ -274,27 +265,30 @@ class JobTable:
 
     def job(self, entry: Entry) -> Job:
         """Return the job as the policy sees it."""
-        if entry.id not in self._jobs:
-            self._jobs[entry.id] = as_job(
-                entry.id,
-                entry.submit_s,
-                entry.spec,
-                self.cluster,
-                user=self.user,
-                unit=self.unit,
-                predicted=entry.predicted,
-                limit_s=entry.limit_s,
-                priority=entry.new_priority,
-                moves=moves(entry, self.why_not_moved),
-                only=stays_on(entry, self.cluster),
-            )
-        return self._jobs[entry.id]
+        if entry.job is UNKNOWN:
+            entry.job = self._view(entry)
+        return entry.job
 
     def renewed(self, entry: Entry) -> Job:
         """Return the job as the policy sees it now that its entry has changed."""
-        self._jobs.pop(entry.id, None)
         self._changed[entry.id] = entry
-        return self.job(entry)
+        entry.job = self._view(entry)
+        return entry.job
+
+    def _view(self, entry: Entry) -> Job:
+        return as_job(
+            entry.id,
+            entry.submit_s,
+            entry.spec,
+            self.cluster,
+            user=self.user,
+            unit=self.unit,
+            predicted=entry.predicted,
+            limit_s=entry.limit_s,
+            priority=entry.new_priority,
+            moves=moves(entry, self.why_not_moved),
+            only=stays_on(entry, self.cluster),
+        )
 
     def expect(self, entry: Entry, predicted: dict[str, Any]) -> Job:
         """Take a new prediction for a job that waits; return the job as the policy sees it now."""
@@ -333,31 +327,6 @@ class JobTable:
         if entry.spec.memory_mb is None or math.isinf(self.cluster.memory_mb):
             return 0.0
         return memory_mb(entry.spec, pool, self.unit)
-
-    def as_state(self, entry: Entry) -> JobState:
-        """Return what the cluster state is to know of a job."""
-        return JobState(
-            job=self.job(entry),
-            since_s=entry.since_s,
-            phase=PHASES[entry.stage],
-            placement=entry.placement,
-            start_s=entry.start_s,
-            works_from_s=entry.since_s,
-            served_s=entry.served_s,
-            done=entry.done,
-            preemptions=entry.preemptions,
-            migrations=entry.migrations,
-            failures=entry.failures,
-            moves_to=entry.moves_to,
-        )
-
-    def copy_state(self, entry: Entry, state: JobState) -> None:
-        """Copy what the cluster state knows of a job into its entry."""
-        entry.placement, entry.since_s = state.placement, state.since_s
-        entry.start_s, entry.served_s, entry.done = state.start_s, state.served_s, state.done
-        entry.preemptions, entry.migrations = state.preemptions, state.migrations
-        entry.failures = state.failures
-        self._changed[entry.id] = entry
 
     def shift(self, step_s: float, now: float) -> None:
         """Move what durations are counted from with a clock that was set; ``now``: by that clock.

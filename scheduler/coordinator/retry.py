@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from profiles.errors import BadInput
 from scheduler.coordinator.job_table import JobTable
 from scheduler.jobs.choice.left_out import LeftOut
-from scheduler.jobs.entry import Entry, Stage
+from scheduler.jobs.entry import UNKNOWN, Entry, Stage
 
 
 def choose_ended(
@@ -64,7 +64,7 @@ def _before_deadline(name: str, entry: Entry, now: float) -> None:
 
 def renew(entry: Entry, now: float) -> None:
     """Make an ended job one that waits: from its last checkpoint, with failures counted anew."""
-    entry.stage, entry.since_s = Stage.HELD, now
+    entry.stage, entry.since_s, entry.job = Stage.HELD, now, UNKNOWN
     entry.done, entry.served_s = entry.kept, entry.kept_s
     entry.alive, entry.want, entry.held_by_user, entry.goals = False, "", False, ()
     entry.placement, entry.cores, entry.devices, entry.tasks, entry.hosts = None, (), (), None, None

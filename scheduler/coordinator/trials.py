@@ -13,8 +13,8 @@ from typing import NamedTuple
 from scheduler.coordinator import events as ev
 from scheduler.coordinator.handlers import Handlers
 from scheduler.engines.common.job_folders import JobFolders
-from scheduler.jobs.entry import Entry
-from scheduler.model.state import JobPhase, JobState
+from scheduler.jobs.entry import Entry, Phase
+from scheduler.model.state import JobState
 from scheduler.prediction.tried import ratio_of, tried_words
 
 AFTER_S = 5.0  # since the program began or went on
@@ -66,17 +66,17 @@ class ProgramTrials:
         """Say why the trial under way must end; "": nothing is in its way."""
         state = self.state.running.get(self._present.job_id)
         entry = self.job_table.entries.get(self._present.job_id)
-        if state is None or entry is None or not self._runs(state, entry):
+        if state is None or entry is None or not self._runs(entry):
             return "its job leaves"
         if not self._idle(self._present.pool):
             return f"{self._present.pool} has a job now"
         return f"it took {LIMIT_S:g} s" if self.state.now >= self._began_s + LIMIT_S else ""
 
-    def _runs(self, state: JobState, entry: Entry) -> bool:
-        return state.phase is JobPhase.RUNNING and entry.fixed == "" and entry.want in ("", "run")
+    def _runs(self, entry: Entry) -> bool:
+        return entry.phase is Phase.RUNNING and entry.parks
 
     def _may_be_tried(self, state: JobState, entry: Entry) -> bool:
-        return self._runs(state, entry) and self.state.now >= state.since_s + AFTER_S
+        return self._runs(entry) and self.state.now >= state.since_s + AFTER_S
 
     def _idle(self, pool: str) -> bool:
         return self.state.free[pool] == self.state.cluster[pool].units

@@ -2,57 +2,67 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
 from agent.attempts.records import Want
 from scheduler.jobs.specs import JobSpec
-from scheduler.model.jobs import Placement
+from scheduler.model.job_state import FINAL, JobState, Stage
+from scheduler.model.jobs import Job, Placement
+
+__all__ = ["FINAL", "UNKNOWN", "Entry", "Phase", "Stage"]
 
 
-class Stage(StrEnum):
-    """The stage of a job; the last four are final."""
+class Phase(StrEnum):
+    """All that a job can be, from its submission to its end. It follows from the record (``Entry.phase``)."""
 
-    HELD = "held"  # waits for others, or for a time; in the journal also: suspended (``Entry.shown``)
-    WAITING = "waiting"
+    HELD = "held"  # for other jobs, for a time, or because something outside tenbin blocks it
+    WAITING = "waiting"  # for its turn; with an attempt, that is paused meanwhile
     RUNNING = "running"
-    STOPPING = "stopping"
-    SUSPENDED = "suspended"
+    CHECKPOINTING = "checkpointing"  # it has its place until its checkpoint is written and its attempt over
+    PARKING = "parking"  # it has its place until its program has left the device
+    MOVING = "moving"  # it runs on at its place, and has the one to which it moves
+    PAUSED = "paused"  # by the policy; its processes are there
+    SUSPENDED = "suspended"  # by the policy; of its attempt nothing is left but a checkpoint
+    SUSPENDED_BY_OWNER = "suspended by its owner"  # its processes may be there, paused or parked
+    ENDING = "ending"  # it was told to end; it has what it had until its attempt is over
     DONE = "done"
     FAILED = "failed"
     CANCELLED = "cancelled"
-    KILLED = "killed"  # at its limit of time or memory
+    KILLED = "killed"
 
     @property
-    def final(self) -> bool:
-        return self in FINAL
-
-    @property
-    def begun(self) -> bool:
-        """Return true if a job of this stage has begun to run and has not ended."""
-        return self in (Stage.RUNNING, Stage.STOPPING, Stage.SUSPENDED)
+    def leaving(self) -> bool:
+        """Return true if a job of this phase is about to leave its place, and may go on later."""
+        return self in LEAVING
 
 
-FINAL = (Stage.DONE, Stage.FAILED, Stage.CANCELLED, Stage.KILLED)
+LEAVING = (Phase.CHECKPOINTING, Phase.PARKING, Phase.MOVING)
+WAYS_OUT: dict[str, Phase] = {"park": Phase.PARKING, "move": Phase.MOVING}
+UNKNOWN = Job(0, 0.0, 0, None)  # the policy's view of a job for which nobody has asked yet
 
 
 @dataclass(slots=True)
-class Entry:
-    """One job as the journal has it; times in seconds since 1970.
+class Entry(JobState):
+    """The one record of a job: what the journal has of it is also its state in the cluster state.
+
+    Times in seconds since 1970. What a ``JobState`` has is journalled too, but for what follows from the rest
+    (``scheduler.jobs.rows``).
 
     Attributes:
+        job: as policies see it, derived from the rest (``JobTable.job``).
         environment: key of ``Journal.environment``.
         array, array_index: the array that it belongs to, and which of it; the members of an array share one
             spec. An index without an array: submitted with ``array_index`` by itself.
         attempt: number of the last attempt, 0 before the first.
         alive: that attempt was started and is not known to have ended (it runs, or is paused).
         kept, kept_s: share of the work and attained service that the last checkpoint saved.
-        placement, cores, devices: of the last attempt.
+        cores, devices: of the last attempt, as its placement.
         request: number of the last request to its supervisor, and what it was: ``want``.
         goals: where it is to go on when its checkpoint is written: the first of them that is free. It has the
             first one already if it moves while it runs (``want``: "move").
-        held_by_user: suspended by its owner: no policy resumes it.
+        held_by_user: suspended by its owner, or about to be: no policy resumes it.
         trouble: why it failed, as a sentence; "" if it did not.
         predicted: what earlier runs and trials of its program said of it; counts where its owner gave no
             estimate. ``moved_by_hand``: it may go where a trial had other results.
@@ -67,30 +77,23 @@ class Entry:
         new_priority: its priority as its owner has changed it; None: as in the spec.
     """
 
+    job: Job = field(default=UNKNOWN, kw_only=True, compare=False)
+    since_s: float = field(default=0.0, kw_only=True)
     id: int
     spec: JobSpec
     environment: str
     submit_s: float
     array: int | None = None
     array_index: int | None = None
-    stage: Stage = Stage.WAITING
     attempt: int = 0
     alive: bool = False
-    placement: Placement | None = None
     cores: tuple[int, ...] = ()
     devices: tuple[int, ...] = ()
     request: int = 0
     want: Want | Literal[""] = ""
     held_by_user: bool = False
-    start_s: float | None = None
-    since_s: float = 0.0
-    served_s: float = 0.0
-    done: float = 0.0
     kept: float = 0.0
     kept_s: float = 0.0
-    preemptions: int = 0
-    migrations: int = 0
-    failures: int = 0
     end_s: float | None = None
     code: int | None = None
     signal: int | None = None
@@ -109,17 +112,32 @@ class Entry:
 
     def shift(self, step_s: float) -> None:
         """Move what durations are counted from with a clock that was set; deadline and begin stay."""
-        self.since_s += step_s
-        if self.start_s is not None:
-            self.start_s += step_s
+        JobState.shift(self, step_s)
         if self.not_before_s is not None:
             self.not_before_s += step_s
 
     @property
-    def moves_to(self) -> Placement | None:
-        """The place that the job has besides its own, because it moves there while it runs; None: none."""
-        moves = self.stage is Stage.STOPPING and self.want == "move"
-        return self.goals[0] if moves and self.goals else None
+    def phase(self) -> Phase:
+        """The job's phase; what depends on more than its stage asks here, and nowhere else."""
+        if self.alive and self.want == "end":
+            return Phase.ENDING
+        if self.stage is Stage.HELD and self.held_by_user:
+            return Phase.SUSPENDED_BY_OWNER
+        if self.stage is Stage.SUSPENDED and self.alive:
+            return Phase.PAUSED
+        if self.stage is Stage.STOPPING:
+            return WAYS_OUT.get(self.want, Phase.CHECKPOINTING)
+        return Phase(self.stage.value)
+
+    @property
+    def parks(self) -> bool:
+        """True if the engine can park and move the job's attempt."""
+        return self.fixed == ""
+
+    @property
+    def may_park(self) -> bool:
+        """True if the engine has looked whether it can park the job's attempt, and may be asked to."""
+        return self.fixed is not None
 
     @property
     def priority(self) -> int:

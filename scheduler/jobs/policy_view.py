@@ -85,7 +85,7 @@ def moves(entry: Entry, why_not: Callable[[JobSpec], str] | None) -> bool:
     """Return whether the engine can park and move the job's attempt, or else its next one."""
     if why_not is None or entry.spec.checkpoint_signal is not None:
         return False
-    return entry.fixed == "" if entry.alive else why_not(entry.spec) == ""
+    return entry.parks if entry.alive else why_not(entry.spec) == ""
 
 
 def stays_on(entry: Entry, cluster: Cluster) -> tuple[str, ...]:
@@ -107,13 +107,13 @@ def stays_on(entry: Entry, cluster: Cluster) -> tuple[str, ...]:
 
 def bound_to_node(entry: Entry) -> bool:
     """Tell if a job's present attempt goes on only on the node that it has, because it is no checkpoint."""
-    return entry.alive and entry.fixed is not None and bool(entry.hosts)
+    return entry.alive and entry.may_park and bool(entry.hosts)
 
 
 def results_differ(entry: Entry) -> set[str]:
     """Return the classes of device to which no policy moves the job, because a trial had other results."""
     told = entry.predicted or {}
-    if entry.fixed != "" or entry.placement is None or told.get("moved_by_hand"):
+    if not entry.parks or entry.placement is None or told.get("moved_by_hand"):
         return set()
     here = entry.placement.pool
     pairs = [{one["pool"], one["over"]} for one in told.get("tried", ()) if not one["agrees"]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import fields
 from functools import cache, lru_cache
 from math import isnan
 from operator import attrgetter
@@ -17,7 +16,14 @@ from scheduler.model.jobs import Placement
 
 CHOICE = "bring a copy of it back, or go on with what can be read: tenbin up --recover"
 PLACEMENT = ("pool", "units", "nodes", "cap_w", "region", "binding")
-COLUMNS = tuple(field.name for field in fields(Entry))
+# What the journal has of a job. The rest of an entry follows from it.
+COLUMNS = (
+    *("id", "spec", "environment", "submit_s", "array", "array_index"),
+    *("stage", "attempt", "alive", "placement", "cores", "devices", "request", "want", "held_by_user"),
+    *("start_s", "since_s", "served_s", "done", "kept", "kept_s", "preemptions", "migrations", "failures"),
+    *("end_s", "code", "signal", "trouble", "usage", "goals", "predicted", "blocked", "limit_s", "tasks"),
+    *("hosts", "retried", "not_before_s", "new_priority", "fixed"),
+)
 AS_JSON = {"cores", "devices", "usage", "predicted", "hosts"}
 CHANGING = COLUMNS[COLUMNS.index("stage") :]
 Encoder = Callable[[Any], Any]
@@ -91,7 +97,11 @@ def _parse(row: Sequence[Any]) -> Entry:
         values["placement"] = placement_of(json.loads(values["placement"]))
     values["goals"] = tuple(map(placement_of, _loads(values.get("goals", "[]"))))
     values["cores"], values["devices"] = tuple(values["cores"]), tuple(values["devices"])
-    return Entry(**values)
+    entry = Entry(**values)
+    entry.works_from_s = entry.since_s
+    if entry.stage is Stage.STOPPING and entry.want == "move" and entry.goals:
+        entry.moves_to = entry.goals[0]
+    return entry
 
 
 @lru_cache(maxsize=16)

@@ -3,56 +3,72 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from scheduler.model.jobs import Job, Placement
 
 
-class JobPhase(StrEnum):
-    """Phase of a job in the system."""
+class Stage(StrEnum):
+    """The stage of a job; the last four are final."""
 
+    # A cluster state has only jobs that wait, run, stop or are suspended.
+    HELD = "held"  # waits for others, or for a time; in the journal also: suspended by its owner
     WAITING = "waiting"
     RUNNING = "running"
-    STOPPING = "stopping"  # holds its units while its checkpoint is written
+    STOPPING = "stopping"  # holds its units until it has left them, or goes on
     SUSPENDED = "suspended"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    KILLED = "killed"  # at its limit of time or memory
+
+    @property
+    def final(self) -> bool:
+        return self in FINAL
+
+    @property
+    def begun(self) -> bool:
+        """Return true if a job of this stage has begun to run and has not ended."""
+        return self in (RUNNING, STOPPING, SUSPENDED)
 
 
-WAITING, RUNNING, STOPPING, SUSPENDED = JobPhase  # looked up in a tenth of the time
+HELD, WAITING, RUNNING, STOPPING, SUSPENDED, *_ENDS = Stage  # looked up in a tenth of the time
+FINAL = tuple(_ENDS)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class JobState:
     """State of one job in the system, for policies to read.
 
     Attributes:
         placement: current or last place; None: it never ran.
         start_s: first start; None: it never started.
-        since_s: begin of the current phase.
+        since_s: begin of the current stage.
         works_from_s: begin of progress in the current run (after its restart).
         served_s: attained service up to ``since_s``: seconds of progress, on whatever class.
         done: believed share of its work that was done by ``works_from_s`` (estimates, not the truth).
         whole_s: believed run time of the whole job at ``placement``.
         expected_end_s: believed end of the current run; infinite: unknown; in the past: it is late.
         preemptions, migrations, failures: their numbers.
-        moves_to: a second place that it holds while it is moved there and works on where it is; its phase is
+        moves_to: a second place that it holds while it is moved there and works on where it is; its stage is
             ``STOPPING`` meanwhile. None: it is not moved so.
     """
 
     job: Job
     since_s: float
-    phase: JobPhase = WAITING
+    stage: Stage = WAITING
     placement: Placement | None = None
     start_s: float | None = None
-    works_from_s: float = 0.0
+    works_from_s: float = field(default=0.0, compare=False)
     served_s: float = 0.0
     done: float = 0.0
-    whole_s: float = math.inf
-    expected_end_s: float = math.inf
+    whole_s: float = field(default=math.inf, compare=False)
+    expected_end_s: float = field(default=math.inf, compare=False)
     preemptions: int = 0
     migrations: int = 0
     failures: int = 0
-    moves_to: Placement | None = None
+    moves_to: Placement | None = field(default=None, compare=False)
 
     @property
     def places(self) -> tuple[Placement, ...]:
@@ -62,7 +78,7 @@ class JobState:
     @property
     def works(self) -> bool:
         """Return true if the job makes progress."""
-        return self.phase is RUNNING or self.moves_to is not None
+        return self.stage is RUNNING or self.moves_to is not None
 
     @property
     def place(self) -> Placement:
@@ -86,7 +102,7 @@ class JobState:
 
     def done_by(self, now: float) -> float:
         """Return the believed share of the work done, 0 to 1; ``done`` for a job of unknown run time."""
-        if (self.phase is not RUNNING and self.moves_to is None) or now <= self.works_from_s:
+        if (self.stage is not RUNNING and self.moves_to is None) or now <= self.works_from_s:
             return self.done
         done = self.done + (now - self.works_from_s) / self.whole_s if self.whole_s > 0 else 1.0
         return done if done < 1.0 else 1.0

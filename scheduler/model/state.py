@@ -17,7 +17,7 @@ from scheduler.model.allocation import Allocation, RuleBroken
 from scheduler.model.costs import FREE, Costs
 from scheduler.model.events import Event
 from scheduler.model.interference import NOTHING_KNOWN, Slowdowns
-from scheduler.model.job_state import RUNNING, STOPPING, SUSPENDED, WAITING, JobPhase, JobState
+from scheduler.model.job_state import RUNNING, STOPPING, SUSPENDED, WAITING, JobState, Stage
 from scheduler.model.jobs import CHECKPOINT, NEVER, PAUSE, Cluster, Job, Placement, Stop, instant
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ __all__ = [
     "SUSPENDED",
     "WAITING",
     "ClusterState",
-    "JobPhase",
     "JobState",
     "RuleBroken",
+    "Stage",
     "estimate_under",
 ]
 
@@ -71,12 +71,6 @@ class ClusterState(Allocation):
     def state(self, job_id: int) -> JobState:
         return self._jobs[job_id]
 
-    def set_clock(self, now: float) -> None:
-        """Go on at another instant, because the clock was set; durations stay as they are."""
-        step_s, self.now = now - self.now, now
-        for state in self._jobs.values():
-            state.shift(step_s)
-
     # -- transitions of jobs -----------------------------------------------------------------------------
 
     def submit(self, job: Job) -> JobState:
@@ -86,7 +80,7 @@ class ClusterState(Allocation):
         if job.priority or self.ranked:
             self._rank(job)
         self.waiting[job.id] = job
-        state = self._jobs[job.id] = JobState(job, self.now)
+        state = self._jobs[job.id] = JobState(job=job, since_s=self.now)
         return state
 
     def start(self, job_id: int, placement: Placement) -> JobState:
@@ -128,7 +122,7 @@ class ClusterState(Allocation):
         state = self.running.get(job_id)
         if state is None:
             self._not(rule, job_id, "running")
-        if state.phase is STOPPING:
+        if state.stage is STOPPING:
             self.broken(job_id, rule, "it is already being stopped")
         if state.job.stop is NEVER or (least is CHECKPOINT and state.job.stop is PAUSE):
             self.broken(
@@ -141,7 +135,7 @@ class ClusterState(Allocation):
     def begin_stop(self, state: JobState) -> None:
         """Mark the running job as stopping: it makes no progress but holds its units."""
         self._settle(state)
-        state.phase = STOPPING
+        state.stage = STOPPING
         state.since_s = self.now
         state.expected_end_s = math.inf
 
@@ -154,7 +148,7 @@ class ClusterState(Allocation):
         """Let a stopping job run on where it is."""
         self._settle(state)
         self._give_reserved(state)
-        state.phase = RUNNING
+        state.stage = RUNNING
         state.since_s = self.now
         self.expect(state, self.now)
 
@@ -162,7 +156,7 @@ class ClusterState(Allocation):
         """Suspend the job and free its units."""
         self._settle(state)
         self._leave(state)
-        state.phase = SUSPENDED
+        state.stage = SUSPENDED
         state.since_s = self.now
         state.expected_end_s = math.inf
         state.preemptions += 1
@@ -185,26 +179,27 @@ class ClusterState(Allocation):
         """Replace what is known of a job that waits or runs; the policy must ``begin`` again."""
         state = self._jobs[job.id]
         state.job = job
-        if state.phase is WAITING:
+        if state.stage is WAITING:
             self.waiting[job.id] = job
-        elif state.phase is RUNNING:
+        elif state.stage is RUNNING:
             self.expect(state, state.works_from_s)
 
     def restore(self, state: JobState) -> None:
         """Enter a job after a restart as it was; a running job is charged its units."""
-        job, phase = state.job, state.phase
+        job, stage = state.job, state.stage
         self._jobs[job.id] = state
-        if phase is WAITING:
+        if stage is WAITING:
+            state.expected_end_s = math.inf
             self._rank(job)
             self.waiting[job.id] = job
-        elif phase is SUSPENDED:
+        elif stage is SUSPENDED:
             self.suspended[job.id] = state
         else:
             self._take_again(job, state.place)
             if state.moves_to is not None:
                 self._take_again(job, state.moves_to)
             self.running[job.id] = state
-            if phase is RUNNING:
+            if stage is RUNNING:
                 self.expect(state, state.works_from_s)
 
     def take_turn(self, job_id: int) -> None:
@@ -221,11 +216,11 @@ class ClusterState(Allocation):
 
     def fail(self, state: JobState, kept: float, kept_service_s: float) -> None:
         """Let a lost job wait ahead of its priority, with the share of its work that was kept."""
-        if state.phase is SUSPENDED:
+        if state.stage is SUSPENDED:
             del self.suspended[state.job.id]
         else:
             self._leave(state)
-        state.phase = WAITING
+        state.stage = WAITING
         state.since_s = self.now
         state.expected_end_s = math.inf
         state.done, state.served_s = kept, kept_service_s
@@ -304,7 +299,7 @@ class ClusterState(Allocation):
     def check_running(self, rule: str, job_id: int) -> JobState:
         """Return the job if it runs and is not being stopped, else refuse."""
         state = self.running.get(job_id)
-        if state is None or state.phase is not RUNNING:
+        if state is None or state.stage is not RUNNING:
             self._not(rule, job_id, "running")
         return state
 
@@ -315,14 +310,14 @@ class ClusterState(Allocation):
         whole = state.whole_s = state.job.estimate_on(placement.pool, placement.units, placement.cap_w)
         state.expected_end_s = instant(works_from_s + (1.0 - state.done) * whole)
 
-    def _not(self, rule: str, job_id: int, phase: str) -> NoReturn:
+    def _not(self, rule: str, job_id: int, stage: str) -> NoReturn:
         state = self._jobs.get(job_id)
-        is_ = f"the job is {state.phase}" if state else "there is no such job in the system"
-        self.broken(job_id, rule, f"{is_}, not {phase}")
+        is_ = f"the job is {state.stage}" if state else "there is no such job in the system"
+        self.broken(job_id, rule, f"{is_}, not {stage}")
 
     def _run(self, state: JobState, placement: Placement, restart: bool) -> None:
         state.placement = placement
-        state.phase = RUNNING
+        state.stage = RUNNING
         now = state.since_s = self.now
         self.running[state.job.id] = state
         self.expect(state, now + self.costs.restart_s(state.job, placement.pool) if restart else now)

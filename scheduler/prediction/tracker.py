@@ -74,16 +74,16 @@ class PredictionTracker:
 
     # -- decisions ------------------------------------------------------------------------------------
 
-    def starts(self, entry: Entry, state: JobState, now: float) -> None:
+    def starts(self, entry: Entry, now: float) -> None:
         """Predict a new attempt that is about to start."""
-        job, placement = state.job, state.place
+        job, placement = self.job_table.job(entry), entry.place
         if entry.spec.checkpoint_signal is not None:
             self._awaited[entry.id] = {"ready", "pace"}
-            if state.served_s > 0.0 or state.preemptions:
+            if entry.served_s > 0.0 or entry.preemptions:
                 self._restarts(entry, job, placement.pool, now)
         whole = estimate_under(job, placement)
         if job.estimate_kind is not EstimateKind.LIMIT and math.isfinite(whole):
-            left = (1.0 - state.done) * whole
+            left = (1.0 - entry.done) * whole
             told = entry.predicted["run_s"] if entry.predicted else {}
             rests_on = STATED if entry.spec.expect_s else "as on the best device that it ran on"
             if (found := told.get(placement.pool) or told.get("")) is not None:
@@ -97,7 +97,7 @@ class PredictionTracker:
             self.predictions.void(entry.id, "predicted anew", *RUN_TIMES)
             self._predict(entry, now, kind, left, **about)
             free = estimate_under(job, replace(placement, cap_w=None))
-            if placement.cap_w is not None and not state.done:
+            if placement.cap_w is not None and not entry.done:
                 self._predict(entry, now, "cap", whole / free, cap_w=placement.cap_w, free_s=free)
 
     def _restarts(self, entry: Entry, job: Job, pool: str, now: float) -> None:
@@ -112,8 +112,9 @@ class PredictionTracker:
         if paused is not None and paused.detail["pool"] != pool:
             self.predictions.void(entry.id, "it goes on elsewhere", "suspension")
 
-    def stops(self, entry: Entry, job: Job, pool: str, now: float) -> None:
+    def stops(self, entry: Entry, now: float) -> None:
         """Predict a checkpoint, or a pause, that is about to be requested."""
+        job, pool = self.job_table.job(entry), entry.place.pool
         if job.stop is Stop.PAUSE:
             self.pauses(entry, pool, now)
             return
@@ -173,9 +174,10 @@ class PredictionTracker:
             self.predictions.measure(entry.id, "suspension", took)
             self.learned.learn_pause(took)
 
-    def parked(self, entry: Entry, pool: str, mb: float, now: float) -> None:
+    def parked(self, entry: Entry, mb: float, now: float) -> None:
         """Measure a job that the engine has parked; its attempt goes on later."""
         one, job = self.predictions.of(entry.id, "checkpoint"), self.job_table.job(entry)
+        pool = entry.place.pool
         self.learned.introduce(job, job.program, mb)
         if one is None:
             return
@@ -210,8 +212,9 @@ class PredictionTracker:
                     self.learned.learn(self.job_table.job(entry), entry.placement.pool, {"restore": took})
                 self.predictions.measure(entry.id, kind, whole.detail["stop_s"] + took, measured=parts)
 
-    def left(self, entry: Entry, job: Job, pool: str, ended_s: float, *, now: float) -> None:
+    def left(self, entry: Entry, ended_s: float, now: float) -> None:
         """Measure a checkpoint after which the job has left; its process ended at ``ended_s``."""
+        job, pool = self.job_table.job(entry), entry.place.pool
         self.look(entry)
         self._awaited.pop(entry.id, None)
         self.predictions.void(entry.id, "it was stopped", *RUN_TIMES, "restart", "pairing", "cap")

@@ -118,11 +118,11 @@ class Continuation(Simulator):
         state.restore(job_state)
         simulated.progress = simulated.saved = job_state.done
         simulated.saved_service_s = job_state.served_s
-        if job_state.phase is RUNNING:
+        if job_state.stage is RUNNING:
             simulated.set_out(job_state.works_from_s, 0.0)
             end = simulated.plan(False, 1.0)
             queue.push(max(end, instant(state.now + SOON_S)), FINISH, simulated, simulated.version)
-        elif job_state.phase is STOPPING:
+        elif job_state.stage is STOPPING:
             simulated.set_out(state.now, 0.0)
             simulated.version += 1
             stop_s = state.costs.stop_s(job, job_state.place.pool)

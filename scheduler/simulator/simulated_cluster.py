@@ -268,6 +268,6 @@ class SimulatedCluster:
             return
         for other in sorted(self.state.nodes[placement.pool].neighbours(job_id, placement)):
             simulated = self.jobs[other]
-            if simulated.state.phase is RUNNING:
+            if simulated.state.stage is RUNNING:
                 simulated.advance(self.state.now)
                 self._plan(simulated)

@@ -89,7 +89,7 @@ class SimulatedJob:
 
     def progress_at(self, now: float) -> float:
         """Return the share of its work that is done."""
-        if self.state.phase is not RUNNING or now <= self.works_from_s:
+        if self.state.stage is not RUNNING or now <= self.works_from_s:
             return self.progress
         return self.progress + (now - self.works_from_s) / self.full_s if self.full_s > 0 else 1.0
 
@@ -112,7 +112,7 @@ class SimulatedJob:
         assert placement is not None
         if powered:
             self.energy_j += powered.power_w(placement.units, placement.cap_w) * (now - began)
-        if state.phase is STOPPING:
+        if state.stage is STOPPING:
             self._pay("checkpoint", placement, began, now)
             return
         if turn > began:

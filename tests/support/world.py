@@ -42,7 +42,7 @@ from scheduler.coordinator.journal.journal import Journal
 from scheduler.coordinator.journal.tally import FILE as TALLY
 from scheduler.coordinator.requests.priorities import set_priority
 from scheduler.engines.protocol import Engine, Report
-from scheduler.jobs.entry import Entry, Stage
+from scheduler.jobs.entry import Entry, Phase, Stage
 from scheduler.jobs.sizes import CORE, Unit
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Placement, Pool, Region
@@ -827,11 +827,7 @@ class History:
                 continue
             if job in self.ended:
                 raise Broken("an end is an end", f"job {job} had {self.ended[job]}, is {entry.stage}")
-            if (
-                entry.stage is not Stage.RUNNING
-                and entry.stage is not Stage.STOPPING
-                and not self._reason(job)
-            ):
+            if entry.stage not in (Stage.RUNNING, Stage.STOPPING) and not self._reason(job):
                 raise Broken("every wait has a reason", f"job {job} is {entry.shown}")
             early = (entry.spec.begin_s or 0.0) > self.machine.clock
             if early and entry.stage is Stage.WAITING and not entry.attempt:
@@ -840,7 +836,7 @@ class History:
             if (
                 deadline_s is not None
                 and deadline_s <= self.machine.clock
-                and not (entry.alive and entry.want == "end")
+                and entry.phase is not Phase.ENDING
             ):
                 raise Broken("a deadline ends a job", f"job {job} is {entry.stage}")
             if job in self.gone and entry.attempt > self.gone[job]:
@@ -862,7 +858,7 @@ class History:
                 if attempt.job not in self.engine.held:
                     raise Broken("who works has a place", f"{key}, which is {entry.stage}")
                 places[attempt.job] = attempt.placement
-            if entry.stage is Stage.RUNNING and not attempt.works and entry.want in ("", "run"):
+            if entry.phase is Phase.RUNNING and not attempt.works:
                 raise Broken("who runs works", f"{key} is paused")
         check_units(self.setting, places)
         self._check_sums(alive, places)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from scheduler.coordinator import events as ev
 from scheduler.coordinator.handlers import Handlers
 from scheduler.coordinator.outcomes import DEADLINE
-from scheduler.jobs.entry import Entry, Stage
+from scheduler.jobs.entry import Entry, Phase, Stage
 from scheduler.model.events import Timer
 
 
@@ -25,9 +25,9 @@ class Alarms:
         deadline_s = entry.spec.deadline_s
         if deadline_s is not None and deadline_s <= self.state.now:
             self._end(entry)
-        elif entry.stage is Stage.HELD and not (entry.held_by_user or entry.blocked):
+        elif entry.phase is Phase.HELD and not entry.blocked:
             self.handlers.admit(entry)
-        elif entry.id in self.handlers.postponed and entry.stage is Stage.RUNNING:
+        elif entry.id in self.handlers.postponed and entry.phase is Phase.RUNNING:
             self.handlers.postponed.remove(entry.id)
             self.handlers.dispatcher.fix(entry, "")
             self.handlers.queue.put(ev.Applied(Timer(self.state.now)))
@@ -37,7 +37,7 @@ class Alarms:
         if not entry.alive:
             trouble = f"its deadline passed before it could {'go on' if entry.attempt else 'start'}"
             self.handlers.queue.put(ev.Ended(entry, Stage.CANCELLED, trouble))
-        elif entry.want != "end":
+        elif entry.phase is not Phase.ENDING:
             entry.trouble = DEADLINE
             self.handlers.job_table.record(entry, self.state.now, "deadline")
             self.handlers.dispatcher.request(entry, "end")

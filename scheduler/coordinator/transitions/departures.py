@@ -6,11 +6,10 @@ from agent.attempts.records import RunState
 from agent.supervisor.parking import NOT_USED
 from scheduler.coordinator import events as ev
 from scheduler.coordinator.handlers import Handlers
-from scheduler.jobs.entry import Entry, Stage
+from scheduler.jobs.entry import Entry, Phase, Stage
 from scheduler.model import actions as act
 from scheduler.model.events import Checkpointed, Event, Finished
 from scheduler.model.jobs import Placement
-from scheduler.model.state import JobState
 
 NO_LAYER = "its supervisor knows nothing of parking"
 NOT_RUNNING = "it had not gone on yet"  # a request to go on was overtaken by that to park
@@ -33,7 +32,7 @@ class Departures:
     def _suspended_by_owner(self, event: ev.SuspendedByOwner) -> Event | None:
         """Take a job from the policy; if it runs, it is parked or paused."""
         entry = event.entry
-        if entry.alive and entry.fixed == "" and entry.id in self.state.running:
+        if entry.alive and entry.parks and entry.id in self.state.running:
             entry.held_by_user = True
             entry.goals = entry.goals[:1] if entry.moves_to else ()
             self.job_table.mark_changed(entry)
@@ -66,39 +65,34 @@ class Departures:
             self.job_table.record(entry, self.state.now, "checkpointed")
             self.handlers.give_back(entry)
             return None
-        state = self.state.state(entry.id)
-        before = state.place
-        self.tracker.left(entry, state.job, before.pool, event.ended_s, now=self.state.now)
-        self.state.end_stop(state)
-        entry.kept, entry.kept_s = state.done, state.served_s
-        return self._left(entry, state, before, "checkpointed")
+        self.tracker.left(entry, event.ended_s, self.state.now)
+        self.state.end_stop(entry)
+        entry.kept, entry.kept_s = entry.done, entry.served_s
+        return self._left(entry, "checkpointed")
 
     def _taken_back(self, event: ev.TakenBack) -> Event | None:
         """Let a job leave its place with what was kept of it before."""
         entry = event.entry
-        state = self.state.state(entry.id)
-        before = state.place
         self.job_table.predictions.void(entry.id, "it had not begun")
-        state.done, state.served_s = entry.kept, entry.kept_s
+        entry.done, entry.served_s = entry.kept, entry.kept_s
         if entry.held_by_user:  # it was to be parked
             return self._hold(entry)
-        self.state.end_stop(state)
-        state.job = self.job_table.renewed(entry)
-        return self._left(entry, state, before, "taken back")
+        self.state.end_stop(entry)
+        self.job_table.renewed(entry)
+        return self._left(entry, "taken back")
 
-    def _left(self, entry: Entry, state: JobState, before: Placement, told: str) -> Event:
-        """Free the job's place; a job that moves goes on at its goal."""
+    def _left(self, entry: Entry, told: str) -> Event:
+        """Free the place that the job has left; one that moves goes on at its goal."""
+        before = entry.place
         self.engine.free(entry)
-        entry.stage = Stage.SUSPENDED
-        self.job_table.copy_state(entry, state)
         self.job_table.record(entry, self.state.now, told)
         goals, entry.goals = entry.goals, ()
         self.handlers.stale = self.handlers.stale or bool(goals)
-        may_be = (goal for goal in goals if state.job.runs_on(goal.pool))
-        target = next((goal for goal in may_be if not self.state.obstacle(state.job, goal)), None)
+        may_be = (goal for goal in goals if entry.job.runs_on(goal.pool))
+        target = next((goal for goal in may_be if not self.state.obstacle(entry.job, goal)), None)
         if target is not None:
             self.dispatcher.apply(act.Resume(entry.id, target))
-        return Checkpointed(state.job, before, target is not None)
+        return Checkpointed(entry.job, before, target is not None)
 
     # -- programs that the engine parks -----------------------------------------------------------------
 
@@ -107,7 +101,7 @@ class Departures:
         entry, now = event.entry, event.state
         if not entry.alive or now.done != entry.request:
             return None  # a later request follows
-        if entry.want in ("park", "move") and entry.stage is Stage.STOPPING:
+        if entry.phase in (Phase.PARKING, Phase.MOVING):
             if now.parked_mb is not None:
                 return self._parked(entry, now.parked_mb)
             if entry.moves_to and not now.refused and now.device == entry.moves_to.pool:
@@ -115,7 +109,7 @@ class Departures:
             overtaken = now.paused and not now.refused
             why = NOT_RUNNING if overtaken else now.refused or NO_LAYER
             return self._refused(entry, why, for_now=now.for_now or overtaken)
-        if entry.want == "run" and entry.stage is Stage.RUNNING:
+        if entry.phase is Phase.RUNNING:
             if now.parked_mb is not None:
                 return self._refused_there(entry, now.refused, now.device)
             if entry.fixed and now.for_now:
@@ -124,22 +118,18 @@ class Departures:
 
     def _parked(self, entry: Entry, mb: float) -> Event | None:
         """Let a job leave its place whose programs are parked; its attempt goes on later."""
-        state = self.state.state(entry.id)
-        before = state.place
-        self.tracker.parked(entry, before.pool, mb, self.state.now)
+        self.tracker.parked(entry, mb, self.state.now)
         if entry.held_by_user:
             return self._hold(entry, parked=True)
-        self.state.end_stop(state)
-        return self._left(entry, state, before, "parked")
+        self.state.end_stop(entry)
+        return self._left(entry, "parked")
 
     def _moved(self, entry: Entry, now: RunState) -> Event:
         """Let a job whose program has moved while it ran leave its old place."""
-        state = self.state.state(entry.id)
         self.tracker.moved(entry, now, self.state.now)
-        before = state.place
-        self.state.end_stop(state)
-        told = self._left(entry, state, before, "moved")
-        self.state.expect(state, self.state.now)  # it needs no restart
+        self.state.end_stop(entry)
+        told = self._left(entry, "moved")
+        self.state.expect(entry, self.state.now)  # it needs no restart
         self._suspend_now(entry)
         return told
 
@@ -157,15 +147,13 @@ class Departures:
         Args:
             for_now: it may be asked again.
         """
-        state = self.state.state(entry.id)
-        before = state.place
         self.job_table.predictions.void(entry.id, why, "checkpoint", "migration", "suspension")
         there = f"{entry.moves_to.pool}: " if entry.moves_to else ""
         self.job_table.record(entry, self.state.now, "not moved" if there else "not parked", f"{there}{why}")
         self.handlers.stale = True
-        if entry.held_by_user and entry.want == "move":
-            entry.goals, entry.stage = (), Stage.RUNNING
-            self.state.go_on(state)
+        if entry.held_by_user and entry.phase is Phase.MOVING:
+            entry.goals = ()
+            self.state.go_on(entry)
             self._suspend_now(entry)
             return None
         if entry.held_by_user:
@@ -173,36 +161,30 @@ class Departures:
             self.dispatcher.fix(entry, why)
             return told
         if entry.goals or why != NOT_USED:
-            entry.goals, entry.stage = (), Stage.RUNNING
-            self.state.go_on(state)
-            self.job_table.copy_state(entry, state)
+            entry.goals = ()
+            self.state.go_on(entry)
             self.dispatcher.fix(entry, why)
             self.dispatcher.request(entry, "run")
             if for_now:
                 self.handlers.park_later(entry)
             return None
-        self.state.end_stop(state)
+        self.state.end_stop(entry)
         self.engine.free(entry)
-        entry.stage = Stage.SUSPENDED
-        self.job_table.copy_state(entry, state)
         self.dispatcher.fix(entry, why)
         self.dispatcher.request(entry, "pause")
-        return Checkpointed(state.job, before)
+        return Checkpointed(entry.job, entry.place)
 
     def _refused_there(self, entry: Entry, why: str, device: str) -> Event:
         """Let a job go on where it was, now or in its turn, because another device did not take it."""
-        state = self.state.state(entry.id)
-        job, there = state.job, state.place
+        job, there = entry.job, entry.place
         self.job_table.record(entry, self.state.now, "not moved", f"{there.pool}: {why}")
-        self.state.begin_stop(state)
-        self.state.end_stop(state)
+        self.state.begin_stop(entry)
+        self.state.end_stop(entry)
         self.engine.free(entry)
-        back = state.placement = Placement(device, there.units)
-        entry.stage = Stage.SUSPENDED
-        self.job_table.copy_state(entry, state)
+        back = entry.placement = Placement(device, there.units)
         self.dispatcher.fix(entry, f"{there.pool}: {why}")
         self.handlers.stale = True
-        if not self.state.obstacle(state.job, back):
+        if not self.state.obstacle(entry.job, back):
             self.dispatcher.apply(act.Resume(entry.id, back))
             return Checkpointed(job, there, True)
         self.handlers.leave(entry)  # not every policy resumes jobs, so it waits like a new one

@@ -15,7 +15,7 @@ from scheduler.coordinator.handlers import Handlers
 from scheduler.coordinator.job_table import NoRoom
 from scheduler.coordinator.outcomes import outcome_of
 from scheduler.engines.external_jobs import ExternalJob, ExternalJobSource
-from scheduler.jobs.entry import Entry, Stage
+from scheduler.jobs.entry import Entry, Phase, Stage
 from scheduler.jobs.specs import JobSpec
 from scheduler.model import actions as act
 from scheduler.model.events import Event, Started
@@ -172,7 +172,7 @@ class ExternalJobTracker:
         entry.blocked = why
         if why:  # one that is about to wait again is blocked as soon as it does
             self.queue.put(ev.Blocked(entry, why))
-        elif entry.stage is Stage.HELD and not entry.held_by_user:
+        elif entry.phase is Phase.HELD:
             self.handlers.admit(entry)
 
     def _limit_s(self, entry: Entry) -> float:
@@ -198,8 +198,9 @@ class ExternalJobTracker:
             self.state.withdraw(entry.id)
         if entry.id not in self.state.waiting:
             entry.stage = Stage.WAITING
-            self.state.restore(self.job_table.as_state(entry))
-        job, nodes = self.job_table.job(entry), external.nodes or ()
+            self.job_table.job(entry)
+            self.state.restore(entry)
+        job, nodes = entry.job, external.nodes or ()
         each, more = divmod(job.units, len(nodes) or 1)
         there = tuple((node, each + (place < more)) for place, node in enumerate(nodes))
         placement = Placement(self.state.cluster.pools[0].name, job.units, there)

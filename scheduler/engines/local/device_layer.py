@@ -99,7 +99,7 @@ class DeviceLayer:
 
 def goal(job: Entry, want: Want) -> str:
     """Return the key of the device on which the job is to go on; "" if there is none."""
-    if job.fixed is None or want not in ("park", "move", "run"):
+    if not job.may_park or want not in ("park", "move", "run"):
         return ""
     places = (job.placement,) if want == "run" else job.goals
     return next((place.pool for place in places if place is not None), "")

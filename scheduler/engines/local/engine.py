@@ -163,7 +163,7 @@ class LocalEngine(Engine):
                 order = self._orders.order(job, environment, watched.attempt, watched.mark, files=files)
                 if job.spec.slurm_variables:
                     order.environment.update(slurm_variables.of_machine(job))
-                if self.layer is not None and job.fixed == "":
+                if self.layer is not None and job.parks:
                     order = self.layer.below(order, job)
                 watched.attempt.place(order)
                 self._wish(job, watched.attempt)

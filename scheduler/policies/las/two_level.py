@@ -40,7 +40,7 @@ from scheduler.model.events import (
 )
 from scheduler.model.jobs import Job, Placement, counted
 from scheduler.model.nodes import rooms
-from scheduler.model.state import JobPhase
+from scheduler.model.state import Stage
 from scheduler.policies.base import Policy, Reason, View
 from scheduler.policies.las.fair_queue import FairShare, Fifo
 from scheduler.policies.las.next_look import next_look_s
@@ -308,10 +308,10 @@ class TwoLevel(Policy):
                 node = part.node
                 part.served_s, part.started = state.served_s, True
                 node.charge(part, 1)
-                if state.phase is JobPhase.RUNNING:  # its restart ends as believed
+                if state.stage is Stage.RUNNING:  # its restart ends as believed
                     node.take(part)
                     node.run(part, state.works_from_s, self._rules.spare_s)
-                elif state.phase is JobPhase.STOPPING:
+                elif state.stage is Stage.STOPPING:
                     node.take(part)
                     node.stopping[part.id] = part
                 else:

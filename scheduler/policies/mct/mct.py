@@ -278,7 +278,7 @@ class Mct(Policy):
         job = state.job
         planned = self._plans[job.id] = PlannedJob(job)
         planned.running = job.id in view.running
-        planned.stopping = state.phase is STOPPING
+        planned.stopping = state.stage is STOPPING
         parts: tuple[Stay, ...] = ()
         if planned.running:
             end = stays_until(state, view)

@@ -86,7 +86,7 @@ def remaining_job(
     job, costs = planned.job, view.costs
     tied = job.stop is PAUSE
     known: Container[str] = job.estimates_s or pool_plans
-    if tied and state is not None and state.phase is not WAITING:
+    if tied and state is not None and state.stage is not WAITING:
         known = (state.place.pool,)
     times = {name: job.estimate_on(name) for name in pool_plans if name in known}
     names = sorted(times, key=times.__getitem__)  # of equal times the better rank comes first
@@ -113,9 +113,9 @@ def stays_until(state: JobState, view: View) -> float:
     """Compute until when a running job holds its units if nothing is done to it."""
     now = view.now
     end = state.expected_end_s
-    if state.phase is STOPPING:
+    if state.stage is STOPPING:
         end = instant(state.since_s + view.costs.stop_s(state.job, state.place.pool))
-    if end <= now and state.phase is STOPPING:
+    if end <= now and state.stage is STOPPING:
         end = instant(now + max(LATE_STOP_S, now - state.since_s))
     elif end <= now:
         end = instant(now + max(LATE_LEAST_S, LATE_SHARE * state.attained_s(now)))
@@ -131,7 +131,7 @@ def in_order(view: View) -> list[JobState]:
 def _go_on(rest: RemainingJob, planned: PlannedJob, state: JobState) -> None:
     """Subtract from the rest what a job that may have run has done already."""
     now = rest.now
-    rest.begun = state.served_s > 0.0 or state.phase is not WAITING
+    rest.begun = state.served_s > 0.0 or state.stage is not WAITING
     rest.done = state.done_by(now)
     if planned.stopping:
         rest.ready_s = planned.parts[0].end_s

@@ -596,9 +596,10 @@ def test_an_entry_comes_back_as_it_was(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j")
     spec = JobSpec(command=("a", "b c"), folder="/x", after=(1, 2), time_s=3.5)
     entry = Entry(
-        1, spec, journal.keep_environment({"A": "1"}), 5.0, 7, 3, Stage.RUNNING, 2, True,
-        Placement("node", 3, ((0, 1), (4, 2)), 40.0, "r1", "near"), (0, 5), (1,), 7, "pause", True, 6.0, 6.5,
-        0.5, 0.25, 0.1, 0.2, 1, 2, 3, None, None, None, "x", {"wall_s": 1.5},
+        1, spec, journal.keep_environment({"A": "1"}), 5.0, 7, 3, 2, True, (0, 5), (1,), 7, "pause", True,
+        0.1, 0.2, None, None, None, "x", {"wall_s": 1.5}, stage=Stage.RUNNING, start_s=6.0, since_s=6.5,
+        placement=Placement("node", 3, ((0, 1), (4, 2)), 40.0, "r1", "near"), served_s=0.5, done=0.25,
+        preemptions=1, migrations=2, failures=3,
     )  # fmt: skip
     journal.commit([], [(1.0, 1, "start", "d")], [entry], [(9.0, ("tag", 1))])
     journal.close()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from scheduler.model.actions import Action, Migrate, Resize, Resume, SetPowerCap, Start, Suspend, WakeAt
 from scheduler.model.events import Event
 from scheduler.model.jobs import Job, Placement, Pool, Stop
-from scheduler.model.state import JobPhase, JobState
+from scheduler.model.state import JobState, Stage
 from scheduler.policies.base import Policy, View
 
 
@@ -35,7 +35,7 @@ class Chaos(Policy):
         options: list[tuple[int, Job, JobState | None]] = [
             *((0, job, None) for job in view.waiting.values()),
             *((1, state.job, state) for state in view.suspended.values()),
-            *((2, state.job, state) for state in view.running.values() if state.phase is JobPhase.RUNNING),
+            *((2, state.job, state) for state in view.running.values() if state.stage is Stage.RUNNING),
         ]
         self.random.shuffle(options)
         if not view.running:

@@ -52,7 +52,7 @@ class BatchWriter:
                 states=str(power.states),
                 emulated=bool(power.emulated),
             )
-        if self.layers is not None and job.fixed == "":
+        if self.layers is not None and job.parks:
             order = self.layers.below(order, job)
         attempt.files.place(order)
         lease.prepare(attempt.files, attempt.cpus)

@@ -12,7 +12,7 @@ from profiles.errors import BadInput
 from scheduler.model.actions import Repartition, Start
 from scheduler.model.events import Timer
 from scheduler.model.jobs import Cluster, Job, Placement, Pool, Region
-from scheduler.model.state import ClusterState, JobPhase
+from scheduler.model.state import ClusterState, Stage
 from scheduler.policies.base import Policy, View
 from scheduler.policies.regions.region_sizing import (
     PastWork,
@@ -332,7 +332,7 @@ def test_after_a_restart_the_machine_is_cut_as_is_said_now(
     book(after, create(text))
     regions = after.regions["node"]
     assert (tuple(r.max_units for r in regions), tuple(r.units for r in regions)) == layout_now
-    assert after.state(1).phase is JobPhase.RUNNING
+    assert after.state(1).stage is Stage.RUNNING
     assert (regions == before.regions["node"]) == (layout_now[1] == (20,))
 
 
