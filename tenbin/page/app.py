@@ -24,11 +24,11 @@ from tenbin.page.stream import MOST_VIEWERS, Streams
 from tenbin.page.views import job as job_view
 from tenbin.page.views.explainer import Explainer
 from tenbin.page.views.gantt import Gantt, Window
-from tenbin.page.views.listing import Asked, Lists, number_of, told, window
+from tenbin.page.views.listing import Asked, Lists
 from tenbin.page.views.measured import Measured
 from tenbin.page.views.nodes import NodeView
 from tenbin.page.views.truth import Truth
-from tenbin.server.job_filters import LARGEST
+from tenbin.server.bodies import LARGEST
 from tenbin.server.refusals import BodyLimit, refuse_invalid
 from tenbin.server.tcp import Scope
 
@@ -122,7 +122,7 @@ def _questions(app: FastAPI, page: Page) -> None:
     @app.get("/api/jobs")
     async def jobs(asked: Annotated[Asked, Query()]) -> dict[str, Any]:
         """List the rows of a window; those of them that wait are explained from now on."""
-        found = await asyncio.to_thread(window, page.lists, asked)
+        found = await asyncio.to_thread(page.lists.window, asked)
         waiting = [row["asks"] for row in found["rows"] if row["asks"] is not None]
         page.explainer.watch(waiting, sooner=True)
         found["reasons"] = {job: page.explainer.told(job) for job in waiting}
@@ -156,7 +156,7 @@ def _questions(app: FastAPI, page: Page) -> None:
     async def ids(asked: Annotated[Asked, Query()]) -> dict[str, list[int]]:
         """List the numbers of all rows of a list, to be selected."""
         found = await asyncio.to_thread(page.lists.find, asked)
-        return {"ids": [number_of(row) for row in found[:MOST_SELECTED]]}
+        return {"ids": [row.id for row in found[:MOST_SELECTED]]}
 
     @app.get("/api/events")
     async def events(
@@ -204,7 +204,7 @@ def _of_job(app: FastAPI, page: Page) -> None:
             if any(row.array == job_id for row in list(page.mirror.rows.values())):
                 return {"array": True}
             raise HTTPException(404, f"there is no job {job_id}")
-        shown = told(row)
+        shown = page.lists.told(row)
         if shown["asks"] is not None:
             page.explainer.watch([job_id], sooner=True)
         return found | shown | {"reason": page.explainer.told(job_id), "now_s": time.time()}

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import math
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from agent.users import user_name
+from scheduler.jobs.choice.filters import Reading
+from scheduler.jobs.choice.job_rows import JobRow
 from scheduler.jobs.entry import FINAL, Stage
 
 COLUMNS = (
@@ -17,12 +21,14 @@ COLUMNS = (
     *("submit_s", "start_s", "since_s", "end_s", "limit_s", "predicted", "code", "trouble", "attempt"),
     *("done", "served_s", "blocked", "new_priority"),
 )
-BEGUN = frozenset(stage.value for stage in Stage if stage.begun)
-ENDED = frozenset(stage.value for stage in FINAL)
+STAGES = {stage.value: stage for stage in Stage}
+BEGUN = frozenset(stage for stage in Stage if stage.begun)
+ENDED = frozenset(FINAL)
 USER = user_name()  # whose jobs those are that name nobody
 
 
-class Expected(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Expected:
     """A run time in seconds: the middle, and the 10 and 90 % quantiles where they are known."""
 
     run_s: float
@@ -31,45 +37,44 @@ class Expected(NamedTuple):
     basis: str
 
 
-class Row(NamedTuple):
-    """One job of the lists; times in seconds since 1970.
+@dataclass(slots=True)
+class Row(JobRow):
+    """One job of the page, or an array as one.
 
     Attributes:
-        member: its index in the array.
         lane: where it runs or ran last: the nodes, else the pool; () before its first start.
         cap_w: of all its units there; None: uncapped. region: that it is charged to.
         expected: its run time; None: nothing is known.
+        members, stages: of an array how many jobs it has, and how many are in each stage.
     """
 
-    id: int
-    label: str
-    name: str
-    user: str
-    array: int | None
-    member: int | None
-    stage: str
-    cores: int
-    priority: int
-    place: str
     lane: tuple[str, ...]
-    submit_s: float
-    start_s: float | None
     since_s: float
-    end_s: float | None
-    limit_s: float | None
     expected: Expected | None
-    code: int | None
-    trouble: str
     attempt: int
     served_s: float
     cap_w: float | None = None
     region: str = ""
+    members: int | None = None
+    stages: Mapping[str, int] | None = None
+
+
+READING: Reading[Row] = Reading(
+    attrgetter("stage"),
+    attrgetter("name"),
+    attrgetter("user"),
+    attrgetter("cores"),
+    attrgetter("trouble"),
+    attrgetter("lane"),
+    lambda row: (row.place or "", *row.lane),
+)
 
 
 class _Asked(NamedTuple):
     """The parts of a specification that lists show."""
 
     name: str
+    slurm: str | None
     user: str
     cores: int
     priority: int
@@ -85,6 +90,7 @@ def _asked(text: str) -> _Asked:
     slurm = spec.get("slurm") or {}
     return _Asked(
         spec.get("name") or posixpath.basename(spec["command"][0]),
+        slurm.get("id"),
         slurm.get("user") or USER,
         spec.get("tasks", 1) * spec.get("cores", 1),
         spec.get("priority", 0),
@@ -103,28 +109,29 @@ def row_of(values: Sequence[Any]) -> Row:
     if found["placement"] not in (None, "null"):
         pool, units, nodes, cap_w, region, *_ = json.loads(found["placement"])
     hosts = _listed(found["hosts"]) or [f"{pool}{node}" for node, _ in nodes]
-    stage = found["stage"]
+    stage, held = STAGES[found["stage"]], bool(found["held_by_user"])
     limit_s = asked.time_s if found["limit_s"] is None else found["limit_s"]
     return Row(
         id=found["id"],
-        label=str(found["id"]) if array is None else f"{array}[{index}]",
         name=asked.name,
-        user=asked.user,
         array=array,
-        member=asked.member if index is None else index,
-        stage="suspended" if stage == "held" and found["held_by_user"] else stage,
+        array_index=asked.member if index is None else index,
+        stage=Stage.SUSPENDED if stage is Stage.HELD and held else stage,
+        slurm=asked.slurm,
+        user=asked.user,
+        held_by_user=held,
         cores=len(_listed(found["cores"])) or asked.cores,
         priority=asked.priority if found["new_priority"] is None else found["new_priority"],
-        place=", ".join(hosts) or pool,
-        lane=tuple(hosts) or ((pool,) if pool else ()),
+        place=pool or None,
         submit_s=found["submit_s"],
         start_s=found["start_s"],
-        since_s=found["since_s"],
         end_s=found["end_s"],
-        limit_s=None if limit_s is None or math.isinf(limit_s) else limit_s,
-        expected=_expected(asked, found["predicted"], pool),
+        time_limit_s=None if limit_s is None or math.isinf(limit_s) else limit_s,
         code=found["code"],
         trouble=found["blocked"] or found["trouble"] or "",
+        lane=tuple(hosts) or ((pool,) if pool else ()),
+        since_s=found["since_s"],
+        expected=_expected(asked, found["predicted"], pool),
         attempt=found["attempt"],
         served_s=found["served_s"] or 0.0,
         cap_w=None if cap_w is None else cap_w * units,

@@ -31,6 +31,7 @@ from scheduler.jobs.files.commands import check_commands
 from scheduler.jobs.files.paths import check_all
 from scheduler.jobs.specs import Int, JobSpec, check_variables
 from tenbin.server.bodies import (
+    LARGEST,
     LONGEST_WAIT_S,
     Change,
     Changed,
@@ -42,11 +43,9 @@ from tenbin.server.bodies import (
 )
 from tenbin.server.descriptions import brief, describe, known, prometheus, summary
 from tenbin.server.earlier_starts import EarlierStarts
-from tenbin.server.job_filters import LARGEST, Listed
-from tenbin.server.job_list import array_summary, count_with_arrays, list_jobs
+from tenbin.server.job_list import add_lists, array_summary
 from tenbin.server.job_records import add_history
 from tenbin.server.node_table import node_table
-from tenbin.server.queue_window import add_queue
 from tenbin.server.refusals import (
     OF_ALL,
     OF_BODIES,
@@ -156,9 +155,9 @@ def make_api(
     api.add_exception_handler(RequestValidationError, refuse_invalid)
     api.add_exception_handler(UserError, refuse)
     _changes(api, coordinator, news)
+    add_lists(api, coordinator)
     _questions(api, coordinator, news)
     add_history(api, coordinator)
-    add_queue(api, coordinator)
 
     @api.get("/status")
     async def status() -> dict[str, Any]:
@@ -280,21 +279,6 @@ def answer_of(ids: list[int], left_out: Mapping[int, LeftOut]) -> Changed:
 def _questions(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
     """Add the routes that read jobs."""
     earlier = EarlierStarts(coordinator)
-
-    @api.get("/jobs", responses=OF_VALUES)
-    async def jobs(wanted: Annotated[Listed, Query()]) -> list[dict[str, Any]]:
-        """List the jobs that have not ended, or all, by conditions; to a limit the last, and all that run.
-
-        ``members``: each member of an array is a row; else the array is one.
-        """
-        return list_jobs(coordinator, wanted)
-
-    @api.get("/jobs/count", responses=OF_VALUES)
-    async def count(all: bool = False, members: bool = True) -> dict[str, int]:
-        """Count the jobs that have not ended, or all; ``members`` as in the list of jobs."""
-        if not members:
-            return {"count": count_with_arrays(coordinator, all=all)}
-        return {"count": coordinator.journal.count() if all else len(coordinator.job_table.entries)}
 
     @api.post("/select", responses=OF_BODIES)
     async def select(which: Selectors) -> dict[str, list[Any]]:

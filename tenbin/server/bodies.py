@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from scheduler.jobs.specs import Name, Priority
-from tenbin.server.job_filters import BODY
 
+LARGEST = (1 << 63) - 1  # what SQLite counts with
+# Of the bodies of requests: true and "3" are no numbers. In a query all values are text.
+BODY = ConfigDict(extra="forbid", strict=True)
 LONGEST_WAIT_S = 300.0
 MOST_IDS = 100_000  # of one request; each is looked up before anything else goes on
 JobIds = Annotated[list[int], Field(max_length=MOST_IDS)]

@@ -12,42 +12,15 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client import Counter as PrometheusCounter
 
 from scheduler.coordinator.coordinator import Coordinator
-from scheduler.jobs.choice.filters import name_of, owner_of
+from scheduler.jobs.choice.job_list import row_of
+from scheduler.jobs.choice.job_rows import as_json
 from scheduler.jobs.entry import Entry, Stage
 from tenbin.server.node_table import node_table
 
 
 def brief(coordinator: Coordinator, entry: Entry) -> dict[str, Any]:
     """Describe a job as lists show it."""
-    return {
-        "id": entry.id,
-        "name": name_of(entry),
-        "array": entry.array,
-        "array_index": entry.array_index,
-        "stage": entry.shown.value,
-        "slurm": entry.spec.slurm.id if entry.spec.slurm else None,
-        "user": owner_of(entry, coordinator.job_table.user),
-        "held_by_user": entry.held_by_user,
-        "cores": cores_of(entry),
-        "priority": entry.priority,
-        "place": place_of(entry),
-        "submit_s": entry.submit_s,
-        "start_s": entry.start_s,
-        "end_s": entry.end_s,
-        "time_limit_s": time_limit_s(entry),
-        "code": entry.code,
-        "trouble": entry.trouble,
-    }
-
-
-def cores_of(entry: Entry) -> int:
-    """Count the cores that a job has, or asks for before it runs."""
-    return len(entry.cores) or entry.spec.tasks * entry.spec.cores
-
-
-def place_of(entry: Entry) -> str | None:
-    """Name the pool or device of a job's last attempt; None before the first."""
-    return None if entry.placement is None else entry.placement.pool
+    return as_json(row_of(entry, coordinator.job_table.user))
 
 
 def known(coordinator: Coordinator, job_id: int) -> Entry:
@@ -112,12 +85,6 @@ def moves(coordinator: Coordinator, entry: Entry) -> str | None:
     if entry.fixed or entry.fixed is None:
         return f"cannot be moved: {entry.fixed or 'it was started by an earlier tenbin'}"
     return able.told(entry, coordinator.folders.state(entry))
-
-
-def time_limit_s(entry: Entry) -> float | None:
-    """Return the job's limit now; None: it has none."""
-    limit_s = entry.spec.time_s if entry.limit_s is None else entry.limit_s
-    return None if limit_s is None or math.isinf(limit_s) else limit_s
 
 
 def memory_limit_by(coordinator: Coordinator, entry: Entry) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from operator import attrgetter
 from typing import Annotated, Any
 
 from fastapi import FastAPI
@@ -12,8 +13,9 @@ from pydantic import Field
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.jobs.choice.filters import JobFilter
 from scheduler.jobs.entry import Entry
+from tenbin.server.bodies import BODY
 from tenbin.server.descriptions import brief, hosts
-from tenbin.server.job_filters import BODY, Conditions, Number, find
+from tenbin.server.job_list import Conditions, CoordinatorJobs, Number
 from tenbin.server.refusals import OF_BODIES
 
 
@@ -35,8 +37,9 @@ def add_history(api: FastAPI, coordinator: Coordinator) -> None:
     @api.post("/history", responses=OF_BODIES)
     async def history(wanted: Wanted) -> list[dict[str, Any]]:
         """Tell what jobs used that have begun or ended, in the order of their numbers."""
-        found = find(coordinator, wanted.as_filter(), wanted.limit, waiting=False)
-        return [used(coordinator, entry) for entry in found[-(wanted.limit or 0) :]]
+        jobs = CoordinatorJobs(coordinator, waiting=False, limit=wanted.limit)
+        entries = sorted(jobs.find(wanted.as_filter()), key=attrgetter("id"))
+        return [used(coordinator, entry) for entry in entries[-(wanted.limit or 0) :]]
 
 
 def used(coordinator: Coordinator, entry: Entry) -> dict[str, Any]:

@@ -4,13 +4,56 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from operator import attrgetter
 from string import digits
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from scheduler.jobs.entry import Entry, Stage
+
+
+class Job(Protocol):
+    """The part that is alike in the journal's record of a job and in a row of a list."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def array(self) -> int | None: ...
+    @property
+    def label(self) -> str: ...
+    @property
+    def priority(self) -> int: ...
+    @property
+    def submit_s(self) -> float: ...
+    @property
+    def start_s(self) -> float | None: ...
+    @property
+    def end_s(self) -> float | None: ...
+
+
+J = TypeVar("J", bound=Job)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading(Generic[J]):
+    """Functions that read the rest of what lists filter and sort by.
+
+    Attributes:
+        stage: as shown.
+        name: of a job without a name that of its program.
+        nodes: that it runs on, or ran on last; else the pool or device; (): none yet.
+        places: these, and the pool or device, by all their names.
+    """
+
+    stage: Callable[[J], Stage]
+    name: Callable[[J], str]
+    user: Callable[[J], str]
+    cores: Callable[[J], int]
+    trouble: Callable[[J], str]
+    nodes: Callable[[J], tuple[str, ...]]
+    places: Callable[[J], Collection[str]]
 
 
 @dataclass(frozen=True)
@@ -26,6 +69,8 @@ class JobFilter:
         place: the pool, device or node that it runs on, or ran on last.
         array: the array that it belongs to.
         single: it belongs to none.
+        text: a part of number, name, user, nodes or trouble, large letters or small; with ``*`` a pattern of
+            the name.
     """
 
     ids: frozenset[int] | None = None
@@ -37,23 +82,36 @@ class JobFilter:
     place: str | None = None
     array: int | None = None
     single: bool = False
+    text: str = ""
 
-    def matches(self, entry: Entry, user: str) -> bool:
-        """Return true if a job meets all conditions; ``user``: whose it is where nothing else is known."""
-        return (
-            (self.ids is None or entry.id in self.ids or entry.array in self.ids)
-            and (not self.stages or entry.shown in self.stages)
-            and (self.array is None or entry.array == self.array)
-            and not (self.single and entry.array is not None)
-            and (self.since_s is None or entry.end_s is None or entry.end_s >= self.since_s)
-            and (self.until_s is None or entry.submit_s <= self.until_s)
-            and (self.user is None or self.user == owner_of(entry, user))
-            and (self.place is None or self.place in places(entry))
-            and (self.name is None or fnmatchcase(name_of(entry), self.name))
-        )
+    def choose(self, jobs: Iterable[J], reading: Reading[J]) -> Iterator[J]:
+        """Yield the jobs that meet all conditions."""
+        ids, since_s, until_s = self.ids, self.since_s, self.until_s
+        if self.single:
+            jobs = (job for job in jobs if job.array is None)
+        if self.array is not None:
+            jobs = (job for job in jobs if job.array == self.array)
+        if ids is not None:
+            jobs = (job for job in jobs if job.id in ids or job.array in ids)
+        if self.stages:
+            jobs = (job for job in jobs if reading.stage(job) in self.stages)
+        if since_s is not None:
+            jobs = (job for job in jobs if job.end_s is None or job.end_s >= since_s)
+        if until_s is not None:
+            jobs = (job for job in jobs if job.submit_s <= until_s)
+        if self.user is not None:
+            jobs = (job for job in jobs if reading.user(job) == self.user)
+        if self.place is not None:
+            jobs = (job for job in jobs if self.place in reading.places(job))
+        for pattern in (self.name, self.text if "*" in self.text else None):
+            if pattern is not None:
+                jobs = _named(jobs, reading, pattern)
+        if self.text and "*" not in self.text:
+            jobs = _with_text(jobs, reading, self.text.casefold())
+        return iter(jobs)
 
     def conditions(self, user: str) -> Mapping[str, Any]:
-        """Return what SQLite can check cheaply, with its values; ``matches`` has the last word."""
+        """Return what SQLite can check cheaply, with its values; ``choose`` has the last word."""
         of_others = self.user if self.user != user else None  # they are named in their specs
         found = {
             "array = ?": self.array,
@@ -74,6 +132,35 @@ def _plain_part(pattern: str) -> str:
     return max(re.split(r"[^A-Za-z0-9_.-]", without_sets), key=len)
 
 
+def _named(jobs: Iterable[J], reading: Reading[J], pattern: str) -> Iterator[J]:
+    return (job for job in jobs if fnmatchcase(reading.name(job), pattern))
+
+
+def _with_text(jobs: Iterable[J], reading: Reading[J], text: str) -> Iterator[J]:
+    return (
+        job
+        for job in jobs
+        if text in reading.name(job).casefold()
+        or text in job.label
+        or text in reading.user(job).casefold()
+        or text in ", ".join(reading.nodes(job)).casefold()
+        or text in reading.trouble(job).casefold()
+    )
+
+
+def entry_reading(user: str) -> Reading[Entry]:
+    """Return how the journal's records are read; ``user``: whose a job is where nothing else is known."""
+    return Reading(
+        attrgetter("shown"),
+        name_of,
+        lambda entry: owner_of(entry, user),
+        cores_of,
+        attrgetter("trouble"),
+        nodes_of,
+        places,
+    )
+
+
 def owner_of(entry: Entry, user: str) -> str:
     """Return whose job it is; ``user``: where nothing else is known."""
     return entry.spec.slurm.user if entry.spec.slurm else user
@@ -82,6 +169,19 @@ def owner_of(entry: Entry, user: str) -> str:
 def name_of(entry: Entry) -> str:
     """Return a job's name, or that of its program."""
     return entry.spec.name or os.path.basename(entry.spec.command[0])  # noqa: PTH119 (any text)
+
+
+def cores_of(entry: Entry) -> int:
+    """Count the cores that a job has, or asks for before it runs."""
+    return len(entry.cores) or entry.spec.tasks * entry.spec.cores
+
+
+def nodes_of(entry: Entry) -> tuple[str, ...]:
+    """Name the nodes of a job's last attempt, else the pool or device; () before the first."""
+    placement = entry.placement
+    if entry.hosts or placement is None:
+        return tuple(entry.hosts or ())
+    return tuple(f"{placement.pool}{node}" for node, _ in placement.nodes) or (placement.pool,)
 
 
 def places(entry: Entry) -> set[str]:

@@ -98,12 +98,12 @@ class JobView {
     setText(this.command, shownLines(quoted(job.command)));
     this.about.replaceChildren(facts([
       ["folder", shown(job.folder)], ["user", shown(job.user)],
-      ["array", job.array === null ? null : el("a", { href: `#queue?array=${job.array}`, textContent: `member ${job.member} of array ${job.array}` })],
+      ["array", job.array === null ? null : el("a", { href: `#queue?array=${job.array}`, textContent: `member ${job.array_index} of array ${job.array}` })],
       ["cores", `${job.cores}${job.cpus.length ? ` (${job.cpus.join(", ")})` : ""}`],
       ["place", el("span", {}, nodeLinks(job.lane))], ["priority", job.priority || null],
       ["submitted", clock(job.submit_s)], ["started", job.start_s === null ? null : clock(job.start_s)],
       ["ended", job.end_s === null ? null : clock(job.end_s)], ["exit code", job.code],
-      ["time limit", job.limit_s === null ? null : duration(job.limit_s)],
+      ["time limit", job.time_limit_s === null ? null : duration(job.time_limit_s)],
       ["expected", job.expected ? expectedWords(job.expected) : null],
       ["attempts", job.attempt || null], ["moves", job.migrations || null], ["pauses", job.preemptions || null],
       ["processor time", usage ? duration(usage.user_s + usage.system_s) : null],

@@ -12,7 +12,7 @@ const MOST = 200;
 const AGAIN_MS = 15_000; // the server has starts asked for only while somebody asks it
 const COLUMNS = [
   ["id", "job"], ["name", "name"], ["user", "user"], ["stage", "stage"], ["cores", "cores"],
-  ["place", "place"], ["submit_s", "since"], ["queue", "what happens"],
+  ["place", "place"], ["since", "since"], ["queue", "what happens"],
 ];
 const VERBS = [["cancel", "Cancel"], ["suspend", "Suspend"], ["resume", "Resume"], ["retry", "Run again"], ["migrate", "Move"],
   ["priority", "Priority"]];

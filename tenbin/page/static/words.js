@@ -76,8 +76,8 @@ export function progress(job, now) {
     if (over >= run) return { share: 1, words: `runs for ${duration(over)}; ${duration(run)} were expected` };
     return { share: over / run, words: `ends about ${clock(end(run))}${within}` };
   }
-  if (job.limit_s) {
-    return { share: null, words: `runs for ${duration(over)}; at the latest until ${clock(job.since_s + job.limit_s - job.served_s)}, its limit` };
+  if (job.time_limit_s) {
+    return { share: null, words: `runs for ${duration(over)}; at the latest until ${clock(job.since_s + job.time_limit_s - job.served_s)}, its limit` };
   }
   return { share: null, words: `runs for ${duration(over)}; nothing is known of its run time` };
 }

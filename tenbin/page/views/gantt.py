@@ -162,7 +162,7 @@ class Gantt:
             if row is None or row.stage != "waiting":
                 continue
             lane = row.lane[0] if row.lane else names[0] if len(names) == 1 else UNPLACED
-            run_s = row.expected.run_s if row.expected else row.limit_s
+            run_s = row.expected.run_s if row.expected else row.time_limit_s
             end_s = None if run_s is None else start_s + run_s
             free = ends.setdefault(lane, [])
             place = next((place for place, end in enumerate(free) if end <= start_s + 1.0), len(free))
@@ -210,7 +210,7 @@ def region_names(node: dict[str, Any]) -> list[str]:
 
 def expected_end(row: Row) -> float | None:
     """Return when a running job should end; None: nothing is known."""
-    run_s = row.expected.run_s if row.expected else row.limit_s
+    run_s = row.expected.run_s if row.expected else row.time_limit_s
     return None if run_s is None else row.since_s + max(run_s - row.served_s, 0.0)
 
 

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.coordinator.journal.journal import Journal
-from scheduler.jobs.choice.filters import JobFilter
+from scheduler.jobs.choice.filters import JobFilter, entry_reading
 from scheduler.jobs.entry import FINAL, Entry, Stage
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Placement
@@ -18,6 +18,7 @@ NAMES = ("fit", "fit 1", 'a"b', "ä[3]", "back\\\\slash", "")
 PATTERNS = ("fit", "fit*", "*1", 'a"?', "ä[[]3]", "[f]it", "*\\\\*", "?", "[", "sleep", "nothing")
 PLACES = ("core", "core0", "core1", "n-ä", "node7", "7", "nowhere")
 USER = "me"
+READING = entry_reading(USER)
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +63,6 @@ def maybe(*values: object) -> st.SearchStrategy[object]:
     )
 )
 def test_the_journal_leaves_out_nothing(journal: Journal, wanted: JobFilter) -> None:
-    meant = [entry.id for entry in journal.entries() if entry.stage in FINAL and wanted.matches(entry, USER)]
-    found = [entry.id for entry in journal.ended(wanted, USER) if wanted.matches(entry, USER)]
+    meant = [entry.id for entry in wanted.choose(journal.entries(), READING) if entry.stage in FINAL]
+    found = [entry.id for entry in wanted.choose(journal.ended(wanted, USER), READING)]
     assert found == meant[::-1]

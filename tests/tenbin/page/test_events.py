@@ -161,7 +161,8 @@ def test_lists_agree_with_a_plain_filter(tmp_path: Path) -> None:
         assert numbers(page, "/api/jobs?count=200&text=fit*9&sort=id") == [
             entry.id for entry in plain if entry.spec.name and entry.spec.name.endswith("9")
         ]
-        in_order = sorted(plain, key=lambda entry: (entry.submit_s, entry.id), reverse=True)
+        queue = sorted(plain, key=lambda e: (e.stage.final, -(e.end_s or e.priority), e.id))
+        in_order = sorted(queue, key=lambda entry: entry.submit_s, reverse=True)
         window = page.get("/api/jobs?sort=submit_s&down=true&start=30&count=25")
         assert [row["id"] for row in window["rows"]] == [entry.id for entry in in_order][30:55]
         assert page.get("/api/ids?stages=failed")["ids"] == numbers(page, "/api/jobs?count=200&stages=failed")

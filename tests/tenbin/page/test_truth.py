@@ -14,7 +14,7 @@ import pytest
 from profiles.files.store import Store, load
 from scheduler.prediction.predictions import TrackedPrediction, error_of
 from tenbin.page.mirror import Mirror
-from tenbin.page.rows import Expected, Row
+from tenbin.page.rows import COLUMNS, Expected, row_of
 from tenbin.page.views.explainer import LEAST, Answer, Starts
 from tenbin.page.views.refit import last_refit
 from tenbin.page.views.truth import coverage
@@ -25,7 +25,8 @@ from tests.support.viewer import Viewer
 from tests.tenbin.page.test_browser import axe
 
 RESTS = {"rests_on": "same program and arguments"}
-ROW = Row(1, "1", "a", "u", None, None, "done", 1, 0, "", (), 0.0, 0.0, 0.0, 1.0, None, None, 0, "", 1, 0.0)
+VALUES = dict.fromkeys(COLUMNS) | {"id": 1, "spec": '{"command": ["a"]}', "stage": "done", "end_s": 1.0}
+ROW = row_of([VALUES[name] for name in COLUMNS])
 
 
 def test_it_tells_what_calibration_tells(up: Up, page: PageProcess, view: Callable[..., Viewer]) -> None:
@@ -61,14 +62,14 @@ def test_coverage_counts_what_lies_inside() -> None:
     rows, outcomes = {}, []
     for job in range(1, 501):
         low, run = chance.uniform(1, 10), chance.uniform(1, 30)
-        rows[job] = ROW._replace(
-            id=job, end_s=run + 100.0, expected=Expected(low + 5, low, low + 10, "a rule")
+        rows[job] = replace(
+            ROW, id=job, end_s=run + 100.0, expected=Expected(low + 5, low, low + 10, "a rule")
         )
         outcomes.append(TrackedPrediction(job, job, 1, "run-time", 0.0, low + 5, run, detail=RESTS))
     first = outcomes[0]
     others = [replace(first, measured=None), replace(first, kind="restart"), replace(first, attempt=2)]
     others += [replace(first, detail={}), replace(first, job=501), replace(first, job=502)]
-    rows[501] = ROW._replace(expected=Expected(5.0, None, None, "stated"))
+    rows[501] = replace(ROW, expected=Expected(5.0, None, None, "stated"))
     found = coverage([*outcomes, *others], rows)
     inside = sum(
         rows[one.job].expected.low_s <= one.measured <= rows[one.job].expected.high_s for one in outcomes
@@ -79,7 +80,7 @@ def test_coverage_counts_what_lies_inside() -> None:
 
 def test_too_long_a_prediction_is_never_told_to_be_exceeded() -> None:
     """Also under a power cap, where the prediction is longer than that of the job as it stands in the row."""
-    rows = {1: ROW._replace(end_s=30.0, expected=Expected(10.0, 8.0, 12.0, "a rule"))}
+    rows = {1: replace(ROW, end_s=30.0, expected=Expected(10.0, 8.0, 12.0, "a rule"))}
     one = TrackedPrediction(1, 1, 1, "run-time", 0.0, predicted=20.0, measured=17.0, detail=RESTS)
     assert error_of(one) == pytest.approx(3 / 17)
     assert coverage([one], rows) == {"jobs": 1, "below": 0, "inside": 1, "above": 0, "meant": 0.8}
@@ -96,7 +97,7 @@ def test_expected_starts_get_the_interval_of_the_last_ones(tmp_path_factory: pyt
         starts.say(job, Answer("", 9000.0, 1001.0))  # the first one counts
         interval = starts.interval(Answer("", 1100.0, 1000.0))
         assert (interval["low_s"] is None) == (len(ratios) < LEAST)
-        mirror.rows[job] = ROW._replace(id=job, start_s=1000.0 + real_s)
+        mirror.rows[job] = replace(ROW, id=job, start_s=1000.0 + real_s)
         starts.look(mirror)
         ratios.append(real_s / said_s)
     low, *_, high = quantiles(ratios, n=10)

@@ -258,7 +258,7 @@ def test_silent_callers_stop_neither_coordinator_nor_page(up: Up) -> None:
         jobs = [up.client.submit(["true"]) for _ in range(14)]
         assert [job.result(60) for job in jobs] == [0] * 14
         page.enter()
-        assert len(page.get("/api/jobs")["rows"]) == 15
+        up.until(lambda: len(page.get("/api/jobs")["rows"]) == 15)  # it follows the journal
     assert page.stop() == 0
     for log in (page.log, up.home.parent / "coordinator.log"):
         assert "Traceback" not in log.read_text() and log.stat().st_size < 10_000

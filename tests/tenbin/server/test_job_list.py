@@ -1,25 +1,37 @@
-"""Arrays as one row: one stage in every list, and a filter by stage finds what is shown with it."""
+"""One list of jobs in API and page, against a list made here in the plainest way."""
 
 from __future__ import annotations
 
 import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from agent.users import user_name
 from scheduler.coordinator.coordinator import Coordinator
+from scheduler.coordinator.job_table import JobTable
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.jobs.arrays import array_stage
+from scheduler.jobs.choice.filters import JobFilter
+from scheduler.jobs.choice.job_list import JobQuery, find_rows
+from scheduler.jobs.choice.job_rows import as_json
 from scheduler.jobs.entry import FINAL, Entry, Stage
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.clusters import parse_cluster
+from scheduler.model.jobs import Placement
 from tenbin.page.mirror import Mirror
-from tenbin.page.views import listing
 from tenbin.page.views.listing import Asked, Lists
-from tenbin.server.job_filters import Listed
-from tenbin.server.job_list import array_summary, list_jobs
-from tenbin.server.queue_window import Window, window
+from tenbin.server.job_list import CoordinatorJobs, Listed, Window, array_summary, list_jobs, window
+from tests.support.amounts import examples
 from tests.support.scheduling.virtual_engine import VirtualEngine
 
 STAGES = (*FINAL, Stage.WAITING, Stage.SUSPENDED)  # a job that runs would need an engine that has it
@@ -63,9 +75,10 @@ def test_every_list_shows_one_stage_of_an_array(store: Path) -> None:
     mirror = Mirror(store)
     mirror.refresh()
     try:
-        jobs = {row["id"]: row for row in list_jobs(coordinator, Listed(all=True, members=False))}
+        listed = list_jobs(coordinator, Listed(all=True, members=False))
+        jobs = {row.id: as_json(row) for row in listed}
         top = window(coordinator, Window(all=True, members=False, rows=1000))["rows"]
-        page = [listing.told(row) for row in Lists(mirror).find(Asked())]
+        page = [Lists(mirror).told(row) for row in Lists(mirror).find(Asked())]
         for rows in (top, page):
             assert {row["id"]: row["stage"] for row in rows} == {n: row["stage"] for n, row in jobs.items()}
             assert all(row.get("stages") == jobs[row["id"]].get("stages") for row in rows)
@@ -75,9 +88,9 @@ def test_every_list_shows_one_stage_of_an_array(store: Path) -> None:
         for stage in STAGES:
             shown = {number for number, row in jobs.items() if row["stage"] == stage}
             among = Listed(all=True, members=False, stages=[stage])
-            assert shown <= {row["id"] for row in list_jobs(coordinator, among)}, stage
+            assert shown <= {row.id for row in list_jobs(coordinator, among)}, stage
             asked = Asked(stages=[stage])
-            assert shown <= {listing.number_of(row) for row in Lists(mirror).find(asked)}, stage
+            assert shown <= {row.id for row in Lists(mirror).find(asked)}, stage
     finally:
         mirror.close()
         journal.close()
@@ -90,3 +103,232 @@ def test_a_killed_member_is_no_failed_one() -> None:
     assert array_stage({"failed": 9, "waiting": 1}) is Stage.WAITING
     assert array_stage({"waiting": 9, "running": 1, "done": 0}) is Stage.RUNNING
     assert array_stage({"done": 3, "failed": 0}) is Stage.DONE
+
+
+# -- any list, made here from the jobs themselves ----------------------------------------------------------
+
+USER = user_name()
+ORDER = ("running", "stopping", "suspended", "waiting", "held", "failed", "killed", "cancelled", "done")
+BEGUN, FINISHED = ORDER[:3], ORDER[5:]
+
+
+@dataclass
+class Made:
+    """The same jobs in a journal, behind a coordinator's table, and in the page's mirror."""
+
+    entries: list[Entry]
+    jobs: CoordinatorJobs
+    coordinator: Coordinator
+    lists: Lists
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
+    """Make single jobs and arrays of each stage, with equal names, sizes, places and instants among them."""
+    chance = random.Random(2)
+    entries: list[Entry] = []
+
+    def add(number: int, spec: JobSpec, stage: Stage) -> Entry:
+        entry = Entry(number, spec, "", submit_s=1000.0 + chance.randrange(40), stage=stage)
+        entry.held_by_user = stage is Stage.HELD and chance.random() < 0.5
+        entry.new_priority = chance.choice([None, None, 0, 1, 7])
+        entry.trouble = chance.choice(["", "it did not fit", "lost"])
+        if stage.final or stage.begun or chance.random() < 0.2:
+            entry.start_s = entry.submit_s + chance.randrange(3)
+            nodes = chance.choice([(), ((0, 1),), ((1, 1), (2, 1))])
+            entry.placement = Placement("node" if nodes else "core", 1, nodes)
+            entry.hosts = ["n-1", "n-10"] if chance.random() < 0.3 else None
+            entry.cores = tuple(range(chance.randrange(3)))
+        entry.end_s = 1050.0 + chance.randrange(10) if stage.final else None
+        entries.append(entry)
+        return entry
+
+    def drawn() -> JobSpec:
+        name = chance.choice(["", "fit", "Fit 2", "a*b"])
+        return JobSpec(command=("/bin/prog",), folder="/", name=name, cores=chance.randint(1, 3))
+
+    number = 0
+    while number < 150:
+        number += 1
+        if chance.random() < 0.7:
+            add(number, drawn(), chance.choice(list(Stage)))
+            continue
+        array, spec = number, drawn()
+        stages = chance.sample(list(Stage), chance.randint(1, 3))
+        for index in range(chance.randint(1, 6)):
+            number += 1
+            member = add(number, spec, chance.choice(stages))
+            member.array, member.array_index = array, 3 * index
+    home = tmp_path_factory.mktemp("lists")
+    journal = Journal(home)
+    environment = journal.keep_environment({})
+    for entry in entries:
+        entry.environment = environment
+    journal.commit((), added=entries)
+    table = JobTable(journal, parse_cluster("1"))
+    coordinator = cast(
+        "Coordinator", SimpleNamespace(job_table=table, state=SimpleNamespace(ranked=True), journal=journal)
+    )
+    mirror = Mirror(home)
+    mirror.refresh()
+    yield Made(entries, CoordinatorJobs(coordinator), coordinator, Lists(mirror))
+    mirror.close()
+    journal.close()
+
+
+def shown(entry: Entry) -> dict[str, Any]:
+    """Describe a job by its own fields alone."""
+    placement = entry.placement
+    pool = placement.pool if placement else ""
+    numbered = tuple(f"{pool}{node}" for node, _ in (placement.nodes if placement else ()))
+    nodes = tuple(entry.hosts or numbered)
+    return {
+        "id": entry.id,
+        "array": entry.array,
+        "label": f"{entry.array}[{entry.array_index}]" if entry.array else str(entry.id),
+        "name": entry.spec.name or "prog",
+        "user": USER,
+        "stage": "suspended" if entry.stage == "held" and entry.held_by_user else entry.stage.value,
+        "cores": len(entry.cores) or entry.spec.cores,
+        "priority": entry.new_priority or 0,
+        "nodes": nodes or ((pool,) if pool else ()),
+        "places": {pool, *nodes, *numbered} - {""},
+        "submit_s": entry.submit_s,
+        "start_s": entry.start_s,
+        "end_s": entry.end_s,
+        "ended_s": entry.end_s or 0.0,
+        "trouble": entry.trouble,
+    }
+
+
+def meets(job: dict[str, Any], wanted: JobFilter) -> bool:
+    """Tell if a job meets the conditions."""
+    text = wanted.text.casefold()
+    said = (job["name"], job["label"], job["user"], ", ".join(job["nodes"]), job["trouble"])
+    return (
+        (not wanted.stages or job["stage"] in wanted.stages)
+        and (wanted.array is None or job["array"] == wanted.array)
+        and (wanted.name is None or fnmatchcase(job["name"], wanted.name))
+        and (wanted.since_s is None or job["end_s"] is None or job["end_s"] >= wanted.since_s)
+        and (wanted.until_s is None or job["submit_s"] <= wanted.until_s)
+        and (wanted.user is None or job["user"] == wanted.user)
+        and (wanted.place is None or wanted.place in job["places"])
+        and (
+            fnmatchcase(job["name"], wanted.text)
+            if "*" in text
+            else any(text in part.casefold() for part in said)
+        )
+    )
+
+
+def plain_list(entries: list[Entry], query: JobQuery) -> list[dict[str, Any]]:
+    """Make the list."""
+    jobs = [shown(entry) for entry in entries]
+    rows = [job for job in jobs if meets(job, query.filter)]
+    if not query.members:
+        arrays = {row["array"] for row in rows} - {None}
+        rows = [row for row in rows if row["array"] is None]
+        for array in arrays:
+            members = [job for job in jobs if job["array"] == array]
+            stages = Counter(job["stage"] for job in members)
+            stage = min(stages, key=ORDER.index)
+            first = min(members, key=lambda job: job["id"])
+            rows.append({**first, "id": array, "stage": stage, "start_s": None, "end_s": None})
+            rows[-1] |= {"members": len(members), "stages": dict(stages)}
+
+    def in_queue(row: dict[str, Any]) -> tuple[float, ...]:
+        if row["stage"] in FINISHED:
+            return 2, -row["ended_s"], -row["id"]
+        return (0, row["id"]) if row["stage"] in BEGUN else (1, -row["priority"], row["id"])
+
+    keys = {
+        "stage": lambda row: ORDER.index(row["stage"]),
+        "place": lambda row: row["nodes"],
+        "since": lambda row: row["end_s"] or row["start_s"] or row["submit_s"],
+    }
+    rows.sort(key=in_queue, reverse=query.reverse and query.order == "queue")
+    if query.order != "queue":
+        rows.sort(key=keys.get(query.order, lambda row: row[query.order]), reverse=query.reverse)
+    return rows
+
+
+NUMBERS = st.integers(1, 170)
+queries = st.builds(
+    JobQuery,
+    st.builds(
+        JobFilter,
+        stages=st.frozensets(st.sampled_from(Stage)),
+        array=st.none() | st.none() | NUMBERS,
+        text=st.sampled_from(["", "", "fit", "FIT*", "F*", "[6", "1", "n-1", "node1, ", "LOST", "a*b", "me"]),
+    ),
+    members=st.booleans(),
+    order=st.sampled_from(["queue", "id", "name", "user", "stage", "cores", "place", "since", "submit_s"]),
+    reverse=st.booleans(),
+)
+SHARED = ("id", "stage", "name", "cores", "priority", "submit_s", "start_s", "end_s")
+
+
+@settings(max_examples=examples(600), deadline=None)
+@given(queries, NUMBERS, st.integers(1, 50))
+def test_the_page_shows_the_plain_list(made: Made, query: JobQuery, start: int, count: int) -> None:
+    """Each window of the page, and the same list of the coordinator's jobs."""
+    expected = plain_list(made.entries, query)
+    rows = [as_json(made.jobs.row(row)) for row in find_rows(made.jobs, query)]
+    for row in (rows, expected):
+        for each in row:
+            each["stages"] = dict(each.get("stages") or {})
+    for name in (*SHARED, "stages"):
+        assert [row[name] for row in rows] == [row[name] for row in expected], name
+    asked = Asked(
+        stages=list(query.filter.stages),
+        text=query.filter.text,
+        array=query.filter.array,
+        members=query.members,
+        sort=query.order,
+        down=query.reverse,
+        start=start,
+        count=count,
+    )
+    if asked.array is not None and not query.members:
+        return  # the page shows the members of an array that is named
+    whole = made.lists.find(asked)
+    assert [row.id for row in whole] == [row["id"] for row in expected]
+    shown_rows = made.lists.window(asked)
+    assert shown_rows["total"] == len(expected)
+    window = expected[start : start + count]
+    for name in (*SHARED, "label"):
+        labels = [str(row["id"]) if row["stages"] else row["label"] for row in window]
+        wanted = labels if name == "label" else [row[name] for row in window]
+        assert [row[name] for row in shown_rows["rows"]] == wanted, name
+
+
+conditions = st.builds(
+    Listed,
+    stages=st.lists(st.sampled_from(Stage), max_size=3),
+    name=st.sampled_from([None, None, "fit", "?it*", "prog"]),
+    user=st.sampled_from([None, None, USER, "nobody"]),
+    since_s=st.sampled_from([None, None, 1040.0, 1055.0]),
+    until_s=st.sampled_from([None, None, 1020.0]),
+    place=st.sampled_from([None, None, "node1", "n-1", "nowhere"]),
+    array=st.none() | st.none() | NUMBERS,
+    all=st.booleans(),
+    members=st.booleans(),
+)
+
+
+@settings(max_examples=examples(600), deadline=None)
+@given(conditions, st.none() | st.integers(1, 30))
+def test_the_api_lists_the_plain_list(made: Made, wanted: Listed, limit: int | None) -> None:
+    """Without a limit all rows; with a limit the last ones of them, and all that run."""
+    ended = wanted.all or wanted.since_s is not None or any(stage.final for stage in wanted.stages)
+    query = JobQuery(wanted.as_filter(), wanted.members, "id")
+    expected = plain_list(made.entries, query)
+    if not ended:  # an array is meant if an open member is, and counts its ended ones too
+        open_rows = plain_list([entry for entry in made.entries if not entry.stage.final], query)
+        expected = [row for row in expected if row["id"] in {each["id"] for each in open_rows}]
+    assert [row.id for row in list_jobs(made.coordinator, wanted)] == [row["id"] for row in expected]
+    if limit is not None:
+        last = {row["id"] for row in expected[-limit:]}
+        meant = [row["id"] for row in expected if row["id"] in last or row["stage"] in BEGUN]
+        limited = wanted.model_copy(update={"limit": limit})
+        assert [row.id for row in list_jobs(made.coordinator, limited)] == meant

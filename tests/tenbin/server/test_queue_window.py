@@ -14,10 +14,10 @@ BEGUN, FINAL = ("running", "stopping", "suspended"), ("done", "failed", "cancell
 STAGES = (*BEGUN, "waiting", "held", "failed", "killed", "cancelled", "done")
 
 
-def in_queue(row: dict[str, Any]) -> tuple[int, int]:
+def in_queue(row: dict[str, Any]) -> tuple[float, ...]:
     """Return the place in the queue: jobs that run, that wait, that have ended (the last first)."""
     if row["stage"] in FINAL:
-        return 2, -row["id"]
+        return 2, -(row["end_s"] or 0.0), -row["id"]
     return int(row["stage"] not in BEGUN), row["id"]
 
 

@@ -179,9 +179,9 @@ def test_changing(busy: Up, quick: None) -> None:
         await top.press("y")
         await top.shows("0 listed", "no jobs; a: also those that have ended")
         await top.press("a", "G", "R")
-        await top.shows(r"retry job 1\?")
+        await top.shows(r"retry job 2\?")  # what ended first is last
         await top.press("y")
-        await top.shows("retry 1: accepted")
+        await top.shows("retry 2: accepted")
         await top.press("space", "u")
         await top.shows("also ended ones$")
 

@@ -1,0 +1,189 @@
+"""One list of jobs for API, ``tenbin jobs``, ``tenbin top`` and page: filter, order, arrays as one row.
+
+The jobs are the coordinator's records, with those of its journal that have ended, or the rows that the page
+has made of a journal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Any, Generic, Literal, Protocol
+
+from scheduler.jobs.arrays import PRECEDENCE, array_stage
+from scheduler.jobs.choice.filters import J, JobFilter, Reading, cores_of, name_of, owner_of
+from scheduler.jobs.choice.job_rows import JobRow
+from scheduler.jobs.entry import FINAL, Entry, Stage
+
+GROUPS = {stage: 2 if stage.final else 0 if stage.begun else 1 for stage in Stage}  # of the order ``queue``
+RANKS = {stage: rank for rank, stage in enumerate(PRECEDENCE)}
+Order = Literal["queue", "id", "name", "user", "stage", "cores", "place", "since"]
+
+
+@dataclass(frozen=True, slots=True)
+class JobQuery:
+    """The rows of a list.
+
+    Attributes:
+        filter: which jobs are meant; of an array, if one of its members is.
+        members: each member of an array is a row; else the array is one.
+        order: "queue": jobs that run, then those that wait, by priority, then those that have ended, what
+            ended last first (an array: by its first member). Rows that are equal in another order stay in
+            this one.
+    """
+
+    filter: JobFilter
+    members: bool = False
+    order: Order | Literal["submit_s"] = "queue"
+    reverse: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Whole(Generic[J]):
+    """An array in a list of jobs, with its first member, and how many members are in each stage."""
+
+    id: int
+    first: J
+    stages: Counter[Stage]
+
+    @property
+    def stage(self) -> Stage:
+        return array_stage(self.stages)
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of its row that are not those of its first member."""
+        total, done = self.stages.total(), self.stages[Stage.DONE]
+        lost = sum(self.stages[stage] for stage in FINAL) - done
+        return {
+            "id": self.id,
+            "array": self.id,
+            "array_index": None,
+            "stage": self.stage,
+            "members": total,
+            "stages": {stage: self.stages[stage] for stage in PRECEDENCE if self.stages[stage]},
+            "start_s": None,
+            "end_s": None,
+            "code": 0 if done == total else None,
+            "trouble": f"{lost:,} of {total:,} did not succeed" if lost else "",
+        }
+
+
+class Jobs(Protocol[J]):
+    """All jobs that a list may show.
+
+    Attributes:
+        ranked: a job had a priority. has_arrays: some belong to arrays.
+    """
+
+    reading: Reading[J]
+    ranked: bool
+    has_arrays: bool
+
+    def find(self, wanted: JobFilter) -> Iterable[J]:
+        """Find jobs."""
+
+    def wholes(self, wanted: JobFilter) -> Iterable[Whole[J]]:
+        """Find the arrays of which a member is meant."""
+
+
+def find_rows(jobs: Jobs[J], query: JobQuery) -> list[J | Whole[J]]:
+    """Find the rows of a list, in its order."""
+    rows: list[J | Whole[J]] = []
+    if query.members or not jobs.has_arrays:
+        rows += jobs.find(query.filter)
+    else:
+        rows += jobs.find(replace(query.filter, single=True))
+        rows += jobs.wholes(query.filter)
+    rows.sort(key=attrgetter("id"))
+    if query.order == "id":
+        return rows[::-1] if query.reverse else rows
+    rows = _queue(rows, jobs)
+    if query.order != "queue":
+        rows.sort(key=_key(query.order, jobs.reading, rows), reverse=query.reverse)
+    elif query.reverse:
+        rows.reverse()
+    return rows
+
+
+def _queue(rows: list[J | Whole[J]], jobs: Jobs[J]) -> list[J | Whole[J]]:
+    """Return rows that are sorted by their numbers in the order of the queue."""
+    groups: tuple[list[J | Whole[J]], ...] = [], [], []
+    for row, stage in zip(rows, map(stage_of(jobs.reading, rows), rows), strict=True):
+        groups[GROUPS[stage]].append(row)
+    begun, waiting, ended = groups
+    if jobs.ranked:
+        waiting.sort(key=lambda row: -_job(row).priority)
+    ended.reverse()
+    ended.sort(key=lambda row: -(_job(row).end_s or 0.0))
+    return begun + waiting + ended
+
+
+def stage_of(reading: Reading[J], rows: Iterable[J | Whole[J]]) -> Callable[[J | Whole[J]], Stage]:
+    """Return what tells the stage of each of these rows."""
+    read: Callable[[Any], Stage] = reading.stage
+    if _have_arrays(rows):
+        return lambda row: row.stage if isinstance(row, Whole) else read(row)
+    return read
+
+
+def _key(order: str, reading: Reading[J], rows: list[J | Whole[J]]) -> Callable[[J | Whole[J]], Any]:
+    """Return the key of an order for these rows; without arrays among them it is that of the jobs."""
+    if order == "stage":
+        stage = stage_of(reading, rows)
+        return lambda row: RANKS[stage(row)]
+    if order == "since":
+        return _since_s
+    keys: dict[str, Callable[[Any], Any]] = {
+        "name": reading.name,
+        "user": reading.user,
+        "cores": reading.cores,
+        "place": reading.nodes,
+        "submit_s": attrgetter("submit_s"),
+    }
+    key = keys[order]
+    return (lambda row: key(_job(row))) if _have_arrays(rows) else key
+
+
+def _have_arrays(rows: Iterable[J | Whole[J]]) -> bool:
+    return Whole in set(map(type, rows))
+
+
+def _job(row: J | Whole[J]) -> J:
+    return row.first if isinstance(row, Whole) else row
+
+
+def _since_s(row: J | Whole[J]) -> float:
+    """Return the instant of the end, else of the start, else of the submission; as the rows have them."""
+    return row.first.submit_s if isinstance(row, Whole) else row.end_s or row.start_s or row.submit_s
+
+
+def row_of(entry: Entry, user: str) -> JobRow:
+    """Make the row of a job; ``user``: whose it is where nothing else is known."""
+    return JobRow(
+        entry.id,
+        name_of(entry),
+        entry.array,
+        entry.array_index,
+        entry.shown,
+        entry.spec.slurm.id if entry.spec.slurm else None,
+        owner_of(entry, user),
+        entry.held_by_user,
+        cores_of(entry),
+        entry.priority,
+        None if entry.placement is None else entry.placement.pool,
+        entry.submit_s,
+        entry.start_s,
+        entry.end_s,
+        time_limit_s(entry),
+        entry.code,
+        entry.trouble,
+    )
+
+
+def time_limit_s(entry: Entry) -> float | None:
+    """Return the job's limit now; None: it has none."""
+    limit_s = entry.spec.time_s if entry.limit_s is None else entry.limit_s
+    return None if limit_s is None or math.isinf(limit_s) else limit_s
