@@ -78,9 +78,7 @@ CASES = {
     "after-not-ok": Case(
         "--after-not-ok 17", "after-not-ok = 17", {"after_not_ok": [17]}, "--dependency=afternotok:17"
     ),
-    "after-corr": Case(
-        "--after-corr 17", "after-corr = 17", {"after_corr": [17]}, "--dependency=aftercorr:17"
-    ),
+    "after-corr": Case("--after-corr 17", "after-corr = 17", {"after_corr": [17]}, "-d aftercorr:17"),
     "begin": Case(
         "--begin 2190-12-24T08:00",
         "begin = 2190-12-24T08:00:00",
@@ -123,7 +121,7 @@ def submissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Submiss
     def call(_client: Client, _method: str, _path: str, body: Any = None, **_: Any) -> dict[str, Any]:
         (spec,) = body["specs"]
         kept.append((spec, body["arrays"]))
-        return {"ids": [1], "arrays": [1]}
+        return {"ids": [1, 2, 3], "arrays": [1]}
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Client, "call", call)
