@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, Strict, field_validator, model_validator
 
 from profiles.errors import BadInput
-from scheduler.jobs.fields import descriptions
 
 NO_ZERO_BYTE = r"^[^\x00]*$"
 VARIABLE = r"^[^=\x00]+$"
@@ -48,12 +47,6 @@ def _working_folder() -> str:
         return ""
 
 
-def _describe(schema: dict[str, Any]) -> None:
-    """Add to the schema of a JobSpec what each field is for."""
-    for field, text in descriptions():
-        schema["properties"][field]["description"] = text
-
-
 class Origin(BaseModel):
     """The job of plain ``sbatch`` that was taken over.
 
@@ -76,9 +69,9 @@ class JobSpec(BaseModel):
     ``slurm``: the job of Slurm that it is, where tenbin has taken it over; nobody submits such a one.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_describe)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
-    # What each field is for: fields.py
+    # What each field is for: tenbin/fields.py
     command: Annotated[tuple[Argument, ...], Field(min_length=1)]
     name: Annotated[str, Field(max_length=200, pattern=NO_ZERO_BYTE)] = ""
     tasks: Count = 1

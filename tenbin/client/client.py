@@ -13,10 +13,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Unpack
 
-from scheduler.jobs.fields import JobFields
 from tenbin.client.connection import Connection
 from tenbin.client.fields import check_fields, words_of
 from tenbin.client.futures import Job
+from tenbin.fields import JobFields
 
 
 class Client(Connection):

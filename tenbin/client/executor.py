@@ -12,12 +12,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, Unpack
 
-from scheduler.jobs.fields import JobFields
 from tenbin.client.call_queue import CallQueue, FunctionFuture
 from tenbin.client.calls import CallFolder, StoredFunction
 from tenbin.client.client import Client
 from tenbin.client.fields import FIELDS, check_fields
 from tenbin.errors import TenbinError
+from tenbin.fields import JobFields
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from scheduler.jobs.fields import TYPES
 from tenbin.errors import TenbinError
+from tenbin.fields import TYPES
 
 FIELDS = frozenset(TYPES)
 

@@ -13,10 +13,10 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 import typer
 
 from profiles.errors import BadInput
-from scheduler.jobs.fields import OPTIONS, Option
-from scheduler.jobs.quantities import BadOption, job_numbers
+from scheduler.jobs.quantities import BadOption
 from tenbin.commands.jobs.scripts.command import ScriptBatch, SubmitCommand, batch_of
 from tenbin.commands.options import HomeOption, JsonOption, complete_device, complete_job_profile
+from tenbin.fields import OPTIONS, Option
 
 OF_A_FILE = {"file", "dry_run", "wait", "home", "json"}  # options that go with a job file
 NEVER_EMPTY = {"nodes", "user-share", "array"}  # of others an empty text, as of an unset variable, is none
@@ -145,7 +145,7 @@ def spec_of(options: Mapping[str, Any], command: Sequence[str], home: Path | Non
     spec: dict[str, Any] = {"command": command}
     for option in OPTIONS.values():
         value = options.get(option.parameter)
-        if option.read is job_numbers:
+        if option.read == "job_numbers":
             value = _numbers(f"--{option.name}", value or (), home)
         elif option.name == "chdir":
             value = (value or Path.cwd()).absolute()

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from profiles.errors import BadInput
-from scheduler.jobs.fields import SBATCH_WORDS
 from scheduler.model.parameters import unknown
+from tenbin.fields import SBATCH_WORDS
 
 Value = Literal["", "needed", "optional"]
 

@@ -12,11 +12,11 @@ import pytest
 import typer
 
 from profiles.errors import BadInput
-from scheduler.jobs.fields import OPTIONS, SBATCH_WORDS, TYPES
 from scheduler.jobs.specs import JobSpec
 from tenbin.cli import app
 from tenbin.client.client import Client
 from tenbin.commands.jobs.job_file import read
+from tenbin.fields import OPTIONS, SBATCH_WORDS, TYPES
 from tests.support.paths import ROOT
 
 AT_S = datetime(2190, 12, 24, 8).timestamp()

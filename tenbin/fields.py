@@ -5,17 +5,16 @@ lines, the keys of job files, the arguments of ``tenbin.submit`` and ``tenbin.Ex
 the API, and the options before which those of ``#SBATCH`` lines give way. ``JobSpec`` has the same fields
 with their bounds; tests hold it and the table of ``docs/job-files.md`` equal to these.
 
-Only the standard library is imported: programs and the command line wait for it.
+Only the standard library is imported at once: programs and the command line wait for it, and a user's program
+may have a ``scheduler.py`` of its own.
 """
 
 # No "from __future__ import annotations": the declarations are read from the types.
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
-
-from scheduler.jobs import quantities as read
 
 UNITS = {"_s": "seconds", "_mb": "MB"}  # of a field, by the end of its name
 
@@ -26,7 +25,8 @@ class Option:
 
     Attributes:
         help: what it is for; after a bar, how to write it on the command line.
-        read: makes the value in a JobSpec of what the command line or TOML has.
+        read: function of ``scheduler/jobs/quantities.py`` that makes the value in a JobSpec of what the
+            command line or TOML has.
         fields: of the JobSpec, if it is not only that which it is declared at; ``array`` is beside the spec.
         kind: type on the command line. least, most: its bounds, where they are checked there.
         default: what is read where it is not given; None: nothing. otherwise: the default in words.
@@ -36,7 +36,7 @@ class Option:
     """
 
     help: str
-    read: Callable[[Any, str], Any] = read.words
+    read: str = "words"
     fields: tuple[str, ...] = ()
     kind: Any = str
     least: int | None = None
@@ -73,17 +73,19 @@ class Option:
             BadOption: it cannot be read.
             TypeError, ValueError: it is of another type.
         """
-        result = self.read(value, f"--{self.name}")
+        from scheduler.jobs import quantities
+
+        result = getattr(quantities, self.read)(value, f"--{self.name}")
         return dict(zip(self.fields, result if len(self.fields) > 1 else (result,), strict=True))
 
 
 Text = partial(Option, default="")
-Whole = partial(Option, read=read.whole, kind=int)
-Range = partial(Option, read=read.count_range)
-Flag = partial(Option, read=read.flag, kind=bool, default=False)
+Whole = partial(Option, read="whole", kind=int)
+Range = partial(Option, read="count_range")
+Flag = partial(Option, read="flag", kind=bool, default=False)
 Duration = partial(Option, metavar="TIME", otherwise="10s")
 Instant = partial(Option, metavar="TIME")
-Jobs = partial(Option, read=read.job_numbers, kind=list[str], metavar="JOB", sbatch="dependency")
+Jobs = partial(Option, read="job_numbers", kind=list[str], metavar="JOB", sbatch="dependency")
 
 
 class JobFields(TypedDict, total=False):
@@ -110,7 +112,7 @@ class JobFields(TypedDict, total=False):
     max_nodes: Annotated[int | None, "The most nodes that it can use; ``nodes`` are the fewest then"]
     speedup: Annotated[
         Mapping[int, float],
-        Option("How fast so many tasks (or nodes) are|: 1=1,2=1.9,4=3.5", read.speedups),
+        Option("How fast so many tasks (or nodes) are|: 1=1,2=1.9,4=3.5", "speedups"),
         "Speed of so many tasks (or nodes) over one; empty: as measured, or assumed",
     ]
     load: Annotated[
@@ -125,17 +127,17 @@ class JobFields(TypedDict, total=False):
         Option(
             "Speed under a power cap on each package: full from so many watts on, less such a share of it "
             "for each watt below|: 120,0.004",
-            read.cap_curve,
+            "cap_curve",
             metavar="WATTS,SHARE",
         ),
     ]
     memory_mb: Annotated[
-        float | None, Option("Memory of each task|: 500M, 2G", read.megabytes, sbatch="mem mem-per-cpu")
+        float | None, Option("Memory of each task|: 500M, 2G", "megabytes", sbatch="mem mem-per-cpu")
     ]
     time_s: Annotated[
-        float | None, Option("Limit of the run time|: 90s, 10m, 1.5h, 1:30:00", read.seconds, sbatch="time")
+        float | None, Option("Limit of the run time|: 90s, 10m, 1.5h, 1:30:00", "seconds", sbatch="time")
     ]
-    grace_s: Annotated[float, Duration("Time from SIGTERM to SIGKILL, when the job is ended", read.grace_s)]
+    grace_s: Annotated[float, Duration("Time from SIGTERM to SIGKILL, when the job is ended", "grace_s")]
     device: Annotated[
         str,
         Text(
@@ -146,7 +148,7 @@ class JobFields(TypedDict, total=False):
     ]
     expect_s: Annotated[
         Mapping[str, float],
-        Option("Expected run time|: 10m, or on each device: gpu=1m,cpu=10m", read.expected),
+        Option("Expected run time|: 10m, or on each device: gpu=1m,cpu=10m", "expected"),
         "Expected run time in seconds, by kind or name of device where they differ; by an empty text: "
         "wherever it runs, on the fewest units and without a power cap",
     ]
@@ -155,12 +157,12 @@ class JobFields(TypedDict, total=False):
         int | None,
         Flag(
             "The job uses tenbin.Checkpoint, and can be stopped and moved",
-            read=read.checkpoint_signal,
+            read="checkpoint_signal",
             name="checkpoint",
         ),
         Option(
             "A signal on which it writes a checkpoint of its own and leaves|: USR1",
-            read.signal_number,
+            "signal_number",
             metavar="SIGNAL",
         ),
     ]
@@ -181,7 +183,7 @@ class JobFields(TypedDict, total=False):
         Option(
             "NAME or NAME=WEIGHT: account of the job, and its weight until the job has ended, "
             "for policies that share between users (las-drf)",
-            read.account_and_share,
+            "account_and_share",
             fields=("account", "share"),
             metavar="NAME[=WEIGHT]",
             name="user-share",
@@ -203,12 +205,12 @@ class JobFields(TypedDict, total=False):
     ]
     begin_s: Annotated[
         float | None,
-        Instant("Do not start before|: 16:00, now+1h, 2026-12-24T08:00", read.begin_s, sbatch="begin"),
+        Instant("Do not start before|: 16:00, now+1h, 2026-12-24T08:00", "begin_s", sbatch="begin"),
         "Do not start before; in seconds since 1970",
     ]
     deadline_s: Annotated[
         float | None,
-        Instant("End it at this time if it has not ended, or cancel it", read.deadline_s, sbatch="deadline"),
+        Instant("End it at this time if it has not ended, or cancel it", "deadline_s", sbatch="deadline"),
         "End it then if it has not ended, or cancel it; in seconds since 1970",
     ]
     retries: Annotated[
@@ -218,14 +220,14 @@ class JobFields(TypedDict, total=False):
         Sequence[int],
         Option(
             "Only on these exit codes (128 + signal)|: 1,137",
-            read.exit_codes,
+            "exit_codes",
             metavar="CODES",
             name="retry-on",
         ),
     ]
     retry_pause_s: Annotated[
         float,
-        Duration("First pause before that; each is twice the one before, an hour at most", read.seconds),
+        Duration("First pause before that; each is twice the one before, an hour at most", "seconds"),
     ]
     array_index: Annotated[
         int | None, "A number for the command, in TENBIN_ARRAY_INDEX; members of an array have their own"
@@ -234,7 +236,7 @@ class JobFields(TypedDict, total=False):
         int | None,
         Option(
             "One job for each number|: 1-10, 0-20:5, 1-99%8 (at most 8 at once); see TENBIN_ARRAY_INDEX",
-            read.array_and_limit,
+            "array_and_limit",
             fields=("array", "array_limit"),
             sbatch="array",
             name="array",
@@ -245,7 +247,7 @@ class JobFields(TypedDict, total=False):
         Mapping[str, str],
         Option(
             "A variable of its environment|; repeatable",
-            read.variables,
+            "variables",
             kind=list[str],
             default=(),
             metavar="NAME=VALUE",
