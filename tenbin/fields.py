@@ -21,7 +21,7 @@ UNITS = {"_s": "seconds", "_mb": "MB"}  # of a field, by the end of its name
 
 @dataclass(frozen=True)
 class Option:
-    """How users write a field: an option, and a key in job files, of the same name.
+    """The way to write a field: an option, and a key in job files, of the same name.
 
     Attributes:
         help: what it is for; after a bar, how to write it on the command line.
