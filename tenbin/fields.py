@@ -219,15 +219,11 @@ class JobFields(TypedDict, total=False):
     retry_codes: Annotated[
         Sequence[int],
         Option(
-            "Only on these exit codes (128 + signal)|: 1,137",
-            "exit_codes",
-            metavar="CODES",
-            name="retry-on",
+            "Only on these exit codes (128 + signal)|: 1,137", "exit_codes", metavar="CODES", name="retry-on"
         ),
     ]
     retry_pause_s: Annotated[
-        float,
-        Duration("First pause before that; each is twice the one before, an hour at most", "seconds"),
+        float, Duration("First pause before that; each is twice the one before, an hour at most", "seconds")
     ]
     array_index: Annotated[
         int | None, "A number for the command, in TENBIN_ARRAY_INDEX; members of an array have their own"

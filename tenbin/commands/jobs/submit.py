@@ -243,8 +243,10 @@ def _hand_over(
         from tenbin.commands.jobs.job_file import show
 
         shown = show(specs, waits_for, arrays)  # checks them as well
-        check_commands(list(map(JobSpec.model_validate, specs)), os.environ, script=batch is not None)
-        body = {"specs": specs, "waits_for": dict(waits_for), "arrays": dict(arrays)}
+        checked = list(map(JobSpec.model_validate, specs))
+        check_commands(checked, os.environ, script=batch is not None)
+        whole = [spec.model_dump(mode="json") for spec in checked]
+        body = {"specs": whole, "waits_for": dict(waits_for), "arrays": dict(arrays)}
         print(json_.dumps(body, indent=1) if how.json else shown)
         return
     client = Client(how.home)
