@@ -66,49 +66,12 @@ class Origin(BaseModel):
 class JobSpec(BaseModel):
     """A job as it is submitted.
 
-    Attributes:
-        command: program and arguments; no shell in between.
-        name: for people; need not be unique.
-        tasks, cores, memory_mb: how many tasks, and what each needs.
-        max_tasks: the most tasks it can use, where it can take a range; ``tasks`` are the fewest then.
-        nodes, max_nodes: whole nodes in place of tasks, which fill them.
-        speedup: of so many tasks (or nodes) over one; empty: as measured, or assumed.
-        cap_curve: speed under a cap on each package: from so many watts on it is full, each watt below takes
-            such a share of it; None: as the machine was measured, or assumed.
-        load: what bounds it: "compute" or "memory"; which of the machine's measured curves is its own.
-        mpi: whether mpiexec starts the tasks, as ranks; else the command is started once.
-        time_s: limit of the run time; the job is ended there.
-        device: on a machine divided into devices, which will do: "any", a kind (gpu, cpu) or a name.
-        expect_s: expected run time, by kind or name of device where they differ; by "": wherever it runs, on
-            the fewest units and without a power cap.
-        priority: of the jobs that wait, those of a higher priority come first.
-        account: who the job counts as, where the policy shares between users; empty: whoever runs tenbin.
-        share: weight of that account while the job has not ended; None: as it is.
-        job_profile: name of the job profile that says how it gets on with others on its node.
-        after, after_any, after_not_ok: numbers of jobs, or arrays, that must have succeeded, ended, or ended
-            without success before.
-        after_corr: arrays whose member of the same index must have succeeded before each member of this one.
-        begin_s, deadline_s: it does not start before; it is ended there. In seconds since 1970.
-        retries: how often it is tried again after a failure of its own.
-        retry_codes: only after these exit codes (128 + signal where a signal has killed it); empty: any.
-        retry_pause_s: the first pause before that; each is twice the one before, an hour at most.
-        folder: working directory.
-        env: variables besides those of whoever submits it.
-        array_index: a number for the command, in ``TENBIN_ARRAY_INDEX``; members of an array have theirs
-            beside the spec.
-        array_limit: of an array, how many of its members may run at once; None: any number.
-        stdout, stderr: files, in the folder or absolute; empty: in the job's own folder.
-        requeue: whether it is run again when its node or its supervisor was lost.
-        move: where devices are scheduled, whether the layer below OpenCL programs may park and move it; a job
-            with ``checkpoint_signal`` moves by itself.
-        slurm_variables: whether the command finds the variables that Slurm sets (``SLURM_JOB_ID``, ...) also
-            where no Slurm runs it.
-        slurm: the job of Slurm that it is, where tenbin has taken it over; nobody submits such a one.
-        checkpoint_signal: a signal on which it writes a checkpoint and leaves with ``checkpoint_code``.
+    ``slurm``: the job of Slurm that it is, where tenbin has taken it over; nobody submits such a one.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    # What each field is for: tenbin/fields.py
     command: Annotated[tuple[Argument, ...], Field(min_length=1)]
     name: Annotated[str, Field(max_length=200, pattern=NO_ZERO_BYTE)] = ""
     tasks: Count = 1

@@ -11,11 +11,12 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
 from tenbin.client.connection import Connection
 from tenbin.client.fields import check_fields, words_of
 from tenbin.client.futures import Job
+from tenbin.fields import JobFields
 
 
 class Client(Connection):
@@ -27,8 +28,8 @@ class Client(Connection):
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         pass
 
-    def submit(self, command: Sequence[str | os.PathLike[str]], **needs: Any) -> Job:
-        """Submit one job; ``needs`` are fields of the API's JobSpec (tasks, cores, time_s, after, ...).
+    def submit(self, command: Sequence[str | os.PathLike[str]], **needs: Unpack[JobFields]) -> Job:
+        """Submit one job; ``needs`` are its fields (tasks, cores, time_s, after, ...: docs/job-files.md).
 
         Raises:
             NoCommand: the command is no list of words.
@@ -92,7 +93,7 @@ class Client(Connection):
         return found
 
 
-def submit(command: Sequence[str | os.PathLike[str]], **needs: Any) -> Job:
+def submit(command: Sequence[str | os.PathLike[str]], **needs: Unpack[JobFields]) -> Job:
     """Submit one job to the coordinator of this user; as ``Client.submit``."""
     return Client().submit(command, **needs)
 

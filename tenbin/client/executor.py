@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, Unpack
 
 from tenbin.client.call_queue import CallQueue, FunctionFuture
 from tenbin.client.calls import CallFolder, StoredFunction
 from tenbin.client.client import Client
 from tenbin.client.fields import FIELDS, check_fields
 from tenbin.errors import TenbinError
+from tenbin.fields import JobFields
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -37,7 +38,8 @@ class Executor(concurrent.futures.Executor):
         home: the coordinator's folder; None: as for ``Client``.
         shared_folder: where functions and results are kept, in a folder of the executor's own; this process
             and all jobs must see it. None: ``functions`` in the coordinator's folder.
-        needs: fields of the API's JobSpec for each job (cores, time_s, device, ...).
+        needs: fields of each job (cores, time_s, device, ...), as of ``Client.submit``, but ``mpi`` and
+            ``array_index``.
 
     Raises:
         ValueError: ``max_workers`` is less than 1.
@@ -52,7 +54,7 @@ class Executor(concurrent.futures.Executor):
         client: Client | None = None,
         home: Path | str | None = None,
         shared_folder: Path | str | None = None,
-        **needs: Any,
+        **needs: Unpack[JobFields],
     ) -> None:
         if max_workers is not None and max_workers <= 0:
             raise ValueError("max_workers must be greater than 0")

@@ -7,51 +7,9 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 from tenbin.errors import TenbinError
+from tenbin.fields import TYPES
 
-# Those of the API's JobSpec, which needs more than the standard library; a test compares.
-FIELDS = frozenset(
-    {
-        "account",
-        "after",
-        "after_any",
-        "after_corr",
-        "after_not_ok",
-        "array_index",
-        "array_limit",
-        "begin_s",
-        "cap_curve",
-        "checkpoint_code",
-        "checkpoint_signal",
-        "cores",
-        "deadline_s",
-        "device",
-        "env",
-        "expect_s",
-        "folder",
-        "grace_s",
-        "job_profile",
-        "load",
-        "max_nodes",
-        "max_tasks",
-        "memory_mb",
-        "move",
-        "mpi",
-        "name",
-        "nodes",
-        "priority",
-        "requeue",
-        "retries",
-        "retry_codes",
-        "retry_pause_s",
-        "share",
-        "slurm_variables",
-        "speedup",
-        "stderr",
-        "stdout",
-        "tasks",
-        "time_s",
-    }
-)
+FIELDS = frozenset(TYPES)
 
 
 class UnknownField(TenbinError, TypeError):

@@ -30,6 +30,7 @@ from scheduler.jobs.entry import Entry
 from scheduler.jobs.files.commands import check_commands
 from scheduler.jobs.files.paths import check_all
 from scheduler.jobs.specs import Int, JobSpec, check_variables
+from tenbin.fields import descriptions
 from tenbin.server.bodies import (
     LARGEST,
     LONGEST_WAIT_S,
@@ -144,13 +145,24 @@ class JobEnds:
                 await self._event.wait()
 
 
+class Api(FastAPI):
+    """The application, whose description says what each field of a job is for."""
+
+    def openapi(self) -> dict[str, Any]:
+        schema = super().openapi()
+        properties = schema["components"]["schemas"]["JobSpec"]["properties"]
+        for field, text in descriptions():
+            properties[field]["description"] = text
+        return schema
+
+
 def make_api(
     coordinator: Coordinator, news: JobEnds, stop: Callable[[], None], url: str | None = None
 ) -> FastAPI:
     """Make the application over one coordinator; ``stop`` ends its server, which is also at ``url``."""
     from importlib.metadata import version
 
-    api = FastAPI(title="tenbin", version=version("tenbin"), description=__doc__ or "", responses=OF_ALL)
+    api = Api(title="tenbin", version=version("tenbin"), description=__doc__ or "", responses=OF_ALL)
     api.add_middleware(BodyLimit)
     api.add_exception_handler(RequestValidationError, refuse_invalid)
     api.add_exception_handler(UserError, refuse)

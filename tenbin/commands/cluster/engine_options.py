@@ -12,7 +12,7 @@ import typer
 
 from scheduler.engines import registry
 from scheduler.engines.options import Megabytes, Option, Seconds
-from tenbin.commands.quantities import duration_s, size_mb
+from scheduler.jobs.quantities import duration_s, size_mb
 
 IN_WORDS: dict[type, Callable[[str, Option], float]] = {
     Megabytes: lambda text, _: size_mb(text),

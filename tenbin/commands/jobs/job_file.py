@@ -6,13 +6,10 @@ Fields have the names of the options of ``tenbin submit``, and their values are 
 from __future__ import annotations
 
 import shlex
-import signal
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime, time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,24 +18,16 @@ from pydantic import ValidationError
 from profiles.errors import BadInput
 from scheduler.jobs.dependencies import KINDS, Kind
 from scheduler.jobs.order_checks import check_places
+from scheduler.jobs.quantities import BadOption
 from scheduler.jobs.specs import JobRefused, JobSpec, fault
 from scheduler.model.parameters import unknown
-from tenbin.commands.jobs.order import begin_s, deadline_s, exit_codes, retry_pause_s
 from tenbin.commands.jobs.selection import ranges
-from tenbin.commands.quantities import (
-    BadOption,
-    account_and_share,
-    array_and_limit,
-    count_range,
-    duration_s,
-    expected,
-    size_mb,
-    speedups,
-)
 from tenbin.errors import TenbinError
+from tenbin.fields import KEY_OF, OPTIONS
 
 PAGE = "see docs/job-files.md"
 TomlTable = Mapping[str, Any]
+KEYS = ("command", *OPTIONS)
 WAITS: dict[str, Kind] = {kind.replace("_", "-"): kind for kind in KINDS}
 
 
@@ -74,13 +63,10 @@ def read(path: Path) -> Batch:
         whole = _merged(defaults, table)
         if isinstance(whole.get("name"), str):
             label += f" ({whole['name']})"
-        spec, names = _spec(whole, label, folder)
+        spec, indices, names = _spec(whole, label, folder)
         named.add(whole.get("name"), number)
-        indices, limit = _array(whole, label)
         if indices:
             batch.arrays[len(batch.specs)] = indices
-        if limit is not None:
-            spec["array_limit"] = limit
         batch.specs.append(spec)
         batch.labels.append(label)
         waits.append(names)
@@ -153,16 +139,20 @@ def _merged(defaults: TomlTable, table: TomlTable) -> dict[str, Any]:
     return whole
 
 
-def _spec(table: dict[str, Any], label: str, folder: Path) -> tuple[dict[str, Any], dict[Kind, list[str]]]:
-    """Make the JobSpec of one table, and list the jobs of the file that it waits for, by kind."""
+def _spec(
+    table: dict[str, Any], label: str, folder: Path
+) -> tuple[dict[str, Any], list[int], dict[Kind, list[str]]]:
+    """Make the JobSpec of one table, with the indices of an array, and the jobs of the file to wait for."""
     spec: dict[str, Any] = {"folder": str(folder)}
-    for name, value in table.items():
-        if name not in FIELDS:
-            raise _at(label, unknown("field", name, FIELDS))
-        if name == "array" or name in WAITS:
+    for name in table:
+        if name not in KEYS:
+            raise _at(label, unknown("field", name, KEYS))
+    for name in KEYS:
+        if name not in table or name in WAITS:
             continue
+        value = table[name]
         try:
-            spec.update(FIELDS[name](value))
+            spec.update({"command": _command(value)} if name == "command" else OPTIONS[name].values(value))
         except BadOption as error:
             raise BadInput(
                 f"{label}: {error.option.removeprefix('--')} {error.fault}", error.remedy
@@ -181,7 +171,8 @@ def _spec(table: dict[str, Any], label: str, folder: Path) -> tuple[dict[str, An
         spec[WAITS[name]] = [other for other in others if not isinstance(other, str)]
         if of_file := [other for other in others if isinstance(other, str)]:
             names[WAITS[name]] = of_file
-    return _checked(spec, label).model_dump(mode="json"), names
+    indices = spec.pop("array", [])
+    return _checked(spec, label).model_dump(mode="json"), indices, names
 
 
 def _checked(spec: Mapping[str, Any], label: str) -> JobSpec:
@@ -190,20 +181,7 @@ def _checked(spec: Mapping[str, Any], label: str) -> JobSpec:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise BadInput(f"{label}: {SAID_AS.get(where, where)}: {fault(first)}", PAGE) from error
-
-
-def _array(table: TomlTable, label: str) -> tuple[list[int], int | None]:
-    """Return the indices of an array (empty: it is none), and how many may run at once (None: all)."""
-    given = table.get("array")
-    if given is None:
-        return [], None
-    if isinstance(given, list) and given and all(_whole(i) and i >= 0 for i in given):
-        return list(dict.fromkeys(given)), None
-    try:
-        return array_and_limit(given if isinstance(given, str) else "")
-    except BadInput as error:
-        raise BadInput(f"{label}: array = {given!r} is no list of numbers", error.remedy) from error
+        raise BadInput(f"{label}: {KEY_OF.get(where, where)}: {fault(first)}", PAGE) from error
 
 
 def _at(label: str, error: BadInput) -> BadInput:
@@ -214,143 +192,11 @@ def _whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _command(value: Any) -> dict[str, Any]:
+def _command(value: Any) -> list[str]:
     words = shlex.split(value) if isinstance(value, str) else value
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise TypeError(value)
-    return {"command": words}
-
-
-def _as(kind: type, name: str) -> Callable[[Any], dict[str, Any]]:
-    """Take a field as it is, if it is of that type."""
-
-    def take(value: Any) -> dict[str, Any]:
-        if type(value) is not kind:
-            raise TypeError(value)
-        return {name: value}
-
-    return take
-
-
-def _number_or(words: Callable[[str], float], name: str) -> Callable[[Any], dict[str, Any]]:
-    """Take a number in the unit of the JobSpec (seconds, MB), or words as on the command line."""
-
-    def take(value: Any) -> dict[str, Any]:
-        if isinstance(value, bool) or not isinstance(value, int | float | str):
-            raise TypeError(value)
-        return {name: words(value) if isinstance(value, str) else float(value)}
-
-    return take
-
-
-def _range(name: str) -> Callable[[Any], dict[str, Any]]:
-    """Take a number, or a range in words."""
-
-    def take(value: Any) -> dict[str, Any]:
-        if not _whole(value) and not isinstance(value, str):
-            raise TypeError(value)
-        least, most = count_range(name, value) if isinstance(value, str) else (value, None)
-        return {name: least, f"max_{name}": most}
-
-    return take
-
-
-def _speedup(value: Any) -> dict[str, Any]:
-    text = value if isinstance(value, str) else ",".join(f"{k}={v}" for k, v in dict(value).items())
-    return {"speedup": speedups(text)}
-
-
-def _expect(value: Any) -> dict[str, Any]:
-    if isinstance(value, str):
-        return {"expect_s": expected(value)}
-    take = _number_or(partial(duration_s, option="--expect"), "s")
-    return {"expect_s": {str(device): take(time)["s"] for device, time in dict(value).items()}}
-
-
-def _user_share(value: Any) -> dict[str, Any]:
-    account, share = account_and_share(value)
-    return {"account": account, "share": share}
-
-
-def _checkpoint(value: Any) -> dict[str, Any]:
-    return {"checkpoint_signal": int(signal.SIGURG) if _as(bool, "on")(value)["on"] else None}
-
-
-def _env(value: Any) -> dict[str, Any]:
-    if not all(isinstance(text, str) for text in dict(value).values()):
-        raise TypeError(value)
-    return {"env": dict(value)}
-
-
-def _instant(name: str, words: Callable[[str], float | None]) -> Callable[[Any], dict[str, Any]]:
-    """Take an instant: in words, as TOML writes dates and times, or in seconds since 1970."""
-
-    def take(value: Any) -> dict[str, Any]:
-        if isinstance(value, datetime) and value.tzinfo is not None:
-            return {name: value.timestamp()}
-        if isinstance(value, datetime | time):
-            value = value.replace(microsecond=0)
-        if isinstance(value, date | time):
-            value = value.isoformat()
-        if isinstance(value, bool) or not isinstance(value, int | float | str):
-            raise TypeError(value)
-        return {name: words(value) if isinstance(value, str) else float(value)}
-
-    return take
-
-
-def _retry_on(value: Any) -> dict[str, Any]:
-    if isinstance(value, str):
-        return {"retry_codes": exit_codes(value)}
-    codes = value if isinstance(value, list) else [value]
-    if not all(map(_whole, codes)):
-        raise TypeError(value)
-    return {"retry_codes": exit_codes(",".join(map(str, codes)))}
-
-
-FIELDS: dict[str, Callable[[Any], dict[str, Any]]] = {
-    "command": _command,
-    "name": _as(str, "name"),
-    "tasks": _range("tasks"),
-    "cores": _as(int, "cores"),
-    "nodes": _range("nodes"),
-    "speedup": _speedup,
-    "load": _as(str, "load"),
-    "mpi": _as(bool, "mpi"),
-    "job-profile": _as(str, "job_profile"),
-    "memory": _number_or(size_mb, "memory_mb"),
-    "time": _number_or(duration_s, "time_s"),
-    "device": _as(str, "device"),
-    "expect": _expect,
-    "checkpoint": _checkpoint,
-    "move": _as(bool, "move"),
-    "priority": _as(int, "priority"),
-    "user-share": _user_share,
-    **dict.fromkeys(WAITS, lambda value: {}),
-    "begin": _instant("begin_s", begin_s),
-    "deadline": _instant("deadline_s", deadline_s),
-    "retries": _as(int, "retries"),
-    "retry-on": _retry_on,
-    "retry-pause": _number_or(retry_pause_s, "retry_pause_s"),
-    "array": lambda value: {},
-    "env": _env,
-    "chdir": _as(str, "folder"),
-    "output": _as(str, "stdout"),
-    "error": _as(str, "stderr"),
-    "requeue": _as(bool, "requeue"),
-}
-SAID_AS = {
-    "memory_mb": "memory",
-    "time_s": "time",
-    "begin_s": "begin",
-    "deadline_s": "deadline",
-    "retry_codes": "retry-on",
-    "retry_pause_s": "retry-pause",
-    "folder": "chdir",
-    "stdout": "output",
-    "stderr": "error",
-    **{str(kind): name for name, kind in WAITS.items()},
-}
+    return words
 
 
 def show(

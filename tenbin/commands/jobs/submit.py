@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-import signal
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType, SimpleNamespace
-from typing import Annotated, Any, NamedTuple
+from types import MappingProxyType
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
 from profiles.errors import BadInput
-from tenbin.commands.jobs.order import order_fields
+from scheduler.jobs.quantities import BadOption
 from tenbin.commands.jobs.scripts.command import ScriptBatch, SubmitCommand, batch_of
 from tenbin.commands.options import HomeOption, JsonOption, complete_device, complete_job_profile
-from tenbin.commands.quantities import (
-    account_and_share,
-    array_and_limit,
-    count_range,
-    duration_s,
-    expected,
-    size_mb,
-    speedups,
-    variables,
-)
+from tenbin.fields import OPTIONS, Option
 
 OF_A_FILE = {"file", "dry_run", "wait", "home", "json"}  # options that go with a job file
-OPTION = {"folder": "chdir"}
+NEVER_EMPTY = {"nodes", "user-share", "array"}  # of others an empty text, as of an unset variable, is none
+COMPLETIONS = {"device": complete_device, "job-profile": complete_job_profile}
 
-
+Command = TypeVar("Command", bound=Callable[..., Any])
 CommandClass = SubmitCommand  # of ``tenbin.cli``
 
 
@@ -42,6 +35,46 @@ class _Submission(NamedTuple):
     json: bool
 
 
+def with_fields(after: str, leave_out: Collection[str] = ()) -> Callable[[Command], Command]:
+    """Give a command the options of a job's fields, in place of its ``**fields``.
+
+    Args:
+        after: the parameter of the command that they follow. leave_out: names of options.
+    """
+
+    def decorate(command: Command) -> Command:
+        own = inspect.signature(command, eval_str=True)
+        parameters = [own.parameters[name] for name in own.parameters if name != "fields"]
+        place = 1 + [parameter.name for parameter in parameters].index(after)
+        parameters[place:place] = [
+            _parameter(option) for option in OPTIONS.values() if option.name not in leave_out
+        ]
+        command.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return command
+
+    return decorate
+
+
+def _parameter(option: Option) -> inspect.Parameter:
+    """Make the parameter of an option, as typer reads it."""
+    declaration = typer.Option(
+        *option.spelling,
+        help=option.text,
+        metavar=option.metavar,
+        min=option.least,
+        max=option.most,
+        autocompletion=COMPLETIONS.get(option.name),
+    )
+    default = option.default or None if option.kind == list[str] else option.default
+    return inspect.Parameter(
+        option.parameter,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[option.kind | None, declaration],
+    )
+
+
+@with_fields(after="file")
 def submit(
     context: typer.Context,
     command: Annotated[
@@ -55,126 +88,6 @@ def submit(
         Path | None,
         typer.Option("--file", "-f", help="Submit all jobs of a job file (TOML), see docs/job-files.md."),
     ] = None,
-    name: Annotated[str, typer.Option(help="Name of the job, for people.")] = "",
-    tasks: Annotated[
-        str, typer.Option("--tasks", "-n", help="How many tasks: 4, or 1-4, from which the policy chooses.")
-    ] = "1",
-    cores: Annotated[int, typer.Option("--cores", "-c", min=1, help="Cores of each task.")] = 1,
-    mpi: Annotated[bool, typer.Option("--mpi", help="Start the tasks as ranks, by mpiexec.")] = False,
-    nodes: Annotated[
-        str | None, typer.Option(help="Whole nodes in place of tasks, which fill them: 2, or 1-4.")
-    ] = None,
-    speedup: Annotated[
-        str | None, typer.Option(help="How fast so many tasks (or nodes) are: 1=1,2=1.9,4=3.5.")
-    ] = None,
-    load: Annotated[
-        str,
-        typer.Option(
-            help="What limits the job, compute or memory: chooses the measured curves for its size."
-        ),
-    ] = "compute",
-    memory: Annotated[str | None, typer.Option(help="Memory of each task: 500M, 2G.")] = None,
-    time: Annotated[str | None, typer.Option(help="Limit of the run time: 90s, 10m, 1.5h, 1:30:00.")] = None,
-    device: Annotated[
-        str,
-        typer.Option(
-            help="Where devices are scheduled: any, a kind (gpu, cpu), or a name.",
-            autocompletion=complete_device,
-        ),
-    ] = "any",
-    expect: Annotated[
-        str | None, typer.Option(help="Expected run time: 10m, or on each device: gpu=1m,cpu=10m.")
-    ] = None,
-    job_profile: Annotated[
-        str,
-        typer.Option(
-            help="Where jobs share nodes: its job profile, by name (tenbin job list).",
-            autocompletion=complete_job_profile,
-        ),
-    ] = "",
-    checkpoint: Annotated[
-        bool,
-        typer.Option("--checkpoint", help="The job uses tenbin.Checkpoint, and can be stopped and moved."),
-    ] = False,
-    move: Annotated[
-        bool,
-        typer.Option(
-            "--move/--no-move",
-            help="Where devices are scheduled: an unmodified OpenCL program can be parked and moved.",
-        ),
-    ] = True,
-    priority: Annotated[
-        int, typer.Option(help="Jobs of a higher priority come before those that wait already.")
-    ] = 0,
-    user_share: Annotated[
-        str | None,
-        typer.Option(
-            help="NAME or NAME=WEIGHT: account of the job, and its weight until the job has ended, "
-            "for policies that share between users (las-drf).",
-            metavar="NAME[=WEIGHT]",
-        ),
-    ] = None,
-    after: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Start only after this job, or all of this array, has succeeded: 7, 7[3], last; repeatable.",
-            metavar="JOB",
-        ),
-    ] = None,
-    after_any: Annotated[
-        list[str] | None,
-        typer.Option(help="Start only after this job has ended, however; repeatable.", metavar="JOB"),
-    ] = None,
-    after_not_ok: Annotated[
-        list[str] | None,
-        typer.Option(help="Start only after this job has ended without success; repeatable.", metavar="JOB"),
-    ] = None,
-    after_corr: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Of arrays: each member after that of the same index there; repeatable.", metavar="ARRAY"
-        ),
-    ] = None,
-    begin: Annotated[
-        str | None,
-        typer.Option(help="Do not start before: 16:00, now+1h, 2026-12-24T08:00.", metavar="TIME"),
-    ] = None,
-    deadline: Annotated[
-        str | None,
-        typer.Option(help="End it at this time if it has not ended, or cancel it.", metavar="TIME"),
-    ] = None,
-    retries: Annotated[
-        int, typer.Option(min=0, max=1000, help="Try it again so often if it fails by itself.")
-    ] = 0,
-    retry_on: Annotated[
-        str | None,
-        typer.Option(help="Only on these exit codes (128 + signal): 1,137.", metavar="CODES"),
-    ] = None,
-    retry_pause: Annotated[
-        str | None,
-        typer.Option(
-            help="First pause before that; each is twice the one before, an hour at most. (default: 10s)",
-            metavar="TIME",
-        ),
-    ] = None,
-    array: Annotated[
-        str | None,
-        typer.Option(
-            help="One job for each number: 1-10, 0-20:5, 1-99%8 (at most 8 at once); see TENBIN_ARRAY_INDEX."
-        ),
-    ] = None,
-    env: Annotated[
-        list[str] | None,
-        typer.Option(help="A variable of its environment; repeatable.", metavar="NAME=VALUE"),
-    ] = None,
-    folder: Annotated[
-        Path | None, typer.Option("--chdir", help="Working directory. (default: this one)")
-    ] = None,
-    output: Annotated[str, typer.Option(help="File for standard output.")] = "",
-    error: Annotated[str, typer.Option(help="File for standard error.")] = "",
-    requeue: Annotated[
-        bool, typer.Option(help="Run the job again if it is lost with its supervisor.")
-    ] = True,
     ignore_sbatch: Annotated[
         list[str] | None,
         typer.Option(help="Options of #SBATCH lines to leave out: exclusive,constraint.", metavar="NAMES"),
@@ -187,6 +100,7 @@ def submit(
     ] = False,
     home: HomeOption = None,
     json: JsonOption = False,
+    **fields: Any,
 ) -> None:
     """Submit a job. When its number is printed it is safe: no crash loses it.
 
@@ -209,10 +123,8 @@ def submit(
     if file is not None or not command:
         _submit_file(context, file, how)
         return
-    spec = spec_of(context.params, command)
-    indices, limit = (None, None) if array is None else array_and_limit(array)
-    if limit is not None:
-        spec["array_limit"] = limit
+    spec = spec_of(fields, command, home)
+    indices = spec.pop("array", None)
     batch = batch_of(context, spec, indices, ignore_sbatch or [])
     if batch is not None:
         spec, indices = batch.spec, batch.array
@@ -220,56 +132,63 @@ def submit(
     _hand_over([spec], how, arrays={} if indices is None else {0: indices}, batch=batch)
 
 
-def spec_of(options: Mapping[str, Any], command: Sequence[str]) -> dict[str, Any]:
-    """Make the JobSpec that options ask for.
+def spec_of(options: Mapping[str, Any], command: Sequence[str], home: Path | None) -> dict[str, Any]:
+    """Make the JobSpec that options ask for; of an array also its indices (``array``).
 
     Args:
-        options: of ``tenbin submit``, by the names of its parameters, as ``typer.Context.params`` has them.
+        options: by the names of their parameters.
+        home: of the coordinator that knows the jobs to wait for.
 
     Raises:
         BadInput: a value cannot be read.
     """
-    asked = SimpleNamespace(**options)
-    folder = str((Path(asked.folder) if asked.folder else Path.cwd()).absolute())
-    env = variables(list(asked.env or ()))
-    _check_encoding("working directory", [folder], "rename it, or name another with --chdir")
-    _check_encoding("--output and --error", [asked.output, asked.error], "name others")
-    _check_encoding("--name", [asked.name], "name it otherwise")
-    _check_encoding("--env", [*env, *env.values()], "have the command set it")
+    spec: dict[str, Any] = {"command": command}
+    for option in OPTIONS.values():
+        value = options.get(option.parameter)
+        if option.read == "job_numbers":
+            value = _numbers(f"--{option.name}", value or (), home)
+        elif option.name == "chdir":
+            value = (value or Path.cwd()).absolute()
+        elif value is None:
+            value = option.default
+        if value is None or (value == "" and option.default is None and option.name not in NEVER_EMPTY):
+            continue
+        if option.name.startswith("retry-") and not options.get("retries"):
+            raise BadOption(f"--{option.name}", "without --retries", "say how often: --retries 3")
+        spec |= option.values(value)
+    _check_encoding("working directory", [spec["folder"]], "rename it, or name another with --chdir")
+    _check_encoding("--output and --error", [spec["stdout"], spec["stderr"]], "name others")
+    _check_encoding("--name", [spec["name"]], "name it otherwise")
+    _check_encoding("--env", [*spec["env"], *spec["env"].values()], "have the command set it")
     _check_encoding("command", command, "write it in UTF-8, or read it from a file")
-    account, share = account_and_share(asked.user_share) if asked.user_share is not None else ("", None)
-    (least_tasks, most_tasks), (least_nodes, most_nodes) = (
-        count_range("--tasks", asked.tasks),
-        count_range("--nodes", asked.nodes),
-    )
-    return {
-        "command": command,
-        "name": asked.name,
-        "tasks": least_tasks,
-        "max_tasks": most_tasks,
-        "nodes": least_nodes,
-        "max_nodes": most_nodes,
-        "speedup": speedups(asked.speedup),
-        "load": asked.load,
-        "cores": asked.cores,
-        "mpi": asked.mpi,
-        "memory_mb": size_mb(asked.memory) if asked.memory else None,
-        "time_s": duration_s(asked.time) if asked.time else None,
-        "device": asked.device,
-        "expect_s": expected(asked.expect),
-        "job_profile": asked.job_profile,
-        "checkpoint_signal": int(signal.SIGURG) if asked.checkpoint else None,
-        "move": asked.move,
-        "priority": asked.priority,
-        "account": account,
-        "share": share,
-        **order_fields(options),
-        "env": env,
-        "folder": folder,
-        "stdout": asked.output,
-        "stderr": asked.error,
-        "requeue": asked.requeue,
-    }
+    return spec
+
+
+def _numbers(option: str, words: Sequence[str], home: Path | None) -> list[int]:
+    """Read jobs to wait for; the coordinator knows what all but plain numbers mean.
+
+    Raises:
+        BadOption: there are none.
+        TenbinError: the coordinator does not answer, or a word is no job to it.
+    """
+    from scheduler.jobs.choice.selectors import read_selector
+    from tenbin.client.client import Client
+    from tenbin.commands.jobs.selection import select
+
+    numbers: list[int] = []
+    for word in words:
+        if re.fullmatch(r"\d{1,18}", word):
+            numbers.append(int(word))
+            continue
+        try:
+            read_selector(word)
+        except BadInput as error:
+            raise BadOption(option, error.what, error.remedy) from error
+        chosen = select(Client(home), [word], members=False).ids
+        if not chosen:
+            raise BadOption(option, f"{word}: there is no such job", "see: tenbin jobs --all")
+        numbers += chosen
+    return list(dict.fromkeys(numbers))
 
 
 def _check_encoding(what: str, texts: Iterable[str], remedy: str) -> None:
@@ -295,7 +214,7 @@ def _submit_file(context: typer.Context, file: Path | None, how: _Submission) ->
     for name in context.params:
         source = context.get_parameter_source(name)
         if name not in OF_A_FILE and source is not None and source.name == "COMMANDLINE":
-            said = "a command" if name == "command" else f"--{OPTION.get(name, name).replace('_', '-')}"
+            said = "a command" if name == "command" else f"--{name.replace('_', '-')}"
             raise BadInput(f"{said} with --file: the file says what is run and how", "write it there")
     batch = read(file)
     try:
@@ -324,8 +243,10 @@ def _hand_over(
         from tenbin.commands.jobs.job_file import show
 
         shown = show(specs, waits_for, arrays)  # checks them as well
-        check_commands(list(map(JobSpec.model_validate, specs)), os.environ, script=batch is not None)
-        body = {"specs": specs, "waits_for": dict(waits_for), "arrays": dict(arrays)}
+        checked = list(map(JobSpec.model_validate, specs))
+        check_commands(checked, os.environ, script=batch is not None)
+        whole = [spec.model_dump(mode="json") for spec in checked]
+        body = {"specs": whole, "waits_for": dict(waits_for), "arrays": dict(arrays)}
         print(json_.dumps(body, indent=1) if how.json else shown)
         return
     client = Client(how.home)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from profiles.errors import BadInput
+from scheduler.jobs.quantities import duration_s
 from tenbin.commands.files import storage_folder, write_output
 from tenbin.commands.measure.quiet import quiet_moment
 from tenbin.commands.options import HomeOption, JsonOption, StoreOption, complete_selector
 from tenbin.commands.progress import terminated_as_interrupted
-from tenbin.commands.quantities import duration_s
 
 if TYPE_CHECKING:
     from profiles.checks.check import Check

@@ -58,8 +58,8 @@ def pairs(
 
       tenbin pairs stencil lu --verify
     """
+    from scheduler.jobs.quantities import duration_s
     from scheduler.policies.sharing.pairs import directions, over_network, suggestions
-    from tenbin.commands.quantities import duration_s
 
     known = _known(jobs or [], store)
     cores = _room(known)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import BadInput
-from tenbin.commands.quantities import array_and_limit
+from scheduler.jobs.quantities import array_and_limit
 from tests.support.coordinator import Up
 
 NOTES = 'echo begin >> "$LOG"; sleep 0.2; echo end >> "$LOG"'

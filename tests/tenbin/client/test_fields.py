@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack, get_type_hints
 
 import pytest
 
 import tenbin
-from scheduler.jobs.specs import JobSpec
-from tenbin.client.fields import FIELDS, words_of
+from tenbin.client.fields import words_of
+from tenbin.fields import JobFields
 
 
-def test_the_client_knows_the_fields_of_a_job() -> None:
-    assert set(JobSpec.model_fields) - {"command", "slurm"} == FIELDS
+@pytest.mark.parametrize("call", [tenbin.submit, tenbin.Client.submit, tenbin.Executor.__init__])
+def test_editors_and_mypy_know_the_arguments(call: Callable[..., Any]) -> None:
+    assert get_type_hints(call)["needs"] == Unpack[JobFields]
+    assert (Path(tenbin.__file__).parent / "py.typed").is_file()
 
 
 def test_a_misspelt_argument_names_the_near_ones(tmp_path: Path) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from profiles.errors import BadInput
-from tenbin.commands.quantities import duration_s, expected, size_mb
+from scheduler.jobs.quantities import duration_s, expected, size_mb
 from tests.support.programs import tenbin
 
 
 def test_expected_times() -> None:
-    assert expected(None) == {} and expected("10m") == {"": 600.0}
+    assert expected("") == {} and expected("10m") == {"": 600.0}
     assert expected("gpu=1m, cpu=1:30:00") == {"gpu": 60.0, "cpu": 5400.0}
 
 

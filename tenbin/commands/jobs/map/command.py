@@ -12,23 +12,12 @@ from typer.core import TyperCommand
 
 from profiles.errors import BadInput
 from tenbin.commands.jobs.scripts.command import options_of_sbatch_explained
-from tenbin.commands.jobs.submit import spec_of, submit
+from tenbin.commands.jobs.submit import spec_of, with_fields
 from tenbin.commands.options import HomeOption
-
-# Options of submit that are not of the jobs, or that map has in its own way.
-NOT_OF_MAP = {"command", "file", "array", "ignore_sbatch", "dry_run", "wait", "home", "json"}
 
 
 class MapCommand(TyperCommand):
-    """The command ``map``, with those options of ``submit`` that say what a job needs."""
-
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
-        super().__init__(*arguments, **settings)
-        self.own = {each.name for each in self.params}
-        of_submit = typer.Typer()
-        of_submit.command()(submit)
-        others = typer.main.get_command(of_submit).params
-        self.params += [each for each in others if each.name not in NOT_OF_MAP | self.own]
+    """The command ``map``: arguments stand after ``--``."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """Read the options; what is not of them stands after ``--``."""
@@ -41,18 +30,12 @@ class MapCommand(TyperCommand):
             raise BadInput(what, "tenbin map [OPTIONS] -- CMD {} ::: a b c")
         return left
 
-    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
-        """Run the function with its own options; the others are in the context."""
-        assert self.callback is not None
-        own = {name: value for name, value in ctx.params.items() if name in self.own}
-        return ctx.invoke(self.callback, **own)
-
 
 CommandClass = MapCommand  # of ``tenbin.cli``
 
 
+@with_fields(after="home", leave_out={"array"})
 def map_(
-    context: typer.Context,
     words: Annotated[
         list[str] | None,
         typer.Argument(
@@ -75,6 +58,7 @@ def map_(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check, and print the commands.")] = False,
     home: HomeOption = None,
+    **fields: Any,
 ) -> None:
     """Run a command with many arguments, each as a job of one array, in the style of GNU parallel.
 
@@ -101,7 +85,7 @@ def map_(
     template.check(command, len(found[0]))
     commands = [template.expand(command, arguments, number) for number, arguments in enumerate(found, 1)]
     script = runner.script_of(commands)
-    spec = spec_of(context.params, ["map", *command])  # the script leaves these words alone; people see them
+    spec = spec_of(fields, ["map", *command], home)  # the script leaves these words alone; people see them
     for program in dict.fromkeys(words[0] for words in commands):
         check_program(program, spec["folder"], spec["env"].get("PATH"))
     spec["name"] = spec["name"] or Path(command[0]).name

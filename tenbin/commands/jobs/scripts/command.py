@@ -12,8 +12,8 @@ import typer
 from typer.core import TyperCommand
 
 from profiles.errors import BadInput
+from scheduler.jobs.quantities import BadOption
 from tenbin.commands.jobs.scripts.script import SBATCH, TENBIN, Directive, Script, is_script, read_script
-from tenbin.commands.quantities import BadOption
 
 KEPT = "tenbin.script"  # in the context's meta
 NOT_IN_SCRIPTS = {"file": "--file", "home": "--home", "json": "--json"}
@@ -98,7 +98,7 @@ class SubmitCommand(TyperCommand):
         try:
             return place if is_script(words[0]) else None
         except BadInput:
-            if "folder" in parsed:  # there, another file may have that name
+            if "chdir" in parsed:  # there, another file may have that name
                 return None
             raise
 

@@ -11,51 +11,51 @@ from typing import Any, Literal, NamedTuple
 
 from profiles.errors import BadInput
 from scheduler.model.parameters import unknown
+from tenbin.fields import SBATCH_WORDS
 
 Value = Literal["", "needed", "optional"]
 
 
 class Taken(NamedTuple):
-    """An option that tenbin can do.
+    """An option that tenbin can do; ``scheduler/jobs/fields.py`` says which of its own goes before it.
 
     Attributes:
         short: its letter. value: whether it takes one.
-        overruled_by: the parameter of ``tenbin submit`` that goes before it.
-        ours: what to write on tenbin's own command line in its place.
+        ours: what to write on tenbin's own command line, where that is not the option of the field.
     """
 
-    short: str
-    value: Value
-    overruled_by: str
-    ours: str
+    short: str = ""
+    value: Value = "needed"
+    ours: str = ""
 
 
+GPU = Taken(ours="--device gpu, one for each task")
 TAKEN: dict[str, Taken] = {
-    "array": Taken("a", "needed", "array", "--array"),
-    "begin": Taken("b", "needed", "begin", "--begin"),
-    "chdir": Taken("D", "needed", "folder", "--chdir"),
-    "cpus-per-task": Taken("c", "needed", "cores", "-c"),
-    "deadline": Taken("", "needed", "deadline", "--deadline"),
-    "dependency": Taken("d", "needed", "after", "--after JOB, --after-any, --after-not-ok or --after-corr"),
-    "error": Taken("e", "needed", "error", "--error"),
-    "export": Taken("", "needed", "", "--env NAME=VALUE; all variables of this shell are handed on anyway"),
-    "gpus": Taken("G", "needed", "device", "--device gpu, one for each task"),
-    "gpus-per-node": Taken("", "needed", "device", "--device gpu, one for each task"),
-    "gpus-per-task": Taken("", "needed", "device", "--device gpu, one for each task"),
-    "gres": Taken("", "needed", "device", "--device gpu, one for each task"),
-    "job-name": Taken("J", "needed", "name", "--name"),
-    "mem": Taken("", "needed", "memory", "--memory, of each task"),
-    "mem-per-cpu": Taken("", "needed", "memory", "--memory, of each task"),
-    "nice": Taken("", "optional", "priority", "--priority, with the sign turned"),
-    "no-requeue": Taken("", "", "requeue", "--no-requeue"),
-    "nodes": Taken("N", "needed", "tasks", "--nodes for whole nodes, or -n TASKS"),
-    "ntasks": Taken("n", "needed", "tasks", "-n"),
-    "ntasks-per-node": Taken("", "needed", "tasks", "-n, the number of all tasks"),
-    "output": Taken("o", "needed", "output", "--output"),
-    "requeue": Taken("", "", "requeue", "--requeue"),
-    "test-only": Taken("", "", "", "--dry-run"),
-    "time": Taken("t", "needed", "time", "--time, where a number alone is in seconds: 90s, 10m, 1:30:00"),
-    "wait": Taken("W", "", "", "--wait"),
+    "array": Taken("a"),
+    "begin": Taken("b"),
+    "chdir": Taken("D"),
+    "cpus-per-task": Taken("c"),
+    "deadline": Taken(),
+    "dependency": Taken("d", ours="--after JOB, --after-any, --after-not-ok or --after-corr"),
+    "error": Taken("e"),
+    "export": Taken(ours="--env NAME=VALUE; all variables of this shell are handed on anyway"),
+    "gpus": GPU._replace(short="G"),
+    "gpus-per-node": GPU,
+    "gpus-per-task": GPU,
+    "gres": GPU,
+    "job-name": Taken("J"),
+    "mem": Taken(ours="--memory, of each task"),
+    "mem-per-cpu": Taken(ours="--memory, of each task"),
+    "nice": Taken(value="optional", ours="--priority, with the sign turned"),
+    "no-requeue": Taken(value="", ours="--no-requeue"),
+    "nodes": Taken("N", ours="--nodes for whole nodes, or -n TASKS"),
+    "ntasks": Taken("n"),
+    "ntasks-per-node": Taken(ours="-n, the number of all tasks"),
+    "output": Taken("o"),
+    "requeue": Taken(value="", ours="--requeue"),
+    "test-only": Taken(value="", ours="--dry-run"),
+    "time": Taken("t", ours="--time, where a number alone is in seconds: 90s, 10m, 1:30:00"),
+    "wait": Taken("W", "", "--wait"),
 }
 SAME = {"tasks": "ntasks", "tasks-per-node": "ntasks-per-node"}
 SILENT: dict[str, tuple[str, Value]] = {
@@ -169,7 +169,7 @@ def of_tenbin(option: str) -> BadInput | None:
     name = SHORT.get(written, "") if len(written) == 1 else SAME.get(written, written)
     what = f"{option} is an option of sbatch" + (f" (--{name})" if option != f"--{name}" else "")
     if taken := TAKEN.get(name):
-        return BadInput(what, f"write {taken.ours}")
+        return BadInput(what, f"write {taken.ours or SBATCH_WORDS[name].spelling[-1]}")
     if name in SILENT:
         return BadInput(what, "leave it out")
     if left_out := LEFT_OUT.get(name):

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tenbin.commands.jobs.scripts.sbatch_times import limit_s
-from tenbin.commands.jobs.scripts.sbatch_values import size_mib
+from scheduler.jobs.literals import limit_s
+from tenbin.commands.jobs.scripts.needs import size_mib
 from tests.support.coordinator import Up
 from tests.support.labs.slurm_lab import SlurmLab, slurmlab
 from tests.support.programs import tenbin

@@ -6,15 +6,20 @@ import json
 import time
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from profiles.errors import BadInput
 from scheduler.jobs.specs import JobSpec
 from tenbin.commands.jobs.job_file import read
-from tenbin.commands.jobs.order import order_fields
+from tenbin.commands.jobs.submit import spec_of
 from tenbin.errors import TenbinError
 from tests.support.coordinator import Up
+
+
+def order_fields(options: dict[str, Any]) -> dict[str, Any]:
+    return spec_of(options, ["x"], None)
 
 
 @pytest.mark.parametrize(("text", "after_s"), [("now+90", 90), ("now+1h", 3600), ("now+1.5h", 5400),

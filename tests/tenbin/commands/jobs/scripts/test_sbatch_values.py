@@ -7,14 +7,14 @@ from datetime import datetime
 
 import pytest
 
-from tenbin.commands.jobs.scripts.sbatch_times import instant_s, limit_s
-from tenbin.commands.jobs.scripts.sbatch_values import (
+from scheduler.jobs.literals import instant_s, limit_s
+from tenbin.commands.jobs.scripts.needs import (
     adjustment,
-    array,
-    dependency,
-    nodes,
+    array_indices,
+    dependencies,
+    exported_variables,
+    node_range,
     output_pattern,
-    variables,
 )
 
 NOW = datetime(2026, 11, 24, 1, 9, 12)
@@ -158,19 +158,19 @@ def test_what_is_no_instant(text: str) -> None:
     ],
 )
 def test_arrays(text: str, indices: list[int], limit: int | None) -> None:
-    assert array(text) == (indices, limit)
+    assert array_indices(text) == (indices, limit)
 
 
 def test_an_array_beyond_all_bounds_is_refused_at_once() -> None:
     with pytest.raises(ValueError, match="at most 100,000"):
-        array("0-999999999")
+        array_indices("0-999999999")
 
 
 def test_dependencies() -> None:
-    assert dependency("afterok:20:21,afterany:23") == {"after": [20, 21], "after_any": [23]}
-    assert dependency("AfterOK:2:2") == {"after": [2]}
-    assert dependency("7") == {"after_any": [7]}
-    assert dependency("aftercorr:7,afternotok:8,afterok:9_*") == {
+    assert dependencies("afterok:20:21,afterany:23") == {"after": [20, 21], "after_any": [23]}
+    assert dependencies("AfterOK:2:2") == {"after": [2]}
+    assert dependencies("7") == {"after_any": [7]}
+    assert dependencies("aftercorr:7,afternotok:8,afterok:9_*") == {
         "after_corr": [7],
         "after_not_ok": [8],
         "after": [9],
@@ -178,10 +178,10 @@ def test_dependencies() -> None:
 
 
 def test_other_values() -> None:
-    assert nodes("1k") == (1024, 1024) and nodes("2-4") == (2, 4)
+    assert node_range("1k") == (1024, 1024) and node_range("2-4") == (2, 4)
     assert (adjustment(None), adjustment("-5")) == (100, -5)
-    assert variables("ALL,A=1,B", {"B": "2", "C": "3"}) == (True, {"A": "1", "B": "2"})
-    assert variables("A='x,y',D", {}) == (False, {"A": "x,y"})
+    assert exported_variables("ALL,A=1,B", {"B": "2", "C": "3"}) == (True, {"A": "1", "B": "2"})
+    assert exported_variables("A='x,y',D", {}) == (False, {"A": "x,y"})
 
 
 @pytest.mark.parametrize(
