@@ -39,7 +39,6 @@ from profiles.errors import UserError
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.coordinator.journal.tally import FILE as TALLY
-from scheduler.coordinator.requests.priorities import set_priority
 from scheduler.engines.protocol import Engine, Report
 from scheduler.jobs.entry import Entry, Phase, Stage
 from scheduler.jobs.sizes import CORE, Unit
@@ -682,7 +681,7 @@ class History:
     def priority(self, draw: random.Random) -> None:
         if self.ids:
             with suppress(UserError):
-                set_priority(self.coordinator, [draw.choice(self.ids)], draw.choice([-5, 0, 9]))
+                self.coordinator.set_priority([draw.choice(self.ids)], draw.choice([-5, 0, 9]))
 
     def advance(self, draw: random.Random) -> None:
         self.pass_s(draw.choice([1, 3, 10, 40]))
@@ -797,8 +796,7 @@ class History:
 
     def settled(self) -> bool:
         """Tell if all that was decided has been carried out."""
-        dispatcher = self.coordinator.dispatcher
-        return not (self.machine.full or dispatcher._starts or dispatcher._asks or dispatcher._caps)
+        return not self.machine.full and self.coordinator.machine.settled()
 
     def check(self) -> None:
         """Look at the rules, which hold after each turn that was carried out."""
