@@ -9,30 +9,25 @@ from __future__ import annotations
 
 import gc
 import logging
+import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from profiles.errors import BadInput
+from scheduler.coordinator import admission, decisions, ends, external_jobs, holds
 from scheduler.coordinator import events as ev
-from scheduler.coordinator import holds, node_availability
-from scheduler.coordinator.dispatcher import NO_ROOM, Dispatcher
-from scheduler.coordinator.handlers import Handlers
 from scheduler.coordinator.job_table import JobTable, NoRoom
 from scheduler.coordinator.journal.journal import Journal
-from scheduler.coordinator.loop import EventLoop
-from scheduler.coordinator.moves import why_it_stays
-from scheduler.coordinator.retry import choose_ended, renew
-from scheduler.coordinator.transitions.alarms import Alarms
-from scheduler.coordinator.transitions.external_jobs import ExternalJobTracker
+from scheduler.coordinator.machine import StateMachine
+from scheduler.coordinator.machine_state import MachineState
 from scheduler.engines.common.job_folders import JobFolders
 from scheduler.engines.protocol import Engine
 from scheduler.jobs.choice.left_out import LeftOut
 from scheduler.jobs.dependencies import WaitsByPlace
 from scheduler.jobs.entry import Entry, Phase, Stage
-from scheduler.jobs.memory_admission import MemoryAdmission
 from scheduler.jobs.order_checks import check_places, check_times, check_waits
-from scheduler.jobs.policy_view import as_job
+from scheduler.jobs.policy_view import as_job, bound_to_node, results_differ
 from scheduler.jobs.sizes import CORE, Unit, sized, under_caps, within_memory
 from scheduler.jobs.specs import JobRefused, JobSpec, refuse_external
 from scheduler.model import actions as act
@@ -49,6 +44,7 @@ from scheduler.prediction.run_times import REMEMBERED, RunTimePredictor
 from scheduler.prediction.tracker import REMEMBERED as OUTCOMES
 from scheduler.prediction.tracker import CoLocationTracker, PredictionTracker
 
+NO_ROOM = (sqlite3.Error, OSError)  # the next turn tries it again
 STEP_S = 1.0  # so far a clock is moved without anybody having set it
 log = logging.getLogger("tenbin")
 
@@ -85,42 +81,53 @@ class Coordinator:
         self.journal, self.engine, self.clock = journal, engine, clock
         self._steady = steady or (_since_boot_s if clock is time.time else clock)
         self._steady_s = self._steady()
-        self.folders = JobFolders(journal.store)
         create(policy)  # a wrong name is refused before anything else
         self.profiles, self.measured = profiles, measured
-        self.migration_costs = LearnedMigrationCosts(costs)
-        slowdowns = profiles or NOTHING_KNOWN
-        self.state = ClusterState(
-            engine.cluster, self.migration_costs, slowdowns=slowdowns, now=instant(clock())
-        )
-        self.job_table = JobTable(journal, engine.cluster, unit)
-        self.co_location = CoLocationTracker(self.job_table, profiles) if profiles is not None else None
-        self.tracker = PredictionTracker(self.job_table, self.folders, self.migration_costs, self.state.now)
+        learned, now = LearnedMigrationCosts(costs), instant(clock())
+        cluster = ClusterState(engine.cluster, learned, slowdowns=profiles or NOTHING_KNOWN, now=now)
+        jobs = JobTable(journal, engine.cluster, unit)
+        tracker = PredictionTracker(jobs, JobFolders(journal.store), learned, now)
         for outcome in journal.predictions(last=OUTCOMES):
-            self.migration_costs.recall(outcome)
-        self.dispatcher = Dispatcher(self.state, self.job_table, engine, self.tracker)
-        self.queue = self.dispatcher.queue
-        ended = (entry for entry in journal.entries(REMEMBERED) if entry.stage.final)
-        self.run_times = RunTimePredictor(ended, self.job_table.user, engine.cluster, measured.runs)
-        self.memory = MemoryAdmission(engine.cluster.memory_mb)
-        self.handlers = Handlers(self.dispatcher, self.run_times, self.memory, self.co_location)
-        self.alarms = Alarms(self.handlers)
-        self.loop = EventLoop(policy, self.handlers)
-        self.external_jobs: ExternalJobTracker | None = None
+            learned.recall(outcome)
+        last = journal.entries(REMEMBERED)
+        ended = (entry for entry in last if entry.stage.final)
+        run_times = RunTimePredictor(ended, jobs.user, engine.cluster, measured.runs)
+        beside = CoLocationTracker(jobs, profiles) if profiles is not None else None
+        m = MachineState(engine, cluster, jobs, tracker=tracker, run_times=run_times, co_location=beside)
+        self.machine = StateMachine(policy, m)
         if engine.external_jobs is not None:
-            past = [*journal.entries(REMEMBERED), *self.job_table.entries.values()]
-            self.external_jobs = ExternalJobTracker(past, self.handlers, engine.external_jobs, self.check)
+            external_jobs.recall(m, [*last, *jobs.entries.values()])
         self._recover()
+
+    # What others read of the one state.
+
+    @property
+    def state(self) -> ClusterState:
+        """The cluster state."""
+        return self.machine.state.cluster
+
+    @property
+    def job_table(self) -> JobTable:
+        return self.machine.state.jobs
+
+    @property
+    def folders(self) -> JobFolders:
+        """The folders of the jobs."""
+        return self.machine.state.folders
+
+    @property
+    def run_times(self) -> RunTimePredictor:
+        return self.machine.state.run_times
 
     @property
     def policy(self) -> Policy:
         """The policy that decides now; it begins anew from time to time."""
-        return self.loop.policy
+        return self.machine.policy
 
     @property
     def policy_text(self) -> str:
         """Name and parameters of the policy."""
-        return self.loop.policy_text
+        return self.machine.policy_text
 
     # -- what users ask for ---------------------------------------------------------------------------
 
@@ -162,11 +169,14 @@ class Coordinator:
                 raise JobRefused(error, place, len(specs)) from error
         gc.disable()  # all that is made here stays: to look for garbage in it takes a third of the time
         try:
-            told = self.run_times.expect(specs)
-            entries = self.job_table.add(specs, environment, now, waits_for, arrays=arrays, predicted=told)
+            predicted = self.run_times.expect(specs)
+            entries = self.job_table.add(
+                specs, environment, now, waits_for, arrays=arrays, predicted=predicted
+            )
+            m = self.machine.state
             for entry in sorted(entries, key=lambda entry: -entry.spec.priority):
-                with self.queue.sparing(entry, "as it was submitted"):
-                    self.handlers.admit(entry)
+                with m.queue.sparing(entry, "as it was submitted"):
+                    admission.admit(m, entry)
             self.turn()
         finally:
             gc.enable()
@@ -191,11 +201,7 @@ class Coordinator:
         self.set_clock()
         entries, left_out = self.job_table.choose(job_ids, where_possible)
         for entry in entries:
-            self.job_table.record(entry, self.state.now, "cancel")
-            if entry.alive:
-                self.dispatcher.request(entry, "end")
-            else:
-                self.queue.put(ev.Ended(entry, Stage.CANCELLED))
+            self.machine.happen(ev.CancelledByOwner(entry))
         self.settle()
         return left_out
 
@@ -204,7 +210,7 @@ class Coordinator:
         self.set_clock()
         entries, left_out = self.job_table.choose(job_ids, where_possible, _can_be_held)
         for entry in entries:
-            self.queue.put(ev.SuspendedByOwner(entry))
+            self.machine.state.queue.put(ev.SuspendedByOwner(entry))
         self.settle()
         return left_out
 
@@ -213,12 +219,7 @@ class Coordinator:
         self.set_clock()
         entries, left_out = self.job_table.choose(job_ids, where_possible, self._resumable)
         for entry in entries:
-            entry.held_by_user = False
-            if entry.phase.leaving and not entry.moves_to:
-                entry.goals = (self.state.state(entry.id).place,)  # not every policy resumes jobs
-            self.job_table.record(entry, self.state.now, "resumed")
-            with self.queue.sparing(entry, "resumed"):
-                self.handlers.admit(entry)
+            self.machine.happen(ev.ResumedByOwner(entry))
         self.settle()
         return left_out
 
@@ -227,14 +228,14 @@ class Coordinator:
     ) -> tuple[list[Entry], dict[int, LeftOut]]:
         """Run jobs that did not succeed again, under the same number; return them, and those left out."""
         self.set_clock()
-        entries, left_out = choose_ended(self.job_table, job_ids, where_possible, self.state.now)
-        self.job_table.bring_back(entries)
+        m = self.machine.state
+        entries, left_out = m.jobs.choose_ended(job_ids, where_possible, m.now)
+        m.jobs.bring_back(entries)
         for entry in entries:
-            renew(entry, self.state.now)
-            self.job_table.record(entry, self.state.now, "retry", "by its owner")
+            self.machine.happen(ev.RetriedByOwner(entry))
         for entry in entries:
-            with self.queue.sparing(entry, "retried"):
-                self.handlers.admit(entry)
+            with m.queue.sparing(entry, "retried"):
+                admission.admit(m, entry)
         self.settle()
         return entries, left_out
 
@@ -243,7 +244,7 @@ class Coordinator:
         if not entry.held_by_user:
             raise BadInput(f"job {entry.label} is {entry.shown}, not suspended by you", "see: tenbin jobs")
         _refuse_ending(entry)
-        if why := self.handlers.unfit(entry):
+        if why := admission.unfit(self.machine.state, entry):
             raise BadInput(f"job {entry.label}: {why}", "start tenbin up as before, or cancel the job")
 
     def migrate(
@@ -262,18 +263,20 @@ class Coordinator:
     def _move(self, entry: Entry, to: str) -> None:
         """Apply the move of one job."""
         _refuse_ending(entry)
-        state = self.state.running.get(entry.id)
-        if state is None or state.placement is None:
+        if entry.id not in self.state.running:
             raise BadInput(f"job {entry.label} is {entry.shown}, not running", "see: tenbin jobs")
-        target = self._place(to, state.placement.units)
-        why = why_it_stays(self.handlers, entry, target, to) or self.state.obstacle(state.job, target)
+        here, m = entry.place, self.machine.state
+        target = self._place(to, here.units)
+        why = self._why_it_stays(entry, target, to) or self.state.obstacle(entry.job, target)
         if why:
             raise BadInput(f"job {entry.label} cannot move to {to}: {why}", "see: tenbin nodes")
-        self.handlers.allow_other_results(entry, target.pool)
+        if target.pool in results_differ(entry):  # policies may move it as its owner does
+            entry.predicted = {**(entry.predicted or {}), "moved_by_hand": True}
+            self.state.reconsider(m.jobs.renewed(entry))
         try:
-            self.dispatcher.apply(act.Migrate(entry.id, target))
-            entry.goals = (target, state.placement)  # should somebody else be quicker: as before
-            self.handlers.stale = True  # no policy has asked for this: it begins anew with what is there
+            decisions.apply(m, act.Migrate(entry.id, target))
+            entry.goals = (target, here)  # should somebody else be quicker: as before
+            m.stale = True  # no policy has asked for this: it begins anew with what is there
         except RuleBroken as error:
             raise BadInput(
                 f"job {entry.label} cannot move: {entry.fixed or error}", "submit it with --checkpoint"
@@ -289,14 +292,62 @@ class Coordinator:
                 return Placement(pool.name, units, ((int(number), units),))
         return Placement(to, units)
 
+    def _why_it_stays(self, entry: Entry, target: Placement, to: str) -> str:
+        """Say as a clause why a job's owner cannot have it moved; "" if there only has to be room."""
+        if bound_to_node(entry):
+            return entry.fixed or f"its program stays on its device of {', '.join(entry.hosts or ())}"
+        if not self._may_move(entry, target.pool):
+            return f"it does not run on {to}"
+        here = entry.place
+        return "it runs there already" if (target.pool, target.nodes) == (here.pool, here.nodes) else ""
+
+    def _may_move(self, entry: Entry, pool: str) -> bool:
+        """Tell if a job's owner may have it moved to a class, also to one where a trial had other results."""
+        if pool not in results_differ(entry):
+            return entry.job.runs_on(pool)
+        kinds = [each.kind for each in self.state.cluster.pools if each.name == pool]
+        return bool(kinds) and entry.spec.device in ("any", pool, *kinds)
+
+    def set_priority(
+        self, job_ids: Sequence[int], priority: int, where_possible: Sequence[int] = ()
+    ) -> tuple[dict[int, list[int]], dict[int, LeftOut]]:
+        """Give jobs another priority, as if they had been submitted with it.
+
+        Returns:
+            The jobs by their priority before, and those left out with the reason.
+        """
+        self.set_clock()
+        m = self.machine.state
+        entries, left_out = m.jobs.choose(job_ids, where_possible)
+        before: dict[int, list[int]] = {}
+        waiting = []
+        for entry in entries:
+            before.setdefault(entry.priority, []).append(entry.id)
+            if entry.priority == priority:
+                continue
+            m.record(entry, "priority", f"{priority}, {entry.priority} before")
+            job = m.jobs.prioritize(entry, priority)
+            m.memory.prioritize(entry.id, priority)
+            if entry.id in m.cluster.waiting:
+                waiting.append(job)
+            elif entry.id in m.cluster.running or entry.id in m.cluster.suspended:
+                m.cluster.reconsider(job)
+        m.cluster.prioritize(waiting)
+        admission.admit_by_memory(m)
+        m.stale = True  # no event tells a policy of another order
+        m.queue.put(ev.Applied(Timer(m.now)))
+        self.settle()
+        return before, left_out
+
     def let_external_jobs_go(self, let_go: bool) -> int:
         """Count the external jobs that wait; with ``let_go`` leave them to the cluster's own scheduler."""
-        if self.external_jobs is None:
+        m = self.machine.state
+        if self.engine.external_jobs is None:
             return 0
-        count = len(self.external_jobs.waiting())
+        count = len(external_jobs.waiting(m))
         if let_go:
             self.set_clock()
-            self.external_jobs.leave("tenbin down --let-go")
+            external_jobs.leave(m, "tenbin down --let-go")
             self.turn()
         return count
 
@@ -305,28 +356,35 @@ class Coordinator:
         if self.engine.nodes is not None:
             raise BadInput("a cluster holds its own nodes", "scontrol update State=DRAIN")
         self.set_clock()
-        self.dispatcher.hold.until_s = self.state.now + seconds
+        self.machine.state.hold.until_s = self.state.now + seconds
         self.turn()
-        return self.dispatcher.hold.why(self.state.now)
+        return self.why_held()
+
+    def why_held(self) -> str:
+        """Say why no job is started on this machine now; "" if jobs are."""
+        return self.machine.state.hold.why(self.clock())
+
+    def hold_while_unfit(self, why: Callable[[], str]) -> None:
+        """Start no job while ``why`` says that the machine is unfit for them; "": it is fit."""
+        self.machine.state.hold.unfit = why
 
     def why(self, job_id: int) -> Reason:
         """Say why a job does not run; an empty sentence if it does."""
-        entry = self.job_table.open(job_id)
+        entry, m = self.job_table.open(job_id), self.machine.state
         if entry.held_by_user:
             return Reason(f"suspended by its owner; go on with: tenbin resume {entry.label}")
         if entry.blocked:
             return Reason(entry.blocked)
         if entry.stage is Stage.HELD:
-            return Reason(holds.why(entry, self.handlers.holds.verdict(entry), self.clock()))
+            return Reason(holds.why(entry, m.holds.verdict(entry), self.clock()))
         if entry.stage is Stage.WAITING:
-            held = self.dispatcher.hold.why(self.clock())
-            told = held or self.handlers.array_limits.why(job_id) or self.memory.why(job_id)
-            return Reason(told) if told else self.policy.why(self.job_table.job(entry), self.state)
+            why = self.why_held() or m.array_limits.why(job_id) or m.memory.why(job_id)
+            return Reason(why) if why else self.policy.why(self.job_table.job(entry), self.state)
         if entry.stage is Stage.SUSPENDED:
             return Reason("paused by the policy in favour of other jobs")
         return Reason(self.engine.nodes.hindrance(entry) if self.engine.nodes is not None else "")
 
-    # -- the turn -------------------------------------------------------------------------------------
+    # -- the turn -------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
         """Let happen what a user has asked for.
@@ -346,7 +404,7 @@ class Coordinator:
         """
         try:
             self._once()
-            while self.engine.urgent() or self.queue:
+            while self.engine.urgent() or self.machine.state.queue:
                 self._once()
         except NO_ROOM as error:
             log.error("the journal or a job's folder cannot be written: %s", error)
@@ -355,7 +413,7 @@ class Coordinator:
 
     def next_timer_s(self) -> float | None:
         """Return when ``turn`` should be called at the latest, in seconds since 1970."""
-        times = (self.dispatcher.next_timer_s(), self.handlers.holds.next_s())
+        times = (self.machine.state.timers.next_s(), self.machine.state.holds.next_s())
         return min((at for at in times if at is not None), default=None)
 
     def set_clock(self) -> None:
@@ -364,93 +422,131 @@ class Coordinator:
         Where the clock was set meanwhile, what lies in the past moves with it, so that durations are as they
         were. Begins and deadlines are instants, by the clock as it is now.
         """
-        now, steady_s = instant(self.clock()), self._steady()
-        step_s = now - self.state.now - (steady_s - self._steady_s)
+        now, steady_s, m = instant(self.clock()), self._steady(), self.machine.state
+        step_s = now - m.now - (steady_s - self._steady_s)
         self._steady_s = steady_s
         if abs(step_s) < STEP_S:
-            self.state.now = max(now, self.state.now)
+            m.cluster.now = max(now, m.now)
             return
         log.warning("the clock was set by %+.1f s", step_s)
-        self.state.now = now
-        self.job_table.shift(step_s, now)
-        self.tracker.since_s += step_s
-        self.dispatcher.shift(step_s)
-        self.loop.trials.shift(step_s)
-        self.handlers.set_alarms_anew()
-        self.handlers.stale = True
-        self.queue.put(ev.Applied(Timer(now)))
+        m.cluster.now = now
+        m.shift(step_s, now)
+        m.tracker.since_s += step_s
+        admission.set_alarms_anew(m)
+        m.stale = True
+        m.queue.put(ev.Applied(Timer(now)))
 
     def _once(self) -> None:
-        reports = self.engine.poll()
+        reports, m = self.engine.poll(), self.machine.state
         self.set_clock()  # after the poll, so that nothing that is reported is yet to come
         for report in reports:
-            with self.queue.sparing(self.job_table.entries.get(report.job_id), report.what):
-                self.handlers.report(report)
-        if self.external_jobs is not None:
-            with self.queue.sparing(None, "external jobs"):
-                self.external_jobs.look()
-        for change in node_availability.update(self.state, self.engine, self.dispatcher.hold):
-            self.queue.put(ev.Applied(change))
-        with self.queue.sparing(None, "phases of programs"):
-            self.tracker.look_around()
-        for at, tag in self.dispatcher.due():
-            self.queue.put(ev.Applied(Timer(at, tag)))
-        self.alarms.look()
-        self.loop.run()
-        if self.co_location is not None:
-            with self.queue.sparing(None, "jobs that share a node"):
-                self.co_location.look(self.state)
-        self.dispatcher.carry_out()
+            with m.queue.sparing(m.jobs.entries.get(report.job_id), report.what):
+                ends.note(m, report)
+        if self.engine.external_jobs is not None:
+            with m.queue.sparing(None, "external jobs"):
+                external_jobs.look(m, self.check)
+        for change in m.update_nodes():
+            m.queue.put(ev.Applied(change))
+        with m.queue.sparing(None, "phases of programs"):
+            m.tracker.look_around()
+        for at, tag in m.timers.due(m.now):
+            m.queue.put(ev.Applied(Timer(at, tag)))
+        self.machine.look_at_times()
+        effects = self.machine.handle()
+        if m.co_location is not None:
+            with m.queue.sparing(None, "jobs that share a node"):
+                m.co_location.look(m.cluster)
+        self.carry_out(effects)
 
-    # -- after a restart ------------------------------------------------------------------------------
+    def carry_out(self, effects: Iterable[ev.Effect]) -> None:
+        """Commit to the journal, then have the engine act. If there is no room, the next turn does.
+
+        Raises:
+            sqlite3.Error, OSError: the journal, or a job's folder, cannot be written.
+        """
+        self.machine.state.commit()
+        for effect in effects:
+            if isinstance(effect, ev.Start):
+                self._start(effect)
+            elif isinstance(effect, ev.SetCaps):
+                assert self.engine.caps is not None
+                self.engine.caps.cap(effect.jobs, lower=effect.lower)
+                self.machine.settle(effect)
+            else:
+                what = effect.want if isinstance(effect, ev.Ask) else "recover"
+                with self.machine.state.queue.sparing(effect.job, what, NO_ROOM):
+                    if isinstance(effect, ev.Ask):
+                        self.engine.ask(effect.job, effect.want)
+                    else:  # the engine reports that this attempt never was, and sees that it never is
+                        self.engine.recover(effect.job)
+                self.machine.settle(effect)
+
+    def _start(self, effect: ev.Start) -> None:
+        """Start jobs together, or one by one if there is one on which the engine chokes."""
+        try:
+            self._start_all(effect)
+        except NO_ROOM:
+            raise
+        except Exception:
+            log.exception("a fault of tenbin's: of several jobs one cannot be started")
+            for entry in effect.jobs:  # the one stays, and is told to end
+                with self.machine.state.queue.sparing(entry, "start", NO_ROOM):
+                    self._start_all(ev.Start((entry,)))
+
+    def _start_all(self, effect: ev.Start) -> None:
+        self.engine.start([(entry, self.journal.environment(entry.environment)) for entry in effect.jobs])
+        self.machine.settle(effect)
+
+    # -- after a restart ------------------------------------------------------------------------------------
 
     def _recover(self) -> None:
         """Take up what the journal left; the first turn hears what became of each attempt."""
-        ahead_s = self.journal.last_event_s() - self.state.now
+        m = self.machine.state
+        ahead_s = self.journal.last_event_s() - m.now
         if ahead_s >= STEP_S:  # the clock was set while no coordinator ran: nothing is yet to come
             log.warning("the clock was set back by %.1f s or more", ahead_s)
-            self.job_table.shift(-ahead_s, self.state.now)
-            self.dispatcher.shift(-ahead_s)
+            m.shift(-ahead_s, m.now)
         regions = self.journal.regions()
-        for pool in self.state.cluster.pools:
+        for pool in m.cluster.cluster.pools:
             cut = regions.get(pool.name, ())
             if cut and sum(region.units for region in cut) <= pool.units:  # else the policy cuts it anew
-                self.state.repartition(pool.name, cut)
+                m.cluster.repartition(pool.name, cut)
                 if self.engine.regions is not None:
                     self.engine.regions.cut(pool.name, cut)
         if self.profiles is not None:
-            self.profiles.recall(entry.spec.job_profile for entry in self.job_table.entries.values())
-        self.handlers.recover_admission()
-        for entry in self.job_table.entries.values():
-            with self.queue.sparing(entry, "at the start", (BadInput, *NO_ROOM)):
+            self.profiles.recall(entry.spec.job_profile for entry in m.jobs.entries.values())
+        admission.recover(m)
+        for entry in m.jobs.entries.values():
+            with m.queue.sparing(entry, "at the start", (BadInput, *NO_ROOM)):
                 self._recover_job(entry)
-        self.loop.begin()
-        self.queue.put(ev.Applied(Timer(self.state.now)))
+        self.machine.begin()
+        m.queue.put(ev.Applied(Timer(m.now)))
 
     def _recover_job(self, entry: Entry) -> None:
+        m = self.machine.state
         if entry.alive:
             self.engine.recover(entry)  # first: whatever goes wrong, its end is heard of
         if entry.stage in (Stage.RUNNING, Stage.STOPPING):
             self.engine.occupy(entry)
-        if entry.stage is not Stage.HELD and not self.handlers.waits_for_admission(entry):
+        if entry.stage is not Stage.HELD and not admission.waits_for_admission(m, entry):
             try:
-                self.job_table.job(entry)
-                self.state.restore(entry)
+                m.jobs.job(entry)
+                m.cluster.restore(entry)
             except (RuleBroken, BadInput) as error:
                 why = error.why if isinstance(error, RuleBroken) else error.what
                 raise BadInput(
                     f"job {entry.id} was started on a machine that was divided otherwise ({why})",
                     "start with the same --nodes, --cores, --unit, --devices, --power-budget as before",
                 ) from error
-        self.handlers.holds.alarm(entry, entry.spec.deadline_s)
+        m.holds.alarm(entry, entry.spec.deadline_s)
         if entry.phase is Phase.HELD:
-            self.handlers.admit(entry)
+            admission.admit(m, entry)
         if entry.alive:
-            self.dispatcher.request_again(entry)
-            self.dispatcher.cap_again(entry)
-        self.run_times.watch(entry)
-        if not self.handlers.unfit(entry):
-            self.tracker.recover(entry)
+            decisions.request_again(m, entry)
+            m.caps.append(entry)  # what was decided may not have been set
+        m.run_times.watch(entry)
+        if not admission.unfit(m, entry):
+            m.tracker.recover(entry)
 
 
 def _since_boot_s() -> float:

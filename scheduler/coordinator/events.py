@@ -1,7 +1,8 @@
-"""Typed events of a coordinator, and the queue in which they wait for their handlers.
+"""What happens to jobs, as events, and what is to be done for them, as effects.
 
-An event of the coordinator says what happens to a job or a node. Its handler (``handlers``) enters that in
-cluster state and journal, and gives the event that the policy is told (``scheduler.model.events``).
+An event says what happens to a job or a node. Its transition (``transitions.TABLE``) enters that in the
+state, and gives the event that the policy is told (``scheduler.model.events``). Effects are all that leaves
+the coordinator: the shell hands them to the engine when the journal has what they follow from.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
-from agent.attempts.records import RunState
+from agent.attempts.records import RunState, Want
 from agent.opencl_layer.trials import Trial
 from scheduler.engines.external_jobs import ExternalJob
 from scheduler.engines.protocol import Report
@@ -75,6 +76,46 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
+class CancelledByOwner:
+    """A user has cancelled a job."""
+
+    kind: ClassVar[type[told.Event]] = told.Finished
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class ResumedByOwner:
+    """A user lets a job go on that was suspended by its owner."""
+
+    kind: ClassVar[type[told.Event]] = told.Submitted
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class RetriedByOwner:
+    """A user has a job that did not succeed run again, under the same number."""
+
+    kind: ClassVar[type[told.Event]] = told.Submitted
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class TimeHasCome:
+    """The time has come for which a job was to be looked at: to begin, to be tried or parked again."""
+
+    kind: ClassVar[type[told.Event]] = told.Timer
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlinePassed:
+    """The deadline of a job has passed, and it has not ended."""
+
+    kind: ClassVar[type[told.Event]] = told.Finished
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
 class SuspendedByOwner:
     """A user has suspended a job; for the policy it is gone."""
 
@@ -129,6 +170,14 @@ class TakenBack:
 
 
 @dataclass(frozen=True, slots=True)
+class NotBegun:
+    """An attempt had not begun, and never will; there is another one, now or when the job goes on."""
+
+    kind: ClassVar[type[told.Event]] = told.Failed
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptLost:
     """An attempt is lost, and the job runs again; ``counts``: as one of its failures."""
 
@@ -162,20 +211,65 @@ Event = (
     | Ended
     | AttemptOver
     | Fault
+    | CancelledByOwner
+    | ResumedByOwner
+    | RetriedByOwner
+    | TimeHasCome
+    | DeadlinePassed
     | SuspendedByOwner
     | Blocked
     | CheckpointWritten
     | Obeyed
     | Tried
     | TakenBack
+    | NotBegun
     | AttemptLost
     | FailedByItself
     | StartedElsewhere
 )
 
 
+# -- effects -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SetCaps:
+    """Lower, or raise, the power caps of running jobs to those of their placements."""
+
+    jobs: tuple[Entry, ...]
+    lower: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Revoke:
+    """See that an attempt never starts that was withdrawn; the engine reports that it never was."""
+
+    job: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Hand a request on to the supervisor of a job."""
+
+    job: Entry
+    want: Want
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start the attempts of these jobs."""
+
+    jobs: tuple[Entry, ...]
+
+
+Effect = SetCaps | Revoke | Ask | Start
+
+
+# -- the queue -----------------------------------------------------------------------------------------------
+
+
 class EventQueue:
-    """The events that have no handler yet; those of an instant are taken in the order of ``told.KINDS``.
+    """The events that have not been handled; those of an instant are taken in the order of ``told.KINDS``.
 
     Of one kind those come first that take jobs from the queue, before the policy can start these.
     """

@@ -175,6 +175,52 @@ class JobTable:
                     left_out[job_id] = self.omit(job_id, error)
         return list(chosen.values()), left_out
 
+    def choose_ended(
+        self, job_ids: Iterable[int], where_possible: Iterable[int], now: float
+    ) -> tuple[list[Entry], dict[int, LeftOut]]:
+        """Return the jobs that can run again, by number, and why others are left out.
+
+        Args:
+            job_ids: jobs that must not be left out. where_possible: jobs that may be. An array stands for
+                its members that did not succeed.
+
+        Raises:
+            BadInput: one of ``job_ids`` has succeeded, has not ended, is too late, or does not exist.
+        """
+        chosen: dict[int, Entry] = {}
+        left_out: dict[int, LeftOut] = {}
+        for number in dict.fromkeys(job_ids):
+            chosen.update((entry.id, entry) for entry in self._without_success(number, now))
+        for number in dict.fromkeys(where_possible):
+            if number not in chosen:
+                try:
+                    chosen.update((entry.id, entry) for entry in self._without_success(number, now))
+                except BadInput as error:
+                    left_out[number] = self.omit(number, error)
+        return [chosen[number] for number in sorted(chosen)], left_out
+
+    def _without_success(self, number: int, now: float) -> list[Entry]:
+        """Return the job, or the members of the array, that ended without success."""
+        if number in self.arrays:
+            members = self.journal.unsuccessful_members(number)
+            if not members:
+                what = f"array {number} has no job that ended without success"
+                raise BadInput(what, f"tenbin info {number}")
+            _before_deadline(f"array {number}", members[0], now)
+            return members
+        entry = self.entry(number)
+        if entry is None:
+            raise BadInput(f"there is no job {number}", "see: tenbin jobs --all")
+        if not entry.stage.final:
+            raise BadInput(f"job {entry.label} is {entry.shown} and has not ended", "see: tenbin jobs")
+        if entry.stage is Stage.DONE:
+            raise BadInput(f"job {entry.label} has succeeded", "to run it once more, submit it")
+        if entry.spec.external:
+            what = f"job {entry.label} is of the cluster's own scheduler"
+            raise BadInput(what, "submit it there once more")
+        _before_deadline(f"job {entry.label}", entry, now)
+        return [entry]
+
     def omit(self, number: int, error: BadInput) -> LeftOut:
         """Say why a change leaves out a job or an array, or that there is none of that number."""
         entry = self.entry(number)
@@ -383,6 +429,12 @@ class JobTable:
         )
         self._added, self._changed, self._history, self._remarks = {}, {}, [], []
         self.predictions.committed()
+
+
+def _before_deadline(name: str, entry: Entry, now: float) -> None:
+    """Raise BadInput if a job would be ended as soon as it began."""
+    if entry.spec.deadline_s is not None and entry.spec.deadline_s <= now:
+        raise BadInput(f"{name} is past its deadline", "submit it anew, with a later one")
 
 
 def _with_numbers(

@@ -21,7 +21,6 @@ from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, 
 
 from profiles.errors import UserError
 from scheduler.coordinator.coordinator import Coordinator
-from scheduler.coordinator.requests.priorities import set_priority
 from scheduler.coordinator.requests.selection import select as selected
 from scheduler.engines.common.job_folders import JobFolders
 from scheduler.jobs.choice.left_out import LeftOut
@@ -248,8 +247,8 @@ def _changes(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
     @api.post("/priority", responses=OF_CHANGES)
     async def priority(new: NewPriority) -> Reprioritized:
         """Change the priority of jobs that wait, run or are held, as if submitted so."""
-        given = coordinator, new.ids, new.priority, new.where_possible
-        before, left_out = change(set_priority, *given)
+        given = new.ids, new.priority, new.where_possible
+        before, left_out = change(coordinator.set_priority, *given)
         return Reprioritized(**dict(changed(new, left_out)), before=before)
 
 

@@ -122,7 +122,7 @@ def state(coordinator: Coordinator) -> dict[str, Any]:
         "power": power(coordinator),
         "memory": memory(coordinator),
         "jobs": counts,
-        "held": coordinator.dispatcher.hold.why(coordinator.clock()),
+        "held": coordinator.why_held(),
     }
 
 
@@ -137,7 +137,8 @@ def power(coordinator: Coordinator) -> dict[str, Any] | None:
 
 def memory(coordinator: Coordinator) -> dict[str, float] | None:
     """Return the memory for all jobs, and how much is set aside; None where nodes count their own."""
-    total_mb, free_mb = coordinator.memory.total_mb, coordinator.memory.free_mb
+    rule = coordinator.machine.state.memory
+    total_mb, free_mb = rule.total_mb, rule.free_mb
     return None if math.isinf(total_mb) else {"total_mb": total_mb, "set_aside_mb": total_mb - free_mb}
 
 

@@ -94,7 +94,7 @@ def serve(
             )
             if drain_unfit and engine.nodes is None:  # a cluster drains its nodes by itself
                 fitness, node = Fitness(), socket.gethostname()
-                coordinator.dispatcher.hold.unfit = lambda: fitness.why_unfit(node) or ""
+                coordinator.hold_while_unfit(lambda: fitness.why_unfit(node) or "")
             door = None
             if place is not None:
                 door = TcpDoor(tcp.listen(place), tcp.token_of(home), tcp.where(place)[0])

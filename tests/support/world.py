@@ -40,7 +40,6 @@ from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.job_table import NoRoom
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.coordinator.journal.tally import FILE as TALLY
-from scheduler.coordinator.requests.priorities import set_priority
 from scheduler.engines.protocol import Engine, Report
 from scheduler.jobs.entry import Entry, Phase, Stage
 from scheduler.jobs.sizes import CORE, Unit
@@ -685,7 +684,7 @@ class History:
     def priority(self, draw: random.Random) -> None:
         if self.ids:
             with suppress(UserError):
-                set_priority(self.coordinator, [draw.choice(self.ids)], draw.choice([-5, 0, 9]))
+                self.coordinator.set_priority([draw.choice(self.ids)], draw.choice([-5, 0, 9]))
 
     def advance(self, draw: random.Random) -> None:
         self.pass_s(draw.choice([1, 3, 10, 40]))
@@ -800,9 +799,8 @@ class History:
 
     def settled(self) -> bool:
         """Tell if all that was decided has been carried out."""
-        dispatcher = self.coordinator.dispatcher
-        waits = self.machine.full or dispatcher._starts or dispatcher._asks or dispatcher._caps
-        return self.coordinator.job_table.is_durable and not waits
+        jobs_durable = self.coordinator.job_table.is_durable
+        return jobs_durable and not self.machine.full and self.coordinator.machine.settled()
 
     def check(self) -> None:
         """Look at the rules, which hold after each turn that was carried out."""

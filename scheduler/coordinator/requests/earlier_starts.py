@@ -86,7 +86,7 @@ def question(coordinator: Coordinator, job_id: int) -> Question | None:
         return None
     coordinator.set_clock()
     expected_s = coordinator.policy.why(coordinator.job_table.job(entry), coordinator.state).expected_start_s
-    present = Present.of(coordinator.state, coordinator.dispatcher.timers())
+    present = Present.of(coordinator.state, coordinator.machine.state.timers.pending())
     return Question(
         job_id,
         coordinator.policy_text,
@@ -131,18 +131,18 @@ def _can_be_varied(coordinator: Coordinator, entry: Entry) -> bool:
     A lost job would lose its checkpoint, and a job that others wait for would take them with it. Places in
     arrays and memory are given by rules that no simulation knows. External jobs are submitted elsewhere.
     """
-    handlers, state, now = coordinator.handlers, coordinator.state, coordinator.clock()
+    m = coordinator.machine.state
     limited = entry.array is not None and entry.spec.array_limit is not None
     return (
         entry.stage is Stage.WAITING
-        and entry.id in state.waiting
+        and entry.id in m.cluster.waiting
         and not entry.attempt
         and not entry.spec.external
         and not limited
-        and not handlers.memory.contended()
-        and not handlers.holds.waited_for(entry)
-        and not coordinator.dispatcher.hold.why(now)
-        and len(state.waiting) <= MOST_WAITING
+        and not m.memory.contended()
+        and not m.holds.waited_for(entry)
+        and not coordinator.why_held()
+        and len(m.cluster.waiting) <= MOST_WAITING
     )
 
 

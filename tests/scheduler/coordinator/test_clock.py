@@ -159,10 +159,12 @@ def test_timers_of_policies_and_holds_come_after_their_time(tmp_path: Path, step
     with engine.coordinator(tmp_path) as coordinator:
         coordinator.hold(30.0)
         job = submit(coordinator)
-        timers = [at - engine.now for at, _ in coordinator.dispatcher.timers()]
+        timers = [at - engine.now for at, _ in coordinator.machine.state.timers.pending()]
         engine.now += step_s
         coordinator.turn()
-        assert [at - engine.now for at, _ in coordinator.dispatcher.timers()] == pytest.approx(timers)
+        assert [at - engine.now for at, _ in coordinator.machine.state.timers.pending()] == pytest.approx(
+            timers
+        )
         pass_time(coordinator, engine, 29)
         assert shown(coordinator, job) == ["waiting"]
         pass_time(coordinator, engine, 2)

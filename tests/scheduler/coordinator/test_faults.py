@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import BadInput
+from scheduler.coordinator import ends
 from scheduler.coordinator import events as ev
 from scheduler.coordinator.coordinator import Coordinator
-from scheduler.coordinator.handlers import Handlers
-from scheduler.coordinator.outcomes import FAULT
-from scheduler.jobs.entry import Entry
-from scheduler.model.events import Event
+from scheduler.coordinator.ends import FAULT
+from scheduler.coordinator.machine_state import MachineState
+from scheduler.coordinator.transitions import TABLE, Transition
+from scheduler.jobs.entry import Entry, Phase
 from scheduler.model.jobs import Cluster, Pool
 from scheduler.policies.backfill.fcfs import Fcfs
 from scheduler.prediction.tracker import PredictionTracker
@@ -33,15 +34,14 @@ def no_faults() -> None:
 @pytest.fixture
 def no_end_of_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the handler of the end of an attempt choke on job 1."""
-    attempt_over = Handlers._attempt_over
 
-    def choke(handlers: Handlers, event: ev.AttemptOver) -> Event | None:
+    def choke(m: MachineState, event: ev.AttemptOver) -> ev.Event | None:
         if event.entry.id == 1:
             event.entry.alive = False
             raise Odd("of job 1")
-        return attempt_over(handlers, event)
+        return ends.attempt_over(m, event)
 
-    monkeypatch.setattr(Handlers, "_attempt_over", choke)
+    monkeypatch.setitem(TABLE, ev.AttemptOver, dict.fromkeys(Phase, Transition(choke)))
 
 
 def check_set_aside(coordinator: Coordinator, job: int) -> None:
@@ -94,7 +94,7 @@ def test_a_job_on_which_a_handler_chokes_while_it_runs_ends_first(
     engine = ManualEngine()
     with engine.coordinator(tmp_path) as coordinator:
         first, second = submit(coordinator), submit(coordinator)
-        monkeypatch.setitem(coordinator.handlers.of, ev.SuspendedByOwner, _choke)
+        monkeypatch.setitem(TABLE, ev.SuspendedByOwner, dict.fromkeys(Phase, Transition(_choke)))
         coordinator.suspend([first])
         assert shown(coordinator, first, second) == ["running", "waiting"]
         assert engine.asks == [(first, "end")]
@@ -105,7 +105,7 @@ def test_a_job_on_which_a_handler_chokes_while_it_runs_ends_first(
         assert shown(coordinator, second) == ["running"]
 
 
-def _choke(event: ev.SuspendedByOwner) -> None:
+def _choke(m: MachineState, event: ev.SuspendedByOwner) -> None:
     raise Odd(f"of job {event.entry.id}")
 
 
@@ -116,7 +116,8 @@ def test_those_go_on_that_wait_for_a_job_on_which_a_handler_chokes(
     with engine.coordinator(tmp_path) as coordinator:
         first = submit(coordinator)
         after, after_any = submit(coordinator, after=(first,)), submit(coordinator, after_any=(first,))
-        holds, followers = coordinator.handlers.holds, coordinator.handlers.holds.followers
+        holds = coordinator.machine.state.holds
+        followers = holds.followers
 
         def choke(ended: Entry) -> Iterator[Entry]:
             monkeypatch.setattr(holds, "followers", followers)

@@ -9,6 +9,7 @@ import pytest
 
 from profiles.errors import BadInput
 from scheduler.coordinator.coordinator import Coordinator
+from scheduler.coordinator.decisions import stop
 from scheduler.model.jobs import Placement
 from tests.support.scheduling.manual_engine import ManualEngine, shown, submit
 
@@ -62,6 +63,21 @@ def test_a_start_that_a_later_decision_of_the_turn_stops_is_not_carried_out(tmp_
         assert engine.begun == [(job, 2)]
 
 
+def test_a_job_that_is_suspended_as_its_deadline_passes_has_its_place_until_it_has_ended(
+    tmp_path: Path,
+) -> None:
+    engine = ManualEngine()
+    with engine.coordinator(tmp_path) as coordinator:
+        job = submit(coordinator, deadline_s=engine.now + DEADLINE_S)
+        waits = submit(coordinator)
+        engine.wait(DEADLINE_S)
+        coordinator.suspend([job])
+        assert shown(coordinator, job, waits) == ["running", "waiting"] and engine.asks == [(job, "end")]
+        engine.end(job, "cancelled")
+        coordinator.turn()
+        assert shown(coordinator, job, waits) == ["killed", "running"]
+
+
 # -- a checkpoint is written, and something else happens ----------------------------------------------------
 
 
@@ -70,7 +86,7 @@ def stopping(coordinator: Coordinator, engine: ManualEngine) -> int:
     job = submit(
         coordinator, checkpoint_signal=signal.SIGURG.value, deadline_s=engine.now + DEADLINE_S, requeue=False
     )
-    coordinator.dispatcher._stop(job, Placement("core", 1))
+    stop(coordinator.machine.state, job, Placement("core", 1))
     coordinator.turn()
     assert shown(coordinator, job) == ["stopping"] and engine.asks == [(job, "checkpoint")]
     return job
@@ -135,7 +151,7 @@ def test_nothing_is_asked_of_a_job_after_it_was_told_to_end(tmp_path: Path) -> N
         coordinator.cancel([job])
         with pytest.raises(BadInput, match=f"job {job} has been told to end"):
             coordinator.suspend([job])
-        coordinator.dispatcher._stop(job, None)  # as a policy may
+        stop(coordinator.machine.state, job)  # as a policy may
         coordinator.turn()
         assert engine.asks == [(job, "end")]
     with engine.coordinator(tmp_path) as coordinator:

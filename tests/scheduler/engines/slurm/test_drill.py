@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from scheduler.coordinator.handlers import MOST_FAILURES
+from scheduler.coordinator.ends import MOST_FAILURES
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.jobs.entry import Entry, Stage
 from tenbin.errors import TenbinError

@@ -1,0 +1,242 @@
+"""Admission: from a submission to the policy's queue, out of the cluster state, and back.
+
+A job enters the policy's queue when nothing holds it (other jobs, a time, something outside tenbin), its
+array has a place for it, and its memory is free. Each of these is a row of the state; whoever gives one back
+admits those that wait for it.
+"""
+
+from __future__ import annotations
+
+from profiles.errors import BadInput
+from scheduler.coordinator import events as ev
+from scheduler.coordinator.holds import not_before_s
+from scheduler.coordinator.machine_state import PARK_AGAIN_S, MachineState
+from scheduler.jobs.entry import Entry, Phase, Stage
+from scheduler.jobs.sizes import beyond
+from scheduler.model.events import Event, Submitted
+from scheduler.model.jobs import Placement
+
+# -- into the queue ------------------------------------------------------------------------------------------
+
+
+def admit(m: MachineState, entry: Entry) -> None:
+    """Let a job wait for its turn; held for others, for a time, or where this machine cannot run it."""
+    if entry.stage is Stage.STOPPING:
+        return  # it is about to be suspended, and then the policy's
+    m.run_times.watch(entry)
+    m.holds.alarm(entry, entry.spec.deadline_s)
+    verdict, begin_s = m.holds.verdict(entry), not_before_s(entry)
+    held, entry.stage = entry.stage is Stage.HELD, Stage.HELD
+    if verdict.hopeless:
+        m.queue.put(ev.Ended(entry, Stage.CANCELLED, verdict.hopeless))
+    elif entry.blocked and entry.spec.external:
+        m.jobs.mark_changed(entry)
+    elif verdict.waits:
+        m.holds.hold(entry, verdict)
+    elif begin_s is not None and begin_s > m.now:
+        m.holds.alarm(entry, begin_s)
+    elif not entry.spec.external and (why := unfit(m, entry)):
+        entry.blocked = why
+        m.jobs.mark_changed(entry)
+    else:
+        entry.stage, entry.blocked, entry.trouble = Stage.WAITING, "", ""
+        if held:
+            m.jobs.mark_changed(entry)
+        if not m.array_limits.must_wait(entry):
+            _admit_to_queue(m, entry)
+
+
+def _admit_to_queue(m: MachineState, entry: Entry) -> None:
+    """Let a job enter the policy's queue as soon as its memory is free."""
+    if _must_wait_for_memory(m, entry):
+        admit_by_memory(m)
+    else:
+        m.queue.put(ev.Admitted(entry))
+
+
+def _must_wait_for_memory(m: MachineState, entry: Entry) -> bool:
+    """Let a job that has no memory set aside wait for the memory that it asks for; False: it need not."""
+    needed_mb = m.jobs.memory_mb(entry)
+    if not needed_mb or m.memory.is_held(entry.id):
+        return False
+    m.memory.wait(entry.id, entry.priority, needed_mb)
+    return True
+
+
+def admit_by_memory(m: MachineState) -> None:
+    """Let the jobs enter the policy's queue whose memory is free."""
+
+    def has_not_begun(job_id: int) -> bool:
+        return job_id in m.cluster.waiting and not m.jobs.entries[job_id].attempt
+
+    for job_id in m.memory.in_the_way(has_not_begun):
+        m.cluster.withdraw(job_id)
+        m.stale = True
+        m.memory.release(job_id)
+        _must_wait_for_memory(m, m.jobs.entries[job_id])
+    for job_id in m.memory.admit():
+        m.queue.put(ev.Admitted(m.jobs.entries[job_id]))
+
+
+def enter(m: MachineState, event: ev.Admitted) -> Event | None:
+    """Enter a job in the policy's queue."""
+    entry = event.entry
+    if entry.id in m.cluster.waiting:
+        return None
+    job = m.jobs.job(entry)
+    m.cluster.restore(entry)
+    if m.memory.is_held(entry.id):
+        m.cluster.take_turn(entry.id)
+    return Submitted(job)
+
+
+def waits_for_admission(m: MachineState, entry: Entry) -> bool:
+    """Return true if a job waits for a place in its array, or for memory."""
+    return m.array_limits.waits(entry.id) or m.memory.waits(entry.id)
+
+
+# -- out of the cluster state --------------------------------------------------------------------------------
+
+
+def leave(m: MachineState, entry: Entry) -> Placement | None:
+    """Take a job out of the cluster state; return where it ran, if at all."""
+    if entry.id in m.cluster.running:
+        m.cluster.finish(entry)
+        m.engine.free(entry)
+        m.jobs.mark_changed(entry)
+        entry.goals = ()
+        return entry.placement
+    if entry.id in m.cluster.waiting or entry.id in m.cluster.suspended:
+        m.cluster.withdraw(entry.id)
+        m.stale = True
+    return None
+
+
+def give_back(m: MachineState, entry: Entry) -> None:
+    """Give back the job's memory, and its place in its array."""
+    for member in m.array_limits.release(entry):
+        _admit_to_queue(m, member)
+    if m.memory.release(entry.id):
+        admit_by_memory(m)
+
+
+def block(m: MachineState, event: ev.Blocked) -> None:
+    """Hold a job that waits, because something outside tenbin keeps it from starting."""
+    hold_blocked(m, event.entry, event.why)
+
+
+def hold_blocked(m: MachineState, entry: Entry, why: str) -> None:
+    """Hold a job for that reason, if it waits or is held already."""
+    if entry.stage in (Stage.WAITING, Stage.SUSPENDED) and not entry.alive:
+        leave(m, entry)
+        entry.stage = Stage.HELD
+        give_back(m, entry)
+    if entry.stage is Stage.HELD:
+        entry.blocked = why
+        m.jobs.mark_changed(entry)
+
+
+# -- what a job can have -------------------------------------------------------------------------------------
+
+
+def unfit(m: MachineState, entry: Entry) -> str:
+    """Say as a sentence why this machine cannot run the job; "" if it can.
+
+    The machine may have been larger, or divided otherwise, when the job was submitted.
+    """
+    try:
+        why = m.cluster.misfit(m.jobs.job(entry)) or _without_memory(m, entry)
+    except BadInput as error:
+        why = error.what
+    return f"this machine cannot run the job: {why}" if why else ""
+
+
+def _without_memory(m: MachineState, entry: Entry) -> str:
+    """Say as a clause why the job can never have its memory; "": it can."""
+    if m.memory.is_held(entry.id):
+        return ""
+    return beyond(m.jobs.memory_mb(entry), m.memory.total_mb)
+
+
+# -- when a job is looked at again ---------------------------------------------------------------------------
+
+
+def resume(m: MachineState, event: ev.ResumedByOwner) -> None:
+    """Let a job that its owner has suspended, or is about to have suspended, wait for its turn."""
+    entry = event.entry
+    entry.held_by_user = False
+    if entry.phase.leaving and not entry.moves_to:
+        entry.goals = (entry.place,)  # not every policy resumes jobs
+    m.record(entry, "resumed")
+    with m.queue.sparing(entry, "resumed"):
+        admit(m, entry)
+
+
+def begin(m: MachineState, event: ev.TimeHasCome) -> None:
+    """Admit a held job whose time has come: to begin, or to be tried again."""
+    if not event.entry.blocked:
+        admit(m, event.entry)
+
+
+def park_later(m: MachineState, entry: Entry) -> None:
+    """Let a running job be asked again to park, but not at once."""
+    m.postponed.add(entry.id)
+    m.holds.alarm(entry, m.now + PARK_AGAIN_S)
+
+
+def set_alarms_anew(m: MachineState) -> None:
+    """Have each job looked at when it is time by the clock as it is now, also one admitted too early."""
+    m.holds.clear_alarms()
+    for entry in m.jobs.entries.values():
+        if _is_early(m, entry):
+            leave(m, entry)
+            entry.stage = Stage.HELD
+            give_back(m, entry)
+            m.jobs.mark_changed(entry)
+        m.holds.alarm(entry, entry.spec.deadline_s)
+        m.holds.alarm(entry, not_before_s(entry) if entry.stage is Stage.HELD else None)
+    for job_id in m.postponed:
+        m.holds.alarm(m.jobs.entries[job_id], m.now + PARK_AGAIN_S)
+
+
+def _is_early(m: MachineState, entry: Entry) -> bool:
+    """Tell whether a job waits that has not begun, and may not yet: a clock was ahead."""
+    has_not_begun = entry.stage is Stage.WAITING and not entry.attempt
+    return has_not_begun and (entry.spec.begin_s or 0.0) > m.now
+
+
+# -- after a restart, and after a fault ----------------------------------------------------------------------
+
+
+def recover(m: MachineState) -> None:
+    """After a restart: what runs or is paused has memory and place, the others wait for theirs."""
+    waiting = []
+    for entry in m.jobs.entries.values():
+        with m.queue.sparing(entry, "at the start"):
+            if entry.alive or entry.stage.begun:
+                m.memory.hold(entry.id, entry.priority, m.jobs.memory_mb(entry))
+                m.array_limits.hold(entry)
+            elif entry.stage is Stage.WAITING and (_without_memory(m, entry) or _is_early(m, entry)):
+                entry.stage = Stage.HELD  # admit will say why
+                m.jobs.mark_changed(entry)
+            elif entry.stage is Stage.WAITING:
+                waiting.append(entry)
+    for entry in sorted(waiting, key=lambda entry: not entry.attempt):  # who had a place keeps it
+        with m.queue.sparing(entry, "at the start"):
+            if not m.array_limits.must_wait(entry):
+                _must_wait_for_memory(m, entry)
+    m.memory.admit()
+
+
+def admit_anew(m: MachineState) -> None:
+    """Let jobs wait for their turn whose predecessor, or place, was lost sight of by a fault."""
+    for entry in list(m.jobs.entries.values()):
+        with m.queue.sparing(entry, "after a fault"):
+            if entry.phase is Phase.HELD and not entry.blocked:
+                admit(m, entry)
+            elif (
+                entry.stage is Stage.WAITING
+                and entry.id not in m.cluster.waiting
+                and not waits_for_admission(m, entry)
+            ):
+                m.queue.put(ev.Admitted(entry))

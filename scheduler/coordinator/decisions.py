@@ -1,0 +1,142 @@
+"""Decisions of a policy, entered in the state at once.
+
+What has to be done for a decision is not done here, nor written down: a turn has many events, and a later one
+may withdraw what followed from an earlier one. A job is only marked (``starts``, ``asks``, ``caps``), and at
+the end of the turn the effects follow from what it is then (``machine.effects``).
+"""
+
+from __future__ import annotations
+
+from agent.attempts.records import Want
+from scheduler.coordinator.events import Applied
+from scheduler.coordinator.machine_state import MachineState
+from scheduler.jobs.entry import Entry, Phase
+from scheduler.model import actions as act
+from scheduler.model.events import Checkpointed
+from scheduler.model.jobs import Placement, Stop
+
+
+def apply(m: MachineState, action: act.Action) -> None:
+    """Enter an action in the cluster state.
+
+    Raises:
+        RuleBroken: it cannot be.
+    """
+    if isinstance(action, act.Start | act.Resume):
+        change = m.cluster.start if isinstance(action, act.Start) else m.cluster.resume
+        change(action.job_id, action.placement)
+        _run(m, m.jobs.entries[action.job_id], action.placement)
+    elif isinstance(action, act.Suspend):
+        units = m.cluster.check_stop("suspend", action.job_id).job.units
+        stop(m, action.job_id, Placement(action.towards, units) if action.towards else None)
+    elif isinstance(action, act.Migrate):
+        m.cluster.check_stop("migrate", action.job_id, Stop.CHECKPOINT)
+        m.jobs.entries[action.job_id].goals = (action.placement,)
+        stop(m, action.job_id, action.placement)
+    elif isinstance(action, act.SetPowerCap):
+        m.cluster.check_running("set power cap", action.job_id)
+        entry = m.jobs.entries[action.job_id]
+        m.cluster.set_cap(entry, action.cap_w)
+        m.record(entry, "power cap", "none" if action.cap_w is None else f"{action.cap_w:g} W")
+        m.tracker.recaps(entry)
+        m.caps.append(entry)
+    elif isinstance(action, act.Resize):
+        m.cluster.broken(action.job_id, "resize", "a running job keeps its size")
+    elif isinstance(action, act.Repartition):
+        m.cluster.repartition(action.pool, action.regions)
+        if m.engine.regions is not None:
+            m.engine.regions.cut(action.pool, action.regions)
+        m.regions_changed = True
+    elif isinstance(action, act.WakeAt):
+        m.timers.set(max(action.at_s, m.now), action.tag)
+    else:
+        m.cluster.broken(None, type(action).__name__, "this engine cannot do that")
+
+
+# -- to run --------------------------------------------------------------------------------------------------
+
+
+def _run(m: MachineState, entry: Entry, placement: Placement) -> None:
+    m.engine.place(entry, placement)
+    nodes = m.engine.nodes
+    m.jobs.place(entry, placement, nodes.where(entry) if nodes is not None else [])
+    m.jobs.mark_changed(entry)
+    if entry.alive:
+        request(m, entry, "run")
+        m.tracker.unpauses(entry, m.now)
+    else:
+        new_attempt(m, entry)
+
+
+def new_attempt(m: MachineState, entry: Entry) -> None:
+    """Start the job once more."""
+    entry.attempt += 1
+    entry.alive, entry.want = True, ""
+    m.starts[entry.id] = entry
+    if m.engine.device_moves is not None and entry.spec.checkpoint_signal is None:
+        fix(m, entry, m.engine.device_moves.why_not(entry.spec, entry.devices))
+    m.record(entry, "start", f"attempt {entry.attempt}")
+    m.tracker.starts(entry, m.now)
+
+
+def fix(m: MachineState, entry: Entry, why: str) -> None:
+    """Note why the engine cannot park and move the job's attempt; "": it can."""
+    before, entry.fixed = entry.job, why
+    job = m.jobs.renewed(entry)
+    if entry.id in m.cluster.running or entry.id in m.cluster.suspended:
+        if before.stop is not job.stop or before.estimates_s.keys() != job.estimates_s.keys():
+            m.cluster.overtaken = True  # the policy begins anew
+        m.cluster.reconsider(job)
+
+
+# -- to leave ------------------------------------------------------------------------------------------------
+
+
+def stop(m: MachineState, job_id: int, towards: Placement | None = None) -> None:
+    """Pause a job, whose cores are free at once, or have it parked or moved, or ask for a checkpoint."""
+    if not m.engine.moves:
+        m.cluster.broken(job_id, "suspend", "this engine cannot stop a job and let it go on")
+    m.cluster.check_stop("suspend", job_id)
+    entry = m.jobs.entries[job_id]
+    want = _way_out(m, entry, towards)
+    m.tracker.stops(entry, m.now)
+    m.cluster.begin_stop(entry)
+    if want == "pause":
+        m.cluster.end_stop(entry)
+        m.engine.free(entry)
+        m.queue.put(Applied(Checkpointed(entry.job, entry.place)))
+    request(m, entry, want)
+    there = entry.moves_to
+    m.record(entry, *(("moving", f"to {there.pool}") if there else (entry.stage.value, "")))
+
+
+def _way_out(m: MachineState, entry: Entry, towards: Placement | None) -> Want:
+    """Choose how a job leaves its place; a program below the layer moves while it runs, if it can."""
+    if entry.job.stop is not Stop.CHECKPOINT:
+        return "pause"
+    if entry.spec.checkpoint_signal is not None:
+        return "checkpoint"
+    if towards is None or towards.pool == entry.place.pool or m.cluster.obstacle(entry.job, towards):
+        return "park"
+    entry.goals = (towards,)
+    m.cluster.reserve(entry, towards)
+    return "move"
+
+
+# -- requests to supervisors ---------------------------------------------------------------------------------
+
+
+def request(m: MachineState, entry: Entry, want: Want) -> None:
+    """Ask the job's supervisor for something; a job that is to end is asked for nothing else."""
+    if entry.phase is Phase.ENDING and want != "end":
+        return
+    entry.request += 1
+    entry.want = want
+    request_again(m, entry)
+
+
+def request_again(m: MachineState, entry: Entry) -> None:
+    """Have the last request handed on, as after a restart: it may not have been heard."""
+    m.asks.pop(entry.id, None)
+    if entry.want:
+        m.asks[entry.id] = entry

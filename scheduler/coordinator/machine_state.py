@@ -1,0 +1,222 @@
+"""The state of a coordinator: all that is durable, and all on which its decisions rest.
+
+Transitions (``scheduler.coordinator.transitions``) are functions of this state. Nothing else keeps a part of
+it: what happens to a job is seen here, or it has not happened.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from profiles.instants import stamp
+from scheduler.coordinator.events import EventQueue
+from scheduler.coordinator.holds import Holds
+from scheduler.coordinator.job_table import JobTable
+from scheduler.engines.common.job_folders import JobFolders
+from scheduler.engines.protocol import Engine
+from scheduler.jobs.array_limits import ArrayLimits
+from scheduler.jobs.entry import Entry
+from scheduler.jobs.memory_admission import MemoryAdmission
+from scheduler.model.events import NodeDown, NodeUp
+from scheduler.model.jobs import Pool
+from scheduler.model.state import ClusterState
+from scheduler.prediction.run_times import RunTimePredictor
+from scheduler.prediction.tracker import CoLocationTracker, PredictionTracker
+
+PARK_AGAIN_S = 2.0  # after a program could not be parked for now
+
+
+class TrialKey(NamedTuple):
+    """An attempt of a job, and the class of device on which it is tried."""
+
+    job_id: int
+    attempt: int
+    pool: str
+
+
+@dataclass
+class Trials:
+    """The trial under way, and when others may be: infinite, if a program was tried there, or in vain."""
+
+    present: TrialKey = field(default_factory=lambda: TrialKey(0, 0, ""))
+    began_s: float = 0.0
+    not_before_s: dict[TrialKey, float] = field(default_factory=dict)
+
+    def shift(self, step_s: float) -> None:
+        """Move what durations are counted from with a clock that was set."""
+        self.began_s += step_s
+        self.not_before_s = {of: at_s + step_s for of, at_s in self.not_before_s.items()}
+
+
+class MachineHold:
+    """Reasons to start no job on this machine now; jobs that run go on.
+
+    Attributes:
+        until_s: end of the time for which somebody has asked for a hold, in seconds since 1970.
+        unfit: says why the machine may not have jobs; "" while it may, or where nodes have names.
+    """
+
+    def __init__(self) -> None:
+        self.until_s = 0.0
+        self.unfit: Callable[[], str] = lambda: ""
+
+    def why(self, now: float) -> str:
+        """Say why no job is started; "" if jobs are."""
+        if now < self.until_s:
+            return f"no job is started until {stamp(self.until_s)}, for a check of this machine"
+        return self.unfit()
+
+
+class Timers:
+    """The times at which the policy wants to be asked again, each with its tag.
+
+    Attributes:
+        changed: the journal has others.
+    """
+
+    def __init__(self, pending: Iterable[tuple[float, object]]) -> None:
+        self._heap = [(at, number, tag) for number, (at, tag) in enumerate(pending)]
+        heapq.heapify(self._heap)
+        self._made = len(self._heap)
+        self.changed = False
+
+    def set(self, at_s: float, tag: object) -> None:
+        self._made += 1
+        heapq.heappush(self._heap, (at_s, self._made, tag))
+        self.changed = True
+
+    def due(self, now: float) -> list[tuple[float, object]]:
+        """Take the timers whose time has come, as (time, tag)."""
+        due = []
+        while self._heap and self._heap[0][0] <= now:
+            at, _, tag = heapq.heappop(self._heap)
+            due.append((at, tag))
+            self.changed = True
+        return due
+
+    def pending(self) -> list[tuple[float, object]]:
+        """Return the pending timers, as (time, tag)."""
+        return [(at, tag) for at, _, tag in self._heap]
+
+    def next_s(self) -> float | None:
+        """Return when the next timer is due, in seconds since 1970."""
+        return self._heap[0][0] if self._heap else None
+
+    def shift(self, step_s: float) -> None:
+        """Move what is due after a while with a clock that was set."""
+        self._heap = [(at + step_s, number, tag) for at, number, tag in self._heap]
+        self.changed = True
+
+
+class MachineState:
+    """The one owner of a coordinator's state.
+
+    Attributes:
+        engine: places jobs on units at once, in memory; it acts on effects alone.
+        cluster: the cluster state, which is the policy's view. Its jobs are entries of ``jobs``.
+        jobs: all jobs that have not ended, and what the journal does not have yet.
+        queue: the events that have not been handled.
+        holds: which jobs are held for others, and when jobs are to be looked at again.
+        memory: what is set aside of the machine's memory, and who waits for it.
+        array_limits: the members of arrays that have places, and those that wait for one.
+        timers: when the policy wants to be asked again. hold: of all starts on this machine.
+        stale: something has changed for which there is no event: the policy has to begin anew.
+        postponed: running jobs that cannot be parked for now.
+        unsure: jobs that may be predicted better than they are, by number.
+        starts, asks, caps: the jobs that may have something to be done when the turn is over: a start, a
+            request to their supervisor, another power cap. What, follows from the jobs as they are then.
+        regions_changed: the journal has other regions.
+        external: the external jobs that were ever taken over, by their name there.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        cluster: ClusterState,
+        jobs: JobTable,
+        *,
+        tracker: PredictionTracker,
+        run_times: RunTimePredictor,
+        co_location: CoLocationTracker | None = None,
+    ) -> None:
+        self.engine, self.cluster, self.jobs = engine, cluster, jobs
+        self.tracker, self.run_times, self.co_location = tracker, run_times, co_location
+        if engine.device_moves is not None:
+            jobs.why_not_moved = engine.device_moves.why_not
+        self.folders = JobFolders(jobs.journal.store)
+        self.queue, self.holds, self.hold = EventQueue(), Holds(jobs), MachineHold()
+        self.memory, self.array_limits = MemoryAdmission(engine.cluster.memory_mb), ArrayLimits()
+        self.timers, self.trials = Timers(jobs.journal.timers()), Trials()
+        self.stale = self.regions_changed = False
+        self.postponed = set[int]()
+        self.unsure: dict[int, None] = {}
+        self.starts: dict[int, Entry] = {}
+        self.asks: dict[int, Entry] = {}  # in the order of the last request
+        self.caps: list[Entry] = []
+        self.external: dict[str, int] = {}
+
+    @property
+    def now(self) -> float:
+        """The time of this turn, in seconds since 1970."""
+        return self.cluster.now
+
+    def record(self, entry: Entry, kind: str, detail: str = "") -> None:
+        """Record what happens to a job now."""
+        self.jobs.record(entry, self.now, kind, detail)
+
+    def commit(self) -> None:
+        """Make all of it durable.
+
+        Raises:
+            sqlite3.Error, OSError: the journal cannot be written.
+        """
+        timers = self.timers.pending() if self.timers.changed else None
+        self.jobs.commit(timers, self.cluster.regions if self.regions_changed else None, self.now)
+        self.timers.changed = self.regions_changed = False
+
+    def shift(self, step_s: float, now: float) -> None:
+        """Move what durations are counted from with a clock that was set; ``now``: by that clock."""
+        self.jobs.shift(step_s, now)
+        self.timers.shift(step_s)
+        self.hold.until_s += step_s
+        self.trials.shift(step_s)
+
+    # -- nodes ----------------------------------------------------------------------------------------------
+
+    def update_nodes(self) -> list[NodeDown | NodeUp]:
+        """Bring nodes in and out of service as the engine sees them; return the changes.
+
+        A node with jobs leaves service at once where nodes have identity. Of a counted pool its units follow
+        when they are free. Where nodes have no names, all of the machine is in service, or held.
+        """
+        nodes, cluster = self.engine.nodes, self.cluster
+        held = nodes is None and bool(self.hold.why(self.now))
+        absent: Mapping[int, str] = nodes.absent() if nodes is not None else {}
+        changes = list[NodeDown | NodeUp]()
+        for pool in cluster.cluster.pools:
+            if pool.counted:
+                more = pool.units - self._out_of_service(pool, held=held) - cluster.in_service[pool.name]
+                if more > 0:
+                    cluster.up(pool.name, more)
+                    changes.append(NodeUp(pool.name, more))
+                elif more < 0:
+                    cluster.down(pool.name, -more)
+                    changes.append(NodeDown(pool.name, -more))
+                continue
+            up = cluster.nodes[pool.name].up
+            for node in range(pool.units) if absent or held or not up.all() else ():
+                away = held or node in absent
+                if bool(up[node]) == away:
+                    cluster.set_node(pool.name, node, not away)
+                    changes.append((NodeDown if away else NodeUp)(pool.name, 1, node))
+        return changes
+
+    def _out_of_service(self, pool: Pool, *, held: bool) -> int:
+        """Count the units of a counted pool that cannot be used now and that no job has."""
+        if self.engine.nodes is not None:
+            return self.engine.nodes.out_of_service(pool.name)
+        used = self.cluster.in_service[pool.name] - self.cluster.free[pool.name]
+        return pool.units - used if held else 0

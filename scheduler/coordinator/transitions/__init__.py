@@ -1,1 +1,0 @@
-"""Transitions of jobs beside start and end: alarms, departures, and what external jobs do."""
