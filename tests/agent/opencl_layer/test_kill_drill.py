@@ -1,7 +1,7 @@
 """The drill: programs are moved, parked and tried at random, and they or their callers are killed meanwhile.
 
-They end in all ways in which a program can end: by handlers of ``exit`` that use the device, by a destructor, by a
-thread, after they have unloaded their loader. ``TENBIN_DRILL=SEED`` makes 300 kills; without, there are 12.
+They end in all ways in which a program can end: by handlers of ``exit`` that use the device, by a destructor,
+by a thread, after they have unloaded their loader. ``TENBIN_DRILL=SEED`` makes 300 kills, else there are 12.
 """
 
 from __future__ import annotations
@@ -112,11 +112,11 @@ class Life:
         if answer is None:  # it ends, or has not begun
             return None
         if trouble := answer.get("trouble"):
-            assert any(words in trouble for words in REFUSALS), self.story
+            assert any(words in trouble for words in REFUSALS), "\n".join(self.story)
             self.happened["refused"] += 1
             self.parked = "the program is parked" in trouble
         elif request != "status":
-            self.happened[request.split()[0]] += 1
+            self.happened[request.split(maxsplit=1)[0]] += 1
         if "state" in answer:
             self.parked = answer["state"] == "parked"
         return None
