@@ -44,6 +44,7 @@ REFUSALS = (
     "is on pocl-",
     "nobody waits for the answer",
     "watch it for longer",
+    "postponed, and given up",  # a build under way on a loaded machine
 )
 
 
