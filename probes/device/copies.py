@@ -65,19 +65,16 @@ class HostCopies:
         self._stain(out)
         times = self._repeats("pinned", out)
 
-        def both() -> None:
-            self._to_device(out, self.plain)
-            self._from_device(back, self.queue, self.source)
+        def both() -> list[cl.Event]:
+            return [*self._to_device(out, self.plain), *self._from_device(back, self.queue, self.source)]
 
         to_s = self._copy_time(times, lambda: self._to_device(out, self.plain))
         from_s = self._copy_time(times, lambda: self._from_device(back, self.queue, self.source))
-        cl.enqueue_fill_buffer(self.queue, self.target, np.zeros(1, np.uint8), 0, self.size)
+        cl.enqueue_fill_buffer(self.queue, self.target, np.zeros(1, np.uint8), 0, self.size).wait()
         back[::PAGE] ^= 255
-        self.queue.finish()
         both_s = self._copy_time(times, both)
         arrived = self._memory("pageable")[1]
-        self._from_device(arrived, self.queue, self.target)
-        self.queue.finish()
+        cl.enqueue_copy(self.queue, arrived, self.target)
         whole = np.resize(self.block, self.size)
         if not (np.array_equal(arrived, out) and np.array_equal(back, whole)):
             raise WrongResult("two copies at once changed the data")
@@ -109,19 +106,18 @@ class HostCopies:
             self._times[memory] = min(max(round(BATCH_S / seconds), 1), MOST_TIMES)
         return self._times[memory]
 
-    def _copy_time(self, times: int, copy: Callable[[], None]) -> float:
+    def _copy_time(self, times: int, copy: Callable[[], list[cl.Event]]) -> float:
         start = time.perf_counter()
-        for _ in range(times):
-            copy()
-        markers = [cl.enqueue_marker(queue) for queue in (self.plain, self.queue)]
+        # All are kept until the end: pyopencl waits for the event of a copy before it forgets it.
+        events = [event for _ in range(times) for event in copy()]
         for queue in (self.plain, self.queue):
             queue.flush()
-        for marker in markers:  # finish() of rusticl (Mesa 22.3) does not wait for what was flushed
-            marker.wait()
+        for event in events:  # finish() of rusticl (Mesa 22.3) does not wait for what was flushed
+            event.wait()
         return time.perf_counter() - start
 
-    def _to_device(self, memory: Bytes, queue: cl.CommandQueue) -> None:
-        cl.enqueue_copy(queue, self.target, memory, is_blocking=False)
+    def _to_device(self, memory: Bytes, queue: cl.CommandQueue) -> list[cl.Event]:
+        return [cl.enqueue_copy(queue, self.target, memory, is_blocking=False)]
 
-    def _from_device(self, memory: Bytes, queue: cl.CommandQueue, buffer: cl.Buffer) -> None:
-        cl.enqueue_copy(queue, memory, buffer, is_blocking=False)
+    def _from_device(self, memory: Bytes, queue: cl.CommandQueue, buffer: cl.Buffer) -> list[cl.Event]:
+        return [cl.enqueue_copy(queue, memory, buffer, is_blocking=False)]

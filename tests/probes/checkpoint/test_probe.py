@@ -30,7 +30,7 @@ from profiles.fits.checkpoint import fit
 from profiles.records import MB, Absent, Settings
 from tests.support.amounts import sweep
 from tests.support.labs.components import require
-from tests.support.programs import lost_device
+from tests.support.programs import lost_device, opencl_layer
 
 OUT_OF_RESOURCES, NOT_AVAILABLE = -5, -2
 
@@ -184,6 +184,15 @@ def test_a_longer_queue_takes_longer_to_drain(process: DeviceProcess) -> None:
     short = min(process.call("drain", 100) for _ in range(5))
     assert short >= 0
     assert min(process.call("drain", 4000) for _ in range(5)) > 3 * short
+
+
+def test_a_queue_that_a_driver_says_too_early_is_empty(device: str, tmp_path: Path) -> None:
+    """Its last kernel has ended when it is timed."""
+    layer = {"OPENCL_LAYERS": opencl_layer("early_finish", tmp_path)}
+    own = {**cache_environment(tmp_path / "caches"), **layer}
+    with ForkServer(own) as fork_server, fork_server.fork(device) as process:
+        process.call("open", device)
+        assert process.call("drain", 10) > 0
 
 
 def test_more_than_the_device_has_is_refused_as_too_small(process: DeviceProcess) -> None:

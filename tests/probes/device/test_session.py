@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from types import SimpleNamespace
+from typing import Any
 
+import pyopencl as cl
 import pytest
 
 from probes.device import session
@@ -80,11 +83,48 @@ def test_a_changed_or_missing_copy_is_found(key: str, monkeypatch: pytest.Monkey
     bench = DeviceBench(key)
     bench.copies("pinned")
     bench.copies_at_once()
-    monkeypatch.setattr(bench._copies, "_to_device", lambda memory, queue: None)
+    monkeypatch.setattr(bench._copies, "_to_device", lambda memory, queue: [])
     with pytest.raises(WrongResult, match="pinned"):
         bench.copies("pinned")
     with pytest.raises(WrongResult, match="two copies"):
         bench.copies_at_once()
+
+
+@pytest.mark.usefixtures("small")
+def test_copies_are_queued_together_and_waited_for_by_events(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither is a copy waited for before the next, nor does the end of a queue count that may come early."""
+    bench = DeviceBench(key)
+    bench.copies_at_once()
+    copies, steps = bench._copies, list[str]()
+    copies._times["pinned"] = 3
+
+    class Watched:
+        def __init__(self, event: cl.Event) -> None:
+            self.event = event
+            steps.append("queued")
+
+        def wait(self) -> None:
+            steps.append("awaited")
+            self.event.wait()
+
+    for name in ("_to_device", "_from_device"):
+        queue_copy = getattr(copies, name)
+
+        def watched(*of: Any, queue_copy: Any = queue_copy) -> list[Watched]:
+            return [Watched(event) for event in queue_copy(*of)]
+
+        monkeypatch.setattr(copies, name, watched)
+    bench.copies_at_once()
+    assert [(step, len(list(run))) for step, run in groupby(steps)] == [
+        ("queued", 3),
+        ("awaited", 3),
+        ("queued", 3),
+        ("awaited", 3),
+        ("queued", 6),
+        ("awaited", 6),
+    ]
 
 
 @pytest.mark.parametrize(
