@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 from pathlib import Path
 
 from ..errors import BadInput
@@ -22,10 +23,11 @@ def user_folder(variable: str, below_home: str) -> Path:
     if named := named_folder(variable):
         return named
     try:
-        return in_utf8(Path.home(), "HOME") / below_home
-    except RuntimeError:
+        home = os.environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir  # empty: as if it were not set
+    except KeyError:
         what = f"no home folder: HOME is not set, and user {os.getuid()} is not known here"
         raise NoFolder(what, f"set HOME, or {variable}") from None
+    return in_utf8(Path(home), "HOME") / below_home
 
 
 def named_folder(variable: str) -> Path | None:

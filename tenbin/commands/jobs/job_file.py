@@ -26,6 +26,7 @@ from tenbin.errors import TenbinError
 from tenbin.fields import KEY_OF, OPTIONS
 
 PAGE = "see docs/job-files.md"
+LARGEST = 64 << 20  # bytes, as of a submission
 TomlTable = Mapping[str, Any]
 KEYS = ("command", *OPTIONS)
 WAITS: dict[str, Kind] = {kind.replace("_", "-"): kind for kind in KINDS}
@@ -107,9 +108,12 @@ def _load(path: Path) -> tuple[list[Any], TomlTable, Path]:
     """Read the tables of jobs, the defaults, and the folder that paths in the file start from."""
     try:
         if str(path) == "-":
-            content, folder = sys.stdin.buffer.read(), Path.cwd()
+            content, folder = sys.stdin.buffer.read(LARGEST + 1), Path.cwd()
         else:
-            content, folder = path.read_bytes(), path.absolute().parent
+            with path.open("rb") as file:
+                content, folder = file.read(LARGEST + 1), path.absolute().parent
+        if len(content) > LARGEST:
+            raise BadInput(f"--file {path} has more than {LARGEST >> 20} MiB", "submit it in parts")
         found = tomllib.loads(content.decode("utf-8-sig"))
     except OSError as error:
         raise BadInput(f"--file {path}: {error.strerror}", "name a job file") from error

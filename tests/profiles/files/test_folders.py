@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,16 @@ def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPat
         user_folder("XDG_STATE_HOME", ".local/state")
     monkeypatch.setenv("XDG_STATE_HOME", "/elsewhere")
     assert user_folder("XDG_STATE_HOME", ".local/state") == Path("/elsewhere")
+
+
+@pytest.mark.parametrize("home", [None, ""])
+def test_an_empty_home_counts_as_none(monkeypatch: pytest.MonkeyPatch, home: str | None) -> None:
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+    if home is not None:
+        monkeypatch.setenv("HOME", home)
+    known = Path(pwd.getpwuid(os.getuid()).pw_dir)
+    assert user_folder("XDG_STATE_HOME", ".local/state") == known / ".local/state"
 
 
 def test_a_name_that_is_not_utf8_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

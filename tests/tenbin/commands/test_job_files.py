@@ -13,7 +13,8 @@ from profiles.errors import BadInput
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.jobs.entry import Stage
 from scheduler.jobs.specs import JobSpec
-from tenbin.commands.jobs.job_file import read
+from tenbin.commands.jobs.job_file import LARGEST, read
+from tenbin.commands.jobs.map.sources import combinations
 from tests.support.coordinator import Up
 from tests.support.paths import ROOT
 from tests.support.programs import TENBIN
@@ -166,6 +167,18 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none", tmp_path / "latin"):
         with pytest.raises(BadInput, match=str(path)):
             read(path)
+
+
+def test_a_file_that_is_too_large_is_not_read_whole(tmp_path: Path) -> None:
+    huge = tmp_path / "huge.toml"
+    huge.touch()
+    os.truncate(huge, LARGEST + 1)
+    with pytest.raises(BadInput, match=r"has more than 64 MiB"):
+        read(huge)
+    with pytest.raises(BadInput, match=r"has more than 64 MiB"):
+        read(Path("/dev/zero"))
+    with pytest.raises(BadInput, match=r"has more than 64 MiB"):
+        combinations(["::::", "/dev/zero"])
 
 
 def test_the_example_of_the_page(tmp_path: Path) -> None:

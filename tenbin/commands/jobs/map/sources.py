@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from itertools import islice, product
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from profiles.errors import BadInput
 SEPARATORS = (":::", "::::", ":::+", "::::+")
 STANDARD_INPUT = "-"
 MOST = 100_000  # members of an array
+LARGEST = 64 << 20  # bytes of a file
 EXAMPLE = "tenbin map -- CMD {} ::: a b c"
 
 Arguments = tuple[str, ...]
@@ -75,9 +77,12 @@ def _lines(name: str) -> list[str]:
     """Read the lines of a file, or of standard input (``-``), whatever their bytes."""
     said = "standard input" if name == STANDARD_INPUT else name
     try:
-        content = sys.stdin.buffer.read() if name == STANDARD_INPUT else Path(name).read_bytes()
+        with Path(name).open("rb") if name != STANDARD_INPUT else nullcontext(sys.stdin.buffer) as file:
+            content = file.read(LARGEST + 1)
     except OSError as error:
         raise BadInput(f"{said}: {error.strerror}", "name a file with an argument on each line") from error
+    if len(content) > LARGEST:
+        raise BadInput(f"{said} has more than {LARGEST >> 20} MiB", "submit it in parts")
     if not content:
         raise BadInput(f"{said} has no arguments", "write an argument on each line")
     if b"\0" in content:
