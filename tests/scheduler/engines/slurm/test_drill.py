@@ -280,9 +280,8 @@ def test_no_job_is_lost_and_none_runs_twice_at_once(
             drill.mend()
             time.sleep(0.5)
         drill.mend(everything=True)
-        print(
-            f"\ndrill {SEED}, {' '.join(drill.options)}: {dict(drill.blows + drill.recoveries)}, {len(drill.kinds)} jobs"
-        )
+        blows = dict(drill.blows + drill.recoveries)
+        print(f"\ndrill {SEED}, {' '.join(drill.options)}: {blows}, {len(drill.kinds)} jobs")
         up.until(lambda: not cluster.call("squeue", "-h"), 120)
         up.until(lambda: not processes(up.home) and not using(drill.log), 60)
         up.kill(signal.SIGTERM)
