@@ -259,7 +259,9 @@ class Machine:
         self.attempts[key] = attempt
         self.story(f"starts: attempt {key[1]} of job {key[0]} on {job.placement}; {fate.end}")
         if fate.end == "cannot start":
-            self._over(attempt, Result("not-started", self.clock_there, usage=USAGE, trouble="no such program"))
+            self._over(
+                attempt, Result("not-started", self.clock_there, usage=USAGE, trouble="no such program")
+            )
             return
         attempt.state = RunState(1, 1, self.clock_there)
         self.report(attempt, "started")
@@ -468,16 +470,19 @@ class WorldJournal(Journal):
 
     machine: Machine
     torn: tuple[int, bytes] | None = None  # size of the log, and the tally, before the commit that is torn
+    behind = False  # the last commit found no room
 
     def commit(self, *arguments: Any, **named: Any) -> None:
         self.machine.may_be_killed()
         try:
             self.machine.write()
         except OSError:
+            self.behind = True
             raise sqlite3.OperationalError("database or disk is full") from None
         log = self.store / "journal.sqlite-wal"
         before = log.stat().st_size if log.exists() else 0, (self.store / TALLY).read_bytes()
         super().commit(*arguments, **named)
+        self.behind = False
         try:
             self.machine.may_be_killed()
         except Killed:
@@ -664,7 +669,7 @@ class History:
 
     def cancel(self, draw: random.Random) -> None:
         job = self.ask(draw, "cancel")
-        if job is not None:
+        if job is not None and not self.journal.behind:
             entry = self.coordinator.job_table.entry(job)
             self.gone[job] = entry.attempt if entry is not None else 0
 
@@ -808,7 +813,8 @@ class History:
     def settled(self) -> bool:
         """Tell if all that was decided has been carried out."""
         dispatcher = self.coordinator.dispatcher
-        return not (self.machine.full or dispatcher._starts or dispatcher._asks or dispatcher._caps)
+        behind = self.machine.full or self.journal.behind
+        return not (behind or dispatcher._starts or dispatcher._asks or dispatcher._caps)
 
     def check(self) -> None:
         """Look at the rules, which hold after each turn that was carried out."""
@@ -922,7 +928,7 @@ class Outcome(NamedTuple):
 
 
 def live(
-    seed: int, policy: str, machine: str, steps: Sequence[Step], world: type[History] = History
+    seed: int, policy: str, machine: str, steps: Sequence[Step], *, world: type[History] = History
 ) -> Outcome:
     """Live through a history in a folder of its own."""
     where = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
@@ -944,16 +950,16 @@ def live(
 
 
 def cut_down(
-    seed: int, policy: str, machine: str, steps: Sequence[Step], world: type[History] = History
+    seed: int, policy: str, machine: str, steps: Sequence[Step], *, world: type[History] = History
 ) -> list[Step]:
     """Leave out steps for as long as the same rule is broken."""
-    rule, left = live(seed, policy, machine, steps, world).rule, list(steps)
+    rule, left = live(seed, policy, machine, steps, world=world).rule, list(steps)
     size = max(1, len(left) // 2)
     while True:
         position, smaller = 0, False
         while position < len(left):
             fewer = left[:position] + left[position + size :]
-            if live(seed, policy, machine, fewer, world).rule == rule:
+            if live(seed, policy, machine, fewer, world=world).rule == rule:
                 left, smaller = fewer, True
             else:
                 position += size
@@ -962,15 +968,17 @@ def cut_down(
         size = max(1, size // 2)
 
 
-def tell(seed: int, policy: str, machine: str, steps: int, world: type[History] = History) -> str:
+def tell(seed: int, policy: str, machine: str, steps: int, *, world: type[History] = History) -> str:
     """Tell the story of a history that fails, cut down; "": it does not fail."""
     planned = plan(seed, steps, world.weights)
-    outcome = live(seed, policy, machine, planned, world)
+    outcome = live(seed, policy, machine, planned, world=world)
     if not outcome.rule:
         return ""
-    fewer = cut_down(seed, policy, machine, planned, world)
-    outcome = live(seed, policy, machine, fewer, world)
-    again = f"python -m tests.support.{world.name} {seed} --policy {policy} --machine {machine} --steps {steps}"
+    fewer = cut_down(seed, policy, machine, planned, world=world)
+    outcome = live(seed, policy, machine, fewer, world=world)
+    again = (
+        f"python -m tests.support.{world.name} {seed} --policy {policy} --machine {machine} --steps {steps}"
+    )
     return "\n".join(
         [outcome.detail, f"seed {seed}, {policy} on {machine}, {len(fewer)} steps:", *outcome.story, again]
     )
@@ -1002,10 +1010,10 @@ def main(world: type[History] = History) -> int:
     began, lived, jobs, broken = time.perf_counter(), 0, 0, Counter[tuple[str, str, str]]()
     for seed in range(int(first), int(last or first) + 1):
         for policy, machine in chosen if not last else [chosen[seed % len(chosen)]]:
-            outcome = live(seed, policy, machine, plan(seed, options.steps, world.weights), world)
+            outcome = live(seed, policy, machine, plan(seed, options.steps, world.weights), world=world)
             lived, jobs = lived + 1, jobs + outcome.jobs
             if outcome.rule and not broken[policy, machine, outcome.rule]:
-                print(tell(seed, policy, machine, options.steps, world), end="\n\n", flush=True)
+                print(tell(seed, policy, machine, options.steps, world=world), end="\n\n", flush=True)
             broken[policy, machine, outcome.rule] += bool(outcome.rule)
     for (policy, machine, rule), times in (+broken).items():
         print(f"{times} times: {policy} on {machine}: {rule}")
