@@ -24,7 +24,7 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,6 +39,7 @@ from agent.attempts.records import Result, Want
 from agent.multi_node.lease import WIDTH, beat_file
 from agent.supervisor import allocation_reuse
 from profiles.files.whole_files import overwrite
+from scheduler.coordinator.handlers import MOST_FAILURES
 from scheduler.engines.protocol import Report
 from scheduler.engines.slurm import engine as engine_module
 from scheduler.engines.slurm.attempts.attempt import SlurmAttempt
@@ -49,15 +50,14 @@ from scheduler.engines.slurm.client.tools import Slurm, SlurmSilent, error_of
 from scheduler.engines.slurm.engine import SlurmEngine
 from scheduler.engines.slurm.nodes.node_inventory import ClusterNode, NodeInventory
 from scheduler.engines.slurm.site import Site
-from scheduler.jobs.entry import Entry
+from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.sizes import Unit
 from scheduler.model.jobs import Cluster, Pool
 from tests.support import world
 from tests.support.world import BEGIN_S, TURNS, Attempt, Broken, History, Machine, Setting, Step
 
 NODES, CPUS, MEMORY_MB = ("node1", "node2", "node3"), 2, 1000
-LEASE_S = 6.0
-SLURMD_TIMEOUT_S = 20.0
+LEASES_S, SLURMD_TIMEOUTS_S = (6.0, 6.0, 20.0), (30.0, 10.0)
 SILENT_S = 3.0  # until slurmctld notes that a node does not answer
 KILL_WAIT_S = 5.0
 MIN_AGE_S = 60.0  # slurmctld forgets a job so long after its end
@@ -106,7 +106,7 @@ class Node:
     """A node as it is, and as slurmctld believes that it is.
 
     Attributes:
-        power, network, daemon: it has them; without network it sees neither slurmctld nor the disk.
+        power, network, daemon, disk: it has them; without network it sees neither slurmctld nor the disk.
         silent_since: since when it has not answered slurmctld. down, drain: reasons, if it is.
     """
 
@@ -114,17 +114,18 @@ class Node:
     power: bool = True
     network: bool = True
     daemon: bool = True
+    disk: bool = True
     silent_since: float = math.inf
     down: str = ""
     drain: str = ""
 
     @property
     def sees_disk(self) -> bool:
-        return self.power and self.network
+        return self.power and self.network and self.disk
 
     @property
     def answers(self) -> bool:
-        return self.sees_disk and self.daemon
+        return self.power and self.network and self.daemon
 
 
 @dataclass
@@ -189,6 +190,7 @@ class SlurmCluster(Machine):
 
     Attributes:
         orders: jobs as they were when the orders of their attempts were written, by attempt.
+        disturbed: attempts that something has happened to. repairs: when what is mended.
         dead: slurmctld does not run. unheard: so many of the next calls get no answer; heard: they are made
             nevertheless. delay_s: how long a call takes.
     """
@@ -199,6 +201,10 @@ class SlurmCluster(Machine):
         self.queue: dict[int, BatchJob] = {}
         self.orders: dict[tuple[int, int], SimpleNamespace] = {}
         self.processes: list[Process] = []
+        self.disturbed: set[tuple[int, int]] = set()
+        self.repairs: list[tuple[float, Callable[[], None]]] = []
+        self.lease_s = LEASES_S[seed % len(LEASES_S)]
+        self.timeout_s = SLURMD_TIMEOUTS_S[seed // 2 % len(SLURMD_TIMEOUTS_S)]
         self.dead = self.heard = False
         self.unheard, self.delay_s = 0, 0.02
         self.number, self.changed_s = 0, math.inf
@@ -218,6 +224,14 @@ class SlurmCluster(Machine):
 
     def process_of(self, attempt: Attempt) -> Process:
         return next(p for p in self.processes if p.key == (attempt.job, attempt.number))
+
+    def disturb(self, node: str = "") -> None:
+        """Note that something happens to what runs on a node; "": on all."""
+        self.disturbed |= {p.key for p in self.processes if p.key and (not node or node in p.nodes)}
+
+    def later(self, seconds: float, repair: Callable[[], None]) -> None:
+        """Have something mended."""
+        self.repairs.append((self.now + seconds, repair))
 
     def batch(self, job: BatchJob) -> None:
         """Start a batch process."""
@@ -246,6 +260,8 @@ class SlurmCluster(Machine):
             given_up = Result("interrupted", self.now, trouble="it was given up before it had begun")
             return self.publish(process, given_up)
         process.key = key
+        if any(not (self.nodes[name].answers and self.nodes[name].sees_disk) for name in process.nodes):
+            self.disturbed.add(key)
         self.start(self.orders[key])  # type: ignore[arg-type]
         return None
 
@@ -363,7 +379,10 @@ class SlurmCluster(Machine):
         for process, attempt in self.running():
             sees_disk = self.nodes[process.node].sees_disk
             fenced = sees_disk and begin.fenced(str(process.folder))
-            late = not sees_disk and self.now >= process.dark_since + LEASE_S - 1e-6
+            late = not sees_disk and self.now >= process.dark_since + self.lease_s - 1e-6
+            if fenced and process.key not in self.disturbed:
+                what = f"attempt {attempt.number} of job {attempt.job}"
+                raise Broken("who runs undisturbed is not given up", what)
             if not process.stopped and (fenced or late):
                 self.story(f"its lease is over: attempt {attempt.number} of job {attempt.job}")
                 self._work(attempt)
@@ -409,7 +428,7 @@ class SlurmCluster(Machine):
             if not node.answers:
                 if node.silent_since == math.inf:
                     node.silent_since = self.now + SILENT_S
-                if self.now >= node.silent_since - SILENT_S + SLURMD_TIMEOUT_S - 1e-6 and not node.down:
+                if self.now >= node.silent_since - SILENT_S + self.timeout_s - 1e-6 and not node.down:
                     node.down = "Not responding"
                 if node.down == "Not responding":
                     self._fail(node)
@@ -455,6 +474,9 @@ class SlurmCluster(Machine):
     def look(self) -> None:
         """Let all happen that is due by now, on nodes and in slurmctld."""
         self.latest = max(self.latest, self.clock)
+        for repair in [repair for repair in self.repairs if repair[0] <= self.now + 1e-6]:
+            self.repairs.remove(repair)
+            repair[1]()
         for process in list(self.processes):
             node = self.nodes[process.node]
             process.dark_since = math.inf if node.sees_disk else min(process.dark_since, self.now)
@@ -477,7 +499,7 @@ class SlurmCluster(Machine):
     @property
     def next_s(self) -> float:
         """When something happens by itself."""
-        times = [math.inf]
+        times = [math.inf, *(at_s for at_s, _ in self.repairs)]
         for process in self.processes:
             node = self.nodes[process.node]
             times += [process.kill_s] if node.answers else []
@@ -487,12 +509,12 @@ class SlurmCluster(Machine):
                 waits = not (process.folder / allocation_reuse.NEXT).exists()
                 times.append(process.until_s if waits else self.now)
             if process.key is not None and not self.attempts[process.key].over:
-                times += [self.attempts[process.key].next_s, process.dark_since + LEASE_S]
+                times += [self.attempts[process.key].next_s, process.dark_since + self.lease_s]
         if not self.dead:
             times += [job.starts_s for job in self.queue.values() if self._may_start(job)]
             for node in self.nodes.values():
                 if node.silent_since < math.inf and not node.down:
-                    times.append(node.silent_since - SILENT_S + SLURMD_TIMEOUT_S)
+                    times.append(node.silent_since - SILENT_S + self.timeout_s)
         return min(times)
 
 
@@ -722,16 +744,20 @@ def virtual_time(cluster: SlurmCluster) -> Iterator[None]:
 
 WEIGHTS = world.WEIGHTS | {
     "submit": 14,
+    "advance": 20,
+    "kill": 4,
+    "lost mail": 3,
     "power": 3,
     "link": 3,
+    "disk": 2,
     "slurmd": 2,
-    "slurmctld": 2,
+    "slurmctld": 3,
     "drain": 1,
-    "requeue": 1,
+    "requeue": 2,
     "admin cancel": 1,
-    "admin suspend": 1,
-    "unheard": 3,
-    "slow": 1,
+    "admin suspend": 2,
+    "unheard": 4,
+    "slow": 2,
 }
 
 
@@ -743,7 +769,8 @@ class SlurmHistory(History):
     slurm: WorldEngine
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
-        self.quiet, self.suspended = False, set[int]()
+        self.quiet, self.suspended, self.cancelled = False, set[int](), set[str]()
+        self.wished = set[int]()  # ends of jobs, by their owner
         super().__init__(*arguments, **named)
 
     def new_machine(self, seed: int) -> Machine:
@@ -764,7 +791,7 @@ class SlurmHistory(History):
         pool = self.setting.cluster.pools[0]
         inventory = NodeInventory(HOSTS, self.setting.unit, whole=pool.name == "node" and pool.counted)
         set_down = self.machine.seed % 2 == 0
-        site = Site(SimulatedSlurm(self.machine), "main", inventory, LEASE_S, set_down=set_down)
+        site = Site(SimulatedSlurm(self.machine), "main", inventory, self.machine.lease_s, set_down=set_down)
         with virtual_time(self.machine):
             self.slurm = WorldEngine(store, self.setting.cluster, site, self.setting.unit)
             self.coordinate(home, self.slurm)
@@ -776,14 +803,27 @@ class SlurmHistory(History):
     # -- steps -------------------------------------------------------------------------------------------
 
     def _node(self, draw: random.Random) -> Node:
-        return self.machine.nodes[draw.choice(NODES)]
+        """Choose a node, rather one on which something runs."""
+        busy = [process.node for process, _ in self.machine.running()]
+        return self.machine.nodes[draw.choice(busy if busy and draw.random() < 0.7 else NODES)]
+
+    def _break(self, draw: random.Random, node: Node, *parts: str, story: str = "") -> None:
+        """Take parts of a node away, until they are mended."""
+        self.say(f"{node.name} {story}")
+        self.machine.disturb(node.name)
+        self._set(node, *parts, there=False)
+        self.machine.later(draw.choice([1.0, 10.0, 25.0, 60.0]), lambda: self._set(node, *parts, there=True))
+
+    def _set(self, node: Node, *parts: str, there: bool) -> None:
+        for part in parts:
+            setattr(node, part, there)
+        if there:
+            self.say(f"{node.name} has {' and '.join(parts)} again")
 
     def power(self, draw: random.Random) -> None:
-        """Switch a node off, or on."""
-        node, machine = self._node(draw), self.machine
-        node.power = node.daemon = not node.power
-        self.say(f"{node.name} is {'on' if node.power else 'off'}")
-        for process in [p for p in machine.processes if not node.power and p.node == node.name]:
+        machine, node = self.machine, self._node(draw)
+        self._break(draw, node, "power", "daemon", story="is off")
+        for process in [p for p in machine.processes if p.node == node.name]:
             machine.processes.remove(process)
             if process.key is not None:
                 attempt = machine.attempts[process.key]
@@ -791,32 +831,38 @@ class SlurmHistory(History):
         machine.look()
 
     def link(self, draw: random.Random) -> None:
-        """Cut a node off, or connect it again."""
-        node = self._node(draw)
-        node.network = not node.network
-        self.say(f"{node.name} is {'connected' if node.network else 'cut off'}")
+        self._break(draw, self._node(draw), "network", story="is cut off")
+        self.machine.look()
+
+    def disk(self, draw: random.Random) -> None:
+        self._break(draw, self._node(draw), "disk", story="sees no disk")
         self.machine.look()
 
     def slurmd(self, draw: random.Random) -> None:
-        """Kill a slurmd, or start it again."""
-        node = self._node(draw)
-        node.daemon = node.power and not node.daemon
-        self.say(f"slurmd of {node.name} {'runs' if node.daemon else 'is dead'}")
+        self._break(draw, self._node(draw), "daemon", story="has no slurmd")
         self.machine.look()
 
     def slurmctld(self, draw: random.Random) -> None:
-        """Kill slurmctld, or start it again."""
-        self.machine.dead = not self.machine.dead
-        forgets = self.machine.dead and draw.random() < 0.5
+        """Kill slurmctld, and start it again."""
+        forgets = draw.random() < 0.6
+        self.say("slurmctld is dead" + ", and forgets" * forgets)
         if forgets:
+            self.machine.disturb()
             self.machine.forget()
-        self.say("slurmctld is dead" + ", and forgets" * forgets if self.machine.dead else "slurmctld runs")
-        self.machine.look()
+        self.machine.dead = True
+        self.machine.later(draw.choice([0.5, 4.0, 20.0]), self._mend_slurmctld)
+
+    def _mend_slurmctld(self) -> None:
+        self.machine.dead = False
+        self.say("slurmctld runs")
 
     def drain(self, draw: random.Random) -> None:
         node = self._node(draw)
         node.drain = "" if node.drain else "an administrator"
         self.say(f"{node.name} is {'drained' if node.drain else 'resumed'}")
+
+    def advance(self, draw: random.Random) -> None:
+        self.pass_s(draw.choice([0.3, 1, 1, 3, 3, 10, 40]))
 
     def _slurm_job(self, draw: random.Random, *states: str) -> BatchJob | None:
         """Choose a Slurm job in one of the states that an administrator can reach."""
@@ -831,6 +877,7 @@ class SlurmHistory(History):
     def requeue(self, draw: random.Random) -> None:
         if (job := self._slurm_job(draw, "RUNNING")) is not None:
             self.say(f"Slurm job {job.id} is requeued")
+            self.machine.disturb(job.nodes[0])
             job.state, job.start_s, job.starts_s = "PENDING", 0.0, self.machine.now + 3.0
             for process in [p for p in self.machine.processes if p.slurm == job.id]:
                 self.machine.terminate(process)
@@ -838,12 +885,15 @@ class SlurmHistory(History):
     def admin_cancel(self, draw: random.Random) -> None:
         if (job := self._slurm_job(draw, "RUNNING", "PENDING")) is not None:
             self.say("an administrator:")
+            self.machine.disturb(job.nodes[0])
+            self.cancelled.add(job.comment)
             self.slurm_tool(job, "scancel", str(job.id))
 
     def admin_suspend(self, draw: random.Random) -> None:
         if (job := self._slurm_job(draw, "RUNNING")) is not None:
             self.say("an administrator:")
             self.suspended.add(job.id)
+            self.machine.disturb(job.nodes[0])
             self.slurm_tool(job, "scontrol", "suspend", str(job.id))
 
     def slurm_tool(self, job: BatchJob, tool: str, *words: str) -> None:
@@ -903,22 +953,54 @@ class SlurmHistory(History):
         machine = self.machine
         self.say("everything is mended")
         machine.dead, machine.unheard, machine.delay_s, self.quiet = False, 0, 0.02, True
+        machine.repairs.clear()
         for node in machine.nodes.values():
-            node.power = node.network = node.daemon = True
+            node.power = node.network = node.daemon = node.disk = True
             node.drain = ""
         machine.look()
         for job in machine.queue.values():
             if job.id in self.suspended and job.state == "SUSPENDED":
                 self.slurm_tool(job, "scontrol", "resume", str(job.id))
+        node = machine.nodes[NODES[machine.seed % len(NODES)]]
+        if machine.seed % 2 and not any(node.name in job.nodes and job.start_s for job in self.open()):
+            node.drain = "an administrator, for good"  # there is room for every job on the others
         super().finish()
         if left := self.open():
             raise Broken("no Slurm job is left", f"{left}")
+        for job_id in self.ids:
+            self._check_end(job_id)
 
     # -- rules -------------------------------------------------------------------------------------------
 
     def open(self) -> list[BatchJob]:
         """List the Slurm jobs that have not ended."""
         return [job for job in self.machine.queue.values() if not job.final]
+
+    def _check_end(self, job_id: int) -> None:
+        """Compare the end of a job with what has happened."""
+        entry = self.coordinator.job_table.entry(job_id)
+        assert entry is not None
+        attempt = self.machine.attempts.get((job_id, entry.attempt))
+        result = attempt.result if attempt is not None else None
+        how, code = (result.how, result.code) if result is not None else ("", None)
+        good = {
+            Stage.DONE: how == "exited" and code == 0,
+            Stage.FAILED: (how in ("exited", "not-started") and code != 0) or entry.failures >= MOST_FAILURES,
+            Stage.CANCELLED: self._may_be_cancelled(entry),
+        }
+        if not good.get(entry.stage, True):
+            raise Broken("an end is told as it was", f"job {job_id} is {entry.stage}, was {result}")
+
+    def _may_be_cancelled(self, entry: Entry) -> bool:
+        spec = entry.spec
+        waits = spec.after or spec.after_any or spec.after_not_ok or spec.deadline_s is not None
+        by_admin = any(comment.startswith(f"tenbin:world:{entry.id}:") for comment in self.cancelled)
+        return bool(waits or by_admin or entry.id in self.wished)
+
+    def cancel(self, draw: random.Random) -> None:
+        before = set(self.gone)
+        super().cancel(draw)
+        self.wished |= set(self.gone) - before
 
     def _check_attempts(self) -> None:
         used = Counter[str]()
