@@ -54,7 +54,7 @@ from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.sizes import Unit
 from scheduler.model.jobs import Cluster, Pool
 from tests.support import world
-from tests.support.world import BEGIN_S, TURNS, Attempt, Broken, History, Machine, Setting, Step
+from tests.support.world import BEGIN_S, TURNS, Attempt, Broken, History, Killed, Machine, Setting, Step
 
 NODES, CPUS, MEMORY_MB = ("node1", "node2", "node3"), 2, 1000
 LEASES_S, SLURMD_TIMEOUTS_S = (6.0, 6.0, 20.0), (30.0, 10.0)
@@ -253,7 +253,7 @@ class SlurmCluster(Machine):
         if key in self.attempts:
             raise Broken("an attempt starts once", f"attempt {key[1]} of job {key[0]}")
         for other, attempt in self.running():
-            if attempt.job == key[0]:
+            if attempt.job == key[0] and not other.stopped:  # who is stopped is ended when its node is back
                 raise Broken("a job runs once at a time", f"attempts {attempt.number}, {key[1]} of {key[0]}")
             assert other is not process
         if begin.fenced(str(folder)):
@@ -962,7 +962,11 @@ class SlurmHistory(History):
             if job.id in self.suspended and job.state == "SUSPENDED":
                 self.slurm_tool(job, "scontrol", "resume", str(job.id))
         node = machine.nodes[NODES[machine.seed % len(NODES)]]
-        if machine.seed % 2 and not any(node.name in job.nodes and job.start_s for job in self.open()):
+        if (
+            self.setting.suits == "counted"
+            and machine.seed % 2
+            and not any(node.name in job.nodes and job.start_s for job in self.open())
+        ):
             node.drain = "an administrator, for good"  # there is room for every job on the others
         super().finish()
         if left := self.open():
@@ -985,7 +989,9 @@ class SlurmHistory(History):
         how, code = (result.how, result.code) if result is not None else ("", None)
         good = {
             Stage.DONE: how == "exited" and code == 0,
-            Stage.FAILED: (how in ("exited", "not-started") and code != 0) or entry.failures >= MOST_FAILURES,
+            Stage.FAILED: (how in ("exited", "not-started") and code != 0)
+            or entry.failures >= MOST_FAILURES
+            or (not entry.spec.requeue and attempt is not None),
             Stage.CANCELLED: self._may_be_cancelled(entry),
         }
         if not good.get(entry.stage, True):
@@ -998,9 +1004,12 @@ class SlurmHistory(History):
         return bool(waits or by_admin or entry.id in self.wished)
 
     def cancel(self, draw: random.Random) -> None:
-        before = set(self.gone)
-        super().cancel(draw)
-        self.wished |= set(self.gone) - before
+        try:
+            super().cancel(draw)
+        except Killed:  # it may have been granted
+            self.wished.update(self.ids)
+            raise
+        self.wished |= self.gone.keys()
 
     def _check_attempts(self) -> None:
         used = Counter[str]()

@@ -20,6 +20,17 @@ def test_histories(policy: str, machine: str) -> None:
         assert not (story := tell(seed, policy, machine, STEPS, world=SlurmHistory)), story
 
 
+@pytest.mark.parametrize(
+    ("seed", "policy", "machine"),
+    [
+        (15, "met", "whole"),  # --no-requeue: failed because its node was drained, before it had begun
+        (45, "mct", "units"),
+    ],
+)
+def test_histories_that_have_failed(seed: int, policy: str, machine: str) -> None:
+    assert not (story := tell(seed, policy, machine, STEPS, world=SlurmHistory)), story
+
+
 def test_a_history_is_the_same_each_time() -> None:
     steps = plan(5, STEPS, SlurmHistory.weights)
     first, second = (live(5, "easy", "units", steps, world=SlurmHistory) for _ in range(2))
