@@ -769,8 +769,7 @@ class SlurmHistory(History):
     slurm: WorldEngine
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
-        self.quiet, self.suspended, self.cancelled = False, set[int](), set[str]()
-        self.wished = set[int]()  # ends of jobs, by their owner
+        self.quiet, self.suspended, self.cancelled = False, set[int](), set[int]()
         super().__init__(*arguments, **named)
 
     def new_machine(self, seed: int) -> Machine:
@@ -886,7 +885,8 @@ class SlurmHistory(History):
         if (job := self._slurm_job(draw, "RUNNING", "PENDING")) is not None:
             self.say("an administrator:")
             self.machine.disturb(job.nodes[0])
-            self.cancelled.add(job.comment)
+            self.cancelled.update(p.key[0] for p in self.machine.processes if p.key and p.slurm == job.id)
+            self.cancelled.add(int(job.comment.split(":")[2]))
             self.slurm_tool(job, "scancel", str(job.id))
 
     def admin_suspend(self, draw: random.Random) -> None:
@@ -1000,16 +1000,17 @@ class SlurmHistory(History):
     def _may_be_cancelled(self, entry: Entry) -> bool:
         spec = entry.spec
         waits = spec.after or spec.after_any or spec.after_not_ok or spec.deadline_s is not None
-        by_admin = any(comment.startswith(f"tenbin:world:{entry.id}:") for comment in self.cancelled)
-        return bool(waits or by_admin or entry.id in self.wished)
+        return bool(waits or entry.id in self.cancelled)
 
-    def cancel(self, draw: random.Random) -> None:
+    def ask(self, draw: random.Random, name: str, *arguments: Any) -> int | None:
         try:
-            super().cancel(draw)
+            job = super().ask(draw, name, *arguments)
         except Killed:  # it may have been granted
-            self.wished.update(self.ids)
+            self.cancelled.update(self.ids if name == "cancel" else ())
             raise
-        self.wished |= self.gone.keys()
+        if job is not None and name == "cancel":
+            self.cancelled.add(job)
+        return job
 
     def _check_attempts(self) -> None:
         used = Counter[str]()
