@@ -60,6 +60,7 @@ NODES, CPUS, MEMORY_MB = ("node1", "node2", "node3"), 2, 1000
 LEASES_S, SLURMD_TIMEOUTS_S = (6.0, 6.0, 20.0), (30.0, 10.0)
 SILENT_S = 3.0  # until slurmctld notes that a node does not answer
 KILL_WAIT_S = 5.0
+HEARD_S = 15.0  # in which a request is heard
 MIN_AGE_S = 60.0  # slurmctld forgets a job so long after its end
 SAVED_S = 5.0  # and has on disk what is older
 QUIET_S = 8000.0  # in which all jobs of a history end
@@ -189,7 +190,8 @@ class SlurmCluster(Machine):
     """slurmctld, its nodes, and what runs there.
 
     Attributes:
-        orders: jobs as they were when the orders of their attempts were written, by attempt.
+        orders: jobs as they were when the orders of their attempts were written, by attempt. ran_in: the
+            Slurm jobs of attempts.
         disturbed: attempts that something has happened to. repairs: when what is mended.
         dead: slurmctld does not run. unheard: so many of the next calls get no answer; heard: they are made
             nevertheless. delay_s: how long a call takes.
@@ -201,8 +203,9 @@ class SlurmCluster(Machine):
         self.queue: dict[int, BatchJob] = {}
         self.orders: dict[tuple[int, int], SimpleNamespace] = {}
         self.processes: list[Process] = []
+        self.ran_in: dict[tuple[int, int], int] = {}
         self.disturbed: set[tuple[int, int]] = set()
-        self.repairs: list[tuple[float, Callable[[], None]]] = []
+        self.repairs: list[tuple[float, Callable[[], object]]] = []
         self.lease_s = LEASES_S[seed % len(LEASES_S)]
         self.timeout_s = SLURMD_TIMEOUTS_S[seed // 2 % len(SLURMD_TIMEOUTS_S)]
         self.dead = self.heard = False
@@ -229,8 +232,8 @@ class SlurmCluster(Machine):
         """Note that something happens to what runs on a node; "": on all."""
         self.disturbed |= {p.key for p in self.processes if p.key and (not node or node in p.nodes)}
 
-    def later(self, seconds: float, repair: Callable[[], None]) -> None:
-        """Have something mended."""
+    def later(self, seconds: float, repair: Callable[[], object]) -> None:
+        """Have something happen then, such as a repair."""
         self.repairs.append((self.now + seconds, repair))
 
     def batch(self, job: BatchJob) -> None:
@@ -243,6 +246,7 @@ class SlurmCluster(Machine):
         """Run an attempt, as ``agent.attempts.begin`` does, unless it is somebody else's."""
         process.folder, process.key, process.until_s = folder, None, math.inf
         try:
+            (folder / "alive").touch()
             claimed = begin.claim(str(folder))
             order = SimpleNamespace(**vars(Folder(folder).order())) if claimed else None
         except OSError:
@@ -260,9 +264,12 @@ class SlurmCluster(Machine):
             given_up = Result("interrupted", self.now, trouble="it was given up before it had begun")
             return self.publish(process, given_up)
         process.key = key
+        self.ran_in[key] = process.slurm
         if any(not (self.nodes[name].answers and self.nodes[name].sees_disk) for name in process.nodes):
             self.disturbed.add(key)
         self.start(self.orders[key])  # type: ignore[arg-type]
+        draw = random.Random(f"{self.seed} {key} long")
+        self.attempts[key].left_s *= draw.choice([1, 1, 4])
         return None
 
     def report(self, attempt: Attempt, what: Any, **more: Any) -> None:
@@ -536,7 +543,10 @@ class SimulatedSlurm(Slurm):
         if cluster.dead or (unheard and not cluster.heard):
             raise SlurmSilent(f"{command[0]}: Unable to contact slurm controller (connect failure)")
         cluster.look()
-        said = getattr(self, f"_{command[0]}")(command[1:], given)
+        late = unheard and command[0] == "sbatch" and cluster.unheard % 2
+        if late:
+            cluster.later(2.0, lambda: str(self._sbatch(command[1:], given)))
+        said = "" if late else getattr(self, f"_{command[0]}")(command[1:], given)
         cluster.look()
         cluster.may_be_killed()
         if unheard:
@@ -770,6 +780,8 @@ class SlurmHistory(History):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self.quiet, self.suspended, self.cancelled = False, set[int](), set[int]()
+        self.ended_in_slurm = set[int]()  # Slurm jobs that an administrator has cancelled
+        self._asked: dict[tuple[int, int], float] = {}  # requests that are not heard yet, and since when
         super().__init__(*arguments, **named)
 
     def new_machine(self, seed: int) -> Machine:
@@ -885,7 +897,7 @@ class SlurmHistory(History):
         if (job := self._slurm_job(draw, "RUNNING", "PENDING")) is not None:
             self.say("an administrator:")
             self.machine.disturb(job.nodes[0])
-            self.cancelled.update(p.key[0] for p in self.machine.processes if p.key and p.slurm == job.id)
+            self.ended_in_slurm.add(job.id)
             self.cancelled.add(int(job.comment.split(":")[2]))
             self.slurm_tool(job, "scancel", str(job.id))
 
@@ -1000,7 +1012,8 @@ class SlurmHistory(History):
     def _may_be_cancelled(self, entry: Entry) -> bool:
         spec = entry.spec
         waits = spec.after or spec.after_any or spec.after_not_ok or spec.deadline_s is not None
-        return bool(waits or entry.id in self.cancelled)
+        by_admin = self.machine.ran_in.get((entry.id, entry.attempt)) in self.ended_in_slurm
+        return bool(waits or by_admin or entry.id in self.cancelled)
 
     def ask(self, draw: random.Random, name: str, *arguments: Any) -> int | None:
         try:
@@ -1012,7 +1025,22 @@ class SlurmHistory(History):
             self.cancelled.add(job)
         return job
 
+    def _check_requests(self) -> None:
+        """Look whether supervisors have heard what they are asked for, where nothing is in the way."""
+        waits: dict[tuple[int, int], float] = {}
+        for process, attempt in self.machine.running():
+            entry, node = self.jobs.get(attempt.job), self.machine.nodes[process.node]
+            reached = node.answers and node.sees_disk and not process.stopped
+            current = entry is not None and entry.attempt == attempt.number
+            if entry is not None and current and reached and entry.want and entry.request > attempt.done:
+                key = entry.id, entry.request
+                waits[key] = self._asked.get(key, self.machine.now)
+                if self.quiet and self.machine.now > waits[key] + HEARD_S:
+                    raise Broken("a request is heard", f"job {entry.id} is to {entry.want}")
+        self._asked = waits
+
     def _check_attempts(self) -> None:
+        self._check_requests()
         used = Counter[str]()
         for process, attempt in self.machine.running():
             if process.stopped:  # and ended when its node is back
