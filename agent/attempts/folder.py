@@ -107,6 +107,10 @@ class Attempt:
     def claimed(self) -> bool:
         return (self.path / "claim").exists()
 
+    def begun(self) -> bool:
+        """Return whether a supervisor has come; a claim without one is of a coordinator that revoked it."""
+        return (self.path / "alive").exists()
+
     @property
     def fence(self) -> Path:
         """The file by which the attempt is ended wherever it runs; see ``agent.multi_node.lease``."""

@@ -104,11 +104,12 @@ def _what_follows(m: MachineState, entry: Entry, report: Report) -> ev.Event:
 def _without_result(entry: Entry, report: Report) -> ev.Event:
     """Return what follows from an attempt that will have no result."""
     trouble = report.trouble or "its supervisor was killed"
-    hopeless = report.what == "never" and report.trouble
+    hopeless = report.what == "never" and report.trouble and not report.for_now
     unbegun = report.what == "never" and not report.trouble  # taken back: nothing has failed
     if entry.phase is Phase.ENDING:
         return ev.Ended(entry, *told_to_end(entry))
-    if not unbegun and (hopeless or not entry.spec.requeue or entry.failures >= MOST_FAILURES):
+    once = report.what == "lost" and not entry.spec.requeue  # only what has begun is not run again
+    if not unbegun and (hopeless or once or entry.failures >= MOST_FAILURES):
         return ev.Ended(entry, Stage.FAILED, trouble)
     if unbegun and entry.phase in (Phase.RUNNING, Phase.PAUSED):
         return ev.NotBegun(entry)

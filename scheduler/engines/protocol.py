@@ -24,7 +24,7 @@ class Report(NamedTuple):
     ended, in vain without a ``trial`` (``trouble`` says why; ``for_now``: it may succeed later); "ended":
     ``result`` says how; "lost": its supervisor died without a result, nothing of it runs any more,
     ``trouble`` says why if it was not killed; "never": it was not and will not be started, ``trouble`` says
-    why if it cannot be.
+    why if it cannot be (``for_now``: the next attempt may).
     """
 
     job_id: int

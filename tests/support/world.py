@@ -131,11 +131,6 @@ SETTINGS = {
 }
 
 
-def settings_of(policy: str) -> list[str]:
-    """Name the machines that a policy schedules."""
-    return [name for name, setting in SETTINGS.items() if setting.suits in policy_class(policy).suits]
-
-
 # -- what is there without any coordinator -----------------------------------------------------------------
 
 
@@ -226,6 +221,11 @@ class Machine:
         """Time that the clock on the wall shows."""
         return self.now + self.ahead_s
 
+    @property
+    def clock_there(self) -> float:
+        """Time that the clock of whoever supervises shows."""
+        return self.clock
+
     def may_be_killed(self) -> None:
         """Kill the coordinator here, if this is the instant."""
         if self.kill_in is not None:
@@ -258,9 +258,11 @@ class Machine:
         self.attempts[key] = attempt
         self.story(f"starts: attempt {key[1]} of job {key[0]} on {job.placement}; {fate.end}")
         if fate.end == "cannot start":
-            self._over(attempt, Result("not-started", self.clock, usage=USAGE, trouble="no such program"))
+            self._over(
+                attempt, Result("not-started", self.clock_there, usage=USAGE, trouble="no such program")
+            )
             return
-        attempt.state = RunState(1, 1, self.clock)
+        attempt.state = RunState(1, 1, self.clock_there)
         self.report(attempt, "started")
 
     def ask(self, attempt: Attempt, number: int, want: Want, goal: str) -> None:
@@ -303,14 +305,14 @@ class Machine:
 
     def _end(self, attempt: Attempt) -> Result | None:
         if attempt.left_s > 1e-6 and attempt.limit_s <= 1e-6:
-            return Result("time-limit", self.clock, signal=9, usage=USAGE)
+            return Result("time-limit", self.clock_there, signal=9, usage=USAGE)
         if attempt.left_s > 1e-6 and attempt.want == "checkpoint":
-            return Result("checkpointed", self.clock, code=attempt.spec.checkpoint_code, usage=USAGE)
+            return Result("checkpointed", self.clock_there, code=attempt.spec.checkpoint_code, usage=USAGE)
         if attempt.left_s > 1e-6:
-            return Result("cancelled", self.clock, code=0, usage=USAGE)
+            return Result("cancelled", self.clock_there, code=0, usage=USAGE)
         if attempt.fate.end == "lost":
             return None
-        return Result("exited", self.clock, code=0 if attempt.fate.end == "done" else 3, usage=USAGE)
+        return Result("exited", self.clock_there, code=0 if attempt.fate.end == "done" else 3, usage=USAGE)
 
     def _over(self, attempt: Attempt, result: Result | None) -> None:
         attempt.result, attempt.lost, attempt.works = result, result is None, False
@@ -467,16 +469,19 @@ class WorldJournal(Journal):
 
     machine: Machine
     torn: tuple[int, bytes] | None = None  # size of the log, and the tally, before the commit that is torn
+    behind = False  # the last commit found no room
 
     def commit(self, *arguments: Any, **named: Any) -> None:
         self.machine.may_be_killed()
         try:
             self.machine.write()
         except OSError:
+            self.behind = True
             raise sqlite3.OperationalError("database or disk is full") from None
         log = self.store / "journal.sqlite-wal"
         before = log.stat().st_size if log.exists() else 0, (self.store / TALLY).read_bytes()
         super().commit(*arguments, **named)
+        self.behind = False
         try:
             self.machine.may_be_killed()
         except Killed:
@@ -513,10 +518,10 @@ WEIGHTS = {
 }
 
 
-def plan(seed: int, steps: int) -> list[Step]:
+def plan(seed: int, steps: int, weights: Mapping[str, int] = WEIGHTS) -> list[Step]:
     """Draw the steps of a history."""
     draw = random.Random(seed)
-    names = draw.choices(list(WEIGHTS), list(WEIGHTS.values()), k=steps)
+    names = draw.choices(list(weights), list(weights.values()), k=steps)
     return [Step(name, draw.getrandbits(32)) for name in names]
 
 
@@ -526,14 +531,17 @@ class History:
     Attributes:
         story: what happened, in lines. ended: jobs that were seen to have ended, and how.
         gone: jobs that were cancelled, and the attempt that was their last.
+        name: of the world whose histories these are. settings, weights: its machines and steps.
     """
+
+    name, settings, weights = "world", SETTINGS, WEIGHTS
 
     def __init__(
         self, seed: int, policy: str, machine: str, folder: Path, *, faults: Sequence[BaseException] = ()
     ) -> None:
-        self.policy, self.setting, self.folder, self.faults = policy, SETTINGS[machine], folder, faults
-        self.story: list[str] = []
-        self.machine = Machine(seed, self.setting, self.say)
+        self.policy, self.setting, self.folder = policy, self.settings[machine], folder
+        self.faults, self.story = faults, list[str]()
+        self.machine = self.new_machine(seed)
         self.lives = 0
         self.ids: list[int] = []
         self.ended: dict[int, tuple[Stage, float | None]] = {}
@@ -548,16 +556,23 @@ class History:
         """The jobs that have not ended."""
         return self.coordinator.job_table.entries
 
+    def new_machine(self, seed: int) -> Machine:
+        return Machine(seed, self.setting, self.say)
+
     # -- lives of the coordinator ------------------------------------------------------------------------
 
     def begin(self, home: Path) -> None:
-        self.home = home
         self.engine = SimulatedEngine(self.machine)
+        self.coordinate(home, self.engine)
+
+    def coordinate(self, home: Path, engine: Engine) -> None:
+        """Begin a life of the coordinator."""
+        self.home = home
         self.journal = WorldJournal(home)
         self.journal.machine = self.machine
         self.coordinator = Coordinator(
             self.journal,
-            self.engine,
+            engine,
             self.policy,
             clock=lambda: self.machine.clock,
             steady=lambda: self.machine.now,
@@ -656,7 +671,7 @@ class History:
 
     def cancel(self, draw: random.Random) -> None:
         job = self.ask(draw, "cancel")
-        if job is not None:
+        if job is not None and not self.journal.behind:
             entry = self.coordinator.job_table.entry(job)
             self.gone[job] = entry.attempt if entry is not None else 0
 
@@ -799,8 +814,8 @@ class History:
 
     def settled(self) -> bool:
         """Tell if all that was decided has been carried out."""
-        jobs_durable = self.coordinator.job_table.is_durable
-        return jobs_durable and not self.machine.full and self.coordinator.machine.settled()
+        behind = self.machine.full or self.journal.behind or not self.coordinator.job_table.is_durable
+        return not behind and self.coordinator.machine.settled()
 
     def check(self) -> None:
         """Look at the rules, which hold after each turn that was carried out."""
@@ -912,11 +927,13 @@ class Outcome(NamedTuple):
     jobs: int = 0
 
 
-def live(seed: int, policy: str, machine: str, steps: Sequence[Step]) -> Outcome:
+def live(
+    seed: int, policy: str, machine: str, steps: Sequence[Step], *, world: type[History] = History
+) -> Outcome:
     """Live through a history in a folder of its own."""
     where = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="tenbin-world-", dir=where) as folder, Faults() as faults:
-        history = History(seed, policy, machine, Path(folder), faults=faults.seen)
+        history = world(seed, policy, machine, Path(folder), faults=faults.seen)
         try:
             history.run(steps)
             rule = detail = ""
@@ -932,15 +949,17 @@ def live(seed: int, policy: str, machine: str, steps: Sequence[Step]) -> Outcome
         return Outcome(rule, detail, tuple(history.story), len(history.ids))
 
 
-def cut_down(seed: int, policy: str, machine: str, steps: Sequence[Step]) -> list[Step]:
+def cut_down(
+    seed: int, policy: str, machine: str, steps: Sequence[Step], *, world: type[History] = History
+) -> list[Step]:
     """Leave out steps for as long as the same rule is broken."""
-    rule, left = live(seed, policy, machine, steps).rule, list(steps)
+    rule, left = live(seed, policy, machine, steps, world=world).rule, list(steps)
     size = max(1, len(left) // 2)
     while True:
         position, smaller = 0, False
         while position < len(left):
             fewer = left[:position] + left[position + size :]
-            if live(seed, policy, machine, fewer).rule == rule:
+            if live(seed, policy, machine, fewer, world=world).rule == rule:
                 left, smaller = fewer, True
             else:
                 position += size
@@ -949,44 +968,52 @@ def cut_down(seed: int, policy: str, machine: str, steps: Sequence[Step]) -> lis
         size = max(1, size // 2)
 
 
-def tell(seed: int, policy: str, machine: str, steps: int) -> str:
+def tell(seed: int, policy: str, machine: str, steps: int, *, world: type[History] = History) -> str:
     """Tell the story of a history that fails, cut down; "": it does not fail."""
-    outcome = live(seed, policy, machine, plan(seed, steps))
+    planned = plan(seed, steps, world.weights)
+    outcome = live(seed, policy, machine, planned, world=world)
     if not outcome.rule:
         return ""
-    fewer = cut_down(seed, policy, machine, plan(seed, steps))
-    outcome = live(seed, policy, machine, fewer)
-    again = f"python -m tests.support.world {seed} --policy {policy} --machine {machine} --steps {steps}"
+    fewer = cut_down(seed, policy, machine, planned, world=world)
+    outcome = live(seed, policy, machine, fewer, world=world)
+    again = (
+        f"python -m tests.support.{world.name} {seed} --policy {policy} --machine {machine} --steps {steps}"
+    )
     return "\n".join(
         [outcome.detail, f"seed {seed}, {policy} on {machine}, {len(fewer)} steps:", *outcome.story, again]
     )
 
 
-def pairs() -> list[tuple[str, str]]:
+def pairs(world: type[History] = History) -> list[tuple[str, str]]:
     """List every policy with each machine that it schedules."""
-    return [(policy, machine) for policy in POLICIES for machine in settings_of(policy)]
+    return [
+        (policy, name)
+        for policy in POLICIES
+        for name, setting in world.settings.items()
+        if setting.suits in policy_class(policy).suits
+    ]
 
 
-def main() -> int:
+def main(world: type[History] = History) -> int:
     parser = argparse.ArgumentParser(description="Live through histories of a coordinator in a world.")
     parser.add_argument("seeds", help="one seed, or FIRST-LAST")
     parser.add_argument("--policy", action="append", choices=list(POLICIES))
-    parser.add_argument("--machine", action="append", choices=list(SETTINGS))
+    parser.add_argument("--machine", action="append", choices=list(world.settings))
     parser.add_argument("--steps", type=int, default=30)
     options = parser.parse_args()
     first, _, last = options.seeds.partition("-")
     chosen = [
         (policy, machine)
-        for policy, machine in pairs()
-        if policy in (options.policy or POLICIES) and machine in (options.machine or SETTINGS)
+        for policy, machine in pairs(world)
+        if policy in (options.policy or POLICIES) and machine in (options.machine or world.settings)
     ]
     began, lived, jobs, broken = time.perf_counter(), 0, 0, Counter[tuple[str, str, str]]()
     for seed in range(int(first), int(last or first) + 1):
         for policy, machine in chosen if not last else [chosen[seed % len(chosen)]]:
-            outcome = live(seed, policy, machine, plan(seed, options.steps))
+            outcome = live(seed, policy, machine, plan(seed, options.steps, world.weights), world=world)
             lived, jobs = lived + 1, jobs + outcome.jobs
             if outcome.rule and not broken[policy, machine, outcome.rule]:
-                print(tell(seed, policy, machine, options.steps), end="\n\n", flush=True)
+                print(tell(seed, policy, machine, options.steps, world=world), end="\n\n", flush=True)
             broken[policy, machine, outcome.rule] += bool(outcome.rule)
     for (policy, machine, rule), times in (+broken).items():
         print(f"{times} times: {policy} on {machine}: {rule}")

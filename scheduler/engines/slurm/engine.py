@@ -28,6 +28,7 @@ from scheduler.engines.slurm.attempts.attempt import SlurmAttempt
 from scheduler.engines.slurm.attempts.batch_script import BatchWriter
 from scheduler.engines.slurm.attempts.device_layer import NodeLayers
 from scheduler.engines.slurm.attempts.driver import AttemptDriver
+from scheduler.engines.slurm.attempts.evidence import look_anew
 from scheduler.engines.slurm.attempts.power_budget import PowerBudget
 from scheduler.engines.slurm.client.heartbeats import Key
 from scheduler.engines.slurm.client.poller import ClusterSnapshot, Outcome, SlurmPoller
@@ -265,7 +266,11 @@ class SlurmEngine(Engine):
             self.budget.recover(attempt, self._cap_w(job))
         with spoiled.of_one(job.id):
             if attempt.files.fenced():
-                self.driver.give_up(attempt.key, "its node was lost")
+                look_anew(attempt.files.path)
+                if spoiled.revoked(attempt.files) or not attempt.files.begun():
+                    self.driver.report(attempt, Report(*attempt.key, "never", time.time()))
+                else:
+                    self.driver.give_up(attempt.key, "its node was lost")
 
     def _watch(self, job: Entry) -> SlurmAttempt:
         shares = self.inventory.shares(job.cores)

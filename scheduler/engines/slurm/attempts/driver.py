@@ -216,8 +216,11 @@ class AttemptDriver:
             case Revoke(report):
                 if spoiled.revoked(attempt.files):
                     if attempt.slurm is not None:
+                        with suppress(OSError):  # so that the next coordinator knows who has cancelled it
+                            attempt.files.fence_off()
                         self._cancel(attempt.key, attempt.slurm, attempt.comment)
-                    self.report(attempt, report)
+                    unbegun = report._replace(what="never", for_now=True)
+                    self.report(attempt, unbegun if report.what == "lost" else report)
             case Fence():
                 with spoiled.of_one(attempt.job_id):  # where no fence can be put up its lease is over as well
                     attempt.files.fence_off()

@@ -113,16 +113,19 @@ class SlurmPoller:
                 if task is None:
                     return
                 task()
-            if self.sbatch is not None and time.monotonic() >= self._bell_at:
-                self._bell_at = time.monotonic() + BELL_S
-                if self.sbatch.rung():
-                    self._advance(time.monotonic() + RINGS_S)
-            if self.folders and time.monotonic() >= self.heartbeats.due and self.heartbeats.look():
-                self._advance(time.monotonic())
-            if time.monotonic() >= self._snapshot_at:
-                self._take_snapshot()
-            if self.folders and time.monotonic() >= self._look_at:
-                self._look_around()
+            self._look_where_due()
+
+    def _look_where_due(self) -> None:
+        if self.sbatch is not None and time.monotonic() >= self._bell_at:
+            self._bell_at = time.monotonic() + BELL_S
+            if self.sbatch.rung():
+                self._advance(time.monotonic() + RINGS_S)
+        if self.folders and time.monotonic() >= self.heartbeats.due and self.heartbeats.look():
+            self._advance(time.monotonic())
+        if time.monotonic() >= self._snapshot_at:
+            self._take_snapshot()
+        if self.folders and time.monotonic() >= self._look_at:
+            self._look_around()
 
     def _due(self) -> float:
         due = [self._snapshot_at]

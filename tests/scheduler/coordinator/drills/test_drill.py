@@ -46,8 +46,21 @@ real = time.time
 def shown():
     with open(os.environ["DRILL_CLOCK"]) as ahead_s:
         return real() + float(ahead_s.read() or 0)
-time.time = shown
+if "DRILL_CLOCK" in os.environ:
+    time.time = shown
 """
+
+
+def set_by(clock: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the clock of programs that are started set by a file: seconds that it is ahead."""
+    clock.touch()
+    (clock.parent / "sitecustomize.py").write_text(CLOCK)
+    monkeypatch.setenv("DRILL_CLOCK", str(clock))
+    monkeypatch.setenv("PYTHONPATH", str(clock.parent))
+
+
+def set_clock(clock: Path, chance: random.Random) -> None:
+    write_whole(clock, chance.choice((b"-3600", b"-10", b"0", b"10", b"3600")))
 
 
 def submit_some(client: Client, chance: random.Random, count: int, log: Path, *, ids: dict[int, int]) -> None:
@@ -114,12 +127,12 @@ def strike(
             up.start("--cores", "2")
         return
     if clock is not None and chance.random() < 0.1:
-        write_whole(clock, chance.choice((b"-3600", b"-10", b"0", b"10", b"3600")))
+        set_clock(clock, chance)
         blows["clock set"] += 1
         return
     if chance.random() < 0.1:
         up.kill()
-        recover(up, chance, blows)
+        recover(up, chance, blows, ("--cores", "2"))
         return
     number = chance.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM))
     found = supervisors(up.home)
@@ -135,7 +148,7 @@ def strike(
         blows[f"supervisor {number.name}"] += 1
 
 
-def recover(up: Up, chance: random.Random, blows: Counter[str]) -> None:
+def recover(up: Up, chance: random.Random, blows: Counter[str], options: tuple[str, ...]) -> None:
     """Damage the header of the journal, and recover it; most recoveries are killed."""
     with (up.home / "journal.sqlite").open("r+b") as journal:
         position = chance.randrange(100)
@@ -145,11 +158,11 @@ def recover(up: Up, chance: random.Random, blows: Counter[str]) -> None:
         journal.write(bytes([byte ^ 1 << chance.randrange(8)]))
     while chance.random() < 0.7:
         with (up.home.parent / "coordinator.log").open("a") as log:
-            up.process = start("up", "--home", str(up.home), "--cores", "2", "--recover", out=log)
+            up.process = start("up", "--home", str(up.home), *options, "--recover", out=log)
             time.sleep(chance.uniform(0.0, 1.5))
             up.kill()
         blows["--recover SIGKILL"] += 1
-    up.start("--cores", "2", "--recover")
+    up.start(*options, "--recover")
     blows["--recover"] += 1
     for old in up.home.glob("journal-2*"):
         shutil.rmtree(old)
@@ -160,10 +173,7 @@ def recover(up: Up, chance: random.Random, blows: Counter[str]) -> None:
 def test_no_job_is_lost_and_none_runs_twice(up: Up, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a small disk of its own, which can be full, where the test may make one."""
     clock = tmp_path / "clock"
-    clock.touch()
-    (tmp_path / "sitecustomize.py").write_text(CLOCK)
-    monkeypatch.setenv("DRILL_CLOCK", str(clock))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    set_by(clock, monkeypatch)
     with small_disk(up, "24m") as small:
         drill(up, tmp_path, small, clock)
 

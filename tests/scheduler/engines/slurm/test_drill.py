@@ -1,5 +1,8 @@
 """The fault drill: jobs of all kinds while nodes, links, daemons and the coordinator fail at random instants.
 
+The clock of the coordinator is set meanwhile (nodes and Slurm keep theirs), and its journal is damaged and
+recovered. A third of the jobs leave a process that has left its environment.
+
 ``TENBIN_SLURM_DRILL=SEED`` runs all of it, 100 jobs and 30 blows; without, a part.
 """
 
@@ -29,6 +32,7 @@ from scheduler.coordinator.ends import MOST_FAILURES
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.jobs.entry import Entry, Stage
 from tenbin.errors import TenbinError
+from tests.scheduler.coordinator.drills.test_drill import recover, set_by, set_clock, using
 from tests.support.coordinator import Up
 from tests.support.labs.slurm_lab import SlurmLab, require_slurm, slurmlab
 
@@ -45,6 +49,7 @@ sign() {
     set -- $1 $TENBIN_JOB_ID ${TENBIN_MARK##*:} $(hostname) $(date +%s.%N)
     echo "$*" >>"$LOG"
 }
+[ $((TENBIN_JOB_ID % 3)) -gt 0 ] || env -i setsid tail -f "$LOG" >/dev/null &
 leave=; k=0; x=1; kept=kept-$TENBIN_JOB_ID
 [ $KEEPS = 1 ] && trap 'leave=1' URG && [ -e $kept ] && read -r k x <$kept
 sign begin
@@ -117,6 +122,7 @@ class Drill:
     folder: Path
     kinds: dict[int, Kind] = field(default_factory=dict)
     blows: Counter[str] = field(default_factory=Counter)
+    recoveries: Counter[str] = field(default_factory=Counter)
     options: tuple[str, ...] = START
     _broken: set[str] = field(default_factory=set)
     _repairs: list[tuple[float, int, str, Callable[[], object]]] = field(default_factory=list)
@@ -143,6 +149,7 @@ class Drill:
         if arrays:
             spec["array_limit"] = 1
         environment = {**os.environ, "LOG": str(self.log)}
+        del environment["PYTHONPATH"], environment["DRILL_CLOCK"]  # which are the coordinator's
         for job in self.up.client.submit_all([spec], environment, arrays=arrays):
             self.kinds[job.id] = kind
 
@@ -165,7 +172,7 @@ class Drill:
     def strike(self) -> None:
         """One blow."""
         sound = [node for node in self.lab.nodes if node not in self._broken]
-        what = self.chance.choice(("slurmd", "power", "link", "slurmctld", "coordinator"))
+        what = self.chance.choice(("slurmd", "power", "link", "slurmctld", "clock", "journal", "coordinator"))
         if what in ("slurmd", "power", "link") and len(sound) > len(self.lab.nodes) - 2:
             node = self.chance.choice(sound)
             blow, repair = {
@@ -180,14 +187,19 @@ class Drill:
             self._broken.add(what)
             self.lab.kill_slurmctld()
             self._later(4.0, what, self.lab.start_slurmctld)
+        elif what == "clock":
+            set_clock(self.folder / "clock", self.chance)
         else:
-            what = "coordinator"
             self.up.kill()
             time.sleep(self.chance.uniform(0.0, 1.0))
             while "slurmctld" in self._broken:  # without it there is no coordinator
                 self.mend()
                 time.sleep(0.1)
-            self.up.start(*self.options)
+            if what == "journal":
+                recover(self.up, self.chance, self.recoveries, self.options)
+            else:
+                what = "coordinator"
+                self.up.start(*self.options)
         self.blows[what] += 1
 
     def move(self) -> None:
@@ -242,7 +254,10 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmLab]:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.usefixtures("mpi")
-def test_no_job_is_lost_and_none_runs_twice_at_once(cluster: SlurmLab, tmp_path: Path) -> None:
+def test_no_job_is_lost_and_none_runs_twice_at_once(
+    cluster: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_by(tmp_path / "clock", monkeypatch)
     up = Up(tmp_path / "home")
     drill = Drill(up, cluster, random.Random(SEED), tmp_path)
     if drill.chance.random() < 0.5:
@@ -265,9 +280,10 @@ def test_no_job_is_lost_and_none_runs_twice_at_once(cluster: SlurmLab, tmp_path:
             drill.mend()
             time.sleep(0.5)
         drill.mend(everything=True)
-        print(f"\ndrill {SEED}, {' '.join(drill.options)}: {dict(drill.blows)}, {len(drill.kinds)} jobs")
+        blows = dict(drill.blows + drill.recoveries)
+        print(f"\ndrill {SEED}, {' '.join(drill.options)}: {blows}, {len(drill.kinds)} jobs")
         up.until(lambda: not cluster.call("squeue", "-h"), 120)
-        up.until(lambda: not processes(up.home), 60)
+        up.until(lambda: not processes(up.home) and not using(drill.log), 60)
         up.kill(signal.SIGTERM)
     finally:
         up.sweep()

@@ -1,0 +1,49 @@
+"""Histories on a Slurm cluster with faults, in virtual time: they break no rule."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler.engines.slurm.attempts import driver
+from tests.support.amounts import examples
+from tests.support.slurm_world import SlurmHistory
+from tests.support.world import cut_down, live, pairs, plan, tell
+
+STEPS = 30
+PAIRS = pairs(SlurmHistory)
+
+
+@pytest.mark.parametrize(("policy", "machine"), PAIRS)
+def test_histories(policy: str, machine: str) -> None:
+    first = 1000 * PAIRS.index((policy, machine))  # other histories for each
+    for seed in range(first, first + examples(18)):
+        assert not (story := tell(seed, policy, machine, STEPS, world=SlurmHistory)), story
+
+
+@pytest.mark.parametrize(
+    ("seed", "policy", "machine"),
+    [
+        (15, "met", "whole"),  # --no-requeue: failed because its node was drained, before it had begun
+        (45, "mct", "units"),
+        (18001, "mctb", "units"),  # taken back just before a kill: told as cancelled by somebody
+    ],
+)
+def test_histories_that_have_failed(seed: int, policy: str, machine: str) -> None:
+    assert not (story := tell(seed, policy, machine, STEPS, world=SlurmHistory)), story
+
+
+def test_a_history_is_the_same_each_time() -> None:
+    steps = plan(5, STEPS, SlurmHistory.weights)
+    first, second = (live(5, "easy", "units", steps, world=SlurmHistory) for _ in range(2))
+    assert first == second and first.jobs > 0
+
+
+def test_a_fault_is_found_and_cut_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that revokes no attempt, and takes it that it never starts."""
+    monkeypatch.setattr(driver.spoiled, "revoked", lambda _: True)
+    plans = {seed: plan(seed, STEPS, SlurmHistory.weights) for seed in range(40)}
+    seed = next(s for s, steps in plans.items() if live(s, "fcfs", "units", steps, world=SlurmHistory).rule)
+    steps = cut_down(seed, "fcfs", "units", plans[seed], world=SlurmHistory)
+    outcome = live(seed, "fcfs", "units", steps, world=SlurmHistory)
+    assert outcome.rule in ("nothing runs that nobody knows", "a job runs once at a time")
+    assert len(steps) <= 6

@@ -1,0 +1,1060 @@
+"""The world of the Slurm engine: its driver in virtual time, above a simulated slurmctld and its nodes.
+
+Engine, driver, ``step``, poller and coordinator are the real ones, and so are the files of attempts.
+Simulated is what they cannot have in virtual time: the commands of Slurm (``SimulatedSlurm.call``, by the
+text that they print), queue and nodes, batch processes with their supervisors, and clocks. The poller works
+where its thread would, one call after the other.
+
+Besides what may happen to a coordinator (``tests.support.world``): nodes lose power or network, daemons die,
+slurmctld forgets what it had not saved, does not answer, or answers late; nodes are drained, jobs cancelled,
+requeued and suspended by an administrator.
+
+    .venv/bin/python -m tests.support.slurm_world 0-500
+    .venv/bin/python -m tests.support.slurm_world 17 --policy fcfs --machine units
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import random
+import re
+import shlex
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+
+from agent.attempts import begin
+from agent.attempts.folder import Attempt as Folder
+from agent.attempts.records import Result, Want
+from agent.multi_node.lease import WIDTH, beat_file
+from agent.supervisor import allocation_reuse
+from profiles.files.whole_files import overwrite
+from scheduler.coordinator.ends import MOST_FAILURES
+from scheduler.engines.protocol import Report
+from scheduler.engines.slurm import engine as engine_module
+from scheduler.engines.slurm.attempts.attempt import SlurmAttempt
+from scheduler.engines.slurm.client import heartbeats
+from scheduler.engines.slurm.client.parse import FINAL, MIB
+from scheduler.engines.slurm.client.poller import SlurmPoller
+from scheduler.engines.slurm.client.tools import Slurm, SlurmSilent, error_of
+from scheduler.engines.slurm.engine import SlurmEngine
+from scheduler.engines.slurm.nodes.node_inventory import ClusterNode, NodeInventory
+from scheduler.engines.slurm.site import Site
+from scheduler.jobs.entry import Entry, Stage
+from scheduler.jobs.sizes import Unit
+from scheduler.model.jobs import Cluster, Pool
+from tests.support import world
+from tests.support.world import BEGIN_S, TURNS, Attempt, Broken, History, Killed, Machine, Setting, Step
+
+NODES, CPUS, MEMORY_MB = ("node1", "node2", "node3"), 2, 1000
+LEASES_S, SLURMD_TIMEOUTS_S = (6.0, 6.0, 20.0), (30.0, 10.0)
+SILENT_S = 3.0  # until slurmctld notes that a node does not answer
+KILL_WAIT_S = 5.0
+HEARD_S = 15.0  # in which a request is heard
+MIN_AGE_S = 60.0  # slurmctld forgets a job so long after its end
+SAVED_S = 5.0  # and has on disk what is older
+QUIET_S = 8000.0  # in which all jobs of a history end
+PLACE = "scheduler.engines.slurm."
+HOSTS = tuple(ClusterNode(name, CPUS, MEMORY_MB * MIB) for name in NODES)
+MEMORY = {"memory_mb": (None, None, 100.0, 300.0)}
+SETTINGS = {
+    "units": Setting(
+        "counted",
+        Cluster((Pool("unit", 6, names=NODES),)),
+        Unit(node=True, cores=1, hosts=((2, MEMORY_MB * MIB),)),
+        {"tasks": (1, 1, 1, 2, 3, 4), **MEMORY},
+    ),
+    "whole": Setting(
+        "counted",
+        Cluster((Pool("node", 3, names=NODES),)),
+        Unit(node=True, cores=2, hosts=((1, MEMORY_MB * MIB),)),
+        {"tasks": (1, 1, 2, 4)},
+    ),
+    "nodes": Setting(
+        "nodes",
+        Cluster(
+            (
+                Pool(
+                    "node",
+                    3,
+                    resources=("cores", "memory_mb"),
+                    capacities=((2.0, MEMORY_MB * MIB),) * 3,
+                    names=NODES,
+                ),
+            )
+        ),
+        Unit(node=True, cores=2),
+        {"tasks": (1, 1, 2), "cores": (1, 1, 2), **MEMORY},
+    ),
+}
+
+
+# -- nodes, queue, and what runs ----------------------------------------------------------------------------
+
+
+@dataclass
+class Node:
+    """A node as it is, and as slurmctld believes that it is.
+
+    Attributes:
+        power, network, daemon, disk: it has them; without network it sees neither slurmctld nor the disk.
+        silent_since: since when it has not answered slurmctld. down, drain: reasons, if it is.
+    """
+
+    name: str
+    power: bool = True
+    network: bool = True
+    daemon: bool = True
+    disk: bool = True
+    silent_since: float = math.inf
+    down: str = ""
+    drain: str = ""
+
+    @property
+    def sees_disk(self) -> bool:
+        return self.power and self.network and self.disk
+
+    @property
+    def answers(self) -> bool:
+        return self.power and self.network and self.daemon
+
+
+@dataclass
+class BatchJob:
+    """A job as slurmctld knows it.
+
+    Attributes:
+        starts_s: it starts then at the earliest. changed_s: when it changed last.
+    """
+
+    id: int
+    comment: str
+    nodes: tuple[str, ...]
+    cpus: int
+    folder: Path
+    starts_s: float
+    state: str = "PENDING"
+    reason: str = "None"
+    start_s: float = 0.0
+    ended_s: float = math.inf
+
+    @property
+    def final(self) -> bool:
+        return self.state in FINAL
+
+    @property
+    def holds(self) -> bool:
+        return self.state in ("RUNNING", "COMPLETING")
+
+
+@dataclass(eq=False)
+class Process:
+    """The batch process of a job on the first of its nodes, with a supervisor for each of its attempts.
+
+    Attributes:
+        key: of the attempt that it runs; None: between two. folder: of that attempt, or of the last one.
+        until_s: so long it waits for another. stopped: by SIGSTOP.
+        dark_since: since when it sees no disk. kill_s: SIGKILL comes then. unpublished: a result for which it
+            saw no disk.
+    """
+
+    slurm: int
+    nodes: tuple[str, ...]
+    cpus: int
+    folder: Path
+    key: tuple[int, int] | None = None
+    until_s: float = math.inf
+    stopped: bool = False
+    dark_since: float = math.inf
+    kill_s: float = math.inf
+    interrupted: bool = False
+    unpublished: Result | None = None
+    beats: int = 0
+
+    @property
+    def node(self) -> str:
+        return self.nodes[0]
+
+
+class SlurmCluster(Machine):
+    """slurmctld, its nodes, and what runs there.
+
+    Attributes:
+        orders: jobs as they were when the orders of their attempts were written, by attempt. ran_in: the
+            Slurm jobs of attempts.
+        disturbed: attempts that something has happened to. repairs: when what is mended.
+        dead: slurmctld does not run. unheard: so many of the next calls get no answer; heard: they are made
+            nevertheless. delay_s: how long a call takes.
+    """
+
+    def __init__(self, seed: int, setting: Setting, story: Any) -> None:
+        super().__init__(seed, setting, story)
+        self.nodes = {name: Node(name) for name in NODES}
+        self.queue: dict[int, BatchJob] = {}
+        self.orders: dict[tuple[int, int], SimpleNamespace] = {}
+        self.processes: list[Process] = []
+        self.ran_in: dict[tuple[int, int], int] = {}
+        self.disturbed: set[tuple[int, int]] = set()
+        self.repairs: list[tuple[float, Callable[[], object]]] = []
+        self.lease_s = LEASES_S[seed % len(LEASES_S)]
+        self.timeout_s = SLURMD_TIMEOUTS_S[seed // 2 % len(SLURMD_TIMEOUTS_S)]
+        self.dead = self.heard = False
+        self.unheard, self.delay_s = 0, 0.02
+        self.number, self.changed_s = 0, math.inf
+        self.saved: tuple[int, dict[int, BatchJob]] = 0, {}
+
+    @property
+    def clock_there(self) -> float:
+        return self.now  # nobody sets the clocks of the nodes
+
+    # -- what runs on the nodes ------------------------------------------------------------------------
+
+    def running(self) -> Iterator[tuple[Process, Attempt]]:
+        """Go through the processes with an attempt that is not over."""
+        for process in list(self.processes):
+            if process.key is not None and not self.attempts[process.key].over:
+                yield process, self.attempts[process.key]
+
+    def process_of(self, attempt: Attempt) -> Process:
+        return next(p for p in self.processes if p.key == (attempt.job, attempt.number))
+
+    def disturb(self, node: str = "") -> None:
+        """Note that something happens to what runs on a node; "": on all."""
+        self.disturbed |= {p.key for p in self.processes if p.key and (not node or node in p.nodes)}
+
+    def later(self, seconds: float, repair: Callable[[], object]) -> None:
+        """Have something happen then, such as a repair."""
+        self.repairs.append((self.now + seconds, repair))
+
+    def batch(self, job: BatchJob) -> None:
+        """Start a batch process."""
+        process = Process(job.id, job.nodes, job.cpus, job.folder)
+        self.processes.append(process)
+        self.supervise(process, job.folder)
+
+    def supervise(self, process: Process, folder: Path) -> None:
+        """Run an attempt, as ``agent.attempts.begin`` does, unless it is somebody else's."""
+        process.folder, process.key, process.until_s = folder, None, math.inf
+        try:
+            (folder / "alive").touch()
+            claimed = begin.claim(str(folder))
+            order = SimpleNamespace(**vars(Folder(folder).order())) if claimed else None
+        except OSError:
+            return self.leave(process, 1)
+        if order is None:
+            return self.leave(process, allocation_reuse.ELSEWHERE)
+        key = order.job_id, order.attempt
+        if key in self.attempts:
+            raise Broken("an attempt starts once", f"attempt {key[1]} of job {key[0]}")
+        for other, attempt in self.running():
+            if attempt.job == key[0] and not other.stopped:  # who is stopped is ended when its node is back
+                raise Broken("a job runs once at a time", f"attempts {attempt.number}, {key[1]} of {key[0]}")
+            assert other is not process
+        if begin.fenced(str(folder)):
+            given_up = Result("interrupted", self.now, trouble="it was given up before it had begun")
+            return self.publish(process, given_up)
+        process.key = key
+        self.ran_in[key] = process.slurm
+        if any(not (self.nodes[name].answers and self.nodes[name].sees_disk) for name in process.nodes):
+            self.disturbed.add(key)
+        self.start(self.orders[key])  # type: ignore[arg-type]
+        draw = random.Random(f"{self.seed} {key} long")
+        self.attempts[key].left_s *= draw.choice([1, 1, 4])
+        return None
+
+    def report(self, attempt: Attempt, what: Any, **more: Any) -> None:
+        """Write down what the supervisor of an attempt has to tell."""
+        process = self.process_of(attempt)
+        if what == "ended":
+            self.story(f"ends: attempt {attempt.number} of job {attempt.job}: {more['result'].how}")
+            self.publish(process, more["result"])
+        elif what == "lost":
+            self.story(f"the supervisor dies: attempt {attempt.number} of job {attempt.job}")
+            self.leave(process, 137)
+        elif self.nodes[process.node].sees_disk and attempt.state is not None:
+            Folder(process.folder).write_state(attempt.state)
+
+    def publish(self, process: Process, result: Result) -> None:
+        """Make a result visible, as soon as the disk is; then another attempt may be passed on."""
+        process.unpublished = result
+        if self.nodes[process.node].sees_disk:
+            folder, process.unpublished = Folder(process.folder), None
+            reserved = folder.reserve()
+            folder.note(reserved, result)
+            folder.publish(reserved)
+            os.close(reserved)
+            if allocation_reuse.suits(result.how, result.usage.wall_s):
+                process.until_s = self.now + allocation_reuse.STAYS_S
+            else:
+                self.leave(process, result.code or (0 if result.how == "exited" else 125))
+
+    def await_next(self, process: Process) -> None:
+        """Wait for an attempt that is passed on, or leave."""
+        file = process.folder / allocation_reuse.NEXT
+        if not file.exists():
+            if self.now < process.until_s - 1e-6:
+                return
+            allocation_reuse.pass_on(process.folder, "")
+        process.until_s = math.inf
+        if folder := file.read_text():
+            self.supervise(process, Path(folder))
+        else:
+            self.leave(process, 0)
+
+    def leave(self, process: Process, code: int) -> None:
+        """Let a batch process end; its slurmd tells slurmctld."""
+        self.processes.remove(process)
+        job = self.queue.get(process.slurm)
+        if job is not None and not job.final and job.state != "PENDING":
+            cancelled = job.state == "COMPLETING"
+            self.end(job, "CANCELLED" if cancelled else "FAILED" if code else "COMPLETED")
+
+    def kill(self, process: Process) -> None:
+        """SIGKILL for a batch process and all below."""
+        if process.key is not None:
+            attempt = self.attempts[process.key]
+            attempt.lost, attempt.works = attempt.result is None, False
+        self.leave(process, 137)
+
+    def terminate(self, process: Process) -> None:
+        """SIGTERM, and SIGKILL later."""
+        process.stopped, process.kill_s = False, min(process.kill_s, self.now + KILL_WAIT_S)
+        attempt = self.attempts[process.key] if process.key is not None else None
+        if attempt is None or attempt.over:
+            if process.unpublished is None:
+                self.leave(process, 143)
+            return
+        if attempt.fate.obeys != "refuses":
+            self._work(attempt)
+            process.interrupted = True
+            attempt.works, attempt.due_s = True, min(attempt.due_s, self.now + attempt.fate.leaves_s)
+
+    def signal(self, process: Process) -> None:
+        """SIGUSR1, or SIGCONT: the supervisor looks for a request."""
+        attempt = self.attempts[process.key] if process.key is not None else None
+        if attempt is None or attempt.over or process.stopped or not self.nodes[process.node].sees_disk:
+            return
+        request = Folder(process.folder).request()
+        if request is not None:
+            self.story(f"obeys: job {attempt.job}, {request.want}")
+            self.ask(attempt, request.number, request.want, "")
+            if attempt.state is not None and request.want in ("end", "checkpoint"):
+                attempt.state = replace(attempt.state, done=request.number)
+                self.report(attempt, "obeyed")
+
+    def stop(self, process: Process) -> None:
+        """SIGSTOP."""
+        if process.key is not None:
+            self._work(self.attempts[process.key])
+        process.stopped = True
+
+    def go_on(self, process: Process) -> None:
+        """SIGCONT, for the program as well."""
+        process.stopped = False
+        if process.key is not None and not (attempt := self.attempts[process.key]).over:
+            attempt.since_s, attempt.works = self.now, True
+            self.signal(process)
+
+    def _end(self, attempt: Attempt) -> Result | None:
+        process = self.process_of(attempt)
+        result = super()._end(attempt)
+        if process.interrupted and attempt.left_s > 1e-6 and attempt.limit_s > 1e-6:
+            result = Result("interrupted", self.now, signal=15, usage=world.USAGE)
+        if result is None:
+            return None
+        began_s = attempt.state.started_s if attempt.state is not None else self.now
+        return replace(result, usage=replace(result.usage, wall_s=self.now - began_s))
+
+    def beat(self) -> None:
+        """Leave the heartbeats that are due."""
+        for process, _ in self.running():
+            if not process.stopped and self.nodes[process.node].sees_disk:
+                process.beats += 1
+                overwrite(beat_file(process.folder, process.node), str(process.beats), WIDTH)
+
+    def _watch_leases(self) -> None:
+        for process, attempt in self.running():
+            sees_disk = self.nodes[process.node].sees_disk
+            fenced = sees_disk and begin.fenced(str(process.folder))
+            late = not sees_disk and self.now >= process.dark_since + self.lease_s - 1e-6
+            if fenced and process.key not in self.disturbed:
+                what = f"attempt {attempt.number} of job {attempt.job}"
+                raise Broken("who runs undisturbed is not given up", what)
+            if not process.stopped and (fenced or late):
+                self.story(f"its lease is over: attempt {attempt.number} of job {attempt.job}")
+                self._work(attempt)
+                self._over(attempt, Result("interrupted", self.now, signal=9, usage=world.USAGE))
+
+    # -- what slurmctld does ---------------------------------------------------------------------------
+
+    def end(self, job: BatchJob, state: str) -> None:
+        self.story(f"Slurm job {job.id} ({job.comment.partition(':')[2]}) ends: {state}")
+        job.state, job.ended_s = state, self.now
+
+    def room(self, name: str) -> int:
+        """Count the CPUs of a node that no job has."""
+        return CPUS - sum(job.cpus for job in self.queue.values() if job.holds and name in job.nodes)
+
+    def _may_start(self, job: BatchJob) -> bool:
+        if job.state != "PENDING" or any(p.slurm == job.id and p.kill_s < math.inf for p in self.processes):
+            return False
+        nodes = [self.nodes[name] for name in job.nodes]
+        return all(self._usable(node) and self.room(node.name) >= job.cpus for node in nodes)
+
+    def _usable(self, node: Node) -> bool:
+        return not (node.down or node.drain) and node.silent_since == math.inf
+
+    def _schedule(self) -> None:
+        for job in list(self.queue.values()):
+            if self._may_start(job) and self.now >= job.starts_s - 1e-6:
+                job.state, job.start_s = "RUNNING", self.now
+                there = next((p for p in self.processes if p.slurm == job.id), None)
+                node = self.nodes[job.nodes[0]]
+                if there is not None:  # the start was forgotten, the node refuses
+                    self.kill(there)
+                    self.end(job, "CANCELLED")
+                elif node.answers:
+                    self.story(f"Slurm starts job {job.id} on {', '.join(job.nodes)}")
+                    self.batch(job)
+        for job in [job for job in self.queue.values() if self.now > job.ended_s + MIN_AGE_S]:
+            del self.queue[job.id]
+
+    def _watch_nodes(self) -> None:
+        """Note who answers; jobs of who has not for long are over, and killed when it is back."""
+        for node in self.nodes.values():
+            if not node.answers:
+                if node.silent_since == math.inf:
+                    node.silent_since = self.now + SILENT_S
+                if self.now >= node.silent_since - SILENT_S + self.timeout_s - 1e-6 and not node.down:
+                    node.down = "Not responding"
+                if node.down == "Not responding":
+                    self._fail(node)
+                continue
+            if node.silent_since < math.inf:
+                node.silent_since = math.inf
+                node.down = "" if node.down == "Not responding" else node.down
+            self._register(node)
+
+    def _fail(self, node: Node) -> None:
+        for job in self.queue.values():
+            if node.name in job.nodes and not job.final and job.state != "PENDING":
+                self.end(job, "NODE_FAIL")
+
+    def _register(self, node: Node) -> None:
+        """Compare what runs on a node with what should run there."""
+        for process in [p for p in self.processes if p.node == node.name]:
+            job = self.queue.get(process.slurm)
+            if job is None or job.final:
+                self.kill(process)
+            elif job.state == "COMPLETING" and process.kill_s == math.inf:
+                self.terminate(process)
+            elif process.stopped != (job.state == "SUSPENDED"):
+                (self.go_on if process.stopped else self.stop)(process)
+        for job in self.queue.values():
+            here = any(p.slurm == job.id for p in self.processes)
+            if job.nodes[0] == node.name and job.state in ("RUNNING", "SUSPENDED", "COMPLETING") and not here:
+                self.end(job, "CANCELLED" if job.state == "COMPLETING" else "NODE_FAIL")
+
+    def _save(self) -> None:
+        """Write down what is known of jobs, some time after it has changed."""
+        if self.saved == (self.number, self.queue):
+            self.changed_s = math.inf
+        elif self.now >= min(self.changed_s, self.now) + SAVED_S:
+            self.saved = self.number, copy.deepcopy(self.queue)
+        else:
+            self.changed_s = min(self.changed_s, self.now)
+
+    def forget(self) -> None:
+        """Slurmctld is killed: when it comes back it knows what it had saved."""
+        self.number, self.queue = copy.deepcopy(self.saved)
+
+    def look(self) -> None:
+        """Let all happen that is due by now, on nodes and in slurmctld."""
+        self.latest = max(self.latest, self.clock)
+        for repair in [repair for repair in self.repairs if repair[0] <= self.now + 1e-6]:
+            self.repairs.remove(repair)
+            repair[1]()
+        for process in list(self.processes):
+            node = self.nodes[process.node]
+            process.dark_since = math.inf if node.sees_disk else min(process.dark_since, self.now)
+            if self.now >= process.kill_s - 1e-6 and node.answers:
+                self.kill(process)
+            elif process.unpublished is not None and node.sees_disk:
+                self.publish(process, process.unpublished)
+            elif process.until_s < math.inf and node.sees_disk and not process.stopped:
+                self.await_next(process)
+        self._watch_leases()
+        for process, attempt in self.running():
+            if not process.stopped and attempt.next_s <= self.now + 1e-6:
+                self._work(attempt)
+                self._over(attempt, self._end(attempt))
+        if not self.dead:
+            self._watch_nodes()
+            self._schedule()
+            self._save()
+
+    @property
+    def next_s(self) -> float:
+        """When something happens by itself."""
+        times = [math.inf, *(at_s for at_s, _ in self.repairs)]
+        for process in self.processes:
+            node = self.nodes[process.node]
+            times += [process.kill_s] if node.answers else []
+            if process.stopped:
+                continue
+            if process.until_s < math.inf and node.sees_disk:
+                waits = not (process.folder / allocation_reuse.NEXT).exists()
+                times.append(process.until_s if waits else self.now)
+            if process.key is not None and not self.attempts[process.key].over:
+                times += [self.attempts[process.key].next_s, process.dark_since + self.lease_s]
+        if not self.dead:
+            times += [job.starts_s for job in self.queue.values() if self._may_start(job)]
+            for node in self.nodes.values():
+                if node.silent_since < math.inf and not node.down:
+                    times.append(node.silent_since - SILENT_S + self.timeout_s)
+        return min(times)
+
+
+# -- Slurm's commands ---------------------------------------------------------------------------------------
+
+
+class SimulatedSlurm(Slurm):
+    """The commands of Slurm, by what they print."""
+
+    def __init__(self, cluster: SlurmCluster) -> None:
+        super().__init__()
+        self.cluster = cluster
+
+    def call(self, *command: str, given: str = "") -> str:
+        cluster = self.cluster
+        cluster.may_be_killed()
+        unheard = cluster.unheard > 0
+        cluster.unheard -= unheard
+        if cluster.dead or (unheard and not cluster.heard):
+            raise SlurmSilent(f"{command[0]}: Unable to contact slurm controller (connect failure)")
+        cluster.look()
+        late = unheard and command[0] == "sbatch" and cluster.unheard % 2
+        if late:
+            cluster.later(2.0, lambda: str(self._sbatch(command[1:], given)))
+        said = "" if late else getattr(self, f"_{command[0]}")(command[1:], given)
+        cluster.look()
+        cluster.may_be_killed()
+        if unheard:
+            raise SlurmSilent(f"{command[0]} did not answer within 20 s")
+        return str(said)
+
+    def _sbatch(self, options: Sequence[str], script: str) -> int:
+        named = dict(option[2:].partition("=")[::2] for option in options)
+        cluster, nodes = self.cluster, tuple(named["nodelist"].split(","))
+        cluster.number += 1
+        folder = Path(shlex.split(script.splitlines()[-1])[-1])
+        cpus = int(named["ntasks"]) * int(named["cpus-per-task"]) // len(nodes)
+        delay_s = random.Random(f"{cluster.seed} {cluster.number}").choice([0.0, 0.3, 1.0])
+        job = BatchJob(cluster.number, named["comment"], nodes, cpus, folder, cluster.now + delay_s)
+        cluster.queue[job.id] = job
+        cluster.story(f"sbatch: Slurm job {job.id} for {folder.parent.name}, {folder.name}")
+        return job.id
+
+    def _squeue(self, options: Sequence[str], _: str) -> str:
+        named = dict(option[2:].partition("=")[::2] for option in options)
+        if "jobs" in named:
+            return f"{self._job(named['jobs'], 'slurm_load_jobs').comment}\n"
+        found = re.match(r"%i(.*?)%T", named["format"])
+        assert found is not None
+        rows = [
+            (job.id, job.state, job.reason, ",".join(job.nodes) if job.start_s else "", job.start_s)
+            for job in self.cluster.queue.values()
+        ]
+        comments = [job.comment for job in self.cluster.queue.values()]
+        return "".join(
+            "".join(f"{word}{found[1]}" for word in (*row[:4], f"{row[4]:.0f}" if row[4] else "N/A", comment))
+            + "\n"
+            for row, comment in zip(rows, comments, strict=True)
+        )
+
+    def _scontrol(self, words: Sequence[str], _: str) -> str:
+        cluster, words = self.cluster, [word for word in words if not word.startswith("--")]
+        if words[:2] == ["show", "node"]:
+            return "".join(self._line(node) for node in cluster.nodes.values())
+        if words[0] in ("suspend", "resume"):
+            job, wanted = self._job(words[1]), "RUNNING" if words[0] == "suspend" else "SUSPENDED"
+            if job.state != wanted:
+                why = "Job is not suspended" if words[0] == "resume" else "Job is pending execution"
+                raise error_of(("scontrol",), f"slurm_{words[0]} error: {why}", 1)
+            self._suspend(job, words[0] == "suspend")
+            return ""
+        assert words[0] == "update", words
+        node = cluster.nodes[words[1].partition("=")[2]]
+        state, reason = words[2].partition("=")[2], "".join(words[3:]).partition("=")[2]
+        cluster.story(f"scontrol: {node.name} {state.lower()}: {reason}")
+        if state == "DOWN":
+            node.down = reason
+            cluster._fail(node)
+        elif state == "DRAIN":
+            node.drain = reason
+        else:
+            node.down = node.drain = ""
+        return ""
+
+    def _suspend(self, job: BatchJob, stops: bool) -> None:
+        cluster = self.cluster
+        cluster.story(f"scontrol {'suspend' if stops else 'resume'}: Slurm job {job.id}")
+        job.state = "SUSPENDED" if stops else "RUNNING"
+        for process in cluster.processes:
+            if process.slurm == job.id and cluster.nodes[process.node].answers:
+                (cluster.stop if stops else cluster.go_on)(process)
+
+    def _scancel(self, words: Sequence[str], _: str) -> str:
+        cluster, job = self.cluster, self._job(words[-1])
+        process = next((p for p in cluster.processes if p.slurm == job.id), None)
+        there = process is not None and cluster.nodes[process.node].answers
+        if "--signal=USR1" in words:
+            if cluster.lost_mail:
+                cluster.lost_mail -= 1
+                cluster.story(f"a signal is lost: of Slurm job {job.id}")
+            elif process is not None and there:
+                cluster.signal(process)
+            return ""
+        if job.final:
+            raise error_of(("scancel",), "scancel: error: Job/step already completing or completed", 1)
+        cluster.story(f"scancel: Slurm job {job.id} ({job.state})")
+        if job.state == "PENDING":
+            cluster.end(job, "CANCELLED")
+        else:
+            job.state = "COMPLETING"
+            if process is not None and there:
+                cluster.terminate(process)
+        return ""
+
+    def _job(self, number: str, what: str = "scontrol") -> BatchJob:
+        job = self.cluster.queue.get(int(number))
+        if job is None:
+            raise error_of((what,), f"{what} error: Invalid job id specified", 1)
+        return job
+
+    def _line(self, node: Node) -> str:
+        used = CPUS - self.cluster.room(node.name)
+        silent = self.cluster.now >= node.silent_since
+        state = ("DOWN" if node.down else "ALLOCATED" if used else "IDLE") + ("*" if silent else "")
+        state += "+DRAIN" if node.drain else ""
+        words = f"NodeName={node.name} NodeAddr={node.name} Port=6818 State={state}"
+        words += f" CPUTot={CPUS} CPUAlloc={used} RealMemory={MEMORY_MB} Partitions=main"
+        reason = node.drain or node.down
+        return words + (f" Reason={reason}\n" if reason else "\n")
+
+
+# -- the engine, and its thread -----------------------------------------------------------------------------
+
+
+class WorldPoller(SlurmPoller):
+    """The poller without a thread: ``work`` does what is due."""
+
+    cluster: ClassVar[SlurmCluster]
+    rung, busy_until = False, 0.0
+
+    def begin(self) -> None: ...
+
+    def close(self) -> None:
+        os.close(self._bell)
+
+    def _ring(self) -> None:
+        self.rung = True
+        super()._ring()
+
+    def heard(self) -> None:
+        self.rung = False
+        super().heard()
+
+    @property
+    def next_s(self) -> float:
+        """When there is something to do; folders are looked at whenever anything happens."""
+        self._look_at = math.inf
+        due = -math.inf if not self._tasks.empty() else self._due()
+        return max(due, self.busy_until)
+
+    def work(self) -> None:
+        """Do what is due, unless a call is under way."""
+        now = self.cluster.now
+        self._look_at = 0.0
+        if now < self.busy_until - 1e-6:
+            return
+        self.cluster.beat()
+        task = None if self._tasks.empty() else self._tasks.get()
+        if task is not None:
+            self.busy_until = now + self.cluster.delay_s
+            task()
+        self._look_where_due()
+
+
+class WorldEngine(SlurmEngine):
+    """The real engine, which may be killed, and may find no room, at what it writes."""
+
+    cluster_of_world: ClassVar[SlurmCluster]
+
+    def start(self, jobs: Sequence[tuple[Entry, dict[str, str]]]) -> None:
+        self.cluster_of_world.may_be_killed()
+        for job, _ in jobs:
+            if job.stage.final:
+                raise Broken("what has ended does not start", f"job {job.id} is {job.stage}")
+        super().start(jobs)
+        self.cluster_of_world.may_be_killed()
+
+    def _write_order(self, job: Entry, environment: dict[str, str], attempt: SlurmAttempt) -> SlurmAttempt:
+        cluster = self.cluster_of_world
+        cluster.write()
+        cluster.orders[attempt.key] = SimpleNamespace(
+            id=job.id, attempt=job.attempt, spec=job.spec, placement=job.placement
+        )
+        written = super()._write_order(job, environment, attempt)
+        cluster.may_be_killed()
+        return written
+
+    def poll(self) -> list[Report]:
+        cluster = self.cluster_of_world
+        cluster.latest = max(cluster.latest, cluster.clock)
+        return super().poll()
+
+    def ask(self, job: Entry, want: Want) -> None:
+        self.cluster_of_world.may_be_killed()
+        self.cluster_of_world.write()
+        super().ask(job, want)
+        self.cluster_of_world.may_be_killed()
+
+
+class VirtualTime(SimpleNamespace):
+    """``time`` for the modules of the engine."""
+
+    def __init__(self, cluster: SlurmCluster) -> None:
+        super().__init__(time=lambda: cluster.clock, monotonic=lambda: cluster.now)
+
+
+@contextmanager
+def virtual_time(cluster: SlurmCluster) -> Iterator[None]:
+    """Give the modules of the engine the time of the cluster, and its sockets."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, module in list(sys.modules.items()):
+            if name.startswith(PLACE) and getattr(module, "time", None) is time:
+                patch.setattr(module, "time", VirtualTime(cluster))
+        patch.setattr(heartbeats, "knock", lambda asked: {n for n in asked if cluster.nodes[n].answers})
+        patch.setattr(engine_module, "SlurmPoller", WorldPoller)
+        yield
+
+
+# -- histories ----------------------------------------------------------------------------------------------
+
+WEIGHTS = world.WEIGHTS | {
+    "submit": 14,
+    "advance": 20,
+    "kill": 4,
+    "lost mail": 3,
+    "power": 3,
+    "link": 3,
+    "disk": 2,
+    "slurmd": 2,
+    "slurmctld": 3,
+    "drain": 1,
+    "requeue": 2,
+    "admin cancel": 1,
+    "admin suspend": 2,
+    "unheard": 4,
+    "slow": 2,
+}
+
+
+class SlurmHistory(History):
+    """A history on a cluster."""
+
+    name, settings, weights = "slurm_world", SETTINGS, WEIGHTS
+    machine: SlurmCluster
+    slurm: WorldEngine
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        self.quiet, self.suspended, self.cancelled = False, set[int](), set[int]()
+        self.ended_in_slurm = set[int]()  # Slurm jobs that an administrator has cancelled
+        self._asked: dict[tuple[int, int], float] = {}  # requests that are not heard yet, and since when
+        super().__init__(*arguments, **named)
+
+    def new_machine(self, seed: int) -> Machine:
+        return SlurmCluster(seed, self.setting, self.say)
+
+    @property
+    def poller(self) -> WorldPoller:
+        assert isinstance(self.slurm.poller, WorldPoller)
+        return self.slurm.poller
+
+    def begin(self, home: Path) -> None:
+        if hasattr(self, "slurm"):
+            self.poller.close()
+        store = self.folder / "store"
+        store.mkdir(exist_ok=True)
+        (store / "slurm.json").write_text('{"name": "world"}')
+        WorldPoller.cluster = WorldEngine.cluster_of_world = self.machine
+        pool = self.setting.cluster.pools[0]
+        inventory = NodeInventory(HOSTS, self.setting.unit, whole=pool.name == "node" and pool.counted)
+        set_down = self.machine.seed % 2 == 0
+        site = Site(SimulatedSlurm(self.machine), "main", inventory, self.machine.lease_s, set_down=set_down)
+        with virtual_time(self.machine):
+            self.slurm = WorldEngine(store, self.setting.cluster, site, self.setting.unit)
+            self.coordinate(home, self.slurm)
+
+    def run(self, steps: Sequence[Step]) -> None:
+        with virtual_time(self.machine):
+            super().run(steps)
+
+    # -- steps -------------------------------------------------------------------------------------------
+
+    def _node(self, draw: random.Random) -> Node:
+        """Choose a node, rather one on which something runs."""
+        busy = [process.node for process, _ in self.machine.running()]
+        return self.machine.nodes[draw.choice(busy if busy and draw.random() < 0.7 else NODES)]
+
+    def _break(self, draw: random.Random, node: Node, *parts: str, story: str = "") -> None:
+        """Take parts of a node away, until they are mended."""
+        self.say(f"{node.name} {story}")
+        self.machine.disturb(node.name)
+        self._set(node, *parts, there=False)
+        self.machine.later(draw.choice([1.0, 10.0, 25.0, 60.0]), lambda: self._set(node, *parts, there=True))
+
+    def _set(self, node: Node, *parts: str, there: bool) -> None:
+        for part in parts:
+            setattr(node, part, there)
+        if there:
+            self.say(f"{node.name} has {' and '.join(parts)} again")
+
+    def power(self, draw: random.Random) -> None:
+        machine, node = self.machine, self._node(draw)
+        self._break(draw, node, "power", "daemon", story="is off")
+        for process in [p for p in machine.processes if p.node == node.name]:
+            machine.processes.remove(process)
+            if process.key is not None:
+                attempt = machine.attempts[process.key]
+                attempt.lost, attempt.works = attempt.result is None, False
+        machine.look()
+
+    def link(self, draw: random.Random) -> None:
+        self._break(draw, self._node(draw), "network", story="is cut off")
+        self.machine.look()
+
+    def disk(self, draw: random.Random) -> None:
+        self._break(draw, self._node(draw), "disk", story="sees no disk")
+        self.machine.look()
+
+    def slurmd(self, draw: random.Random) -> None:
+        self._break(draw, self._node(draw), "daemon", story="has no slurmd")
+        self.machine.look()
+
+    def slurmctld(self, draw: random.Random) -> None:
+        """Kill slurmctld, and start it again."""
+        forgets = draw.random() < 0.6
+        self.say("slurmctld is dead" + ", and forgets" * forgets)
+        if forgets:
+            self.machine.disturb()
+            self.machine.forget()
+        self.machine.dead = True
+        self.machine.later(draw.choice([0.5, 4.0, 20.0]), self._mend_slurmctld)
+
+    def _mend_slurmctld(self) -> None:
+        self.machine.dead = False
+        self.say("slurmctld runs")
+
+    def drain(self, draw: random.Random) -> None:
+        node = self._node(draw)
+        node.drain = "" if node.drain else "an administrator"
+        self.say(f"{node.name} is {'drained' if node.drain else 'resumed'}")
+
+    def advance(self, draw: random.Random) -> None:
+        self.pass_s(draw.choice([0.3, 1, 1, 3, 3, 10, 40]))
+
+    def _slurm_job(self, draw: random.Random, *states: str) -> BatchJob | None:
+        """Choose a Slurm job in one of the states that an administrator can reach."""
+        nodes = self.machine.nodes
+        there = [
+            job
+            for job in self.machine.queue.values()
+            if job.state in states and all(nodes[name].answers for name in job.nodes)
+        ]
+        return draw.choice(there) if there and not self.machine.dead else None
+
+    def requeue(self, draw: random.Random) -> None:
+        if (job := self._slurm_job(draw, "RUNNING")) is not None:
+            self.say(f"Slurm job {job.id} is requeued")
+            self.machine.disturb(job.nodes[0])
+            job.state, job.start_s, job.starts_s = "PENDING", 0.0, self.machine.now + 3.0
+            for process in [p for p in self.machine.processes if p.slurm == job.id]:
+                self.machine.terminate(process)
+
+    def admin_cancel(self, draw: random.Random) -> None:
+        if (job := self._slurm_job(draw, "RUNNING", "PENDING")) is not None:
+            self.say("an administrator:")
+            self.machine.disturb(job.nodes[0])
+            self.ended_in_slurm.add(job.id)
+            self.cancelled.add(int(job.comment.split(":")[2]))
+            self.slurm_tool(job, "scancel", str(job.id))
+
+    def admin_suspend(self, draw: random.Random) -> None:
+        if (job := self._slurm_job(draw, "RUNNING")) is not None:
+            self.say("an administrator:")
+            self.suspended.add(job.id)
+            self.machine.disturb(job.nodes[0])
+            self.slurm_tool(job, "scontrol", "suspend", str(job.id))
+
+    def slurm_tool(self, job: BatchJob, tool: str, *words: str) -> None:
+        getattr(SimulatedSlurm(self.machine), f"_{tool}")(words, "")
+
+    def unheard(self, draw: random.Random) -> None:
+        """Let the next calls have no answer, whether they do something or not."""
+        self.machine.unheard, self.machine.heard = draw.choice([1, 3]), draw.random() < 0.5
+        done = "carried out without an answer" if self.machine.heard else "lost"
+        self.say(f"calls of Slurm are {done}: {self.machine.unheard}")
+
+    def slow(self, draw: random.Random) -> None:
+        self.machine.delay_s = draw.choice([0.02, 1.0, 5.0])
+        self.say(f"calls of Slurm take {self.machine.delay_s:g} s")
+
+    def kill(self, draw: random.Random) -> None:
+        self.machine.kill_in, self.machine.torn = draw.randrange(20), draw.random() < 0.3
+        self.pass_s(draw.choice([1, 10]))
+
+    def outage(self, draw: random.Random) -> None:
+        until_s = self.machine.now + draw.choice([0, 1, 10, 30])
+        self.stop()
+        self.say(f"no coordinator until {until_s - BEGIN_S:g}")
+        self.machine.look()
+        while (next_s := self.machine.next_s) <= until_s:
+            self.machine.now = max(self.machine.now, next_s)
+            self.machine.look()
+        self.machine.now = until_s
+        self.machine.look()
+        self.begin(self.home)
+        self.coordinator.turn()
+
+    def pass_s(self, seconds: float) -> None:
+        machine = self.machine
+        until_s = machine.now + seconds
+        for _ in range(10 * TURNS):
+            machine.look()
+            self.poller.work()
+            timer_s = self.coordinator.next_timer_s()
+            timer_s = math.inf if timer_s is None else timer_s - machine.ahead_s
+            if self.poller.rung or timer_s <= machine.now or self.slurm.urgent():
+                self.coordinator.turn()
+                self.check()
+                continue
+            if self.quiet and not self.jobs and not self.open():
+                return
+            next_s = max(machine.now, min(timer_s, machine.next_s, self.poller.next_s))
+            if next_s > until_s:
+                machine.now = until_s
+                machine.look()
+                self.coordinator.turn()
+                return
+            machine.now = next_s
+        raise Broken("time passes", f"it is {machine.now - BEGIN_S:g}")
+
+    def finish(self) -> None:
+        machine = self.machine
+        self.say("everything is mended")
+        machine.dead, machine.unheard, machine.delay_s, self.quiet = False, 0, 0.02, True
+        machine.repairs.clear()
+        for node in machine.nodes.values():
+            node.power = node.network = node.daemon = node.disk = True
+            node.drain = ""
+        machine.look()
+        for job in machine.queue.values():
+            if job.id in self.suspended and job.state == "SUSPENDED":
+                self.slurm_tool(job, "scontrol", "resume", str(job.id))
+        node = machine.nodes[NODES[machine.seed % len(NODES)]]
+        if (
+            self.setting.suits == "counted"
+            and machine.seed % 2
+            and not any(node.name in job.nodes and job.start_s for job in self.open())
+        ):
+            node.drain = "an administrator, for good"  # there is room for every job on the others
+        super().finish()
+        if left := self.open():
+            raise Broken("no Slurm job is left", f"{left}")
+        for job_id in self.ids:
+            self._check_end(job_id)
+
+    # -- rules -------------------------------------------------------------------------------------------
+
+    def open(self) -> list[BatchJob]:
+        """List the Slurm jobs that have not ended."""
+        return [job for job in self.machine.queue.values() if not job.final]
+
+    def _check_end(self, job_id: int) -> None:
+        """Compare the end of a job with what has happened."""
+        entry = self.coordinator.job_table.entry(job_id)
+        assert entry is not None
+        attempt = self.machine.attempts.get((job_id, entry.attempt))
+        result = attempt.result if attempt is not None else None
+        how, code = (result.how, result.code) if result is not None else ("", None)
+        good = {
+            Stage.DONE: how == "exited" and code == 0,
+            Stage.FAILED: (how in ("exited", "not-started") and code != 0)
+            or entry.failures >= MOST_FAILURES
+            or (not entry.spec.requeue and attempt is not None),
+            Stage.CANCELLED: self._may_be_cancelled(entry),
+        }
+        if not good.get(entry.stage, True):
+            raise Broken("an end is told as it was", f"job {job_id} is {entry.stage}, was {result}")
+
+    def _may_be_cancelled(self, entry: Entry) -> bool:
+        spec = entry.spec
+        waits = spec.after or spec.after_any or spec.after_not_ok or spec.deadline_s is not None
+        by_admin = self.machine.ran_in.get((entry.id, entry.attempt)) in self.ended_in_slurm
+        return bool(waits or by_admin or entry.id in self.cancelled)
+
+    def ask(self, draw: random.Random, name: str, *arguments: Any) -> int | None:
+        try:
+            job = super().ask(draw, name, *arguments)
+        except Killed:  # it may have been granted
+            self.cancelled.update(self.ids if name == "cancel" else ())
+            raise
+        if job is not None and name == "cancel":
+            self.cancelled.add(job)
+        return job
+
+    def _check_requests(self) -> None:
+        """Look whether supervisors have heard what they are asked for, where nothing is in the way."""
+        waits: dict[tuple[int, int], float] = {}
+        for process, attempt in self.machine.running():
+            entry, node = self.jobs.get(attempt.job), self.machine.nodes[process.node]
+            reached = node.answers and node.sees_disk and not process.stopped
+            current = entry is not None and entry.attempt == attempt.number
+            if entry is not None and current and reached and entry.want and entry.request > attempt.done:
+                key = entry.id, entry.request
+                waits[key] = self._asked.get(key, self.machine.now)
+                if self.quiet and self.machine.now > waits[key] + HEARD_S:
+                    raise Broken("a request is heard", f"job {entry.id} is to {entry.want}")
+        self._asked = waits
+
+    def _check_attempts(self) -> None:
+        self._check_requests()
+        used = Counter[str]()
+        for process, attempt in self.machine.running():
+            if process.stopped:  # and ended when its node is back
+                continue
+            # An administrator may do that, and who is to end goes on until it has.
+            if process.slurm not in self.suspended and attempt.want != "end":
+                used.update(dict.fromkeys(process.nodes, process.cpus))
+            entry, key = self.jobs.get(attempt.job), f"attempt {attempt.number} of job {attempt.job}"
+            if entry is None or entry.attempt != attempt.number:
+                raise Broken("nothing runs that nobody knows", key)
+        if max(used.values(), default=0) > CPUS:
+            raise Broken("no CPU is given twice", f"{dict(used)} of {CPUS}")
+        self._check_sums([attempt for _, attempt in self.machine.running()], {})
+
+
+if __name__ == "__main__":
+    sys.exit(world.main(SlurmHistory))
