@@ -10,7 +10,7 @@ from functools import partial
 from probes.battery.slices import Reading, Slice
 from probes.run import Run
 from probes.streams.library import CHUNK, ELEMENT, LINE, Arrays, Cycle, Library
-from probes.streams.plan import Point, choose_arrays, plan
+from probes.streams.plan import CoreGroup, choose_arrays, plan
 from probes.streams.threads import PinnedThreads
 from probes.topology import LogicalCpu, data_caches_kib, free_memory_mb, read_topology
 
@@ -49,7 +49,7 @@ def slices(run: Run) -> Iterator[list[Slice]]:
         yield [*found, *_chases(run, threads, topology.cores[0], free_mb=free_mb)]
 
 
-def _stream(threads: PinnedThreads, kernel: str, point: Point) -> Iterator[Reading]:
+def _stream(threads: PinnedThreads, kernel: str, point: CoreGroup) -> Iterator[Reading]:
     rows, _ = threads.stream(kernel, point.cpus, WINDOW_S)
     value = sum(row.bytes / row.wall_s for row in rows) / 1e9
     labels = {"kernel": kernel, "cores": str(len(point.cpus)), "numa": point.numa}

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal, NamedTuple
-
-import numpy as np
 
 Kind = Literal["trip", "io", "copy", "migration", "compile", "drain"]
 
@@ -66,37 +63,3 @@ def affordable_mb(extent: Extent, room_mb: float, *, per_mb_s: float, each_s: fl
             break
         size //= 2
     return size
-
-
-class Estimates:
-    """Estimates of the time that items take: as long as the last time, or else by size."""
-
-    def __init__(self, per_mb_s: float, each_s: float) -> None:
-        self._per_mb_s = per_mb_s
-        self._each_s = each_s
-        self._seen: dict[Item, float] = {}
-
-    def note(self, item: Item, seconds: float) -> None:
-        """Note the time that ``item`` took."""
-        self._seen[item] = seconds
-
-    def __getitem__(self, item: Item) -> float:
-        return self._seen.get(item, self._per_mb_s * item.size_mb + self._each_s)
-
-
-class Rotation:
-    """Items dealt out a few at a time, in random order, each once before any comes again."""
-
-    def __init__(self, items: list[Item], rng: np.random.Generator) -> None:
-        self._items = items
-        self._rng = rng
-        self._dealt = self._deal()
-
-    def take(self, count: int) -> list[Item]:
-        """Take the next ``count`` items, none twice; all where they are fewer."""
-        return [next(self._dealt) for _ in range(min(count, len(self._items)))]
-
-    def _deal(self) -> Iterator[Item]:
-        while True:
-            for index in self._rng.permutation(len(self._items)):
-                yield self._items[index]
