@@ -20,8 +20,7 @@ import pandas as pd
 
 from agent.emulation.machines import cores_of as emulated_cores
 from agent.emulation.machines import emulated_node, parse
-from agent.job_profile.start import as_ranks, plain
-from agent.job_profile.trial import RunOutcome, Trial, check
+from agent.job_profile.trial import RunOutcome, Trial, as_ranks, check, plain
 from agent.journal import Journal
 from agent.lock import node_lock
 from agent.paths import state_dir

@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agent.job_profile.start import Start, as_ranks, plain
-from agent.job_profile.trial import CommandFailed, RunOutcome, Trial
+from agent.job_profile.trial import CommandFailed, RunOutcome, Start, Trial, as_ranks, plain
 from agent.lock import node_lock
 from probes.mpi.launchers import MpiInstall
 from probes.visits import Point, Visits

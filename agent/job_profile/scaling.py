@@ -16,8 +16,7 @@ import numpy as np
 import pandas as pd
 
 from agent.job_profile.network import cores_of
-from agent.job_profile.start import Start, as_ranks, plain
-from agent.job_profile.trial import RunOutcome, Trial, check
+from agent.job_profile.trial import RunOutcome, Start, Trial, as_ranks, check, plain
 from agent.lock import node_lock
 from probes.mpi.detection import find_mpi
 from probes.mpi.launchers import MpiInstall

@@ -16,14 +16,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from agent.job_profile.devices import DeviceWatch
-from agent.job_profile.mpi_time import MpiTime
 from agent.job_profile.network import Network
-from agent.job_profile.start import Start
-from agent.job_profile.trial import CommandFailed, RunOutcome, Trial, check
+from agent.job_profile.traces import DeviceWatch, MpiTime
+from agent.job_profile.trial import CommandFailed, RunOutcome, Start, Trial, check
 from probes.memory.plan import Spot
-from probes.memory.pool import WriterLost, WriterPool
-from probes.memory.stream import WINDOW_S, Stream, WriterWindow
+from probes.memory.pool import WINDOW_S, Stream, WriterLost, WriterPool, WriterWindow
 from probes.mpi.rank_segments import sweep_segments
 from probes.visits import Point, Visits
 from profiles.errors import UserError

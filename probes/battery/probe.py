@@ -20,8 +20,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from math import inf
 
-from probes.battery import cores, disk, memory, messages
-from probes.battery.slices import Slice
+from probes.battery.slices import Slice, core_slices, disk_slices, memory_slices, message_slices
 from probes.compute.pool import WorkerLost
 from probes.run import Run
 from probes.visits import Point, Visits
@@ -46,12 +45,12 @@ def measure(run: Run) -> None:
 def _prepare(run: Run, stack: ExitStack) -> list[Slice]:
     """Prepare every part; one that cannot be had here costs its own slices only."""
     parts: dict[str, Callable[[], list[Slice]]] = {
-        "memory": lambda: stack.enter_context(memory.slices(run)),
-        "arithmetic": lambda: stack.enter_context(cores.slices(run)),
-        "messages": lambda: messages.slices(run),
+        "memory": lambda: stack.enter_context(memory_slices(run)),
+        "arithmetic": lambda: stack.enter_context(core_slices(run)),
+        "messages": lambda: message_slices(run),
     }
     for folder in run.settings.storage[:1]:
-        parts[f"storage {folder}"] = lambda: stack.enter_context(disk.slices(run, folder))  # noqa: B023
+        parts[f"storage {folder}"] = lambda: stack.enter_context(disk_slices(run, folder))  # noqa: B023
     found: list[Slice] = []
     for what, make in parts.items():
         run.progress(f"preparing {what}")

@@ -25,8 +25,7 @@ from math import inf
 from pathlib import Path
 
 from probes.checkpoint.device_process import ForkServer
-from probes.checkpoint.items import CheckpointBench, Place
-from probes.checkpoint.plan import FULL, QUICK, Extent, Item, affordable_mb, ladder
+from probes.checkpoint.items import FULL, QUICK, CheckpointBench, Extent, Item, Place, affordable_mb, ladder
 from probes.checkpoint.subjects import cache_environment, find_devices, start
 from probes.run import Run
 from probes.scratch import scratch

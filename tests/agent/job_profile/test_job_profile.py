@@ -23,8 +23,7 @@ from agent.job_profile.session import JobOrder, JobProgress, Session, plan_visit
 from agent.job_profile.trial import CommandFailed, RunOutcome, Trial
 from agent.node_profile.node_kind import node_kind
 from probes.memory.plan import Spot
-from probes.memory.pool import WriterLost, WriterPool
-from probes.memory.stream import Stream
+from probes.memory.pool import Stream, WriterLost, WriterPool
 from probes.topology import LogicalCpu, Topology
 from profiles.errors import BadInput, Unavailable
 from profiles.files.job_store import JobStore, load

@@ -17,7 +17,7 @@ import pytest
 
 from probes.checkpoint import device_session
 from probes.checkpoint.device_process import DeviceProcess, Failure, ForkServer
-from probes.checkpoint.plan import FULL, QUICK, affordable_mb, ladder
+from probes.checkpoint.items import FULL, QUICK, affordable_mb, ladder
 from probes.checkpoint.probe import measure
 from probes.checkpoint.subjects import cache_environment
 from probes.opencl import devices

@@ -13,10 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes.c_library import find_compiler
-from probes.compute.cpufreq import read_clock
 from probes.compute.kernels import TYPES, Kernels, build
 from probes.compute.pool import overlap
-from probes.compute.probe import plan
+from probes.compute.probe import plan, read_clock
 from probes.compute.worker import Computed, products, vector_loop
 from probes.loads import work
 from profiles.errors import Unavailable
