@@ -20,8 +20,9 @@ from agent.job_profile.network import Network
 from agent.job_profile.traces import DeviceWatch, MpiTime
 from agent.job_profile.trial import CommandFailed, RunOutcome, Start, Trial, check
 from probes.memory.plan import Spot
-from probes.memory.pool import WINDOW_S, Stream, WriterLost, WriterPool, WriterWindow
+from probes.memory.pool import WINDOW_S, Stream, WriterPool, WriterWindow
 from probes.mpi.rank_segments import sweep_segments
+from probes.order_process import ProcessLost
 from probes.visits import Point, Visits
 from profiles.errors import UserError
 from profiles.fits.job import Fitted
@@ -149,7 +150,7 @@ class Session:
                 self.notes.append(f"slow-downs not known to {TOLERANCE:.0%}: {wide}")
         except KeyboardInterrupt:
             self.interrupted = True
-        except (UserError, WriterLost) as error:
+        except (UserError, ProcessLost) as error:
             self.absent.append(
                 Absent(probe="job", what=f"from repetition {repetition} on", reason=str(error), failed=True)
             )

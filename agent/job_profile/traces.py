@@ -1,4 +1,4 @@
-"""What a run leaves behind: of OpenCL devices (a layer below it, tenbin.Checkpoint), of time inside MPI."""
+"""Traces of a run: its use of OpenCL devices, and the time of its ranks inside MPI."""
 
 from __future__ import annotations
 

@@ -28,6 +28,10 @@ from profiles.errors import UserError
 if TYPE_CHECKING:  # this is also the program below which each run is
     from probes.mpi.launchers import MpiInstall
 
+SAMPLE_S = 0.05
+LINGER_S = 0.5  # libraries' helpers may end a little later than the main process
+AWAITED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
+
 
 @dataclass(frozen=True)
 class Start:
@@ -56,11 +60,6 @@ def as_ranks(
     # Hosts that are namespaces of this machine have their ranks below mpiexec, wherever they are bound to.
     allowed = sorted(os.sched_getaffinity(0)) if hosts else cores
     return Start(tuple(started), tuple(allowed), mpi.environment(limit_s))
-
-
-SAMPLE_S = 0.05
-LINGER_S = 0.5  # libraries' helpers may end a little later than the main process
-AWAITED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
 
 
 @dataclass(frozen=True)

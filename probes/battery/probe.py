@@ -21,14 +21,14 @@ from contextlib import ExitStack
 from math import inf
 
 from probes.battery.slices import Slice, core_slices, disk_slices, memory_slices, message_slices
-from probes.compute.pool import WorkerLost
+from probes.order_process import ProcessLost
 from probes.run import Run
 from probes.visits import Point, Visits
 from profiles.errors import UserError
 
 FULL_ROUNDS = 4
 LATE_S = 3.0  # after the end of a round, until which a slice that was not taken yet is begun
-FAILURES = (UserError, OSError, WorkerLost)
+FAILURES = (UserError, OSError, ProcessLost)
 
 
 def measure(run: Run) -> None:

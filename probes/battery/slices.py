@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from probes.compute.kernels import ADD_TAKES_A_CYCLE, build
 from probes.compute.pool import WorkerPool
+from probes.memory.plan import core_pairs
 from probes.mpi.detection import find_mpi
 from probes.mpi.launchers import MpiInstall
-from probes.network.messages import core_pairs
 from probes.network.probe import START_S, attempt
 from probes.run import Event, Run
 from probes.storage.place import BLOCK, Place, prepared
@@ -233,8 +233,8 @@ def message_slices(run: Run) -> list[Slice]:
     pairs = list(core_pairs(read_topology(run.settings.sysfs, os.sched_getaffinity(0))))
     if not pairs and not found:
         raise Unavailable("only one core may be used", "allow two (taskset, cgroup)")
-    for _, one, other_cpu in pairs[:1]:
-        take = partial(_send, run, mpi, labels={"scope": "node"}, cores=(one, other_cpu))
+    for _, one, beside in pairs[:1]:
+        take = partial(_send, run, mpi, labels={"scope": "node"}, cores=(one.index, beside.index))
         found.append(Slice("messages between two cores", take, each_round=1))
     return found
 

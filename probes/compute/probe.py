@@ -33,9 +33,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from probes.compute.kernels import ADD_TAKES_A_CYCLE, Kernels, build
-from probes.compute.pool import WorkerLost, WorkerPool
+from probes.compute.pool import WorkerPool
 from probes.compute.worker import ORDER
 from probes.memory.plan import core_counts
+from probes.order_process import ProcessLost
 from probes.run import Run
 from probes.topology import read_text, read_topology
 from probes.visits import Point, Visits, say_apart, window_s
@@ -134,7 +135,7 @@ class Measurement:
             run.progress(visit.key.title)
             try:
                 self.observe(visit, length_s)
-            except WorkerLost as lost:
+            except ProcessLost as lost:
                 run.absent(visit.key.title, str(lost), "see whether processes are limited: ulimit -a")
                 points.remove(visit)
         for point in points:

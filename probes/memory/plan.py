@@ -144,13 +144,7 @@ def _between_nodes(topology: Topology) -> Iterator[Writing]:
 
 def _pairs(topology: Topology) -> Iterator[Writing]:
     """Put the first core beside the nearest CPU of each kind."""
-    first, *others = topology.cpus
-    seen = set()
-    for other in others:
-        kind = pair_kind(first, other)
-        if kind in seen:
-            continue
-        seen.add(kind)
+    for kind, first, other in core_pairs(topology):
         spot, beside = _spot(topology, first, first), _spot(topology, other, other)
         yield Writing(
             title=f"CPU {first.index} beside CPU {other.index} ({kind})",
@@ -166,6 +160,17 @@ def _pairs(topology: Topology) -> Iterator[Writing]:
                 "other_core": other.index,
             },
         )
+
+
+def core_pairs(topology: Topology) -> Iterator[tuple[str, LogicalCpu, LogicalCpu]]:
+    """Pair the first CPU with the nearest one of each kind, and name the kind."""
+    first, *others = topology.cpus
+    kinds = set()
+    for other in others:
+        kind = pair_kind(first, other)
+        if kind not in kinds:
+            kinds.add(kind)
+            yield kind, first, other
 
 
 def pair_kind(a: LogicalCpu, b: LogicalCpu) -> str:

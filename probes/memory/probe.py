@@ -24,8 +24,9 @@ import os
 from collections.abc import Sequence
 
 from probes.memory.plan import Writing, choose_area, plan
-from probes.memory.pool import WriterLost, WriterPool
+from probes.memory.pool import WriterPool
 from probes.memory.writer import Written
+from probes.order_process import ProcessLost
 from probes.run import Run
 from probes.topology import free_memory_mb, read_topology
 from probes.visits import Point, Visits, say_apart, window_s
@@ -77,7 +78,7 @@ def repeat(run: Run, pool: WriterPool, points: list[Writing]) -> None:
         run.progress(visit.key.title)
         try:
             observe(run, pool, visit, length_s=length_s, misplaced=misplaced)
-        except WriterLost as lost:
+        except ProcessLost as lost:
             remedy = "see whether memory or processes are limited: ulimit -a"
             run.absent(visit.key.title, str(lost), remedy)
             visits.points.remove(visit)

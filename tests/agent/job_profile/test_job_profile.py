@@ -23,7 +23,8 @@ from agent.job_profile.session import JobOrder, JobProgress, Session, plan_visit
 from agent.job_profile.trial import CommandFailed, RunOutcome, Trial
 from agent.node_profile.node_kind import node_kind
 from probes.memory.plan import Spot
-from probes.memory.pool import Stream, WriterLost, WriterPool
+from probes.memory.pool import Stream, WriterPool
+from probes.order_process import ProcessLost
 from probes.topology import LogicalCpu, Topology
 from profiles.errors import BadInput, Unavailable
 from profiles.files.job_store import JobStore, load
@@ -133,7 +134,7 @@ def test_writers_write_on_window_after_window() -> None:
         with Stream(pool, {spots[0]: 0.3}, 0.1) as stream:  # nothing is left over from the last one
             [row] = stream.step()
         assert row.written.thread_cpu_s <= 0.45 * max(row.written.wall_s, 0.1)
-        with pytest.raises(WriterLost), Stream(pool, {spots[0]: 1.0}, 0.05) as stream:
+        with pytest.raises(ProcessLost), Stream(pool, {spots[0]: 1.0}, 0.05) as stream:
             os.kill(pool.pids[spots[0].core], signal.SIGKILL)
             for _ in range(5):
                 stream.step()
