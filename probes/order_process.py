@@ -1,4 +1,4 @@
-"""A process on one core that takes orders.
+"""A process on one core that takes orders, and pools of such processes.
 
 An order is a line of JSON on the process's stdin, its answer a line of JSON on the process's stdout. The
 process ends when its stdin does, so it never outlives its parent.
@@ -11,8 +11,9 @@ import os
 import select
 import subprocess
 import sys
-from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Self
 
 from probes.loads import SINGLE_THREAD
 
@@ -22,27 +23,22 @@ PATIENCE_S = 30.0  # for an answer that is due: a busy machine delays it, a lost
 class ProcessLost(Exception):
     """A process that ended, or could not carry out its order."""
 
-    title = "process"
-
-    def __init__(self, core: int, reason: str) -> None:
-        super().__init__(f"the {self.title} on CPU {core} {reason}")
-        self.core = core
-
 
 class OrderProcess:
-    """The parent's end of ``python -P -m module *arguments``; each order gets one answer.
+    """The parent's end of ``python -P -m module --core=CORE *arguments``; each order gets one answer.
+
+    Args:
+        title: in messages.
 
     Raises:
         ProcessLost: the system starts no more processes.
     """
 
-    lost: ClassVar[type[ProcessLost]] = ProcessLost
-
-    def __init__(self, core: int, module: str, arguments: Sequence[str]) -> None:
-        self.core = core
+    def __init__(self, core: int, module: str, arguments: Sequence[str], title: str = "process") -> None:
+        self._title = f"{title} on CPU {core}"
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", module, *arguments],
+                [sys.executable, "-P", "-m", module, f"--core={core}", *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -50,7 +46,7 @@ class OrderProcess:
                 bufsize=0,
             )
         except OSError as error:
-            raise self.lost(core, f"could not start: {error}") from error
+            raise self._lost(f"could not start: {error}") from error
 
     @property
     def pid(self) -> int:
@@ -66,7 +62,7 @@ class OrderProcess:
         try:
             self._process.stdin.write(json.dumps({"do": do, **arguments}).encode() + b"\n")
         except BrokenPipeError:
-            raise self._lost() from None
+            raise self._ended() from None
 
     def answer(self, within_s: float = PATIENCE_S) -> dict[str, Any]:
         """Wait for the answer to the oldest order.
@@ -77,21 +73,24 @@ class OrderProcess:
         assert self._process.stdout is not None
         readable, _, _ = select.select([self._process.stdout], [], [], within_s)
         if not readable:
-            raise self.lost(self.core, f"gave no answer in {within_s:.0f} s")
+            raise self._lost(f"gave no answer in {within_s:.0f} s")
         line = self._process.stdout.readline()
         if not line:
-            raise self._lost()
+            raise self._ended()
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
-            raise self.lost(self.core, f"failed: {answer['error']}")
+            raise self._lost(f"failed: {answer['error']}")
         return answer
 
-    def _lost(self) -> ProcessLost:
+    def _lost(self, reason: str) -> ProcessLost:
+        return ProcessLost(f"the {self._title} {reason}")
+
+    def _ended(self) -> ProcessLost:
         assert self._process.stderr is not None
         code = self._process.wait(PATIENCE_S)
         said = self._process.stderr.read().decode(errors="replace").strip().splitlines()
         last = f": {said[-1]}" if said else ""
-        return self.lost(self.core, f"ended with {'signal' if code < 0 else 'exit code'} {abs(code)}{last}")
+        return self._lost(f"ended with {'signal' if code < 0 else 'exit code'} {abs(code)}{last}")
 
     def __enter__(self) -> Self:
         return self
@@ -117,3 +116,52 @@ class OrderProcess:
             for stream in streams:
                 if stream is not None:
                     stream.close()
+
+
+class ProcessPool:
+    """Processes that are started when first needed, one a core; a context that leaves none behind."""
+
+    def __init__(self, module: str, arguments: Sequence[str], title: str) -> None:
+        self._kind = module, arguments, title
+        self._processes: dict[int, OrderProcess] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.discard()
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """Ids of the processes, by CPU."""
+        return {core: process.pid for core, process in self._processes.items()}
+
+    @contextmanager
+    def all_or_none(self) -> Iterator[None]:
+        """End all processes if one fails, because orders of the others would stay unanswered."""
+        try:
+            yield
+        except BaseException:
+            self.discard()
+            raise
+
+    def start(self, cores: Iterable[int]) -> None:
+        """Have a process on each of ``cores``.
+
+        Raises:
+            ProcessLost: a process could not start.
+        """
+        new = [core for core in cores if core not in self._processes]
+        with self.all_or_none():
+            for core in new:
+                self._processes[core] = OrderProcess(core, *self._kind)
+            for core in new:
+                self._processes[core].answer()
+
+    def discard(self) -> None:
+        """End all processes at once; they are started anew when needed again."""
+        for process in self._processes.values():
+            process.kill()
+        for process in self._processes.values():
+            process.close()
+        self._processes.clear()

@@ -47,9 +47,9 @@ def median_interval(values: ArrayLike, confidence: float = 0.95) -> tuple[float,
     return middle, float(ordered[ranks[0]]), float(ordered[ranks[1]])
 
 
-def narrow_enough(values: ArrayLike, relative: float) -> bool:
-    """Tell whether the median's half-width is within ``relative`` of the median; False if unknown."""
-    middle, low, high = median_interval(values)
-    if low is None or high is None:
-        return False
-    return (high - low) / 2 <= relative * abs(middle)
+def half_width(values: ArrayLike) -> float:
+    """Compute the half-width of the median's interval, relative to the median; infinite if unknown."""
+    middle, low, high = median_interval(values) if np.size(values) else (0.0, None, None)
+    if low is None or high is None or not middle:
+        return math.inf
+    return (high - low) / 2 / abs(middle)

@@ -20,8 +20,7 @@ import pandas as pd
 
 from agent.emulation.machines import cores_of as emulated_cores
 from agent.emulation.machines import emulated_node, parse
-from agent.job_profile.start import as_ranks, plain
-from agent.job_profile.trial import RunOutcome, Trial, check
+from agent.job_profile.trial import RunOutcome, Trial, as_ranks, check, plain
 from agent.journal import Journal
 from agent.lock import node_lock
 from agent.paths import state_dir
@@ -31,6 +30,7 @@ from probes.power.loads import MARK
 from probes.power.meters import Meter, Reading, choose_meter
 from probes.power.powercap import capped, cores_of, zones
 from probes.power.probe import HEADROOM, held
+from probes.visits import Point, Visits
 from profiles.errors import Unavailable
 from profiles.records import Settings
 
@@ -46,7 +46,8 @@ class UnderCapsOrder:
 
     Attributes:
         cpus: a logical CPU of each of its cores.
-        limit_s: longest time of a run. budget_s: time after which no third repetition is begun.
+        limit_s: longest time of a run. budget_s: time in which repetitions beyond
+            the second must end.
         load: kind of load for an emulation: compute or memory.
         emulated: name of the emulated machine; empty: this machine.
     """
@@ -168,15 +169,13 @@ def measure(
                 plan = _plan(max(lowest_w, min(seen_w + 0.5, each_w)), each_w, caps, order.quick)
             else:
                 doubt = f"uncapped it draws {each_w:.1f} W a package, less than the lowest cap: none slows it"
-        for repetition in range(1, (QUICK if order.quick else MOST) + 1):
-            if repetition > LEAST and time.monotonic() > until_s:
-                break
-            steps: list[float | None] = [*plan] if repetition == 1 else [None, *plan]
-            for i in rng.permutation(len(steps)):
-                cap_w = steps[i]
-                under = "without a cap" if cap_w is None else f"under {cap_w:.0f} W a package"
-                tell(f"repetition {repetition}: {under}")
-                bench.run(cap_w, repetition)
+        most = QUICK if order.quick else MOST
+        points = [Point[float | None](cap_w, least=LEAST, most=most) for cap_w in (None, *plan)]
+        points[0].count = 1
+        for visit in Visits(points, rng, lambda: until_s - time.monotonic(), whole=True):
+            under = "without a cap" if visit.key is None else f"under {visit.key:.0f} W a package"
+            tell(f"repetition {visit.count}: {under}")
+            bench.run(visit.key, visit.count)
     return pd.DataFrame(bench.rows), doubt
 
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 
-from agent.job_profile.start import Start, plain
+from agent.job_profile.trial import Start, plain
 from profiles.errors import UserError
 
 KERNELS = {"ep": "W", "cg": "W", "ft": "W", "mg": "W", "lu": "W"}  # and their classes

@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agent.job_profile.start import Start, as_ranks, plain
-from agent.job_profile.trial import CommandFailed, RunOutcome, Trial
+from agent.job_profile.trial import CommandFailed, RunOutcome, Start, Trial, as_ranks, plain
 from agent.lock import node_lock
 from probes.mpi.launchers import MpiInstall
+from probes.visits import Point, Visits
 from profiles.jobs import Clock, JobProfile
 
 POLL_S = 0.02
@@ -136,16 +136,14 @@ def run_pairs(
     work: list[tuple[int, ...]] = [*alone, *pairs]
     with node_lock():
         try:
-            for repetition in range(1, repetitions + 1):
-                for place in rng.permutation(len(work)):
-                    members = [programs[i] for i in work[place]]
-                    names = [one.name for one in members]
-                    what = " beside ".join(names) if len(names) > 1 else f"{names[0]} alone"
-                    tell(f"repetition {repetition} of {repetitions}: {what}")
-                    ahead_s = (
-                        rng.uniform(0, members[0].run_s) if len(set(work[place])) < len(members) else 0.0
-                    )
-                    _note(times, names, _together(members, cpus, limit_s, ahead_s))
+            for visit in Visits([Point(places, most=repetitions) for places in work], rng):
+                members = [programs[i] for i in visit.key]
+                names = [program.name for program in members]
+                what = " beside ".join(names) if len(names) > 1 else f"{names[0]} alone"
+                tell(f"repetition {visit.count} of {repetitions}: {what}")
+                twins = len(set(visit.key)) < len(members)
+                ahead_s = rng.uniform(0, members[0].run_s) if twins else 0.0
+                _note(times, names, _together(members, cpus, limit_s, ahead_s))
         except KeyboardInterrupt:
             times.interrupted = True
     return times

@@ -16,15 +16,14 @@ import numpy as np
 import pandas as pd
 
 from agent.job_profile.network import cores_of
-from agent.job_profile.start import Start, as_ranks, plain
-from agent.job_profile.trial import RunOutcome, Trial, check
+from agent.job_profile.trial import RunOutcome, Start, Trial, as_ranks, check, plain
 from agent.lock import node_lock
 from probes.mpi.detection import find_mpi
 from probes.mpi.launchers import MpiInstall
+from probes.visits import Point, Visits
 from profiles.errors import BadInput
 from profiles.models import downey
 from profiles.records import Model
-from profiles.stats import narrow_enough
 
 LEAST, QUICK, MOST = 2, 3, 8  # repetitions of each count
 TOLERANCE = 0.03
@@ -72,7 +71,7 @@ class ScalingOrder(NamedTuple):
     Attributes:
         counts: counts of cores, ascending from 1. cpus: a logical CPU of each core of this node.
         limit_s: longest time of a run.
-        budget_s: time after which no third repetition is begun.
+        budget_s: time in which repetitions beyond the second must end.
         mpi: start the command as so many ranks. hosts: their hosts; None: this node.
     """
 
@@ -117,8 +116,10 @@ def on_cores(command: Sequence[str], n: int) -> tuple[str, ...]:
     return tuple(word.replace("{n}", str(n)) for word in command)
 
 
-def measure(what: ScalingOrder, tell: Callable[[str], None] = lambda doing: None) -> pd.DataFrame:
-    """Run the command on each count of cores: rows ``cores``, ``repetition``, ``wall_s``, ``cpu_s``.
+def measure(what: ScalingOrder, tell: Callable[[str], None] = lambda doing: None) -> tuple[pd.DataFrame, str]:
+    """Run the command on each count of cores, and return a table and what stayed uncertain ("").
+
+    The table: rows ``cores``, ``repetition``, ``wall_s``, ``cpu_s``.
 
     Each count has ``LEAST`` repetitions, then more until the medians are known to 3 %, or the time is up.
 
@@ -130,16 +131,23 @@ def measure(what: ScalingOrder, tell: Callable[[str], None] = lambda doing: None
     rng, rows = np.random.default_rng(what.seed), list[dict[str, float]]()
     mpi = find_mpi() if what.mpi else None
     until_s = time.monotonic() + what.budget_s
+    visits = Visits(
+        [Point(n, least=LEAST, most=QUICK if what.quick else MOST) for n in what.counts],
+        rng,
+        lambda: until_s - time.monotonic(),
+        target=None if what.quick else TOLERANCE,
+        whole=True,
+    )
     with node_lock():
-        for repetition in range(1, (QUICK if what.quick else MOST) + 1):
-            if repetition > LEAST and (time.monotonic() > until_s or _narrow(rows, what.counts)):
-                break
-            for n in (int(count) for count in rng.permutation(np.array(what.counts))):
-                tell(f"scaling, repetition {repetition}: alone on {n} core{'s' * (n > 1)}")
-                ended = _run(what, n, mpi)
-                times = {"wall_s": ended.wall_s, "cpu_s": ended.cpu_s}
-                rows.append({"cores": n, "repetition": repetition, **times})
-    return pd.DataFrame(rows)
+        for visit in visits:
+            n = visit.key
+            tell(f"scaling, repetition {visit.count}: alone on {n} core{'s' * (n > 1)}")
+            ended = _run(what, n, mpi)
+            visit.values.append(ended.wall_s)
+            times = {"wall_s": ended.wall_s, "cpu_s": ended.cpu_s}
+            rows.append({"cores": n, "repetition": visit.count, **times})
+    wide = visits.describe_wide(lambda n: f"{n} core{'s' * (n > 1)}")
+    return pd.DataFrame(rows), f"run times over cores not known to {TOLERANCE:.0%}: {wide}" if wide else ""
 
 
 def fit(samples: pd.DataFrame, hosts: Hosts | None = None) -> Model:
@@ -172,8 +180,3 @@ def _start(what: ScalingOrder, n: int, mpi: MpiInstall | None) -> Start:
         return as_ranks(mpi, command, cores, limit_s=what.limit_s, hosts=names)
     start = plain(command, what.cpus[:n])
     return as_ranks(mpi, start.command, start.cpus, limit_s=what.limit_s) if mpi else start
-
-
-def _narrow(rows: Sequence[dict[str, float]], counts: Sequence[int]) -> bool:
-    times = {n: [row["wall_s"] for row in rows if row["cores"] == n] for n in counts}
-    return all(narrow_enough(values, TOLERANCE) for values in times.values())

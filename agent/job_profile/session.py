@@ -15,24 +15,22 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
-import pandas as pd
 
-from agent.job_profile.devices import DeviceWatch
-from agent.job_profile.mpi_time import MpiTime
 from agent.job_profile.network import Network
-from agent.job_profile.start import Start
-from agent.job_profile.trial import CommandFailed, RunOutcome, Trial, check
+from agent.job_profile.traces import DeviceWatch, MpiTime
+from agent.job_profile.trial import CommandFailed, RunOutcome, Start, Trial, check
 from probes.memory.plan import Spot
-from probes.memory.pool import WriterLost, WriterPool
-from probes.memory.stream import WINDOW_S, Stream, WriterWindow
+from probes.memory.pool import WINDOW_S, Stream, WriterPool, WriterWindow
 from probes.mpi.rank_segments import sweep_segments
+from probes.order_process import ProcessLost
+from probes.visits import Point, Visits
 from profiles.errors import UserError
 from profiles.fits.job import Fitted
 from profiles.records import Absent
-from profiles.stats import narrow_enough
 
 INTENSITIES = (0.0, 25.0, 50.0, 75.0, 100.0)
 QUICK_INTENSITIES = (0.0, 50.0, 100.0)
+Step = tuple[str, float]  # the probe beside the job, and its intensity
 ALONE, MEMORY, NETWORK = "", "memory", "network"
 LEAST_RUN_S = 5 * WINDOW_S
 REFERENCES, QUICK_REFERENCES = (2, 2), (1, 3)  # times in a repetition, and rounds each time
@@ -133,14 +131,26 @@ class Session:
             self.mpi_time = None  # no MPI program
         elif self.mpi_time and self.order.mpi and ranks < self.order.cores:
             self.notes.append(f"only {ranks} of {self.order.cores} ranks told their time inside MPI")
-        repetition = 0
+        visits = plan_visits(
+            self.order,
+            self.steps,
+            self.rng,
+            run_s=self.run_s,
+            spent_s=lambda: time.monotonic() - self.began,
+        )
+        repetition, wall_s = 0, dict[Step, float]()
         try:
-            while self._goes_on(repetition):
-                repetition += 1
-                self._repeat(repetition)
+            for number, visit in enumerate(visits):
+                repetition, place = visit.count, number % len(self.steps)
+                wall_s[visit.key] = self._visit(visit.key, repetition, place)
+                if place == len(self.steps) - 1:
+                    for point in visits.points[1:]:
+                        point.values.append(wall_s[point.key] / wall_s[ALONE, 0.0])
+            if wide := visits.describe_wide(_where):
+                self.notes.append(f"slow-downs not known to {TOLERANCE:.0%}: {wide}")
         except KeyboardInterrupt:
             self.interrupted = True
-        except (UserError, WriterLost) as error:
+        except (UserError, ProcessLost) as error:
             self.absent.append(
                 Absent(probe="job", what=f"from repetition {repetition} on", reason=str(error), failed=True)
             )
@@ -149,10 +159,6 @@ class Session:
                 f"up to {self.most_threads} threads on {len(self.job)} core(s): give it more with -n"
             )
         self._drop_incomplete(repetition)
-
-    def _goes_on(self, done: int) -> bool:
-        spent_s = time.monotonic() - self.began
-        return goes_on(self.order, self.run_s, done, spent_s, narrow=self._narrow)
 
     def _look_at_device(self) -> None:
         """Note the first run's time to build kernels, which the driver may keep."""
@@ -176,7 +182,7 @@ class Session:
         )
 
     @property
-    def steps(self) -> list[tuple[str, float]]:
+    def steps(self) -> list[Step]:
         """The conditions of the runs in one repetition: probe and intensity."""
         probes = [probe for probe, there in ((MEMORY, self.probes), (NETWORK, self.network)) if there]
         return [(ALONE, 0.0), *((probe, i) for probe in probes for i in self.intensities[1:])]
@@ -186,40 +192,29 @@ class Session:
         """The intensities of each probe, from 0."""
         return QUICK_INTENSITIES if self.order.quick else INTENSITIES
 
-    def _narrow(self) -> bool:
-        times = pd.DataFrame(self.runs).pivot(
-            index="repetition", columns=["beside", "intensity_percent"], values="wall_s"
-        )
-        alone = times[self.steps[0]]
-        return all(narrow_enough(times[step] / alone, TOLERANCE) for step in self.steps[1:])
-
-    def _repeat(self, repetition: int) -> None:
-        """Run the job once beside each intensity of each probe, and the references between these runs."""
-        if self.network:
+    def _visit(self, step: Step, repetition: int, place: int) -> float:
+        """Run the job once beside a probe, the references before it where they are due; return its time."""
+        if self.network and not place:
             self._tell(f"repetition {repetition}: comprobe beside itself", self._fraction(repetition, 0))
             self.network.refer(repetition, [float(i) for i in self.rng.permutation(self.intensities)])
-        steps = self.steps
         times, _ = self._references
-        runs_between = math.ceil(len(steps) / times)
-        for place, i in enumerate(self.rng.permutation(len(steps))):
-            if self.probes and place % runs_between == 0:
-                self._refer(repetition, place)
-            beside, intensity = steps[i]
-            words = {ALONE: "alone", MEMORY: "beside memprobe", NETWORK: "beside comprobe"}[beside]
-            where = f"{words} at {intensity:g} %" if intensity else words
-            self._tell(f"repetition {repetition}: {where}", self._fraction(repetition, place))
-            ended = self._trial(beside, intensity, repetition)
-            self._check(ended)
-            self.runs.append(
-                {
-                    "repetition": repetition,
-                    "beside": beside,
-                    "intensity_percent": intensity,
-                    **{name: getattr(ended, name) for name in MEASURED},
-                    "mpi_share": self.mpi_time.share(ended.wall_s) if self.mpi_time else None,
-                    **self._on_devices(),
-                }
-            )
+        if self.probes and place % math.ceil(len(self.steps) / times) == 0:
+            self._refer(repetition, place)
+        beside, intensity = step
+        self._tell(f"repetition {repetition}: {_where(step)}", self._fraction(repetition, place))
+        ended = self._trial(beside, intensity, repetition)
+        self._check(ended)
+        self.runs.append(
+            {
+                "repetition": repetition,
+                "beside": beside,
+                "intensity_percent": intensity,
+                **{name: getattr(ended, name) for name in MEASURED},
+                "mpi_share": self.mpi_time.share(ended.wall_s) if self.mpi_time else None,
+                **self._on_devices(),
+            }
+        )
+        return ended.wall_s
 
     def _refer(self, repetition: int, place: int) -> None:
         """Memprobe at full intensity where it is beside the job, and at each intensity where the job is.
@@ -232,13 +227,13 @@ class Session:
             for _ in range(WARM_UP):
                 stream.step()
         _, rounds = self._references
-        for number in range(place * rounds, (place + 1) * rounds):
-            for intensity in self.rng.permutation(self.intensities):
-                shares = dict.fromkeys(self.probes, 1.0)
-                shares |= dict.fromkeys(self.job, intensity / 100) if intensity else {}
-                with Stream(self.pool, shares, most=1) as stream:
-                    rows = stream.step()
-                self._note(rows, repetition, "reference", float(intensity), number=number)
+        for visit in Visits([Point(intensity, most=rounds) for intensity in self.intensities], self.rng):
+            shares = dict.fromkeys(self.probes, 1.0)
+            shares |= dict.fromkeys(self.job, visit.key / 100) if visit.key else {}
+            with Stream(self.pool, shares, most=1) as stream:
+                rows = stream.step()
+            number = place * rounds + visit.count - 1
+            self._note(rows, repetition, "reference", visit.key, number=number)
 
     def _trial(self, beside: str, intensity: float, repetition: int = 0) -> RunOutcome:
         """Run the command once beside that probe at ``intensity``."""
@@ -376,19 +371,35 @@ class Session:
         self.listener(JobProgress(doing, self.fraction, left_s if self.run_s else 0.0))
 
 
-def goes_on(order: JobOrder, run_s: float, done: int, spent_s: float, *, narrow: Callable[[], bool]) -> bool:
-    """Return whether another repetition is worth its time, after ``done`` in ``spent_s``.
+def plan_visits(
+    order: JobOrder,
+    steps: Sequence[Step],
+    rng: np.random.Generator,
+    *,
+    run_s: float,
+    spent_s: Callable[[], float],
+) -> Visits[Step]:
+    """Plan the runs: whole repetitions, as long as one more is worth its time.
 
     Args:
-        run_s: of the first run, alone.
-        narrow: whether every slow-down is known well enough; asked only where that decides.
+        run_s: of the first run, alone. spent_s: seconds since the session began.
     """
     least, most = (QUICK_LEAST, QUICK_MOST) if order.quick else (LEAST_REPETITIONS, MOST_REPETITIONS)
     longest_s = min(max(RUNS * run_s, SHORTEST_S), LONGEST_S) if order.budget_s is None else order.budget_s
     if order.quick:
         longest_s = min(longest_s, QUICK_S)
-    if done < least:
-        return True
-    if done >= most or spent_s * (done + 1) / done > longest_s:
-        return False
-    return order.quick or done < FULL_REPETITIONS or not narrow()
+    points = [Point(step, least=least, most=most) for step in steps]
+    points[0].values = [1.0] * FULL_REPETITIONS  # alone there is no slow-down
+    return Visits(
+        points,
+        rng,
+        lambda: longest_s - spent_s(),
+        target=None if order.quick else TOLERANCE,
+        whole=True,
+    )
+
+
+def _where(step: Step) -> str:
+    beside, intensity = step
+    words = {ALONE: "alone", MEMORY: "beside memprobe", NETWORK: "beside comprobe"}[beside]
+    return f"{words} at {intensity:g} %" if intensity else words

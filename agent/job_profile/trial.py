@@ -1,4 +1,4 @@
-"""One measured run of a command: time, CPU time, memory and I/O of its whole process tree.
+"""One measured run of a command, as it is or as ranks: time, CPU time, memory and I/O of its process tree.
 
 The command runs below a small process (``python -P -m agent.job_profile.trial PARENT < order.json``), which
 is a subreaper, so that daemons are found, counted and killed too. It dies with its parent.
@@ -15,9 +15,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from agent.processes import tree
 from agent.processes.samples import look
@@ -25,9 +25,41 @@ from probes.mpi.rank_failure import LAUNCHER_LINE, describe_failure
 from probes.mpi.rank_guard import RankEnd
 from profiles.errors import UserError
 
+if TYPE_CHECKING:  # this is also the program below which each run is
+    from probes.mpi.launchers import MpiInstall
+
 SAMPLE_S = 0.05
 LINGER_S = 0.5  # libraries' helpers may end a little later than the main process
 AWAITED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
+
+
+@dataclass(frozen=True)
+class Start:
+    """A command on ``cpus``; mpiexec places ranks among them."""
+
+    command: tuple[str, ...]
+    cpus: tuple[int, ...]
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+def plain(command: Sequence[str], cpus: Sequence[int]) -> Start:
+    """Start the command itself."""
+    return Start(tuple(command), tuple(cpus))
+
+
+def as_ranks(
+    mpi: MpiInstall,
+    command: Sequence[str],
+    cores: Sequence[int],
+    *,
+    limit_s: float,
+    hosts: Sequence[str] = (),
+) -> Start:
+    """Start the command as ranks, one on each of ``cores``, in their order over the hosts (empty: here)."""
+    started = mpi.job_command(len(cores), command, [[core] for core in cores], hosts)
+    # Hosts that are namespaces of this machine have their ranks below mpiexec, wherever they are bound to.
+    allowed = sorted(os.sched_getaffinity(0)) if hosts else cores
+    return Start(tuple(started), tuple(allowed), mpi.environment(limit_s))
 
 
 @dataclass(frozen=True)

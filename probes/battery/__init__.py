@@ -1,5 +1,4 @@
 """Short slices of the probes' own measurements, interleaved, for a check of at most 30 s.
 
-``memory``, ``cores``, ``disk`` and ``messages`` are the parts, each with its slices. ``probe`` interleaves
-them.
+``slices`` are of memory, cores, a disk, and messages. ``probe`` interleaves them.
 """

@@ -15,21 +15,20 @@ Samples, one row a reading:
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
+from math import inf
 
-from probes.battery import cores, disk, memory, messages
-from probes.battery.slices import Slice
-from probes.compute.pool import WorkerLost
+from probes.battery.slices import Slice, core_slices, disk_slices, memory_slices, message_slices
+from probes.order_process import ProcessLost
 from probes.run import Run
+from probes.visits import Point, Visits
 from profiles.errors import UserError
 
 FULL_ROUNDS = 4
 LATE_S = 3.0  # after the end of a round, until which a slice that was not taken yet is begun
-FAILURES = (UserError, OSError, WorkerLost)
+FAILURES = (UserError, OSError, ProcessLost)
 
 
 def measure(run: Run) -> None:
@@ -46,12 +45,12 @@ def measure(run: Run) -> None:
 def _prepare(run: Run, stack: ExitStack) -> list[Slice]:
     """Prepare every part; one that cannot be had here costs its own slices only."""
     parts: dict[str, Callable[[], list[Slice]]] = {
-        "memory": lambda: stack.enter_context(memory.slices(run)),
-        "arithmetic": lambda: stack.enter_context(cores.slices(run)),
-        "messages": lambda: messages.slices(run),
+        "memory": lambda: stack.enter_context(memory_slices(run)),
+        "arithmetic": lambda: stack.enter_context(core_slices(run)),
+        "messages": lambda: message_slices(run),
     }
     for folder in run.settings.storage[:1]:
-        parts[f"storage {folder}"] = lambda: stack.enter_context(disk.slices(run, folder))  # noqa: B023
+        parts[f"storage {folder}"] = lambda: stack.enter_context(disk_slices(run, folder))  # noqa: B023
     found: list[Slice] = []
     for what, make in parts.items():
         run.progress(f"preparing {what}")
@@ -68,41 +67,32 @@ def _tell(run: Run, what: str, error: Exception) -> None:
 
 
 def _round(run: Run, slices: list[Slice], part: int, end_s: float) -> None:
-    """Take slices in turns until ``end_s``; each at least once, if it is not too late for that."""
-    done = dict.fromkeys(range(len(slices)), 0)
-    took_s = dict.fromkeys(range(len(slices)), math.inf)  # at best: an interruption must not starve a slice
-    while True:
-        visited = False
-        for i in run.rng.permutation(len(slices)).tolist():
-            one = slices[i]
-            expected_s = took_s[i] if done[i] else -LATE_S
-            late = time.monotonic() + expected_s > end_s
-            if late or (one.each_round is not None and done[i] >= one.each_round):
-                continue
-            visited = True
-            run.progress(one.title)
-            began = time.monotonic()
-            _take(run, slices, i, part)
-            took_s[i] = min(took_s[i], time.monotonic() - began)
-            done[i] += 1
-        if not visited:
-            return
+    """Take slices in turns until ``end_s``; each at least once, if it is not too late for that.
+
+    A slice that fails is not taken again, in later rounds neither.
+    """
+    points = [
+        Point(piece, least=0, most=inf if piece.each_round is None else piece.each_round) for piece in slices
+    ]
+    for visit in Visits(points, run.rng, lambda: end_s - time.monotonic(), late_s=LATE_S):
+        run.progress(visit.key.title)
+        try:
+            _take(run, visit.key, part)
+        except FAILURES as error:
+            _tell(run, visit.key.title, error)
+            slices.remove(visit.key)
+            points.remove(visit)
 
 
-def _take(run: Run, slices: list[Slice], i: int, part: int) -> None:
-    """Record the readings of one slice; a slice that fails is not taken again."""
-    one = slices[i]
-    try:
-        for reading in one.take():
-            run.sample(
-                part=part,
-                quantity=reading.quantity,
-                labels=json.dumps(dict(reading.labels)),
-                value=reading.value,
-                unit=reading.unit,
-                cpu_ratio=None if reading.cpu_ratio is None else round(reading.cpu_ratio, 4),
-                cpu_value=reading.value if reading.cpu_value is None else reading.cpu_value,
-            )
-    except FAILURES as error:
-        _tell(run, one.title, error)
-        slices[i] = Slice(one.title, partial(iter, ()), each_round=0)
+def _take(run: Run, piece: Slice, part: int) -> None:
+    """Record the readings of one slice."""
+    for reading in piece.take():
+        run.sample(
+            part=part,
+            quantity=reading.quantity,
+            labels=json.dumps(dict(reading.labels)),
+            value=reading.value,
+            unit=reading.unit,
+            cpu_ratio=None if reading.cpu_ratio is None else round(reading.cpu_ratio, 4),
+            cpu_value=reading.value if reading.cpu_value is None else reading.cpu_value,
+        )

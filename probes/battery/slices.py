@@ -2,9 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import os
+import platform
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
 from typing import NamedTuple
+
+from probes.compute.kernels import ADD_TAKES_A_CYCLE, build
+from probes.compute.pool import WorkerPool
+from probes.memory.plan import core_pairs
+from probes.mpi.detection import find_mpi
+from probes.mpi.launchers import MpiInstall
+from probes.network.probe import START_S, attempt
+from probes.run import Event, Run
+from probes.storage.place import BLOCK, Place, prepared
+from probes.storage.probe import pinned
+from probes.storage.timing import Limits
+from probes.streams.library import CHUNK, ELEMENT, LINE, Arrays, Cycle, Library
+from probes.streams.plan import CoreGroup, choose_arrays, plan
+from probes.streams.threads import PinnedThreads
+from probes.topology import LogicalCpu, data_caches_kib, free_memory_mb, read_topology
+from profiles.errors import Unavailable
+from profiles.fits.network import size_name
+from profiles.records import MB, Absent
 
 
 class Reading(NamedTuple):
@@ -37,3 +62,220 @@ class Slice:
     title: str
     take: Callable[[], Iterator[Reading]]
     each_round: int | None = None
+
+
+FILL_S = 2.0
+STREAM_S = 0.010
+CHASE_WARM_S, CHASE_S = 0.0006, 0.0024
+SMALL_SHARE = 0.5  # of the largest cache of a core's own
+LARGE_MB = (64, 512)  # working set beyond the caches: four times their size between these limits
+
+
+@contextmanager
+def memory_slices(run: Run) -> Iterator[list[Slice]]:
+    """Yield the slices of this machine; the memory is free again afterwards."""
+    settings = run.settings
+    topology = read_topology(settings.sysfs, os.sched_getaffinity(0))
+    caches_kib = data_caches_kib(settings.sysfs, topology.cores[0].index)
+    free_mb = free_memory_mb(settings.sysfs, settings.procfs) / 2
+    elements, amiss = choose_arrays(topology, free_mb, caches_kib)
+    for absent in amiss:
+        run.absent(*absent)
+    if not elements:
+        yield []
+        return
+    library = Library()
+    with PinnedThreads(library, topology.cores) as threads:
+        threads.prepare(elements, within_s=FILL_S)
+        points = plan(topology)
+        every = len(topology.cores)
+        ends = [point for point in points if point.numa == "local" and len(point.cpus) in (1, every)]
+        loops = [(kernel, point) for point in ends for kernel in ("read", "triad")]
+        loops += [("read", point) for point in points if point.numa != "local"]
+        found = [
+            Slice(f"{kernel} {point.title}", partial(_stream, threads, kernel, point))
+            for kernel, point in loops
+        ]
+        yield [*found, *_chases(run, threads, topology.cores[0], free_mb=free_mb)]
+
+
+def _stream(threads: PinnedThreads, kernel: str, point: CoreGroup) -> Iterator[Reading]:
+    rows, _ = threads.stream(kernel, point.cpus, STREAM_S)
+    value = sum(row.bytes / row.wall_s for row in rows) / 1e9
+    labels = {"kernel": kernel, "cores": str(len(point.cpus)), "numa": point.numa}
+    share = min(row.thread_cpu_s / row.wall_s for row in rows)
+    by_cpu = sum(row.bytes / row.thread_cpu_s for row in rows) / 1e9
+    yield Reading("stream_bandwidth_gbs", labels, value, "GB/s", share, by_cpu)
+
+
+def _chases(run: Run, threads: PinnedThreads, first: LogicalCpu, *, free_mb: float) -> list[Slice]:
+    """Prepare a small and a large working set, each in memory of its own, which no stream overwrites."""
+    caches_kib = data_caches_kib(run.settings.sysfs, first.index)
+    found = []
+    for level, size_bytes in _working_sets(caches_kib):
+        if size_bytes / 2**20 > free_mb / 2:
+            run.absent(f"latency in {level}", f"{size_bytes / 2**20:.0f} MiB are not free")
+            continue
+        lines = size_bytes // LINE
+        arrays = Arrays(-(-size_bytes // ELEMENT // CHUNK) * CHUNK)
+        cycle = Cycle(threads.library, arrays.lines, int(run.rng.integers(1, 2**63)))
+        list(threads.chase(first.index, lines, cycle, [CHASE_WARM_S]))
+        warm_lines = 1 if level == "memory" else lines
+        take = partial(_chase, threads, first.index, (level, cycle, arrays, warm_lines))
+        found.append(Slice(f"latency in {level}", take))
+    return found
+
+
+def _working_sets(caches_kib: dict[int, float]) -> Sequence[tuple[str, int]]:
+    """Choose the working sets in bytes: half of a core's own largest cache, and four times all caches."""
+    last_mb = max(caches_kib.values(), default=LARGE_MB[0] * 256) / 1024
+    large_mb = min(max(4 * last_mb, LARGE_MB[0]), LARGE_MB[1])
+    own = [(level, kib) for level, kib in caches_kib.items() if level < max(caches_kib)]
+    small = [(f"L{own[-1][0]}", int(own[-1][1] * 1024 * SMALL_SHARE))] if own else []
+    return [*small, ("memory", int(large_mb * 2**20))]
+
+
+def _chase(threads: PinnedThreads, core: int, chased: tuple[str, Cycle, Arrays, int]) -> Iterator[Reading]:
+    level, cycle, _, warm_lines = chased
+    done = 0
+    while done < warm_lines:  # other slices have put a working set of a cache out of it
+        done += threads.follow(core, cycle, CHASE_WARM_S).done
+    window = threads.follow(core, cycle, CHASE_S)
+    value, by_cpu = (seconds / window.done * 1e9 for seconds in (window.wall_s, window.cpu_s))
+    yield Reading("access_latency_ns", {"level": level}, value, "ns", window.cpu_s / window.wall_s, by_cpu)
+
+
+COMPUTE_S = 0.015
+
+
+@contextmanager
+def core_slices(run: Run) -> Iterator[list[Slice]]:
+    """Yield one slice, in which all cores compute at once, so that it takes no longer with many cores."""
+    topology = read_topology(run.settings.sysfs, os.sched_getaffinity(0))
+    cores = [cpu.index for cpu in topology.cores]
+    with tempfile.TemporaryDirectory(prefix="tenbin-check-", ignore_cleanup_errors=True) as folder:
+        library = build(Path(folder))
+        with WorkerPool(library, clock=platform.machine() in ADD_TAKES_A_CYCLE) as pool:
+
+            def take() -> Iterator[Reading]:
+                rows, _ = pool.compute(cores, "vector", "double", seconds=COMPUTE_S, halfway=lambda: None)
+                for core, row in zip(cores, rows, strict=True):
+                    labels, share = {"core": str(core)}, row.thread_cpu_s / row.wall_s
+                    if row.flops and row.busy_s:
+                        speed = row.flops / row.busy_s / 1e9
+                        by_cpu = row.flops / row.thread_cpu_s / 1e9
+                        yield Reading("compute_gflops", labels, speed, "GFLOP/s", share, by_cpu)
+                    if row.adds and row.adds_s:
+                        yield Reading("compute_clock_ghz", labels, row.adds / row.adds_s / 1e9, "GHz", share)
+
+            list(take())  # starts the workers
+            yield [Slice("vector arithmetic on every core", take)]
+
+
+QUICK_BYTES, FULL_BYTES = 96 << 20, 160 << 20  # written at most
+FILE_S = 1.5
+FEW = Limits(0.004, 12, 0.25)
+QUANTITIES = {
+    "read": ("storage_read_mbs", "MB/s"),
+    "write": ("storage_write_mbs", "MB/s"),
+    "random_read": ("storage_random_read_p50_s", "s"),
+    "fsync": ("storage_fsync_p50_s", "s"),
+}
+EACH_ROUND = {"write": 2}
+
+
+@contextmanager
+def disk_slices(run: Run, folder: Path) -> Iterator[list[Slice]]:
+    """Yield the slices of a folder, in which a file lies meanwhile.
+
+    Raises:
+        Unavailable: the folder cannot be measured. OSError: it is broken.
+    """
+    most = QUICK_BYTES if run.settings.quick else FULL_BYTES
+    with prepared(folder, most, FILE_S, run.rng) as place:
+        for kind in QUANTITIES:
+            place.batch(kind, Limits(0.0, 4, 0.1))
+        yield [
+            Slice(f"{kind} in {folder}", partial(_batch, place, kind), EACH_ROUND.get(kind))
+            for kind in QUANTITIES
+        ]
+
+
+def _batch(place: Place, kind: str) -> Iterator[Reading]:
+    if not place.can(kind):
+        return
+    with pinned():
+        batch = place.batch(kind, FEW)
+    quantity, unit = QUANTITIES[kind]
+    count = len(batch.each_s)
+    value = batch.percentile_s(50) if unit == "s" else count * BLOCK / MB / batch.seconds
+    yield Reading(quantity, {"storage": place.folder}, value, unit)
+
+
+SIZES = (8, 4 << 10, 64 << 10)  # each tells whether there is time for the next
+TOLD = (8, 64 << 10)
+MESSAGES_S = 0.4
+
+
+def message_slices(run: Run) -> list[Slice]:
+    """Give the slice of the nearest two cores, and that of two hosts where such are named.
+
+    Raises:
+        Unavailable: there is no MPI, or one core only.
+    """
+    mpi = find_mpi()
+    found = []
+    if run.settings.hosts:
+        first, other = run.settings.hosts
+        about = {"scope": "hosts", "hosts": f"{first},{other}"}
+        take = partial(_send, run, mpi, labels=about, hosts=(first, other))
+        found.append(Slice(f"messages from {first} to {other}", take, each_round=1))
+    pairs = list(core_pairs(read_topology(run.settings.sysfs, os.sched_getaffinity(0))))
+    if not pairs and not found:
+        raise Unavailable("only one core may be used", "allow two (taskset, cgroup)")
+    for _, one, beside in pairs[:1]:
+        take = partial(_send, run, mpi, labels={"scope": "node"}, cores=(one.index, beside.index))
+        found.append(Slice("messages between two cores", take, each_round=1))
+    return found
+
+
+def _send(
+    run: Run,
+    mpi: MpiInstall,
+    *,
+    labels: dict[str, str],
+    cores: tuple[int, ...] | None = None,
+    hosts: tuple[str, ...] = (),
+) -> Iterator[Reading]:
+    """Send messages for ``MESSAGES_S``: a reading for each repetition."""
+    events: list[Event] = []
+    settings = run.settings.model_copy(update={"budget_s": START_S + MESSAGES_S})
+    attempt(
+        Run("messages", settings, events.append),
+        mpi,
+        "messages",
+        2,
+        parts_left=1,
+        cores=cores,
+        hosts=hosts,
+        sizes=SIZES,
+        patterns=("latency",),
+        labels={"pair_kind": "", "cpus": ""},
+    )
+    readings = list(_latencies([event["row"] for event in events if event["event"] == "sample"], labels))
+    yield from readings
+    for event in events if not readings else ():
+        if event["event"] == "absent":
+            absent = Absent(**event["absent"])
+            raise Unavailable(absent.reason, absent.remedy)
+
+
+def _latencies(rows: list[dict[str, object]], labels: dict[str, str]) -> Iterator[Reading]:
+    """Give the median of each repetition: half a round trip of a small and of a large message."""
+    times: dict[tuple[int, int], list[float]] = {}
+    for row in rows:
+        key = int(str(row["message_bytes"])), int(str(row["repetition"]))
+        times.setdefault(key, []).append(float(str(row["message_s"])))
+    for (size, _), several in times.items():
+        if size in TOLD:
+            yield Reading("message_latency_s", {**labels, "size": size_name(size)}, median(several), "s")

@@ -19,20 +19,22 @@ from __future__ import annotations
 import itertools
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from math import inf
 from pathlib import Path
 
 from probes.checkpoint.device_process import ForkServer
-from probes.checkpoint.items import CheckpointBench, Place
-from probes.checkpoint.plan import FULL, QUICK, Estimates, Extent, Item, Rotation, affordable_mb, ladder
+from probes.checkpoint.items import FULL, QUICK, CheckpointBench, Extent, Item, Place, affordable_mb, ladder
 from probes.checkpoint.subjects import cache_environment, find_devices, start
 from probes.run import Run
 from probes.scratch import scratch
+from probes.visits import Point, Visits
 from profiles.errors import Unavailable
 from profiles.files.direct_io import free_bytes
 from profiles.records import MB
 
-_MIGRATIONS = 4  # of all pairs, folders and sizes, in one sweep
+_MIGRATIONS = 4  # of all pairs, folders and sizes, in one turn
 _PILOTS_MB = (4, 16, 64)
 _PILOT_SHARE = 0.03  # of the budget: a longer pilot is not followed by a larger one
 
@@ -52,9 +54,9 @@ def measure(run: Run) -> None:
         bench = CheckpointBench(run, fork_server, caches, places)
         fork_server.waiting = bench.say
         _start_subjects(bench)
-        estimates = _choose_sizes(bench)
+        per_mb_s, each_s = _choose_sizes(bench)
         _warm_up(bench)
-        _sweeps(bench, estimates)
+        _repeat(bench, lambda size_mb: per_mb_s * size_mb + each_s)
 
 
 def _places(run: Run, stack: ExitStack) -> dict[str, Place]:
@@ -81,8 +83,12 @@ def _start_subjects(bench: CheckpointBench) -> None:
             bench.subjects[record.key] = subject
 
 
-def _choose_sizes(bench: CheckpointBench) -> Estimates:
-    """Choose sizes for every place, as large as time and room allow, by trips that are not recorded."""
+def _choose_sizes(bench: CheckpointBench) -> tuple[float, float]:
+    """Choose sizes for every place, as large as time and room allow, by trips that are not recorded.
+
+    Returns:
+        seconds per MB, and seconds, of the slowest trip.
+    """
     extent = _extent(bench)
     # Cost of one size in trips: the trips themselves, copies, write and read, a share of the migrations.
     share = _MIGRATIONS / extent.sizes if len(bench.subjects) > 1 else 0
@@ -98,7 +104,7 @@ def _choose_sizes(bench: CheckpointBench) -> Estimates:
         place.sizes = ladder(
             affordable_mb(extent, room_mb, per_mb_s=per_mb_s, each_s=each_s, left_s=share_s), extent.sizes
         )
-    return Estimates(*slowest)
+    return slowest
 
 
 def _pilot(bench: CheckpointBench, item: Item) -> tuple[float, float]:
@@ -139,39 +145,52 @@ def _warm_up(bench: CheckpointBench) -> None:
                 _unrecorded(bench, Item("trip", subject.key, subject.key, place.folder, size_mb))
 
 
-def _sweeps(bench: CheckpointBench, estimates: Estimates) -> None:
-    """Measure everything in random order, over and over, until nothing fits into the time left."""
-    run = bench.run
-    migrations = Rotation(_migrations(bench), run.rng)
-    done = 1
-    while done:
-        items = _sweep(bench) + migrations.take(_MIGRATIONS)
-        done = 0
-        for index in run.rng.permutation(len(items)):
-            item = items[index]
-            late = bench.repetition >= _extent(bench).whole and estimates[item] > run.left_s()
-            if late or not bench.possible(item):
-                continue
-            began = time.monotonic()
-            bench.attempt(item)
-            estimates.note(item, time.monotonic() - began)
-            done += 1
-        bench.repetition += 1
+def _repeat(bench: CheckpointBench, cost_s: Callable[[int], float]) -> None:
+    """Measure everything in turns, until nothing fits into the time left; ``cost_s``: by size."""
+    run, extent = bench.run, _extent(bench)
+    all_migrations = [Point(item) for item in _migrations(bench)]
+    migrations = iter(Visits(all_migrations, run.rng, possible=bench.possible))
+    items = _items(bench) + [Item("migration", size_mb=max(_all_sizes(bench), default=0))] * min(
+        _MIGRATIONS, len(all_migrations)
+    )
+    points = [
+        Point(
+            item,
+            least=extent.whole,
+            most=extent.builds if item.kind == "compile" else inf,
+            cost_s=cost_s(item.size_mb),
+        )
+        for item in items
+    ]
+    for visit in Visits(points, run.rng, run.left_s, possible=bench.possible):
+        chosen = _choose(bench, visit.key, migrations)
+        if chosen is None:
+            points.remove(visit)
+        else:
+            bench.repetition = visit.count - 1
+            bench.attempt(chosen)
 
 
-def _sweep(bench: CheckpointBench) -> list[Item]:
+def _choose(bench: CheckpointBench, item: Item, migrations: Iterator[Point[Item]]) -> Item | None:
+    """Choose the next migration, or the device that writes and reads; None where there is none any more."""
+    if item.kind == "migration":
+        return next((point.key for point in migrations), None)
+    if item.kind == "io":
+        return next((item._replace(device=subject.key) for subject in bench.measured()), None)
+    return item
+
+
+def _items(bench: CheckpointBench) -> list[Item]:
     """List every item once, without the migrations."""
     items = []
     for subject in bench.measured():
         key = subject.key
-        items.append(Item("drain", key))
-        if bench.repetition < _extent(bench).builds:
-            items.append(Item("compile", key))
+        items += [Item("drain", key), Item("compile", key)]
         items += [Item("copy", key, size_mb=size) for size in _all_sizes(bench)]
     for place in bench.places.values():
         for size in place.sizes:
             items += [Item("trip", s.key, s.key, place.folder, size) for s in bench.measured()]
-            items += [Item("io", s.key, "", place.folder, size) for s in bench.measured()[:1]]
+            items.append(Item("io", storage=place.folder, size_mb=size))
     return items
 
 

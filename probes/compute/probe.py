@@ -27,20 +27,19 @@ import os
 import platform
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from probes.compute.cpufreq import ToldClock, read_clock
 from probes.compute.kernels import ADD_TAKES_A_CYCLE, Kernels, build
-from probes.compute.pool import WorkerLost, WorkerPool
+from probes.compute.pool import WorkerPool
 from probes.compute.worker import ORDER
 from probes.memory.plan import core_counts
+from probes.order_process import ProcessLost
 from probes.run import Run
-from probes.topology import read_topology
+from probes.topology import read_text, read_topology
+from probes.visits import Point, Visits, say_apart, window_s
 from profiles.errors import Unavailable
 from profiles.fits.compute import OVERLAP
 
@@ -53,22 +52,12 @@ COMPILED_KINDS = (("vector", "double"), ("vector", "single"), ("chain", "integer
 NAMES = {"blas": "matrix products", "vector": "vector loop", "chain": "chain of additions"}
 
 
-@dataclass
-class Point:
-    """A kind of work on ``cores`` (CPUs), and how often it has been measured.
-
-    Attributes:
-        needed: whether the models need this point, so that it is measured even when late.
-        met: windows in which all cores really computed at the same time.
-    """
+class Work(NamedTuple):
+    """A kind of work on ``cores`` (CPUs)."""
 
     kind: str
     precision: str
     cores: tuple[int, ...]
-    needed: bool
-    tries: int = 0
-    met: int = 0
-    cost_s: float = 0.0
 
     @property
     def title(self) -> str:
@@ -94,10 +83,10 @@ def measure(run: Run) -> None:
             Measurement(run, pool, library).repeat(plan(cores, compiled=library is not None))
 
 
-def plan(cores: Sequence[int], *, compiled: bool) -> list[Point]:
-    """Plan the points; one core and all cores are needed, the counts between them make the picture."""
+def plan(cores: Sequence[int], *, compiled: bool) -> list[Point[Work]]:
+    """Plan the points: the models need one core and all cores, the counts between them make the picture."""
     return [
-        Point(kind, precision, tuple(cores[:count]), count in (1, len(cores)))
+        Point(Work(kind, precision, tuple(cores[:count])), least=int(count in (1, len(cores))))
         for count in core_counts(len(cores))
         for kind, precision in (*KINDS, *(COMPILED_KINDS if compiled else ()))
     ]
@@ -135,60 +124,43 @@ class Measurement:
             "chain": {},
         }
 
-    def repeat(self, points: list[Point]) -> None:
-        """Visit all points in turn, in a new random order each time, so that drift falls on all alike."""
-        run, window_s = self._run, self.window_s(points)
-        visited = True
-        while visited and points:
-            visited = False
-            order = [points[i] for i in run.rng.permutation(len(points))]
-            order.sort(key=lambda point: point.tries > 0 or not point.needed)  # else as it is
-            for point in order:
-                first = point.needed and not point.tries  # even when late: a ratio needs all of these
-                if not first and run.left_s() < (point.cost_s or window_s + OVERHEAD_S):
-                    continue
-                visited = True
-                run.progress(point.title)
-                try:
-                    self.observe(point, window_s)
-                except WorkerLost as lost:
-                    run.absent(point.title, str(lost), "see whether processes are limited: ulimit -a")
-                    points.remove(point)
+    def repeat(self, points: list[Point[Work]]) -> None:
+        """Visit all points until the time is up."""
+        run = self._run
+        share_s = 0.9 * (run.left_s() - START_S) / REPETITIONS / len(points)
+        length_s = window_s(share_s, OVERHEAD_S, WINDOW_S)
         for point in points:
-            if point.tries and not point.met:
-                reason = (
-                    f"in none of {point.tries} tries did the cores compute at the same time: they are taken"
-                )
-                run.absent(point.title, reason, "profile while nothing else runs")
+            point.cost_s = length_s + OVERHEAD_S
+        for visit in Visits(points, run.rng, run.left_s):
+            run.progress(visit.key.title)
+            try:
+                self.observe(visit, length_s)
+            except ProcessLost as lost:
+                run.absent(visit.key.title, str(lost), "see whether processes are limited: ulimit -a")
+                points.remove(visit)
+        for point in points:
+            if point.count and not point.values:
+                say_apart(run, point.key.title, point.count)
 
-    def window_s(self, points: Sequence[Point]) -> float:
-        """Choose the length of a window by the time that is left."""
-        share_s = 0.9 * (self._run.left_s() - START_S) / REPETITIONS / len(points)
-        return min(max(share_s - OVERHEAD_S, WINDOW_S[0]), WINDOW_S[1])
-
-    def observe(self, point: Point, window_s: float) -> None:
+    def observe(self, visit: Point[Work], length_s: float) -> None:
         """Measure one window of a point."""
+        kind, precision, cores = visit.key
         told: list[ToldClock] = []
 
         def look() -> None:
-            told.append(read_clock(self._run.settings.sysfs, point.cores[0]))
+            told.append(read_clock(self._run.settings.sysfs, cores[0]))
 
-        self._pool.prepare(point.cores)
-        begin = monotonic()
-        rows, overlap = self._pool.compute(
-            point.cores, point.kind, point.precision, seconds=window_s, halfway=look
-        )
-        point.cost_s = monotonic() - begin
-        point.tries += 1
-        point.met += overlap >= OVERLAP
-        for core, row in zip(point.cores, rows, strict=True):
-            first = told[0] if core == point.cores[0] else ToldClock(None, None, None)
+        rows, overlap = self._pool.compute(cores, kind, precision, seconds=length_s, halfway=look)
+        if overlap >= OVERLAP:
+            visit.values.append(sum(row.flops or row.adds or 0 for row in rows) / length_s)
+        for core, row in zip(cores, rows, strict=True):
+            first = told[0] if core == cores[0] else ToldClock(None, None, None)
             self._run.sample(
-                kind=point.kind,
-                precision=point.precision,
-                repetition=point.tries,
-                cores=len(point.cores),
-                cpus=",".join(map(str, point.cores)),
+                kind=kind,
+                precision=precision,
+                repetition=visit.count,
+                cores=len(cores),
+                cpus=",".join(map(str, cores)),
                 core=core,
                 flops=row.flops,
                 busy_s=row.busy_s,
@@ -200,5 +172,31 @@ class Measurement:
                 cpufreq_ghz=first.current_ghz,
                 base_ghz=first.base_ghz,
                 max_ghz=first.max_ghz,
-                **self._facts[point.kind],
+                **self._facts[kind],
             )
+
+
+KHZ, MHZ = 1e-6, 1e-3  # in GHz
+
+
+class ToldClock(NamedTuple):
+    """Present clock of a CPU, its base without boost, and its most, in GHz; None: not told."""
+
+    current_ghz: float | None
+    base_ghz: float | None
+    max_ghz: float | None
+
+
+def read_clock(sysfs: Path, cpu: int) -> ToldClock:
+    """Read what the kernel tells of ``cpu``; AMD's base is in ``acpi_cppc``."""
+    folder = sysfs / f"devices/system/cpu/cpu{cpu}"
+    base = _ghz(folder / "cpufreq/base_frequency", KHZ) or _ghz(folder / "acpi_cppc/nominal_freq", MHZ)
+    return ToldClock(
+        _ghz(folder / "cpufreq/scaling_cur_freq", KHZ), base, _ghz(folder / "cpufreq/cpuinfo_max_freq", KHZ)
+    )
+
+
+def _ghz(path: Path, unit: float) -> float | None:
+    """Read a frequency; None where there is no file, or no number above 0 in it (``<unknown>``)."""
+    text = read_text(path)
+    return round(int(text) * unit, 6) if text.isdecimal() and int(text) else None

@@ -17,12 +17,12 @@ Samples, one row a batch:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from probes.checkpoint.device_process import DeviceProcess, Failure, ForkServer
 from probes.checkpoint.subjects import START_S
 from probes.run import Run
+from probes.visits import Point, Visits
 from profiles.inventory import OpenCLDevice
 
 SESSION = "probes.device.session:DeviceBench"
@@ -32,16 +32,13 @@ PRECISIONS = {"half": "cl_khr_fp16", "single": "", "double": "cl_khr_fp64"}
 MEMORIES = ("pinned", "pageable")
 
 
-@dataclass
-class Point:
-    """Something to measure of a device: an operation of its session, and what a row says of it."""
+class Operation(NamedTuple):
+    """An operation of a device's session, and what a row says of it."""
 
     kind: str
     title: str
-    operation: str
+    method: str
     facts: dict[str, Any]
-    cost_s: float = 0.0
-    repetition: int = 0
 
 
 def measure(run: Run) -> None:
@@ -82,23 +79,16 @@ class _Visit:
         run.progress(f"starting {key}")
         try:
             opened = self._process.call("open", key, timeout_s=START_S)
-            points = self._points(opened)
-            visited = True
-            while visited and points:
-                visited = False
-                for index in run.rng.permutation(len(points)) if points[0].repetition else range(len(points)):
-                    point = points[index]
-                    if point.repetition and run.left_s() - until_s < point.cost_s:
-                        continue
-                    visited = True
-                    self._observe(point, opened)
-                points = [point for point in points if point.repetition]  # those that are wrong have none
+            points = [Point(operation) for operation in self._operations(opened)]
+            for visit in Visits(points, run.rng, lambda: run.left_s() - until_s, first_in_order=True):
+                if not self._observe(visit):
+                    points.remove(visit)
         except Failure as failure:  # the process is of no further use
             remedy = "another driver may work: 'tenbin doctor' lists those found"
             reason = f"{self._record.name} cannot be used ({failure})"
             run.absent(f"speed of {key}", reason, remedy, failed=failure.kind != "memory")
 
-    def _points(self, opened: dict[str, Any]) -> list[Point]:
+    def _operations(self, opened: dict[str, Any]) -> list[Operation]:
         """List what to measure; say what the device has not."""
         run, key = self._run, self._record.key
         if opened["array_bytes"] < 2 * opened["cache_bytes"]:
@@ -107,39 +97,39 @@ class _Visit:
             )
             run.absent(f"memory of {key} beyond its caches", f"there is too little memory: {sizes}")
         array = {"array_bytes": opened["array_bytes"]}
-        points = [
-            Point("bandwidth", f"{kernel} of memory", "bandwidth", {"kernel": kernel, **array})
+        operations = [
+            Operation("bandwidth", f"{kernel} of memory", "bandwidth", {"kernel": kernel, **array})
             for kernel in KERNELS
         ]
         for precision, extension in PRECISIONS.items():
             if opened.get(precision, True):
-                points.append(
-                    Point("flops", f"{precision} precision", "arithmetic", {"precision": precision})
+                operations.append(
+                    Operation("flops", f"{precision} precision", "arithmetic", {"precision": precision})
                 )
             else:
                 run.absent(f"{precision} precision of {key}", f"the device has none (no {extension})")
-        points.append(Point("launch", "launches", "launches", {}))
-        points += [Point("copies", f"copies, {m} memory", "copies", {"memory": m}) for m in MEMORIES]
-        return [*points, Point("both", "copies both ways at once", "copies_at_once", {})]
+        operations.append(Operation("launch", "launches", "launches", {}))
+        operations += [Operation("copies", f"copies, {m} memory", "copies", {"memory": m}) for m in MEMORIES]
+        return [*operations, Operation("both", "copies both ways at once", "copies_at_once", {})]
 
-    def _observe(self, point: Point, opened: dict[str, Any]) -> None:
-        """Measure a point once. The first time is a warm-up as well, and finds the best variant.
+    def _observe(self, visit: Point[Operation]) -> bool:
+        """Measure an operation once; return whether it may be repeated.
+
+        The first time is a warm-up as well, and finds the best variant.
 
         Raises:
             Failure: the process is of no further use.
         """
-        run, key = self._run, self._record.key
-        run.progress(f"{key}: {point.title}")
-        subject = [point.facts[name] for name in ("kernel", "precision", "memory") if name in point.facts]
-        began_s = run.left_s()
+        run, key, operation = self._run, self._record.key, visit.key
+        run.progress(f"{key}: {operation.title}")
+        facts = operation.facts
+        subject = [facts[name] for name in ("kernel", "precision", "memory") if name in facts]
         try:
-            row = self._process.call(point.operation, *subject)
+            row = self._process.call(operation.method, *subject)
         except Failure as failure:
             if failure.kind != "data":
                 raise
-            point.repetition = 0
-            run.absent(f"{point.title} of {key}", f"a result was wrong: {failure}", failed=True)
-            return
-        point.cost_s = began_s - run.left_s()
-        point.repetition += 1
-        run.sample(kind=point.kind, device=key, repetition=point.repetition, **point.facts, **row)
+            run.absent(f"{operation.title} of {key}", f"a result was wrong: {failure}", failed=True)
+            return False
+        run.sample(kind=operation.kind, device=key, repetition=visit.count, **facts, **row)
+        return True

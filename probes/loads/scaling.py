@@ -15,7 +15,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -26,6 +25,7 @@ from probes.mpi.launchers import MpiInstall
 from probes.mpi.runner import RanksFailed, run_ranks
 from probes.run import Run
 from probes.topology import read_topology
+from probes.visits import Point, Visits
 from profiles.errors import Unavailable
 
 # A fraction of a second on one core of today; the same sizes on every node, so that nodes can be compared.
@@ -54,8 +54,9 @@ def measure(run: Run) -> None:
     sweeps = min(max(int(run.left_s() / (len(counts) * START_S)), 1), 2)
     starts = _Starts(run, mpi, cores, chosen_sizes(counts[-1]), run.left_s() / (len(counts) * sweeps))
     order = [1, *(int(n) for n in run.rng.permutation(counts[1:]))]  # one core first: it finds the sizes
-    while [starts.start(n) for n in order if starts.affordable(n)]:
-        order = [int(n) for n in run.rng.permutation(counts)]
+    points = [Point(n) for n in order]
+    for visit in Visits(points, run.rng, run.left_s, first_in_order=True):
+        starts.start(visit.key)
 
 
 def core_counts(cores: int, quick: bool) -> list[int]:
@@ -83,7 +84,7 @@ def chosen_sizes(most: int) -> dict[str, str]:
 
 @dataclass
 class _Starts:
-    """Starts of the loads on n cores, and their costs so far."""
+    """Starts of the loads on n cores, and their samples so far."""
 
     run: Run
     mpi: MpiInstall | None
@@ -91,16 +92,11 @@ class _Starts:
     sizes: dict[str, str]
     share_s: float
     number: int = 0
-    cost_s: dict[int, float] = field(default_factory=dict)
     repetitions: Counter[tuple[str, int]] = field(default_factory=Counter)
     told: set[str] = field(default_factory=set)
 
-    def affordable(self, n: int) -> bool:
-        """Tell whether time is left for a start on ``n`` cores; the first on each count is always made."""
-        return n not in self.cost_s or self.run.left_s() > self.cost_s[n]
-
-    def start(self, n: int) -> int:
-        """Run all loads on ``n`` cores, some passes over them; return the number of samples."""
+    def start(self, n: int) -> None:
+        """Run all loads on ``n`` cores, some passes over them."""
         loads = [load for load in LOADS if most_ranks(load, self.sizes[load]) >= n]
         module = ["-m", "mpi4py", "-m", "probes.loads"] if self.mpi else ["-m", "probes.loads"]
         program = [sys.executable, "-P", *module, *(f"{load}:{self.sizes[load]}" for load in loads)]
@@ -110,17 +106,12 @@ class _Starts:
         program += ["--seed", str(self.run.rng.integers(1 << 30))]
         if not self.number:
             program += ["--at-most-s", "1.2" if self.run.settings.quick else "2"]
-        begin = time.monotonic()
-        before = self.repetitions.total()
         self.run.progress(f"loads on {n} core{'s' * (n > 1)}: starting")
         try:
             self._launch(program, n, timeout_s=30 + 5 * self.share_s)
         except RanksFailed as error:
             self._absent(f"loads on {n} cores", error.what, error.remedy)
         self.number += 1
-        took = time.monotonic() - begin
-        self.cost_s[n] = min(took, self.cost_s.get(n, took))
-        return self.repetitions.total() - before
 
     def _launch(self, program: list[str], n: int, timeout_s: float) -> None:
         def line(text: str) -> None:

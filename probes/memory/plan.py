@@ -45,7 +45,7 @@ class WriteWindow:
 
 
 @dataclass(frozen=True)
-class Point:
+class Writing:
     """A measurement: the windows of one repetition, and the columns that all of them share."""
 
     title: str
@@ -80,7 +80,7 @@ def choose_area(topology: Topology, free_mb: float) -> tuple[float, list[NotMeas
     return 0.0, [*missing, NotMeasured("memory bandwidth and interference", need, "free some memory")]
 
 
-def plan(topology: Topology, most_areas: int) -> tuple[list[Point], list[NotMeasured]]:
+def plan(topology: Topology, most_areas: int) -> tuple[list[Writing], list[NotMeasured]]:
     """Plan the points possible with ``most_areas`` areas, most important first, and name the others."""
     missing = []
     if len(topology.cores) < 2:
@@ -95,8 +95,8 @@ def plan(topology: Topology, most_areas: int) -> tuple[list[Point], list[NotMeas
                     "this process may use none of its CPUs, so cannot place memory there by first touch",
                 )
             )
-    points: list[Point] = []
-    refused: list[Point] = []
+    points: list[Writing] = []
+    refused: list[Writing] = []
     spots: set[Spot] = set()
     for point in [*_local(topology), *_pairs(topology), *_between_nodes(topology)]:
         if len(spots | point.spots) <= most_areas:
@@ -118,7 +118,7 @@ def core_counts(n: int) -> list[int]:
     return counts
 
 
-def _local(topology: Topology) -> Iterator[Point]:
+def _local(topology: Topology) -> Iterator[Writing]:
     """Fill up cores node by node and cache by cache, each writing to its own node."""
     cores = topology.cores
     for count in core_counts(len(cores)) if cores else []:
@@ -126,7 +126,7 @@ def _local(topology: Topology) -> Iterator[Point]:
         yield _bandwidth(spots, "local")
 
 
-def _between_nodes(topology: Topology) -> Iterator[Point]:
+def _between_nodes(topology: Topology) -> Iterator[Writing]:
     """Take every ordered pair of NUMA nodes, first by one core and then by all cores of the first node."""
     nodes = [node for node in topology.memory_nodes if topology.cores_of(node)]
     if len(nodes) < 2:
@@ -142,17 +142,11 @@ def _between_nodes(topology: Topology) -> Iterator[Point]:
                 yield _bandwidth(spots, f"{source}->{target}")
 
 
-def _pairs(topology: Topology) -> Iterator[Point]:
+def _pairs(topology: Topology) -> Iterator[Writing]:
     """Put the first core beside the nearest CPU of each kind."""
-    first, *others = topology.cpus
-    seen = set()
-    for other in others:
-        kind = pair_kind(first, other)
-        if kind in seen:
-            continue
-        seen.add(kind)
+    for kind, first, other in core_pairs(topology):
         spot, beside = _spot(topology, first, first), _spot(topology, other, other)
-        yield Point(
+        yield Writing(
             title=f"CPU {first.index} beside CPU {other.index} ({kind})",
             windows=(
                 WriteWindow((spot,), None, {"condition": "alone"}),
@@ -166,6 +160,17 @@ def _pairs(topology: Topology) -> Iterator[Point]:
                 "other_core": other.index,
             },
         )
+
+
+def core_pairs(topology: Topology) -> Iterator[tuple[str, LogicalCpu, LogicalCpu]]:
+    """Pair the first CPU with the nearest one of each kind, and name the kind."""
+    first, *others = topology.cpus
+    kinds = set()
+    for other in others:
+        kind = pair_kind(first, other)
+        if kind not in kinds:
+            kinds.add(kind)
+            yield kind, first, other
 
 
 def pair_kind(a: LogicalCpu, b: LogicalCpu) -> str:
@@ -193,11 +198,11 @@ def _spot(topology: Topology, cpu: LogicalCpu, touch: LogicalCpu) -> Spot:
     return Spot(cpu.index, touch.node, touch.index, check)
 
 
-def _bandwidth(spots: tuple[Spot, ...], numa: str) -> Point:
+def _bandwidth(spots: tuple[Spot, ...], numa: str) -> Writing:
     cpus = ",".join(str(spot.core) for spot in spots)
     plural = "core" if len(spots) == 1 else "cores"
     where = "local memory" if numa == "local" else f"memory of NUMA node {numa.replace('->', ' -> ')}"
-    return Point(
+    return Writing(
         title=f"bandwidth of {len(spots)} {plural}, {where}",
         windows=(WriteWindow(spots),),
         labels={"kind": "bandwidth", "cores": len(spots), "cpus": cpus, "numa": numa},

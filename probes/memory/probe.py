@@ -22,36 +22,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
-from probes.memory.plan import Point, choose_area, plan
-from probes.memory.pool import WriterLost, WriterPool
+from probes.memory.plan import Writing, choose_area, plan
+from probes.memory.pool import WriterPool
 from probes.memory.writer import Written
+from probes.order_process import ProcessLost
 from probes.run import Run
 from probes.topology import free_memory_mb, read_topology
+from probes.visits import Point, Visits, say_apart, window_s
 from profiles.fits.memory import OVERLAP, PLACED
-from profiles.stats import narrow_enough
 
 REPETITIONS = 10
 MOST_REPETITIONS = 60
 WINDOW_S = (0.015, 0.060)
 OVERHEAD_S = 0.020  # of one window: orders, warm-up, answers
-
-
-@dataclass
-class PointState:
-    """Observations of one point so far: GB/s, or the ratio of times beside/alone."""
-
-    point: Point
-    values: list[float] = field(default_factory=list)
-    tries: int = 0
-    apart: int = 0  # windows in which the writers did not overlap
-    misplaced: int = 0
-
-    def done(self, tolerance: float) -> bool:
-        if self.tries >= MOST_REPETITIONS:
-            return True
-        return len(self.values) >= REPETITIONS and narrow_enough(self.values, tolerance)
 
 
 def measure(run: Run) -> None:
@@ -71,48 +55,51 @@ def measure(run: Run) -> None:
         return
     with WriterPool(area_mb, topology.line_bytes) as pool:
         run.progress(f"starting writers, {area_mb:.0f} MB each")
-        repeat(run, pool, [PointState(point) for point in points])
+        repeat(run, pool, points)
 
 
-def repeat(run: Run, pool: WriterPool, states: list[PointState]) -> None:
-    """Visit all points in turn, in a new random order each time, so that drift falls on all alike."""
-    tolerance = 0.05 if run.settings.quick else 0.02
-    share_s = 0.7 * run.settings.budget_s / REPETITIONS / sum(len(s.point.windows) for s in states)
-    window_s = min(max(share_s - OVERHEAD_S, WINDOW_S[0]), WINDOW_S[1])
-    waiting = list(states)
-    while waiting:
-        tries = sum(state.tries for state in states)
-        for i in run.rng.permutation(len(waiting)):
-            state = waiting[i]
-            # Everything once, even when late, because a profile without a number is worth less.
-            if state.tries and run.left_s() < len(state.point.windows) * (window_s + OVERHEAD_S):
-                continue
-            run.progress(state.point.title)
-            try:
-                observe(run, pool, state, window_s)
-            except WriterLost as lost:
-                run.absent(
-                    state.point.title, str(lost), "see whether memory or processes are limited: ulimit -a"
-                )
-                states.remove(state)
-        if sum(state.tries for state in states) <= tries:
-            break  # the time is up
-        waiting = [s for s in states if not s.done(tolerance)]
-    for state in states:
-        explain_nothing(run, state)
+def repeat(run: Run, pool: WriterPool, points: list[Writing]) -> None:
+    """Visit the points until all are narrow or the time is up."""
+    count = sum(len(point.windows) for point in points)
+    share_s = 0.7 * run.settings.budget_s / REPETITIONS / count
+    length_s = window_s(share_s, OVERHEAD_S, WINDOW_S)
+    visits = Visits(
+        [
+            Point(point, most=MOST_REPETITIONS, cost_s=len(point.windows) * (length_s + OVERHEAD_S))
+            for point in points
+        ],
+        run.rng,
+        run.left_s,
+        target=0.05 if run.settings.quick else 0.02,
+        least_values=REPETITIONS,
+    )
+    misplaced: set[str] = set()  # titles
+    for visit in visits:
+        run.progress(visit.key.title)
+        try:
+            observe(run, pool, visit, length_s=length_s, misplaced=misplaced)
+        except ProcessLost as lost:
+            remedy = "see whether memory or processes are limited: ulimit -a"
+            run.absent(visit.key.title, str(lost), remedy)
+            visits.points.remove(visit)
+    for visit in visits.points:
+        if not visit.values:
+            explain_nothing(run, visit, misplaced=visit.key.title in misplaced)
+    visits.say_wide(run, lambda point: point.title)
 
 
-def observe(run: Run, pool: WriterPool, state: PointState, window_s: float) -> None:
+def observe(
+    run: Run, pool: WriterPool, visit: Point[Writing], *, length_s: float, misplaced: set[str]
+) -> None:
     """Repeat one point: all its windows, one after the other (a pair: alone, then beside)."""
-    state.tries += 1
     speeds: list[float] = []
-    for window in state.point.windows:
-        rows, overlap = pool.write(window.spots, window_s, beside=window.beside)
+    for window in visit.key.windows:
+        rows, overlap = pool.write(window.spots, length_s, beside=window.beside)
         for spot, row in zip(window.spots, rows, strict=True):
             run.sample(
-                **state.point.labels,
+                **visit.key.labels,
                 **window.labels,
-                repetition=state.tries,
+                repetition=visit.count,
                 core=spot.core,
                 wall_s=row.wall_s,
                 thread_cpu_s=row.thread_cpu_s,
@@ -121,13 +108,13 @@ def observe(run: Run, pool: WriterPool, state: PointState, window_s: float) -> N
                 placed=row.placed,
             )
         if overlap < OVERLAP or not all(row.bytes for row in rows):
-            state.apart += 1
-        elif any(row.placed is not None and row.placed < PLACED for row in rows):
-            state.misplaced += 1
+            continue
+        if any(row.placed is not None and row.placed < PLACED for row in rows):
+            misplaced.add(visit.key.title)
         else:
             speeds.append(speed_gbs(rows))
-    if len(speeds) == len(state.point.windows):
-        state.values.append(speeds[0] / speeds[1] if len(speeds) == 2 else speeds[0])
+    if len(speeds) == len(visit.key.windows):
+        visit.values.append(speeds[0] / speeds[1] if len(speeds) == 2 else speeds[0])
 
 
 def speed_gbs(rows: Sequence[Written]) -> float:
@@ -135,16 +122,10 @@ def speed_gbs(rows: Sequence[Written]) -> float:
     return sum(row.bytes for row in rows) / max(row.wall_s for row in rows) / 1e9
 
 
-def explain_nothing(run: Run, state: PointState) -> None:
+def explain_nothing(run: Run, visit: Point[Writing], *, misplaced: bool) -> None:
     """Say why a point has no usable observation."""
-    if state.values:
+    if not misplaced:
+        say_apart(run, visit.key.title, visit.count, "write")
         return
-    if state.misplaced:
-        reason = (
-            "less than 95 % of the pages were on the wanted NUMA node: it is full, or the kernel moved them"
-        )
-        remedy = "free memory on that node; set kernel.numa_balancing=0 with sysctl"
-    else:
-        reason = f"in none of {state.tries} tries did the writers write at the same time: the CPUs are taken"
-        remedy = "profile while nothing else runs"
-    run.absent(state.point.title, reason, remedy)
+    reason = "less than 95 % of the pages were on the wanted NUMA node: it is full, or the kernel moved them"
+    run.absent(visit.key.title, reason, "free memory on that node; set kernel.numa_balancing=0 with sysctl")

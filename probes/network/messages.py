@@ -15,14 +15,13 @@ Samples, one row an iteration:
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
-from probes.memory.plan import pair_kind
+from probes.memory.plan import core_pairs
 from probes.mpi.detection import find_mpi
 from probes.network.patterns import Pattern
 from probes.network.probe import attempt
 from probes.run import Run
-from probes.topology import Topology, read_topology
+from probes.topology import read_topology
 from profiles.errors import Unavailable
 
 MOST_HOSTS = 4  # to which the first one sends
@@ -43,17 +42,18 @@ def measure(run: Run) -> None:
         run.absent("messages between cores", "only one core may be used", "allow two (taskset, cgroup)")
     first, *others = run.settings.hosts or ("",)
     parts = len(pairs) + len(others[:MOST_HOSTS])
-    for i, (kind, one, other) in enumerate(pairs):
+    for i, (kind, *pair) in enumerate(pairs):
+        cpus = pair[0].index, pair[1].index
         attempt(
             run,
             mpi,
-            f"messages from CPU {one} to CPU {other} ({kind})",
+            f"messages from CPU {cpus[0]} to CPU {cpus[1]} ({kind})",
             2,
             parts_left=parts - i,
-            cores=(one, other),
+            cores=cpus,
             sizes=SIZES,
             patterns=PATTERNS,
-            labels={"pair_kind": kind, "cpus": f"{one},{other}"},
+            labels={"pair_kind": kind, "cpus": f"{cpus[0]},{cpus[1]}"},
         )
     for i, host in enumerate(others[:MOST_HOSTS]):
         attempt(
@@ -67,14 +67,3 @@ def measure(run: Run) -> None:
             patterns=PATTERNS,
             labels={"pair_kind": "", "cpus": ""},
         )
-
-
-def core_pairs(topology: Topology) -> Iterator[tuple[str, int, int]]:
-    """Yield kind and CPUs of the first CPU beside the nearest one of each kind."""
-    seen = set()
-    first, *others = topology.cpus
-    for other in others:
-        kind = pair_kind(first, other)
-        if kind not in seen:
-            seen.add(kind)
-            yield kind, first.index, other.index

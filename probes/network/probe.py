@@ -31,7 +31,7 @@ from probes.mpi.launchers import MpiInstall
 from probes.mpi.runner import RanksFailed, run_ranks
 from probes.network.hosts import greet
 from probes.network.patterns import Pattern
-from probes.network.rank import MessagePlan
+from probes.network.rank import NARROW, MessagePlan
 from probes.run import Run
 from probes.topology import read_topology
 from profiles.errors import Unavailable, UserError
@@ -39,6 +39,7 @@ from profiles.errors import Unavailable, UserError
 SIZES = (8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 8 << 20)  # bytes from each rank to each other
 MOST_RANKS = 4
 START_S = 0.5  # mpiexec and Python, before the first message; not part of what is measured
+LONGER = "give the probe more time: leave out --quick"
 GRACE_S = 30.0  # over its budget before a run is given up
 
 
@@ -125,6 +126,9 @@ class Listener:
                 self.run.progress(f"{self.what}: hosts and path checked")
             case "skipped":
                 self._skipped(**event)
+            case "wide" if self.run.settings.quick:  # else later rounds narrow them
+                reason = f"the time was up before: {event['medians']}"
+                self.run.absent(f"{self.what}, medians within {NARROW:.0%}", reason, LONGER)
             case "world":
                 raise Unavailable(
                     f"{self.labels['ranks']} ranks were started, but each sees a world of {event['size']}: "
@@ -147,7 +151,7 @@ class Listener:
         self.run.absent(
             f"{self.what} with {', '.join(map(str, sizes))} B",
             f"it would take longer than there is time: {last} B took {last_s:.3g} s",
-            "give the probe more time: leave out --quick",
+            LONGER,
         )
 
     def ended(self) -> None:

@@ -1,6 +1,7 @@
 """A rank that exchanges messages: ``mpiexec -n N python -P -m mpi4py -m probes.network.rank PLAN``.
 
-Rank 0 writes one JSON object a line to standard output: ``preflight``, ``skipped``, ``visit``, ``done``.
+Rank 0 writes one JSON object a line to standard output: ``preflight``, ``skipped``, ``visit``,
+``wide``, ``done``.
 With ``hello`` in place of a plan the program tells its identity, without starting MPI.
 
 An iteration is a barrier, then ``batch`` exchanges of a pattern (``probes.network.patterns``) between two
@@ -28,7 +29,7 @@ import numpy as np
 from probes.mpi.detection import library_name
 from probes.network.patterns import PATTERNS, AllToAll, Exchange, Pattern
 from probes.topology import usable_cores
-from profiles.stats import narrow_enough
+from probes.visits import Point, Visits
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -143,7 +144,7 @@ def warm_up(
 
 
 def measure(comm: MPI.Comm, plan: MessagePlan) -> None:
-    """Visit patterns and sizes in random order, again and again, until the time is up or enough is known."""
+    """Visit patterns and sizes until all medians are narrow or the time is up."""
     started = time.monotonic()
     exchanges = {pattern: PATTERNS[pattern](comm, max(plan.sizes)) for pattern in plan.patterns}
     typical = warm_up(exchanges, plan, comm)
@@ -151,40 +152,43 @@ def measure(comm: MPI.Comm, plan: MessagePlan) -> None:
     left_s = plan.budget_s - (time.monotonic() - started)
     slice_s = left_s / (plan.visits * len(typical))
     shape: dict[tuple[Pattern, int], tuple[int, int]] = {}
-    for visit, seconds in typical.items():
+    for point, seconds in typical.items():
         batch = max(1, math.ceil(CLOCK_STEPS * step / seconds))
         iterations = min(max(int(slice_s / (seconds * batch)), 1), plan.rows // plan.visits)
-        shape[visit] = (iterations, batch)
+        shape[point] = (iterations, batch)
     shape = comm.bcast(shape, root=0)  # every rank has read its own clock
-    order = np.random.default_rng(plan.seed)
-    medians: dict[tuple[Pattern, int], list[float]] = {visit: [] for visit in shape}
-    for repetition in range(3 * plan.visits):
-        # Every rank knows the same times, so all decide alike.
-        todo = [visit for visit in shape if not _enough(plan, shape[visit][0], medians[visit])]
-        for place in order.permutation(len(todo)).tolist():
-            pattern, size = visit = todo[place]
-            iterations, batch = shape[visit]
-            time_left = plan.budget_s - (time.monotonic() - started)
-            # Once everything has been seen, a visit that would overrun the budget is left out.
-            if comm.bcast(repetition > 0 and iterations * batch * typical[visit] > time_left, root=0):
-                continue
-            exchanges[pattern].timed(size, 1)
-            times = exchanges[pattern].timed(size, iterations, batch)
-            medians[visit].append(float(np.median(times)))
-            if comm.rank == 0:
-                say(
-                    event="visit",
-                    pattern=pattern,
-                    size=size,
-                    batch=batch,
-                    repetition=repetition,
-                    times=times.tolist(),
-                )
-
-
-def _enough(plan: MessagePlan, iterations: int, medians: list[float]) -> bool:
-    visits = len(medians)
-    return (visits + 1) * iterations > plan.rows or (visits >= plan.visits and narrow_enough(medians, NARROW))
+    # Every rank knows the same times, so all decide alike.
+    visits = Visits(
+        [
+            Point(
+                point,
+                most=min(plan.rows // iterations, 3 * plan.visits),
+                cost_s=iterations * batch * typical[point],
+            )
+            for point, (iterations, batch) in shape.items()
+        ],
+        np.random.default_rng(plan.seed),
+        lambda: float(comm.bcast(plan.budget_s - (time.monotonic() - started), root=0)),
+        target=NARROW,
+        least_values=plan.visits,
+    )
+    for visit in visits:
+        pattern, size = visit.key
+        iterations, batch = shape[visit.key]
+        exchanges[pattern].timed(size, 1)
+        times = exchanges[pattern].timed(size, iterations, batch)
+        visit.values.append(float(np.median(times)))
+        if comm.rank == 0:
+            say(
+                event="visit",
+                pattern=pattern,
+                size=size,
+                batch=batch,
+                repetition=visit.count - 1,
+                times=times.tolist(),
+            )
+    if comm.rank == 0 and (wide := visits.describe_wide(lambda point: f"{point[0]} of {point[1]} B")):
+        say(event="wide", medians=wide)
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
 """comprobe as a neighbour: all-to-all between hosts while something else is measured beside it.
 
 The speed of comprobe, window by window, tells how much it suffers meanwhile. One rank is on each host, on a
-core of its own; pauses grade the intensity. The counterpart of ``probes.memory.stream``.
+core of its own; pauses grade the intensity. The counterpart of ``probes.memory.pool``.
 """
 
 from __future__ import annotations

@@ -17,10 +17,9 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any
 
 from probes.power.caps import Caps, find_caps
@@ -29,6 +28,7 @@ from probes.power.loads import Loads, speed
 from probes.power.meters import Meter, choose_meter, power_w
 from probes.run import Run
 from probes.topology import free_memory_mb, read_topology
+from probes.visits import Point, Visits
 from profiles.errors import Unavailable, UserError
 
 LOADS = ("compute", "memory")
@@ -172,24 +172,19 @@ def _idle(bench: PowerBench) -> None:
 
 def _sweep_all(bench: PowerBench) -> None:
     """Sweep with each load, again until the time is up; a load that fails does not end the others."""
-    alive = list(LOADS)
-    for turn in count():
-        for load in list(alive):
-            whole = turn == 0
-            if not whole and bench.run.left_s() < LEAST_SWEEP_S:
-                return
-            try:
-                if not _sweep(bench, load, whole):
-                    alive.remove(load)
-            except UserError as error:
-                alive.remove(load)
-                what = f"power and speed of the {load} load"
-                bench.run.absent(what, error.what, error.remedy, failed=True)
-        if not alive:
-            return
+    run = bench.run
+    points = [Point(load, cost_s=LEAST_SWEEP_S) for load in LOADS]
+    for visit in Visits(points, run.rng, run.left_s, first_in_order=True):
+        try:
+            again = _sweep(bench, visit.key, whole=visit.count == 1)
+        except UserError as error:
+            again = False
+            run.absent(f"power and speed of the {visit.key} load", error.what, error.remedy, failed=True)
+        if not again:
+            points.remove(visit)
 
 
-def _sweep(bench: PowerBench, load: str, whole: bool) -> bool:
+def _sweep(bench: PowerBench, load: str, *, whole: bool) -> bool:
     """Pass over the caps with one load, cut short when the time is up unless it must be ``whole``.
 
     Returns whether another pass makes sense.
@@ -211,18 +206,17 @@ def _sweep(bench: PowerBench, load: str, whole: bool) -> bool:
                 bench.caps.reset()
                 return False
             bench.plans[load] = _plan(bench.caps, lowest_w, uncapped.package_w)
-        _over_caps(bench, loads, whole, run.rng.permutation(bench.plans[load]).tolist())
+        _over_caps(bench, loads, [Point(cap_w, least=int(whole), most=1) for cap_w in bench.plans[load]])
     return True
 
 
-def _over_caps(bench: PowerBench, loads: Loads, whole: bool, plan: Sequence[float]) -> None:
+def _over_caps(bench: PowerBench, loads: Loads, points: list[Point[float]]) -> None:
     """Measure speed under each cap, with a reference between any two."""
     load = loads.kind
     earlier: PowerWindow | None = None
     reference = bench.under_cap(None, loads)
-    for cap_w in plan:
-        if not whole and bench.run.left_s() < 0:
-            return
+    for visit in Visits(points, bench.run.rng, bench.run.left_s):
+        cap_w = visit.key
         bench.run.progress(f"speed of the {load} load under {cap_w:.0f} W")
         seen = bench.under_cap(cap_w, loads)
         later = bench.under_cap(None, loads)

@@ -21,8 +21,7 @@ import numpy as np
 
 from probes.scratch import scratch
 from probes.storage import LEAST_FREE
-from probes.storage.buffers import Buffers, RandomData, huge_buffer
-from probes.storage.timing import Batch, Limits, Operation, run_batch
+from probes.storage.timing import Batch, Buffers, Limits, Operation, RandomData, huge_buffer, run_batch
 from profiles.errors import Unavailable
 from profiles.files import direct_io
 from profiles.records import MB

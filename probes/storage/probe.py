@@ -2,23 +2,24 @@
 
 Measured by direct I/O (``O_DIRECT``), one operation at a time, from one core: sequential writes and reads in
 blocks of 4 MiB, random writes and reads of 4 KiB, and writes of 4 KiB that end with fsync. Every row is a
-batch, with the median and the 99th percentile of its operations. The kinds take turns in rounds, in random
-order, until the time is up or the bytes are written.
+batch, with the median and the 99th percentile of its operations. The kinds take turns, until the time is
+up or the bytes are written.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from probes.run import Run
 from probes.scratch import is_full, storage_remedy
 from probes.storage.place import BLOCK, PAGE, Place, prepared
-from probes.storage.timing import FEWEST_FOR_P99, Batch, Limits
+from probes.storage.timing import FEWEST_FOR_P99, Limits
+from probes.visits import Point, Visits
 from profiles.errors import Unavailable
 
 # Most bytes written to a folder in one visit. A full profile has four visits: 1 GiB; a quick one has one.
@@ -48,7 +49,7 @@ def measure(run: Run) -> None:
     with ExitStack() as stack:
         stack.enter_context(pinned())
         places = _places(run, stack)
-        _Rounds(run, places).run()
+        repeat(run, places)
 
 
 @contextmanager
@@ -84,81 +85,77 @@ def _places(run: Run, stack: ExitStack) -> list[Place]:
     return places
 
 
-class _Rounds:
-    """Batches of all kinds in all folders, in turns."""
+class Subject(NamedTuple):
+    """A kind of operation in a folder."""
 
-    def __init__(self, run: Run, places: list[Place]) -> None:
-        self._run = run
-        self._places = places
-        self._last_s: dict[tuple[str, str], float] = {}
-        self._tails: set[tuple[str, str]] = set()  # those whose p99 is known
-        share_s = max(run.left_s(), 0.1) / len(places)
-        kinds = max(len(place.kinds) for place in places)
-        self._limits = Limits(share_s / (_ROUNDS * kinds), FEWEST_FOR_P99, _LONGEST * share_s)
+    place: Place
+    kind: str
 
-    def run(self) -> None:
-        """Measure round after round, until the time is up or the bytes are written."""
-        repetition = 0
-        while self._round(repetition):
-            repetition += 1
-        self._say_what_is_missing()
+    @property
+    def title(self) -> str:
+        return f"{WORDS[self.kind]} in {self.place.folder}"
 
-    def _round(self, repetition: int) -> bool:
-        """Measure everything once that fits into the time left; tell whether anything did."""
-        items = [(p, kind) for p in self._places if not p.used_up for kind in p.kinds]
-        # The first round goes in the order of the kinds, so that slow ones leave time for quick ones.
-        order = self._run.rng.permutation(len(items)) if repetition else range(len(items))
-        done = False
-        for index in order:
-            place, kind = items[index]
-            expected_s = self._last_s.get((place.folder, kind), 0.0)
-            if place.can(kind) and expected_s <= self._run.left_s():
-                self._attempt(place, kind, repetition)
-                done = True
-        return done
+    @property
+    def possible(self) -> bool:
+        """True while it works, and bytes are left to write."""
+        return not self.place.used_up and self.place.can(self.kind)
 
-    def _attempt(self, place: Place, kind: str, repetition: int) -> None:
-        """Measure and record one batch; a kind that fails is left out from then on."""
-        self._run.progress(f"{WORDS[kind]} in {place.folder}")
-        subject = (place.folder, kind)
-        try:
-            if subject not in self._last_s:
-                place.batch(kind, _WARM)
-            began = time.monotonic()
-            batch = place.batch(kind, self._limits)
-            self._last_s[subject] = time.monotonic() - began
-        except OSError as error:
-            place.kinds.remove(kind)
-            remedy = storage_remedy(error, Path(place.folder))
-            what, reason = f"{WORDS[kind]} in {place.folder}", f"it failed ({error.strerror})"
-            self._run.absent(what, reason, remedy, failed=not is_full(error))
-            return
-        if batch.p99_s is not None:
-            self._tails.add(subject)
-        self._record(place, kind, batch, repetition)
 
-    def _record(self, place: Place, kind: str, batch: Batch, repetition: int) -> None:
-        self._run.sample(
-            kind=kind,
-            storage=place.folder,
-            repetition=repetition,
-            block_bytes=BLOCK if kind in _SEQUENTIAL else PAGE,
-            operations=len(batch.each_s),
-            seconds=batch.seconds,
-            p50_s=batch.percentile_s(50),
-            p99_s=batch.p99_s,
-            slowest_s=float(batch.each_s.max()),
-            file_bytes=place.size,
-            written_bytes=place.written,
-        )
+def repeat(run: Run, places: list[Place]) -> None:
+    """Take batches in turns, until the time is up or the bytes are written.
 
-    def _say_what_is_missing(self) -> None:
-        remedy = "measure one folder at a time: --storage DIR" if len(self._places) > 1 else ""
-        for place in self._places:
-            for kind in place.kinds:
-                what, subject = f"{WORDS[kind]} in {place.folder}", (place.folder, kind)
-                if subject not in self._last_s:
-                    self._run.absent(what, "the storage is so slow that no time was left", remedy)
-                elif kind not in _SEQUENTIAL and subject not in self._tails:
-                    reason = f"fewer than {FEWEST_FOR_P99} operations fit into the time"
-                    self._run.absent(f"p99 of a {what}", reason, remedy)
+    The first turn goes in the order of the kinds, so that slow ones leave time for quick ones.
+    """
+    share_s = max(run.left_s(), 0.1) / len(places)
+    kinds = max(len(place.kinds) for place in places)
+    limits = Limits(share_s / (_ROUNDS * kinds), FEWEST_FOR_P99, _LONGEST * share_s)
+    points = [Point(Subject(place, kind), least=0) for place in places for kind in place.kinds]
+    for visit in Visits(
+        points, run.rng, run.left_s, first_in_order=True, possible=lambda subject: subject.possible
+    ):
+        observe(run, visit, limits)
+    say_missing(run, points, several=len(places) > 1)
+
+
+def observe(run: Run, visit: Point[Subject], limits: Limits) -> None:
+    """Measure and record one batch; a kind that fails is left out from then on."""
+    place, kind = subject = visit.key
+    run.progress(subject.title)
+    try:
+        if visit.count == 1:
+            place.batch(kind, _WARM)
+        batch = place.batch(kind, limits)
+    except OSError as error:
+        place.kinds.remove(kind)
+        reason, remedy = f"it failed ({error.strerror})", storage_remedy(error, Path(place.folder))
+        run.absent(subject.title, reason, remedy, failed=not is_full(error))
+        return
+    if batch.p99_s is not None:
+        visit.values.append(batch.p99_s)
+    run.sample(
+        kind=kind,
+        storage=place.folder,
+        repetition=visit.count - 1,
+        block_bytes=BLOCK if kind in _SEQUENTIAL else PAGE,
+        operations=len(batch.each_s),
+        seconds=batch.seconds,
+        p50_s=batch.percentile_s(50),
+        p99_s=batch.p99_s,
+        slowest_s=float(batch.each_s.max()),
+        file_bytes=place.size,
+        written_bytes=place.written,
+    )
+
+
+def say_missing(run: Run, points: list[Point[Subject]], *, several: bool) -> None:
+    """Say which kinds had no batch, or none of enough operations."""
+    remedy = "measure one folder at a time: --storage DIR" if several else ""
+    for point in points:
+        place, kind = point.key
+        if kind not in place.kinds:  # it failed, and that was said
+            continue
+        if not point.count:
+            run.absent(point.key.title, "the storage is so slow that no time was left", remedy)
+        elif kind not in _SEQUENTIAL and not point.values:
+            reason = f"fewer than {FEWEST_FOR_P99} operations fit into the time"
+            run.absent(f"p99 of a {point.key.title}", reason, remedy)

@@ -18,7 +18,7 @@ DENSE_BELOW = 64 * 2**20  # larger working sets take long, and get fewer points 
 
 
 @dataclass(frozen=True)
-class Point:
+class CoreGroup:
     """Cores that stream together, each over its part of the arrays in the memory nearest to it."""
 
     cpus: tuple[LogicalCpu, ...]
@@ -36,13 +36,13 @@ class Point:
         return {"kind": "bandwidth", "cores": len(self.cpus), "cpus": cpus, "numa": self.numa}
 
 
-def plan(topology: Topology) -> list[Point]:
+def plan(topology: Topology) -> list[CoreGroup]:
     """List the cores of each point: 1, 2, 4, ... all, and those of each NUMA node where there are several."""
     cores = topology.cores
-    points = [Point(cores[:count], "local") for count in (core_counts(len(cores)) if cores else [])]
+    points = [CoreGroup(cores[:count], "local") for count in (core_counts(len(cores)) if cores else [])]
     if len(topology.memory_nodes) > 1:
         with_cores = [node for node in topology.memory_nodes if topology.cores_of(node)]
-        points += [Point(topology.cores_of(node), f"{node}->{node}") for node in with_cores]
+        points += [CoreGroup(topology.cores_of(node), f"{node}->{node}") for node in with_cores]
     return points
 
 

@@ -23,13 +23,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from probes.run import Run
 from probes.streams.library import ELEMENT, KERNELS, LINE, Cycle, Library
-from probes.streams.plan import WHAT, Point, choose_arrays, plan, working_sets
+from probes.streams.plan import WHAT, CoreGroup, choose_arrays, plan, working_sets
 from probes.streams.threads import PinnedThreads
 from probes.topology import LogicalCpu, data_caches_kib, free_memory_mb, read_topology
+from probes.visits import Point, Visits, say_apart, window_s
 from profiles.errors import Unavailable
 from profiles.fits.memory import OVERLAP
 
@@ -42,19 +43,11 @@ CHASES_S = (0.0005, *[0.0012] * 5)  # the first is uncounted
 PER_OCTAVE, PER_OCTAVE_QUICK = 3, 2
 
 
-@dataclass
-class Loop:
-    """A kernel at a point, and how often it was measured."""
+class Loop(NamedTuple):
+    """A kernel on some cores."""
 
     kernel: str
-    point: Point
-    tries: int = 0
-    together: int = 0  # windows in which all cores streamed at the same time
-
-    @property
-    def missing(self) -> bool:
-        """True if another try is due, however late, because a profile without a number is worth less."""
-        return self.tries < LEAST_TRIES or (not self.together and self.tries < MOST_IN_VAIN)
+    group: CoreGroup
 
 
 def measure(run: Run) -> None:
@@ -117,47 +110,51 @@ def sweep(run: Run, threads: PinnedThreads, library: Library, first: LogicalCpu)
             )
 
 
-def loops(run: Run, library: Library, points: Sequence[Point]) -> list[Loop]:
-    """List every kernel at every point, without those that cannot be had here."""
+def loops(run: Run, library: Library, groups: Sequence[CoreGroup]) -> list[Loop]:
+    """List every kernel on every group of cores, without those that cannot be had here."""
     kernels = [name for name in KERNELS if name != "write_nt" or library.has_write_nt]
     if len(kernels) < len(KERNELS):
         reason = "the compiler has no stores past the caches for this processor"
         run.absent("bandwidth of write_nt", reason, "clang has them: apt-get install clang")
-    return [Loop(kernel, point) for point in points for kernel in kernels]
+    return [Loop(kernel, group) for group in groups for kernel in kernels]
 
 
 def repeat(run: Run, threads: PinnedThreads, all_loops: Sequence[Loop]) -> None:
-    """Visit all loops in turn, in a new random order each time, so that drift falls on all alike."""
-    share_s = run.left_s() / PASSES / len(all_loops)
-    window_s = min(max(share_s - OVERHEAD_S, WINDOW_S[0]), WINDOW_S[1])
+    """Visit all loops until the time is up."""
+    length_s = window_s(run.left_s() / PASSES / len(all_loops), OVERHEAD_S, WINDOW_S)
     nodes = list(threads.arrays)
     placed = {node: threads.placed(node) for node in nodes} if len(nodes) > 1 else {}
-    tries = -1
-    while tries < (tries := sum(loop.tries for loop in all_loops)):
-        for i in run.rng.permutation(len(all_loops)):
-            if all_loops[i].missing or run.left_s() > window_s + OVERHEAD_S:
-                observe(run, threads, all_loops[i], window_s=window_s, placed=placed)
-    for loop in all_loops:
-        if not loop.together:
-            what = f"bandwidth of {loop.kernel} {loop.point.title}"
-            reason = f"in none of {loop.tries} tries did the cores stream at the same time: they are taken"
-            run.absent(what, reason, "profile while nothing else runs")
+    points = [
+        Point(loop, least=LEAST_TRIES, least_in_vain=MOST_IN_VAIN, cost_s=length_s + OVERHEAD_S)
+        for loop in all_loops
+    ]
+    for visit in Visits(points, run.rng, run.left_s):
+        observe(run, threads, visit, length_s=length_s, placed=placed)
+    for point in points:
+        if not point.values:
+            kernel, group = point.key
+            say_apart(run, f"bandwidth of {kernel} {group.title}", point.count, "stream")
 
 
 def observe(
-    run: Run, threads: PinnedThreads, loop: Loop, *, window_s: float, placed: Mapping[int, float | None]
+    run: Run,
+    threads: PinnedThreads,
+    visit: Point[Loop],
+    *,
+    length_s: float,
+    placed: Mapping[int, float | None],
 ) -> None:
     """Repeat one loop: a row for each core."""
-    loop.tries += 1
-    point = loop.point
-    run.progress(f"{loop.kernel} {point.title}")
-    rows, overlap = threads.stream(loop.kernel, point.cpus, window_s)
-    loop.together += overlap >= OVERLAP
-    for cpu, row in zip(point.cpus, rows, strict=True):
+    kernel, group = visit.key
+    run.progress(f"{kernel} {group.title}")
+    rows, overlap = threads.stream(kernel, group.cpus, length_s)
+    if overlap >= OVERLAP:
+        visit.values.append(sum(row.bytes / row.wall_s for row in rows))
+    for cpu, row in zip(group.cpus, rows, strict=True):
         run.sample(
-            **point.labels,
-            kernel=loop.kernel,
-            repetition=loop.tries,
+            **group.labels,
+            kernel=kernel,
+            repetition=visit.count,
             core=cpu.index,
             wall_s=row.wall_s,
             thread_cpu_s=row.thread_cpu_s,

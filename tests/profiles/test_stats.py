@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from scipy import stats
 
-from profiles.stats import binomial_ranks, median_interval, narrow_enough
+from profiles.stats import binomial_ranks, half_width, median_interval
 
 
 @pytest.mark.parametrize("n", [6, 7, 10, 25, 100, 401])
@@ -22,7 +24,7 @@ def test_ranks_are_the_tightest_that_cover(n: int) -> None:
 def test_too_few_values_have_no_interval(n: int) -> None:
     assert binomial_ranks(n) is None
     assert median_interval(np.arange(n))[1:] == (None, None)
-    assert not narrow_enough(np.ones(n), 1.0)
+    assert math.isinf(half_width(np.ones(n)))
 
 
 def test_coverage_on_a_skewed_distribution() -> None:

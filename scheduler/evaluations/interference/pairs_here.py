@@ -17,10 +17,9 @@ import pandas as pd
 from agent.job_profile.kernels import KERNELS, command
 from agent.job_profile.network import cores_of
 from agent.job_profile.pair_trials import Times, program_of, run_pairs
-from agent.job_profile.pool import pooled
-from agent.job_profile.profiler import make_job_profile
+from agent.job_profile.profiler import make_job_profile, pooled
 from agent.job_profile.session import JobOrder
-from agent.job_profile.start import as_ranks
+from agent.job_profile.trial import as_ranks
 from probes.mpi.detection import find_mpi
 from probes.mpi.launchers import MpiInstall
 from probes.topology import usable_cores

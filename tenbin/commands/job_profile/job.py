@@ -188,8 +188,7 @@ def again(
 
       tenbin job again stencil    (in the evening)
     """
-    from agent.job_profile.pool import check_samples, pooled, same_again
-    from agent.job_profile.profiler import make_job_profile
+    from agent.job_profile.profiler import check_samples, make_job_profile, pooled, same_again
     from agent.node_profile.node_kind import node_kind
     from profiles.files.job_store import JobStore, load
     from profiles.files.store import samples as samples_beside

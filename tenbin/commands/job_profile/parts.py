@@ -42,7 +42,7 @@ def planned(counts: tuple[int, ...], order: JobOrder) -> ScalingOrder:
 
 
 def budget_s(order: JobOrder) -> float:
-    """Return the time after which no repetition begins."""
+    """Return the time in which repetitions beyond the least number must end."""
     from agent.job_profile.session import LONGEST_S
 
     return LONGEST_S if order.budget_s is None else order.budget_s
@@ -53,9 +53,9 @@ def with_scaling(made: Made, scaling: ScalingOrder, listener: Listener) -> Made:
     from agent.job_profile.scaling import fit, measure
     from agent.job_profile.trial import CommandFailed
 
-    def runs() -> tuple[object, pd.DataFrame]:
-        table = measure(scaling, _teller(listener))
-        return fit(table, scaling.hosts), table
+    def runs() -> tuple[object, pd.DataFrame, str]:
+        table, doubt = measure(scaling, _teller(listener))
+        return fit(table, scaling.hosts), table, doubt
 
     what = f"scaling over {', '.join(map(str, scaling.counts))} cores"
     return _with_part(made, "scaling", what, runs, failures=(CommandFailed,))
@@ -72,9 +72,9 @@ def with_caps(made: Made, order: JobOrder, emulated: str, listener: Listener) ->
     times = order.limit_s, budget_s(order), profile.quick, profile.seed, profile.mpi
     under_caps = UnderCapsOrder(profile.command, profile.folder, profile.cpus, *times, emulated=emulated)
 
-    def runs() -> tuple[object, pd.DataFrame]:
+    def runs() -> tuple[object, pd.DataFrame, str]:
         table, doubt = measure(under_caps, _teller(listener, "caps, "))
-        return fit(table, emulated, doubt), table
+        return fit(table, emulated, doubt), table, ""
 
     what = "run time and energy under power caps"
     return _with_part(made, "caps", what, runs, failures=(CommandFailed, Unavailable))
@@ -90,7 +90,7 @@ def _with_part(
     made: Made,
     part: str,
     what: str,
-    runs: Callable[[], tuple[object, pd.DataFrame]],
+    runs: Callable[[], tuple[object, pd.DataFrame, str]],
     *,
     failures: tuple[type[UserError], ...],
 ) -> Made:
@@ -99,10 +99,11 @@ def _with_part(
 
     profile, samples = made
     try:
-        found, table = runs()
+        found, table, doubt = runs()
     except KeyboardInterrupt:
         return profile.model_copy(update={"interrupted": True}), samples
     except failures as error:
         absent = Absent(probe="job", what=what, reason=error.what, remedy=error.remedy, failed=True)
         return profile.model_copy(update={"absent": (*profile.absent, absent)}), samples
-    return profile.model_copy(update={part: found}), {**samples, part: table}
+    note = "; ".join(filter(None, (profile.note, doubt)))
+    return profile.model_copy(update={part: found, "note": note}), {**samples, part: table}

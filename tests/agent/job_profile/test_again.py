@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 import typer
 
-from agent.job_profile.pool import check_samples, pooled, same_again
-from agent.job_profile.profiler import make_job_profile
+from agent.job_profile.profiler import check_samples, make_job_profile, pooled, same_again
 from agent.job_profile.session import JobOrder
 from agent.node_profile.node_kind import node_kind
-from probes.memory.stream import Stream
+from probes.memory.pool import Stream
 from profiles.errors import BadInput
 from profiles.files.job_store import JobStore
 from profiles.fits.job import fit

@@ -8,21 +8,23 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 import typer
 
 from agent.job_profile.profiler import choose_areas, choose_clock, choose_cpus, make_job_profile
-from agent.job_profile.session import JobOrder, JobProgress, Session, goes_on
+from agent.job_profile.session import JobOrder, JobProgress, Session, plan_visits
 from agent.job_profile.trial import CommandFailed, RunOutcome, Trial
 from agent.node_profile.node_kind import node_kind
 from probes.memory.plan import Spot
-from probes.memory.pool import WriterLost, WriterPool
-from probes.memory.stream import Stream
+from probes.memory.pool import Stream, WriterPool
+from probes.order_process import ProcessLost
 from probes.topology import LogicalCpu, Topology
 from profiles.errors import BadInput, Unavailable
 from profiles.files.job_store import JobStore, load
@@ -132,7 +134,7 @@ def test_writers_write_on_window_after_window() -> None:
         with Stream(pool, {spots[0]: 0.3}, 0.1) as stream:  # nothing is left over from the last one
             [row] = stream.step()
         assert row.written.thread_cpu_s <= 0.45 * max(row.written.wall_s, 0.1)
-        with pytest.raises(WriterLost), Stream(pool, {spots[0]: 1.0}, 0.05) as stream:
+        with pytest.raises(ProcessLost), Stream(pool, {spots[0]: 1.0}, 0.05) as stream:
             os.kill(pool.pids[spots[0].core], signal.SIGKILL)
             for _ in range(5):
                 stream.step()
@@ -211,11 +213,18 @@ def test_a_real_job_is_measured_stored_and_shown(tmp_path: Path, monkeypatch: py
 def test_a_profile_of_runs_of_five_seconds_takes_three_minutes_a_quick_one_less_than_one() -> None:
     """By the seconds that runs, references and starts take; two repetitions are made, whatever they take."""
 
-    def repetitions(order: JobOrder, first_s: float, one_s: float) -> tuple[int, float]:
-        done = 0
-        while goes_on(order, first_s, done, first_s + done * one_s, narrow=lambda: False):
-            done += 1
-        return done, first_s + done * one_s
+    def repetitions(
+        order: JobOrder, first_s: float, turn_s: float, ratios: Sequence[float] = (1.0, 2.0)
+    ) -> tuple[int, float]:
+        """``ratios``: the slow-downs, one repetition after the other and over again."""
+        clock, steps = [first_s], [("", 0.0), ("memory", 50.0), ("memory", 100.0)]
+        rng = np.random.default_rng(1)
+        visits = plan_visits(order, steps, rng, run_s=first_s, spent_s=lambda: clock[0])
+        for visit in visits:
+            clock[0] += turn_s / len(steps)
+            visit.values.append(ratios[visit.count % len(ratios)])
+        assert len({point.count for point in visits.points}) == 1
+        return visit.count, clock[0]
 
     quick, full = (JobOrder("a", ("a",), "/", quick=quick) for quick in (True, False))
     assert repetitions(quick, 5.2, 5.2 + 5.2 * 1.25 + 5.2 * 1.5 + 3) == (2, pytest.approx(50.2))
@@ -225,8 +234,7 @@ def test_a_profile_of_runs_of_five_seconds_takes_three_minutes_a_quick_one_less_
     assert repetitions(full, 1.2, 10.0) == (16, pytest.approx(161.2))
     assert repetitions(full, 100.0, 600.0)[0] == 3
     assert repetitions(replace(full, budget_s=1200.0), 5.2, 30.0)[0] == 20
-    assert not goes_on(full, 2.0, 6, 80.0, narrow=lambda: True)
-    assert goes_on(full, 2.0, 5, 70.0, narrow=lambda: True)
+    assert repetitions(full, 2.0, 13.0, ratios=[1.0]) == (6, pytest.approx(80.0))  # narrow
 
 
 @pytest.mark.parametrize(
@@ -308,16 +316,15 @@ def test_a_trial_that_cannot_be_told_its_order_is_ended(
 
 
 def test_too_many_threads_are_noted_once_whatever_each_run_had(monkeypatch: pytest.MonkeyPatch) -> None:
-    order = JobOrder("crowd", ("crowd",), "/")
+    order = JobOrder("crowd", ("crowd",), "/", budget_s=0.0)  # the least repetitions: three
     session = Session(order, None, None, None, [Spot(0, 0, 0)], [], lambda progress: None)  # type: ignore[arg-type]
     runs = [
         RunOutcome(ended_s=1.0, cpu_s=c, most_threads=n) for n, c in ((4, 1.0), (6, 1.0), (5, 1.0), (9, 0.5))
     ]
     monkeypatch.setattr(session, "_trial", lambda load, intensity: runs[0])
     monkeypatch.setattr(session, "_look_at_device", lambda: None)
-    monkeypatch.setattr(session, "_repeat", lambda repetition: session._check(runs[repetition]))
+    monkeypatch.setattr(session, "_visit", lambda step, number, place: session._check(runs[number]) or 1.0)
     monkeypatch.setattr(session, "_drop_incomplete", lambda repetition: None)
-    monkeypatch.setattr(session, "_goes_on", lambda done: done < 3)
     session.run()
     assert session.notes == [
         "up to 6 threads on 1 core(s): give it more with -n"

@@ -320,7 +320,7 @@ def test_a_program_is_measured_over_ranks_on_two_hosts(mpi: MpiInstall, lab: Net
         "job", program, str(tmp_path), quick=True, limit_s=120.0, budget_s=600.0, mpi=True, hosts=lab.hosts
     )
     scaling = planned((1, 2, 4), order)
-    table = measure(scaling)
+    table, _ = measure(scaling)
     assert sorted(set(table["cores"])) == [1, 2, 4] and not processes_below()
     least = table.groupby("cores")["wall_s"].min()
     assert all(least[n] >= 0.3 + 1.2 / n for n in (1, 2, 4))

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from probes.device import copies, session
+from probes.device import session
 from probes.device.session import DeviceBench
 from probes.opencl import devices
 from profiles.errors import Unavailable
@@ -112,7 +112,7 @@ def test_copies(
     device: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch, direction: str, pattern: str
 ) -> None:
     key, choice = device
-    monkeypatch.setattr(copies, "SIZE", 128 << 20)  # as clpeak on a processor
+    monkeypatch.setattr(session, "COPY_BYTES", 128 << 20)  # as clpeak on a processor
     bench = DeviceBench(key)
 
     def ours() -> float:

@@ -11,14 +11,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import psutil
 import pytest
 
 from probes.checkpoint import device_session
 from probes.checkpoint.device_process import DeviceProcess, Failure, ForkServer
-from probes.checkpoint.plan import FULL, QUICK, Item, Rotation, affordable_mb, ladder
+from probes.checkpoint.items import FULL, QUICK, affordable_mb, ladder
 from probes.checkpoint.probe import measure
 from probes.checkpoint.subjects import cache_environment
 from probes.opencl import devices
@@ -355,14 +354,6 @@ def test_sizes_double_and_grow_with_time_and_room(limits: Any) -> None:
     assert ladder(64, 4) == [8, 16, 32, 64]
     assert ladder(2, 6) == [1, 2]
     assert ladder(0, 6) == []
-
-
-def test_a_rotation_deals_each_item_once_before_any_again() -> None:
-    items = [Item("migration", str(i)) for i in range(7)]
-    rotation = Rotation(items, np.random.default_rng(1))
-    dealt = [item for _ in range(7) for item in rotation.take(2)]
-    assert sorted(dealt[:7]) == sorted(dealt[7:]) == items
-    assert Rotation([], np.random.default_rng(1)).take(3) == []
 
 
 def test_sizes_are_whole_words_for_the_checksum() -> None:

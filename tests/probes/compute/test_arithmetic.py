@@ -13,10 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes.c_library import find_compiler
-from probes.compute.cpufreq import read_clock
 from probes.compute.kernels import TYPES, Kernels, build
 from probes.compute.pool import overlap
-from probes.compute.probe import plan
+from probes.compute.probe import plan, read_clock
 from probes.compute.worker import Computed, products, vector_loop
 from probes.loads import work
 from profiles.errors import Unavailable
@@ -143,9 +142,9 @@ def test_the_clock_of_the_kernel_is_read_in_its_units(tmp_path: Path) -> None:
 
 def test_one_core_and_all_cores_are_needed_and_counts_between_are_not() -> None:
     points = plan(list(range(12)), compiled=True)
-    assert {len(p.cores): p.needed for p in points} == {1: True, 2: False, 4: False, 8: False, 12: True}
+    assert {len(p.key.cores): p.least for p in points} == {1: 1, 2: 0, 4: 0, 8: 0, 12: 1}
     assert len(points) == 5 * 5
-    assert {p.kind for p in plan([3], compiled=False)} == {"blas"}
+    assert {p.key.kind for p in plan([3], compiled=False)} == {"blas"}
 
 
 def row(begin: float, end: float, *, early: float = 0.0, late: float = 0.0) -> Computed:

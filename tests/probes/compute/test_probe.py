@@ -16,8 +16,9 @@ import pytest
 
 from probes.c_library import find_compiler
 from probes.compute.kernels import ADD_TAKES_A_CYCLE
-from probes.compute.pool import WorkerLost, WorkerPool
+from probes.compute.pool import WorkerPool
 from probes.compute.probe import measure
+from probes.order_process import ProcessLost
 from probes.run import Run, collect, samples_of
 from probes.topology import usable_cores
 from profiles.fits import fit_samples
@@ -102,14 +103,14 @@ def test_no_usable_cpu_is_said(tmp_path: Path) -> None:
 
 def test_a_lost_worker_is_named_and_the_next_window_starts_new_ones() -> None:
     with WorkerPool(None, clock=False) as pool:
-        pool.prepare(CORES)
+        pool.start(CORES)
         os.kill(pool.pids[CORES[-1]], signal.SIGKILL)
-        with pytest.raises(WorkerLost, match=f"worker on CPU {CORES[-1]} ended with signal 9"):
+        with pytest.raises(ProcessLost, match=f"worker on CPU {CORES[-1]} ended with signal 9"):
             pool.compute(CORES, "blas", "single", seconds=0.01, halfway=lambda: None)
         assert processes_below() == []
         assert pool.compute(CORES[:1], "blas", "single", seconds=0.01, halfway=lambda: None)[0][0].flops
-        with pytest.raises(WorkerLost, match=r"CPU 4000 ended with exit code 2: .*4000"):
-            pool.prepare([4000])
+        with pytest.raises(ProcessLost, match=r"CPU 4000 ended with exit code 2: .*4000"):
+            pool.start([4000])
 
 
 def test_ctrl_c_keeps_the_samples_and_leaves_no_process() -> None:
@@ -129,7 +130,7 @@ def test_ctrl_c_keeps_the_samples_and_leaves_no_process() -> None:
 def test_workers_end_with_their_parent_even_when_it_is_killed() -> None:
     program = (
         "import time; from probes.compute.pool import WorkerPool; pool = WorkerPool(None, False)\n"
-        f"pool.prepare([{CORES[0]}]); print(*pool.pids.values(), flush=True); time.sleep(600)"
+        f"pool.start([{CORES[0]}]); print(*pool.pids.values(), flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None

@@ -21,9 +21,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes.memory.plan import Spot
-from probes.memory.pool import Writer, WriterLost, WriterPool, overlap
+from probes.memory.pool import WriterPool, overlap
 from probes.memory.probe import measure
 from probes.memory.writer import MBIND, Area, Pace, Written, placed_on, placement
+from probes.order_process import OrderProcess, ProcessLost
 from probes.run import Run, collect, samples_of
 from profiles.fits import fit_samples
 from profiles.fits.memory import fit, slowdowns, verdict
@@ -240,7 +241,8 @@ def test_writers_write_where_they_are_pinned_and_leave_nothing_behind() -> None:
 
 def test_thread_time_sees_through_a_core_that_is_shared() -> None:
     """Beside a program on the same core, wall time doubles and CPU time per byte does not."""
-    with WriterPool(16) as pool, Writer(CORES[0], 64) as rival:
+    serve = ["--serve", "--line-bytes=64"]
+    with WriterPool(16) as pool, OrderProcess(CORES[0], "probes.memory.writer", serve) as rival:
         pool.prepare([spot(CORES[0])])
         rival.answer()
         rival.order("place", node=0, touch_core=CORES[0], size_mb=16)
@@ -257,7 +259,7 @@ def test_a_lost_writer_is_named_and_the_next_window_starts_a_new_one() -> None:
     with WriterPool(16) as pool:
         pool.prepare([spot(core) for core in CORES[:2]])
         os.kill(pool.pids[CORES[0]], signal.SIGKILL)
-        with pytest.raises(WriterLost, match=f"CPU {CORES[0]} ended with signal 9"):
+        with pytest.raises(ProcessLost, match=f"CPU {CORES[0]} ended with signal 9"):
             pool.write([spot(core) for core in CORES[:2]], 0.02)
         assert CORES[0] not in pool.pids
         rows, _ = pool.write([spot(core) for core in CORES[:2]], 0.02)
@@ -265,9 +267,9 @@ def test_a_lost_writer_is_named_and_the_next_window_starts_a_new_one() -> None:
 
 
 def test_a_writer_that_cannot_have_its_core_or_its_memory_says_so() -> None:
-    with WriterPool(16) as pool, pytest.raises(WriterLost, match=r"CPU 4000 ended with exit code 2: .*4000"):
+    with WriterPool(16) as pool, pytest.raises(ProcessLost, match=r"CPU 4000 ended with exit code 2: .*4000"):
         pool.write([spot(4000)], 0.02)
-    with WriterPool(1e12) as pool, pytest.raises(WriterLost, match=r"failed: .*[Mm]emory"):
+    with WriterPool(1e12) as pool, pytest.raises(ProcessLost, match=r"failed: .*[Mm]emory"):
         pool.write([spot(CORES[0])], 0.02)
 
 

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from probes.memory.plan import core_pairs
 from probes.mpi.launchers import MpiInstall
 from probes.mpi.runner import RanksFailed, run_ranks
-from probes.network.messages import SIZES, core_pairs, measure
+from probes.network.messages import SIZES, measure
 from probes.run import collect
 from probes.topology import read_topology
 from profiles.fits import fit_samples
@@ -71,7 +72,7 @@ def test_pairs_are_of_each_kind_once(tmp_path: Path) -> None:
     topology = read_topology(machine(tmp_path, sockets=2, caches=2, cores=4, threads=2), set(range(64)))
     pairs = list(core_pairs(topology))
     assert [kind for kind, _, _ in pairs] == ["smt", "same-cache", "other-cache", "other-socket"]
-    assert {one for _, one, _ in pairs} == {topology.cpus[0].index}
+    assert {first for _, first, _ in pairs} == {topology.cpus[0]}
     assert list(core_pairs(read_topology(machine(tmp_path / "one", cores=1), {0}))) == []
 
 
