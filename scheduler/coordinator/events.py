@@ -1,4 +1,4 @@
-"""What happens to jobs, as events, and what is to be done for them, as effects.
+"""Events, which happen to jobs, and effects, which are to be done for them.
 
 An event says what happens to a job or a node. Its transition (``transitions.TABLE``) enters that in the
 state, and gives the event that the policy is told (``scheduler.model.events``). Effects are all that leaves

@@ -21,7 +21,7 @@ Function = Callable[[MachineState, Any], "Event | ev.Event | None"]
 
 
 class Transition(NamedTuple):
-    """What an event does to a job, and the phases to which that may lead, besides the one that it has."""
+    """Function of an event, and the phases to which it may lead a job, besides the one that it has."""
 
     do: Function
     to: tuple[Phase, ...] = ()
