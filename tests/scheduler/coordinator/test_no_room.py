@@ -12,7 +12,6 @@ import pytest
 
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.job_table import NoRoom
-from scheduler.coordinator.requests.priorities import set_priority
 from tests.support.scheduling.manual_engine import ManualEngine, shown, submit
 
 
@@ -30,7 +29,7 @@ def full(coordinator: Coordinator) -> Iterator[None]:
 
 
 def priority(coordinator: Coordinator, job_ids: list[int]) -> None:
-    set_priority(coordinator, job_ids, 5)
+    coordinator.set_priority(job_ids, 5)
 
 
 def change(name: str) -> Callable[[Coordinator, list[int]], Any]:
