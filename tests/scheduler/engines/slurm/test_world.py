@@ -16,7 +16,7 @@ PAIRS = pairs(SlurmHistory)
 @pytest.mark.parametrize(("policy", "machine"), PAIRS)
 def test_histories(policy: str, machine: str) -> None:
     first = 1000 * PAIRS.index((policy, machine))  # other histories for each
-    for seed in range(first, first + examples(18)):
+    for seed in range(first, first + examples(60) // 2):
         assert not (story := tell(seed, policy, machine, STEPS, world=SlurmHistory)), story
 
 
