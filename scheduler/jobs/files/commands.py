@@ -44,8 +44,10 @@ def check_program(word: str, folder: str, path: str | None) -> None:
         folder: where a relative file is. path: folders of programs, with colons.
 
     Raises:
-        BadInput: the word has blanks, and there is no such program.
+        BadInput: the word is empty, or has blanks and there is no such program.
     """
+    if not word.strip():
+        raise BadInput("the name of the program is empty", "name one: tenbin submit -- CMD...")
     if len(word.split()) < 2:
         return
     first = word.split(maxsplit=1)[0]

@@ -28,12 +28,7 @@ def test_a_program_with_blanks_in_its_name_is_one(tmp_path: Path) -> None:
     check_program(str(program), "/", None)
     check_program("my programs/my job", str(tmp_path), None)
     check_program("my job", "/", f"/nowhere:{program.parent}")
-    for word in (
-        "no-such-program",
-        "",
-        "./not-made-yet",
-        "./not made/yet",
-    ):  # it may be there when the job starts
+    for word in ("no-such-program", "./not-made-yet", "./not made/yet"):  # there when the job starts, maybe
         check_program(word, str(tmp_path), None)
 
 
@@ -58,3 +53,9 @@ def test_a_variable_counts_with_its_name() -> None:
     check_commands([JobSpec(command=("true",), env={"AB": "x" * 131_068})], {}, script=False)
     with pytest.raises(BadInput, match="env AB has 131,072 bytes"):
         check_commands([JobSpec(command=("true",), env={"AB": "x" * 131_069})], {}, script=False)
+
+
+@pytest.mark.parametrize("word", ["", " "])
+def test_a_program_without_a_name_is_refused(word: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="the name of the program is empty"):
+        check_program(word, str(tmp_path), None)
