@@ -39,7 +39,6 @@ from profiles.errors import Unavailable, UserError
 SIZES = (8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 8 << 20)  # bytes from each rank to each other
 MOST_RANKS = 4
 START_S = 0.5  # mpiexec and Python, before the first message; not part of what is measured
-LONGER = "give the probe more time: leave out --quick"
 GRACE_S = 30.0  # over its budget before a run is given up
 
 
@@ -126,9 +125,8 @@ class Listener:
                 self.run.progress(f"{self.what}: hosts and path checked")
             case "skipped":
                 self._skipped(**event)
-            case "wide" if self.run.settings.quick:  # else later rounds narrow them
-                reason = f"the time was up before: {event['medians']}"
-                self.run.absent(f"{self.what}, medians within {NARROW:.0%}", reason, LONGER)
+            case "wide":  # other rounds, and the interval of the fit, tell more
+                self.run.progress(f"{self.what}: medians beyond {NARROW:.0%}: {event['medians']}")
             case "world":
                 raise Unavailable(
                     f"{self.labels['ranks']} ranks were started, but each sees a world of {event['size']}: "
@@ -151,7 +149,7 @@ class Listener:
         self.run.absent(
             f"{self.what} with {', '.join(map(str, sizes))} B",
             f"it would take longer than there is time: {last} B took {last_s:.3g} s",
-            LONGER,
+            "give the probe more time: leave out --quick",
         )
 
     def ended(self) -> None:

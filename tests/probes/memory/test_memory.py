@@ -44,7 +44,11 @@ def words_of(area: Area, size_mb: int) -> np.ndarray:
 def writers() -> dict[int, psutil.Process]:
     """Return the writer processes started by this one, by their CPU."""
     lines = {child: child.cmdline() for child in psutil.Process().children()}
-    return {int(line[-2].split("=")[1]): child for child, line in lines.items() if "--serve" in line}
+    return {
+        int(next(word for word in line if word.startswith("--core=")).split("=")[1]): child
+        for child, line in lines.items()
+        if "--serve" in line
+    }
 
 
 def gone(pids: list[int], within_s: float = 20) -> bool:
