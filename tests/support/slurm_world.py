@@ -403,7 +403,9 @@ class SlurmCluster(Machine):
 
     def room(self, name: str) -> int:
         """Count the CPUs of a node that no job has."""
-        return CPUS - sum(job.cpus for job in self.queue.values() if job.holds and name in job.nodes)
+        leaves = {p.slurm for p in self.processes if p.kill_s < math.inf}  # also of who is requeued
+        holds = [job for job in self.queue.values() if job.holds or job.id in leaves]
+        return CPUS - sum(job.cpus for job in holds if name in job.nodes)
 
     def _may_start(self, job: BatchJob) -> bool:
         if job.state != "PENDING" or any(p.slurm == job.id and p.kill_s < math.inf for p in self.processes):

@@ -265,12 +265,15 @@ class SlurmEngine(Engine):
         if self.budget is not None:
             self.budget.recover(attempt, self._cap_w(job))
         with spoiled.of_one(job.id):
-            if attempt.files.fenced():
-                look_anew(attempt.files.path)
-                if spoiled.revoked(attempt.files) or not attempt.files.begun():
-                    self.driver.report(attempt, Report(*attempt.key, "never", time.time()))
-                else:
-                    self.driver.give_up(attempt.key, "its node was lost")
+            look_anew(attempt.files.path)
+            fenced = attempt.files.fenced()
+            if fenced:
+                spoiled.revoked(attempt.files)
+            if attempt.files.claimed() and not attempt.files.begun():  # the coordinator before took it back
+                attempt.files.fence_off()
+                self.driver.report(attempt, Report(*attempt.key, "never", time.time()))
+            elif fenced:
+                self.driver.give_up(attempt.key, "its node was lost")
 
     def _watch(self, job: Entry) -> SlurmAttempt:
         shares = self.inventory.shares(job.cores)

@@ -216,8 +216,6 @@ class AttemptDriver:
             case Revoke(report):
                 if spoiled.revoked(attempt.files):
                     if attempt.slurm is not None:
-                        with suppress(OSError):  # so that the next coordinator knows who has cancelled it
-                            attempt.files.fence_off()
                         self._cancel(attempt.key, attempt.slurm, attempt.comment)
                     unbegun = report._replace(what="never", for_now=True)
                     self.report(attempt, unbegun if report.what == "lost" else report)

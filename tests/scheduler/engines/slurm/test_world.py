@@ -26,6 +26,7 @@ def test_histories(policy: str, machine: str) -> None:
         (15, "met", "whole"),  # --no-requeue: failed because its node was drained, before it had begun
         (45, "mct", "units"),
         (18001, "mctb", "units"),  # taken back just before a kill: told as cancelled by somebody
+        (5023, "easy", "whole"),  # the same: failed, though it had never begun
     ],
 )
 def test_histories_that_have_failed(seed: int, policy: str, machine: str) -> None:
