@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from profiles.models import Prediction
     from profiles.records import Coefficient, Model, Profile
-    from tenbin.checkpoint.file import CheckpointError
-    from tenbin.checkpoint.library import Checkpoint
+    from tenbin.checkpoint import Checkpoint, CheckpointError
     from tenbin.client.call_queue import FunctionFuture, NoResult
     from tenbin.client.client import Client, job, submit
     from tenbin.client.executor import Executor
@@ -44,8 +43,8 @@ __all__ = [
 ]
 _MODULES = {
     "Cancelled": "client.futures",
-    "Checkpoint": "checkpoint.library",
-    "CheckpointError": "checkpoint.file",
+    "Checkpoint": "checkpoint",
+    "CheckpointError": "checkpoint",
     "Executor": "client.executor",
     "FunctionFuture": "client.call_queue",
     "Job": "client.futures",

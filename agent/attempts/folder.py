@@ -88,7 +88,7 @@ class Attempt:
             raise FileExistsError(errno.EEXIST, "another job has run in this folder", str(self.path))
 
     def _write_generation(self, number: int) -> None:
-        """Write the number that counts, for ``tenbin.checkpoint.generations`` of an earlier attempt."""
+        """Write the number that counts, for ``tenbin.checkpoint`` of an earlier attempt."""
         aside = self.path / f".{GENERATION}"
         aside.write_text(f"{number}\n")
         aside.replace(self.path.parent / GENERATION)

@@ -37,10 +37,10 @@ class Order:
         checkpoint_code: exit code of a job that leaves after a checkpoint.
         grace_s: time from SIGTERM to SIGKILL.
         mpi: the command is an mpiexec, whose ranks have guards.
-        sysfs: root of the tree with the packages that the job has to itself (``agent.power.package_caps``);
+        sysfs: root of the tree with the packages that the job has to itself (``agent.power.caps``);
             empty: the job has none.
         emulated: these packages are emulated.
-        capped_nodes: nodes of a cluster that the job has to itself (``agent.power.node_caps``); in ``sysfs``
+        capped_nodes: nodes of a cluster that the job has to itself (``agent.power.caps``); in ``sysfs``
             stands ``%N`` for a node's name.
         states: folder of the restore journals of these nodes.
         inherit: prefixes of environment variables that the command inherits from its supervisor.

@@ -27,8 +27,7 @@ from types import FrameType
 import psutil
 
 from agent.attempts.folder import Attempt
-from agent.emulation.machines import Machine, build, cores_of, parse, zone_folders
-from agent.emulation.persistent import abandoned, sign_of_life
+from agent.emulation.machines import Machine, abandoned, build, cores_of, parse, sign_of_life, zone_folders
 from agent.processes.tree import MARK as JOB_MARK
 from probes.power.loads import MARK
 from probes.power.powercap import read_int

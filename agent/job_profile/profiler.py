@@ -24,7 +24,7 @@ from agent.job_profile.traces import DeviceWatch, MpiTime, mpi_times
 from agent.job_profile.trial import as_ranks, plain
 from agent.lock import node_lock
 from agent.node_profile.conditions import Watch
-from agent.node_profile.node_kind import node_kind
+from agent.node_profile.identity import node_kind
 from probes.memory.plan import NotMeasured, Spot, choose_area
 from probes.memory.pool import WriterPool
 from probes.mpi.detection import find_mpi

@@ -13,7 +13,7 @@ from agent.lock import node_lock
 from agent.node_check.conditions import CheckWatch
 from agent.node_check.facts import facts_of
 from agent.node_profile.child import run_child
-from agent.node_profile.node_kind import node_kind
+from agent.node_profile.identity import node_kind
 from agent.paths import default_storage
 from probes.folders import inspect_folder
 from probes.registry import BATTERY, CHECKS

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from agent.inventory.files import number
+from agent.inventory import number
 from agent.node_profile.conditions import Watch
 from profiles.checks.check import CheckConditions, Consumer
 

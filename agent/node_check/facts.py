@@ -7,8 +7,8 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 
-from agent.inventory.files import Roots, fields, link_name, number, read
-from agent.node_profile.fingerprint import deciding_facts
+from agent.inventory import Roots, fields, link_name, number, read
+from agent.node_profile.identity import deciding_facts
 from profiles.inventory import Inventory
 from profiles.records import Settings
 

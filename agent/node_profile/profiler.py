@@ -15,7 +15,7 @@ from agent.inventory import gather
 from agent.lock import node_lock
 from agent.node_profile.child import ProbeExit, run_child
 from agent.node_profile.conditions import Watch
-from agent.node_profile.fingerprint import fingerprint
+from agent.node_profile.identity import fingerprint
 from agent.paths import default_storage
 from probes.folders import inspect_folder
 from probes.registry import PROBES

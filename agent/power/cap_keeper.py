@@ -18,17 +18,140 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 
+from agent.attempts import checked
+from agent.attempts.folder import Attempt
 from agent.journal import Journal, restore_leftovers
 from agent.multi_node.node_name import node_name
 from agent.paths import node_journal
-from agent.power.energy import Energy
 from agent.processes import tree
 from probes.power.caps import Caps, find_caps
+from probes.power.counters import Counter
+from probes.power.powercap import Zone, metered, zones
 from profiles.errors import Busy, UserError
+from profiles.files.whole_files import write_whole
+
+# The files by which a coordinator requests a job's power cap and the job's supervisor confirms it.
+#
+#     cap.json   the last request; the coordinator
+#     held.json  the cap in force; the supervisor
+#
+# Both lie in the attempt's folder, and each has one writer.
+
+
+REQUEST, IN_FORCE = "cap.json", "held.json"
+
+
+@dataclass(frozen=True)
+class CapRequest:
+    """The power cap that a job shall have.
+
+    Attributes:
+        cap_w: of each node, or of each of ``packages``; None: leave the limits as found.
+        number: grows with each request.
+        most_w: the highest cap that may be in force until this one is confirmed.
+        packages: keys of the job's zones (``probes.power.powercap``); empty: all of each node.
+    """
+
+    cap_w: float | None
+    number: int = 0
+    most_w: float = 0.0
+    packages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CapInForce:
+    """Confirms request ``number``: this cap is in force; None: the limits are as found."""
+
+    number: int
+    cap_w: float | None
+    packages: tuple[str, ...] = ()
+
+
+def request_cap(attempt: Attempt, request: CapRequest) -> None:
+    """Write the request; OSError if it cannot be written."""
+    write_whole(attempt.path / REQUEST, json.dumps(asdict(request)))
+
+
+def requested_cap(attempt: Attempt) -> CapRequest | None:
+    """Read the last request; None if there is none, or the file is damaged."""
+    return attempt.read(CapRequest, REQUEST)
+
+
+def require_requested_cap(attempt: Attempt) -> CapRequest | None:
+    """Read the last request, None if there is none. Raises as ``checked.read``."""
+    return checked.read(CapRequest, attempt.path / REQUEST)
+
+
+def confirm_cap(attempt: Attempt, cap: CapInForce) -> None:
+    """Write which cap is in force; OSError if it cannot be written."""
+    write_whole(attempt.path / IN_FORCE, json.dumps(asdict(cap)))
+
+
+def cap_in_force(attempt: Attempt) -> CapInForce | None:
+    """Read the confirmed cap; None if there is none, or the file is damaged."""
+    return attempt.read(CapInForce, IN_FORCE)
+
+
+# Energy of processor packages and their memory while a job has them, by the kernel's counters.
+
+
+class Energy:
+    """Counts energy from ``begin`` to ``end``, and again.
+
+    ``joules`` must be read so often that no counter wraps unseen.
+    """
+
+    def __init__(self, sysfs: Path) -> None:
+        self._sysfs = sysfs
+        self._counters: list[Counter] = []
+        self._counted_j = 0.0
+        self._known = False
+        self._broken = False
+
+    def begin(self, packages: Sequence[Zone]) -> None:
+        """Count these packages, and their memory, from now on."""
+        self.end()
+        own = {zone.key for zone in packages}
+        below = [z for z in metered(zones(self._sysfs)) if z.is_dram and z.parent in own]
+        readable = [zone for zone in [*packages, *below] if zone.readable]
+        self._known = bool(readable)
+        self._counters = [
+            Counter(zone.key, _reader(zone.energy_path), 1e-6, zone.energy_range_uj, stall_s=5.0)
+            for zone in readable
+        ]
+        self._sample()
+
+    def end(self) -> None:
+        """Stop counting."""
+        self._sample()
+        self._counted_j += sum(counter.energy_j for counter in self._counters)
+        for counter in self._counters:
+            if counter.breaks:
+                self._broken = True
+                print(f"energy unknown: {counter.name} {dict(counter.troubles)}", file=sys.stderr, flush=True)
+        self._counters = []
+
+    @property
+    def joules(self) -> float | None:
+        """Energy so far; None if there is no counter, or a counter failed."""
+        self._sample()
+        total = self._counted_j + sum(counter.energy_j for counter in self._counters)
+        broken = self._broken or any(counter.breaks for counter in self._counters)
+        return total if self._known and not broken else None
+
+    def _sample(self) -> None:
+        for counter in self._counters:
+            counter.update()
+
+
+def _reader(path: Path) -> Callable[[], int]:
+    return lambda: int(path.read_text())
+
 
 GIVES_WAY_S = 10.0  # a job that gives a node up restores its caps in milliseconds
 SAMPLE_S = 1.0

@@ -221,8 +221,7 @@ class Parking:
 
 def _by_control_group() -> bool:
     """Tell if a control group limits the memory of this process, as Slurm does it."""
-    from agent.inventory.files import Roots
-    from agent.inventory.memory import read_limits, read_memory_mb
+    from agent.inventory import Roots, read_limits, read_memory_mb
 
     roots = Roots(Path("/sys"), Path("/proc"), Path("/"))
     return read_limits(roots, 1, read_memory_mb(roots)).memory_mb is not None

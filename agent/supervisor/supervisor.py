@@ -27,8 +27,7 @@ from profiles.errors import UserError
 
 if TYPE_CHECKING:
     from agent.multi_node.remote_ranks import RankCommand, RemoteRanks
-    from agent.power.node_caps import NodeCaps
-    from agent.power.package_caps import PackageCaps
+    from agent.power.caps import NodeCaps, PackageCaps
     from agent.supervisor.parking import Parking
 
 TO_END = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
@@ -157,13 +156,13 @@ class Supervisor:
 
     def _prepare_node_caps(self) -> None:
         if self.order.capped_nodes:
-            from agent.power.node_caps import NodeCaps
+            from agent.power.caps import NodeCaps
 
             self.power = NodeCaps(self.attempt, self.order, self._lose)
 
     def _begin_caps(self) -> None:
         if self.order.sysfs and self.power is None:
-            from agent.power.package_caps import PackageCaps
+            from agent.power.caps import PackageCaps
 
             self.power = PackageCaps(self.attempt, Path(self.order.sysfs))
         if self.power is not None:

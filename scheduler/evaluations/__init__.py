@@ -30,13 +30,13 @@ CONFIDENCE = 0.95
 ROUNDING = 1e-12  # relative; differences up to this are of floating-point arithmetic
 
 EVALUATIONS: dict[str, str] = {
-    "interference": "scheduler.evaluations.interference.interference",
-    "migration": "scheduler.evaluations.migration.migration",
-    "multiresource": "scheduler.evaluations.multiresource.multiresource",
-    "pairs-on-this-machine": "scheduler.evaluations.interference.pairs_here",
-    "power": "scheduler.evaluations.power.power",
-    "prediction": "scheduler.evaluations.prediction.prediction",
-    "regions": "scheduler.evaluations.regions.regions",
+    "interference": "scheduler.evaluations.interference",
+    "migration": "scheduler.evaluations.migration",
+    "multiresource": "scheduler.evaluations.multiresource",
+    "pairs-on-this-machine": "scheduler.evaluations.pairs_here",
+    "power": "scheduler.evaluations.power",
+    "prediction": "scheduler.evaluations.prediction",
+    "regions": "scheduler.evaluations.regions",
 }
 
 

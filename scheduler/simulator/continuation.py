@@ -16,11 +16,8 @@ from profiles.errors import UserError
 from scheduler.model.jobs import Job, Region, instant
 from scheduler.model.state import RUNNING, STOPPING, ClusterState, JobState
 from scheduler.policies.registry import create
-from scheduler.simulator.event_queue import FINISH, STOPPED
-from scheduler.simulator.settings import SimulationSettings
-from scheduler.simulator.simulated_job import SimulatedJob
-from scheduler.simulator.simulator import Simulator
-from scheduler.simulator.trace import Arrival
+from scheduler.simulator.simulator import FINISH, STOPPED, SimulatedJob, Simulator
+from scheduler.simulator.trace import Arrival, SimulationSettings
 
 NEVER_S = 1e10  # run time of a job of which nothing is known
 HORIZON_S = 30 * 86_400.0  # nothing is said of what is farther off

@@ -11,20 +11,607 @@ from __future__ import annotations
 
 import gc
 import math
+import random
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from heapq import heapify, heappop, heappush
+from itertools import count
 from typing import NoReturn
 
-from scheduler.model.events import BudgetChanged, Event, Finished, NodeDown, NodeUp, Started, Timer
-from scheduler.model.jobs import Cluster, Job
-from scheduler.model.state import ClusterState
+from profiles.errors import BadInput
+from scheduler.model import actions as act
+from scheduler.model.events import (
+    KINDS,
+    ORDER,
+    BudgetChanged,
+    Checkpointed,
+    Event,
+    Failed,
+    Finished,
+    NodeDown,
+    NodeUp,
+    Started,
+    Submitted,
+    Timer,
+)
+from scheduler.model.jobs import CHECKPOINT, Cluster, EstimateKind, Job, Placement, Pool, instant
+from scheduler.model.state import RUNNING, STOPPING, ClusterState, JobState
 from scheduler.policies.base import Policy, View
-from scheduler.simulator.event_queue import DISTURBANCE, FINISH, STARTED, STOPPED, SUBMIT, TIMER, EventQueue
-from scheduler.simulator.settings import SimulationSettings, SimulationSummary
-from scheduler.simulator.simulated_cluster import SimulatedCluster
-from scheduler.simulator.simulated_job import SimulatedJob
-from scheduler.simulator.trace import Arrival, ClosedLoop, Sink
+from scheduler.policies.registry import POLICIES, create
+from scheduler.simulator.trace import (
+    Arrival,
+    ClosedLoop,
+    Disturbance,
+    Outcome,
+    Segment,
+    SimulationSettings,
+    SimulationSummary,
+    Sink,
+)
+
+# The truth about a simulated job in the system: its progress, speed and costs.
+
+
+LIMIT = EstimateKind.LIMIT
+made = tuple.__new__  # a NamedTuple's own constructor takes twice as long
+
+
+class SimulatedJob:
+    """One job in the system.
+
+    Attributes:
+        alone_s, alone_on_s, speed: the true run time, that of each class, and the true speed (``Arrival``).
+        progress: share of the work done by ``works_from_s``.
+        works_from_s: begin of progress at the present speed.
+        full_s: run time of the whole job at its present speed.
+        saved, saved_service_s: progress and service that the last checkpoint holds.
+        version: of the planned end; earlier planned ends are void.
+        announced_s: when the policy is told that it makes progress; other such times are void.
+        moving_to: destination of the current migration.
+    """
+
+    __slots__ = (
+        "alone_on_s",
+        "alone_s",
+        "announced_s",
+        "began_s",
+        "energy_j",
+        "full_s",
+        "job",
+        "killed",
+        "moving_to",
+        "overhead_s",
+        "progress",
+        "run_s",
+        "saved",
+        "saved_service_s",
+        "segments",
+        "speed",
+        "state",
+        "version",
+        "work_began_s",
+        "works_from_s",
+    )
+
+    def __init__(self, arrival: Arrival, state: JobState) -> None:
+        self.job, self.alone_s, self.alone_on_s, speed = arrival
+        self.speed = speed or self.job.speed
+        self.state = state
+        self.segments: list[Segment] = []
+        self.progress = self.saved = self.saved_service_s = 0.0
+        self.run_s = self.overhead_s = self.energy_j = 0.0
+        self.version = 0  # the rest is set by set_out and plan
+        self.announced_s = math.inf
+        self.moving_to: Placement | None = None
+
+    def void(self) -> None:
+        """Drop what was planned: the job does not run on."""
+        self.version += 1
+        self.announced_s = math.inf
+
+    def set_out(self, now: float, cost_s: float) -> None:
+        """Begin a segment: ``cost_s`` of restart or change, then work."""
+        self.began_s = now
+        self.work_began_s = self.works_from_s = instant(now + cost_s) if cost_s else now
+
+    def plan(self, kill_at_limit: bool, factor: float) -> float:
+        """Compute when the job ends as things are; neighbours multiply its run time by ``factor``."""
+        state, full = self.state, self.alone_s
+        placement = state.placement
+        assert placement is not None
+        if self.alone_on_s:
+            full = self.alone_on_s[placement.pool]
+        if self.speed is not None:
+            full /= self.speed(placement.units, placement.cap_w)
+        full *= factor
+        self.killed = full > state.whole_s and kill_at_limit and self.job.estimate_kind is LIMIT
+        if self.killed:
+            full = state.whole_s
+        self.full_s = full
+        self.version += 1
+        return instant(self.works_from_s + (1.0 - self.progress) * full)
+
+    def progress_at(self, now: float) -> float:
+        """Return the share of its work that is done."""
+        if self.state.stage is not RUNNING or now <= self.works_from_s:
+            return self.progress
+        return self.progress + (now - self.works_from_s) / self.full_s if self.full_s > 0 else 1.0
+
+    def advance(self, now: float) -> None:
+        """Add the work done up to now."""
+        worked = now - self.works_from_s
+        if worked > 0:
+            progress = self.progress + worked / self.full_s if self.full_s > 0 else 1.0
+            self.progress = progress if progress < 1.0 else 1.0
+            self.run_s += worked
+            self.works_from_s = now
+
+    def close(self, now: float, powered: Pool | None) -> None:
+        """End the current segment, and enter its work and its costs.
+
+        ``powered`` is the pool it ran on, if anything is known of its power.
+        """
+        state, turn, began = self.state, self.work_began_s, self.began_s
+        placement = state.placement
+        assert placement is not None
+        if powered:
+            self.energy_j += powered.power_w(placement.units, placement.cap_w) * (now - began)
+        if state.stage is STOPPING:
+            self._pay("checkpoint", placement, began, now)
+            return
+        if turn > began:
+            turn = turn if turn < now else now
+            if turn > began:
+                self._pay("restart", placement, began, turn)
+        if now > self.works_from_s:
+            self.advance(now)
+        if now > turn or not self.segments:
+            self.segments.append(made(Segment, ("run", placement, turn, now)))
+        state.works_from_s = self.work_began_s  # the believed restart time may be another
+
+    def _pay(self, kind: str, placement: Placement, begin: float, end: float) -> None:
+        """Enter a segment without progress."""
+        self.segments.append(made(Segment, (kind, placement, begin, end)))
+        self.overhead_s += end - begin
+
+    def keep(self) -> None:
+        """Note that all that was done is safe, because the job was checkpointed."""
+        self.saved, self.saved_service_s = self.progress, self.state.served_s
+
+    def fall_back(self) -> float:
+        """Drop the work since the last checkpoint; return the share that policies may see as done."""
+        self.void()
+        self.moving_to = None
+        self.progress = self.saved
+        known = self.job.estimate_s is not None or self.job.estimates_s
+        return self.saved if known else 0.0
+
+    def outcome(self, now: float) -> Outcome:
+        """Return the outcome of a job that has just ended; closed, or it just ran on from its start."""
+        state = self.state
+        assert state.start_s is not None
+        if not self.segments:
+            how, began, placement = "killed" if self.killed else "done", self.began_s, state.placement
+            segments = (made(Segment, ("run", placement, began, now)),)
+            row = (self.job, began, now, how, now - began, 0.0, 0.0, 0, 0, 0, 0.0, segments)
+            return made(Outcome, row)
+        return made(
+            Outcome,
+            (
+                self.job,
+                state.start_s,
+                now,
+                "killed" if self.killed else "done",
+                self.run_s,
+                self.overhead_s,
+                max(0.0, self.run_s - state.served_s) if state.failures else 0.0,
+                state.preemptions,
+                state.migrations,
+                state.failures,
+                self.energy_j,
+                tuple(self.segments),
+            ),
+        )
+
+
+# The event queue of a simulation, in the order of ``events.KINDS``.
+#
+# The next arrival is kept beside the heap, because half of all events are arrivals. Of the disturbances,
+# whose number may be infinite, only the next is in the heap.
+
+
+FINISH, STOPPED, STARTED = ORDER[Finished], ORDER[Checkpointed], ORDER[Started]
+DISTURBANCE, TIMER, SUBMIT = ORDER[NodeDown], ORDER[Timer], ORDER[Submitted]
+
+QueueEntry = tuple[float, int, int, object, int]  # time, kind, sequence, what, version of a planned end
+LEAST_ROOM = 256  # entries, before a search for void ones pays
+
+
+def _is_void(entry: QueueEntry) -> bool:
+    """Tell if what was planned of a simulated job has changed meanwhile."""
+    at, order, _, simulated, version = entry
+    assert type(simulated) is SimulatedJob
+    return simulated.announced_s != at if order == STARTED else simulated.version != version
+
+
+class EventQueue:
+    """Events to come.
+
+    Args:
+        arrivals: jobs in the order of their submission.
+        disturbances: by time; may be endless.
+        refuses: why a job can never run, as a clause; "" if it can. Refused jobs are skipped.
+
+    Attributes:
+        arrival: the next arrival; None: none is known.
+        submit_s: its time; infinite without an arrival.
+        heap: all other events, the next first; some may be void by then.
+        refused: number of skipped jobs, by reason.
+    """
+
+    def __init__(
+        self,
+        arrivals: Iterator[Arrival],
+        disturbances: Iterator[Disturbance],
+        refuses: Callable[[Job], str],
+    ) -> None:
+        self.heap: list[QueueEntry] = []
+        self.arrival: Arrival | None = None
+        self.submit_s = math.inf
+        self.refused = Counter[str]()
+        self._arrivals = arrivals
+        self._queued: deque[Arrival] = deque()
+        self._disturbances = disturbances
+        self._refuses = refuses
+        self._sequence = count(1)
+        self._room = LEAST_ROOM
+        self._timers: set[tuple[float, object]] = set()
+        self._last_submit_s = -math.inf
+        self._fetch_disturbance()
+        self._fetch_arrival()
+
+    def push(self, at: float, order: int, what: object, version: int = 0) -> None:
+        """Enter what is to happen; an end of a job is void if its version has changed by then."""
+        heappush(self.heap, (at, order, next(self._sequence), what, version))
+        if len(self.heap) > self._room:
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """Throw out void entries, whenever there are twice as many entries as were left the last time."""
+        self.heap[:] = [
+            entry for entry in self.heap if type(entry[3]) is not SimulatedJob or not _is_void(entry)
+        ]
+        heapify(self.heap)
+        self._room = 2 * len(self.heap) + LEAST_ROOM
+
+    def wake(self, at: float, tag: object) -> None:
+        """Enter a timer, unless there is the same already."""
+        timer = at, tag
+        if timer not in self._timers:
+            self._timers.add(timer)
+            self.push(at, TIMER, tag, 0)
+
+    def pop(self) -> QueueEntry | None:
+        """Take what happens next; None: nothing."""
+        heap, submit = self.heap, self.submit_s
+        while heap and heap[0][0] <= submit:
+            entry = heappop(heap)
+            at, order, _, what, _ = entry
+            if type(what) is SimulatedJob:
+                if _is_void(entry):
+                    continue
+            elif order == TIMER:
+                self._timers.discard((at, what))
+            elif order == DISTURBANCE:
+                self._fetch_disturbance()
+            return entry
+        arrival = self.arrival
+        if arrival is None:
+            return None
+        self._fetch_arrival()
+        return submit, SUBMIT, 0, arrival, 0
+
+    def upcoming(self, now: float) -> type[Event] | None:
+        """Return the kind of what happens next, if that is at this very instant."""
+        heap = self.heap
+        while heap and heap[0][0] <= now:
+            _, order, _, what, _ = heap[0]
+            if type(what) is SimulatedJob and _is_void(heap[0]):
+                heappop(heap)
+            else:
+                return KINDS[order] if order != DISTURBANCE else type(what)  # type: ignore[return-value]
+        return Submitted if self.submit_s <= now else None
+
+    def add_arrivals(self, now: float, arrivals: Iterable[Arrival]) -> None:
+        """Append jobs that a closed loop submits at ``now``."""
+        self._last_submit_s = now
+        self._queued.extend(arrivals)
+        if self.arrival is None:
+            self._fetch_arrival()
+
+    def _fetch_arrival(self) -> None:
+        """Look one arrival ahead, and skip jobs that can never run.
+
+        Raises:
+            BadInput: the jobs are not sorted.
+        """
+        while True:
+            arrival = self._queued.popleft() if self._queued else next(self._arrivals, None)
+            self.arrival = arrival
+            if arrival is None:
+                self.submit_s = math.inf
+                return
+            job = arrival.job
+            submit = job.submit_s
+            if submit < self._last_submit_s:
+                raise BadInput(
+                    f"job {job.id} is submitted at {submit} s, behind {self._last_submit_s} s",
+                    "sort the jobs by their time of submission",
+                )
+            self.submit_s = self._last_submit_s = submit
+            why = self._refuses(job)
+            if not why:
+                return
+            self.refused[why] += 1
+
+    def _fetch_disturbance(self) -> None:
+        following = next(self._disturbances, None)
+        if following is not None:
+            at, event = following
+            heappush(self.heap, (at, DISTURBANCE, 0, event, 0))
+
+
+# The simulated cluster: carries out a policy's actions, and lets jobs end, stop and fail.
+#
+# The truth about each job is in ``SimulatedJob``; policies see ``ClusterState``, which refuses what cannot
+# be.
+
+
+class SimulatedCluster:
+    """The simulated cluster.
+
+    Events that an action causes later go to ``queue``; those that an event causes at once go to ``ready``.
+
+    Args:
+        announces: the policy is told of starts.
+
+    Attributes:
+        jobs: the jobs in the system. most: their largest number so far.
+        do: the method for each kind of action.
+    """
+
+    def __init__(
+        self, state: ClusterState, settings: SimulationSettings, queue: EventQueue, announces: bool
+    ) -> None:
+        self.state = state
+        self.settings = settings
+        self.queue = queue
+        self.announces = announces
+        self.jobs: dict[int, SimulatedJob] = {}
+        self.most = 0
+        self.ready: deque[Event] = deque()
+        self._pools = {pool.name: pool for pool in state.cluster.pools}
+        self._powered = {pool.name: pool for pool in state.cluster.pools if pool.has_power}
+        self._costs = settings.costs
+        self._random = random.Random(settings.seed)
+        self._interferes = settings.interference is not None
+        self._kills = settings.kill_at_limit
+        self.do: dict[type, Callable[..., None]] = {
+            act.Start: self._start,
+            act.Suspend: self._suspend,
+            act.Resume: self._resume,
+            act.Migrate: self._migrate,
+            act.Resize: self._resize,
+            act.SetPowerCap: self._set_cap,
+            act.Repartition: self._repartition,
+            act.WakeAt: self._wake_at,
+        }
+
+    # -- events ---------------------------------------------------------------------------------
+
+    def submit(self, arrival: Arrival) -> Submitted:
+        """Let a new job wait."""
+        job, jobs = arrival.job, self.jobs
+        jobs[job.id] = SimulatedJob(arrival, self.state.submit(job))
+        self.most = max(self.most, len(jobs))
+        return Submitted(job)
+
+    def finish(self, simulated: SimulatedJob) -> tuple[Finished, Outcome]:
+        """End a job."""
+        job, placement, now = simulated.job, simulated.state.placement, self.state.now
+        assert placement is not None
+        if (
+            simulated.version > 1 or simulated.began_s != simulated.work_began_s or self._powered
+        ):  # most just ran on
+            simulated.close(now, self._powered.get(placement.pool))
+        self.state.finish(simulated.state)
+        del self.jobs[job.id]
+        outcome = simulated.outcome(now)
+        if self._interferes:
+            self._disturb_neighbours(job.id, placement)
+        return Finished(job, placement, outcome.how), outcome
+
+    def started(self, simulated: SimulatedJob) -> Started:
+        """Tell the policy of a job that makes progress from now on."""
+        return Started(simulated.job)
+
+    def stopped(self, simulated: SimulatedJob | Checkpointed) -> Checkpointed:
+        """End a checkpoint, now or, where it cost nothing, when it was requested."""
+        if isinstance(simulated, Checkpointed):
+            return simulated
+        before = self._release(simulated)
+        target, simulated.moving_to = simulated.moving_to, None
+        resumed = target is not None and not self.state.obstacle(simulated.job, target)
+        if target is not None and resumed:
+            self._begin(simulated, self.state.resume(simulated.job.id, target), True)
+        return Checkpointed(simulated.job, before, resumed)
+
+    def _release(self, simulated: SimulatedJob) -> Placement:
+        """Suspend the job; return where it was."""
+        before = simulated.state.place
+        simulated.close(self.state.now, self._powered.get(before.pool))
+        self.state.end_stop(simulated.state)
+        simulated.keep()
+        if self._interferes:
+            self._disturb_neighbours(simulated.job.id, before)
+        return before
+
+    def disturb(self, event: NodeDown | NodeUp | BudgetChanged) -> None:
+        """Fail nodes, bring them back, or change the budget."""
+        if isinstance(event, BudgetChanged):
+            self.state.budget_w = event.budget_w
+        elif event.node is not None:
+            if isinstance(event, NodeDown):
+                for job_id in list(self.state.nodes[event.pool].jobs[event.node]):
+                    self._fail(self.jobs[job_id])
+            self.state.set_node(event.pool, event.node, isinstance(event, NodeUp))
+        elif isinstance(event, NodeUp):
+            pool = self._pools[event.pool]
+            self.state.up(event.pool, min(event.units, pool.units - self.state.in_service[event.pool]))
+        else:
+            for _ in range(event.units):
+                self._lose_unit(event.pool)
+        self.ready.append(event)
+
+    def _lose_unit(self, pool: str) -> None:
+        """Fail one unit of a counted pool, each as likely, and the job on it."""
+        state = self.state
+        if state.in_service[pool] < 1:
+            return
+        hit = self._random.randrange(state.in_service[pool]) - state.free[pool]
+        if hit >= 0:
+            for job_state in state.running.values():
+                placement = job_state.place
+                if placement.pool == pool:
+                    hit -= placement.units
+                    if hit < 0:
+                        self._fail(self.jobs[job_state.job.id])
+                        break
+        state.down(pool, 1)
+
+    def _fail(self, simulated: SimulatedJob) -> None:
+        """Take the job's units away."""
+        before = simulated.state.place
+        simulated.close(self.state.now, self._powered.get(before.pool))
+        self.state.fail(simulated.state, simulated.fall_back(), simulated.saved_service_s)
+        if self._interferes:
+            self._disturb_neighbours(simulated.job.id, before)
+        self.ready.append(Failed(simulated.job, before))
+
+    # -- actions -------------------------------------------------------------------------
+
+    def _start(self, action: act.Start) -> None:
+        state = self.state.start(action.job_id, action.placement)
+        self._begin(self.jobs[action.job_id], state, state.served_s > 0)
+
+    def _resume(self, action: act.Resume) -> None:
+        state = self.state.resume(action.job_id, action.placement)
+        self._begin(self.jobs[action.job_id], state, True)
+
+    def _begin(self, simulated: SimulatedJob, state: JobState, restart: bool) -> None:
+        """Let the job hold its units from now on."""
+        now, placement = self.state.now, state.placement
+        assert placement is not None
+        simulated.set_out(now, self._costs.restart_s(simulated.job, placement.pool) if restart else 0.0)
+        self._plan(simulated)
+        if self._interferes:
+            self._disturb_neighbours(simulated.job.id, placement)
+        self._announce(simulated)
+
+    def _announce(self, simulated: SimulatedJob) -> None:
+        """Have the policy told when the job makes progress."""
+        if self.announces:
+            simulated.announced_s = simulated.work_began_s
+            self.queue.push(simulated.announced_s, STARTED, simulated)
+
+    def _suspend(self, action: act.Suspend) -> None:
+        state = self.state.check_stop("suspend", action.job_id)
+        self._stop(self.jobs[action.job_id], state)
+
+    def _migrate(self, action: act.Migrate) -> None:
+        state = self.state.check_stop("migrate", action.job_id, CHECKPOINT)
+        if not state.job.runs_on(action.placement.pool):
+            self.state.broken(action.job_id, "migrate", f"the job cannot run on {action.placement.pool}")
+        simulated = self.jobs[action.job_id]
+        simulated.moving_to = action.placement
+        self._stop(simulated, state)
+
+    def _stop(self, simulated: SimulatedJob, state: JobState) -> None:
+        """Begin to stop a running job; at no cost its units are free at once."""
+        placement, now = state.place, self.state.now
+        simulated.void()
+        cost = self._costs.stop_s(simulated.job, placement.pool)
+        if cost > 0 or simulated.moving_to is not None:
+            simulated.close(now, self._powered.get(placement.pool))
+            self.state.begin_stop(state)
+            simulated.began_s = now
+            self.queue.push(instant(now + cost), STOPPED, simulated, simulated.version)
+        else:
+            before = self._release(simulated)
+            self.queue.push(now, STOPPED, Checkpointed(simulated.job, before))
+
+    def _resize(self, action: act.Resize) -> None:
+        state = self.state.check_running("resize", action.job_id)
+        simulated, before, after = self.jobs[action.job_id], state.place, action.placement
+        simulated.close(self.state.now, self._powered.get(before.pool))
+        self.state.resize(state, after)
+        planned = self.state.costs.resize_s(simulated.job, before, after)
+        self._change(simulated, planned, self._costs.resize_s(simulated.job, before, after))
+        if self._interferes:
+            self._disturb_neighbours(simulated.job.id, before)
+            self._disturb_neighbours(simulated.job.id, after)
+
+    def _set_cap(self, action: act.SetPowerCap) -> None:
+        state = self.state.check_running("set power cap", action.job_id)
+        simulated, before = self.jobs[action.job_id], state.place
+        simulated.close(self.state.now, self._powered.get(before.pool))
+        self.state.set_cap(state, action.cap_w)
+        planned = self.state.costs.cap_s(simulated.job, before)
+        self._change(simulated, planned, self._costs.cap_s(simulated.job, before))
+
+    def _change(self, simulated: SimulatedJob, planned_s: float, actual_s: float) -> None:
+        """Let the job go on otherwise, after a pause (and after the rest of a restart)."""
+        now = self.state.now
+        rest = max(0.0, simulated.work_began_s - now)
+        self.state.expect(simulated.state, instant(now + rest + planned_s))
+        simulated.set_out(now, rest + actual_s)
+        self._plan(simulated)
+        if rest:
+            self._announce(simulated)
+
+    def _repartition(self, action: act.Repartition) -> None:
+        self.state.repartition(action.pool, action.regions)
+
+    def _wake_at(self, action: act.WakeAt) -> None:
+        at, now = instant(action.at_s), self.state.now
+        self.queue.wake(at if at > now else now, action.tag)
+
+    def _plan(self, simulated: SimulatedJob) -> None:
+        """Fix when the job ends as things are now."""
+        end = simulated.plan(self._kills, self._factor(simulated) if self._interferes else 1.0)
+        self.queue.push(end, FINISH, simulated, simulated.version)
+
+    def _factor(self, simulated: SimulatedJob) -> float:
+        placement, interference = simulated.state.place, self.settings.interference
+        assert interference is not None
+        beside = []
+        if placement.nodes:
+            for other in sorted(self.state.nodes[placement.pool].neighbours(simulated.job.id, placement)):
+                beside.append((self.jobs[other].job, self.jobs[other].state.place))
+        return interference(simulated.job, placement, beside)
+
+    def _disturb_neighbours(self, job_id: int, placement: Placement) -> None:
+        """Change the speed of jobs on these nodes."""
+        if not placement.nodes:
+            return
+        for other in sorted(self.state.nodes[placement.pool].neighbours(job_id, placement)):
+            simulated = self.jobs[other]
+            if simulated.state.stage is RUNNING:
+                simulated.advance(self.state.now)
+                self._plan(simulated)
+
 
 MOST_FUTILE = 100_000  # events in a row may bring no job further
 PROGRESS_EVERY = 5000
@@ -224,3 +811,28 @@ class Simulator:
         left = sorted(self._cluster.jobs)
         named = ", ".join(map(str, left[:5])) + (", ..." if len(left) > 5 else "")
         self.state.broken(None, "no job is lost", f"{why}, but these jobs have not ended: {named}")
+
+
+# The policies that can schedule a cluster.
+
+
+def objection(policy: Policy, cluster: Cluster, settings: SimulationSettings) -> BadInput | None:
+    """Return why the policy cannot schedule this cluster, with the remedy; None if it can."""
+    costs = settings.planned_costs or settings.costs
+    try:
+        policy.begin(ClusterState(cluster, costs, settings.profiles, settings.slowdowns))
+    except BadInput as error:
+        return error
+    return None
+
+
+def suitable(cluster: Cluster, settings: SimulationSettings) -> list[str]:
+    """List the names of all policies that can schedule this cluster, with their default parameters."""
+    return [name for name in POLICIES if _can(name, cluster, settings)]
+
+
+def _can(name: str, cluster: Cluster, settings: SimulationSettings) -> bool:
+    try:
+        return objection(create(name), cluster, settings) is None
+    except BadInput:  # a library that it needs is not installed
+        return False

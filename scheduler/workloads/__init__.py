@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 from profiles.errors import BadInput
 from scheduler.model.jobs import Cluster
 from scheduler.model.parameters import fill, split, unknown
-from scheduler.simulator.settings import SimulationSettings
-from scheduler.simulator.trace import Arrival, ClosedLoop
+from scheduler.simulator.trace import Arrival, ClosedLoop, SimulationSettings
 
 PREFIX = "generator:"
 

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from statistics import median
 from typing import NamedTuple
 
 import plotly.graph_objects as go
 
-from agent.node_profile.fingerprint import explain
+from agent.node_profile.identity import explain
 from probes.registry import PROBES
-from profiles.advantage import Advantage, Certainty, Row, judge_difference, main_rows, sentences
-from profiles.compare import Difference, Verdict, compare, explain_drift
+from profiles.checks.drift import CHECKS, Drift
+from profiles.checks.siblings import Odd, Value, none_odd
+from profiles.clusters import BETWEEN, Between, Survey
+from profiles.compare import (
+    Advantage,
+    Certainty,
+    Difference,
+    Row,
+    Verdict,
+    compare,
+    explain_drift,
+    judge_difference,
+    main_rows,
+    sentences,
+)
+from profiles.quantities import Better, better
 from profiles.records import Profile
 from profiles.trust import trust
 from tenbin import text
-from tenbin.report.html import write
 from tenbin.report.pictures.picture import picture
-from tenbin.report.style import COLOURS, figure
+from tenbin.report.style import COLOURS, figure, write
+from tenbin.text import number
 
 
 class Judged(NamedTuple):
@@ -115,4 +131,155 @@ def _forest(rows: Sequence[Row]) -> go.Figure:
     fig.update_xaxes(type="log")
     names = [row.a.name for row in rows if row.advantage.of and row.advantage.low]
     fig.update_yaxes(autorange="reversed", categoryorder="array", categoryarray=names)
+    return fig
+
+
+# The report of a cluster: heat maps of its nodes and of the pairs of them, and who is odd.
+
+
+# Diverging and colour-blind safe: blue is better, orange is worse, white is as the siblings.
+SCALE = [[0.0, "#0072B2"], [0.5, "#FFFFFF"], [1.0, "#D55E00"]]
+REACH = 30.0  # per cent off the median at which a colour is full
+ROW_PX = 26
+
+
+def cluster_page(
+    survey: Survey,
+    values: Sequence[Value],
+    odd: Sequence[Odd],
+    kinds: Mapping[str, str],
+    *,
+    interactive: bool = False,
+) -> str:
+    """Write one self-contained HTML page; ``kinds`` has the kind of each node."""
+    squares = (pairs_figure(survey, of) for of in BETWEEN)
+    drawn = [nodes_figure(values, kinds), *(square for square in squares if square)]
+    rows = [(f"node {one.node}", one.reason, one.remedy) for one in survey.refused]
+    rows += [(one.what, one.reason, one.remedy) for one in survey.absent]
+    emulated = " (EMULATED)" if survey.emulated else ""
+    return write(
+        "cluster.html",
+        interactive=interactive,
+        title=f"Cluster {survey.cluster}{emulated}",
+        subtitle=f"{len(survey.nodes)} nodes, {survey.id}, tenbin {survey.tenbin_version}",
+        odd=[str(one) for one in odd],
+        none=none_odd(len(survey.nodes)),
+        figures=[picture(fig, interactive=interactive) for fig in drawn],
+        rows=rows,
+    )
+
+
+def nodes_figure(values: Sequence[Value], kinds: Mapping[str, str]) -> go.Figure:
+    """Draw every node and quantity, coloured by the distance from the median of its kind."""
+    nodes = sorted({v.node for v in values})
+    columns = list(dict.fromkeys(v.column for v in values))
+    known = {(v.node, *v.column): v for v in values}
+    siblings: dict[tuple[str, ...], list[float]] = {}
+    for v in values:
+        if not v.poor:
+            siblings.setdefault((kinds.get(v.node, ""), *v.column), []).append(v.value)
+    colour: list[list[float | None]] = []
+    words: list[list[str]] = []
+    for column in columns:
+        colour.append([])
+        words.append([])
+        for node in nodes:
+            one = known.get((node, *column))
+            like = siblings.get((kinds.get(node, ""), *column))
+            colour[-1].append(_worse(one, median(like)) if one and like and not one.poor else None)
+            words[-1].append(f"{number(one.value)} {one.unit}" if one else "")
+    fig = figure("Nodes against their siblings", "", "")
+    fig.add_heatmap(
+        z=colour,
+        x=nodes,
+        y=[f"{quantity} {subject}".strip() for quantity, subject in columns],
+        text=words,
+        texttemplate="%{text}" if len(nodes) <= 16 else None,
+        colorscale=SCALE,
+        zmin=-REACH,
+        zmax=REACH,
+        colorbar={"title": "% worse"},
+        hovertemplate="%{x}<br>%{y}<br>%{text}<br>%{z:.1f} % worse than the median<extra></extra>",
+    )
+    fig.update_yaxes(autorange="reversed", automargin=True)
+    fig.update_layout(height=max(320, 140 + ROW_PX * len(columns)))
+    return fig
+
+
+def _worse(v: Value, middle: float) -> float:
+    """Return by how many per cent the value is worse than the median; negative: better.
+
+    Of a quantity of which neither is better (power), more counts as worse.
+    """
+    change = 100 * (v.value / middle - 1) if middle else 0.0
+    return -change if better(v.quantity, v.subject.partition(" ")[0]) is Better.HIGHER else change
+
+
+def pairs_figure(survey: Survey, of: Between) -> go.Figure | None:
+    """Draw a square of all pairs of nodes; None where none was measured."""
+    pairs = {(a, b): of.scale * c.value for a, b, c in survey.pairs(of.quantity)}
+    if not pairs:
+        return None
+    nodes = sorted(survey.nodes)
+    square = [[pairs.get((min(a, b), max(a, b))) for b in nodes] for a in nodes]
+    fig = figure(f"{of.what.capitalize()} between pairs of nodes, {of.unit}", "", "")
+    fig.add_heatmap(
+        z=square,
+        x=nodes,
+        y=nodes,
+        texttemplate="%{z:.3g}" if len(nodes) <= 16 else None,
+        colorscale="Cividis" if better(of.quantity) is Better.HIGHER else "Cividis_r",
+        colorbar={"title": of.unit},
+        hovertemplate="%{x} and %{y}: %{z:.3g} " + of.unit + "<extra></extra>",
+    )
+    fig.update_yaxes(autorange="reversed", automargin=True)
+    fig.update_layout(height=max(420, 160 + ROW_PX * len(nodes)))
+    return fig
+
+
+# The picture of a node over time, beside its siblings.
+
+
+SOFT = "#B8C2CC"
+DAY_S = 86400.0
+
+
+def drift_page(node: str, series: Sequence[Drift], siblings: Mapping[str, Sequence[Drift]]) -> str:
+    """Write one self-contained HTML page: a figure for each quantity, those that changed first."""
+    drawn = sorted(series, key=lambda one: (not one.worse, len(one.levels) == 1, one.source != CHECKS))
+    changed = sum(len(one.levels) > 1 for one in series)
+    note = (
+        f"{len(series)} quantities, {changed} changed; siblings: {', '.join(siblings) or 'none'}. "
+        "Points are checks or profiles, lines the levels between two change points."
+    )
+    pictures = [picture(draw(one, siblings)) for one in drawn if len(one.values) > 1]
+    return write("parts.html", title=f"{node} over time", parts=[(f"{node} over time", note, pictures)])
+
+
+def draw(one: Drift, siblings: Mapping[str, Sequence[Drift]]) -> go.Figure:
+    """Draw a quantity with its levels; those of the siblings in grey behind it."""
+    last = one.times[-1]
+
+    def days(times: Sequence[datetime]) -> list[float]:
+        return [(time - last).total_seconds() / DAY_S for time in times]
+
+    fig = figure(f"{one.title} ({one.source})", f"days; 0 is {last:%Y-%m-%d %H:%M} UTC", one.unit)
+    for name, several in siblings.items() if one.source == CHECKS else ():
+        for other in several:
+            if other.title == one.title:
+                look = {"mode": "lines", "line": {"color": SOFT, "width": 1}, "showlegend": False}
+                fig.add_scatter(x=days(other.times), y=other.values, name=name, **look)
+    dots = {"mode": "markers", "marker": {"color": COLOURS[0], "size": 6}}
+    fig.add_scatter(x=days(one.times), y=one.values, name="measured", **dots)
+    for place, level in enumerate(one.levels):
+        fig.add_scatter(
+            x=days([level.since, level.until]),
+            y=[level.value] * 2,
+            mode="lines",
+            name="level",
+            legendgroup="level",
+            showlegend=not place,
+            line={"color": COLOURS[1], "width": 2},
+        )
+    fig.update_yaxes(rangemode="tozero")
     return fig

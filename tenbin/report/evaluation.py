@@ -85,8 +85,8 @@ def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def page(evaluation: Evaluation) -> str:
     """Write one self-contained HTML page with the pictures."""
-    from tenbin.report.html import write
     from tenbin.report.pictures.picture import picture
+    from tenbin.report.style import write
 
     drawn = [picture(draw(one)) for one in evaluation.pictures]
     note = " ".join(evaluation.assumptions)

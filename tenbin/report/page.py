@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from agent.node_profile.node_kind import node_kind
+from agent.node_profile.identity import node_kind
 from probes.registry import PROBES
 from profiles.card import card
 from profiles.compare import Difference, compare, explain_drift
@@ -25,8 +25,8 @@ from profiles.jobs import JobProfile
 from profiles.records import Profile
 from profiles.trust import MEANINGS, ROUNDS_DIFFER, ROUNDS_MEANING, trust
 from tenbin import text
-from tenbin.report.html import write
 from tenbin.report.pictures.picture import picture
+from tenbin.report.style import write
 
 
 def write_report(path: Path, output: Path, *, interactive: bool = False) -> None:

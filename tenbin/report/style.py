@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from importlib.resources import files
 from typing import Any
 
 import plotly.graph_objects as go
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from profiles.models import Prediction
+from tenbin import text
 
 Interval = tuple[float, float | None, float | None]  # value, low, high
 
@@ -67,3 +73,41 @@ def draw_medians(
         },
         **trace,
     )
+
+
+# One HTML file from a template beside this file, without a script or with plotly's library inside.
+
+
+def write(template: str, *, interactive: bool = False, **values: Any) -> str:
+    """Write a page; ``interactive``: with what enlarges its pictures on demand, 2 MB."""
+    environment = Environment(
+        loader=PackageLoader("tenbin.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        number=text.number,
+        limits=text.limits,
+        bounded=text.bounded,
+        value=text.value_with_unit,
+        interval=text.interval,
+        duration=text.duration,
+    )
+    return environment.get_template(template).render(
+        css=_beside("picture.css") + _beside("look.css"),
+        library=_packed_library() if interactive else "",
+        zoom=_beside("zoom.js") if interactive else "",
+        **values,
+    )
+
+
+def _beside(name: str) -> Markup:
+    return Markup(files("tenbin.report.pictures").joinpath(name).read_text(encoding="utf-8"))
+
+
+def _packed_library() -> str:
+    from plotly.offline import get_plotlyjs
+
+    return b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()

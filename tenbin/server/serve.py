@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import uvicorn
 
-from agent.node_profile.node_kind import node_kind
+from agent.node_profile.identity import node_kind
 from agent.processes import umask
 from profiles.checks.fitness import Fitness
 from profiles.errors import BadInput

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiles.advantage import Advantage, judge, judge_difference, main_rows, sentences
-from profiles.compare import compare
+from profiles.compare import Advantage, compare, judge, judge_difference, main_rows, sentences
 from profiles.fits.storage import SEQUENTIAL, SMALL
 from profiles.quantities import QUANTITIES, Better, better
 from profiles.records import Model, Profile

@@ -41,7 +41,7 @@ ALSO = (  # what commands import when they need it
     "scheduler.policies.backfill.easy",
     "scheduler.policies.backfill.fcfs",
     "scheduler.policies.regions",
-    "scheduler.simulator.comparison",
+    "scheduler.simulator.metrics",
     "scheduler.workloads.generators.lublin",
     "tenbin.client.client",
     "tenbin.commands.simulate.run",

@@ -31,12 +31,11 @@ from scheduler.engines.common import slurm_variables, spoiled
 from scheduler.engines.common.job_folders import JobFolders
 from scheduler.engines.common.supervisor_orders import Orders
 from scheduler.engines.local.cores import Cores
-from scheduler.engines.local.device_layer import DeviceLayer, goal
+from scheduler.engines.local.device_layer import DeviceLayer, Trials, goal
 from scheduler.engines.local.packages import Packages, await_pause, lowers, put_back
 from scheduler.engines.local.paths import check_here
 from scheduler.engines.local.report_socket import listen
 from scheduler.engines.local.supply import Supply
-from scheduler.engines.local.trials import Trials
 from scheduler.engines.protocol import Engine, Report
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.sizes import CORE, Unit

@@ -12,8 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, S
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from agent.inventory.files import Roots
-from agent.inventory.memory import read_limits
+from agent.inventory import Roots, read_limits
 from agent.processes.claims import Claims, holder, running_jobs
 from probes.topology import cpu_ranges, read_topology
 from profiles.errors import BadInput

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.model.jobs import Job, instant
-from scheduler.policies.backfill.queue_disciplines import HALF_STEP_S
+from scheduler.policies.backfill.queue import HALF_STEP_S
 from scheduler.policies.base import View
 
 SHORT = 40  # steps, up to which Python finds the least faster than numpy

@@ -36,7 +36,7 @@ from scheduler.model.events import Event, Failed, Finished, Submitted
 from scheduler.model.jobs import Job, counted
 from scheduler.policies.backfill.availability import expected_start
 from scheduler.policies.backfill.multi_pool import MultiPoolEasy
-from scheduler.policies.backfill.queue_disciplines import EasyQueue
+from scheduler.policies.backfill.queue import EasyQueue
 from scheduler.policies.base import Policy, Reason, View, counted_pools, fits_now, free, units
 
 

@@ -16,7 +16,7 @@ from scheduler.model.actions import Action, Start
 from scheduler.model.events import Event, Failed, Submitted
 from scheduler.model.jobs import Job, counted
 from scheduler.policies.backfill.multi_pool import MultiPoolFirstFit
-from scheduler.policies.backfill.queue_disciplines import FirstFitQueue
+from scheduler.policies.backfill.queue import FirstFitQueue
 from scheduler.policies.base import Policy, Reason, View, counted_pools, free, units
 
 

@@ -11,8 +11,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
 from scheduler.model.jobs import Job, instant
-from scheduler.policies.backfill.queue import IndexedQueue, Stair
-from scheduler.policies.backfill.queue_disciplines import HALF_STEP_S, Held, when_free
+from scheduler.policies.backfill.queue import HALF_STEP_S, Held, IndexedQueue, Stair, when_free
 from scheduler.policies.base import View
 
 

@@ -42,7 +42,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduler.policies.las.fair_queue import FairShare, Fifo
 from scheduler.policies.las.node_las import (
     ROOM,
     Levels,
@@ -54,7 +53,7 @@ from scheduler.policies.las.node_las import (
     fewest,
     sparing,
 )
-from scheduler.policies.las.two_level import TwoLevel
+from scheduler.policies.las.two_level import FairShare, Fifo, TwoLevel
 
 
 @dataclass(frozen=True)

@@ -45,12 +45,15 @@ from scheduler.model.jobs import NEVER, Job, counted
 from scheduler.model.state import STOPPING, JobState
 from scheduler.policies.backfill.availability import Availability
 from scheduler.policies.base import Policy, Reason, View, free, units
-from scheduler.policies.mct.plan import MctParameters, PoolPlan, Stay, plan
-from scheduler.policies.mct.plan_state import (
+from scheduler.policies.mct.plan import (
     STINT,
     DueQueue,
+    MctParameters,
     PlannedJob,
+    PoolPlan,
+    Stay,
     in_order,
+    plan,
     remaining_job,
     stays_until,
 )

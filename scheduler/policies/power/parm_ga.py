@@ -28,9 +28,8 @@ import numpy as np
 from profiles.errors import BadInput
 from scheduler.model.jobs import Job
 from scheduler.policies.base import View
-from scheduler.policies.power.configurations import Configurations, every
 from scheduler.policies.power.multiple_choice_knapsack import Floats, Integers, Problem, Solution
-from scheduler.policies.power.parm import Parm, ParmParameters
+from scheduler.policies.power.parm import Configurations, Parm, ParmParameters, every
 
 
 @dataclass(frozen=True)

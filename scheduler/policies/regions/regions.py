@@ -21,19 +21,217 @@ Source: Takayama, Sekizawa, Suzuki, Yamamoto, Oguchi, DEIM 2021. The target is t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from profiles.errors import BadInput
 from scheduler.model.actions import Action, Repartition, Start, WakeAt
 from scheduler.model.events import Event, Failed, Finished, Submitted, Timer
 from scheduler.model.jobs import Cluster, Job, Placement, Region, instant
 from scheduler.model.state import JobState
 from scheduler.policies.backfill.availability import Availability, start_in_turn
-from scheduler.policies.backfill.queue_disciplines import QUEUES, FcfsQueue
+from scheduler.policies.backfill.queue import QUEUES, FcfsQueue
 from scheduler.policies.base import Policy, Reason, View, only_counted_pool, units
-from scheduler.policies.regions.region_sizing import region_of
-from scheduler.policies.regions.repartitioning import Repartitioner, RepartitionParameters, size_range
+from scheduler.policies.regions.region_sizing import (
+    PastWork,
+    RegionLayout,
+    cut_of,
+    layout,
+    region_name,
+    region_of,
+)
+
+# Repartitioning: the figures of a period, and the rule at its end (``regions`` has the rule in words).
+
+
+WEEK_S, HOUR_S = 7 * 86_400.0, 3600.0
+
+
+@dataclass(frozen=True)
+class RepartitionParameters:
+    """Rule for the regions of a machine.
+
+    Attributes:
+        interval_s: length of a period; 7 days in the paper.
+        target_s: spread of waits that the operator accepts.
+        most: largest number of regions.
+        fixed: constant number of regions (from the second period on); None: by the rule.
+        largest: units of the largest job to expect; None: the largest seen so far.
+        bounds, sizes: a fixed layout, like ``bounds=31/1000,sizes=193/9023``.
+    """
+
+    interval_s: float = WEEK_S
+    target_s: float = 20 * HOUR_S
+    most: int = 5
+    fixed: int | None = None
+    largest: int | None = None
+    bounds: str = ""
+    sizes: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.interval_s < math.inf or not self.target_s >= 0:
+            raise ValueError("interval_s must be above 0 and target_s not negative")
+        if self.most < 1 or (self.fixed is not None and self.fixed < 1):
+            raise ValueError("most and fixed must be at least 1")
+        if self.largest is not None and self.largest < 1:
+            raise ValueError("largest must be at least 1")
+        given = self.given()
+        if given and (len(given.bounds) != len(given.sizes) or min(given.bounds + given.sizes) < 1):
+            raise ValueError("bounds and sizes must both be given, one of each for each region, from 1 on")
+        if given and list(given.bounds) != sorted(set(given.bounds)):
+            raise ValueError("bounds must ascend")
+
+    def given(self) -> RegionLayout | None:
+        """Return the fixed layout, if one is given."""
+        if not self.bounds and not self.sizes:
+            return None
+        try:
+            return RegionLayout(_numbers(self.bounds), _numbers(self.sizes))
+        except ValueError as error:
+            raise ValueError("write bounds and sizes as whole numbers: 31/1000") from error
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split("/")) if text else ()
+
+
+class Repartitioner:
+    """The figures of the current period, and the layout that follows from the last period.
+
+    After a restart it knows only those jobs of the period that still wait or run. The layout stays as it was,
+    unless another layout is given now or the number of units has changed.
+
+    Attributes:
+        layout: the present layout.
+        period_end_s: when to call ``end_period``; infinite for a fixed layout.
+        cuts: number of layouts so far.
+
+    Raises:
+        BadInput: the given layout needs more units than there are.
+    """
+
+    def __init__(self, rule: RepartitionParameters, view: View, pool: str) -> None:
+        self._rule, self._pool, self._given = rule, pool, rule.given()
+        self._units = view.cluster[pool].units
+        if self._given and sum(self._given.sizes) > self._units:
+            what = f"sizes={rule.sizes}: regions of {sum(self._given.sizes)} units, {pool} has {self._units}"
+            raise BadInput(what, "make them smaller")
+        self._largest = max([rule.largest or 1, *(job.units for job in _jobs(view))])
+        current = view.regions.get(pool, ())
+        there = (state.place.region for state in view.running.values())
+        names = [*(region.name for region in current), *filter(None, there)]
+        self.cuts = max(map(cut_of, names), default=0)  # above 0 at a restart
+        self.layout = RegionLayout(tuple(r.max_units for r in current), tuple(r.units for r in current))
+        stands = self.layout == self._given if self._given else sum(self.layout.sizes) == self._units
+        if not stands:
+            self._cut(self._given or RegionLayout((self._largest,), (self._units,)))
+        self._began = {state.job.id: state.since_s for state in view.running.values()}
+        self._begin_period(view)
+
+    def regions(self) -> tuple[Region, ...]:
+        """Name the regions of the layout apart from those of all earlier layouts."""
+        rows = enumerate(zip(self.layout.bounds, self.layout.sizes, strict=True), 1)
+        return tuple(Region(region_name(self.cuts, number), size, bound) for number, (bound, size) in rows)
+
+    def region_of(self, job: Job) -> int:
+        """Return the index of the job's region."""
+        return region_of(job.units, self.layout.bounds)
+
+    # -- events of a period ---------------------------------------------------------------------
+
+    def submitted(self, job: Job) -> None:
+        self._largest = max(self._largest, job.units)
+        if self._given is None:
+            self._submitted[job.id] = (job, None)
+
+    def started(self, job: Job, view: View) -> None:
+        """Note a start, before the job shows as started in the view."""
+        self._began[job.id] = view.now
+        if view.state(job.id).start_s is None:  # else it failed, and starts again
+            self._waited(job, view.now)
+
+    def left(self, job: Job, now: float, ended: bool) -> None:
+        """Note that the job runs no more; ``ended`` is False if it failed."""
+        ran_s = now - self._began.pop(job.id)
+        if ended and job.id in self._submitted:
+            self._submitted[job.id] = (job, ran_s)
+
+    def _waited(self, job: Job, until_s: float) -> None:
+        region, wait_s = self.region_of(job), until_s - job.submit_s
+        shortest, longest, n = self._waits.get(region, (math.inf, 0.0, 0))
+        self._waits[region] = min(shortest, wait_s), max(longest, wait_s), n + 1
+
+    # -- the rule -------------------------------------------------------------------------------------
+
+    def end_period(self, view: View) -> bool:
+        """Choose the number of regions, divide anew, begin the next period; True if anything changed."""
+        for job in view.waiting.values():
+            self._waited(job, view.now)
+        count, changed = self._rule.fixed, False
+        if count is None:
+            below = not any(
+                n > 1 and high - low >= self._rule.target_s for low, high, n in self._waits.values()
+            )
+            count = min(max(len(self.layout.bounds) + (-1 if below else 1), 1), self._rule.most)
+        if self._submitted:
+            changed = self.cut_anew(view, count)
+        self._begin_period(view)
+        return changed
+
+    def cut_anew(self, view: View, count: int) -> bool:
+        """Divide into ``count`` regions, or as many as fit; return True if anything changed."""
+        new = layout(self._work(view), self._largest, count, self._units)
+        if new == self.layout:
+            return False
+        self._cut(new)
+        return True
+
+    def _cut(self, new: RegionLayout) -> None:
+        self.layout = new
+        self.cuts += 1
+        # shortest and longest wait of the jobs that started in the period, and their number, by region
+        self._waits: dict[int, tuple[float, float, int]] = {}
+
+    def _begin_period(self, view: View) -> None:
+        """Begin a period, or go on with it after a restart, with the jobs that are still here."""
+        # the jobs submitted in the period, and how long those ran that have ended
+        self._submitted: dict[int, tuple[Job, float | None]] = {}
+        self._waits = {}
+        if self._given is not None:
+            self.period_end_s = math.inf
+            return
+        interval = self._rule.interval_s
+        begin = instant(math.floor(view.now / interval) * interval)
+        self.period_end_s = instant(begin + interval)
+        if self.period_end_s <= view.now:  # the division's rounding
+            begin, self.period_end_s = self.period_end_s, instant(begin + 2 * interval)
+        if begin < view.now:
+            self._submitted = {job.id: (job, None) for job in _jobs(view) if job.submit_s >= begin}
+            for state in view.running.values():
+                if state.start_s is not None and state.start_s >= begin:
+                    self._waited(state.job, state.start_s)
+
+    def _work(self, view: View) -> Iterator[PastWork]:
+        """Yield what each job of the period took, or is believed to take."""
+        for job, ran_s in self._submitted.values():
+            seconds = job.estimate_on(self._pool) if ran_s is None else ran_s
+            if seconds == math.inf:
+                seconds = view.now - self._began.get(job.id, view.now)
+            yield PastWork(job.units, job.units * seconds)
+
+
+def _jobs(view: View) -> Iterator[Job]:
+    """Yield the jobs that wait or run."""
+    yield from view.waiting.values()
+    yield from (state.job for state in view.running.values())
+
+
+def size_range(bounds: Sequence[int], index: int) -> str:
+    """Write ``"32 to 177"``, the sizes of the jobs of one region."""
+    return f"{bounds[index - 1] + 1 if index else 1} to {bounds[index]}"
+
 
 CUT = "regions"  # tag of the timer
 

@@ -37,7 +37,7 @@ from scheduler.model.actions import Action, Repartition, Start, WakeAt
 from scheduler.model.events import Event, Failed, Finished, Submitted, Timer
 from scheduler.model.jobs import Job, Placement, instant
 from scheduler.policies.base import Policy, Reason, View, only_counted_pool, units
-from scheduler.policies.regions.repartitioning import Repartitioner, RepartitionParameters, size_range
+from scheduler.policies.regions.regions import Repartitioner, RepartitionParameters, size_range
 
 CUT = "regions"  # tag of the timer
 MOMENT_S = 1e-6

@@ -17,8 +17,7 @@ import numpy as np
 from profiles.errors import BadInput
 from scheduler.model.interference import PairTable, PressureModel, SharedNodeInterference, load_pairs
 from scheduler.model.jobs import Cluster, EstimateKind, Job, instant
-from scheduler.simulator.settings import SimulationSettings
-from scheduler.simulator.trace import Arrival
+from scheduler.simulator.trace import Arrival, SimulationSettings
 from scheduler.workloads import Workload
 
 

@@ -28,8 +28,7 @@ from numpy.typing import NDArray
 from profiles.errors import BadInput
 from scheduler.model.costs import LinearCost, LinearCosts
 from scheduler.model.jobs import CHECKPOINT, Cluster, EstimateKind, Job, instant
-from scheduler.simulator.settings import SimulationSettings
-from scheduler.simulator.trace import Arrival
+from scheduler.simulator.trace import Arrival, SimulationSettings
 from scheduler.workloads import Workload
 
 SizeMixName = Literal["small", "steep", "even", "large"]

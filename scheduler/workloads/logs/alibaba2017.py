@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Literal
 
 from scheduler.workloads import Workload
-from scheduler.workloads.logs.files import whole
 from scheduler.workloads.logs.tasks import (
     TaskParameters,
     TraceTable,
@@ -27,6 +26,7 @@ from scheduler.workloads.logs.tasks import (
     chosen,
     number,
     share,
+    whole,
 )
 
 COLUMNS = 8

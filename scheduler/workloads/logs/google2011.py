@@ -27,7 +27,6 @@ from typing import Literal
 from profiles.errors import BadInput
 from scheduler.simulator.trace import Arrival
 from scheduler.workloads import Workload
-from scheduler.workloads.logs.files import whole
 from scheduler.workloads.logs.tasks import (
     TaskParameters,
     TraceTable,
@@ -36,6 +35,7 @@ from scheduler.workloads.logs.tasks import (
     chosen,
     number,
     share,
+    whole,
 )
 
 COLUMNS = 13

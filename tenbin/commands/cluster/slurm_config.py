@@ -64,7 +64,7 @@ def slurm_config(
 
     told: object
     if job_submit is not None:
-        from scheduler.engines.slurm.admin.job_submit import script
+        from scheduler.engines.slurm.admin.slurm_conf import script
 
         files = told = {LUA: script(job_submit.absolute(), partition)}
     elif partition is not None:

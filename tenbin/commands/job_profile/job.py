@@ -189,7 +189,7 @@ def again(
       tenbin job again stencil    (in the evening)
     """
     from agent.job_profile.profiler import check_samples, make_job_profile, pooled, same_again
-    from agent.node_profile.node_kind import node_kind
+    from agent.node_profile.identity import node_kind
     from profiles.files.job_store import JobStore, load
     from profiles.files.store import samples as samples_beside
 
@@ -242,7 +242,7 @@ def examples(
     from agent.job_profile.kernels import KERNELS, command
     from agent.job_profile.profiler import make_job_profile
     from agent.job_profile.session import JobOrder
-    from agent.node_profile.node_kind import node_kind
+    from agent.node_profile.identity import node_kind
     from profiles.files.job_store import JobStore
 
     wanted = list(dict.fromkeys(kernels or KERNELS))

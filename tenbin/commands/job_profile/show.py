@@ -47,7 +47,7 @@ JobArgument = Annotated[
 
 def show(name: JobArgument, store: StoreOption = None, json: JsonOption = False) -> None:
     """Show a job profile: needs alone, pressure on others, sensitivity to others."""
-    from agent.node_profile.node_kind import node_kind
+    from agent.node_profile.identity import node_kind
     from profiles.files.job_store import JobStore
 
     kind = node_kind()
@@ -63,7 +63,7 @@ def show(name: JobArgument, store: StoreOption = None, json: JsonOption = False)
 
 def list_jobs(store: StoreOption = None, json: JsonOption = False) -> None:
     """List the stored job profiles, newest first; a damaged one is named and costs no other."""
-    from agent.node_profile.node_kind import node_kind
+    from agent.node_profile.identity import node_kind
     from profiles.files.job_store import JobStore, load
 
     here, rows, broken = node_kind().key, [], []

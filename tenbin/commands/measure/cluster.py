@@ -39,13 +39,13 @@ def profile_nodes(
     """Measure nodes of a Slurm cluster (``tenbin profile --nodes``)."""
     from profiles.clusters import ClusterStore
     from profiles.files.store import Store
-    from scheduler.engines.slurm.admin import node_selection
+    from scheduler.engines.slurm.admin import survey
     from scheduler.engines.slurm.admin.survey import ClusterMeasurement
     from scheduler.engines.slurm.client.tools import Slurm
 
     kept, slurm = ClusterStore(store), Slurm()
     partitions = slurm.partitions()
-    chosen = node_selection.select_nodes(nodes, slurm.nodes(), partitions)
+    chosen = survey.select_nodes(nodes, slurm.nodes(), partitions)
     kept.prepare()
 
     def tell(line: str) -> None:
@@ -87,7 +87,7 @@ def known(cluster: str, store: Path | None) -> tuple[Survey, dict[str, Profile]]
 
 def judged(survey: Survey, profiles: dict[str, Profile]) -> tuple[list[Value], list[Odd], dict[str, str]]:
     """Return all values of the nodes, the odd nodes, and the kind of each node."""
-    from agent.node_profile.node_kind import node_kind
+    from agent.node_profile.identity import node_kind
     from profiles.checks.siblings import odd_ones, values
 
     kinds = {name: node_kind(profile.inventory).key for name, profile in profiles.items()}
@@ -99,9 +99,9 @@ def write_cluster_report(
     survey: Survey, profiles: dict[str, Profile], output: Path, *, interactive: bool = False
 ) -> None:
     """Write the page of a cluster."""
-    from tenbin.report.cluster import page
+    from tenbin.report.comparison import cluster_page
 
-    write_output("report", output, page(survey, *judged(survey, profiles), interactive=interactive))
+    write_output("report", output, cluster_page(survey, *judged(survey, profiles), interactive=interactive))
 
 
 def show_cluster(survey: Survey, profiles: dict[str, Profile], json: bool) -> None:

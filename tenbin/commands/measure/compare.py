@@ -52,7 +52,7 @@ def compare(
       tenbin compare node1 node2 --report both.html
     """
     from profiles import compare as comparing
-    from profiles.advantage import sentences
+    from profiles.compare import sentences
     from profiles.files.store import Store, load
 
     in_store = Store(store)
@@ -77,7 +77,7 @@ def compare(
     for sentence in summary:
         console.print(sentence, style="bold", markup=False)
     if first.fingerprint != second.fingerprint:
-        from agent.node_profile.fingerprint import explain
+        from agent.node_profile.identity import explain
 
         console.print(
             "The machines differ: " + "; ".join(explain(first.inventory, second.inventory)), markup=False
@@ -91,7 +91,7 @@ def compare(
 
 def _as_json(difference: Difference) -> dict[str, object]:
     """Add to a difference which is better; null in one profile only, or where neither is better (power)."""
-    from profiles.advantage import judge_difference
+    from profiles.compare import judge_difference
 
     found = judge_difference(difference)
     judged = {"better": (found and found.of) or None, "certainty": found and str(found.certainty)}

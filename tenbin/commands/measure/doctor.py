@@ -15,7 +15,7 @@ from tenbin.commands.options import JsonOption
 from tenbin.text import print_json
 
 if TYPE_CHECKING:
-    from agent.doctor.finding import Finding
+    from agent.doctor import Finding
     from profiles.records import Profile
 
 

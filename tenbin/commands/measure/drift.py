@@ -73,9 +73,9 @@ def drift(
         raise BadInput(f"{node} has neither checks nor profiles", "make one with 'tenbin check'")
     others = {name: over_time([], of) for name, of in _siblings(checks, node, own).items()}
     if report is not None:
-        from tenbin.report.drift import page
+        from tenbin.report.comparison import drift_page
 
-        write_output("--report", report, page(node, series, others))
+        write_output("--report", report, drift_page(node, series, others))
     if json:
         from tenbin.text import print_json
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from profiles.jobs import JobProfile
     from profiles.models import Prediction
     from scheduler.model.placements import Sockets
-    from scheduler.policies.sharing.pairs import Direction, Suggestion
+    from scheduler.policies.sharing.pairing import Direction, Suggestion
 
 RULES = {"rule": "least with most pressure (Konishi et al.)", "matching": "least predicted loss (matching)"}
 
@@ -59,7 +59,7 @@ def pairs(
       tenbin pairs stencil lu --verify
     """
     from scheduler.jobs.quantities import duration_s
-    from scheduler.policies.sharing.pairs import directions, over_network, suggestions
+    from scheduler.policies.sharing.pairing import directions, over_network, suggestions
 
     known = _known(jobs or [], store)
     cores = _room(known)
@@ -89,7 +89,7 @@ def pairs(
 
 
 def _known(names: list[str], store: Any) -> list[JobProfile]:
-    from agent.node_profile.node_kind import node_kind
+    from agent.node_profile.identity import node_kind
     from profiles.files.job_store import JobStore, load
 
     kind, stored = node_kind(), JobStore(store)
@@ -133,7 +133,7 @@ def _verified(known: list[JobProfile], repetitions: int, limit_s: float) -> Time
 
 def _room(known: list[JobProfile]) -> int | None:
     """Return the cores of a node, if this one is of the jobs' kind; over hosts, or of another kind, None."""
-    from agent.node_profile.node_kind import node_kind
+    from agent.node_profile.identity import node_kind
     from probes.topology import usable_cores
 
     here = node_kind().key
@@ -146,8 +146,7 @@ def _sockets(known: list[JobProfile]) -> tuple[Sockets | None, str]:
     import os
     from pathlib import Path
 
-    from agent.inventory.files import Roots
-    from agent.inventory.network import read_network
+    from agent.inventory import Roots, read_network
     from probes.topology import read_topology
     from profiles.records import Settings
     from scheduler.model.placements import sockets_of
@@ -194,7 +193,7 @@ def _programs(known: list[JobProfile]) -> list[Program]:
     from agent.job_profile.network import cores_of
     from agent.job_profile.pair_trials import program_of
     from probes.mpi.detection import find_mpi
-    from scheduler.policies.sharing.pairs import over_network
+    from scheduler.policies.sharing.pairing import over_network
 
     mpi = find_mpi() if any(job.mpi for job in known) else None
     hosts = known[0].hosts if over_network(known) else ()
@@ -236,7 +235,7 @@ def _plain(found: Prediction | None) -> dict[str, float | None] | None:
 def _print(
     rows: list[dict[str, Any]], advice: list[Suggestion], known: list[JobProfile], times: Times | None
 ) -> None:
-    from scheduler.policies.sharing.pairs import over_network
+    from scheduler.policies.sharing.pairing import over_network
 
     headings = ["job", "beside", "predicted", "95 % interval"]
     headings += ["measured", "95 % interval", "error"] if times else []

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
 from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from tenbin.terminal import QUALITY_STYLE, table
+from tenbin.text import bounded, limits, printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from profiles.records import Profile
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
 from profiles.errors import BadInput
 from tenbin.commands.options import ClusterOption, JsonOption, Selector, StoreOption
-from tenbin.terminal import QUALITY_STYLE, SafeConsole
+from tenbin.terminal import SafeConsole
 from tenbin.text import (
     as_json,
     duration,
@@ -20,7 +30,6 @@ from tenbin.text import (
     interval,
     machine_lines,
     print_json,
-    printable,
     say,
     subject,
     value_with_unit,
@@ -32,6 +41,33 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from profiles.records import Model, Profile
+
+
+# The card of a profile on a terminal.
+
+
+def print_card(console: Console, profile: Profile) -> None:
+    """Print the main figures, what is unusual, and what to do next."""
+    from profiles.card import card
+
+    found = card(profile)
+    if found.figures:
+        listed = table("", "", "95 % interval", " ", left=("", " "), collapse_padding=True)
+        for figure in found.figures:
+            style = QUALITY_STYLE.get(figure.quality, "")
+            value = f"{bounded(figure.value, figure.low, figure.high)} {figure.unit}"
+            marks = " [magenta]EMULATED[/]" if figure.emulated else ""
+            cells = (figure.name, value, limits(figure.low, figure.high), figure.meaning)
+            name, value, interval, meaning = (escape(printable(cell)) for cell in cells)
+            indented = Padding(f"{name}{marks}", (0, 0, 0, 2))
+            listed.add_row(indented, f"[bold]{value}[/]", interval, f"[{style or 'dim'}]{meaning}[/]")
+        console.print(listed)
+    told = Table.grid(padding=(0, 1))
+    for heading, sentences in (("unusual", found.unusual), ("next", found.next_steps)):
+        for place, sentence in enumerate(sentences):
+            told.add_row(Text("" if place else f"  {heading}"), Text(printable(sentence)))
+    console.print(told)
+
 
 TRUST_STYLE = {"quiet": "green", "disturbed": "yellow", "unknown": "dim"}
 
@@ -74,7 +110,7 @@ def stale(profile: Profile) -> list[str]:
     if profile.emulated or profile.inventory.hostname != socket.gethostname():
         return []
     from agent.inventory import read_machine
-    from agent.node_profile.fingerprint import explain
+    from agent.node_profile.identity import explain
 
     of_drivers = {name: getattr(profile.inventory, name) for name in ("opencl", "gpus", "mpi")}
     now = read_machine(profile.settings).model_copy(update=of_drivers)
@@ -88,7 +124,8 @@ def print_profile(profile: Profile, *, machine: bool = False) -> None:
     """Print a profile."""
     from probes.registry import PROBES
     from profiles.trust import trust
-    from tenbin.commands.measure.card import print_card
+
+    pass
 
     console = SafeConsole()
     console.print(headline(profile), style="bold", markup=False)

@@ -13,16 +13,29 @@ import numpy as np
 from profiles.errors import BadInput
 from scheduler.model.jobs import Cluster
 from scheduler.policies.registry import create
-from scheduler.simulator.comparison import PolicyDifference, differences
-from scheduler.simulator.metrics import Accumulator, Metrics
-from scheduler.simulator.settings import SimulationSettings, SimulationSummary
-from scheduler.simulator.simulator import Simulator
-from scheduler.simulator.suitability import objection, suitable
-from scheduler.simulator.trace import Arrival, ClosedLoop, OutcomeRecorder, Sink
-from scheduler.simulator.window import NO_CUT, Cut, Window, counted_window, submissions
+from scheduler.simulator.metrics import (
+    NO_CUT,
+    Accumulator,
+    Cut,
+    Metrics,
+    PolicyDifference,
+    Window,
+    counted_window,
+    differences,
+    submissions,
+)
+from scheduler.simulator.simulator import Simulator, objection, suitable
+from scheduler.simulator.trace import (
+    Arrival,
+    ClosedLoop,
+    OutcomeRecorder,
+    SimulationSettings,
+    SimulationSummary,
+    Sink,
+)
 from scheduler.workloads import Workload, load
 from scheduler.workloads.generators.blocks import Blocks
-from scheduler.workloads.logs.estimates import Unstated, estimated_on_all
+from scheduler.workloads.logs.tasks import Unstated, estimated_on_all
 
 if TYPE_CHECKING:
     from rich.console import Console

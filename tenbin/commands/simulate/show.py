@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.markup import escape
 
-from scheduler.simulator.window import Window
+from scheduler.simulator.metrics import Window
 from tenbin.commands.simulate.run import PolicyComparison, PolicyResult, left_out
 from tenbin.terminal import SafeConsole, table
 from tenbin.text import duration, number

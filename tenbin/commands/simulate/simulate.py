@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from scheduler.model.jobs import Cluster
     from scheduler.prediction.profiles import MeasuredCluster
-    from scheduler.simulator.window import Cut, Window
-    from scheduler.workloads.logs.estimates import Unstated
+    from scheduler.simulator.metrics import Cut, Window
+    from scheduler.workloads.logs.tasks import Unstated
     from tenbin.commands.simulate.run import PolicyComparison, PolicyResult, Setup
 
 FEWEST_RESAMPLES = 10
@@ -173,7 +173,7 @@ def _files(jobs_out: Path | None, gantt: Path | None, policies: Sequence[str]) -
     """Name the file of each policy's jobs, and see that all files could be written."""
     files: dict[str, Path] = {}
     if jobs_out is not None:
-        from tenbin.report.job_results import files_of
+        from tenbin.report.schedule import files_of
 
         files = files_of(jobs_out, policies)
     for file in files.values():
@@ -225,12 +225,12 @@ def _write(
         drawn = [(result.figures["policy"], result.record.outcomes) for result in results]
         write_output("--gantt", gantt, page(drawn, setup.machine))
     if files:
-        from tenbin.report import job_results
+        from tenbin.report import schedule
 
         for figures, record, work in results:
             name = figures["policy"]
             about = f"{work.source} under policy {name}, seed {setup.seed}"
-            text = job_results.text(files[name], record.outcomes, setup.machine, about, window=window)
+            text = schedule.text(files[name], record.outcomes, setup.machine, about, window=window)
             write_output("--jobs-out", files[name], text)
 
 
@@ -277,7 +277,7 @@ def _print_json(
 
 def _substitute(text: str) -> Unstated:
     """Read ``--without-estimate``."""
-    from scheduler.workloads.logs.estimates import Unstated
+    from scheduler.workloads.logs.tasks import Unstated
 
     if text in ("unknown", "actual"):
         return Unstated(actual=text == "actual")
@@ -290,7 +290,7 @@ def _substitute(text: str) -> Unstated:
 
 def _cut(option: str, text: str | None) -> Cut:
     """Read ``10%``, ``500jobs`` or a time."""
-    from scheduler.simulator.window import NO_CUT, Cut
+    from scheduler.simulator.metrics import NO_CUT, Cut
 
     if text is None:
         return NO_CUT

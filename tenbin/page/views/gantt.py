@@ -3,21 +3,263 @@
 from __future__ import annotations
 
 import heapq
+import json
 import math
 import threading
 import time
+from array import array
 from collections import OrderedDict
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
+from scheduler.engines.common.job_folders import JobFolders
 from tenbin.page.mirror import Mirror
-from tenbin.page.rows import Row
+from tenbin.page.rows import BEGUN, Row
+from tenbin.page.spans import Span
 from tenbin.page.views.explainer import Explainer
-from tenbin.page.views.packing import Packing
-from tenbin.page.views.power import Power
+
+# All stays of jobs at their places as columns, each with its row in the lane where it is drawn.
+
+
+class Columns:
+    """Stays as columns of numbers; ``end_s`` is infinite while one goes on.
+
+    ``lane`` and ``how`` are places in the lists of names.
+    """
+
+    def __init__(self) -> None:
+        self.start_s, self.end_s = array("d"), array("d")
+        self.lane, self.row, self.job, self.how = array("q"), array("q"), array("q"), array("q")
+
+    def append(self, start_s: float, end_s: float, lane: int, *, row: int, job: int, how: int) -> None:
+        """Add a stay."""
+        self.start_s.append(start_s)
+        self.end_s.append(end_s)
+        self.lane.append(lane)
+        self.row.append(row)
+        self.job.append(job)
+        self.how.append(how)
+
+    def overlapping(self, from_s: float, until_s: float) -> NDArray[np.intp]:
+        """Return the places of the stays that a window shows."""
+        start_s, end_s = np.frombuffer(self.start_s), np.frombuffer(self.end_s)
+        return np.flatnonzero((start_s < until_s) & (end_s >= from_s))
+
+    def take(self, places: NDArray[np.intp]) -> dict[str, NDArray[np.generic]]:
+        """Return these stays, a copy of each column."""
+        names = {"start_s": "d", "end_s": "d", "lane": "q", "row": "q", "job": "q", "how": "q"}
+        return {name: np.frombuffer(getattr(self, name), dtype=kind)[places] for name, kind in names.items()}
+
+
+class Packing:
+    """The row of each stay in its lane: the lowest that is free when it begins, and the same ever after.
+
+    Attributes:
+        lanes, hows: names. hows[0] is that of a stay that goes on.
+    """
+
+    def __init__(self, mirror: Mirror) -> None:
+        self._mirror = mirror
+        self._epoch = self._version = -1
+        self._clear()
+
+    def _clear(self) -> None:
+        self.columns = Columns()
+        self.lanes: list[str] = []
+        self.hows = ["running"]
+        self._places: dict[tuple[int, int, str], int] = {}  # job, its how manieth stay, lane
+        self._last: dict[str, list[int]] = {}  # the last stay in each row of a lane
+
+    def refresh(self) -> None:
+        """Take in what has begun or ended since."""
+        mirror, version = self._mirror, self._mirror.version
+        if version == self._version:
+            return
+        jobs = mirror.changed_since(self._version) if mirror.epoch == self._epoch else None
+        if jobs is None:
+            self._clear()
+            self._epoch = mirror.epoch
+            self._pack_all()
+        for job in jobs or ():
+            for place, span in enumerate(mirror.spans.get(job, ())):
+                for lane in self._lanes_of(job, span):
+                    self._update(job, place, lane, span)
+        self._version = version
+
+    def last(self, lane: str) -> list[tuple[int, bool]]:
+        """Return the last job in each row of a lane, and whether it is there still."""
+        columns = self.columns
+        return [(columns.job[at], math.isinf(columns.end_s[at])) for at in self._last.get(lane, ())]
+
+    def _lanes_of(self, job: int, span: Span) -> tuple[str, ...]:
+        if span.lane is not None:
+            return span.lane
+        row = self._mirror.rows.get(job)
+        return row.lane if row is not None else ()
+
+    def _pack_all(self) -> None:
+        stays = sorted(
+            (span.start_s, job, place, lane, span)
+            for job, of_job in list(self._mirror.spans.items())
+            for place, span in enumerate(of_job)
+            for lane in self._lanes_of(job, span)
+        )
+        free: dict[str, list[int]] = {}
+        busy: dict[str, list[tuple[float, int]]] = {}
+        for start_s, job, place, lane, span in stays:
+            rows, ends = free.setdefault(lane, []), busy.setdefault(lane, [])
+            while ends and ends[0][0] <= start_s:
+                heapq.heappush(rows, heapq.heappop(ends)[1])
+            row = heapq.heappop(rows) if rows else len(self._last.get(lane, ()))
+            self._put(job, place, lane, span, row=row)
+            heapq.heappush(ends, (math.inf if span.end_s is None else span.end_s, row))
+
+    def _update(self, job: int, place: int, lane: str, span: Span) -> None:
+        at = self._places.get((job, place, lane))
+        if at is None:
+            ends = [self.columns.end_s[one] for one in self._last.get(lane, ())]
+            row = next((row for row, end_s in enumerate(ends) if end_s <= span.start_s), len(ends))
+            self._put(job, place, lane, span, row=row)
+        elif span.end_s is not None:
+            self.columns.end_s[at] = span.end_s
+            self.columns.how[at] = _number(self.hows, span.how)
+
+    def _put(self, job: int, place: int, lane: str, span: Span, *, row: int) -> None:
+        at = len(self.columns.job)
+        end_s = math.inf if span.end_s is None else span.end_s
+        how = _number(self.hows, span.how or "running")
+        self.columns.append(span.start_s, end_s, _number(self.lanes, lane), row=row, job=job, how=how)
+        self._places[job, place, lane] = at
+        self._last.setdefault(lane, [])[row : row + 1] = [at]
+
+
+def _number(names: list[str], name: str) -> int:
+    """Return the place of a name in a list, added if it is new."""
+    if name not in names:
+        names.append(name)
+    return names.index(name)
+
+
+# Power over the time that the Gantt view shows: allotted to jobs, drawn by them, and the budget.
+
+
+STEPS = 200  # of a window
+MOST_JOBS, MOST_READ = 5000, 200  # of a window; whose samples are read for it
+
+
+class Held(NamedTuple):
+    """A job at its place for a time, under a cap of all its units; ``cap_w`` None: uncapped."""
+
+    job: int
+    attempt: int
+    start_s: float
+    end_s: float
+    cap_w: float | None
+
+
+class Meter(NamedTuple):
+    """Readings of a job's meter: when, and the energy so far."""
+
+    at_s: NDArray[Any]
+    energy_j: NDArray[Any]
+    emulated: bool
+
+
+class Power:
+    """Power of the jobs of a mirror; nothing where the coordinator schedules none."""
+
+    def __init__(self, mirror: Mirror, explainer: Explainer) -> None:
+        self._mirror, self._explainer = mirror, explainer
+        self._folders = JobFolders(mirror.store)
+
+    def find(self, from_s: float, until_s: float, jobs: Sequence[int]) -> dict[str, Any] | None:
+        """Return the mean power of each step of a window, in W; None: no power is scheduled.
+
+        ``allotted_w`` is the sum of the caps, with what idle packages may draw now; ``drawn_w`` is what the
+        packages of jobs have drawn. Either is None where there are too many jobs; ``drawn_w`` also where no
+        job has a meter.
+
+        Args:
+            jobs: those that the window shows.
+        """
+        power = (self._explainer.status or {}).get("power")
+        if power is None or until_s <= from_s:
+            return None
+        edges = np.linspace(from_s, until_s, STEPS + 1)
+        few = len(jobs) <= MOST_JOBS
+        held = [one for job in jobs for one in self._held(job)] if few else []
+        held = [one for one in held if one.start_s < until_s and one.end_s > from_s]
+        metered = [found for one in held if (found := self._metered(one))] if len(held) <= MOST_READ else []
+        rest_w = power["allotted_w"] - sum(one.cap_w or 0.0 for one in self._running())
+        drawn = sum((drawn_of(edges, meter) for meter in metered), np.zeros(STEPS))
+        return {
+            "budget_w": power["budget_w"],
+            "edges_s": edges.tolist(),
+            "allotted_w": (rest_w + allotted(edges, held)).round(2).tolist() if few else None,
+            "drawn_w": drawn.round(2).tolist() if metered else None,
+            "emulated": any(meter.emulated for meter in metered),
+            "too_many": not few or len(held) > MOST_READ,
+        }
+
+    def _running(self) -> list[Held]:
+        rows = list(self._mirror.rows.values())
+        held = [one for row in rows if row.stage in BEGUN for one in self._held(row.id)[-1:]]
+        return [one for one in held if math.isinf(one.end_s)]  # a paused job has given its power back
+
+    def _held(self, job: int) -> list[Held]:
+        row = self._mirror.rows.get(job)
+        if row is None:
+            return []
+        return [
+            Held(
+                job,
+                span.attempt,
+                span.start_s,
+                math.inf if span.end_s is None else span.end_s,
+                row.cap_w if span.attempt == row.attempt else earlier_cap(self._folders, job, span.attempt),
+            )
+            for span in self._mirror.spans.get(job, ())
+        ]
+
+    def _metered(self, held: Held) -> Meter | None:
+        """Return what an attempt's meter has shown; None: it has none."""
+        samples = self._folders.samples(held.job, held.attempt)
+        rows = [row for row in samples if row.energy_j is not None]
+        if len(rows) < 2:
+            return None
+        times, energies = np.array([(row.at_s, row.energy_j) for row in rows], float).T
+        return Meter(times, energies, bool(self._folders.order(held.job, held.attempt).get("emulated")))
+
+
+def allotted(edges: NDArray[Any], held: Sequence[Held]) -> NDArray[Any]:
+    """Return the mean of the sum of the caps in each step between two edges."""
+    energy = np.zeros(len(edges))
+    for one in held:
+        energy += (one.cap_w or 0.0) * np.clip(edges - one.start_s, 0.0, one.end_s - one.start_s)
+    found: NDArray[Any] = np.diff(energy) / np.diff(edges)
+    return found
+
+
+def drawn_of(edges: NDArray[Any], meter: Meter) -> NDArray[Any]:
+    """Return the mean power of one meter in each step; 0 before its first reading and after its last."""
+    found: NDArray[Any] = np.diff(np.interp(edges, meter.at_s, meter.energy_j)) / np.diff(edges)
+    return found
+
+
+@lru_cache(maxsize=4096)
+def earlier_cap(folders: JobFolders, job: int, attempt: int) -> float | None:
+    """Return the cap of all units of an earlier attempt by its order; None: uncapped, or not known."""
+    try:
+        _, units, _, cap_w, *_ = json.loads(folders.order(job, attempt)["journalled"]["placement"])
+        return None if cap_w is None else cap_w * units
+    except (ValueError, KeyError, TypeError):
+        return None
+
 
 MOST_RECTANGLES, MOST_LANES, MOST_ROWS, LISTED = 4000, 400, 60, 100
 PLANNED = 40  # jobs at the head of the queue whose start is asked for

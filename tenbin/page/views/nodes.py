@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.attempts.folder import Attempt
-from agent.node_profile.node_kind import node_kind
+from agent.node_profile.identity import node_kind
 from profiles.card import card
 from profiles.errors import BadInput, UserError
 from profiles.files.job_store import JobStore
@@ -18,7 +18,7 @@ from profiles.files.store import Store, load
 from profiles.jobs import JobProfile
 from profiles.records import Profile
 from scheduler.engines.common.job_folders import JobFolders
-from scheduler.policies.sharing.pairs import directions
+from scheduler.policies.sharing.pairing import directions
 from tenbin.page.mirror import Mirror
 from tenbin.page.rows import BEGUN, Row
 from tenbin.page.views.explainer import Explainer

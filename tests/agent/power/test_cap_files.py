@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent.attempts.folder import Attempt
-from agent.power.cap_files import (
+from agent.power.cap_keeper import (
     CapInForce,
     CapRequest,
     cap_in_force,
@@ -18,7 +18,7 @@ from agent.power.cap_files import (
     request_cap,
     requested_cap,
 )
-from agent.power.package_caps import PackageCaps, set_package_caps
+from agent.power.caps import PackageCaps, set_package_caps
 from tests.probes.power.test_powercap import LIMITS, write_zone
 
 ORIGINAL = int(LIMITS["constraint_0_power_limit_uw"])

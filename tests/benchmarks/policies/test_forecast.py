@@ -38,9 +38,8 @@ from scheduler.engines.local.discovery import devices_of_machine
 from scheduler.model.costs import LinearCosts
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Stop
 from scheduler.policies.registry import create
-from scheduler.simulator.settings import SimulationSettings
 from scheduler.simulator.simulator import Simulator
-from scheduler.simulator.trace import Arrival, Outcome, OutcomeRecorder
+from scheduler.simulator.trace import Arrival, Outcome, OutcomeRecorder, SimulationSettings
 from tests.benchmarks import FULL
 from tests.support.coordinator import Up
 from tests.support.labs.components import require

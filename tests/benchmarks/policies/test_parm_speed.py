@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from scheduler.policies.base import View
-from scheduler.policies.power.configurations import considered, every
 from scheduler.policies.power.multiple_choice_knapsack import Problem, Solution, solve
-from scheduler.policies.power.parm import Parm, ParmParameters
+from scheduler.policies.power.parm import Parm, ParmParameters, considered, every
 from scheduler.policies.power.parm_ga import ParmGaParameters, search
 from scheduler.simulator.simulator import Simulator
 from scheduler.workloads import load

@@ -24,13 +24,12 @@ import pytest
 
 from profiles.files.store import Store
 from scheduler.engines.common.machine import Machine
-from scheduler.engines.slurm.discovery.cluster import slurm_cluster
+from scheduler.engines.slurm.discovery import slurm_cluster
 from scheduler.model.costs import LinearCosts
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Stop
 from scheduler.policies.registry import create
-from scheduler.simulator.settings import SimulationSettings
 from scheduler.simulator.simulator import Simulator
-from scheduler.simulator.trace import Arrival, OutcomeRecorder
+from scheduler.simulator.trace import Arrival, OutcomeRecorder, SimulationSettings
 from tests.benchmarks import FULL
 from tests.benchmarks.slurm.test_slurm_list import by_sbatch, finished, minutes
 from tests.scheduler.engines.conftest import _cluster, lab

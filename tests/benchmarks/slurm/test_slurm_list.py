@@ -24,17 +24,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from agent.node_profile.node_kind import node_kind
+from agent.node_profile.identity import node_kind
 from profiles.files.job_store import JobStore
 from scheduler.engines.common.machine import Machine
-from scheduler.engines.slurm.discovery.cluster import slurm_cluster
+from scheduler.engines.slurm.discovery import slurm_cluster
 from scheduler.jobs.policy_view import as_job
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.costs import LinearCosts
 from scheduler.policies.registry import create, policy_class
-from scheduler.simulator.settings import SimulationSettings
 from scheduler.simulator.simulator import Simulator
-from scheduler.simulator.trace import Arrival, OutcomeRecorder
+from scheduler.simulator.trace import Arrival, OutcomeRecorder, SimulationSettings
 from tenbin.client.futures import Job
 from tests.benchmarks import FULL
 from tests.scheduler.engines.conftest import _cluster, lab

@@ -9,7 +9,7 @@ import pytest
 
 from profiles.checks.check import Verdict
 from profiles.checks.store import CheckStore
-from tenbin.commands.measure.quiet import quiet_moment
+from tenbin.commands.measure.check import quiet_moment
 from tenbin.errors import TenbinError
 from tests.support.checks import figures_of, make_check
 from tests.support.coordinator import Up

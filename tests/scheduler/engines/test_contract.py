@@ -17,7 +17,7 @@ from scheduler.engines.local.discovery import divide
 from scheduler.engines.options import Asked
 from scheduler.engines.registry import ENGINES, find, options
 from scheduler.engines.registry import check as check_options
-from scheduler.engines.slurm.discovery.cluster import slurm_cluster
+from scheduler.engines.slurm.discovery import slurm_cluster
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Job, Pool, Stop
 from scheduler.policies.registry import POLICIES, PolicyEntry

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.evaluations import EVALUATIONS, run_all
-from scheduler.evaluations.interference import interference
-from scheduler.evaluations.interference.interference import BATCH, SharingCase, evaluate, simulate
-from scheduler.evaluations.interference.interference_tables import (
+from scheduler.evaluations import EVALUATIONS, interference, run_all
+from scheduler.evaluations.interference import (
+    BATCH,
     NAME,
+    SharingCase,
+    evaluate,
     from_choices,
     from_tables,
     gains,
     printed_tables,
+    simulate,
 )
 from scheduler.model.interference import load_pairs
 
@@ -36,7 +38,7 @@ def test_a_simulation_is_repeated_exactly_and_within_the_bound() -> None:
 
 
 def test_small_evaluation_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert EVALUATIONS["interference"] == "scheduler.evaluations.interference.interference"
+    assert EVALUATIONS["interference"] == "scheduler.evaluations.interference"
     monkeypatch.setattr(interference, "JOBS", {"small": 5, "full": 5})
     monkeypatch.setattr(interference, "SEEDS", 2)
     monkeypatch.setattr(

@@ -6,11 +6,17 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from scheduler.evaluations import EVALUATIONS, Evaluation, evaluate
-from scheduler.evaluations.migration import migration
-from scheduler.evaluations.migration.migration import A, B, migration_s
-from scheduler.evaluations.migration.migration_plans import count_later
-from scheduler.evaluations.migration.migration_runs import CLUSTER, MigrationCase, MigrationResult, simulate
+from scheduler.evaluations import EVALUATIONS, Evaluation, evaluate, migration
+from scheduler.evaluations.migration import (
+    CLUSTER,
+    A,
+    B,
+    MigrationCase,
+    MigrationResult,
+    count_later,
+    migration_s,
+    simulate,
+)
 from scheduler.model.costs import LinearCosts
 from scheduler.model.jobs import Job
 

@@ -9,9 +9,17 @@ import numpy as np
 import pytest
 
 from scheduler import evaluations
-from scheduler.evaluations.multiresource import las_runs, multiresource
-from scheduler.evaluations.multiresource.las_cases import POLICIES, SIZES, LasSize, NodesAndTasks, trace_cases
-from scheduler.evaluations.multiresource.las_runs import LasCase, LasFigures, UsageSink
+from scheduler.evaluations import multiresource
+from scheduler.evaluations.multiresource import (
+    POLICIES,
+    SIZES,
+    LasCase,
+    LasFigures,
+    LasSize,
+    NodesAndTasks,
+    UsageSink,
+    trace_cases,
+)
 from scheduler.model.jobs import Job, Placement
 from scheduler.simulator.trace import Outcome, Segment
 
@@ -39,7 +47,7 @@ def test_the_evaluation_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SIZES, "small", tiny)
 
     def one_by_one(work: object, cases: Sequence[LasCase], *rest: object) -> list[LasFigures]:
-        return [las_runs.simulate(case) for case in cases]
+        return [multiresource.simulate(case) for case in cases]
 
     monkeypatch.setattr(multiresource, "run_all", one_by_one)
     found = evaluations.evaluate("multiresource", "small")
@@ -56,7 +64,7 @@ def test_the_trace_is_used_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path
     size = SIZES["full"]
     monkeypatch.setenv("TENBIN_DATA", str(tmp_path))
     assert trace_cases(size) == []
-    (tmp_path / las_runs.TRACE).touch()
+    (tmp_path / multiresource.TRACE).touch()
     assert [case.policy for case in trace_cases(size)] == list(POLICIES)
     case = trace_cases(size)[0]
-    assert f"trace={tmp_path / las_runs.TRACE},like=google" in las_runs.workload_of(case)
+    assert f"trace={tmp_path / multiresource.TRACE},like=google" in multiresource.workload_of(case)

@@ -10,15 +10,8 @@ import pytest
 
 from agent.job_profile import profiler, session
 from agent.job_profile.pair_trials import RUNS_ALONE, Times
-from scheduler.evaluations.interference import pairs_here, pairs_here_tables
-from scheduler.evaluations.interference.pairs_here import (
-    MeasuredPairs,
-    PairsSize,
-    choices,
-    evaluate,
-    group_s,
-    noise_floor,
-)
+from scheduler.evaluations import pairs_here
+from scheduler.evaluations.pairs_here import MeasuredPairs, PairsSize, choices, evaluate, group_s, noise_floor
 from tests.support.job_profiles import RUN_S, make_job, samples
 from tests.support.labs.components import processes_below, require
 
@@ -50,7 +43,7 @@ def test_errors_are_those_that_were_put_in() -> None:
 
 @pytest.mark.parametrize(("slowed", "quiet"), [((0.5, -1.0, 2.0), True), ((8.0, -20.0, 30.0), False)])
 def test_where_nothing_disturbs_it_is_said(slowed: tuple[float, ...], quiet: bool) -> None:
-    said = pairs_here_tables.remarks(world().jobs, slowed, (3.0, -4.0, 5.0))
+    said = pairs_here.remarks(world().jobs, slowed, (3.0, -4.0, 5.0))
     assert any("do not disturb each other" in remark for remark in said) == quiet
 
 
@@ -64,9 +57,9 @@ def test_bandwidths_that_fit_together_slow_nobody_down() -> None:
 def test_the_best_pairs_are_the_best_of_all_ways_and_matching_finds_them() -> None:
     seen = world()
     chosen = choices(seen)
-    best_s = chosen[pairs_here_tables.BEST][1]
+    best_s = chosen[pairs_here.BEST][1]
     assert all(best_s <= seconds + 1e-9 for _, seconds in chosen.values())
-    assert chosen[pairs_here_tables.MATCHING][1] == pytest.approx(best_s)
+    assert chosen[pairs_here.MATCHING][1] == pytest.approx(best_s)
     # a + c, a + c, b + b or the like: by hand, over the 5 different ways.
     ways = [
         [("a", "a"), ("b", "b"), ("c", "c")],
@@ -78,7 +71,7 @@ def test_the_best_pairs_are_the_best_of_all_ways_and_matching_finds_them() -> No
     assert best_s == pytest.approx(
         min(sum(group_s(seen, a, b, seen.measured) for a, b in way) for way in ways)
     )
-    assert pairs_here_tables.regret(75.0, 100.0) == 25.0
+    assert pairs_here.regret(75.0, 100.0) == 25.0
 
 
 @pytest.mark.slow

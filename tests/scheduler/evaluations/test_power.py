@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from scheduler.evaluations import Progress
-from scheduler.evaluations.power import power, power_runs
-from scheduler.evaluations.power.power_runs import PowerCase, PowerResult, PowerSize
+from scheduler.evaluations import Progress, power
+from scheduler.evaluations.power import PowerCase, PowerResult, PowerSize
 
 
 def in_turn(
@@ -25,7 +24,7 @@ def test_all_of_it_on_one_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(power.SIZES, "small", tiny)
     monkeypatch.setattr(power, "run_all", in_turn)
     quick = "parm-ga,population=10,parents=3,generations=2,least_beta=0,beta={:g}"
-    for module in (power, power_runs):
+    for module in (power, power):
         monkeypatch.setattr(module, "GENETIC", quick)
     found = power.evaluate("small", lambda *_: None)
     by_name = {finding.what: finding for finding in found.findings}
@@ -40,7 +39,7 @@ def test_all_of_it_on_one_seed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_energy_is_that_of_the_nodes_in_use_until_the_end() -> None:
     # One node for each of 50 jobs under 30 W: 40 W times the sum of their times.
-    result = power_runs.simulate(PowerCase("fifo-min"))
+    result = power.simulate(PowerCase("fifo-min"))
     assert result.energy_j == pytest.approx(40.0 * result.run_s * 50)
     whole = result.energy_j + 10.0 * (64 * result.time_s - result.run_s * 50)
     assert result.machine_energy_j == pytest.approx(whole)

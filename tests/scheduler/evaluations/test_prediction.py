@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from profiles.errors import BadInput
-from scheduler.evaluations import EVALUATIONS, evaluate
-from scheduler.evaluations.prediction import prediction
-from scheduler.evaluations.prediction.prediction import LogCase, look, predicted, waits_of
+from scheduler.evaluations import EVALUATIONS, evaluate, prediction
+from scheduler.evaluations.prediction import LogCase, look, predicted, waits_of
 from scheduler.model.jobs import Job
 from scheduler.simulator.trace import Arrival
 

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.evaluations import Evaluation
-from scheduler.evaluations.regions import regions as evaluation
-from scheduler.evaluations.regions.nodes_in_a_row import NodeRow, starts_in_a_row
-from scheduler.evaluations.regions.region_runs import (
+from scheduler.evaluations import regions as evaluation
+from scheduler.evaluations.regions import (
     INTERVAL_S,
     MACHINE,
+    NodeRow,
     Stretch,
     Week,
     WeekResult,
@@ -22,6 +22,7 @@ from scheduler.evaluations.regions.region_runs import (
     drawn,
     run_stretch,
     run_week,
+    starts_in_a_row,
 )
 from scheduler.model.jobs import Job
 from scheduler.simulator.trace import Arrival

@@ -165,7 +165,7 @@ def test_every_evaluation_is_there(name: str) -> None:
 
 
 def test_unknown_names_get_the_near_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(EVALUATIONS, "migration", "scheduler.evaluations.migration.migration")
+    monkeypatch.setitem(EVALUATIONS, "migration", "scheduler.evaluations.migration")
     with pytest.raises(BadInput, match="unknown evaluation 'migratoin'; did you mean migration"):
         evaluations.evaluate("migratoin", "small")
 

@@ -14,9 +14,8 @@ from scheduler.model.actions import Action
 from scheduler.model.events import Event
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool, Stop
 from scheduler.policies.base import View
-from scheduler.policies.power.configurations import _considered
 from scheduler.policies.power.multiple_choice_knapsack import Problem, Solution
-from scheduler.policies.power.parm import Parm, ParmParameters
+from scheduler.policies.power.parm import Parm, ParmParameters, _considered
 from scheduler.policies.registry import create
 from scheduler.simulator.trace import Arrival
 from tests.support.scheduling.worlds import LinearSpeed, World, run

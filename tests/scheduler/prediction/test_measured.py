@@ -19,7 +19,7 @@ from scheduler.model.clusters import parse_cluster
 from scheduler.model.costs import LinearCost
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool, Stop
 from scheduler.prediction.profiles import caps_of, measured_cluster, with_power
-from scheduler.simulator.settings import SimulationSettings
+from scheduler.simulator.trace import SimulationSettings
 from tests.support.paths import ROOT
 from tests.support.records import make_coefficient, make_device, make_inventory, make_model, make_profile
 from tests.tenbin.commands.test_simulate import tenbin

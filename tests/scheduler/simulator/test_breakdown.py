@@ -9,8 +9,7 @@ from hypothesis import given, settings
 
 from scheduler.model.jobs import Cluster, Job, Pool
 from scheduler.policies.registry import create
-from scheduler.simulator.breakdown import WaitBreakdown
-from scheduler.simulator.metrics import Accumulator
+from scheduler.simulator.metrics import Accumulator, WaitBreakdown
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, OutcomeRecorder
 from tests.support.amounts import examples

@@ -10,8 +10,7 @@ from scipy import stats
 
 from scheduler.model.jobs import Cluster, Job, Pool
 from scheduler.policies.registry import create
-from scheduler.simulator.comparison import COMPARED, PolicyDifference, differences, half_width
-from scheduler.simulator.metrics import Accumulator
+from scheduler.simulator.metrics import COMPARED, Accumulator, PolicyDifference, differences, half_width
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival
 from scheduler.workloads.generators.blocks import Blocks

@@ -11,8 +11,7 @@ from scheduler.model.state import ClusterState
 from scheduler.policies.base import View
 from scheduler.policies.registry import create
 from scheduler.simulator.continuation import OutOfTime, Present, start_of
-from scheduler.simulator.event_queue import TIMER
-from scheduler.simulator.simulator import Simulator
+from scheduler.simulator.simulator import TIMER, Simulator
 from scheduler.simulator.trace import OutcomeRecorder
 from tests.support.amounts import examples
 from tests.support.scheduling import worlds

@@ -30,9 +30,8 @@ from scheduler.model.jobs import Cluster, EstimateKind, Job, Placement, Pool, Re
 from scheduler.model.state import RuleBroken
 from scheduler.policies.base import Policy, View
 from scheduler.policies.registry import create
-from scheduler.simulator.settings import SimulationSettings
 from scheduler.simulator.simulator import Simulator
-from scheduler.simulator.trace import Arrival, Outcome, OutcomeRecorder
+from scheduler.simulator.trace import Arrival, Outcome, OutcomeRecorder, SimulationSettings
 from tests.support.amounts import examples
 from tests.support.scheduling.random_policy import Chaos
 from tests.support.scheduling.schedule_audit import audit, starts

@@ -7,9 +7,8 @@ import pytest
 from profiles.errors import BadInput
 from scheduler.model.clusters import parse_cluster
 from scheduler.policies.registry import POLICIES, create
-from scheduler.simulator.settings import SimulationSettings
-from scheduler.simulator.simulator import Simulator
-from scheduler.simulator.suitability import suitable
+from scheduler.simulator.simulator import Simulator, suitable
+from scheduler.simulator.trace import SimulationSettings
 
 CLUSTERS = ("16", "8xgpu+8xcpu", "8xnode[cpu=1,memory=1]", "8xnode[cores=4]", "4xa[cpu=1]+4xb[gpu=1]")
 

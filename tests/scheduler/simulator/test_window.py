@@ -14,10 +14,9 @@ import pytest
 from profiles.errors import BadInput
 from scheduler.model.jobs import Cluster, Job, Pool
 from scheduler.policies.registry import create
-from scheduler.simulator.metrics import Accumulator, Metrics
+from scheduler.simulator.metrics import NO_CUT, Accumulator, Cut, Metrics, Window, counted_window, submissions
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival
-from scheduler.simulator.window import NO_CUT, Cut, Window, counted_window, submissions
 
 JOBS = ((0, 2, 10), (5, 1, 10), (6, 2, 10), (30, 1, 4))  # submission, units, run time
 ARRIVALS = [Arrival(Job(i, s, units, 20.0), run) for i, (s, units, run) in enumerate(JOBS, 1)]

@@ -12,9 +12,8 @@ from scheduler.model.costs import LinearCost, LinearCosts
 from scheduler.model.interference import PressureModel, SharedNodeInterference, load_pairs
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool, Stop
 from scheduler.policies.base import Policy, View
-from scheduler.simulator.settings import SimulationSettings, SimulationSummary
 from scheduler.simulator.simulator import Simulator
-from scheduler.simulator.trace import Arrival, Outcome, OutcomeRecorder
+from scheduler.simulator.trace import Arrival, Outcome, OutcomeRecorder, SimulationSettings, SimulationSummary
 
 
 @dataclass(frozen=True)

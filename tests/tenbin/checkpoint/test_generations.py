@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 
 from agent.attempts.folder import Attempt
 from agent.attempts.records import Order
-from tenbin.checkpoint.file import CheckpointError, Part, read_header
-from tenbin.checkpoint.generations import Generations, Superseded
+from tenbin.checkpoint import CheckpointError, Generations, Part, Superseded, read_header
 from tests.support.amounts import examples
 from tests.support.labs.interleaving import CALLS, Stepped
 from tests.support.paths import ROOT
@@ -205,7 +204,7 @@ def test_whatever_the_order_of_their_writes(
 COPY = """
 import os, signal, sys
 from pathlib import Path
-from tenbin.checkpoint.generations import Generations
+from tenbin.checkpoint import Generations
 from tests.tenbin.checkpoint.test_generations import Content, header, save, taken
 
 mine = Generations.here(Path("checkpoint.tenbin"))

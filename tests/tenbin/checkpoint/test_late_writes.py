@@ -19,7 +19,7 @@ import pytest
 from agent.attempts.folder import Attempt
 from agent.multi_node.lease import prepare
 from agent.multi_node.node_name import node_name
-from tenbin.checkpoint.generations import Generations
+from tenbin.checkpoint import Generations
 from tests.agent.supervisor.test_foreground import placed
 from tests.agent.supervisor.test_supervisor import Running
 from tests.support.labs.network_disk import Server, network_disk
@@ -32,7 +32,7 @@ EXITING = 4  # PF_EXITING of linux/sched.h
 OLD_COPY = """
 import os, signal, sys
 from pathlib import Path
-from tenbin.checkpoint.generations import Generations
+from tenbin.checkpoint import Generations
 from tests.tenbin.checkpoint.test_generations import Content, save, taken
 
 mine, left = Generations.here(Path("checkpoint.tenbin")), int(sys.argv[1])

@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 
 from agent.processes import tree
-from tenbin.checkpoint.file import CHUNK, CheckpointError, Part, read, read_header, write
-from tenbin.checkpoint.library import Checkpoint
+from tenbin.checkpoint import CHUNK, Checkpoint, CheckpointError, Part, read, read_header, write
 from tests.support.coordinator import Up
 from tests.support.labs.components import require
 from tests.support.paths import EXAMPLES
@@ -72,7 +71,7 @@ def test_killed_while_it_saves_there_is_the_old_or_the_new(tmp_path: Path) -> No
     """A program that saves over and over, killed at random: what is there is always whole."""
     code = (
         "import sys, itertools; from pathlib import Path; import numpy as np\n"
-        "from tenbin.checkpoint.file import Part, write\n"
+        "from tenbin.checkpoint import Part, write\n"
         "for n in itertools.count(int(sys.argv[2])):\n"
         "    data = np.full(3_000_000, n % 251, dtype='u1').data\n"
         "    def fill(memory, at): memory[:] = data[at : at + len(memory)]\n"
@@ -223,7 +222,7 @@ ADD = "kernel void add(global int *value) { value[get_global_id(0)] += 1; }"
 
 
 def program(folder: Path, code: str, environment: dict[str, str]) -> subprocess.Popen[str]:
-    head = "import sys, time, numpy as np, pyopencl as cl, tenbin, tenbin.checkpoint.library\n"
+    head = "import sys, time, numpy as np, pyopencl as cl, tenbin, tenbin.checkpoint\n"
     return subprocess.Popen(
         [sys.executable, "-c", head + code],
         env={**environment, "TENBIN_JOB_FOLDER": str(folder)},
@@ -309,7 +308,7 @@ def test_all_queues_are_drained(two_devices: dict[str, str], tmp_path: Path) -> 
 
 def test_without_room_it_goes_on_and_tries_again(two_devices: dict[str, str], small: Path) -> None:
     code = (
-        "tenbin.checkpoint.library.AGAIN_S = 0.05; check = tenbin.Checkpoint('p')\n"
+        "tenbin.checkpoint.AGAIN_S = 0.05; check = tenbin.Checkpoint('p')\n"
         "check.buffer('a', 2 << 20)\n"
         "check.restore(); print('goes on', flush=True)\n"
         "while True: check.safe_point(); time.sleep(0.01)"
@@ -333,8 +332,8 @@ def test_a_job_that_finds_no_room_to_move_ends_where_it_is(
 ) -> None:
     """Asked by the coordinator to move; its owner sees why it did not, and nothing is lost."""
     code = (
-        f"import os, time, tenbin, tenbin.checkpoint.library\nsmall = {str(small)!r}\n"
-        "tenbin.checkpoint.library.AGAIN_S = 0.05; check = tenbin.Checkpoint('p', path=small + '/c')\n"
+        f"import os, time, tenbin, tenbin.checkpoint\nsmall = {str(small)!r}\n"
+        "tenbin.checkpoint.AGAIN_S = 0.05; check = tenbin.Checkpoint('p', path=small + '/c')\n"
         "check.buffer('a', 2 << 20); check.restore()\n"
         "while not os.path.exists(small + '/end'): check.safe_point(); time.sleep(0.01)\n"
         "check.finish(); print('whole')"

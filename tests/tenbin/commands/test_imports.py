@@ -89,7 +89,7 @@ def test_drivers_are_asked_by_a_small_process(what: str, needed: set[str]) -> No
     program = f"""
 import runpy, sys
 sys.argv = ["drivers", {what!r}]
-runpy.run_path({str(ROOT / "agent/inventory/drivers.py")!r}, run_name="__main__")
+runpy.run_path({str(ROOT / "agent/drivers.py")!r}, run_name="__main__")
 print(*sys.modules)
 """
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.node_profile.node_kind import node_kind
+from agent.node_profile.identity import node_kind
 from profiles.files.job_store import JobStore
 from profiles.files.store import Store, load, samples
 from tenbin.report.page import jobs_beside, sections

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from tenbin.page.rows import COLUMNS, row_of
-from tenbin.page.views.gantt import region_names
-from tenbin.page.views.power import Held, Meter, allotted, drawn_of
+from tenbin.page.views.gantt import Held, Meter, allotted, drawn_of, region_names
 from tests.support.coordinator import Up
 from tests.support.page import PageProcess
 

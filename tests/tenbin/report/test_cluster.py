@@ -14,7 +14,7 @@ from profiles.clusters import ClusterStore, Refused, Survey
 from profiles.files.store import Store
 from profiles.records import Profile
 from tenbin.commands.measure.cluster import judged, show_cluster
-from tenbin.report.cluster import page
+from tenbin.report.comparison import cluster_page
 from tests.support.records import make_coefficient, make_model, make_profile
 
 NODES = [f"node{i:02}" for i in range(16)]
@@ -71,7 +71,7 @@ def test_the_odd_nodes_are_named_and_no_other() -> None:
 
 def test_the_page() -> None:
     survey, profiles = cluster()
-    text = page(survey, *judged(survey, profiles))
+    text = cluster_page(survey, *judged(survey, profiles))
     assert "node07 writes memory" in text and "it is down (&lt;smoke&gt;)" in text and "put it out" in text
     assert text.count('<figure class="picture') == 2  # nodes, and bandwidth between pairs; no latency
     assert "node07, memory_bandwidth_gbs cores=64 numa=local" in text  # under the pointer

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from agent.node_profile.node_kind import node_kind
+from agent.node_profile.identity import node_kind
 from profiles.errors import BadInput
 from profiles.files.job_store import JobStore
 from profiles.files.store import Store

@@ -10,9 +10,11 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import geometric_mean, median
+from string import Template
 
-from agent.node_profile.node_kind import node_kind
+from agent.node_profile.identity import node_kind
 from profiles.checks.siblings import Odd
 from profiles.inventory import Cpu, Inventory
 from profiles.records import Profile, Quality
@@ -160,3 +162,20 @@ def conf_texts(lines: Sequence[NodeLine], title: str) -> tuple[str, str]:
         named = (one for node in lines for one in node.settings.get("Gres", "").split(",") if one)
         head.append(f"GresTypes={','.join(dict.fromkeys(one.split(':')[0] for one in named))}")
     return "\n".join([*head, *map(str, lines)]) + "\n", "".join(f"{line}\n" for line in gres)
+
+
+# ``job_submit.lua``, which makes jobs of plain ``sbatch`` wait for tenbin while tenbin runs.
+
+
+TEMPLATE = Path(__file__).with_name("job_submit.lua")  # a dollar sign of Lua is doubled there
+
+
+def script(lease: Path, partition: str | None) -> str:
+    """Return the script for a lease file and a partition (None for Slurm's default one)."""
+    names = {"lease": _quoted(str(lease)), "partition": _quoted(partition) if partition else "nil"}
+    return Template(TEMPLATE.read_text()).substitute(names)
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'

@@ -8,31 +8,317 @@ from __future__ import annotations
 import base64
 import io
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from agent.node_profile.profiler import plan
-from probes.run import Event
+from probes.mpi.runner import run_ranks
+from probes.network.probe import GRACE_S, SIZES, Listener
+from probes.network.rank import MessagePlan
+from probes.run import Event, Run
 from profiles.clusters import Refused, Survey
-from profiles.errors import Unavailable
+from profiles.errors import BadInput, Unavailable, UserError
 from profiles.files.store import id_at
 from profiles.fits import fit_samples
 from profiles.records import Absent, Profile, Settings
-from scheduler.engines.slurm.admin.allocation import Allocation, allocate
-from scheduler.engines.slurm.admin.node_network import NodeNetwork, expected_s
-from scheduler.engines.slurm.admin.node_selection import Partitions, group_by_partition, split_free
+from scheduler.engines.slurm.client import parse
 from scheduler.engines.slurm.client.node_programs import clean_environment, step_failure
 from scheduler.engines.slurm.client.parse import SlurmNode
-from scheduler.engines.slurm.client.tools import Slurm
+from scheduler.engines.slurm.client.tools import Slurm, error_of
+
+# Allocations of whole nodes, and commands of job steps on them.
+#
+# An allocation and its steps end with this process, however the process ends.
+
+
+GRANT_S = 20  # nodes that were idle a moment ago
+ENDS_S = 10.0
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """A job of this process that has whole nodes."""
+
+    job: int
+    slurm: Slurm
+
+    def step(self, nodes: Sequence[SlurmNode], program: Sequence[str], mpi: str = "none") -> list[str]:
+        """Return the command that starts ``program`` once on each node, with all of the node to use."""
+        return [
+            *("srun", f"--jobid={self.job}", "--overlap", "--mem=0", "--input=none", "--cpu-bind=none"),
+            *(f"--immediate={GRANT_S}", "--kill-on-bad-exit=1", "--chdir=/", f"--mpi={mpi}", "--quiet"),
+            *(f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1"),
+            *(f"--cpus-per-task={min(node.cpus for node in nodes)}",),
+            *(f"--nodelist={','.join(node.name for node in nodes)}", *program),
+        ]
+
+    def interrupt(self) -> None:
+        """Send SIGINT to every step, which then ends early with the results so far."""
+        with suppress(Unavailable):
+            self.slurm.call("scancel", "--signal=INT", str(self.job))
+
+
+@contextmanager
+def allocate(
+    slurm: Slurm, nodes: Sequence[SlurmNode], partition: str, limit_s: float
+) -> Iterator[Allocation]:
+    """Allocate whole nodes; Slurm takes them back when this process ends, or after ``limit_s``.
+
+    salloc takes account, reservation and quality of service from SALLOC_ACCOUNT and the like.
+
+    Raises:
+        Unavailable: Slurm cannot give the nodes now.
+    """
+    names = ",".join(node.name for node in nodes)
+    command = [
+        *("salloc", f"--partition={partition}", f"--nodelist={names}", f"--nodes={len(nodes)}"),
+        *("--exclusive", "--mem=0", "--no-kill", f"--immediate={GRANT_S}", "--job-name=tenbin-profile"),
+        *(f"--time={int(limit_s // 60) + 1}", "sh", "-c", "echo $SLURM_JOB_ID; exec cat"),
+    ]
+    # When this process is killed its pipe closes, so cat ends, and the allocation with it.
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=clean_environment(),
+        start_new_session=True,
+    ) as salloc:
+        assert salloc.stdin and salloc.stdout and salloc.stderr
+        job = ""
+        try:
+            job = salloc.stdout.readline().strip()
+            if not job.isdecimal():
+                raise error_of(["salloc"], salloc.stderr.read(), salloc.wait())
+            yield Allocation(int(job), slurm)
+        finally:
+            with suppress(OSError):
+                salloc.stdin.close()
+            _release(salloc, job, slurm)
+
+
+def _release(salloc: subprocess.Popen[str], job: str, slurm: Slurm) -> None:
+    """Wait until salloc ends, and with it the allocation; cancel and kill them if they are late."""
+    with suppress(subprocess.TimeoutExpired):
+        salloc.wait(timeout=ENDS_S)
+    if salloc.returncode is None:
+        if job.isdecimal():
+            with suppress(Unavailable):
+                slurm.cancel(int(job))
+        with suppress(ProcessLookupError):
+            os.killpg(salloc.pid, signal.SIGKILL)
+
+
+# The network between the nodes of an allocation: all-to-all among all nodes, then between pairs, by srun.
+#
+# Pairs are measured in the rounds of a tournament. In a round each node is in at most one pair, and all
+# pairs run side by side. All pairs of n nodes take n - 1 rounds, or n if n is odd. Beyond ``MOST_ROUNDS``,
+# rounds are left out at random.
+
+
+MOST_ROUNDS = 31
+START_S = 3.0  # of a step and of its ranks
+BUDGET_S = {True: (5.0, 2.0), False: (30.0, 8.0)}  # quick or full: among all, of a pair
+
+
+@dataclass(frozen=True)
+class SrunLauncher:
+    """Launcher of one rank on each node of an allocation, for ``probes.mpi.runner.run_ranks``."""
+
+    allocation: Allocation
+    nodes: tuple[SlurmNode, ...]
+    pmi: str  # by which ranks find each other, as srun --mpi takes it
+
+    def command(
+        self, ranks: int, program: Sequence[str], hosts: Sequence[str] = (), cores: object = None
+    ) -> list[str]:
+        guarded = [sys.executable, "-P", "-m", "probes.mpi.rank_guard", *program]
+        return self.allocation.step(self.nodes, guarded, mpi=self.pmi)
+
+    def environment(self, timeout_s: float) -> dict[str, str]:
+        return {"PYTHONUNBUFFERED": ""}
+
+
+def pmi_of(library: str) -> str:
+    """Return the process management interface of an MPI: Open MPI knows PMIx only, all others PMI 2."""
+    return "pmix" if library.startswith("Open MPI") else "pmi2"
+
+
+def rounds(count: int, seed: int = 1) -> list[list[tuple[int, int]]]:
+    """Return the rounds of a tournament: every pair once, every player at most once in a round.
+
+    By the circle method, the first player stands still and the others walk around.
+    """
+    players: list[int | None] = [*range(count), *([None] if count % 2 else [])]
+    half, tournament = len(players) // 2, []
+    for _ in range(len(players) - 1):
+        facing = zip(players[:half], reversed(players[half:]), strict=True)
+        tournament.append([(min(a, b), max(a, b)) for a, b in facing if a is not None and b is not None])
+        players = [players[0], players[-1], *players[1:-1]]
+    chosen = np.random.default_rng(seed).permutation(len(tournament))[:MOST_ROUNDS]
+    return [tournament[i] for i in chosen]
+
+
+def expected_s(count: int, quick: bool) -> float:
+    """Estimate the time of the all-to-alls among ``count`` nodes."""
+    if count < 2:
+        return 0.0
+    among_all, pair = BUDGET_S[quick]
+    return len(rounds(count)) * (pair + START_S) + (among_all + START_S) * (count > 2)
+
+
+@dataclass(frozen=True)
+class NodeNetwork:
+    """All-to-alls between nodes of an allocation.
+
+    Attributes:
+        library: the MPI of the nodes.
+        emit: is called with events (sample, absent, progress) by several threads.
+        stopped: says if the measurement has to end early.
+    """
+
+    allocation: Allocation
+    library: str
+    settings: Settings
+    emit: Callable[[Event], None]
+    stopped: Callable[[], bool]
+
+    def measure(self, nodes: Sequence[SlurmNode]) -> None:
+        """Measure among all nodes, then between pairs."""
+        among_all_s, pair_s = BUDGET_S[self.settings.quick]
+        if len(nodes) > 2:
+            self._attempt(nodes, among_all_s)
+        tournament = rounds(len(nodes), self.settings.seed)
+        if len(tournament) == MOST_ROUNDS and len(nodes) > MOST_ROUNDS + 1:
+            run = Run("network", self.settings, self.emit)
+            run.absent("some pairs of nodes", f"each node was paired with about {MOST_ROUNDS} others", "")
+        for pairs in tournament:
+            if self.stopped():
+                return
+            with ThreadPoolExecutor(len(pairs)) as pool:
+                list(pool.map(lambda pair: self._attempt([nodes[i] for i in pair], pair_s), pairs))
+
+    def _attempt(self, nodes: Sequence[SlurmNode], budget_s: float) -> None:
+        """Measure one all-to-all; its failure is reported and does not cost the others."""
+        names = [node.name for node in nodes]
+        what = f"all-to-all over {', '.join(names)}"
+        run = Run("network", self.settings.model_copy(update={"budget_s": budget_s}), self.emit)
+        run.progress(what)
+        listener = Listener(run, what, ranks=len(nodes), hosts=names, library=self.library)
+        limit_s = budget_s + GRACE_S
+        plan = MessagePlan(
+            ranks=len(nodes),
+            sizes=SIZES,
+            budget_s=budget_s,
+            limit_s=round(limit_s),
+            seed=int(run.rng.integers(2**31)),
+            hosts=True,
+        )
+        program = [sys.executable, "-P", "-m", "mpi4py", "-m", "probes.network.rank", plan.to_json()]
+        launcher = SrunLauncher(self.allocation, tuple(nodes), pmi_of(self.library))
+
+        def hear(line: str) -> None:
+            if line.startswith('{"event": "world"'):
+                raise Unavailable(
+                    f"srun --mpi={launcher.pmi} started {len(nodes)} ranks of {self.library}, each alone",
+                    f"install Slurm's {launcher.pmi} plugin and the MPI's side of it; see: srun --mpi=list",
+                )
+            listener.line(line)
+
+        try:
+            run_ranks(launcher, program, len(nodes), timeout_s=limit_s, on_line=hear, env=clean_environment())
+            listener.ended()
+        except UserError as error:
+            if not self.stopped():
+                run.absent(what, error.what, error.remedy)
+
+
+# Selection of the nodes to measure: named by ``--nodes``, free now, and grouped by partition.
+
+
+Partitions = Mapping[str, Mapping[str, str]]
+
+
+def select_nodes(text: str, nodes: Sequence[SlurmNode], partitions: Partitions) -> list[SlurmNode]:
+    """Return the nodes that ``all``, a list (``node[1-3],x``) or a partition's name stands for, each once.
+
+    Raises:
+        BadInput: a name is neither a node nor a partition.
+    """
+    known = {node.name: node for node in nodes}
+    if text == "all":
+        return list(known.values())
+    selected: dict[str, SlurmNode] = {}
+    for name in parse.hosts(text):
+        if name in known:
+            selected[name] = known[name]
+        elif name in partitions:
+            selected |= {node.name: node for node in nodes if name in node.partitions}
+        else:
+            remedy = f"see: sinfo -N; partitions: {', '.join(partitions) or 'none'}"
+            raise BadInput(f"--nodes: there is no node or partition '{name}'", remedy)
+    if not selected:
+        raise BadInput(f"--nodes: {text!r} names no node", "write all, a list as node[1-3], or a partition")
+    return list(selected.values())
+
+
+def split_free(nodes: Sequence[SlurmNode]) -> tuple[list[SlurmNode], list[Refused]]:
+    """Split nodes into those that are free, and the others with the reason."""
+    free, refused = [], []
+    for node in nodes:
+        if not node.usable:
+            why = f"it is {node.state}" + (f" ({node.reason})" if node.reason else "")
+            remedy = f"see: scontrol show node {node.name}"
+        elif node.cpus_used:
+            why = f"it runs jobs ({node.cpus_used} of {node.cpus} CPUs)"
+            remedy = f"measure it when it is quiet: tenbin profile --nodes {node.name}"
+        elif not node.partitions:
+            why, remedy = "it is in no partition", "add it to one"
+        else:
+            free.append(node)
+            continue
+        refused.append(Refused(node=node.name, reason=why, remedy=remedy))
+    return free, refused
+
+
+def group_by_partition(
+    nodes: Sequence[SlurmNode], partitions: Partitions
+) -> list[tuple[str, list[SlurmNode]]]:
+    """Return as few partitions as have all the nodes, with the nodes of each.
+
+    Each time the partition with most of the nodes left is taken; the default one wins a tie.
+    """
+    left, groups = list(nodes), []
+    usable = {name: words for name, words in partitions.items() if words.get("State", "UP") == "UP"}
+
+    def worth(name: str) -> tuple[int, bool]:
+        return sum(name in node.partitions for node in left), usable[name].get("Default") == "YES"
+
+    while left and usable:
+        best = max(usable, key=worth)
+        group = [node for node in left if best in node.partitions]
+        if not group:
+            break
+        groups.append((best, group))
+        left = [node for node in left if best not in node.partitions]
+    return groups
+
 
 END_S = 30.0  # that nodes may take to end early
 Tell = Callable[[str], None]

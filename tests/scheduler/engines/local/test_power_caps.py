@@ -13,14 +13,13 @@ from typing import Any
 
 import pytest
 
-from agent.emulation.machines import truth
-from agent.emulation.persistent import holding
-from agent.node_profile.node_kind import node_kind
+from agent.emulation.machines import holding, truth
+from agent.node_profile.identity import node_kind
 from profiles.errors import BadInput, Unavailable
 from profiles.files.job_store import JobStore
 from profiles.jobs import CapLevel, UnderCaps
 from profiles.records import Profile, Settings
-from scheduler.engines.local.capped import capped_packages
+from scheduler.engines.local.discovery import capped_packages
 from tests.probes.power.test_powercap import LIMITS, write_zone
 from tests.support.coordinator import Up
 from tests.support.job_profiles import make_job

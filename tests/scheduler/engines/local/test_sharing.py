@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agent.node_profile.node_kind import node_kind
+from agent.node_profile.identity import node_kind
 from probes.topology import read_topology
 from profiles.errors import BadInput
 from profiles.files.job_store import JobStore

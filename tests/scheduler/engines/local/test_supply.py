@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.inventory.files import Roots
+from agent.inventory import Roots
 from agent.processes import claims
 from agent.processes.claims import SUPERVISOR, running_jobs
 from agent.users import user_name

@@ -20,7 +20,7 @@ from profiles.errors import BadInput
 from scheduler.coordinator import trials
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.journal.journal import Journal
-from scheduler.engines.local.machine import LocalMachine
+from scheduler.engines.local.discovery import LocalMachine
 from scheduler.engines.options import Asked
 from scheduler.engines.registry import ENGINES, check, find, options
 from scheduler.jobs.entry import Entry, Stage

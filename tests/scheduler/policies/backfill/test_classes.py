@@ -18,8 +18,7 @@ from scheduler.policies.backfill.first_fit import FirstFit
 from scheduler.policies.backfill.multi_pool import MultiPoolEasy, MultiPoolFirstFit
 from scheduler.policies.base import Policy, View
 from scheduler.policies.registry import create
-from scheduler.simulator.settings import SimulationSettings
-from scheduler.simulator.trace import Arrival
+from scheduler.simulator.trace import Arrival, SimulationSettings
 from tests.support.amounts import examples
 from tests.support.brute import classes as brute
 from tests.support.scheduling.schedule_audit import audit, starts

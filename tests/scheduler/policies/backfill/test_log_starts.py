@@ -14,9 +14,8 @@ import pytest
 
 from scheduler.model.jobs import Cluster, Pool
 from scheduler.policies.registry import create
-from scheduler.simulator.settings import SimulationSettings
 from scheduler.simulator.simulator import Simulator
-from scheduler.simulator.trace import OutcomeRecorder
+from scheduler.simulator.trace import OutcomeRecorder, SimulationSettings
 from scheduler.workloads.logs import swf
 from tests.scheduler.policies.backfill.test_logs import CQSIM, HPC2N, KTH, THETA, cqsim, log
 from tests.support.amounts import slow

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from profiles.errors import BadInput
 from scheduler.model.jobs import Cluster, Job, Pool, Stop
-from scheduler.policies.las.fair_queue import FairShare
 from scheduler.policies.las.node_las import NodeTask
+from scheduler.policies.las.two_level import FairShare
 from scheduler.policies.registry import create
 from scheduler.simulator.trace import Arrival, Outcome
 from tests.support.amounts import examples

@@ -17,8 +17,7 @@ from scheduler.model.state import ClusterState
 from scheduler.policies.base import View
 from scheduler.policies.las.node_las import Levels, NodeTask, fewest, greedy, sparing
 from scheduler.policies.registry import create
-from scheduler.simulator.settings import SimulationSettings
-from scheduler.simulator.trace import Arrival, Outcome
+from scheduler.simulator.trace import Arrival, Outcome, SimulationSettings
 from scheduler.workloads import load
 from tests.support.amounts import examples
 from tests.support.brute import las as brute_las

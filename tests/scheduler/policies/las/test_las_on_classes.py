@@ -16,8 +16,7 @@ from scheduler.model.state import ClusterState
 from scheduler.policies.base import View
 from scheduler.policies.registry import create
 from scheduler.simulator.continuation import Present, start_of
-from scheduler.simulator.settings import SimulationSettings
-from scheduler.simulator.trace import Arrival
+from scheduler.simulator.trace import Arrival, SimulationSettings
 from tests.scheduler.policies.las.test_las import MANY, result
 from tests.support.brute import las as brute_las
 from tests.support.scheduling.worlds import World, classes, run

@@ -20,11 +20,17 @@ from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool, Stop
 from scheduler.policies.backfill.availability import Availability
 from scheduler.policies.base import View
 from scheduler.policies.mct.mct import Mct
-from scheduler.policies.mct.plan import MctParameters, PoolPlan, RemainingJob, Stay, plan
-from scheduler.policies.mct.plan_state import PlannedJob, remaining_job
+from scheduler.policies.mct.plan import (
+    MctParameters,
+    PlannedJob,
+    PoolPlan,
+    RemainingJob,
+    Stay,
+    plan,
+    remaining_job,
+)
 from scheduler.policies.registry import create
-from scheduler.simulator.settings import SimulationSettings
-from scheduler.simulator.trace import Arrival, Outcome
+from scheduler.simulator.trace import Arrival, Outcome, SimulationSettings
 from tests.support.amounts import examples
 from tests.support.brute.mct import SECOND, Planner
 from tests.support.scheduling.schedule_audit import audit, starts

@@ -25,8 +25,7 @@ from scheduler.policies.power.multiple_choice_knapsack import Problem, Solution,
 from scheduler.policies.power.parm import Parm, ParmParameters
 from scheduler.policies.power.parm_ga import ParmGaParameters, search
 from scheduler.policies.registry import create
-from scheduler.simulator.settings import SimulationSettings
-from scheduler.simulator.trace import Arrival
+from scheduler.simulator.trace import Arrival, SimulationSettings
 from scheduler.workloads import load
 from scheduler.workloads.generators import lublin, power_set2
 from scheduler.workloads.generators.power_set1 import PROGRAMS, machine
@@ -234,7 +233,7 @@ def test_decisions_are_the_best_of_all_assignments(alpha: float, beta: float) ->
 
 @pytest.mark.parametrize("watts_matter", [True, False])
 def test_superfluous_configurations_are_left_out(watts_matter: bool) -> None:
-    from scheduler.policies.power.configurations import considered, every
+    from scheduler.policies.power.parm import considered, every
 
     job = Job(1, 0.0, 1, 100.0, max_units=20, speed=CappedSpeed(8.0, 0.5, 0.06))
     pool = machine().pools[0]

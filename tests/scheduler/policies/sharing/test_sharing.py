@@ -36,9 +36,8 @@ from scheduler.policies.sharing.pairing import (
 )
 from scheduler.policies.sharing.sharing import Shape, place, shape
 from scheduler.simulator.metrics import Accumulator
-from scheduler.simulator.settings import SimulationSettings
 from scheduler.simulator.simulator import Simulator
-from scheduler.simulator.trace import Arrival, Outcome
+from scheduler.simulator.trace import Arrival, Outcome, SimulationSettings
 from scheduler.workloads import load
 from tests.support.amounts import examples
 from tests.support.scheduling.worlds import World, run, sharing

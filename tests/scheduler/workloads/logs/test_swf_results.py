@@ -12,7 +12,7 @@ from scheduler.model.jobs import Cluster, Job, Placement, Pool
 from scheduler.policies.registry import create
 from scheduler.simulator.trace import Outcome, Segment
 from scheduler.workloads.logs import swf
-from scheduler.workloads.logs.swf_results import lines
+from scheduler.workloads.logs.swf import lines
 from tests.support.amounts import examples
 from tests.support.scheduling.worlds import World, classes, counted, run
 

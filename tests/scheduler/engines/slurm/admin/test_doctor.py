@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.doctor.finding import Finding
-from scheduler.engines.slurm.admin import config_checks, node_checks
+from agent.doctor import Finding
+from scheduler.engines.slurm.admin import doctor
 from scheduler.engines.slurm.admin.doctor import check_rights, examine, usable
 from scheduler.engines.slurm.client.rights import Rights, slurm_user
 from scheduler.engines.slurm.client.tools import Slurm
@@ -42,7 +42,7 @@ def one(findings: list[Finding], words: str) -> Finding:
 
 
 def judged(**changes: str) -> list[Finding]:
-    return [f for f in config_checks.check(FIT | changes) if f.state != "ok"]
+    return [f for f in doctor.config_findings(FIT | changes) if f.state != "ok"]
 
 
 def test_a_cluster_that_is_as_it_should_be_has_nothing_to_change() -> None:
@@ -79,7 +79,7 @@ def test_a_setting_that_hinders_is_told_with_the_line_to_add(setting: str, value
 
 
 def test_settings_that_a_version_does_not_show_are_no_error() -> None:
-    assert all(f.state in ("ok", "limited") for f in config_checks.check({"ClusterName": "c"}))
+    assert all(f.state in ("ok", "limited") for f in doctor.config_findings({"ClusterName": "c"}))
 
 
 @pytest.mark.parametrize(
@@ -120,12 +120,12 @@ def test_a_folder_that_is_not_shared_and_a_node_that_cannot_run_tenbin(
     lab: SlurmLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every node of the lab has a /dev/shm of its own."""
-    found = list(node_checks.check(Slurm().nodes(), Path("/dev/shm/tenbin/coordinator")))
+    found = list(doctor.node_findings(Slurm().nodes(), Path("/dev/shm/tenbin/coordinator")))
     assert [f.what for f in found if f.state == "limited"] == [
         f"{node} does not see /dev/shm" for node in lab.nodes
     ]
     monkeypatch.setattr(sys, "executable", "/opt/nobody/python")
-    found = list(node_checks.check(Slurm().nodes(), HOME))
+    found = list(doctor.node_findings(Slurm().nodes(), HOME))
     assert len(found) == 3 and all("has no /opt/nobody/python" in f.what for f in found)
 
 

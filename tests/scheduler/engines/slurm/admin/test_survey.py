@@ -17,9 +17,8 @@ from probes.mpi.launchers import MpiInstall
 from profiles.clusters import ClusterStore
 from profiles.errors import BadInput
 from profiles.files.store import Store
-from scheduler.engines.slurm.admin.node_network import rounds
-from scheduler.engines.slurm.admin.node_selection import group_by_partition, select_nodes, split_free
 from scheduler.engines.slurm.admin.slurm_conf import read_nodes
+from scheduler.engines.slurm.admin.survey import group_by_partition, rounds, select_nodes, split_free
 from scheduler.engines.slurm.client import parse
 from scheduler.engines.slurm.client.node_programs import step_failure
 from tests.support.labs.slurm_lab import SlurmLab

@@ -11,7 +11,7 @@ import pytest
 
 from profiles.inventory import OpenCLDevice
 from scheduler.engines.slurm.client.parse import nodes as parsed
-from scheduler.engines.slurm.discovery.opencl_devices import ListedDevice, classes
+from scheduler.engines.slurm.discovery import ListedDevice, classes
 from scheduler.engines.slurm.nodes.devices import Devices, Slot
 from scheduler.engines.slurm.nodes.node_inventory import ClusterNode, NodeInventory
 from scheduler.jobs.entry import Entry

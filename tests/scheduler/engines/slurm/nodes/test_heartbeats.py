@@ -21,7 +21,7 @@ from scheduler.engines.slurm.client import parse
 from scheduler.engines.slurm.client.heartbeats import SET_DOWN, Heartbeats, knock
 from scheduler.engines.slurm.client.parse import SlurmJob
 from scheduler.engines.slurm.client.tools import Slurm
-from scheduler.engines.slurm.discovery.cluster import setting_down, slurm_cluster
+from scheduler.engines.slurm.discovery import setting_down, slurm_cluster
 from tests.scheduler.engines.slurm.attempts.test_mpi import BEATS, begun, submit
 from tests.scheduler.engines.slurm.attempts.test_mpi import beats as beats_of
 from tests.scheduler.engines.slurm.client.test_tools import NODE

@@ -14,8 +14,7 @@ import pytest
 
 from profiles.errors import BadInput
 from scheduler.engines.slurm.client.parse import hosts
-from scheduler.engines.slurm.discovery.cluster import slurm_cluster
-from scheduler.engines.slurm.discovery.partition_check import partitioned
+from scheduler.engines.slurm.discovery import partitioned, slurm_cluster
 from tests.scheduler.engines.slurm.client.test_bad_input import refused
 from tests.support.coordinator import Up
 from tests.support.labs.slurm_lab import SlurmLab, require_slurm, slurmlab

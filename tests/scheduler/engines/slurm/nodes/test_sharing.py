@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.node_profile.node_kind import node_kind
+from agent.node_profile.identity import node_kind
 from agent.processes.binding import cpus_of
 from probes.topology import read_topology
 from profiles.errors import BadInput
 from profiles.files.job_store import JobStore
 from scheduler.coordinator.journal.journal import read_predictions
-from scheduler.engines.slurm.discovery.cluster import slurm_cluster
+from scheduler.engines.slurm.discovery import slurm_cluster
 from tenbin.errors import TenbinError
 from tests.support.coordinator import Up
 from tests.support.job_profiles import make_job, samples

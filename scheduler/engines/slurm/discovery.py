@@ -1,0 +1,734 @@
+"""Discovery for ``tenbin up --engine slurm``: the nodes of a partition, their kinds, devices and power caps.
+
+``find`` makes a machine of them, which makes its engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scheduler.engines.common.machine import Machine
+from scheduler.engines.slurm.site import Site
+
+if TYPE_CHECKING:
+    from scheduler.engines.slurm.engine import SlurmEngine
+import json
+import logging
+import math
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
+from typing import NamedTuple
+
+from agent.paths import node_states
+from agent.power.node_power import NodePower
+from profiles.checks.fitness import Fitness
+from profiles.errors import BadInput, Unavailable
+from profiles.files.job_store import JobStore
+from profiles.files.own_files import make_folder
+from profiles.files.store import Store
+from profiles.files.whole_files import write_whole
+from profiles.inventory import OpenCLDevice
+from profiles.jobs import NodeKind
+from profiles.records import Profile
+from scheduler.engines.common.machine import cap_lines, scaling_of
+from scheduler.engines.options import Asked
+from scheduler.engines.slurm.client import parse
+from scheduler.engines.slurm.client.node_programs import ask_nodes, run_on_node
+from scheduler.engines.slurm.client.parse import SlurmNode
+from scheduler.engines.slurm.client.rights import own_rights
+from scheduler.engines.slurm.client.tools import Slurm
+from scheduler.engines.slurm.external.needs import Shape
+from scheduler.engines.slurm.external.sbatch_queue import GATE_S, SbatchQueue
+from scheduler.engines.slurm.nodes.devices import Devices, Slot, gres_type
+from scheduler.engines.slurm.nodes.node_inventory import ClusterNode, NodeInventory, remember
+from scheduler.engines.slurm.nodes.partitions import own_names
+from scheduler.engines.slurm.site import SitePower
+from scheduler.jobs.sizes import CORE, Unit
+from scheduler.model.costs import FREE, LinearCost, LinearCosts
+from scheduler.model.jobs import Cluster, Pool
+from scheduler.model.parameters import split
+from scheduler.model.speed_bounds import all_bounds
+from scheduler.policies.registry import create, policy_class
+from scheduler.prediction.profiles import (
+    CAP_STEP_W,
+    ProfiledSlowdowns,
+    begin_of,
+    figures_of,
+    lines_of,
+    with_power,
+)
+
+# A partition of a Slurm cluster as a machine that makes its engine.
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmMachine(Machine):
+    """A partition of a Slurm cluster."""
+
+    site: Site
+
+    def engine(self, store: Path, reports: Path) -> SlurmEngine:
+        from scheduler.engines.slurm.engine import SlurmEngine
+
+        return SlurmEngine(store, self.cluster, self.site, self.unit)
+
+    @property
+    def emulated(self) -> str:
+        return self.site.power.emulated if self.site.power is not None else ""
+
+    @property
+    def rest_w(self) -> float:
+        return self.site.power.rest_w if self.site.power is not None else 0.0
+
+
+# The kind of node of a partition, because job profiles hold for one kind.
+#
+# Each node with a free CPU is asked by a job of a second. Answers are remembered for nodes that are not
+# free.
+
+
+KIND_LIMIT_S = 60.0
+PREFIX = "tenbin-kind "
+PRINT_KIND = (
+    f"from agent.node_profile.identity import node_kind; print('{PREFIX}' + node_kind().model_dump_json())"
+)
+
+
+def node_kind_of(nodes: Sequence[SlurmNode], file: Path) -> NodeKind:
+    """Return the kind that all of the nodes are of; ``file`` keeps the answers.
+
+    Raises:
+        Unavailable: the kind of no node is known.
+        BadInput: the nodes are of several kinds.
+    """
+    try:
+        known = {name: NodeKind(**kind) for name, kind in json.loads(file.read_text()).items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        known = {}
+    free = [node for node in nodes if node.usable and node.cpus_used < node.cpus]
+    for node, answer in zip(
+        free, ask_nodes(free, ["-c", PRINT_KIND], PREFIX, limit_s=KIND_LIMIT_S), strict=True
+    ):
+        if isinstance(answer, str):
+            known[node.name] = NodeKind(**json.loads(answer.removeprefix(PREFIX)))
+    write_whole(file, json.dumps({name: kind.model_dump() for name, kind in known.items()}))
+    found = {node.name: known[node.name] for node in nodes if node.name in known}
+    if not found:
+        remedy = "see: tenbin doctor --engine slurm; or start it when nodes are free"
+        raise Unavailable("no node says which kind it is", remedy)
+    kinds = {kind.key: kind for kind in found.values()}
+    if len(kinds) > 1:
+        each = "; ".join(
+            f"{', '.join(name for name, one in found.items() if one.key == key)}: {kind.title}"
+            for key, kind in kinds.items()
+        )
+        remedy = "name a partition of nodes alike: job profiles hold for one kind of node"
+        raise BadInput(f"the nodes are of several kinds ({each})", remedy)
+    return next(iter(kinds.values()))
+
+
+# Regions of a policy as partitions of Slurm: whether that can be.
+
+
+log = logging.getLogger("tenbin")
+
+
+def partitioned(machine: SlurmMachine, policy: str, prefix: str, home: Path) -> SlurmMachine:
+    """Give each region of the machine's policy a partition, and warn of what Slurm does to partitions.
+
+    Args:
+        prefix: of their names. home: the coordinator's folder, which knows its own ones.
+
+    Raises:
+        BadInput: the policy has no such regions, this user may not, or there are partitions of these names
+            that are not this coordinator's.
+    """
+    site = machine.site
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", prefix):
+        raise BadInput(f"--partitions {prefix!r} is no name", "begin with a letter, for instance tenbin")
+    name, _ = split(policy)
+    if not policy_class(policy).fences:
+        what = f"--partitions: policy {name} has no regions of its own nodes"
+        raise BadInput(what, "choose --policy regions")
+    _may_make(site.slurm, prefix, home)
+    return replace(machine, site=replace(site, partitions=prefix))
+
+
+def _may_make(slurm: Slurm, prefix: str, home: Path) -> None:
+    """BadInput if partitions of these names may not be made."""
+    config = slurm.config()
+    rights = own_rights(slurm, config)
+    if not rights.steers_nodes:
+        what = f"--partitions: {rights.user} may not make partitions{rights.because}"
+        raise BadInput(what, "leave it out, or see: tenbin doctor --engine slurm")
+    own, form = own_names(home), re.compile(rf"{re.escape(prefix)}-\d+")
+    foreign = sorted(one for one in slurm.partitions() if form.fullmatch(one) and one not in own)
+    if foreign:
+        what = f"--partitions {prefix}: there is a partition {foreign[0]} that this coordinator has not made"
+        raise BadInput(what, f"choose another name, or: scontrol delete PartitionName={foreign[0]}")
+    if "KeepPartInfo" not in config.get("ReconfigFlags", ""):
+        log.warning(
+            "tenbin: partitions that are not in slurm.conf end, with their jobs, at scontrol reconfigure "
+            "(those run again): add ReconfigFlags=KeepPartInfo there, and start slurmctld with -R"
+        )
+
+
+# Nodes of a Slurm cluster under power caps and one budget: their ranges of caps, and power at rest.
+
+
+SIDE_BY_SIDE = 32
+CAPS_LIMIT_S = 40.0
+REAL = "/sys"
+LEAST_W = 1.0  # that a node in use is charged beyond its rest
+HINT = "caps take root on the nodes, and processors with RAPL; to try it on emulated ones see docs/slurm.md"
+
+
+def capped_nodes(
+    machine: SlurmMachine,
+    home: Path,
+    policy: str,
+    *,
+    budget_w: float,
+    profile: Profile | None,
+    emulated: str,
+) -> SlurmMachine:
+    """Put the cluster's nodes under caps: a job has whole nodes, all of them under the same cap.
+
+    Args:
+        machine: the cluster, whole nodes as units.
+        budget_w: what all nodes may draw together, those without a job at rest among them.
+        profile: of one of the nodes; says what a node draws and how caps and sizes change the speed.
+        emulated: folder with the emulated tree of each node, by name; empty: they are real.
+
+    Raises:
+        BadInput: the policy chooses no caps, or the budget does not carry the nodes at rest and one in use.
+        Unavailable: no node can be capped.
+    """
+    if "power" not in policy_class(policy).suits:
+        raise BadInput(f"--power-budget: policy {policy} chooses no power caps", "choose parm or fifo-mid")
+    site = machine.site
+    if emulated and not Path(emulated).is_dir():
+        raise BadInput(f"--emulate {emulated}: there is no such folder", "see: docs/slurm.md")
+    sysfs = f"{Path(emulated).absolute()}/%N" if emulated else REAL
+    found = _of_nodes(site, sysfs, home / f"power-{site.partition}.json")
+    names = {one.emulated for one in found.values()}
+    if bool(emulated) != bool(names - {""}) or len(names) > 1:
+        what = f"the nodes are not alike: {', '.join(name or 'real' for name in sorted(names))}"
+        raise BadInput(what, "emulate all of them, or none")
+    known = [found.get(host.name) or _likely(list(found.values())) for host in site.inventory.hosts]
+    pool, rest_w = _power(machine.cluster.pools[0], known, profile, names.pop())
+    free_w = budget_w - rest_w
+    if free_w < pool.power_w(1, pool.caps_w[0]):
+        least_w = rest_w + pool.power_w(1, pool.caps_w[0])
+        what = f"--power-budget {budget_w:g}: {pool.units} nodes draw {rest_w:.4g} W at rest"
+        raise BadInput(f"{what}, {least_w:.4g} W with one at its lowest cap", "give at least that")
+    unit = machine.unit
+    if profile is not None:
+        unit = replace(unit, scaling=scaling_of(profile), caps=cap_lines(profile, pool, 1))
+    power = SitePower(sysfs, node_states(), rest_w, known[0].emulated)
+    return replace(machine, cluster=Cluster((pool,), free_w), unit=unit, site=replace(site, power=power))
+
+
+def _power(
+    pool: Pool, nodes: Sequence[NodePower], profile: Profile | None, emulated: str
+) -> tuple[Pool, float]:
+    """Return the pool, and the power of all nodes at rest. A node in use is charged what it draws beyond."""
+    lowest, highest = max(node.lowest_w for node in nodes), min(node.highest_w for node in nodes)
+    rests, beside_w = [node.rest_w for node in nodes], max(node.beside_w for node in nodes)
+    if profile is None:
+        steps = range(math.floor(lowest / CAP_STEP_W) + 1, math.ceil(highest / CAP_STEP_W))
+        caps = (lowest, *(CAP_STEP_W * step for step in steps), highest) if highest > lowest else (highest,)
+    else:
+        if profile.settings.emulated != emulated:
+            other = profile.settings.emulated or "a real machine"
+            what = f"--profile: it was measured on {other}, not on {emulated or 'real nodes'}"
+            raise BadInput(what, "see: tenbin list")
+        whole, note = with_power(pool, profile)
+        if not whole.caps_w:
+            raise BadInput(f"--profile: {note}", "measure it: tenbin profile --only power")
+        caps = tuple(cap for cap in whole.caps_w if cap <= highest) or (highest,)
+        rests, beside_w = [whole.idle_w] * len(nodes), whole.base_w
+    base_w = max(beside_w - min(rests), LEAST_W - caps[0])
+    return replace(pool, base_w=base_w, peak_w=highest, caps_w=caps), sum(rests)
+
+
+def _of_nodes(site: Site, sysfs: str, file: Path) -> dict[str, NodePower]:
+    """Ask free nodes for their caps, take the last answers of the others, and write them down.
+
+    Raises:
+        Unavailable: nothing is known of any.
+    """
+    hosts = {host.name for host in site.inventory.hosts}
+    known = {name: one for name, one in _read(file).items() if bool(one.emulated) == (sysfs != REAL)}
+    asked = [n for n in site.slurm.nodes() if n.name in hosts and n.usable and not n.cpus_used]
+    found = {name: power for name, power in known.items() if name in hosts}
+    program = ["-m", "agent.power.node_power", sysfs, str(node_states())]
+    answers = ask_nodes(
+        asked, program, "{", limit_s=CAPS_LIMIT_S, partition=site.partition, at_once=SIDE_BY_SIDE
+    )
+    for node, answer in zip(asked, map(_node_power, answers), strict=True):
+        if isinstance(answer, NodePower):
+            found[node.name] = answer
+        elif node.name not in found:  # a node with an earlier answer may have been taken by a job just now
+            raise Unavailable(f"--power-budget: {node.name}: {answer.what}", answer.remedy)
+    if not found:
+        raise Unavailable("--power-budget: no node is free to be asked for its caps", "start it when one is")
+    write_whole(file, json.dumps({name: asdict(power) for name, power in sorted(found.items())}))
+    return found
+
+
+def _read(file: Path) -> dict[str, NodePower]:
+    try:
+        return {name: NodePower(**one) for name, one in json.loads(file.read_text()).items()}
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def _likely(known: Sequence[NodePower]) -> NodePower:
+    """Guess for a node that could not be asked: it draws as much as any, and can do what all can."""
+    return NodePower(
+        max(one.lowest_w for one in known),
+        min(one.highest_w for one in known),
+        max(one.rest_w for one in known),
+        max(one.beside_w for one in known),
+        known[0].emulated,
+    )
+
+
+def _node_power(answer: str | Unavailable) -> NodePower | Unavailable:
+    """Read the answer of ``agent.power.node_power``."""
+    if isinstance(answer, Unavailable):
+        return answer
+    said: Mapping[str, object] = json.loads(answer)
+    if "trouble" in said:
+        return Unavailable(str(said["trouble"]), str(said["remedy"]) or HINT)
+    return NodePower(**said)  # type: ignore[arg-type]
+
+
+# The OpenCL devices of a Slurm cluster's nodes, as classes of resource.
+
+
+DEVICES_LIMIT_S = 60.0
+AT_ONCE = 16
+
+
+class ListedDevice(NamedTuple):
+    """A device of a node; ``hidden``: only jobs that have asked Slurm for a GPU see it, each its own."""
+
+    device: OpenCLDevice
+    hidden: bool = False
+
+
+Found = dict[str, list[ListedDevice]]
+
+
+def find_devices(nodes: Sequence[SlurmNode], file: Path) -> Found:
+    """Ask each node for its devices by a one-second job; if that fails, use its last answer.
+
+    Raises:
+        Unavailable: no node has, or had, one.
+    """
+    found = _said_last(file)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        answers = list(pool.map(_devices_of, nodes))
+    troubles = []
+    for node, (devices, trouble) in zip(nodes, answers, strict=True):
+        if devices is not None:
+            found[node.name] = devices
+        elif node.name not in found:
+            troubles.append(f"{node.name}: {trouble}")
+    if not any(found.get(node.name) for node in nodes):
+        said = troubles[0] if troubles else "no device"
+        raise Unavailable(f"no OpenCL device on any node; {said}", "on a node: tenbin doctor")
+    for trouble in troubles:
+        log.warning("%s; its devices are left out until tenbin up is started again", trouble)
+    written = {
+        name: [one.device.model_dump() | {"hidden": one.hidden} for one in seen]
+        for name, seen in found.items()
+    }
+    write_whole(file, json.dumps(written))
+    return found
+
+
+def _said_last(file: Path) -> Found:
+    found: Found = {}
+    with suppress(OSError, ValueError):
+        for name, devices in json.loads(file.read_text()).items():
+            hidden = [device.pop("hidden", False) for device in devices]
+            seen = [OpenCLDevice.model_validate(device) for device in devices]
+            found[name] = [ListedDevice(*one) for one in zip(seen, hidden, strict=True)]
+    return found
+
+
+def _devices_of(node: SlurmNode) -> tuple[list[ListedDevice] | None, str]:
+    """List a node's devices; None, and why. A job that asks for all GPUs sees those that Slurm hides."""
+    count = sum(node.gpus.values())
+    devices, trouble = _ask(node, f"gpu:{count}" if count else "")
+    if devices is None or not count:
+        return None if devices is None else [ListedDevice(device) for device in devices], trouble
+    plain, trouble = _ask(node)
+    if plain is None:
+        return None, trouble
+    shown = [device for device in plain if device.kind == "gpu"]
+    hidden = [d.kind == "gpu" and not any(d.is_like(other) for other in shown) for d in devices]
+    return [ListedDevice(*one) for one in zip(devices, hidden, strict=True)], ""
+
+
+def _ask(node: SlurmNode, gres: str = "") -> tuple[list[OpenCLDevice] | None, str]:
+    """List the devices that a job sees there that has asked for ``gres``; None, and why not."""
+    if not node.usable:
+        return None, node.state
+    program = [sys.executable, "-P", "-m", "probes.opencl.devices"]
+    try:
+        done = run_on_node(node, program, DEVICES_LIMIT_S, memory_mb=200, gres=gres)
+    except Unavailable as error:
+        return None, error.what
+    lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+    if "no OpenCL" in done.stderr:
+        return [], ""
+    if done.returncode != 0:
+        return None, lines[-1]
+    return [OpenCLDevice.model_validate(device) for device in json.loads(done.stdout)], ""
+
+
+def classes(
+    hosts: Sequence[ClusterNode], nodes: Sequence[SlurmNode], found: Found
+) -> tuple[list[Pool], list[Slot]]:
+    """Put devices that are alike, on nodes of the same features and cores, into a class.
+
+    A class is called after its first device: ``nvidia-0@node5``, however many nodes come later. Devices that
+    are no processors come first.
+    """
+    known = {node.name: node for node in nodes}
+    groups: dict[tuple[object, ...], list[tuple[Slot, OpenCLDevice]]] = {}
+    for number, host in enumerate(hosts):
+        node, seen = known.get(host.name), found.get(host.name, [])
+        for at, (device, _) in enumerate(seen):
+            shown = [one.device for one in seen[:at] if not one.hidden]  # of the hidden ones it sees its own
+            gres = gres_of(device, node.gpus if node else {})
+            key = _key_after(shown, device)
+            slot = Slot("", number, len(shown), max(1, host.cores // len(seen)), gres, key)
+            features = node.features if node else None
+            alike = (device.platform, device.name, device.driver, features, host.cores, gres)
+            groups.setdefault(alike, []).append((slot, device))
+    pools: list[Pool] = []
+    slots: list[Slot] = []
+    for members in sorted(groups.values(), key=lambda members: members[0][1].kind == "cpu"):
+        first, device = members[0]
+        name = f"{device.key}@{hosts[first.node].name}"
+        names = tuple(hosts[slot.node].name for slot, _ in members)
+        pools.append(Pool(name, len(members), len(pools), kind=device.kind, names=names))
+        slots += [replace(slot, pool=name) for slot, _ in members]
+    return pools, slots
+
+
+def _key_after(shown: Sequence[OpenCLDevice], device: OpenCLDevice) -> str:
+    """Return the key of a device for a job that sees these devices before it."""
+    word = device.key.rpartition("-")[0]
+    return f"{word}-{sum(one.key.rpartition('-')[0] == word for one in shown)}"
+
+
+def gres_of(device: OpenCLDevice, gpus: Mapping[str, int]) -> str:
+    """Name the generic resource of a device; "" if it is no GPU, or Slurm does not count GPUs.
+
+    If there are several types, it is the one that ``tenbin slurm-config`` names for the device.
+    """
+    if device.kind != "gpu" or not gpus:
+        return ""
+    kind = gres_type(device.name)
+    if kind not in gpus and len(gpus) == 1:
+        (kind,) = gpus
+    return f"gpu:{kind}:1" if kind and kind in gpus else "gpu:1"
+
+
+def profiles_of(pools: Sequence[Pool], profile: Profile | None, store: Store) -> dict[str, Profile]:
+    """Find the newest profile of the first node of each class, else ``profile``."""
+    told = {
+        pool.name: store.load(pool.names[0]) if store.of_node(pool.names[0]) else profile for pool in pools
+    }
+    return {name: found for name, found in told.items() if found is not None}
+
+
+def costs_of(profiles: Mapping[str, Profile], home: Path) -> LinearCosts:
+    """Find the costs of moving on each class by the profiles of its nodes."""
+    checkpoint: dict[str, LinearCost] = {}
+    restart: dict[str, LinearCost] = {}
+    begin: dict[str, float] = {}
+    for name, told in profiles.items():
+        key = name.partition("@")[0]
+        lines = lines_of(told, key, False, home)[0]
+        if lines is not None:
+            checkpoint[name], restart[name] = lines
+            begin[name] = begin_of(told, key, False)
+    return LinearCosts(checkpoint, restart, begin_s=begin) if checkpoint else FREE
+
+
+def devices_of_cluster(
+    nodes: Sequence[SlurmNode],
+    inventory: NodeInventory,
+    home: Path,
+    *,
+    partition: str,
+    profile: Profile | None,
+) -> tuple[Cluster, Devices, LinearCosts]:
+    """Find the classes of devices of a partition, their devices, and the costs of moving between them.
+
+    Raises:
+        Unavailable: there is no device.
+    """
+    found = find_devices(nodes, home / f"devices-{partition}.json")
+    pools, slots = classes(inventory.hosts, nodes, found)
+    profiles = profiles_of(pools, profile, Store())
+    ratios = all_bounds(
+        {name: figures_of(told, name.partition("@")[0], False) for name, told in profiles.items()}
+    )
+    return Cluster(tuple(pools), ratios=ratios), Devices(slots, inventory), costs_of(profiles, home)
+
+
+# A partition of a Slurm cluster, in the terms that a policy schedules in.
+
+
+@contextmanager
+def find(asked: Asked) -> Iterator[SlurmMachine]:
+    """Find the nodes of a partition, as ``slurm_cluster`` does, with all that the options ask for."""
+    own = asked.own
+    machine = slurm_cluster(
+        asked.policy,
+        asked.home,
+        partition=own["partition"],
+        cores=own["unit"],
+        lease_s=own["lease"],
+        take_over=own["take_over"],
+        gate_s=own["gate"],
+        devices=asked.devices,
+        profile=asked.profile,
+    )
+    if own["set_down"]:
+        machine = setting_down(machine)
+    if asked.drain_unfit:
+        machine = draining(machine)
+    if own["partitions"] is not None:
+        pass
+
+        machine = partitioned(machine, asked.policy, own["partitions"], asked.home)
+    if asked.power_budget_w is not None:
+        pass
+
+        machine = capped_nodes(
+            machine,
+            asked.home,
+            asked.policy,
+            budget_w=asked.power_budget_w,
+            profile=asked.profile,
+            emulated=asked.emulate,
+        )
+    yield machine
+
+
+def slurm_cluster(
+    policy: str,
+    home: Path,
+    *,
+    lease_s: float,
+    partition: str | None = None,
+    cores: int | None = None,
+    take_over: Path | None = None,
+    gate_s: float = GATE_S,
+    devices: bool = False,
+    profile: Profile | None = None,
+) -> SlurmMachine:
+    """Find the nodes of a partition.
+
+    A policy that counts units gets whole nodes, or units of so many ``cores`` of one node; one that places on
+    nodes gets the nodes with their cores and memory.
+
+    Args:
+        home: the coordinator's folder, on a disk that all nodes share.
+        partition: None: Slurm's default one.
+        take_over: jobs of plain sbatch are taken over; the file by which job_submit.lua knows that. gate_s:
+            for how long they wait before they start by themselves, should tenbin not come back.
+        devices: schedule the nodes' OpenCL devices. profile: what moving costs where a node has none stored.
+
+    Raises:
+        Unavailable: Slurm does not answer, or is too old.
+        BadInput: there is no such partition, or the policy needs what this engine does not have.
+    """
+    conf = os.environ.get("SLURM_CONF")
+    if conf is not None and not Path(conf).is_file():
+        raise BadInput(f"SLURM_CONF={conf}: there is no such file", "name the cluster's slurm.conf")
+    slurm = Slurm()
+    if slurm.version() < parse.OLDEST:
+        raise Unavailable("this Slurm is older than 20.11", "see: sinfo --version")
+    name, found = nodes_of(slurm, partition)
+    suits = policy_class(policy).suits
+    make_folder(home, 0o700)
+    hosts = remember(home / f"nodes-{name}.json", [ClusterNode(n.name, n.cpus, n.memory_mb) for n in found])
+    if devices:
+        _check_devices(policy, cores, take_over)
+        inventory = NodeInventory(hosts, CORE, whole=False)
+        cluster, slots, costs = devices_of_cluster(found, inventory, home, partition=name, profile=profile)
+        site = Site(slurm, name, inventory, lease_s, devices=slots)
+        most_mb = max(hosts[slot.node].memory_mb for slot in slots.slots)
+        return SlurmMachine(cluster, costs=costs, site=site, unit=Unit(hosts=((1, most_mb),)))
+    names = tuple(host.name for host in hosts)
+    if "counted" in suits or "power" in suits:
+        each = cores or min(host.cores for host in hosts)
+        kinds = {(host.cores // cores if cores else 1, host.memory_mb) for host in hosts}
+        unit = Unit(node=True, cores=each, hosts=tuple(sorted(kinds)))
+        inventory = NodeInventory(hosts, unit, whole=cores is None)
+        if not inventory.units():
+            raise BadInput(f"--unit {cores}: no node has so many cores", "choose fewer")
+        pool = Pool("node" if cores is None else "unit", inventory.units(), names=names)
+    elif "nodes" in suits:
+        if cores is not None:
+            raise BadInput(f"--unit {cores}: policy {policy} places on nodes", "leave --unit out")
+        unit = Unit(node=True, cores=min(host.cores for host in hosts))
+        inventory = NodeInventory(hosts, unit, whole=False)
+        capacities = tuple((float(host.cores), host.memory_mb) for host in hosts)
+        pool = Pool("node", len(hosts), resources=("cores", "memory_mb"), capacities=capacities, names=names)
+    elif "sharing" in suits:
+        if cores is not None:
+            raise BadInput(f"--unit {cores}: policy {policy} places on nodes", "leave --unit out")
+        if take_over is not None:
+            what = f"--take-over: policy {policy} knows jobs by their job profiles, sbatch names none"
+            raise BadInput(what, "choose another policy, for instance easy")
+        return _shared(policy, home, found, slurm=slurm, partition=name, lease_s=lease_s)
+    else:
+        raise BadInput(f"policy {policy} cannot run jobs on Slurm yet", "try it with: tenbin simulate")
+    sbatch = None
+    if take_over is not None:
+        kind = "nodes" if not pool.counted else "whole" if cores is None else "parts"
+        _may_steer(slurm)
+        sbatch = SbatchQueue(take_over, gate_s, name, Shape(kind, unit.cores))
+    return SlurmMachine(
+        Cluster((pool,)), unit=unit, site=Site(slurm, name, inventory, lease_s, sbatch=sbatch)
+    )
+
+
+def setting_down(machine: SlurmMachine) -> SlurmMachine:
+    """Have Slurm set dead nodes of the machine down at once.
+
+    Raises:
+        BadInput: this user may not.
+    """
+    return replace(machine, site=replace(_steered(machine, "--set-down", "set nodes down"), set_down=True))
+
+
+def draining(machine: SlurmMachine) -> SlurmMachine:
+    """Have Slurm drain the nodes of the machine that failed their last check.
+
+    Raises:
+        BadInput: this user may not.
+    """
+    return replace(
+        machine, site=replace(_steered(machine, "--drain-unfit", "drain nodes"), fitness=Fitness())
+    )
+
+
+def _steered(machine: SlurmMachine, option: str, verb: str) -> Site:
+    """Return the machine's site if this user may set the state of its nodes; else raise BadInput."""
+    site = machine.site
+    rights = own_rights(site.slurm, site.slurm.config())
+    if not rights.steers_nodes:
+        what = f"{option}: {rights.user} may not {verb}{rights.because}"
+        raise BadInput(what, "leave it out, or see: tenbin doctor --engine slurm")
+    return site
+
+
+def _may_steer(slurm: Slurm) -> None:
+    """Check that jobs can be taken over: the right to steer other users' jobs, and a job_submit.lua.
+
+    Raises:
+        BadInput: one of them lacks.
+    """
+    config = slurm.config()
+    rights = own_rights(slurm, config)
+    if not rights.steers_jobs:
+        what = f"--take-over: {rights.user} may not steer other users' jobs{rights.because}"
+        raise BadInput(what, "see: tenbin doctor --engine slurm")
+    if "lua" not in config.get("JobSubmitPlugins", "").split(","):
+        remedy = "write it by tenbin slurm-config --job-submit FILE, and in slurm.conf: JobSubmitPlugins=lua"
+        raise BadInput("--take-over: slurmctld runs no job_submit.lua", remedy)
+
+
+def _check_devices(policy: str, cores: int | None, take_over: Path | None) -> None:
+    """Refuse, by BadInput, what does not go with devices."""
+    if "classes" not in policy_class(policy).suits:
+        what = f"policy {policy} does not schedule classes of devices"
+        raise BadInput(what, "choose mctbm, las-mq or fcfs")
+    for name, value in (("--unit", cores), ("--take-over", take_over)):
+        if value is not None:
+            raise BadInput(f"{name} {value} with --devices: each job has one device", "leave it out")
+
+
+def _shared(
+    policy: str, home: Path, found: Sequence[SlurmNode], *, slurm: Slurm, partition: str, lease_s: float
+) -> SlurmMachine:
+    """Describe nodes that jobs share, each on whole cores of its own, as job profiles are measured.
+
+    Raises:
+        BadInput: the nodes are not alike, or have too few cores.
+    """
+    whole = "" if slurm.config().get("SelectType") != "select/linear" else "SelectType=select/linear"
+    if slurm.partitions()[partition].get("OverSubscribe") == "EXCLUSIVE":
+        whole = f"OverSubscribe=EXCLUSIVE of partition {partition}"
+    if whole:
+        raise BadInput(
+            f"{whole}: Slurm gives whole nodes", "set OverSubscribe=NO, SelectType=select/cons_tres"
+        )
+    sizes = {(node.cpus, node.threads) for node in found}
+    if len(sizes) > 1:
+        what = f"policy {policy} needs equal nodes, these have {', '.join(f'{n} CPUs' for n, _ in sizes)}"
+        raise BadInput(what, "choose nodes alike: --partition")
+    cpus, threads = sizes.pop()
+    most, cores = getattr(create(policy), "most", 1), cpus // threads
+    if cores < most:
+        raise BadInput(
+            f"policy {policy}: a node has {cores} cores, too few for {most} jobs", "choose another policy"
+        )
+    kind = node_kind_of(found, home / f"kinds-{partition}.json")
+    memory_mb = min(node.memory_mb for node in found)
+    known = [ClusterNode(node.name, cores, memory_mb) for node in found]
+    hosts = remember(home / f"nodes-{partition}-shared.json", known)
+    unit = Unit(node=True, cores=cores)
+    capacity = (float(cores), memory_mb)
+    names = tuple(host.name for host in hosts)
+    pool = Pool("node", len(hosts), resources=("cores", "memory_mb"), capacity=capacity, names=names)
+    site = Site(
+        slurm, partition, NodeInventory(hosts, unit, whole=False), lease_s, shared=True, threads=threads
+    )
+    profiles = ProfiledSlowdowns(JobStore(), kind)
+    return SlurmMachine(Cluster((pool,)), unit=unit, site=site, job_profiles=profiles)
+
+
+def nodes_of(slurm: Slurm, partition: str | None) -> tuple[str, Sequence[SlurmNode]]:
+    """Return the partition's name and its nodes, in Slurm's order.
+
+    Raises:
+        BadInput: there is no such partition, or it has no nodes.
+    """
+    partitions = slurm.partitions()
+    if partition is None:
+        partition = next((name for name, words in partitions.items() if words.get("Default") == "YES"), None)
+        if partition is None:
+            raise BadInput(
+                "Slurm has no default partition", f"choose one: --partition {'|'.join(partitions)}"
+            )
+    if partition not in partitions:
+        raise BadInput(f"--partition {partition}: there is none", f"choose one of {', '.join(partitions)}")
+    names = parse.hosts(partitions[partition]["Nodes"])
+    known = {node.name: node for node in slurm.nodes()}
+    found = [known[name] for name in names if name in known]
+    if not found:
+        raise BadInput(f"--partition {partition} has no nodes", f"choose one of {', '.join(partitions)}")
+    return partition, found
+
+
+__all__ = ["find"]

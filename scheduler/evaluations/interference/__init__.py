@@ -1,1 +1,0 @@
-"""Paper D's evaluation: jobs that share nodes."""

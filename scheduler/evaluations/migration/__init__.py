@@ -1,1 +1,0 @@
-"""Paper A's evaluation: migration between classes of resource."""

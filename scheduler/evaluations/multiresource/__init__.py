@@ -1,1 +1,0 @@
-"""Paper B's evaluation: least attained service on several resources."""

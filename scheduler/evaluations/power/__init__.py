@@ -1,1 +1,0 @@
-"""Paper C's evaluation: jobs under a power budget."""

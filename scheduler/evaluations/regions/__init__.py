@@ -1,1 +1,0 @@
-"""Paper E's evaluation: execution regions."""
