@@ -1027,6 +1027,10 @@ class SlurmHistory(History):
             self.cancelled.add(job)
         return job
 
+    def may_happen(self, name: str, job: int) -> None:
+        super().may_happen(name, job)
+        self.cancelled.update([job] if name == "cancel" else ())
+
     def _check_requests(self) -> None:
         """Look whether supervisors have heard what they are asked for, where nothing is in the way."""
         waits: dict[tuple[int, int], float] = {}

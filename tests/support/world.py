@@ -662,12 +662,17 @@ class History:
             getattr(self.coordinator, name)([job], *arguments)
         except UserError as error:
             self.say(f"{name} {job} is refused: {error}")
-            if isinstance(error, NoRoom) and name == "retry":  # it may happen all the same
-                self.ended.clear()
-                self.gone.clear()
+            if isinstance(error, NoRoom):
+                self.may_happen(name, job)
             return None
         self.say(f"{name} {job} {' '.join(map(str, arguments))}")
         return job
+
+    def may_happen(self, name: str, job: int) -> None:
+        """Note what was refused for want of room, and happens all the same if there is some in time."""
+        if name == "retry":
+            self.ended.clear()
+            self.gone.clear()
 
     def cancel(self, draw: random.Random) -> None:
         job = self.ask(draw, "cancel")
