@@ -146,7 +146,7 @@ class CallFolder:
     """A folder of its own in ``parent``, made for one caller.
 
     Raises:
-        TenbinError: others may write to ``parent``, or it cannot be made: what lies in it is run.
+        TenbinError: others may write to ``parent``, or it cannot be made or written to; what is in it is run.
     """
 
     def __init__(self, parent: Path) -> None:
@@ -157,16 +157,20 @@ class CallFolder:
             remedy = "functions that are read there are run: name a folder of your own (mkdir -m 700)"
             raise TenbinError(f"shared_folder {parent}: {error.strerror}; {remedy}", 2) from error
         remove_left_behind(parent)
-        self.path = Path(tempfile.mkdtemp(dir=parent)).absolute()
-        self._folder = Folder(self.path)
-        self._numbers = count()
-        self._owner = self._folder.open(".owner", os.O_WRONLY | os.O_CREAT)
-        with suppress(OSError):  # without locks the folders of crashed callers stay
-            flock(self._owner, LOCK_EX | LOCK_NB)
-        self._owner.write(os.uname().nodename.encode())
-        self._owner.flush()
-        folder = self._folder.descriptor
-        os.rename(".owner", OWNER, src_dir_fd=folder, dst_dir_fd=folder)
+        try:
+            self.path = Path(tempfile.mkdtemp(dir=parent)).absolute()
+            self._folder = Folder(self.path)
+            self._numbers = count()
+            self._owner = self._folder.open(".owner", os.O_WRONLY | os.O_CREAT)
+            with suppress(OSError):  # without locks the folders of crashed callers stay
+                flock(self._owner, LOCK_EX | LOCK_NB)
+            self._owner.write(os.uname().nodename.encode())
+            self._owner.flush()
+            folder = self._folder.descriptor
+            os.rename(".owner", OWNER, src_dir_fd=folder, dst_dir_fd=folder)
+        except OSError as error:
+            what = f"shared_folder {parent}: nothing can be written there ({error.strerror})"
+            raise TenbinError(f"{what}; name another, for instance in your home", 2) from error
 
     def call(self) -> Call:
         """Name a new call."""

@@ -51,6 +51,15 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
         CallFolder(tmp_path / "theirs")
 
 
+@as_root
+def test_a_folder_in_which_nothing_can_be_made_is_refused() -> None:
+    with pytest.raises(
+        TenbinError, match=r"shared_folder /proc: nothing can be written there .*; name"
+    ) as caught:
+        CallFolder(Path("/proc"))
+    assert caught.value.exit_code == 2
+
+
 def test_what_others_lay_beside_is_passed_over(tmp_path: Path) -> None:
     """As the pipe that made the caller wait for ever."""
     for name, lay in {"pipe": os.mkfifo, "link": lambda path: path.symlink_to("/etc/hostname")}.items():
