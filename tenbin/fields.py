@@ -25,7 +25,7 @@ class Option:
 
     Attributes:
         help: what it is for; after a bar, how to write it on the command line.
-        read: function of ``scheduler/jobs/quantities.py`` that makes the value in a JobSpec of what the
+        read: function of ``tenbin/option_values.py`` that makes the value in a JobSpec of what the
             command line or TOML has.
         fields: of the JobSpec, if it is not only that which it is declared at; ``array`` is beside the spec.
         kind: type on the command line. least, most: its bounds, where they are checked there.
@@ -73,9 +73,9 @@ class Option:
             BadOption: it cannot be read.
             TypeError, ValueError: it is of another type.
         """
-        from scheduler.jobs import quantities
+        from tenbin import option_values
 
-        result = getattr(quantities, self.read)(value, f"--{self.name}")
+        result = getattr(option_values, self.read)(value, f"--{self.name}")
         return dict(zip(self.fields, result if len(self.fields) > 1 else (result,), strict=True))
 
 

@@ -10,8 +10,8 @@ import pytest
 import typer
 
 import tenbin
-from scheduler.jobs.quantities import duration_s, size_mb
 from tenbin.cli import app
+from tenbin.option_values import duration_s, size_mb
 from tests.support.paths import ROOT
 
 PAGE = (ROOT / "docs" / "coming-from.md").read_text()

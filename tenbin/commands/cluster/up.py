@@ -15,13 +15,13 @@ import typer
 from scheduler.engines import registry
 from scheduler.engines.options import Megabytes, Option, Seconds
 from scheduler.engines.registry import DEFAULT, ENGINES
-from scheduler.jobs.quantities import duration_s, size_mb
 from tenbin.commands.options import (
     HomeOption,
     RecoverOption,
     complete_machine,
     complete_policy,
 )
+from tenbin.option_values import duration_s, size_mb
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from profiles.errors import INTERRUPTED, BadInput
-from scheduler.jobs.quantities import counts, duration_s
 from tenbin.commands.job_profile.parts import planned, with_caps, with_scaling
 from tenbin.commands.job_profile.predict import predict
 from tenbin.commands.job_profile.show import (
@@ -24,6 +23,7 @@ from tenbin.commands.job_profile.show import (
 )
 from tenbin.commands.options import JsonOption, StoreOption, complete_machine, names_in
 from tenbin.commands.progress import progress, terminated_as_interrupted
+from tenbin.option_values import counts, duration_s
 from tenbin.text import as_json, print_json
 
 if TYPE_CHECKING:

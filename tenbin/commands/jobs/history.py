@@ -60,9 +60,9 @@ def history(
     json: JsonOption = False,
 ) -> None:
     """Show what jobs used: CPU time, memory, energy, place; those that run, and those that have ended."""
-    from scheduler.jobs.quantities import past_instant
     from tenbin.client.client import Client
     from tenbin.commands.jobs.selection import select
+    from tenbin.option_values import past_instant
 
     chosen = chosen_columns(columns, COLUMNS, "history")
     if columns == "help":

@@ -18,12 +18,12 @@ from pydantic import ValidationError
 from profiles.errors import BadInput
 from scheduler.jobs.dependencies import KINDS, Kind
 from scheduler.jobs.order_checks import check_places
-from scheduler.jobs.quantities import BadOption
 from scheduler.jobs.specs import JobRefused, JobSpec, fault
 from scheduler.model.parameters import unknown
 from tenbin.commands.jobs.selection import ranges
 from tenbin.errors import TenbinError
 from tenbin.fields import KEY_OF, OPTIONS
+from tenbin.option_values import BadOption
 
 PAGE = "see docs/job-files.md"
 LARGEST = 64 << 20  # bytes, as of a submission

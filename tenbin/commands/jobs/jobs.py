@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from profiles.errors import BadInput
-from scheduler.jobs.quantities import duration_s
 from tenbin.commands.jobs.columns import (
     SHOWN,
     CsvOption,
@@ -24,6 +23,7 @@ from tenbin.commands.jobs.columns import (
 )
 from tenbin.commands.jobs.selection import select, tell_left_out
 from tenbin.commands.options import HomeOption, JsonOption, complete_job, complete_place
+from tenbin.option_values import duration_s
 from tenbin.text import label, print_json
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ def jobs(
     import time
     from urllib.parse import urlencode
 
-    from scheduler.jobs.quantities import past_instant
     from tenbin.client.client import Client
+    from tenbin.option_values import past_instant
 
     chosen = chosen_columns(columns, COLUMNS, "jobs")
     if columns == "help":

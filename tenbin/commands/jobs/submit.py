@@ -13,10 +13,10 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 import typer
 
 from profiles.errors import BadInput
-from scheduler.jobs.quantities import BadOption
 from tenbin.commands.jobs.scripts.command import ScriptBatch, SubmitCommand, batch_of
 from tenbin.commands.options import HomeOption, JsonOption, complete_device, complete_job_profile
 from tenbin.fields import OPTIONS, Option
+from tenbin.option_values import BadOption
 
 OF_A_FILE = {"file", "dry_run", "wait", "home", "json"}  # options that go with a job file
 NEVER_EMPTY = {"nodes", "user-share", "array"}  # of others an empty text, as of an unset variable, is none

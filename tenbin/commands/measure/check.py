@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from profiles.errors import BadInput
-from scheduler.jobs.quantities import duration_s
 from tenbin.commands.files import storage_folder, write_output
 from tenbin.commands.options import HomeOption, JsonOption, StoreOption, complete_selector
 from tenbin.commands.progress import terminated_as_interrupted
+from tenbin.option_values import duration_s
 
 if TYPE_CHECKING:
     from profiles.checks.store import CheckStore

@@ -58,8 +58,8 @@ def pairs(
 
       tenbin pairs stencil lu --verify
     """
-    from scheduler.jobs.quantities import duration_s
     from scheduler.policies.sharing.pairing import directions, over_network, suggestions
+    from tenbin.option_values import duration_s
 
     known = _known(jobs or [], store)
     cores = _room(known)

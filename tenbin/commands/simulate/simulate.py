@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from profiles.errors import BadInput
-from scheduler.jobs.quantities import duration_s
 from tenbin.commands.files import ensure_writable, write_output
 from tenbin.commands.options import (
     JsonOption,
@@ -18,6 +17,7 @@ from tenbin.commands.options import (
     complete_policy,
     complete_selector,
 )
+from tenbin.option_values import duration_s
 from tenbin.terminal import SafeConsole
 from tenbin.text import print_json
 

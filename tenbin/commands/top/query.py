@@ -9,9 +9,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 from profiles.errors import BadInput
-from scheduler.jobs.quantities import past_instant
 from tenbin.commands.jobs.columns import chosen_states
 from tenbin.commands.jobs.jobs import STATES
+from tenbin.option_values import past_instant
 
 ORDERS = ("queue", "since", "name", "stage", "cores", "place", "user", "id")
 ENDED = 1000  # jobs that have ended, the last ones

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import BadInput
-from scheduler.jobs.quantities import array_and_limit
+from tenbin.option_values import array_and_limit
 from tests.support.coordinator import Up
 
 NOTES = 'echo begin >> "$LOG"; sleep 0.2; echo end >> "$LOG"'

@@ -12,8 +12,8 @@ import typer
 from typer.core import TyperCommand
 
 from profiles.errors import BadInput
-from scheduler.jobs.quantities import BadOption
 from tenbin.commands.jobs.scripts.script import SBATCH, TENBIN, Directive, Script, is_script, read_script
+from tenbin.option_values import BadOption
 
 KEPT = "tenbin.script"  # in the context's meta
 NOT_IN_SCRIPTS = {"file": "--file", "home": "--home", "json": "--json"}

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple, TypeVar
 from agent.users import user_name
 from profiles.errors import BadInput
 from scheduler.jobs.literals import instant_s, limit_s, size_bytes
-from scheduler.jobs.quantities import array_and_limit
 from scheduler.jobs.specs import JobSpec
 from tenbin.commands.jobs.scripts.sbatch_options import (
     LEFT_OUT,
@@ -33,6 +32,7 @@ from tenbin.commands.jobs.scripts.sbatch_options import (
 )
 from tenbin.commands.jobs.scripts.script import SBATCH, Script
 from tenbin.fields import SBATCH_WORDS
+from tenbin.option_values import array_and_limit
 
 T = TypeVar("T")
 MB_IN_MIB = 1.048576

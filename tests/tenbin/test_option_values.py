@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from profiles.errors import BadInput
-from scheduler.jobs.quantities import duration_s, expected, size_mb
+from tenbin.option_values import duration_s, expected, size_mb
 from tests.support.programs import tenbin
 
 

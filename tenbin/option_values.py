@@ -1,7 +1,7 @@
 """Times, sizes, ranges and lists as users write them on the command line and in job files.
 
 Each function raises BadOption if a text is not of the form that its docstring shows. Those that read a field
-of a job (``scheduler/jobs/fields.py``) also take a value as TOML has it, and raise TypeError for one of
+of a job (``tenbin/fields.py``) also take a value as TOML has it, and raise TypeError for one of
 another type.
 """
 
