@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, islice
+from operator import attrgetter
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Response
@@ -96,12 +97,14 @@ class CoordinatorJobs:
         self.has_arrays = any(self._table.arrays)  # their numbers
 
     def find(self, wanted: JobFilter) -> Iterator[Entry]:
-        """Find jobs."""
+        """Find jobs, in the order of their numbers."""
         open: Iterable[Entry] = self._table.entries.values()
         if not self._waiting:
             open = (entry for entry in open if entry.shown.begun)
-        older = islice(self._find_ended(wanted), self._limit) if self._ended else ()
-        return chain(wanted.choose(open, self.reading), older)
+        jobs = wanted.choose(open, self.reading)
+        if not self._ended:
+            return jobs
+        return iter(sorted(chain(jobs, islice(self._find_ended(wanted), self._limit)), key=attrgetter("id")))
 
     def _find_ended(self, wanted: JobFilter) -> Iterator[Entry]:
         """Find jobs that have ended, the last ones first."""
@@ -179,7 +182,7 @@ def list_jobs(coordinator: Coordinator, wanted: Listed) -> list[JobRow]:
     jobs = CoordinatorJobs(coordinator, ended=wanted.ended, limit=wanted.limit)
     rows = find_rows(jobs, JobQuery(wanted.as_filter(), wanted.members, "id"))
     if wanted.limit is not None:
-        stage = stage_of(jobs.reading, rows)
+        stage = stage_of(jobs.reading, wholes=jobs.has_arrays)
         begun = [row for row in rows[: -wanted.limit] if not GROUPS[stage(row)]]
         rows = begun + rows[-wanted.limit :]
     return [jobs.row(row) for row in rows]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from operator import attrgetter
 from typing import Annotated, Any
 
 from fastapi import FastAPI
@@ -38,7 +37,7 @@ def add_history(api: FastAPI, coordinator: Coordinator) -> None:
     async def history(wanted: Wanted) -> list[dict[str, Any]]:
         """Tell what jobs used that have begun or ended, in the order of their numbers."""
         jobs = CoordinatorJobs(coordinator, waiting=False, limit=wanted.limit)
-        entries = sorted(jobs.find(wanted.as_filter()), key=attrgetter("id"))
+        entries = list(jobs.find(wanted.as_filter()))
         return [used(coordinator, entry) for entry in entries[-(wanted.limit or 0) :]]
 
 

@@ -83,7 +83,7 @@ class Jobs(Protocol[J]):
     has_arrays: bool
 
     def find(self, wanted: JobFilter) -> Iterable[J]:
-        """Find jobs."""
+        """Find jobs, in the order of their numbers."""
 
     def wholes(self, wanted: JobFilter) -> Iterable[Whole[J]]:
         """Find the arrays of which a member is meant."""
@@ -92,48 +92,51 @@ class Jobs(Protocol[J]):
 def find_rows(jobs: Jobs[J], query: JobQuery) -> list[J | Whole[J]]:
     """Find the rows of a list, in its order."""
     rows: list[J | Whole[J]] = []
-    if query.members or not jobs.has_arrays:
-        rows += jobs.find(query.filter)
-    else:
+    wholes = jobs.has_arrays and not query.members
+    if wholes:
         rows += jobs.find(replace(query.filter, single=True))
         rows += jobs.wholes(query.filter)
-    rows.sort(key=attrgetter("id"))
+        rows.sort(key=attrgetter("id"))
+    else:
+        rows += jobs.find(query.filter)
     if query.order == "id":
         return rows[::-1] if query.reverse else rows
-    rows = _queue(rows, jobs)
-    if query.order != "queue":
-        rows.sort(key=_key(query.order, jobs.reading, rows), reverse=query.reverse)
+    stage = stage_of(jobs.reading, wholes=wholes)
+    rows = _queue(rows, stage, ranked=jobs.ranked)
+    if query.order == "stage":
+        rows.sort(key=lambda row: RANKS[stage(row)], reverse=query.reverse)
+    elif query.order != "queue":
+        rows.sort(key=_key(query.order, jobs.reading, wholes=wholes), reverse=query.reverse)
     elif query.reverse:
         rows.reverse()
     return rows
 
 
-def _queue(rows: list[J | Whole[J]], jobs: Jobs[J]) -> list[J | Whole[J]]:
+def _queue(
+    rows: list[J | Whole[J]], stage: Callable[[J | Whole[J]], Stage], *, ranked: bool
+) -> list[J | Whole[J]]:
     """Return rows that are sorted by their numbers in the order of the queue."""
     groups: tuple[list[J | Whole[J]], ...] = [], [], []
-    for row, stage in zip(rows, map(stage_of(jobs.reading, rows), rows), strict=True):
-        groups[GROUPS[stage]].append(row)
+    for row in rows:
+        groups[GROUPS[stage(row)]].append(row)
     begun, waiting, ended = groups
-    if jobs.ranked:
+    if ranked:
         waiting.sort(key=lambda row: -_job(row).priority)
     ended.reverse()
     ended.sort(key=lambda row: -(_job(row).end_s or 0.0))
     return begun + waiting + ended
 
 
-def stage_of(reading: Reading[J], rows: Iterable[J | Whole[J]]) -> Callable[[J | Whole[J]], Stage]:
-    """Return what tells the stage of each of these rows."""
+def stage_of(reading: Reading[J], *, wholes: bool) -> Callable[[J | Whole[J]], Stage]:
+    """Return what tells the stage of a row; ``wholes``: arrays are among the rows."""
     read: Callable[[Any], Stage] = reading.stage
-    if _have_arrays(rows):
+    if wholes:
         return lambda row: row.stage if isinstance(row, Whole) else read(row)
     return read
 
 
-def _key(order: str, reading: Reading[J], rows: list[J | Whole[J]]) -> Callable[[J | Whole[J]], Any]:
-    """Return the key of an order for these rows; without arrays among them it is that of the jobs."""
-    if order == "stage":
-        stage = stage_of(reading, rows)
-        return lambda row: RANKS[stage(row)]
+def _key(order: str, reading: Reading[J], *, wholes: bool) -> Callable[[J | Whole[J]], Any]:
+    """Return the key of an order; without arrays among the rows it is that of the jobs."""
     if order == "since":
         return _since_s
     keys: dict[str, Callable[[Any], Any]] = {
@@ -144,11 +147,7 @@ def _key(order: str, reading: Reading[J], rows: list[J | Whole[J]]) -> Callable[
         "submit_s": attrgetter("submit_s"),
     }
     key = keys[order]
-    return (lambda row: key(_job(row))) if _have_arrays(rows) else key
-
-
-def _have_arrays(rows: Iterable[J | Whole[J]]) -> bool:
-    return Whole in set(map(type, rows))
+    return (lambda row: key(_job(row))) if wholes else key
 
 
 def _job(row: J | Whole[J]) -> J:

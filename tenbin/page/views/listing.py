@@ -6,6 +6,7 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import attrgetter
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -62,7 +63,7 @@ class MirrorJobs:
     def __init__(self, mirror: Mirror) -> None:
         self.version = mirror.version
         self.waits: dict[int, int] = {}
-        self._rows = list(mirror.rows.values())
+        self._rows = sorted(mirror.rows.values(), key=attrgetter("id"))
         self._members: list[Row] = []
         self._wholes: dict[int, Whole[Row]] = {}
         for row in self._rows:
@@ -76,7 +77,7 @@ class MirrorJobs:
         self.has_arrays = bool(self._wholes)
 
     def find(self, wanted: JobFilter) -> Iterator[Row]:
-        """Find jobs."""
+        """Find jobs, in the order of their numbers."""
         return wanted.choose(self._rows, READING)
 
     def wholes(self, wanted: JobFilter) -> list[Whole[Row]]:
