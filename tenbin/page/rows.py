@@ -60,13 +60,13 @@ class Row(JobRow):
 
 
 READING: Reading[Row] = Reading(
-    attrgetter("stage"),
-    attrgetter("name"),
-    attrgetter("user"),
-    attrgetter("cores"),
-    attrgetter("trouble"),
-    attrgetter("lane"),
-    lambda row: (row.place or "", *row.lane),
+    stage=attrgetter("stage"),
+    name=attrgetter("name"),
+    user=attrgetter("user"),
+    cores=attrgetter("cores"),
+    trouble=attrgetter("trouble"),
+    nodes=attrgetter("lane"),
+    places=lambda row: (row.place or "", *row.lane),
 )
 
 
@@ -89,14 +89,14 @@ def _asked(text: str) -> _Asked:
     spec = json.loads(text)
     slurm = spec.get("slurm") or {}
     return _Asked(
-        spec.get("name") or posixpath.basename(spec["command"][0]),
-        slurm.get("id"),
-        slurm.get("user") or USER,
-        spec.get("tasks", 1) * spec.get("cores", 1),
-        spec.get("priority", 0),
-        spec.get("time_s"),
-        spec.get("expect_s") or {},
-        spec.get("array_index"),
+        name=spec.get("name") or posixpath.basename(spec["command"][0]),
+        slurm=slurm.get("id"),
+        user=slurm.get("user") or USER,
+        cores=spec.get("tasks", 1) * spec.get("cores", 1),
+        priority=spec.get("priority", 0),
+        time_s=spec.get("time_s"),
+        expect_s=spec.get("expect_s") or {},
+        member=spec.get("array_index"),
     )
 
 

@@ -151,13 +151,13 @@ def _with_text(jobs: Iterable[J], reading: Reading[J], text: str) -> Iterator[J]
 def entry_reading(user: str) -> Reading[Entry]:
     """Return how the journal's records are read; ``user``: whose a job is where nothing else is known."""
     return Reading(
-        attrgetter("shown"),
-        name_of,
-        lambda entry: owner_of(entry, user),
-        cores_of,
-        attrgetter("trouble"),
-        nodes_of,
-        places,
+        stage=attrgetter("shown"),
+        name=name_of,
+        user=lambda entry: owner_of(entry, user),
+        cores=cores_of,
+        trouble=attrgetter("trouble"),
+        nodes=nodes_of,
+        places=places,
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 
-@dataclass(slots=True)  # not frozen: to make a frozen one takes six times as long, and lists are long
+@dataclass(slots=True)  # frozen it takes several times as long: tests/benchmarks/jobs/test_long_queue.py
 class JobRow:
     """One job, or an array as one; times in seconds since 1970.
 

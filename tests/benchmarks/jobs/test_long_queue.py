@@ -7,12 +7,14 @@ import statistics
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import fields, make_dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scheduler.coordinator.journal.journal import Journal
+from scheduler.jobs.choice.job_rows import JobRow
 from scheduler.jobs.entry import FINAL, Entry
 from scheduler.jobs.specs import JobSpec
 from tests.benchmarks import amount
@@ -166,6 +168,24 @@ def test_lists(tmp_path: Path) -> None:
     finally:
         tenbin.process.kill()
         tenbin.process.wait()
+
+
+def test_rows() -> None:
+    """Processor time to make the rows of a list, beside rows of the same fields that are frozen."""
+    names = [field.name for field in fields(JobRow)]
+    frozen = make_dataclass("FrozenRow", names, frozen=True, slots=True)
+    values: list[Any] = list(range(len(names)))
+    took: dict[str, list[float]] = {"row": [], "frozen": []}
+    for _ in range(ROUNDS):
+        for kind, make in (("row", JobRow), ("frozen", frozen)):
+            began = time.process_time()
+            for _ in range(ARRAY):
+                make(*values)
+            took[kind].append(1e6 * (time.process_time() - began) / ARRAY)
+    row, other = (statistics.median(took[kind]) for kind in ("row", "frozen"))
+    print(
+        f"\nBENCH a row of a list: {row:.2f} us, {other / row:.1f} times as long if frozen ({other:.2f} us)"
+    )
 
 
 def seconds(call: Callable[..., Any], *arguments: object) -> list[float]:
