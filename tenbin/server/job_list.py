@@ -96,46 +96,52 @@ class CoordinatorJobs:
         self.ranked = coordinator.state.ranked
         self.has_arrays = any(self._table.arrays)  # their numbers
 
-    def find(self, wanted: JobFilter) -> Iterator[Entry]:
+    def find(self, conditions: JobFilter) -> Iterable[Entry]:
         """Find jobs, in the order of their numbers."""
         open: Iterable[Entry] = self._table.entries.values()
         if not self._waiting:
             open = (entry for entry in open if entry.shown.begun)
-        jobs = wanted.choose(open, self.reading)
+        jobs = conditions.choose(open, self.reading)
         if not self._ended:
             return jobs
-        return iter(sorted(chain(jobs, islice(self._find_ended(wanted), self._limit)), key=attrgetter("id")))
+        older = islice(self._find_ended(conditions), self._limit)
+        return sorted(chain(jobs, older), key=attrgetter("id"))
 
-    def _find_ended(self, wanted: JobFilter) -> Iterator[Entry]:
+    def _find_ended(self, conditions: JobFilter) -> Iterator[Entry]:
         """Find jobs that have ended, the last ones first."""
-        jobs = self._table.journal.ended(wanted, self._table.user)
-        return wanted.choose((entry for entry in jobs if entry.id not in self._table.entries), self.reading)
+        ended = self._table.journal.ended(conditions, self._table.user)
+        older = (entry for entry in ended if entry.id not in self._table.entries)
+        return conditions.choose(older, self.reading)
 
-    def wholes(self, wanted: JobFilter) -> Iterator[Whole[Entry]]:
+    def wholes(self, conditions: JobFilter) -> Iterator[Whole[Entry]]:
         """Find the arrays of which a member is meant."""
         members = [entry for entry in self._table.entries.values() if entry.array is not None]
         open: dict[int | None, Counter[Stage]] = defaultdict(Counter)
         for (array, stage), count in Counter((entry.array, entry.shown) for entry in members).items():
             open[array][stage] = count
-        arrays = {array: None for entry in wanted.choose(members, self.reading) if (array := entry.array)}
+        arrays = {array: None for entry in conditions.choose(members, self.reading) if (array := entry.array)}
         if self._ended:
             others = (array for array in open if array and array not in arrays)
-            arrays |= {array: None for array in others if self._ended_member(array, wanted)}
+            arrays |= {array: None for array in others if self._ended_member(array, conditions)}
             older = (array for array in reversed([*self._table.arrays]) if array not in open)
-            meant = (array for array in older if self._ended_member(array, wanted))
+            meant = (array for array in older if self._ended_member(array, conditions))
             arrays |= dict.fromkeys(islice(meant, self._limit))
         for array in arrays:
             yield self._whole(array, open[array])
 
-    def _ended_member(self, array: int, wanted: JobFilter) -> bool:
+    def _ended_member(self, array: int, conditions: JobFilter) -> bool:
         """Return true if a member that has ended meets the conditions."""
         ended = {stage for stage, count in self._table.arrays.ended(array).items() if count}
-        if not ended or (wanted.stages and not wanted.stages & ended) or wanted.array not in (None, array):
+        if (
+            not ended
+            or (conditions.stages and not conditions.stages & ended)
+            or conditions.array not in (None, array)
+        ):
             return False
-        if wanted == JobFilter(stages=wanted.stages):
+        if conditions == JobFilter(stages=conditions.stages):
             return True
-        members = self._table.journal.ended(replace(wanted, array=array), self._table.user)
-        return any(True for _ in wanted.choose(members, self.reading))
+        members = self._table.journal.ended(replace(conditions, array=array), self._table.user)
+        return any(True for _ in conditions.choose(members, self.reading))
 
     def whole(self, number: int) -> Whole[Entry]:
         """Return an array."""

@@ -82,10 +82,10 @@ class Jobs(Protocol[J]):
     ranked: bool
     has_arrays: bool
 
-    def find(self, wanted: JobFilter) -> Iterable[J]:
+    def find(self, conditions: JobFilter) -> Iterable[J]:
         """Find jobs, in the order of their numbers."""
 
-    def wholes(self, wanted: JobFilter) -> Iterable[Whole[J]]:
+    def wholes(self, conditions: JobFilter) -> Iterable[Whole[J]]:
         """Find the arrays of which a member is meant."""
 
 

@@ -38,16 +38,16 @@ class Asked(BaseModel):
     text: Annotated[str, Field(max_length=200)] = ""
     array: int | None = None
     members: bool = False
-    sort: Order | Literal["submit_s"] = "queue"
+    sort: Order | Literal["submit_s"] = "queue"  # the latter in addresses that were kept
     down: bool = False
     start: Annotated[int, Field(ge=0, le=10**9)] = 0
     count: Annotated[int, Field(ge=1, le=MOST)] = 50
 
     def as_query(self) -> JobQuery:
         """Return the list of which this is a window."""
-        wanted = JobFilter(stages=frozenset(self.stages), array=self.array, text=self.text)
+        conditions = JobFilter(stages=frozenset(self.stages), array=self.array, text=self.text)
         members = self.members or self.array is not None
-        return JobQuery(wanted, members=members, order=self.sort, reverse=self.down)
+        return JobQuery(conditions, members=members, order=self.sort, reverse=self.down)
 
 
 class MirrorJobs:
@@ -69,20 +69,19 @@ class MirrorJobs:
         for row in self._rows:
             if row.array is not None:
                 self._members.append(row)
-                self._wholes.setdefault(row.array, Whole(row.array, row, Counter())).stages[
-                    READING.stage(row)
-                ] += 1
+                whole = self._wholes.setdefault(row.array, Whole(row.array, row, Counter()))
+                whole.stages[READING.stage(row)] += 1
                 if row.stage in WAITING:
                     self.waits.setdefault(row.array, row.id)
         self.has_arrays = bool(self._wholes)
 
-    def find(self, wanted: JobFilter) -> Iterator[Row]:
+    def find(self, conditions: JobFilter) -> Iterator[Row]:
         """Find jobs, in the order of their numbers."""
-        return wanted.choose(self._rows, READING)
+        return conditions.choose(self._rows, READING)
 
-    def wholes(self, wanted: JobFilter) -> list[Whole[Row]]:
+    def wholes(self, conditions: JobFilter) -> list[Whole[Row]]:
         """Find the arrays of which a member is meant."""
-        arrays = {row.array for row in wanted.choose(self._members, READING)}
+        arrays = {row.array for row in conditions.choose(self._members, READING)}
         return [array for number, array in self._wholes.items() if number in arrays]
 
 
