@@ -44,7 +44,8 @@ class Executor(concurrent.futures.Executor):
     Raises:
         ValueError: ``max_workers`` is less than 1.
         UnknownField: there is no such field.
-        TenbinError: the coordinator does not answer, or is reached by TCP and ``shared_folder`` is missing.
+        TenbinError: the coordinator does not answer, or is reached by TCP and ``shared_folder`` is missing;
+            or functions cannot be kept there.
     """
 
     def __init__(
