@@ -86,14 +86,17 @@ class Coordinator:
         learned, now = LearnedMigrationCosts(costs), instant(clock())
         cluster = ClusterState(engine.cluster, learned, slowdowns=profiles or NOTHING_KNOWN, now=now)
         jobs = JobTable(journal, engine.cluster, unit)
-        tracker = PredictionTracker(jobs, JobFolders(journal.store), learned, now)
+        folders = JobFolders(journal.store)
+        tracker = PredictionTracker(jobs, folders, learned, now)
         for outcome in journal.predictions(last=OUTCOMES):
             learned.recall(outcome)
         last = journal.entries(REMEMBERED)
         ended = (entry for entry in last if entry.stage.final)
         run_times = RunTimePredictor(ended, jobs.user, engine.cluster, measured.runs)
         beside = CoLocationTracker(jobs, profiles) if profiles is not None else None
-        m = MachineState(engine, cluster, jobs, tracker=tracker, run_times=run_times, co_location=beside)
+        m = MachineState(
+            engine, cluster, jobs, folders, tracker=tracker, run_times=run_times, co_location=beside
+        )
         self.machine = StateMachine(policy, m)
         if engine.external_jobs is not None:
             external_jobs.recall(m, [*last, *jobs.entries.values()])

@@ -61,7 +61,7 @@ class Ended(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class AttemptOver:
-    """An attempt has ended, is lost, or never was; its handler decides what becomes of the job.
+    """An attempt has ended, is lost, or never was; its transition decides what becomes of the job.
 
     ``kind``: of the event that follows if nothing else happens to the job before.
     """
