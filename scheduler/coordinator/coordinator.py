@@ -34,7 +34,7 @@ from scheduler.model import actions as act
 from scheduler.model.costs import FREE, LinearCosts
 from scheduler.model.events import Timer
 from scheduler.model.interference import NOTHING_KNOWN
-from scheduler.model.jobs import Placement, instant
+from scheduler.model.jobs import Placement, Stop, instant
 from scheduler.model.state import ClusterState, RuleBroken
 from scheduler.policies.base import Policy, Reason
 from scheduler.policies.registry import create
@@ -86,14 +86,17 @@ class Coordinator:
         learned, now = LearnedMigrationCosts(costs), instant(clock())
         cluster = ClusterState(engine.cluster, learned, slowdowns=profiles or NOTHING_KNOWN, now=now)
         jobs = JobTable(journal, engine.cluster, unit)
-        tracker = PredictionTracker(jobs, JobFolders(journal.store), learned, now)
+        folders = JobFolders(journal.store)
+        tracker = PredictionTracker(jobs, folders, learned, now)
         for outcome in journal.predictions(last=OUTCOMES):
             learned.recall(outcome)
         last = journal.entries(REMEMBERED)
         ended = (entry for entry in last if entry.stage.final)
         run_times = RunTimePredictor(ended, jobs.user, engine.cluster, measured.runs)
         beside = CoLocationTracker(jobs, profiles) if profiles is not None else None
-        m = MachineState(engine, cluster, jobs, tracker=tracker, run_times=run_times, co_location=beside)
+        m = MachineState(
+            engine, cluster, jobs, folders, tracker=tracker, run_times=run_times, co_location=beside
+        )
         self.machine = StateMachine(policy, m)
         if engine.external_jobs is not None:
             external_jobs.recall(m, [*last, *jobs.entries.values()])
@@ -252,35 +255,47 @@ class Coordinator:
     ) -> dict[int, LeftOut]:
         """Move running jobs to another class of device, or another node: checkpoint here, restart there.
 
+        A job is left out for which there is no room any more because another of these moves there.
+
         Raises:
             BadInput: one does not run, cannot be checkpointed, or there is no room for it there.
         """
         self.set_clock()
-        _, left_out = self.job_table.choose(job_ids, where_possible, partial(self._move, to=to))
+        entries, left_out = self.job_table.choose(job_ids, where_possible, partial(self._target, to=to))
+        for entry in entries:
+            try:
+                self._move(entry, self._target(entry, to))
+            except BadInput as error:
+                left_out[entry.id] = self.job_table.omit(entry.id, error)
         self.settle()
         return left_out
 
-    def _move(self, entry: Entry, to: str) -> None:
-        """Apply the move of one job."""
+    def _target(self, entry: Entry, to: str) -> Placement:
+        """Return the placement to which a job can move; BadInput if it cannot."""
         _refuse_ending(entry)
         if entry.id not in self.state.running:
             raise BadInput(f"job {entry.label} is {entry.shown}, not running", "see: tenbin jobs")
-        here, m = entry.place, self.machine.state
-        target = self._place(to, here.units)
+        target = self._place(to, entry.place.units)
         why = self._why_it_stays(entry, target, to) or self.state.obstacle(entry.job, target)
         if why:
             raise BadInput(f"job {entry.label} cannot move to {to}: {why}", "see: tenbin nodes")
-        if target.pool in results_differ(entry):  # policies may move it as its owner does
-            entry.predicted = {**(entry.predicted or {}), "moved_by_hand": True}
-            self.state.reconsider(m.jobs.renewed(entry))
         try:
-            decisions.apply(m, act.Migrate(entry.id, target))
-            entry.goals = (target, here)  # should somebody else be quicker: as before
-            m.stale = True  # no policy has asked for this: it begins anew with what is there
+            decisions.check_stop(self.machine.state, "migrate", entry.id, Stop.CHECKPOINT)
         except RuleBroken as error:
             raise BadInput(
                 f"job {entry.label} cannot move: {entry.fixed or error}", "submit it with --checkpoint"
             ) from error
+        return target
+
+    def _move(self, entry: Entry, target: Placement) -> None:
+        """Apply the move of one job."""
+        here, m = entry.place, self.machine.state
+        if target.pool in results_differ(entry):  # policies may move it as its owner does
+            entry.predicted = {**(entry.predicted or {}), "moved_by_hand": True}
+            self.state.reconsider(m.jobs.renewed(entry))
+        decisions.apply(m, act.Migrate(entry.id, target))
+        entry.goals = (target, here)  # should somebody else be quicker: as before
+        m.stale = True  # no policy has asked for this: it begins anew with what is there
 
     def _place(self, to: str, units: int) -> Placement:
         """Make a placement of ``to``: a class of device, or a node as ``tenbin nodes`` names it."""

@@ -14,6 +14,7 @@ from scheduler.jobs.entry import Entry, Phase
 from scheduler.model import actions as act
 from scheduler.model.events import Checkpointed
 from scheduler.model.jobs import Placement, Stop
+from scheduler.model.state import JobState
 
 
 def apply(m: MachineState, action: act.Action) -> None:
@@ -27,10 +28,10 @@ def apply(m: MachineState, action: act.Action) -> None:
         change(action.job_id, action.placement)
         _run(m, m.jobs.entries[action.job_id], action.placement)
     elif isinstance(action, act.Suspend):
-        units = m.cluster.check_stop("suspend", action.job_id).job.units
+        units = check_stop(m, "suspend", action.job_id).job.units
         stop(m, action.job_id, Placement(action.towards, units) if action.towards else None)
     elif isinstance(action, act.Migrate):
-        m.cluster.check_stop("migrate", action.job_id, Stop.CHECKPOINT)
+        check_stop(m, "migrate", action.job_id, Stop.CHECKPOINT)
         m.jobs.entries[action.job_id].goals = (action.placement,)
         stop(m, action.job_id, action.placement)
     elif isinstance(action, act.SetPowerCap):
@@ -94,9 +95,7 @@ def fix(m: MachineState, entry: Entry, why: str) -> None:
 
 def stop(m: MachineState, job_id: int, towards: Placement | None = None) -> None:
     """Pause a job, whose cores are free at once, or have it parked or moved, or ask for a checkpoint."""
-    if not m.engine.moves:
-        m.cluster.broken(job_id, "suspend", "this engine cannot stop a job and let it go on")
-    m.cluster.check_stop("suspend", job_id)
+    check_stop(m, "suspend", job_id)
     entry = m.jobs.entries[job_id]
     want = _way_out(m, entry, towards)
     m.tracker.stops(entry, m.now)
@@ -108,6 +107,13 @@ def stop(m: MachineState, job_id: int, towards: Placement | None = None) -> None
     request(m, entry, want)
     there = entry.moves_to
     m.record(entry, *(("moving", f"to {there.pool}") if there else (entry.stage.value, "")))
+
+
+def check_stop(m: MachineState, rule: str, job_id: int, least: Stop = Stop.PAUSE) -> JobState:
+    """Return the running job if it may be stopped, else refuse."""
+    if not m.engine.moves:
+        m.cluster.broken(job_id, rule, "this engine cannot stop a job and let it go on")
+    return m.cluster.check_stop(rule, job_id, least)
 
 
 def _way_out(m: MachineState, entry: Entry, towards: Placement | None) -> Want:

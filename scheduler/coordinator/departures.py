@@ -95,11 +95,11 @@ def taken_back(m: MachineState, event: ev.TakenBack) -> Event | None:
     return _left(m, entry, "taken back")
 
 
-def _left(m: MachineState, entry: Entry, told: str) -> Event:
+def _left(m: MachineState, entry: Entry, kind: str) -> Event:
     """Free the place that the job has left; one that moves goes on at its goal."""
     before = entry.place
     m.engine.free(entry)
-    m.record(entry, told)
+    m.record(entry, kind)
     goals, entry.goals = entry.goals, ()
     m.stale = m.stale or bool(goals)
     may_be = (goal for goal in goals if entry.job.runs_on(goal.pool))

@@ -18,8 +18,8 @@ from agent.opencl_layer.trials import Trial
 from scheduler.engines.external_jobs import ExternalJob
 from scheduler.engines.protocol import Report
 from scheduler.jobs.entry import Entry, Stage
-from scheduler.model import events as told
-from scheduler.model.events import ORDER
+from scheduler.model.events import ORDER, Checkpointed, Failed, Finished, Submitted, Timer
+from scheduler.model.events import Event as PolicyEvent
 
 log = logging.getLogger("tenbin")
 
@@ -28,27 +28,32 @@ log = logging.getLogger("tenbin")
 class Applied:
     """A change that the cluster state has already: a job has started or is paused, a node went, a timer."""
 
-    event: told.Event
+    event: PolicyEvent
 
     @property
-    def kind(self) -> type[told.Event]:
+    def kind(self) -> type[PolicyEvent]:
         return type(self.event)
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
+@dataclass(frozen=True)
+class JobEvent:
+    """What happens to a job. ``kind``: of the event that the policy is told of it, which gives its turn."""
+
+    kind: ClassVar[type[PolicyEvent]]
+    entry: Entry
+
+
+class Admitted(JobEvent):
     """A job may enter the policy's queue: it is new, or what it waited for has come."""
 
-    kind: ClassVar[type[told.Event]] = told.Submitted
-    entry: Entry
+    kind = Submitted
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+@dataclass(frozen=True)
+class Ended(JobEvent):
     """A job has ended, by itself, by a limit or because a user has cancelled it; 0 s: it ends now."""
 
-    kind: ClassVar[type[told.Event]] = told.Finished
-    entry: Entry
+    kind = Finished
     stage: Stage
     trouble: str = ""
     ended_s: float = 0.0
@@ -56,177 +61,132 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class AttemptOver:
-    """An attempt has ended, is lost, or never was; its handler decides what becomes of the job.
+    """An attempt has ended, is lost, or never was; its transition decides what becomes of the job.
 
     ``kind``: of the event that follows if nothing else happens to the job before.
     """
 
-    kind: type[told.Event]
+    kind: type[PolicyEvent]
     entry: Entry
     report: Report
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+@dataclass(frozen=True)
+class Fault(JobEvent):
     """An error of tenbin's own, by which something of a job was left undone; the job is set aside."""
 
-    kind: ClassVar[type[told.Event]] = told.Finished
-    entry: Entry
+    kind = Finished
     error: Exception
 
 
-@dataclass(frozen=True, slots=True)
-class CancelledByOwner:
+class CancelledByOwner(JobEvent):
     """A user has cancelled a job."""
 
-    kind: ClassVar[type[told.Event]] = told.Finished
-    entry: Entry
+    kind = Finished
 
 
-@dataclass(frozen=True, slots=True)
-class ResumedByOwner:
+class ResumedByOwner(JobEvent):
     """A user lets a job go on that was suspended by its owner."""
 
-    kind: ClassVar[type[told.Event]] = told.Submitted
-    entry: Entry
+    kind = Submitted
 
 
-@dataclass(frozen=True, slots=True)
-class RetriedByOwner:
+class RetriedByOwner(JobEvent):
     """A user has a job that did not succeed run again, under the same number."""
 
-    kind: ClassVar[type[told.Event]] = told.Submitted
-    entry: Entry
+    kind = Submitted
 
 
-@dataclass(frozen=True, slots=True)
-class TimeHasCome:
+class TimeHasCome(JobEvent):
     """The time has come for which a job was to be looked at: to begin, to be tried or parked again."""
 
-    kind: ClassVar[type[told.Event]] = told.Timer
-    entry: Entry
+    kind = Timer
 
 
-@dataclass(frozen=True, slots=True)
-class DeadlinePassed:
+class DeadlinePassed(JobEvent):
     """The deadline of a job has passed, and it has not ended."""
 
-    kind: ClassVar[type[told.Event]] = told.Finished
-    entry: Entry
+    kind = Finished
 
 
-@dataclass(frozen=True, slots=True)
-class SuspendedByOwner:
+class SuspendedByOwner(JobEvent):
     """A user has suspended a job; for the policy it is gone."""
 
-    kind: ClassVar[type[told.Event]] = told.Finished
-    entry: Entry
+    kind = Finished
 
 
-@dataclass(frozen=True, slots=True)
-class Blocked:
+@dataclass(frozen=True)
+class Blocked(JobEvent):
     """A job that waits may not start for now, by no decision of tenbin's."""
 
-    kind: ClassVar[type[told.Event]] = told.Finished
-    entry: Entry
+    kind = Finished
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointWritten:
+@dataclass(frozen=True)
+class CheckpointWritten(JobEvent):
     """An attempt has written the checkpoint that was asked for, and ended."""
 
-    kind: ClassVar[type[told.Event]] = told.Checkpointed
-    entry: Entry
+    kind = Checkpointed
     ended_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Obeyed:
+@dataclass(frozen=True)
+class Obeyed(JobEvent):
     """A supervisor has carried out a request, or refused it."""
 
-    kind: ClassVar[type[told.Event]] = told.Checkpointed
-    entry: Entry
+    kind = Checkpointed
     state: RunState
 
 
-@dataclass(frozen=True, slots=True)
-class Tried:
+@dataclass(frozen=True)
+class Tried(JobEvent):
     """A trial of a running job on another class of device has ended, in vain (``for_now``) if it is None."""
 
-    kind: ClassVar[type[told.Event]] = told.Timer
-    entry: Entry
+    kind = Timer
     trial: Trial | None
     trouble: str
     for_now: bool
 
 
-@dataclass(frozen=True, slots=True)
-class TakenBack:
+class TakenBack(JobEvent):
     """An attempt that was to write a checkpoint had not begun; it never will."""
 
-    kind: ClassVar[type[told.Event]] = told.Checkpointed
-    entry: Entry
+    kind = Checkpointed
 
 
-@dataclass(frozen=True, slots=True)
-class NotBegun:
+class NotBegun(JobEvent):
     """An attempt had not begun, and never will; there is another one, now or when the job goes on."""
 
-    kind: ClassVar[type[told.Event]] = told.Failed
-    entry: Entry
+    kind = Failed
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptLost:
+@dataclass(frozen=True)
+class AttemptLost(JobEvent):
     """An attempt is lost, and the job runs again; ``counts``: as one of its failures."""
 
-    kind: ClassVar[type[told.Event]] = told.Failed
-    entry: Entry
+    kind = Failed
     trouble: str
     counts: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class FailedByItself:
+@dataclass(frozen=True)
+class FailedByItself(JobEvent):
     """A job has failed by itself and is tried again, after a pause."""
 
-    kind: ClassVar[type[told.Event]] = told.Finished
-    entry: Entry
+    kind = Finished
     trouble: str
 
 
-@dataclass(frozen=True, slots=True)
-class StartedElsewhere:
+@dataclass(frozen=True)
+class StartedElsewhere(JobEvent):
     """The cluster's own scheduler has started an external job, without tenbin."""
 
-    kind: ClassVar[type[told.Event]] = told.Timer
-    entry: Entry
+    kind = Timer
     external: ExternalJob
 
 
-Event = (
-    Applied
-    | Admitted
-    | Ended
-    | AttemptOver
-    | Fault
-    | CancelledByOwner
-    | ResumedByOwner
-    | RetriedByOwner
-    | TimeHasCome
-    | DeadlinePassed
-    | SuspendedByOwner
-    | Blocked
-    | CheckpointWritten
-    | Obeyed
-    | Tried
-    | TakenBack
-    | NotBegun
-    | AttemptLost
-    | FailedByItself
-    | StartedElsewhere
-)
+Event = Applied | JobEvent | AttemptOver
 
 
 # -- effects -----------------------------------------------------------------------------------------------
@@ -269,7 +229,7 @@ Effect = SetCaps | Revoke | Ask | Start
 
 
 class EventQueue:
-    """The events that have not been handled; those of an instant are taken in the order of ``told.KINDS``.
+    """The events that have not been handled; those of an instant are taken in the order of their kinds.
 
     Of one kind those come first that take jobs from the queue, before the policy can start these.
     """

@@ -57,12 +57,10 @@ def waiting(m: MachineState) -> dict[str, Entry]:
     return {e.spec.external.id: e for e in found if e.spec.external is not None and not e.alive}
 
 
-def leave(m: MachineState, remark: str) -> int:
-    """Leave all external jobs that wait to their own scheduler; return their count."""
-    left = waiting(m)
-    for key, entry in left.items():
+def leave(m: MachineState, remark: str) -> None:
+    """Leave all external jobs that wait to their own scheduler."""
+    for key, entry in waiting(m).items():
         _let_go(m, key, entry, remark)
-    return len(left)
 
 
 def _compare(m: MachineState, external: ExternalJob) -> bool:

@@ -31,7 +31,7 @@ from scheduler.coordinator import decisions, trials
 from scheduler.coordinator import events as ev
 from scheduler.coordinator.machine_state import MachineState
 from scheduler.coordinator.transitions import handle
-from scheduler.jobs.entry import Entry, Phase
+from scheduler.jobs.entry import Phase
 from scheduler.model.actions import Action, WakeAt
 from scheduler.model.events import Event, Timer
 from scheduler.model.jobs import Job
@@ -60,10 +60,8 @@ class StateMachine:
         """Let an event happen before those that wait in the queue."""
         handle(self.state, event)
 
-    def handle(self, *events: ev.Event) -> list[ev.Effect]:
-        """Let these events and all that wait happen, and what follows from them; return the effects."""
-        for event in events:
-            self.state.queue.put(event)
+    def handle(self) -> list[ev.Effect]:
+        """Let all events that wait happen, and what follows from them; return the effects."""
         self._run()
         return self.effects()
 
@@ -75,8 +73,8 @@ class StateMachine:
         m = self.state
         for job_id in [job_id for job_id, entry in m.starts.items() if not entry.alive]:
             del m.starts[job_id]
-        starts = tuple(entry for entry in m.starts.values() if _is_to_run(entry))
-        revoked = [entry for entry in m.starts.values() if not _is_to_run(entry)]
+        starts = tuple(entry for entry in m.starts.values() if entry.phase is Phase.RUNNING)
+        revoked = [entry for entry in m.starts.values() if entry.phase is not Phase.RUNNING]
         starting = {entry.id for entry in starts}
         for job_id, entry in list(m.asks.items()):
             if not (entry.alive and entry.want) or job_id in starting:
@@ -140,7 +138,7 @@ class StateMachine:
 
     def _step(self, event: ev.Event) -> Event | None:
         of = None if isinstance(event, ev.Applied | ev.Fault) else event.entry
-        with self.state.queue.sparing(of, f"{type(event).__name__}"):
+        with self.state.queue.sparing(of, type(event).__name__):
             return handle(self.state, event)
         return None
 
@@ -234,7 +232,3 @@ class StateMachine:
                 m.cluster.reconsider(job)
                 revised.append(job)
         return revised
-
-
-def _is_to_run(entry: Entry) -> bool:
-    return entry.alive and entry.phase is Phase.RUNNING

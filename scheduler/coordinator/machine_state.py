@@ -117,7 +117,7 @@ class MachineState:
     Attributes:
         engine: places jobs on units at once, in memory; it acts on effects alone.
         cluster: the cluster state, which is the policy's view. Its jobs are entries of ``jobs``.
-        jobs: all jobs that have not ended, and what the journal does not have yet.
+        jobs: all jobs that have not ended, and what the journal does not have yet. folders: their files.
         queue: the events that have not been handled.
         holds: which jobs are held for others, and when jobs are to be looked at again.
         memory: what is set aside of the machine's memory, and who waits for it.
@@ -137,16 +137,16 @@ class MachineState:
         engine: Engine,
         cluster: ClusterState,
         jobs: JobTable,
+        folders: JobFolders,
         *,
         tracker: PredictionTracker,
         run_times: RunTimePredictor,
         co_location: CoLocationTracker | None = None,
     ) -> None:
-        self.engine, self.cluster, self.jobs = engine, cluster, jobs
+        self.engine, self.cluster, self.jobs, self.folders = engine, cluster, jobs, folders
         self.tracker, self.run_times, self.co_location = tracker, run_times, co_location
         if engine.device_moves is not None:
             jobs.why_not_moved = engine.device_moves.why_not
-        self.folders = JobFolders(jobs.journal.store)
         self.queue, self.holds, self.hold = EventQueue(), Holds(jobs), MachineHold()
         self.memory, self.array_limits = MemoryAdmission(engine.cluster.memory_mb), ArrayLimits()
         self.timers, self.trials = Timers(jobs.journal.timers()), Trials()

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from scheduler.coordinator import admission, departures, ends, external_jobs, trials
 from scheduler.coordinator import events as ev
 from scheduler.coordinator.machine_state import MachineState
-from scheduler.jobs.entry import Phase
+from scheduler.jobs.entry import LEAVING, Phase
 from scheduler.model.events import Event
 
 Function = Callable[[MachineState, Any], "Event | ev.Event | None"]
@@ -33,7 +33,6 @@ def _on(*phases: Phase, do: Function, to: tuple[Phase, ...] = ()) -> dict[Phase,
 
 HELD, WAITING, RUNNING, CHECKPOINTING, PARKING, MOVING, PAUSED, SUSPENDED, BY_OWNER, ENDING, *_ENDS = Phase
 FINAL = DONE, FAILED, CANCELLED, KILLED = tuple(_ENDS)
-LEAVING = CHECKPOINTING, PARKING, MOVING
 OPEN = HELD, WAITING, RUNNING, *LEAVING, PAUSED, SUSPENDED, BY_OWNER  # and ENDING
 
 TABLE: dict[type[ev.Event], Mapping[Phase, Transition]] = {

@@ -11,7 +11,7 @@ from scheduler.jobs.specs import JobSpec
 from scheduler.model.job_state import FINAL, JobState, Stage
 from scheduler.model.jobs import Job, Placement
 
-__all__ = ["FINAL", "UNKNOWN", "Entry", "Phase", "Stage"]
+__all__ = ["FINAL", "LEAVING", "UNKNOWN", "Entry", "Phase", "Stage"]
 
 
 class Phase(StrEnum):

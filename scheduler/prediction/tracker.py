@@ -40,7 +40,7 @@ class Jobs(Protocol):
 
 
 class Attempts(Protocol):
-    """The part of an engine that reports the progress of attempts."""
+    """The part of the folders of jobs that tells the progress of attempts."""
 
     def phases(self, job: Entry) -> list[Phase]: ...
 
@@ -55,9 +55,9 @@ class PredictionTracker:
     """
 
     def __init__(
-        self, job_table: Jobs, engine: Attempts, learned: LearnedMigrationCosts, since_s: float
+        self, job_table: Jobs, folders: Attempts, learned: LearnedMigrationCosts, since_s: float
     ) -> None:
-        self.job_table, self.engine, self.learned, self.since_s = job_table, engine, learned, since_s
+        self.job_table, self.folders, self.learned, self.since_s = job_table, folders, learned, since_s
         self.predictions = job_table.predictions
         self._awaited: dict[int, set[str]] = {}  # job -> phases that its attempt has yet to note
 
@@ -66,7 +66,7 @@ class PredictionTracker:
         if entry.spec.checkpoint_signal is None or not entry.attempt:
             return
         job = self.job_table.job(entry)
-        for phase in self.engine.phases(entry):
+        for phase in self.folders.phases(entry):
             if phase.phase == "ready":
                 self.learned.introduce(job, phase.program or job.program, phase.bytes / 1e6)
         if entry.alive:
@@ -221,7 +221,7 @@ class PredictionTracker:
         one = self.predictions.of(entry.id, "checkpoint")
         if one is None:
             return
-        parts = stop_parts(self.engine.phases(entry), one.at_s, now)
+        parts = stop_parts(self.folders.phases(entry), one.at_s, now)
         if ended_s < self.since_s:
             self.learned.learn(job, pool, {p: parts[p] for p in ("drain", "save") if p in parts})
             self.predictions.void(entry.id, "it left while no coordinator was there", "checkpoint", *WHOLE)
@@ -247,8 +247,8 @@ class PredictionTracker:
     def look(self, entry: Entry) -> None:
         """Take up what an attempt has noted since it was started."""
         awaited = self._awaited.get(entry.id)
-        phases = self.engine.phases(entry) if awaited else []
-        state = self.engine.state(entry) if phases else None
+        phases = self.folders.phases(entry) if awaited else []
+        state = self.folders.state(entry) if phases else None
         if awaited is None or state is None or entry.placement is None:
             return
         began = state.started_s
@@ -315,7 +315,7 @@ class PredictionTracker:
         if job.speed is not None and placement is not None:
             faster = job.speed(placement.units, placement.cap_w)
             entry.usage["reference_s"] = result.usage.running_s * faster  # at its fewest units, lowest cap
-        phases = self.engine.phases(entry) if entry.spec.checkpoint_signal is not None else []
+        phases = self.folders.phases(entry) if entry.spec.checkpoint_signal is not None else []
         if phases:
             entry.usage["registered_mb"] = max(phase.bytes for phase in phases) / 1e6
             entry.usage["compile_s"] = sum(phase.time_s for phase in phases if phase.phase == "compile")
