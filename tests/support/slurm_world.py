@@ -245,6 +245,8 @@ class SlurmCluster(Machine):
     def supervise(self, process: Process, folder: Path) -> None:
         """Run an attempt, as ``agent.attempts.begin`` does, unless it is somebody else's."""
         process.folder, process.key, process.until_s = folder, None, math.inf
+        if not self.nodes[process.node].sees_disk:
+            return self.leave(process, 1)
         try:
             (folder / "alive").touch()
             claimed = begin.claim(str(folder))
@@ -441,11 +443,12 @@ class SlurmCluster(Machine):
                     node.down = "Not responding"
                 if node.down == "Not responding":
                     self._fail(node)
-                continue
-            if node.silent_since < math.inf:
+            elif node.silent_since < math.inf:
                 node.silent_since = math.inf
                 node.down = "" if node.down == "Not responding" else node.down
-            self._register(node)
+        for node in self.nodes.values():  # what is over by now is killed before anything starts in its place
+            if node.answers:
+                self._register(node)
 
     def _fail(self, node: Node) -> None:
         for job in self.queue.values():
@@ -1034,14 +1037,14 @@ class SlurmHistory(History):
     def _check_requests(self) -> None:
         """Look whether supervisors have heard what they are asked for, where nothing is in the way."""
         waits: dict[tuple[int, int], float] = {}
-        for process, attempt in self.machine.running():
+        for process, attempt in self.machine.running() if self.quiet else ():
             entry, node = self.jobs.get(attempt.job), self.machine.nodes[process.node]
             reached = node.answers and node.sees_disk and not process.stopped
             current = entry is not None and entry.attempt == attempt.number
             if entry is not None and current and reached and entry.want and entry.request > attempt.done:
                 key = entry.id, entry.request
                 waits[key] = self._asked.get(key, self.machine.now)
-                if self.quiet and self.machine.now > waits[key] + HEARD_S:
+                if self.machine.now > waits[key] + HEARD_S:
                     raise Broken("a request is heard", f"job {entry.id} is to {entry.want}")
         self._asked = waits
 
