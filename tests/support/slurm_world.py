@@ -163,7 +163,7 @@ class Process:
 
     Attributes:
         key: of the attempt that it runs; None: between two. folder: of that attempt, or of the last one.
-        until_s: so long it waits for another. stopped: by SIGSTOP.
+        waits: for the disk, to begin. until_s: so long it waits for another. stopped: by SIGSTOP.
         dark_since: since when it sees no disk. kill_s: SIGKILL comes then. unpublished: a result for which it
             saw no disk.
     """
@@ -173,6 +173,7 @@ class Process:
     cpus: int
     folder: Path
     key: tuple[int, int] | None = None
+    waits: bool = False
     until_s: float = math.inf
     stopped: bool = False
     dark_since: float = math.inf
@@ -238,15 +239,19 @@ class SlurmCluster(Machine):
 
     def batch(self, job: BatchJob) -> None:
         """Start a batch process."""
-        process = Process(job.id, job.nodes, job.cpus, job.folder)
+        process = Process(job.id, job.nodes, job.cpus, job.folder, waits=True)
         self.processes.append(process)
-        self.supervise(process, job.folder)
+        self._begin(process)
+
+    def _begin(self, process: Process) -> None:
+        """Run the first attempt of a batch process, once there is its disk."""
+        if process.waits and not process.stopped and self.nodes[process.node].sees_disk:
+            process.waits = False
+            self.supervise(process, process.folder)
 
     def supervise(self, process: Process, folder: Path) -> None:
         """Run an attempt, as ``agent.attempts.begin`` does, unless it is somebody else's."""
         process.folder, process.key, process.until_s = folder, None, math.inf
-        if not self.nodes[process.node].sees_disk:
-            return self.leave(process, 1)
         try:
             (folder / "alive").touch()
             claimed = begin.claim(str(folder))
@@ -494,6 +499,8 @@ class SlurmCluster(Machine):
             process.dark_since = math.inf if node.sees_disk else min(process.dark_since, self.now)
             if self.now >= process.kill_s - 1e-6 and node.answers:
                 self.kill(process)
+            elif process.waits:
+                self._begin(process)
             elif process.unpublished is not None and node.sees_disk:
                 self.publish(process, process.unpublished)
             elif process.until_s < math.inf and node.sees_disk and not process.stopped:
