@@ -191,6 +191,7 @@ def test_a_script_stays_as_long_as_a_job_may_need_it(home: Path) -> None:
             (home / "jobs" / str(number)).mkdir()
             added.append(Entry(number, spec, key, 1.0, stage=stage, attempt=1, end_s=2.0))
         journal.commit((), (), added)
+    (home / "jobs" / "31" / "of its program").touch()  # its folder stays
     Packer(home, 100).pack()
     assert all(path.exists() for path in (*paths, also))  # kept a moment ago
     for path in (*paths, also):
