@@ -163,7 +163,7 @@ class Process:
 
     Attributes:
         key: of the attempt that it runs; None: between two. folder: of that attempt, or of the last one.
-        until_s: so long it waits for another. stopped: by SIGSTOP.
+        waits: for the disk, to begin. until_s: so long it waits for another. stopped: by SIGSTOP.
         dark_since: since when it sees no disk. kill_s: SIGKILL comes then. unpublished: a result for which it
             saw no disk.
     """
@@ -173,6 +173,7 @@ class Process:
     cpus: int
     folder: Path
     key: tuple[int, int] | None = None
+    waits: bool = False
     until_s: float = math.inf
     stopped: bool = False
     dark_since: float = math.inf
@@ -238,9 +239,15 @@ class SlurmCluster(Machine):
 
     def batch(self, job: BatchJob) -> None:
         """Start a batch process."""
-        process = Process(job.id, job.nodes, job.cpus, job.folder)
+        process = Process(job.id, job.nodes, job.cpus, job.folder, waits=True)
         self.processes.append(process)
-        self.supervise(process, job.folder)
+        self._begin(process)
+
+    def _begin(self, process: Process) -> None:
+        """Run the first attempt of a batch process, once there is its disk."""
+        if process.waits and not process.stopped and self.nodes[process.node].sees_disk:
+            process.waits = False
+            self.supervise(process, process.folder)
 
     def supervise(self, process: Process, folder: Path) -> None:
         """Run an attempt, as ``agent.attempts.begin`` does, unless it is somebody else's."""
@@ -441,11 +448,12 @@ class SlurmCluster(Machine):
                     node.down = "Not responding"
                 if node.down == "Not responding":
                     self._fail(node)
-                continue
-            if node.silent_since < math.inf:
+            elif node.silent_since < math.inf:
                 node.silent_since = math.inf
                 node.down = "" if node.down == "Not responding" else node.down
-            self._register(node)
+        for node in self.nodes.values():  # what is over by now is killed before anything starts in its place
+            if node.answers:
+                self._register(node)
 
     def _fail(self, node: Node) -> None:
         for job in self.queue.values():
@@ -491,6 +499,8 @@ class SlurmCluster(Machine):
             process.dark_since = math.inf if node.sees_disk else min(process.dark_since, self.now)
             if self.now >= process.kill_s - 1e-6 and node.answers:
                 self.kill(process)
+            elif process.waits:
+                self._begin(process)
             elif process.unpublished is not None and node.sees_disk:
                 self.publish(process, process.unpublished)
             elif process.until_s < math.inf and node.sees_disk and not process.stopped:
@@ -1034,14 +1044,14 @@ class SlurmHistory(History):
     def _check_requests(self) -> None:
         """Look whether supervisors have heard what they are asked for, where nothing is in the way."""
         waits: dict[tuple[int, int], float] = {}
-        for process, attempt in self.machine.running():
+        for process, attempt in self.machine.running() if self.quiet else ():
             entry, node = self.jobs.get(attempt.job), self.machine.nodes[process.node]
             reached = node.answers and node.sees_disk and not process.stopped
             current = entry is not None and entry.attempt == attempt.number
             if entry is not None and current and reached and entry.want and entry.request > attempt.done:
                 key = entry.id, entry.request
                 waits[key] = self._asked.get(key, self.machine.now)
-                if self.quiet and self.machine.now > waits[key] + HEARD_S:
+                if self.machine.now > waits[key] + HEARD_S:
                     raise Broken("a request is heard", f"job {entry.id} is to {entry.want}")
         self._asked = waits
 

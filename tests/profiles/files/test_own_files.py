@@ -82,20 +82,27 @@ def test_what_others_lay_is_refused_unchanged(
 
 
 @pytest.mark.parametrize(
-    ("group", "mode", "is_own"),
+    ("group", "is_first", "mode", "is_own"),
     [
-        (("me", []), 0o664, True),
-        (("me", ["me"]), 0o664, True),
-        (("me", ["me", "you"]), 0o664, False),
-        (("staff", []), 0o664, False),
-        (("me", []), 0o666, False),
+        (("me", []), True, 0o664, True),
+        (("me", ["me"]), True, 0o664, True),
+        (("me", ["me", "you"]), True, 0o664, False),
+        (("staff", []), True, 0o664, False),
+        (("me", []), False, 0o664, False),
+        (("me", []), True, 0o666, False),
     ],
 )
 def test_a_group_of_this_user_alone_is_nobody_else(
-    group: tuple[str, list[str]], mode: int, is_own: bool, *, target: Path, monkeypatch: pytest.MonkeyPatch
+    group: tuple[str, list[str]],
+    is_first: bool,
+    mode: int,
+    *,
+    is_own: bool,
+    target: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Such a group may write to all that was made under a umask of 002."""
-    user = SimpleNamespace(pw_name="me", pw_gid=target.stat().st_gid)
+    user = SimpleNamespace(pw_name="me", pw_gid=target.stat().st_gid + (not is_first))
     monkeypatch.setattr("pwd.getpwuid", lambda number: user)
     monkeypatch.setattr("grp.getgrgid", lambda number: SimpleNamespace(gr_name=group[0], gr_mem=group[1]))
     target.chmod(mode)

@@ -172,8 +172,8 @@ def test_packed_jobs_are_recovered_as_they_ended(home: Path) -> None:
 
 def test_a_script_stays_as_long_as_a_job_may_need_it(home: Path) -> None:
     folders = JobFolders(home)
-    paths = [folders.keep_script("fit.sh", b"#!/bin/sh\n# %d" % number) for number in range(6)]
-    done, runs_again, runs, argument, recent, nobodys = paths
+    paths = [folders.keep_script("fit.sh", b"#!/bin/sh\n# %d" % number) for number in range(7)]
+    done, runs_again, runs, argument, recent, renamed, nobodys = paths
     also = folders.keep_script("other name.sh", done.read_bytes())
     with closing(Journal(home)) as journal:
         key, added = journal.keep_environment({}), []
@@ -191,17 +191,19 @@ def test_a_script_stays_as_long_as_a_job_may_need_it(home: Path) -> None:
             (home / "jobs" / str(number)).mkdir()
             added.append(Entry(number, spec, key, 1.0, stage=stage, attempt=1, end_s=2.0))
         journal.commit((), (), added)
+    (home / "jobs" / "31" / "of its program").touch()  # its folder stays
     Packer(home, 100).pack()
     assert all(path.exists() for path in (*paths, also))  # kept a moment ago
     for path in (*paths, also):
         os.utime(path, (1.0, 1.0))
     assert folders.keep_script("fit.sh", recent.read_bytes()) == recent  # submitted once more
+    folders.keep_script("new name.sh", renamed.read_bytes())
     Packer(home, 100).pack()
     assert [path for path in paths if not path.exists()] == [nobodys] and also.exists()
     Packer(home, 1).pack()  # job 32 stays
     assert done.exists() and also.exists()
     Packer(home, 0).pack()
-    assert {path for path in paths if path.exists()} == {runs_again, runs, argument, recent}
+    assert {path for path in paths if path.exists()} == {runs_again, runs, argument, recent, renamed}
     assert {path.parent for path in paths if path.exists()} == set((home / "scripts").iterdir())
 
 
