@@ -5,32 +5,25 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import struct
-import zlib
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from profiles.files import direct_io, own_files
-else:  # by a name that no module of a user's program has
-    from tenbin._profiles.files import direct_io, own_files
 import re
 import signal
+import struct
 import sys
 import time
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 if TYPE_CHECKING:
     import numpy as np
     import pyopencl as cl
 
-    from profiles.files import own_files
+    from profiles.files import direct_io, own_files
 else:  # by a name that no module of a user's program has
-    from tenbin._profiles.files import own_files
+    from tenbin._profiles.files import direct_io, own_files
 
 
 # The file of a checkpoint: written aside, direct, while copies go on; checked on the way back.

@@ -20,17 +20,16 @@ from agent.attempts.records import Order
 from agent.controls import read_control, write_control
 from agent.multi_node.node_name import node_name
 from agent.paths import state_dir
-from agent.power.cap_keeper import (
+from agent.power.cap_files import (
     CapInForce,
-    CapKeeper,
     CapRequest,
     cap_in_force,
     confirm_cap,
-    keeper_of_node,
     request_cap,
     requested_cap,
     require_requested_cap,
 )
+from agent.power.cap_keeper import CapKeeper, keeper_of_node
 from probes.power.caps import Caps
 from probes.power.powercap import Zone, zones
 from profiles.errors import Unavailable, UserError

@@ -37,7 +37,8 @@ from scheduler.evaluations import (
     exactly,
 )
 from scheduler.model.interference import Pressure
-from scheduler.policies.sharing.pairing import by_probes, ends_inwards, over_network, pairings, together_s
+from scheduler.policies.sharing.pairing import by_probes, ends_inwards, pairings
+from scheduler.policies.sharing.pairs import over_network, together_s
 from scheduler.prediction.profiles import pressure_of
 
 # Numbers, tables and a picture of the pairs measured on this machine.

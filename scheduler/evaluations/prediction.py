@@ -21,8 +21,8 @@ from scheduler.prediction.history import History, JobSignature, PastRun
 from scheduler.simulator.metrics import Accumulator
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival
+from scheduler.workloads.logs.files import lines_of
 from scheduler.workloads.logs.swf import read
-from scheduler.workloads.logs.tasks import lines_of
 
 # Run times predicted from history on real logs, against what users asked for; and what EASY makes of it.
 

@@ -5,15 +5,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from scheduler.engines.common.machine import Machine
-from scheduler.engines.slurm.site import Site
-
-if TYPE_CHECKING:
-    from scheduler.engines.slurm.engine import SlurmEngine
 import json
 import logging
 import math
@@ -23,8 +14,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
-from typing import NamedTuple
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from agent.paths import node_states
 from agent.power.node_power import NodePower
@@ -37,7 +29,7 @@ from profiles.files.whole_files import write_whole
 from profiles.inventory import OpenCLDevice
 from profiles.jobs import NodeKind
 from profiles.records import Profile
-from scheduler.engines.common.machine import cap_lines, scaling_of
+from scheduler.engines.common.machine import Machine, cap_lines, scaling_of
 from scheduler.engines.options import Asked
 from scheduler.engines.slurm.client import parse
 from scheduler.engines.slurm.client.node_programs import ask_nodes, run_on_node
@@ -49,7 +41,7 @@ from scheduler.engines.slurm.external.sbatch_queue import GATE_S, SbatchQueue
 from scheduler.engines.slurm.nodes.devices import Devices, Slot, gres_type
 from scheduler.engines.slurm.nodes.node_inventory import ClusterNode, NodeInventory, remember
 from scheduler.engines.slurm.nodes.partitions import own_names
-from scheduler.engines.slurm.site import SitePower
+from scheduler.engines.slurm.site import Site, SitePower
 from scheduler.jobs.sizes import CORE, Unit
 from scheduler.model.costs import FREE, LinearCost, LinearCosts
 from scheduler.model.jobs import Cluster, Pool
@@ -64,6 +56,10 @@ from scheduler.prediction.profiles import (
     lines_of,
     with_power,
 )
+
+if TYPE_CHECKING:
+    from scheduler.engines.slurm.engine import SlurmEngine
+
 
 # A partition of a Slurm cluster as a machine that makes its engine.
 
@@ -515,12 +511,8 @@ def find(asked: Asked) -> Iterator[SlurmMachine]:
     if asked.drain_unfit:
         machine = draining(machine)
     if own["partitions"] is not None:
-        pass
-
         machine = partitioned(machine, asked.policy, own["partitions"], asked.home)
     if asked.power_budget_w is not None:
-        pass
-
         machine = capped_nodes(
             machine,
             asked.home,

@@ -26,7 +26,7 @@ from profiles.errors import BadInput
 from scheduler.model.jobs import EMPTY, NEVER, Cluster, EstimateKind, Job
 from scheduler.simulator.trace import Arrival, Outcome
 from scheduler.workloads import Workload
-from scheduler.workloads.logs.tasks import blocks_of, in_order, whole
+from scheduler.workloads.logs.files import blocks_of, in_order, whole
 
 NEEDED = 9
 USED = 14  # the others are left as one string
