@@ -45,7 +45,7 @@ from profiles.inventory import (
 )
 from profiles.records import MB, Settings
 
-# Reading the kernel's small text files; what is not there, or may not be read, is ``None``.
+# -- files of the kernel -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def numbered(folder: Path, prefix: str) -> list[tuple[int, Path]]:
     return sorted(found)
 
 
-# Questions to drivers in a process of their own, because a broken driver may hang or abort its process.
+# -- questions to drivers ----------------------------------------------------------------------------------
 
 
 TIMEOUT_S = 20.0  # a driver that has to start a sleeping GPU takes seconds
@@ -153,7 +153,7 @@ def _last_line(text: str) -> str:
     return f": {lines[-1]}" if lines else ""
 
 
-# The processors: model, sockets, cores and their kinds, caches, frequency, from sysfs and procfs.
+# -- processors --------------------------------------------------------------------------------------------
 
 
 # Arm's processors name themselves by numbers (MIDR_EL1): implementer, part.
@@ -334,7 +334,7 @@ def _max_mhz(folders: dict[int, Path]) -> float | None:
     return max((khz / 1000 for khz in found if khz), default=None)
 
 
-# Memory and NUMA nodes, and how much of CPUs and memory this process may use.
+# -- memory and limits -------------------------------------------------------------------------------------
 
 
 def read_memory_mb(roots: Roots) -> float:
@@ -418,7 +418,7 @@ def _groups(roots: Roots, controller: str) -> Iterator[Path]:
             yield from (f for f in (folder, *folder.parents) if f.is_relative_to(mount) and f.is_dir())
 
 
-# Network interfaces and InfiniBand ports: speed, driver, NUMA node.
+# -- network -----------------------------------------------------------------------------------------------
 
 
 def read_network(roots: Roots) -> tuple[NetworkInterface, ...]:
@@ -469,7 +469,7 @@ def _numa_node(device: Path) -> int | None:
     return None
 
 
-# The storage under a checkpoint folder: file system, device and its kind, room, direct I/O.
+# -- storage -----------------------------------------------------------------------------------------------
 
 
 _NETWORK = {
@@ -619,7 +619,7 @@ def _kind_of_disk(block: Path, model: str | None) -> str:
     return {0: "ssd", 1: "hdd"}.get(-1 if rotational is None else rotational, "unknown")
 
 
-# The system around the hardware: kernel and its settings, distribution, hypervisor, container.
+# -- the system around the hardware ------------------------------------------------------------------------
 
 
 # What a hypervisor puts into the firmware's tables (after systemd's detect-virt).
@@ -740,6 +740,9 @@ def read_container(roots: Roots) -> str:
 def _in_own_namespaces(roots: Roots) -> bool:
     here = {name: link_name(roots.procfs / "self/ns" / name) for name in _FIRST_NAMESPACES}
     return any(link is not None and link != _FIRST_NAMESPACES[name] for name, link in here.items())
+
+
+# -- the inventory -----------------------------------------------------------------------------------------
 
 
 def gather(settings: Settings) -> Inventory:

@@ -1,4 +1,4 @@
-"""Keeps the power cap of one node.
+"""Keeps the power cap of one node, and counts the energy of its packages.
 
 The supervisor has a ``CapKeeper`` of its own for the node that it runs on. On each other node of a job of
 Slurm runs a process,
@@ -31,7 +31,7 @@ from probes.power.counters import Counter
 from probes.power.powercap import Zone, metered, zones
 from profiles.errors import Busy, UserError
 
-# Energy of processor packages and their memory while a job has them, by the kernel's counters.
+# -- energy ------------------------------------------------------------------------------------------------
 
 
 class Energy:
@@ -85,6 +85,9 @@ class Energy:
 
 def _reader(path: Path) -> Callable[[], int]:
     return lambda: int(path.read_text())
+
+
+# -- the keeper --------------------------------------------------------------------------------------------
 
 
 GIVES_WAY_S = 10.0  # a job that gives a node up restores its caps in milliseconds

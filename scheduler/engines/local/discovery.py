@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from scheduler.engines.local.engine import LocalEngine
 
 
-# This machine, as its discovery has found it.
+# -- the machine -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class LocalMachine(Machine):
         return self.supply.notes() if self.supply is not None else ()
 
 
-# This machine's processor packages as nodes under power caps and one budget.
+# -- packages under power caps -----------------------------------------------------------------------------
 
 
 HINT = "see: tenbin doctor; to try it on emulated ones: --emulate intel-2s"
@@ -172,6 +172,9 @@ def _emulated_cores(name: str) -> dict[str, tuple[int, ...]]:
     from agent.emulation.machines import cores_of, parse
 
     return cores_of(parse(name)[0])
+
+
+# -- the cluster -------------------------------------------------------------------------------------------
 
 
 @contextmanager

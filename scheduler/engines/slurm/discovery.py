@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from scheduler.engines.slurm.engine import SlurmEngine
 
 
-# A partition of a Slurm cluster as a machine that makes its engine.
+# -- the machine -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ class SlurmMachine(Machine):
         return self.site.power.rest_w if self.site.power is not None else 0.0
 
 
-# The kind of node of a partition, because job profiles hold for one kind.
+# -- kind of node ------------------------------------------------------------------------------------------
 #
 # Each node with a free CPU is asked by a job of a second. Answers are remembered for nodes that are not
 # free.
@@ -130,7 +130,7 @@ def node_kind_of(nodes: Sequence[SlurmNode], file: Path) -> NodeKind:
     return next(iter(kinds.values()))
 
 
-# Regions of a policy as partitions of Slurm: whether that can be.
+# -- regions as partitions ---------------------------------------------------------------------------------
 
 
 log = logging.getLogger("tenbin")
@@ -176,7 +176,7 @@ def _may_make(slurm: Slurm, prefix: str, home: Path) -> None:
         )
 
 
-# Nodes of a Slurm cluster under power caps and one budget: their ranges of caps, and power at rest.
+# -- power caps --------------------------------------------------------------------------------------------
 
 
 SIDE_BY_SIDE = 32
@@ -308,7 +308,7 @@ def _node_power(answer: str | Unavailable) -> NodePower | Unavailable:
     return NodePower(**said)  # type: ignore[arg-type]
 
 
-# The OpenCL devices of a Slurm cluster's nodes, as classes of resource.
+# -- OpenCL devices ----------------------------------------------------------------------------------------
 
 
 DEVICES_LIMIT_S = 60.0
@@ -488,7 +488,7 @@ def devices_of_cluster(
     return Cluster(tuple(pools), ratios=ratios), Devices(slots, inventory), costs_of(profiles, home)
 
 
-# A partition of a Slurm cluster, in the terms that a policy schedules in.
+# -- the cluster -------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -721,6 +721,3 @@ def nodes_of(slurm: Slurm, partition: str | None) -> tuple[str, Sequence[SlurmNo
     if not found:
         raise BadInput(f"--partition {partition} has no nodes", f"choose one of {', '.join(partitions)}")
     return partition, found
-
-
-__all__ = ["find"]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tenbin.client.client import Client
 
 
-# A quiet moment: the coordinator of this node starts no job while a check runs.
+# -- a quiet moment ----------------------------------------------------------------------------------------
 
 
 POLL_S = 0.5
@@ -70,6 +70,9 @@ def _wait(client: Client, wait_s: float) -> int:
         if not left or time.monotonic() >= end_s:
             return int(left)
         time.sleep(POLL_S)
+
+
+# -- the command -------------------------------------------------------------------------------------------
 
 
 SIBLINGS = "siblings"

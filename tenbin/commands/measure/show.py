@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from profiles.records import Model, Profile
 
 
-# The card of a profile on a terminal.
+# -- the card ----------------------------------------------------------------------------------------------
 
 
 def print_card(console: Console, profile: Profile) -> None:
@@ -60,6 +60,9 @@ def print_card(console: Console, profile: Profile) -> None:
         for place, sentence in enumerate(sentences):
             told.add_row(Text("" if place else f"  {heading}"), Text(printable(sentence)))
     console.print(told)
+
+
+# -- the commands ------------------------------------------------------------------------------------------
 
 
 TRUST_STYLE = {"quiet": "green", "disturbed": "yellow", "unknown": "dim"}
