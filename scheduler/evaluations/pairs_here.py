@@ -370,7 +370,7 @@ def _orders(
     }
 
 
-# --- what comes of it
+# -- what comes of it --------------------------------------------------------------------------------------
 
 
 def _errors(seen: MeasuredPairs, model: Factor) -> list[float]:

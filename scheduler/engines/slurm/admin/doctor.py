@@ -176,18 +176,20 @@ def _private_data(config: Config) -> Finding | None:
 # Each node is asked by a job of a second.
 
 
-MOST = 64  # nodes that are asked
-LIMIT_S = 30.0
-PREFIX = "tenbin-node "
+MOST_NODES = 64  # nodes that are asked
+NODE_LIMIT_S = 30.0
+NODE_PREFIX = "tenbin-node "
 PRINT_VERSION = (
     "import sys, pathlib, importlib.metadata as m; f = pathlib.Path(sys.argv[1]); "
-    f"print('{PREFIX}' + m.version('tenbin'), f.read_text() if f.exists() else '-')"
+    f"print('{NODE_PREFIX}' + m.version('tenbin'), f.read_text() if f.exists() else '-')"
 )
 
 
 def node_findings(nodes: Sequence[SlurmNode], folder: Path) -> Iterator[Finding]:
     """Ask the nodes with a free CPU; ``folder`` is where the coordinator keeps its jobs."""
-    asked = [node for node in nodes if node.usable and node.cpus_used < node.cpus and node.partitions][:MOST]
+    asked = [node for node in nodes if node.usable and node.cpus_used < node.cpus and node.partitions][
+        :MOST_NODES
+    ]
     if not asked:
         what = "none has a CPU free to be asked whether tenbin is there"
         yield limited("nodes", what, "", "ask again later")
@@ -202,7 +204,7 @@ def node_findings(nodes: Sequence[SlurmNode], folder: Path) -> Iterator[Finding]
         file.flush()
         os.fsync(file.fileno())
         Path(file.name).chmod(0o644)
-        answers = ask_nodes(asked, ["-c", PRINT_VERSION, file.name], PREFIX, limit_s=LIMIT_S)
+        answers = ask_nodes(asked, ["-c", PRINT_VERSION, file.name], NODE_PREFIX, limit_s=NODE_LIMIT_S)
     mine = version("tenbin")
     able = sum(isinstance(answer, str) and answer.split()[1] == mine for answer in answers)
     if able:
