@@ -32,7 +32,7 @@ from profiles.inventory import Inventory, Missing, OpenCLDevice, Storage
 from profiles.records import MB, Profile, Record, Settings
 from profiles.trust import BUSY, STOLEN
 
-# The machine that the doctor's checks examine, and their findings.
+# -- machine and findings ----------------------------------------------------------------------------------
 
 
 class Finding(Record):
@@ -89,7 +89,7 @@ class Case:
         return [m for m in self.inventory.missing if m.what == what]
 
 
-# The present load of the machine by others, which would disturb a measurement.
+# -- load by others ----------------------------------------------------------------------------------------
 
 
 SAMPLE_S = 0.25
@@ -181,7 +181,7 @@ def _pressure(roots: Roots, resource: str) -> float | None:
     return float(match[1]) / 100 if match else None
 
 
-# Checks that concern every probe: usable CPUs, causes of varying speed, virtualisation.
+# -- what concerns every probe -----------------------------------------------------------------------------
 
 
 # Clocks that are read by a system call, or over a slow bus, each time.
@@ -349,7 +349,7 @@ def _around(case: Case) -> Iterator[Finding]:
         )
 
 
-# Energy counters and power caps: of the processors by powercap, of NVIDIA's GPUs by NVML.
+# -- power -------------------------------------------------------------------------------------------------
 
 
 PACKAGE_LIMIT_MSR = 0x610  # MSR_PKG_POWER_LIMIT, Intel SDM volume 4; bit 63 locks it until the next reset
@@ -499,7 +499,7 @@ def _graphics(sysfs: Path) -> set[str]:
     }
 
 
-# Checks of what the probes find here, but those of power.
+# -- probes ------------------------------------------------------------------------------------------------
 
 
 SHM_MB = 256.0  # what two ranks of any MPI need for their shared segments, with room
@@ -759,7 +759,7 @@ def _scaling(case: Case) -> Iterator[Finding]:
         yield ok("scaling", f"speed-up on 1..{cores} cores", reason)
 
 
-__all__ = ["Finding", "examine"]
+# -- all findings ------------------------------------------------------------------------------------------
 
 
 def examine(

@@ -14,13 +14,6 @@ from typing import Any
 
 from profiles.errors import Unavailable
 
-# OpenCL devices and NVIDIA GPUs, which only vendors' drivers know.
-#
-# Run as ``python -P -m agent.drivers opencl`` (or ``gpu``), which prints an ``Answer`` as JSON;
-# see ``agent.inventory``. Only what the drivers need is imported: pydantic would take longer than
-# they do.
-
-
 MB = 10**6
 Facts = dict[str, Any]
 

@@ -45,7 +45,7 @@ from profiles.inventory import (
 )
 from profiles.records import MB, Settings
 
-# Reading the kernel's small text files; what is not there, or may not be read, is ``None``.
+# -- files of the kernel -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def numbered(folder: Path, prefix: str) -> list[tuple[int, Path]]:
     return sorted(found)
 
 
-# Questions to drivers in a process of their own, because a broken driver may hang or abort its process.
+# -- questions to drivers ----------------------------------------------------------------------------------
 
 
 TIMEOUT_S = 20.0  # a driver that has to start a sleeping GPU takes seconds
@@ -153,7 +153,7 @@ def _last_line(text: str) -> str:
     return f": {lines[-1]}" if lines else ""
 
 
-# The processors: model, sockets, cores and their kinds, caches, frequency, from sysfs and procfs.
+# -- processors --------------------------------------------------------------------------------------------
 
 
 # Arm's processors name themselves by numbers (MIDR_EL1): implementer, part.
@@ -193,7 +193,7 @@ def read_cpu(roots: Roots) -> Cpu:
         cores=len(cores),
         threads=len(folders),
         smt=any(len(core) > 1 for core in cores),
-        core_kinds=_kinds(roots.sysfs, folders, cores),
+        core_kinds=_core_kinds(roots.sysfs, folders, cores),
         caches=_caches(folders),
         governor=_governor(folders),
         turbo=_turbo(roots.sysfs),
@@ -271,7 +271,7 @@ def _cores(folders: dict[int, Path]) -> list[tuple[int, ...]]:
     return sorted(found)
 
 
-def _kinds(sysfs: Path, folders: dict[int, Path], cores: list[tuple[int, ...]]) -> dict[str, int]:
+def _core_kinds(sysfs: Path, folders: dict[int, Path], cores: list[tuple[int, ...]]) -> dict[str, int]:
     """Count the cores of each kind; one kind, ``core``, if all are alike."""
     kind_of: dict[int, str] = {}
     for source, kind in _HYBRID.items():
@@ -334,7 +334,7 @@ def _max_mhz(folders: dict[int, Path]) -> float | None:
     return max((khz / 1000 for khz in found if khz), default=None)
 
 
-# Memory and NUMA nodes, and how much of CPUs and memory this process may use.
+# -- memory and limits -------------------------------------------------------------------------------------
 
 
 def read_memory_mb(roots: Roots) -> float:
@@ -418,7 +418,7 @@ def _groups(roots: Roots, controller: str) -> Iterator[Path]:
             yield from (f for f in (folder, *folder.parents) if f.is_relative_to(mount) and f.is_dir())
 
 
-# Network interfaces and InfiniBand ports: speed, driver, NUMA node.
+# -- network -----------------------------------------------------------------------------------------------
 
 
 def read_network(roots: Roots) -> tuple[NetworkInterface, ...]:
@@ -469,19 +469,19 @@ def _numa_node(device: Path) -> int | None:
     return None
 
 
-# The storage under a checkpoint folder: file system, device and its kind, room, direct I/O.
+# -- storage -----------------------------------------------------------------------------------------------
 
 
-_NETWORK = {
+_NETWORK_FILESYSTEMS = {
     "9p", "afs", "beegfs", "ceph", "cifs", "fuse.ceph", "fuse.daos", "fuse.glusterfs", "fuse.juicefs",
     "fuse.sshfs", "gfs2", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "pvfs2",
     "smb3", "wekafs",
 }  # fmt: skip
-_MEMORY = {"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"}
-_VIRTUAL = {"virtiofs", "vboxsf", "fuse.vmhgfs-fuse"}
+_MEMORY_FILESYSTEMS = {"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"}
+_VIRTUAL_FILESYSTEMS = {"virtiofs", "vboxsf", "fuse.vmhgfs-fuse"}
 
 # Block devices by the name the kernel gives them.
-_NAMES = (
+_DISK_NAMES = (
     ("nvme", "nvme"),
     ("zram", "memory"),
     ("ram", "memory"),
@@ -495,7 +495,7 @@ _NAMES = (
 )
 
 # Disks that say a real interface and are something else.
-_MODELS = (
+_DISK_MODELS = (
     ("Elastic Block Store", "network"),
     ("nvme_card-pd", "network"),
     ("PersistentDisk", "network"),
@@ -557,13 +557,13 @@ def read_storage(roots: Roots, folder: Path) -> Storage:
         what = f"{error.what} ({mount.filesystem} from {mount.source})" if mount else error.what
         raise Unavailable(what, error.remedy) from error
     mount = mount_of(Path(seen.there), read_mounts(roots))
-    block = _block(roots, mount)
+    block = _disk(roots, mount)
     model = _disk_model(block)
     return Storage(
         folder=str(folder),
         device=mount.source if mount else "unknown",
         filesystem=mount.filesystem if mount else "unknown",
-        kind=_kind(mount, block, model),
+        kind=_storage_kind(mount, block, model),
         model=model,
         size_mb=None if seen.size_bytes is None else round(seen.size_bytes / MB, 1),
         free_mb=round(seen.free_bytes / MB, 1),
@@ -572,7 +572,7 @@ def read_storage(roots: Roots, folder: Path) -> Storage:
     )
 
 
-def _block(roots: Roots, mount: Mount | None) -> Path | None:
+def _disk(roots: Roots, mount: Mount | None) -> Path | None:
     """Find the disk's folder in sysfs: the disk of a partition, the first disk under a stacked device."""
     if mount is None:
         return None
@@ -597,10 +597,14 @@ def _disk_model(block: Path | None) -> str | None:
     return None if block is None else read(block / "device/model")
 
 
-def _kind(mount: Mount | None, block: Path | None, model: str | None) -> str:
+def _storage_kind(mount: Mount | None, block: Path | None, model: str | None) -> str:
     if mount is None:
         return "unknown"
-    for kind, names in (("network", _NETWORK), ("memory", _MEMORY), ("virtual", _VIRTUAL)):
+    for kind, names in (
+        ("network", _NETWORK_FILESYSTEMS),
+        ("memory", _MEMORY_FILESYSTEMS),
+        ("virtual", _VIRTUAL_FILESYSTEMS),
+    ):
         if mount.filesystem in names:
             return kind
     return "unknown" if block is None else _kind_of_disk(block, model)
@@ -609,17 +613,17 @@ def _kind(mount: Mount | None, block: Path | None, model: str | None) -> str:
 def _kind_of_disk(block: Path, model: str | None) -> str:
     if (read(block / "device/transport") or "pcie") not in ("pcie", "apple-nvme"):
         return "network"  # NVMe over fabrics
-    for word, kind in _MODELS:
+    for word, kind in _DISK_MODELS:
         if model and word in model:
             return kind
-    for prefix, kind in _NAMES:
+    for prefix, kind in _DISK_NAMES:
         if re.match(rf"{prefix}[a-z0-9]", block.name):
             return kind
     rotational = number(block / "queue/rotational")
     return {0: "ssd", 1: "hdd"}.get(-1 if rotational is None else rotational, "unknown")
 
 
-# The system around the hardware: kernel and its settings, distribution, hypervisor, container.
+# -- the system around the hardware ------------------------------------------------------------------------
 
 
 # What a hypervisor puts into the firmware's tables (after systemd's detect-virt).
@@ -740,6 +744,9 @@ def read_container(roots: Roots) -> str:
 def _in_own_namespaces(roots: Roots) -> bool:
     here = {name: link_name(roots.procfs / "self/ns" / name) for name in _FIRST_NAMESPACES}
     return any(link is not None and link != _FIRST_NAMESPACES[name] for name, link in here.items())
+
+
+# -- the inventory -----------------------------------------------------------------------------------------
 
 
 def gather(settings: Settings) -> Inventory:

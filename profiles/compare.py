@@ -1,4 +1,4 @@
-"""Differences between two profiles, and whether they are real, given the intervals."""
+"""Differences between two profiles: whether they are real, given the intervals, and which side is better."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def _high(number: Bounded) -> float:
     return float("inf") if number.high is None else number.high
 
 
-# Two profiles side by side: which is better at what, by how much, and how surely.
+# -- which is better ---------------------------------------------------------------------------------------
 
 
 FACTOR = 3.0  # from there on a difference is told as a factor and not in per cent

@@ -5,35 +5,28 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import struct
-import zlib
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from profiles.files import direct_io, own_files
-else:  # by a name that no module of a user's program has
-    from tenbin._profiles.files import direct_io, own_files
 import re
 import signal
+import struct
 import sys
 import time
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 if TYPE_CHECKING:
     import numpy as np
     import pyopencl as cl
 
-    from profiles.files import own_files
+    from profiles.files import direct_io, own_files
 else:  # by a name that no module of a user's program has
-    from tenbin._profiles.files import own_files
+    from tenbin._profiles.files import direct_io, own_files
 
 
-# The file of a checkpoint: written aside, direct, while copies go on; checked on the way back.
+# -- the file ----------------------------------------------------------------------------------------------
 #
 # Layout: 16 bytes (magic, length and CRC-32 of the header), the header as JSON, then the data of each part
 # from an offset that direct I/O takes. The header is written last: a file without a whole one is no
@@ -223,7 +216,7 @@ def _plain(value: Any) -> Any:
     )
 
 
-# Generations of a checkpoint: an old copy of a job cannot replace the checkpoint of a newer attempt.
+# -- generations -------------------------------------------------------------------------------------------
 #
 # A node may be cut off while a job writes a checkpoint, and the job starts again on another node. The old
 # copy may finish its write later. Therefore each attempt to run a job has its own file name, which ends in
@@ -418,7 +411,7 @@ class Generations:
                     yield _Found(self.path.with_name(entry), key, int(match[2] or 0), aside)
 
 
-# Checkpoints for OpenCL programs: ``tenbin.Checkpoint``.
+# -- the checkpoint of a program ---------------------------------------------------------------------------
 #
 #     import tenbin
 #

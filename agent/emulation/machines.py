@@ -221,7 +221,7 @@ def _limits(cap_w: float) -> dict[str, str]:
     }
 
 
-# Emulated power hardware for the jobs of a coordinator, which outlives the process that started it.
+# -- emulated hardware that outlives the process that started it -------------------------------------------
 #
 # It is kept in the folder ``emulated`` of the coordinator's store, and lives as long as a coordinator or a
 # job. Its loads are the jobs' processes, found by their mark, and slowed down as the caps demand.

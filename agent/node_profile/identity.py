@@ -1,7 +1,12 @@
-"""The kind of a node, as far as programs that share the node are concerned.
+"""What identifies a node: its kind and its fingerprint.
 
-Coarser than a profile's fingerprint: a new kernel, disk or driver does not change how programs press on
-memory, and a job profile is of use on every node alike.
+The kind is coarse, for programs that share the node: a new kernel, disk or driver does not change how
+programs press on memory, and a job profile is of use on every node alike.
+
+The fingerprint is a short hash of what decides performance: processors, memory, caches, NUMA, devices and
+drivers, kernel and its settings, storage, and hypervisor. A profile made under another fingerprint is stale.
+It is not of what drifts (free space and memory), what tenbin changes (power caps), what a job's placement
+decides (affinity, quotas), or the node's name, because two nodes alike have one fingerprint.
 """
 
 from __future__ import annotations
@@ -15,10 +20,7 @@ from profiles.inventory import Cpu, Inventory
 from profiles.jobs import NodeKind
 from profiles.records import Settings
 
-# The kind of a node, as far as programs that share the node are concerned.
-#
-# Coarser than a profile's fingerprint: a new kernel, disk or driver does not change how programs press on
-# memory, and a job profile is of use on every node alike.
+# -- kind --------------------------------------------------------------------------------------------------
 
 
 LENGTH = 12  # hexadecimal digits
@@ -44,12 +46,7 @@ def node_kind(inventory: Inventory | None = None) -> NodeKind:
     )
 
 
-# The fingerprint of a node: a short hash of what decides its performance.
-#
-# A profile made under another fingerprint is stale. The hash is of processors, memory, caches, NUMA,
-# devices and drivers, kernel and its settings, storage, and hypervisor. It is not of what drifts (free
-# space and memory), what tenbin changes (power caps), what a job's placement decides (affinity, quotas), or
-# the node's name, because two nodes alike have one fingerprint.
+# -- fingerprint -------------------------------------------------------------------------------------------
 
 
 def fingerprint(inventory: Inventory) -> str:

@@ -1,4 +1,4 @@
-"""Keeps the power cap of one node.
+"""Keeps the power cap of one node, and counts the energy of its packages.
 
 The supervisor has a ``CapKeeper`` of its own for the node that it runs on. On each other node of a job of
 Slurm runs a process,
@@ -19,12 +19,9 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 
-from agent.attempts import checked
-from agent.attempts.folder import Attempt
 from agent.journal import Journal, restore_leftovers
 from agent.multi_node.node_name import node_name
 from agent.paths import node_journal
@@ -33,71 +30,8 @@ from probes.power.caps import Caps, find_caps
 from probes.power.counters import Counter
 from probes.power.powercap import Zone, metered, zones
 from profiles.errors import Busy, UserError
-from profiles.files.whole_files import write_whole
 
-# The files by which a coordinator requests a job's power cap and the job's supervisor confirms it.
-#
-#     cap.json   the last request; the coordinator
-#     held.json  the cap in force; the supervisor
-#
-# Both lie in the attempt's folder, and each has one writer.
-
-
-REQUEST, IN_FORCE = "cap.json", "held.json"
-
-
-@dataclass(frozen=True)
-class CapRequest:
-    """The power cap that a job shall have.
-
-    Attributes:
-        cap_w: of each node, or of each of ``packages``; None: leave the limits as found.
-        number: grows with each request.
-        most_w: the highest cap that may be in force until this one is confirmed.
-        packages: keys of the job's zones (``probes.power.powercap``); empty: all of each node.
-    """
-
-    cap_w: float | None
-    number: int = 0
-    most_w: float = 0.0
-    packages: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class CapInForce:
-    """Confirms request ``number``: this cap is in force; None: the limits are as found."""
-
-    number: int
-    cap_w: float | None
-    packages: tuple[str, ...] = ()
-
-
-def request_cap(attempt: Attempt, request: CapRequest) -> None:
-    """Write the request; OSError if it cannot be written."""
-    write_whole(attempt.path / REQUEST, json.dumps(asdict(request)))
-
-
-def requested_cap(attempt: Attempt) -> CapRequest | None:
-    """Read the last request; None if there is none, or the file is damaged."""
-    return attempt.read(CapRequest, REQUEST)
-
-
-def require_requested_cap(attempt: Attempt) -> CapRequest | None:
-    """Read the last request, None if there is none. Raises as ``checked.read``."""
-    return checked.read(CapRequest, attempt.path / REQUEST)
-
-
-def confirm_cap(attempt: Attempt, cap: CapInForce) -> None:
-    """Write which cap is in force; OSError if it cannot be written."""
-    write_whole(attempt.path / IN_FORCE, json.dumps(asdict(cap)))
-
-
-def cap_in_force(attempt: Attempt) -> CapInForce | None:
-    """Read the confirmed cap; None if there is none, or the file is damaged."""
-    return attempt.read(CapInForce, IN_FORCE)
-
-
-# Energy of processor packages and their memory while a job has them, by the kernel's counters.
+# -- energy ------------------------------------------------------------------------------------------------
 
 
 class Energy:
@@ -151,6 +85,9 @@ class Energy:
 
 def _reader(path: Path) -> Callable[[], int]:
     return lambda: int(path.read_text())
+
+
+# -- the keeper --------------------------------------------------------------------------------------------
 
 
 GIVES_WAY_S = 10.0  # a job that gives a node up restores its caps in milliseconds

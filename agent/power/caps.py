@@ -1,4 +1,4 @@
-"""Power caps of jobs: on packages of this machine, and on a node of a cluster."""
+"""Power caps of jobs, and their energy: on packages of this machine, and on all nodes of a job of Slurm."""
 
 from __future__ import annotations
 
@@ -20,23 +20,22 @@ from agent.attempts.records import Order
 from agent.controls import read_control, write_control
 from agent.multi_node.node_name import node_name
 from agent.paths import state_dir
-from agent.power.cap_keeper import (
+from agent.power.cap_files import (
     CapInForce,
-    CapKeeper,
     CapRequest,
     cap_in_force,
     confirm_cap,
-    keeper_of_node,
     request_cap,
     requested_cap,
     require_requested_cap,
 )
+from agent.power.cap_keeper import CapKeeper, keeper_of_node
 from probes.power.caps import Caps
 from probes.power.powercap import Zone, zones
 from profiles.errors import Unavailable, UserError
 from profiles.files.whole_files import try_lock
 
-# Caps of the processor packages that a job has to itself on this machine, and their energy.
+# -- on packages of this machine ---------------------------------------------------------------------------
 #
 # The coordinator requests packages and cap, and changes a cap that is in force itself, at once. The
 # supervisor journals the limits as found, caps the packages before the job starts, and restores them before
@@ -139,7 +138,7 @@ def _locked(attempt: Attempt) -> Iterator[None]:
         os.close(descriptor)
 
 
-# Power caps of the whole nodes that a job of Slurm has, and their energy.
+# -- on whole nodes ----------------------------------------------------------------------------------------
 #
 # The supervisor caps its own node, and starts a keeper (``agent.power.cap_keeper``) on each other node by a
 # step in the job's allocation. It confirms a cap when the cap is in force on all of them.

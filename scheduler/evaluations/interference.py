@@ -41,7 +41,7 @@ from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import OutcomeRecorder
 from scheduler.workloads import load
 
-# Paper D's own numbers again: what follows from its tables, and the choice of pairs from them.
+# -- from the printed tables -------------------------------------------------------------------------------
 
 
 NAME = "konishi2008"
@@ -186,7 +186,7 @@ def picture(table: PairTable) -> Picture:
     return Picture("Change of the run time on 2x4 (table 2)", "program", "change, %", series)
 
 
-# Paper D: pairs of jobs on the same nodes, from its tables; and beyond: streams of its kernels over time.
+# -- the evaluation ----------------------------------------------------------------------------------------
 
 
 PAPER = (

@@ -34,7 +34,7 @@ from scheduler.simulator.simulator import Simulator
 from scheduler.workloads import load
 from scheduler.workloads.generators.migration import MB_PER_GB, Parameters, mean_gap_s
 
-# Counts of plans in parts that end later than under MCT but that the printed steps of paper A keep.
+# -- late plans --------------------------------------------------------------------------------------------
 
 
 class PlansOfStep(NamedTuple):
@@ -82,7 +82,7 @@ def _step(losses: list[float]) -> PlansOfStep:
     return PlansOfStep(len(losses), len(late), sum(late) / len(late) if late else 0.0)
 
 
-# The simulations behind the evaluation of paper A: cases, what came out, and both by seed.
+# -- simulations -------------------------------------------------------------------------------------------
 
 
 CLUSTER = parse_cluster("512xhigh+512xlow")
@@ -170,7 +170,7 @@ class MigrationResults:
         return changes(self.turnarounds(mix, policy, factor), self.turnarounds(mix, base))
 
 
-# Paper A: migration and preemptive backfilling on two classes; figures 8 to 10, the cost model, and beyond.
+# -- the evaluation ----------------------------------------------------------------------------------------
 #
 # Beyond the paper: other distributions of the sizes, the printed steps without the guard, the plans that
 # they make later, and a sweep of the load with the variant that pays for what it takes.

@@ -35,7 +35,7 @@ from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Outcome
 from scheduler.workloads import load
 
-# One simulation of the evaluation ``multiresource``, and what is kept of it.
+# -- one simulation ----------------------------------------------------------------------------------------
 
 
 SPARE_S = {"google": 60, "alibaba": 30, "trace": 60}  # W in the paper
@@ -160,7 +160,7 @@ def _with_spare(policy: str, like: str) -> str:
     return policy if "spare-s" in policy else f"{policy},spare-s={SPARE_S[like]}"
 
 
-# The simulations of the evaluation ``multiresource``.
+# -- cases -------------------------------------------------------------------------------------------------
 
 
 LIKES = ("google", "alibaba")
@@ -277,7 +277,7 @@ def trace_cases(size: LasSize) -> list[LasCase]:
     return [LasCase(policy, "trace", *size.trace, 0) for policy in POLICIES]
 
 
-# Tasks of unknown run time on several resources (Yabuuchi and Shinagawa 2019): ``las`` against ``kairos``.
+# -- the evaluation ----------------------------------------------------------------------------------------
 #
 # Section 4.3 (figures 3 and 4, preemptions) and 4.4 (sensitivity to L, N, W and the number of nodes), and
 # beyond the paper ``las-prompt`` and ``las-mq`` beside them, far quantiles, and open arrivals up to

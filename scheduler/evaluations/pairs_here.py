@@ -1,4 +1,4 @@
-"""Numbers, tables and a picture of the pairs measured on this machine."""
+"""Paper D on this machine: its five kernels measured beside the probes and beside each other, really."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ from scheduler.evaluations import (
     exactly,
 )
 from scheduler.model.interference import Pressure
-from scheduler.policies.sharing.pairing import by_probes, ends_inwards, over_network, pairings, together_s
+from scheduler.policies.sharing.pairing import by_probes, ends_inwards, pairings
+from scheduler.policies.sharing.pairs import over_network, together_s
 from scheduler.prediction.profiles import pressure_of
 
-# Numbers, tables and a picture of the pairs measured on this machine.
+# -- numbers, tables and a picture -------------------------------------------------------------------------
 
 
 MEMPROBE = {"ep": 3.1, "cg": 20.1, "ft": 26.2, "lu": 29.9, "mg": 38.2}  # %, the paper's
@@ -214,7 +215,7 @@ def _p95(values: Sequence[float] | NDArray[np.float64]) -> float:
     return float(np.quantile(values, 0.95))
 
 
-# Paper D on this machine: its five kernels measured beside the probes and beside each other, really.
+# -- the evaluation ----------------------------------------------------------------------------------------
 #
 # With ``TENBIN_HOSTS=a,b`` the kernels are ranks over these hosts, and comprobe is measured too.
 
@@ -369,7 +370,7 @@ def _orders(
     }
 
 
-# --- what comes of it
+# -- what comes of it --------------------------------------------------------------------------------------
 
 
 def _errors(seen: MeasuredPairs, model: Factor) -> list[float]:

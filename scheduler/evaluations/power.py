@@ -26,7 +26,7 @@ from scheduler.simulator.trace import OutcomeRecorder
 from scheduler.workloads import load
 from scheduler.workloads.generators import power_set1, power_set2
 
-# The simulations behind the evaluation of paper C: cases, what came out, what is run at which scale.
+# -- simulations -------------------------------------------------------------------------------------------
 
 
 FIFO = ("fifo-max", "fifo-mid", "fifo-min")
@@ -174,7 +174,7 @@ def second_text(plan: PowerSize) -> str:
     return f"power-set2,jobs={plan.second_jobs},spread={INTREPID_SPREAD:g}"
 
 
-# Paper C, power-capped scheduling with energy in the objective: figures 3, 5 - 7 and table 4.
+# -- the evaluation ----------------------------------------------------------------------------------------
 
 
 PAPER = (

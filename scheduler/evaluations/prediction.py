@@ -1,4 +1,4 @@
-"""Scheduling by predicted run times; no paper's, but tenbin's own evaluation."""
+"""Run times predicted from history on real logs, and what EASY makes of them; tenbin's own evaluation."""
 
 from __future__ import annotations
 
@@ -21,11 +21,8 @@ from scheduler.prediction.history import History, JobSignature, PastRun
 from scheduler.simulator.metrics import Accumulator
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival
+from scheduler.workloads.logs.files import lines_of
 from scheduler.workloads.logs.swf import read
-from scheduler.workloads.logs.tasks import lines_of
-
-# Run times predicted from history on real logs, against what users asked for; and what EASY makes of it.
-
 
 PAPER = "Tsafrir, Etsion, Feitelson: Backfilling using system-generated predictions, IEEE TPDS 18(6), 2007"
 LOGS = {"KTH-SP2-1996-2.swf.gz": 100, "HPC2N-2002-2.1-cln.swf.gz": 240}  # processors

@@ -39,7 +39,7 @@ from scheduler.workloads import load
 from scheduler.workloads.generators.closed import stretched
 from scheduler.workloads.generators.kmix import MIXES
 
-# Jobs that need their nodes in a row, second reading of "no scattered allocation" in the paper's table 1.
+# -- nodes in a row ----------------------------------------------------------------------------------------
 #
 # A straight-line simulation beside the simulator, whose counted pools have no addresses: fcfs or first fit,
 # and each job takes the first hole that is wide enough.
@@ -99,7 +99,7 @@ def starts_in_a_row(arrivals: Sequence[Arrival], nodes: int, may_pass: bool) -> 
     return starts
 
 
-# The simulations behind the evaluation of regions: single weeks cut in every way, and weeks on end.
+# -- simulations -------------------------------------------------------------------------------------------
 
 
 NODES, LARGEST = 9216, 1000
@@ -309,7 +309,7 @@ def theta_log() -> Path | None:
     return path if path is not None and path.exists() else None
 
 
-# Execution regions (Takayama et al. 2021): the rule's tables, figures 4 to 16, and what stands bursts.
+# -- the evaluation ----------------------------------------------------------------------------------------
 
 
 Long = dict[tuple[str, str], list[StretchResult]]  # by workload and policy

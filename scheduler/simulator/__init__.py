@@ -1,4 +1,4 @@
 """Virtual time: simulated jobs on a simulated cluster, under the policies that also schedule real jobs.
 
-``simulator`` runs a simulation with its ``settings``; ``metrics`` and ``breakdown`` gather its figures.
+``trace`` has input, settings and output of a simulation, ``simulator`` runs it, ``metrics`` has its figures.
 """

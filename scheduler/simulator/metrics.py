@@ -1,4 +1,4 @@
-"""Metrics, each with one definition, gathered while jobs end.
+"""Metrics, each with one definition, gathered while jobs end; differences of them between policies.
 
 All submitted jobs count that were not refused, also killed ones. With a ``Window`` (warm-up and cool-down cut
 off) only jobs submitted in it count; utilisation and machine energy are then those of the window, whoever
@@ -36,7 +36,7 @@ from profiles.errors import BadInput
 from scheduler.model.jobs import Cluster, Job, Placement
 from scheduler.simulator.trace import Arrival, Outcome
 
-# The counted window of a simulation: jobs submitted before or after are simulated, but in no figure.
+# -- window ------------------------------------------------------------------------------------------------
 #
 # A simulation begins with an empty machine and ends with one that drains, and the log's machine did
 # neither. So jobs of a warm-up and of a cool-down are left out of the figures (Frachtenberg and Feitelson,
@@ -113,6 +113,9 @@ def counted_window(submitted_s: array[float], warm_up: Cut, cool_down: Cut) -> W
         if any(map(window.counts, submitted_s)):
             return window
     raise BadInput(f"--warm-up and --cool-down leave none of {n:,} jobs to be counted", "make them shorter")
+
+
+# -- metrics -----------------------------------------------------------------------------------------------
 
 
 BSLD_BOUND_S = 10.0
@@ -298,7 +301,7 @@ def _quantiles(values: array[float]) -> tuple[float | None, ...]:
     return (float(data.mean()), *(float(q) for q in quantiles), float(data.max()))
 
 
-# Differences of metrics between policies, with intervals from resampled workloads.
+# -- differences between policies --------------------------------------------------------------------------
 #
 # Policies are simulated on the same workload, and on the same resampled ones (weeks drawn with replacement;
 # Zakay and Feitelson, "Workload resampling for performance evaluation of parallel job schedulers",
@@ -394,7 +397,7 @@ def _difference(metric: str, difference: float, half: float, *, less_is_better: 
     return PolicyDifference(metric, difference, low, high, verdict)
 
 
-# Waiting time, divided by whether enough units were free (A) or not (B), as in paper A.
+# -- waiting time under A and B ----------------------------------------------------------------------------
 #
 # A waiting job of n units waits under A while at least n units of some class on which it can run are free,
 # reserved or not. The division is made on the finished schedule.

@@ -51,7 +51,7 @@ from scheduler.simulator.trace import (
     Sink,
 )
 
-# The truth about a simulated job in the system: its progress, speed and costs.
+# -- jobs --------------------------------------------------------------------------------------------------
 
 
 LIMIT = EstimateKind.LIMIT
@@ -216,7 +216,7 @@ class SimulatedJob:
         )
 
 
-# The event queue of a simulation, in the order of ``events.KINDS``.
+# -- event queue -------------------------------------------------------------------------------------------
 #
 # The next arrival is kept beside the heap, because half of all events are arrivals. Of the disturbances,
 # whose number may be infinite, only the next is in the heap.
@@ -363,7 +363,7 @@ class EventQueue:
             heappush(self.heap, (at, DISTURBANCE, 0, event, 0))
 
 
-# The simulated cluster: carries out a policy's actions, and lets jobs end, stop and fail.
+# -- cluster -----------------------------------------------------------------------------------------------
 #
 # The truth about each job is in ``SimulatedJob``; policies see ``ClusterState``, which refuses what cannot
 # be.
@@ -613,6 +613,9 @@ class SimulatedCluster:
                 self._plan(simulated)
 
 
+# -- the simulation ----------------------------------------------------------------------------------------
+
+
 MOST_FUTILE = 100_000  # events in a row may bring no job further
 PROGRESS_EVERY = 5000
 COLLECT_EVERY = 100_000  # objects
@@ -813,7 +816,7 @@ class Simulator:
         self.state.broken(None, "no job is lost", f"{why}, but these jobs have not ended: {named}")
 
 
-# The policies that can schedule a cluster.
+# -- policies that can schedule a cluster ------------------------------------------------------------------
 
 
 def objection(policy: Policy, cluster: Cluster, settings: SimulationSettings) -> BadInput | None:

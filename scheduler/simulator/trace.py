@@ -1,4 +1,4 @@
-"""Input of a simulation (jobs with their true run times) and its output (the outcome of each job)."""
+"""What goes into a simulation (jobs with true run times, settings) and comes out (outcomes, summary)."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class OutcomeRecorder:
             self.outcomes.append(outcome)
 
 
-# Settings of a simulation, and its summary.
+# -- settings and summary ----------------------------------------------------------------------------------
 
 
 Disturbance = tuple[float, NodeDown | NodeUp | BudgetChanged]

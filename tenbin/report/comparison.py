@@ -1,4 +1,4 @@
-"""Two profiles side by side on one page: which machine is better at what, by how much, how surely."""
+"""Pages of comparisons: two profiles side by side, the nodes of a cluster, a node over time."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _forest(rows: Sequence[Row]) -> go.Figure:
     return fig
 
 
-# The report of a cluster: heat maps of its nodes and of the pairs of them, and who is odd.
+# -- nodes of a cluster ------------------------------------------------------------------------------------
 
 
 # Diverging and colour-blind safe: blue is better, orange is worse, white is as the siblings.
@@ -237,7 +237,7 @@ def pairs_figure(survey: Survey, of: Between) -> go.Figure | None:
     return fig
 
 
-# The picture of a node over time, beside its siblings.
+# -- a node over time --------------------------------------------------------------------------------------
 
 
 SOFT = "#B8C2CC"

@@ -1,4 +1,4 @@
-"""One look for every figure of the report: axes, fits with their bands, medians with their intervals."""
+"""One look for every figure of the report (axes, fits, medians), and the HTML file around them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def draw_medians(
     )
 
 
-# One HTML file from a template beside this file, without a script or with plotly's library inside.
+# -- the HTML file -----------------------------------------------------------------------------------------
 
 
 def write(template: str, *, interactive: bool = False, **values: Any) -> str:

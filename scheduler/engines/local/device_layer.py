@@ -1,4 +1,7 @@
-"""The layer below the OpenCL programs of jobs, which parks and moves those that know nothing of tenbin."""
+"""The layer below the OpenCL programs of jobs, which parks and moves those that know nothing of tenbin.
+
+Whether it can is tried first, one program at a time, in a thread.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from scheduler.jobs.entry import Entry
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Pool
 
-# Trials of the programs of jobs by the layer below them, one at a time, in a thread.
+# -- trials ------------------------------------------------------------------------------------------------
 
 
 class Trials:
@@ -110,6 +113,9 @@ class Trials:
         if self._line is not None:
             with suppress(OSError):
                 self._line.shutdown(socket.SHUT_RDWR)
+
+
+# -- the layer ---------------------------------------------------------------------------------------------
 
 
 READY_S = 2.0  # so long a new coordinator waits for a library that was compiled earlier

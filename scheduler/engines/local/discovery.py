@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from scheduler.engines.common.machine import Machine
-from scheduler.engines.local.packages import Packages
-from scheduler.engines.local.supply import Supply
-
-if TYPE_CHECKING:
-    from scheduler.engines.local.engine import LocalEngine
 import json
 import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from agent.inventory import read_limits, read_memory_mb
 from agent.node_profile.identity import node_kind
@@ -30,8 +20,9 @@ from probes.power.powercap import Zone, capped, cores_of, zones
 from profiles.errors import BadInput, Unavailable
 from profiles.files.job_store import JobStore
 from profiles.records import Profile
-from scheduler.engines.common.machine import cap_lines, scaling_of
-from scheduler.engines.local.supply import ROOTS
+from scheduler.engines.common.machine import Machine, cap_lines, scaling_of
+from scheduler.engines.local.packages import Packages
+from scheduler.engines.local.supply import ROOTS, Supply
 from scheduler.engines.options import Asked
 from scheduler.jobs.amounts import memory_text
 from scheduler.jobs.sizes import CORE, Unit
@@ -41,7 +32,11 @@ from scheduler.model.parameters import split
 from scheduler.policies.registry import create, policy_class
 from scheduler.prediction.profiles import CAP_STEP_W, ProfiledSlowdowns, measured_cluster, with_power
 
-# This machine, as its discovery has found it.
+if TYPE_CHECKING:
+    from scheduler.engines.local.engine import LocalEngine
+
+
+# -- the machine -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -83,7 +78,7 @@ class LocalMachine(Machine):
         return self.supply.notes() if self.supply is not None else ()
 
 
-# This machine's processor packages as nodes under power caps and one budget.
+# -- packages under power caps -----------------------------------------------------------------------------
 
 
 HINT = "see: tenbin doctor; to try it on emulated ones: --emulate intel-2s"
@@ -177,6 +172,9 @@ def _emulated_cores(name: str) -> dict[str, tuple[int, ...]]:
     from agent.emulation.machines import cores_of, parse
 
     return cores_of(parse(name)[0])
+
+
+# -- the cluster -------------------------------------------------------------------------------------------
 
 
 @contextmanager

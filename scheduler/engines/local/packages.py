@@ -11,7 +11,7 @@ from pathlib import Path
 from agent.attempts.folder import Attempt
 from agent.journal import restore_leftovers
 from agent.paths import state_dir
-from agent.power.cap_keeper import requested_cap
+from agent.power.cap_files import requested_cap
 from agent.power.caps import set_package_caps
 
 PAUSES_S = 2.0  # a supervisor that lives stops its job and gives its packages back in milliseconds

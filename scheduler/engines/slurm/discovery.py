@@ -5,15 +5,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from scheduler.engines.common.machine import Machine
-from scheduler.engines.slurm.site import Site
-
-if TYPE_CHECKING:
-    from scheduler.engines.slurm.engine import SlurmEngine
 import json
 import logging
 import math
@@ -23,8 +14,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
-from typing import NamedTuple
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from agent.paths import node_states
 from agent.power.node_power import NodePower
@@ -37,7 +29,7 @@ from profiles.files.whole_files import write_whole
 from profiles.inventory import OpenCLDevice
 from profiles.jobs import NodeKind
 from profiles.records import Profile
-from scheduler.engines.common.machine import cap_lines, scaling_of
+from scheduler.engines.common.machine import Machine, cap_lines, scaling_of
 from scheduler.engines.options import Asked
 from scheduler.engines.slurm.client import parse
 from scheduler.engines.slurm.client.node_programs import ask_nodes, run_on_node
@@ -49,7 +41,7 @@ from scheduler.engines.slurm.external.sbatch_queue import GATE_S, SbatchQueue
 from scheduler.engines.slurm.nodes.devices import Devices, Slot, gres_type
 from scheduler.engines.slurm.nodes.node_inventory import ClusterNode, NodeInventory, remember
 from scheduler.engines.slurm.nodes.partitions import own_names
-from scheduler.engines.slurm.site import SitePower
+from scheduler.engines.slurm.site import Site, SitePower
 from scheduler.jobs.sizes import CORE, Unit
 from scheduler.model.costs import FREE, LinearCost, LinearCosts
 from scheduler.model.jobs import Cluster, Pool
@@ -65,7 +57,11 @@ from scheduler.prediction.profiles import (
     with_power,
 )
 
-# A partition of a Slurm cluster as a machine that makes its engine.
+if TYPE_CHECKING:
+    from scheduler.engines.slurm.engine import SlurmEngine
+
+
+# -- the machine -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,16 +84,17 @@ class SlurmMachine(Machine):
         return self.site.power.rest_w if self.site.power is not None else 0.0
 
 
-# The kind of node of a partition, because job profiles hold for one kind.
+# -- kind of node ------------------------------------------------------------------------------------------
 #
 # Each node with a free CPU is asked by a job of a second. Answers are remembered for nodes that are not
 # free.
 
 
 KIND_LIMIT_S = 60.0
-PREFIX = "tenbin-kind "
+KIND_PREFIX = "tenbin-kind "
 PRINT_KIND = (
-    f"from agent.node_profile.identity import node_kind; print('{PREFIX}' + node_kind().model_dump_json())"
+    "from agent.node_profile.identity import node_kind; "
+    f"print('{KIND_PREFIX}' + node_kind().model_dump_json())"
 )
 
 
@@ -114,10 +111,10 @@ def node_kind_of(nodes: Sequence[SlurmNode], file: Path) -> NodeKind:
         known = {}
     free = [node for node in nodes if node.usable and node.cpus_used < node.cpus]
     for node, answer in zip(
-        free, ask_nodes(free, ["-c", PRINT_KIND], PREFIX, limit_s=KIND_LIMIT_S), strict=True
+        free, ask_nodes(free, ["-c", PRINT_KIND], KIND_PREFIX, limit_s=KIND_LIMIT_S), strict=True
     ):
         if isinstance(answer, str):
-            known[node.name] = NodeKind(**json.loads(answer.removeprefix(PREFIX)))
+            known[node.name] = NodeKind(**json.loads(answer.removeprefix(KIND_PREFIX)))
     write_whole(file, json.dumps({name: kind.model_dump() for name, kind in known.items()}))
     found = {node.name: known[node.name] for node in nodes if node.name in known}
     if not found:
@@ -134,7 +131,7 @@ def node_kind_of(nodes: Sequence[SlurmNode], file: Path) -> NodeKind:
     return next(iter(kinds.values()))
 
 
-# Regions of a policy as partitions of Slurm: whether that can be.
+# -- regions as partitions ---------------------------------------------------------------------------------
 
 
 log = logging.getLogger("tenbin")
@@ -180,14 +177,16 @@ def _may_make(slurm: Slurm, prefix: str, home: Path) -> None:
         )
 
 
-# Nodes of a Slurm cluster under power caps and one budget: their ranges of caps, and power at rest.
+# -- power caps --------------------------------------------------------------------------------------------
 
 
-SIDE_BY_SIDE = 32
+CAPS_AT_ONCE = 32
 CAPS_LIMIT_S = 40.0
-REAL = "/sys"
+REAL_SYSFS = "/sys"
 LEAST_W = 1.0  # that a node in use is charged beyond its rest
-HINT = "caps take root on the nodes, and processors with RAPL; to try it on emulated ones see docs/slurm.md"
+CAPS_HINT = (
+    "caps take root on the nodes, and processors with RAPL; to try it on emulated ones see docs/slurm.md"
+)
 
 
 def capped_nodes(
@@ -216,13 +215,13 @@ def capped_nodes(
     site = machine.site
     if emulated and not Path(emulated).is_dir():
         raise BadInput(f"--emulate {emulated}: there is no such folder", "see: docs/slurm.md")
-    sysfs = f"{Path(emulated).absolute()}/%N" if emulated else REAL
-    found = _of_nodes(site, sysfs, home / f"power-{site.partition}.json")
+    sysfs = f"{Path(emulated).absolute()}/%N" if emulated else REAL_SYSFS
+    found = _node_powers(site, sysfs, home / f"power-{site.partition}.json")
     names = {one.emulated for one in found.values()}
     if bool(emulated) != bool(names - {""}) or len(names) > 1:
         what = f"the nodes are not alike: {', '.join(name or 'real' for name in sorted(names))}"
         raise BadInput(what, "emulate all of them, or none")
-    known = [found.get(host.name) or _likely(list(found.values())) for host in site.inventory.hosts]
+    known = [found.get(host.name) or _likely_power(list(found.values())) for host in site.inventory.hosts]
     pool, rest_w = _power(machine.cluster.pools[0], known, profile, names.pop())
     free_w = budget_w - rest_w
     if free_w < pool.power_w(1, pool.caps_w[0]):
@@ -259,19 +258,21 @@ def _power(
     return replace(pool, base_w=base_w, peak_w=highest, caps_w=caps), sum(rests)
 
 
-def _of_nodes(site: Site, sysfs: str, file: Path) -> dict[str, NodePower]:
+def _node_powers(site: Site, sysfs: str, file: Path) -> dict[str, NodePower]:
     """Ask free nodes for their caps, take the last answers of the others, and write them down.
 
     Raises:
         Unavailable: nothing is known of any.
     """
     hosts = {host.name for host in site.inventory.hosts}
-    known = {name: one for name, one in _read(file).items() if bool(one.emulated) == (sysfs != REAL)}
+    known = {
+        name: one for name, one in _kept_powers(file).items() if bool(one.emulated) == (sysfs != REAL_SYSFS)
+    }
     asked = [n for n in site.slurm.nodes() if n.name in hosts and n.usable and not n.cpus_used]
     found = {name: power for name, power in known.items() if name in hosts}
     program = ["-m", "agent.power.node_power", sysfs, str(node_states())]
     answers = ask_nodes(
-        asked, program, "{", limit_s=CAPS_LIMIT_S, partition=site.partition, at_once=SIDE_BY_SIDE
+        asked, program, "{", limit_s=CAPS_LIMIT_S, partition=site.partition, at_once=CAPS_AT_ONCE
     )
     for node, answer in zip(asked, map(_node_power, answers), strict=True):
         if isinstance(answer, NodePower):
@@ -284,14 +285,14 @@ def _of_nodes(site: Site, sysfs: str, file: Path) -> dict[str, NodePower]:
     return found
 
 
-def _read(file: Path) -> dict[str, NodePower]:
+def _kept_powers(file: Path) -> dict[str, NodePower]:
     try:
         return {name: NodePower(**one) for name, one in json.loads(file.read_text()).items()}
     except (OSError, ValueError, TypeError):
         return {}
 
 
-def _likely(known: Sequence[NodePower]) -> NodePower:
+def _likely_power(known: Sequence[NodePower]) -> NodePower:
     """Guess for a node that could not be asked: it draws as much as any, and can do what all can."""
     return NodePower(
         max(one.lowest_w for one in known),
@@ -308,15 +309,15 @@ def _node_power(answer: str | Unavailable) -> NodePower | Unavailable:
         return answer
     said: Mapping[str, object] = json.loads(answer)
     if "trouble" in said:
-        return Unavailable(str(said["trouble"]), str(said["remedy"]) or HINT)
+        return Unavailable(str(said["trouble"]), str(said["remedy"]) or CAPS_HINT)
     return NodePower(**said)  # type: ignore[arg-type]
 
 
-# The OpenCL devices of a Slurm cluster's nodes, as classes of resource.
+# -- OpenCL devices ----------------------------------------------------------------------------------------
 
 
 DEVICES_LIMIT_S = 60.0
-AT_ONCE = 16
+DEVICES_AT_ONCE = 16
 
 
 class ListedDevice(NamedTuple):
@@ -335,8 +336,8 @@ def find_devices(nodes: Sequence[SlurmNode], file: Path) -> Found:
     Raises:
         Unavailable: no node has, or had, one.
     """
-    found = _said_last(file)
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    found = _kept_devices(file)
+    with ThreadPoolExecutor(DEVICES_AT_ONCE) as pool:
         answers = list(pool.map(_devices_of, nodes))
     troubles = []
     for node, (devices, trouble) in zip(nodes, answers, strict=True):
@@ -357,7 +358,7 @@ def find_devices(nodes: Sequence[SlurmNode], file: Path) -> Found:
     return found
 
 
-def _said_last(file: Path) -> Found:
+def _kept_devices(file: Path) -> Found:
     found: Found = {}
     with suppress(OSError, ValueError):
         for name, devices in json.loads(file.read_text()).items():
@@ -370,10 +371,10 @@ def _said_last(file: Path) -> Found:
 def _devices_of(node: SlurmNode) -> tuple[list[ListedDevice] | None, str]:
     """List a node's devices; None, and why. A job that asks for all GPUs sees those that Slurm hides."""
     count = sum(node.gpus.values())
-    devices, trouble = _ask(node, f"gpu:{count}" if count else "")
+    devices, trouble = _ask_devices(node, f"gpu:{count}" if count else "")
     if devices is None or not count:
         return None if devices is None else [ListedDevice(device) for device in devices], trouble
-    plain, trouble = _ask(node)
+    plain, trouble = _ask_devices(node)
     if plain is None:
         return None, trouble
     shown = [device for device in plain if device.kind == "gpu"]
@@ -381,7 +382,7 @@ def _devices_of(node: SlurmNode) -> tuple[list[ListedDevice] | None, str]:
     return [ListedDevice(*one) for one in zip(devices, hidden, strict=True)], ""
 
 
-def _ask(node: SlurmNode, gres: str = "") -> tuple[list[OpenCLDevice] | None, str]:
+def _ask_devices(node: SlurmNode, gres: str = "") -> tuple[list[OpenCLDevice] | None, str]:
     """List the devices that a job sees there that has asked for ``gres``; None, and why not."""
     if not node.usable:
         return None, node.state
@@ -492,7 +493,7 @@ def devices_of_cluster(
     return Cluster(tuple(pools), ratios=ratios), Devices(slots, inventory), costs_of(profiles, home)
 
 
-# A partition of a Slurm cluster, in the terms that a policy schedules in.
+# -- the cluster -------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -515,12 +516,8 @@ def find(asked: Asked) -> Iterator[SlurmMachine]:
     if asked.drain_unfit:
         machine = draining(machine)
     if own["partitions"] is not None:
-        pass
-
         machine = partitioned(machine, asked.policy, own["partitions"], asked.home)
     if asked.power_budget_w is not None:
-        pass
-
         machine = capped_nodes(
             machine,
             asked.home,
@@ -729,6 +726,3 @@ def nodes_of(slurm: Slurm, partition: str | None) -> tuple[str, Sequence[SlurmNo
     if not found:
         raise BadInput(f"--partition {partition} has no nodes", f"choose one of {', '.join(partitions)}")
     return partition, found
-
-
-__all__ = ["find"]

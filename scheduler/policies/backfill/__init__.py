@@ -1,5 +1,5 @@
 """Policies with a queue for counted units: fcfs, first fit, EASY and conservative backfilling.
 
-``queue_disciplines`` has the queues of one pool, ``multi_pool`` those of several; ``availability`` is free
+``queue`` has the queues of one pool, ``multi_pool`` those of several; ``availability`` is free
 units over time.
 """

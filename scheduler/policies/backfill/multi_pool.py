@@ -1,6 +1,6 @@
 """Queues of jobs for several counted classes: first fit and EASY.
 
-``queue_disciplines`` has the same rules for one class, in half the time, because it keeps the ends of running
+``queue`` has the same rules for one class, in half the time, because it keeps the ends of running
 jobs. Here each reservation reads the running jobs from the view.
 """
 

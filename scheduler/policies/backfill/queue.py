@@ -1,8 +1,6 @@
-"""A queue that finds the first small and short enough job among very many.
+"""Queues of jobs for the same units, a whole class or one region of it: fcfs, first fit and EASY.
 
-Jobs are kept by the binary order of their size (1, 2-3, 4-7, ... units). Each order has a tree of minima over
-its jobs in queue order. A search costs O(log n) in every order that is wholly small enough. In the order that
-the limit cuts through it costs more if jobs are small enough or short enough, but not both.
+A queue is told of its jobs and units, and chooses the jobs that start. Its order is that of ``add``.
 """
 
 from __future__ import annotations
@@ -14,9 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from scheduler.model.jobs import Job, instant
 
-# Queues of jobs for the same units, a whole class or one region of it: fcfs, first fit and EASY.
-#
-# A queue is told of its jobs and units, and chooses the jobs that start. Its order is that of ``add``.
+# -- fcfs, first fit and EASY ------------------------------------------------------------------------------
 
 
 MOST_LATE = 32  # jobs without an index
@@ -236,6 +232,14 @@ def when_free(ends: Iterable[Held], needed: int, free: int, now: float) -> tuple
 
 
 QUEUES = {"fcfs": FcfsQueue, "easy": EasyQueue, "first-fit": FirstFitQueue}
+
+
+# -- the indexed queue -------------------------------------------------------------------------------------
+#
+# It finds the first small and short enough job among very many. Jobs are kept by the binary order of their
+# size (1, 2-3, 4-7, ... units). Each order has a tree of minima over its jobs in queue order. A search costs
+# O(log n) in every order that is wholly small enough. In the order that the limit cuts through it costs more
+# if jobs are small enough or short enough, but not both.
 
 
 Stair = tuple[int, float]  # at most so many units, at most so long

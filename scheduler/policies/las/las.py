@@ -24,7 +24,7 @@ nodes on which the task can start at once.
 further one at ``factor`` times the end of the one before (60, 120, 240 s, ...). A paused task displaces only
 tasks of a higher level, so tasks of like age do not take turns.
 
-``las-drf`` is fair between users by dominant resource (see ``fair_queue``). The queue sends the tasks of the
+``las-drf`` is fair between users by dominant resource (see ``FairShare``). The queue sends the tasks of the
 user of least dominant share first, and L binds only users that have at least their part of the machine. So
 the tasks of a user who submits too much wait in the queue, and those of others pass.
 

@@ -55,7 +55,7 @@ from scheduler.policies.las.node_las import (
     settle,
 )
 
-# Central queues of tasks that no node holds yet: by the order of arrival, or fair between users.
+# -- central queues ----------------------------------------------------------------------------------------
 #
 # Dominant resource fairness (Ghodsi et al., NSDI 2011): a user's dominant share is the largest of its
 # shares of the machine's resources, here of what its unfinished tasks on nodes demand, over its weight. The
@@ -195,7 +195,7 @@ class FairShare:
         self._demand[user] = [round(a + sign * d, 12) for a, d in zip(demand, task.demand, strict=True)]
 
 
-# The next time at which a node of ``las`` may decide anew although nothing has happened.
+# -- the next look -----------------------------------------------------------------------------------------
 
 
 def next_look_s(node: Node, now: float, spare_s: float) -> float:
@@ -250,6 +250,9 @@ def _next_chance_s(node: Node, task: NodeTask, decided_s: float) -> float:
             if at > later and covers(room, task.demand):
                 return at
     return math.inf
+
+
+# -- the policies ------------------------------------------------------------------------------------------
 
 
 Mask = NDArray[np.bool_]

@@ -1,4 +1,4 @@
 """Policies for several classes of resource: met, mct and its kin with backfilling and migration.
 
-``plan`` plans one job, ``plan_state`` is what the policies keep of each job.
+``plan`` plans one job, and has what the policies keep of each job.
 """

@@ -1,4 +1,4 @@
-"""Plans of one job for MET, MCT, MCTB, MCTM and MCTBM, on free units over time.
+"""Plans of one job for MET, MCT, MCTB, MCTM and MCTBM, on free units over time; and what these keep of jobs.
 
 A plan is a list of parts, each a stay on one class. The classes of a job are in its own order, the one on
 which it runs fastest first; indices below are places in that order. Times lie on the grid of
@@ -404,7 +404,7 @@ def _stop(end: float, cost_s: float) -> float:
     return instant(stop - MOMENT_S)
 
 
-# The plan state of MCT's family: planned jobs, due starts and stops, and the rest of a job to be planned.
+# -- what the policies keep of jobs ------------------------------------------------------------------------
 
 
 LATE_SHARE = 0.1

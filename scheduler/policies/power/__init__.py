@@ -1,4 +1,4 @@
 """Policies that choose the units and the power cap of each job within a power budget.
 
-``configurations`` lists the options of a job, ``multiple_choice_knapsack`` chooses among those of all jobs.
+``parm`` lists the options of a job, ``multiple_choice_knapsack`` chooses among those of all jobs.
 """

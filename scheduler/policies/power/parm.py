@@ -40,7 +40,7 @@ from scheduler.model.state import JobState
 from scheduler.policies.base import Policy, Reason, View, units
 from scheduler.policies.power.multiple_choice_knapsack import Floats, Problem, Solution, solve
 
-# Configurations (units, power cap) of a moldable job, and those that are worth considering.
+# -- configurations ----------------------------------------------------------------------------------------
 
 
 MANY = 2**15  # tables of some 2 KB, each made in some ms; more than there are different jobs in a queue
@@ -151,6 +151,9 @@ def _undominated(units: NDArray[np.int64], watts: Floats, merit: Floats) -> NDAr
     earlier = np.tri(len(units), k=-1, dtype=bool)  # [i, k]: k comes before i
     kept: NDArray[np.bool_] = ~(no_worse & (~equal | earlier)).any(axis=1)
     return kept
+
+
+# -- the policy --------------------------------------------------------------------------------------------
 
 
 LEAST_WEIGHT_S = 1.0  # least sum of remaining time and wait, because a job of weight 0 would never start

@@ -1,4 +1,4 @@
 """Policies that divide a pool into regions by the size of jobs.
 
-``repartitioning`` decides when to divide anew, ``region_sizing`` computes bounds and sizes.
+``regions`` decides when to divide anew, ``region_sizing`` computes bounds and sizes.
 """

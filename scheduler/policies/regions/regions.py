@@ -43,7 +43,7 @@ from scheduler.policies.regions.region_sizing import (
     region_of,
 )
 
-# Repartitioning: the figures of a period, and the rule at its end (``regions`` has the rule in words).
+# -- repartitioning ----------------------------------------------------------------------------------------
 
 
 WEEK_S, HOUR_S = 7 * 86_400.0, 3600.0
@@ -231,6 +231,9 @@ def _jobs(view: View) -> Iterator[Job]:
 def size_range(bounds: Sequence[int], index: int) -> str:
     """Write ``"32 to 177"``, the sizes of the jobs of one region."""
     return f"{bounds[index - 1] + 1 if index else 1} to {bounds[index]}"
+
+
+# -- the policy --------------------------------------------------------------------------------------------
 
 
 CUT = "regions"  # tag of the timer

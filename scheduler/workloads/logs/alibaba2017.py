@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from scheduler.workloads import Workload
+from scheduler.workloads.logs.files import whole
 from scheduler.workloads.logs.tasks import (
     TaskParameters,
     TraceTable,
@@ -26,7 +27,6 @@ from scheduler.workloads.logs.tasks import (
     chosen,
     number,
     share,
-    whole,
 )
 
 COLUMNS = 8

@@ -19,13 +19,13 @@ from pathlib import Path
 
 from profiles.errors import BadInput
 from scheduler.workloads import Workload
+from scheduler.workloads.logs.files import lines_of
 from scheduler.workloads.logs.tasks import (
     TaskParameters,
     TraceTable,
     TraceTask,
     arrivals,
     chosen,
-    lines_of,
     number,
     share,
 )

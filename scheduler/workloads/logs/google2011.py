@@ -27,6 +27,7 @@ from typing import Literal
 from profiles.errors import BadInput
 from scheduler.simulator.trace import Arrival
 from scheduler.workloads import Workload
+from scheduler.workloads.logs.files import whole
 from scheduler.workloads.logs.tasks import (
     TaskParameters,
     TraceTable,
@@ -35,7 +36,6 @@ from scheduler.workloads.logs.tasks import (
     chosen,
     number,
     share,
-    whole,
 )
 
 COLUMNS = 13

@@ -1,4 +1,4 @@
-"""Logs in the Standard Workload Format (Feitelson's archive): 18 numbers a line, -1 where unknown.
+"""The Standard Workload Format (Feitelson's archive), read and written: 18 numbers a line, -1 where unknown.
 
 Which fields count: number 1 (job), 2 (submission), 4 (run time), 8 or else 5 (processors: requested, else
 allocated), 9 (requested time: the limit), 10 or else 7 (memory, KB per processor), 11 (status), 12 (user),
@@ -26,7 +26,7 @@ from profiles.errors import BadInput
 from scheduler.model.jobs import EMPTY, NEVER, Cluster, EstimateKind, Job
 from scheduler.simulator.trace import Arrival, Outcome
 from scheduler.workloads import Workload
-from scheduler.workloads.logs.tasks import blocks_of, in_order, whole
+from scheduler.workloads.logs.files import blocks_of, in_order, whole
 
 NEEDED = 9
 USED = 14  # the others are left as one string
@@ -219,7 +219,7 @@ def write_number(value: float) -> str:
     return str(int(value)) if value == int(value) else f"{value:.6f}".rstrip("0").rstrip(".")
 
 
-# Results of a simulation in the Standard Workload Format, version 2.2, as of a real machine's log.
+# -- results of a simulation -------------------------------------------------------------------------------
 #
 # One line a job with 18 fields, in the order of submission, -1 where unknown. The wait is until the first
 # start, the run time that of progress. A job killed at its limit has status 0 (failed). Users and programs

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from scheduler.engines.common.machine import Machine
 
 
-# Options of ``tenbin up`` that engines declare.
+# -- options of engines ------------------------------------------------------------------------------------
 
 
 IN_WORDS: dict[type, Callable[[str, Option], float]] = {
@@ -89,6 +89,11 @@ def _parameter(option: Option) -> inspect.Parameter:
 
 
 START_S, PAGE_S = 60.0, 20.0
+
+
+# -- the command -------------------------------------------------------------------------------------------
+
+
 PAGE_PORT = "8471"
 PATHS = (  # variables that may be relative, which a daemon leaves its folder with
     "TENBIN_STORE",

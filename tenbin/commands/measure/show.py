@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tenbin.terminal import QUALITY_STYLE, table
-from tenbin.text import bounded, limits, printable
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from profiles.records import Profile
-from typing import TYPE_CHECKING, Annotated
-
-import typer
-
 from profiles.errors import BadInput
 from tenbin.commands.options import ClusterOption, JsonOption, Selector, StoreOption
-from tenbin.terminal import SafeConsole
+from tenbin.terminal import QUALITY_STYLE, SafeConsole, table
 from tenbin.text import (
     as_json,
+    bounded,
     duration,
     headline,
     interval,
+    limits,
     machine_lines,
     print_json,
+    printable,
     say,
     subject,
     value_with_unit,
@@ -43,7 +36,7 @@ if TYPE_CHECKING:
     from profiles.records import Model, Profile
 
 
-# The card of a profile on a terminal.
+# -- the card ----------------------------------------------------------------------------------------------
 
 
 def print_card(console: Console, profile: Profile) -> None:
@@ -67,6 +60,9 @@ def print_card(console: Console, profile: Profile) -> None:
         for place, sentence in enumerate(sentences):
             told.add_row(Text("" if place else f"  {heading}"), Text(printable(sentence)))
     console.print(told)
+
+
+# -- the commands ------------------------------------------------------------------------------------------
 
 
 TRUST_STYLE = {"quiet": "green", "disturbed": "yellow", "unknown": "dim"}
@@ -124,8 +120,6 @@ def print_profile(profile: Profile, *, machine: bool = False) -> None:
     """Print a profile."""
     from probes.registry import PROBES
     from profiles.trust import trust
-
-    pass
 
     console = SafeConsole()
     console.print(headline(profile), style="bold", markup=False)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from scheduler.model.jobs import Cluster
     from scheduler.prediction.profiles import MeasuredCluster
     from scheduler.simulator.metrics import Cut, Window
-    from scheduler.workloads.logs.tasks import Unstated
+    from scheduler.workloads.estimates import Unstated
     from tenbin.commands.simulate.run import PolicyComparison, PolicyResult, Setup
 
 FEWEST_RESAMPLES = 10
@@ -173,7 +173,7 @@ def _files(jobs_out: Path | None, gantt: Path | None, policies: Sequence[str]) -
     """Name the file of each policy's jobs, and see that all files could be written."""
     files: dict[str, Path] = {}
     if jobs_out is not None:
-        from tenbin.report.schedule import files_of
+        from tenbin.report.job_results import files_of
 
         files = files_of(jobs_out, policies)
     for file in files.values():
@@ -225,12 +225,12 @@ def _write(
         drawn = [(result.figures["policy"], result.record.outcomes) for result in results]
         write_output("--gantt", gantt, page(drawn, setup.machine))
     if files:
-        from tenbin.report import schedule
+        from tenbin.report import job_results
 
         for figures, record, work in results:
             name = figures["policy"]
             about = f"{work.source} under policy {name}, seed {setup.seed}"
-            text = schedule.text(files[name], record.outcomes, setup.machine, about, window=window)
+            text = job_results.text(files[name], record.outcomes, setup.machine, about, window=window)
             write_output("--jobs-out", files[name], text)
 
 
@@ -277,7 +277,7 @@ def _print_json(
 
 def _substitute(text: str) -> Unstated:
     """Read ``--without-estimate``."""
-    from scheduler.workloads.logs.tasks import Unstated
+    from scheduler.workloads.estimates import Unstated
 
     if text in ("unknown", "actual"):
         return Unstated(actual=text == "actual")

@@ -1,4 +1,4 @@
-"""The rectangles of the Gantt view: which job was where, when; what runs, and what is planned."""
+"""The rectangles of the Gantt view: which job was where, when; what runs, what is planned, and power."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tenbin.page.rows import BEGUN, Row
 from tenbin.page.spans import Span
 from tenbin.page.views.explainer import Explainer
 
-# All stays of jobs at their places as columns, each with its row in the lane where it is drawn.
+# -- stays as columns --------------------------------------------------------------------------------------
 
 
 class Columns:
@@ -145,7 +145,7 @@ def _number(names: list[str], name: str) -> int:
     return names.index(name)
 
 
-# Power over the time that the Gantt view shows: allotted to jobs, drawn by them, and the budget.
+# -- power over time ---------------------------------------------------------------------------------------
 
 
 STEPS = 200  # of a window
@@ -262,6 +262,11 @@ def earlier_cap(folders: JobFolders, job: int, attempt: int) -> float | None:
 
 
 MOST_RECTANGLES, MOST_LANES, MOST_ROWS, LISTED = 4000, 400, 60, 100
+
+
+# -- the view ----------------------------------------------------------------------------------------------
+
+
 PLANNED = 40  # jobs at the head of the queue whose start is asked for
 UNPLACED = "not placed yet"
 KEPT = 32  # answers

@@ -18,7 +18,7 @@ from profiles.files.store import Store, load
 from profiles.jobs import JobProfile
 from profiles.records import Profile
 from scheduler.engines.common.job_folders import JobFolders
-from scheduler.policies.sharing.pairing import directions
+from scheduler.policies.sharing.pairs import directions
 from tenbin.page.mirror import Mirror
 from tenbin.page.rows import BEGUN, Row
 from tenbin.page.views.explainer import Explainer

@@ -1,4 +1,4 @@
-"""Predictions beside what then happened: errors by kind and over time, and how often intervals held."""
+"""Predictions beside what then happened: errors, how often intervals held, and the last refit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tenbin.page.mirror import Mirror
 from tenbin.page.rows import Row
 from tenbin.page.views.explainer import Explainer
 
-# The coefficients that the last refit from jobs has changed (``tenbin calibration --refit``).
+# -- the last refit ----------------------------------------------------------------------------------------
 
 
 MOST_READ = 50  # profiles, the newest
@@ -71,6 +71,11 @@ def _value(one: Coefficient | None) -> str:
 
 
 MOST, MOST_POINTS, MOST_JOBS = 20_000, 400, 2000  # the last predictions; of a chart; jobs for the coverage
+
+
+# -- the view ----------------------------------------------------------------------------------------------
+
+
 FRESH_S = 5.0
 MEANT = 0.8  # share of the run times that should lie between the 10 and 90 % quantiles
 

@@ -17,7 +17,7 @@ from plotly.colors import hex_to_rgb
 from tenbin.report.style import COLOURS
 from tenbin.text import limits, number
 
-# Axes of a picture: from values to places between 0 and 1, and the ticks.
+# -- axes --------------------------------------------------------------------------------------------------
 
 
 WANTED_TICKS = 6
@@ -139,7 +139,7 @@ def _log_ticks(low: float, high: float) -> list[tuple[float, str]]:
     return [(math.log10(value), f"{value:.10g}") for value in found if low <= math.log10(value) <= high]
 
 
-# The marks of a picture as SVG: lines, bands, dots, bars, and the fields of a heat map.
+# -- marks -------------------------------------------------------------------------------------------------
 
 
 MOST_TITLED = 200  # marks of a series that say their numbers under the pointer
@@ -394,7 +394,7 @@ def heat_range(trace: Any) -> tuple[float, float]:
     return min(known), max(known)
 
 
-# The numbers of a picture as a table, for those who cannot see it or want the figures.
+# -- the table ---------------------------------------------------------------------------------------------
 
 
 MOST_OF_LINE = 12  # points of a curve
@@ -465,6 +465,9 @@ def _fields(trace: Any) -> tuple[Row, list[Row]]:
 
 def _cell(value: Any) -> str:
     return "" if value is None or not np.isfinite(value) else number(float(value))
+
+
+# -- the picture -------------------------------------------------------------------------------------------
 
 
 TEMPLATE = "plotly_white"  # of a figure that plotly draws; to set it takes most of the time of a figure

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent.attempts.folder import Attempt
-from agent.power.cap_keeper import (
+from agent.power.cap_files import (
     CapInForce,
     CapRequest,
     cap_in_force,

@@ -15,7 +15,8 @@ from scheduler.model.jobs import Cluster, Pool
 from scheduler.policies.registry import create
 from tenbin.client import simulation as client
 from tenbin.commands.simulate.simulate import complete_workload
-from tenbin.report.schedule import figures, files_of, lanes, means, page
+from tenbin.report.job_results import files_of
+from tenbin.report.schedule import figures, lanes, means, page
 from tests.support import programs
 from tests.support.amounts import examples
 from tests.support.scheduling.random_policy import Chaos

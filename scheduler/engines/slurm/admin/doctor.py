@@ -22,7 +22,7 @@ from scheduler.engines.slurm.client.parse import OLDEST, SlurmNode
 from scheduler.engines.slurm.client.rights import Rights, own_rights
 from scheduler.engines.slurm.client.tools import Slurm
 
-# Settings of slurm.conf that help or hinder tenbin, each with the line to add.
+# -- settings of slurm.conf --------------------------------------------------------------------------------
 
 
 Config = Mapping[str, str]
@@ -34,8 +34,8 @@ MOST_EXPIRE_S = 30
 FEWEST_AGE_S = 300
 MOST_TIMEOUT_S = 60
 
-ok_option = partial(doctor.ok, "settings")
-limited_option = partial(doctor.limited, "settings")
+_ok = partial(doctor.ok, "settings")
+_limited = partial(doctor.limited, "settings")
 
 
 def config_findings(config: Config) -> list[Finding]:
@@ -67,8 +67,8 @@ def _number(text: str | None) -> int | None:
 def _start_delay(config: Config) -> Finding:
     delay = _number(options(config.get("SchedulerParameters", "")).get("batch_sched_delay", str(DELAY_S)))
     if not delay:
-        return ok_option("batch_sched_delay is 0: jobs start within a second")
-    return limited_option(
+        return _ok("batch_sched_delay is 0: jobs start within a second")
+    return _limited(
         f"batch_sched_delay is {delay} s",
         f"a job that was submitted by sbatch starts up to {delay} s later than it could",
         f"{_option_added(config, 'SchedulerParameters', 'batch_sched_delay', '0')} {APPLY}",
@@ -78,8 +78,8 @@ def _start_delay(config: Config) -> Finding:
 def _credential_expiry(config: Config) -> Finding:
     expire = _number(options(config.get("AuthInfo", "")).get("cred_expire")) or EXPIRE_S
     if expire <= MOST_EXPIRE_S:
-        return ok_option(f"cred_expire is {expire} s: a requeued job may run again soon")
-    return limited_option(
+        return _ok(f"cred_expire is {expire} s: a requeued job may run again soon")
+    return _limited(
         f"cred_expire is {expire} s",
         f"a job that Slurm requeues by itself waits {expire + 1} s before it runs again",
         f"{_option_added(config, 'AuthInfo', 'cred_expire', '10')} {RESTART}",
@@ -89,34 +89,34 @@ def _credential_expiry(config: Config) -> Finding:
 def _returning_nodes(config: Config) -> Finding:
     value = config.get("ReturnToService", "0")
     if _number(value) == 2:
-        return ok_option("ReturnToService is 2: a node that comes back is used again")
+        return _ok("ReturnToService is 2: a node that comes back is used again")
     down = "stays down" if _number(value) == 0 else "stays down if somebody had set it down"
     reason = f"a node that was lost and comes back {down} until an administrator resumes it"
-    return limited_option(f"ReturnToService is {value}", reason, f"ReturnToService=2 {APPLY}")
+    return _limited(f"ReturnToService is {value}", reason, f"ReturnToService=2 {APPLY}")
 
 
 def _requeue(config: Config) -> Finding:
     if _number(config.get("JobRequeue")) != 0:
-        return ok_option("JobRequeue is 1: what a lost node ran may run again")
+        return _ok("JobRequeue is 1: what a lost node ran may run again")
     reason = "jobs of plain sbatch are not run again when their node is lost; tenbin's own are, by tenbin"
-    return limited_option("JobRequeue is 0", reason, f"JobRequeue=1 {APPLY}")
+    return _limited("JobRequeue is 0", reason, f"JobRequeue=1 {APPLY}")
 
 
 def _job_records(config: Config) -> Finding:
     if config.get("AccountingStorageType", "").endswith("/slurmdbd"):
-        return ok_option("ends of jobs are kept by slurmdbd")
+        return _ok("ends of jobs are kept by slurmdbd")
     if not config.get("JobCompType", "").endswith("/filetxt"):
-        return limited_option(
+        return _limited(
             "neither accounting nor jobcomp",
             "a job that ended is forgotten after MinJobAge; tenbin's own keep their results in their folders",
             f"JobCompType=jobcomp/filetxt and JobCompLoc=/var/log/slurm/jobcomp.txt {APPLY}; or slurmdbd",
         )
     file = config.get("JobCompLoc", "")
     if os.access(file, os.R_OK):
-        return ok_option(f"ends of jobs are kept in {file}")
+        return _ok(f"ends of jobs are kept in {file}")
     reason = "no right to" if Path(file).exists() else "it is on another machine, or not for this user"
     what = f"ends of jobs are kept in {file}, which cannot be read here"
-    return limited_option(what, reason, f"share it, and as root: chmod a+r {file}")
+    return _limited(what, reason, f"share it, and as root: chmod a+r {file}")
 
 
 def _job_age(config: Config) -> Finding | None:
@@ -124,7 +124,7 @@ def _job_age(config: Config) -> Finding | None:
     if age is None or age >= FEWEST_AGE_S:
         return None
     reason = "a job that ended is forgotten so soon that a coordinator which was away cannot ask for it"
-    return limited_option(f"MinJobAge is {age} s", reason, f"MinJobAge={FEWEST_AGE_S} {APPLY}")
+    return _limited(f"MinJobAge is {age} s", reason, f"MinJobAge={FEWEST_AGE_S} {APPLY}")
 
 
 def _node_timeout(config: Config) -> Finding | None:
@@ -134,20 +134,20 @@ def _node_timeout(config: Config) -> Finding | None:
     reason = "Slurm gives up a node that does not answer it, but runs on, only then"
     if timeout == 0:
         reason = "Slurm never gives up a node that does not answer"
-    return limited_option(f"SlurmdTimeout is {timeout} s", reason, f"SlurmdTimeout=30 {APPLY}")
+    return _limited(f"SlurmdTimeout is {timeout} s", reason, f"SlurmdTimeout=30 {APPLY}")
 
 
 def _shared_nodes(config: Config) -> Finding:
     if config.get("SelectType", "").endswith("/linear"):
-        return limited_option(
+        return _limited(
             "SelectType is select/linear",
             "Slurm gives whole nodes only: jobs cannot share one",
             f"SelectType=select/cons_tres and SelectTypeParameters=CR_Core_Memory {RESTART}",
         )
     parameters = config.get("SelectTypeParameters", "")
     if "MEMORY" in parameters.upper():
-        return ok_option("Slurm counts cores and memory")
-    return limited_option(
+        return _ok("Slurm counts cores and memory")
+    return _limited(
         f"SelectTypeParameters is {parameters}",
         "Slurm does not count memory: plain jobs beside tenbin's may use more than there is",
         f"SelectTypeParameters=CR_Core_Memory {RESTART}",
@@ -159,7 +159,7 @@ def _process_tracking(config: Config) -> Finding | None:
     if kind.endswith("/cgroup"):
         return None
     reason = "processes that leave their job's session can outlive it"
-    return limited_option(f"ProctrackType is {kind}", reason, f"ProctrackType=proctrack/cgroup {RESTART}")
+    return _limited(f"ProctrackType is {kind}", reason, f"ProctrackType=proctrack/cgroup {RESTART}")
 
 
 def _private_data(config: Config) -> Finding | None:
@@ -168,28 +168,28 @@ def _private_data(config: Config) -> Finding | None:
     if not hidden:
         return None
     reason = "tenbin cannot see what others use, unless it runs as SlurmUser, root or an operator"
-    return limited_option(
-        f"PrivateData hides {', '.join(hidden)}", reason, "run the coordinator as an operator"
-    )
+    return _limited(f"PrivateData hides {', '.join(hidden)}", reason, "run the coordinator as an operator")
 
 
-# Checks that nodes can run what tenbin starts there: the same tenbin, and a folder that all nodes share.
+# -- nodes -------------------------------------------------------------------------------------------------
 #
 # Each node is asked by a job of a second.
 
 
-MOST = 64  # nodes that are asked
-LIMIT_S = 30.0
-PREFIX = "tenbin-node "
+MOST_NODES = 64  # nodes that are asked
+NODE_LIMIT_S = 30.0
+NODE_PREFIX = "tenbin-node "
 PRINT_VERSION = (
     "import sys, pathlib, importlib.metadata as m; f = pathlib.Path(sys.argv[1]); "
-    f"print('{PREFIX}' + m.version('tenbin'), f.read_text() if f.exists() else '-')"
+    f"print('{NODE_PREFIX}' + m.version('tenbin'), f.read_text() if f.exists() else '-')"
 )
 
 
 def node_findings(nodes: Sequence[SlurmNode], folder: Path) -> Iterator[Finding]:
     """Ask the nodes with a free CPU; ``folder`` is where the coordinator keeps its jobs."""
-    asked = [node for node in nodes if node.usable and node.cpus_used < node.cpus and node.partitions][:MOST]
+    asked = [node for node in nodes if node.usable and node.cpus_used < node.cpus and node.partitions][
+        :MOST_NODES
+    ]
     if not asked:
         what = "none has a CPU free to be asked whether tenbin is there"
         yield limited("nodes", what, "", "ask again later")
@@ -204,7 +204,7 @@ def node_findings(nodes: Sequence[SlurmNode], folder: Path) -> Iterator[Finding]
         file.flush()
         os.fsync(file.fileno())
         Path(file.name).chmod(0o644)
-        answers = ask_nodes(asked, ["-c", PRINT_VERSION, file.name], PREFIX, limit_s=LIMIT_S)
+        answers = ask_nodes(asked, ["-c", PRINT_VERSION, file.name], NODE_PREFIX, limit_s=NODE_LIMIT_S)
     mine = version("tenbin")
     able = sum(isinstance(answer, str) and answer.split()[1] == mine for answer in answers)
     if able:
@@ -228,6 +228,9 @@ def _node(name: str, answer: str | Unavailable, mine: str, place: Path) -> Itera
             "jobs' files go through a folder that all nodes share",
             "share it (NFS), or name a shared one in TENBIN_HOME; measuring needs none",
         )
+
+
+# -- all checks --------------------------------------------------------------------------------------------
 
 
 TOOLS = ("sbatch", "squeue", "scontrol", "scancel", "sinfo", "srun", "salloc")

@@ -1,4 +1,4 @@
-"""NodeName lines of slurm.conf, with Feature, Gres and Weight, from the profiles of the nodes.
+"""Files for Slurm: NodeName lines of slurm.conf from the profiles of the nodes, and ``job_submit.lua``.
 
 Addresses, features and generic resources that the site has given a node stay. Features that begin with
 ``tb_`` are tenbin's and are replaced.
@@ -164,7 +164,7 @@ def conf_texts(lines: Sequence[NodeLine], title: str) -> tuple[str, str]:
     return "\n".join([*head, *map(str, lines)]) + "\n", "".join(f"{line}\n" for line in gres)
 
 
-# ``job_submit.lua``, which makes jobs of plain ``sbatch`` wait for tenbin while tenbin runs.
+# -- job_submit.lua ----------------------------------------------------------------------------------------
 
 
 TEMPLATE = Path(__file__).with_name("job_submit.lua")  # a dollar sign of Lua is doubled there

@@ -41,7 +41,7 @@ from scheduler.engines.slurm.client.node_programs import clean_environment, step
 from scheduler.engines.slurm.client.parse import SlurmNode
 from scheduler.engines.slurm.client.tools import Slurm, error_of
 
-# Allocations of whole nodes, and commands of job steps on them.
+# -- allocations -------------------------------------------------------------------------------------------
 #
 # An allocation and its steps end with this process, however the process ends.
 
@@ -125,7 +125,7 @@ def _release(salloc: subprocess.Popen[str], job: str, slurm: Slurm) -> None:
             os.killpg(salloc.pid, signal.SIGKILL)
 
 
-# The network between the nodes of an allocation: all-to-all among all nodes, then between pairs, by srun.
+# -- network between nodes ---------------------------------------------------------------------------------
 #
 # Pairs are measured in the rounds of a tournament. In a round each node is in at most one pair, and all
 # pairs run side by side. All pairs of n nodes take n - 1 rounds, or n if n is odd. Beyond ``MOST_ROUNDS``,
@@ -249,7 +249,7 @@ class NodeNetwork:
                 run.absent(what, error.what, error.remedy)
 
 
-# Selection of the nodes to measure: named by ``--nodes``, free now, and grouped by partition.
+# -- selection of nodes ------------------------------------------------------------------------------------
 
 
 Partitions = Mapping[str, Mapping[str, str]]
@@ -318,6 +318,9 @@ def group_by_partition(
         groups.append((best, group))
         left = [node for node in left if best not in node.partitions]
     return groups
+
+
+# -- the measurement ---------------------------------------------------------------------------------------
 
 
 END_S = 30.0  # that nodes may take to end early

@@ -10,7 +10,8 @@ from agent.inventory import Roots, read_network
 from probes.topology import read_topology
 from scheduler.model.interference import FAR, NEAR, PACKED, SPREAD, Pressure
 from scheduler.model.placements import Sockets, sockets_of
-from scheduler.policies.sharing.pairing import rule_bindings, suggestions
+from scheduler.policies.sharing.pairing import rule_bindings
+from scheduler.policies.sharing.pairs import suggestions
 from tenbin.commands.measure import pairs as command
 from tests.support.job_profiles import make_job
 from tests.support.labs.machines import Tree, intel_two_sockets, virtual_machine

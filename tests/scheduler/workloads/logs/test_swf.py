@@ -15,7 +15,7 @@ from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool
 from scheduler.simulator.trace import Arrival
 from scheduler.workloads import Workload, load
 from scheduler.workloads.logs import swf
-from scheduler.workloads.logs.tasks import WINDOW
+from scheduler.workloads.logs.files import WINDOW
 from tests.support.amounts import examples
 
 LINE = "{} {} -1 {} {} -1 {} {} {} {} {} 7 -1 3 -1 -1 -1 -1\n"
