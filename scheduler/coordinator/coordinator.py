@@ -30,7 +30,7 @@ from scheduler.jobs.order_checks import check_places, check_times, check_waits
 from scheduler.jobs.policy_view import as_job, bound_to_node, results_differ
 from scheduler.jobs.sizes import CORE, Unit, sized, under_caps, within_memory
 from scheduler.jobs.specs import JobRefused, JobSpec, refuse_external
-from scheduler.model import actions as act
+from scheduler.model import events as act
 from scheduler.model.costs import FREE, LinearCosts
 from scheduler.model.events import Timer
 from scheduler.model.interference import NOTHING_KNOWN

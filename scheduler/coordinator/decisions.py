@@ -11,10 +11,9 @@ from agent.attempts.records import Want
 from scheduler.coordinator.events import Applied
 from scheduler.coordinator.machine_state import MachineState
 from scheduler.jobs.entry import Entry, Phase
-from scheduler.model import actions as act
+from scheduler.model import events as act
 from scheduler.model.events import Checkpointed
-from scheduler.model.jobs import Placement, Stop
-from scheduler.model.state import JobState
+from scheduler.model.jobs import JobState, Placement, Stop
 
 
 def apply(m: MachineState, action: act.Action) -> None:

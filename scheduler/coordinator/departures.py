@@ -15,7 +15,7 @@ from scheduler.coordinator.admission import admit, give_back, leave, park_later
 from scheduler.coordinator.decisions import apply, fix, request
 from scheduler.coordinator.machine_state import MachineState
 from scheduler.jobs.entry import Entry, Phase, Stage
-from scheduler.model import actions as act
+from scheduler.model import events as act
 from scheduler.model.events import Checkpointed, Event, Finished, Timer
 from scheduler.model.jobs import Placement
 

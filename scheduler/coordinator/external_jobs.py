@@ -19,7 +19,7 @@ from scheduler.coordinator.machine_state import MachineState
 from scheduler.engines.external_jobs import ExternalJob, ExternalJobSource
 from scheduler.jobs.entry import Entry, Phase, Stage
 from scheduler.jobs.specs import JobSpec
-from scheduler.model import actions as act
+from scheduler.model import events as act
 from scheduler.model.events import Event, Started
 from scheduler.model.jobs import Placement
 

@@ -32,8 +32,7 @@ from scheduler.coordinator import events as ev
 from scheduler.coordinator.machine_state import MachineState
 from scheduler.coordinator.transitions import handle
 from scheduler.jobs.entry import Phase
-from scheduler.model.actions import Action, WakeAt
-from scheduler.model.events import Event, Timer
+from scheduler.model.events import Action, Event, Timer, WakeAt
 from scheduler.model.jobs import Job
 from scheduler.model.state import RuleBroken
 from scheduler.policies.registry import create

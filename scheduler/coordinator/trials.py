@@ -13,7 +13,7 @@ from scheduler.coordinator import events as ev
 from scheduler.coordinator.machine_state import MachineState, TrialKey
 from scheduler.engines.protocol import DeviceTrials
 from scheduler.jobs.entry import Entry, Phase
-from scheduler.model.state import JobState
+from scheduler.model.jobs import JobState
 from scheduler.prediction.tried import ratio_of, tried_words
 
 AFTER_S = 5.0  # since the program began or went on

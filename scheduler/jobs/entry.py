@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 from agent.attempts.records import Want
 from scheduler.jobs.specs import JobSpec
-from scheduler.model.job_state import FINAL, JobState, Stage
-from scheduler.model.jobs import Job, Placement
+from scheduler.model.jobs import FINAL, Job, JobState, Placement, Stage
 
 __all__ = ["FINAL", "LEAVING", "UNKNOWN", "Entry", "Phase", "Stage"]
 

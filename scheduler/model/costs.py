@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from scheduler.model.jobs import PAUSE, Job, Placement
-from scheduler.model.record import record
+from scheduler.model.jobs import PAUSE, Job, Placement, record
 
 
 class Costs(Protocol):

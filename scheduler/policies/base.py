@@ -16,16 +16,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from profiles.errors import BadInput
-from scheduler.model.actions import Action
 from scheduler.model.costs import Costs
-from scheduler.model.events import Event, Started
+from scheduler.model.events import Action, Event, Started
 from scheduler.model.interference import Slowdowns
 from scheduler.model.jobs import Cluster, Job, Region
 
 if TYPE_CHECKING:
     from profiles.records import Profile
-    from scheduler.model.nodes import Nodes
-    from scheduler.model.state import JobState
+    from scheduler.model.jobs import JobState
+    from scheduler.model.state import Nodes
 
 
 class View(Protocol):

@@ -30,7 +30,7 @@ from scheduler.model.clusters import checked
 from scheduler.model.costs import LinearCost, LinearCosts
 from scheduler.model.interference import PACKED, Pressure
 from scheduler.model.jobs import Cluster, Pool
-from scheduler.model.speed_bounds import ARITHMETIC, MEMORY, Figures, all_bounds
+from scheduler.model.speeds import ARITHMETIC, MEMORY, Figures, all_bounds
 from scheduler.prediction.history import JobSignature, PastRun, program_of
 
 CAP_STEP_W = 5.0

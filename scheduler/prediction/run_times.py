@@ -15,7 +15,7 @@ from typing import Any
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Pool
-from scheduler.model.speed_bounds import run_time_on
+from scheduler.model.speeds import run_time_on
 from scheduler.prediction.history import (
     Basis,
     History,

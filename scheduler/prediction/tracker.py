@@ -10,8 +10,8 @@ from agent.attempts.phases import Phase
 from agent.attempts.records import Result, RunState
 from scheduler.jobs.entry import Entry
 from scheduler.model.interference import PACKED
-from scheduler.model.jobs import EstimateKind, Job, Stop
-from scheduler.model.state import ClusterState, JobState, estimate_under
+from scheduler.model.jobs import EstimateKind, Job, JobState, Stop
+from scheduler.model.state import ClusterState, estimate_under
 from scheduler.prediction.measured_parts import restart_parts, stop_parts
 from scheduler.prediction.migration_costs import LearnedMigrationCosts
 from scheduler.prediction.predictions import (

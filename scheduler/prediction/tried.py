@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from agent.opencl_layer.trials import Trial
 from profiles.instants import stamp
-from scheduler.model.speed_bounds import RunTimeBounds, SpeedBounds
+from scheduler.model.speeds import RunTimeBounds, SpeedBounds
 
 COVERED = 0.9  # least share of the launches of which a trial has to tell
 

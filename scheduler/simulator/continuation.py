@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from math import isinf
 
 from profiles.errors import UserError
-from scheduler.model.jobs import Job, Region, instant
-from scheduler.model.state import RUNNING, STOPPING, ClusterState, JobState
+from scheduler.model.jobs import RUNNING, STOPPING, Job, JobState, Region, instant
+from scheduler.model.state import ClusterState
 from scheduler.policies.registry import create
 from scheduler.simulator.simulator import FINISH, STOPPED, SimulatedJob, Simulator
 from scheduler.simulator.trace import Arrival, SimulationSettings

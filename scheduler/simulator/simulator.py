@@ -21,7 +21,7 @@ from itertools import count
 from typing import NoReturn
 
 from profiles.errors import BadInput
-from scheduler.model import actions as act
+from scheduler.model import events as act
 from scheduler.model.events import (
     KINDS,
     ORDER,
@@ -36,8 +36,19 @@ from scheduler.model.events import (
     Submitted,
     Timer,
 )
-from scheduler.model.jobs import CHECKPOINT, Cluster, EstimateKind, Job, Placement, Pool, instant
-from scheduler.model.state import RUNNING, STOPPING, ClusterState, JobState
+from scheduler.model.jobs import (
+    CHECKPOINT,
+    RUNNING,
+    STOPPING,
+    Cluster,
+    EstimateKind,
+    Job,
+    JobState,
+    Placement,
+    Pool,
+    instant,
+)
+from scheduler.model.state import ClusterState
 from scheduler.policies.base import Policy, View
 from scheduler.policies.registry import POLICIES, create
 from scheduler.simulator.trace import (

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from scheduler.model.jobs import EstimateKind
-from scheduler.model.speed_bounds import SpeedRatios, estimates_on_all
+from scheduler.model.speeds import SpeedRatios, estimates_on_all
 from scheduler.simulator.trace import Arrival
 
 

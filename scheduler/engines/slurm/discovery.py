@@ -46,7 +46,7 @@ from scheduler.jobs.sizes import CORE, Unit
 from scheduler.model.costs import FREE, LinearCost, LinearCosts
 from scheduler.model.jobs import Cluster, Pool
 from scheduler.model.parameters import split
-from scheduler.model.speed_bounds import all_bounds
+from scheduler.model.speeds import all_bounds
 from scheduler.policies.registry import create, policy_class
 from scheduler.prediction.profiles import (
     CAP_STEP_W,

@@ -36,8 +36,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from scheduler.model.actions import Action, Start, WakeAt
-from scheduler.model.events import Event, Finished, Submitted, Timer
+from scheduler.model.events import Action, Event, Finished, Start, Submitted, Timer, WakeAt
 from scheduler.model.jobs import Job, counted, instant
 from scheduler.policies.backfill.availability import Availability, earliest_end
 from scheduler.policies.backfill.multi_pool import MultiPoolQueue

@@ -31,8 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler.model.actions import Action, Start
-from scheduler.model.events import Event, Failed, Finished, Submitted
+from scheduler.model.events import Action, Event, Failed, Finished, Start, Submitted
 from scheduler.model.jobs import Job, counted
 from scheduler.policies.backfill.availability import expected_start
 from scheduler.policies.backfill.multi_pool import MultiPoolEasy

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler.model.actions import Action, Start
-from scheduler.model.events import Event
+from scheduler.model.events import Action, Event, Start
 from scheduler.model.jobs import Job, counted
 from scheduler.policies.base import Policy, Reason, View, behind, counted_pools, free, units
 

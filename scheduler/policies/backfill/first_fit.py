@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler.model.actions import Action, Start
-from scheduler.model.events import Event, Failed, Submitted
+from scheduler.model.events import Action, Event, Failed, Start, Submitted
 from scheduler.model.jobs import Job, counted
 from scheduler.policies.backfill.multi_pool import MultiPoolFirstFit
 from scheduler.policies.backfill.queue import FirstFitQueue

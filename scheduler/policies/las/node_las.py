@@ -30,8 +30,8 @@ from dataclasses import dataclass, field
 from operator import attrgetter, le
 from typing import NamedTuple
 
-from scheduler.model.actions import Action, Resume, Start, Suspend
 from scheduler.model.costs import Costs
+from scheduler.model.events import Action, Resume, Start, Suspend
 from scheduler.model.jobs import (
     CHECKPOINT,
     EPSILON,

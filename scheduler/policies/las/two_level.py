@@ -27,21 +27,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiles.errors import BadInput
-from scheduler.model.actions import Action, Resume, Start, Suspend, WakeAt
 from scheduler.model.events import (
+    Action,
     Checkpointed,
     Event,
     Failed,
     Finished,
     NodeDown,
     NodeUp,
+    Resume,
+    Start,
     Started,
     Submitted,
+    Suspend,
     Timer,
+    WakeAt,
 )
-from scheduler.model.jobs import Job, Placement, counted, instant
-from scheduler.model.nodes import rooms
-from scheduler.model.state import Stage
+from scheduler.model.jobs import Job, Placement, Stage, counted, instant
+from scheduler.model.state import rooms
 from scheduler.policies.base import Policy, Reason, View
 from scheduler.policies.las.node_las import (
     ROOM,

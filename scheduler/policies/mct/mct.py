@@ -39,10 +39,21 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from profiles.errors import BadInput
-from scheduler.model.actions import Action, Resume, Start, Suspend, WakeAt
-from scheduler.model.events import BudgetChanged, Checkpointed, Event, Finished, Started, Submitted, Timer
-from scheduler.model.jobs import NEVER, Job, counted
-from scheduler.model.state import STOPPING, JobState
+from scheduler.model.events import (
+    Action,
+    BudgetChanged,
+    Checkpointed,
+    Event,
+    Finished,
+    Resume,
+    Start,
+    Started,
+    Submitted,
+    Suspend,
+    Timer,
+    WakeAt,
+)
+from scheduler.model.jobs import NEVER, STOPPING, Job, JobState, counted
 from scheduler.policies.backfill.availability import Availability
 from scheduler.policies.base import Policy, Reason, View, free, units
 from scheduler.policies.mct.plan import (

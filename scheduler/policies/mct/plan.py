@@ -15,9 +15,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 
-from scheduler.model.jobs import NEVER, PAUSE, Job, instant
-from scheduler.model.record import record
-from scheduler.model.state import STOPPING, WAITING, JobState
+from scheduler.model.jobs import NEVER, PAUSE, STOPPING, WAITING, Job, JobState, instant, record
 from scheduler.policies.backfill.availability import Availability
 from scheduler.policies.base import View
 

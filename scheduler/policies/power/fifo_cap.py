@@ -22,10 +22,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from scheduler.model.actions import Action, Start
-from scheduler.model.allocation import POWER_TOLERANCE_W
-from scheduler.model.events import Event
+from scheduler.model.events import Action, Event, Start
 from scheduler.model.jobs import Cluster, Job, Placement
+from scheduler.model.state import POWER_TOLERANCE_W
 from scheduler.policies.base import Policy, Reason, View, behind, units
 from scheduler.policies.power.parm import capped_pool, too_hungry
 

@@ -33,10 +33,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiles.errors import BadInput
-from scheduler.model.actions import Action, Resize, SetPowerCap, Start
-from scheduler.model.events import Event
-from scheduler.model.jobs import Cluster, Job, Placement, Pool
-from scheduler.model.state import JobState
+from scheduler.model.events import Action, Event, Resize, SetPowerCap, Start
+from scheduler.model.jobs import Cluster, Job, JobState, Placement, Pool
 from scheduler.policies.base import Policy, Reason, View, units
 from scheduler.policies.power.multiple_choice_knapsack import Floats, Problem, Solution, solve
 

@@ -27,10 +27,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from profiles.errors import BadInput
-from scheduler.model.actions import Action, Repartition, Start, WakeAt
-from scheduler.model.events import Event, Failed, Finished, Submitted, Timer
-from scheduler.model.jobs import Cluster, Job, Placement, Region, instant
-from scheduler.model.state import JobState
+from scheduler.model.events import (
+    Action,
+    Event,
+    Failed,
+    Finished,
+    Repartition,
+    Start,
+    Submitted,
+    Timer,
+    WakeAt,
+)
+from scheduler.model.jobs import Cluster, Job, JobState, Placement, Region, instant
 from scheduler.policies.backfill.availability import Availability, start_in_turn
 from scheduler.policies.backfill.queue import QUEUES, FcfsQueue
 from scheduler.policies.base import Policy, Reason, View, only_counted_pool, units

@@ -33,8 +33,17 @@ from heapq import heapify, heappop, heappush
 from itertools import accumulate
 from typing import NamedTuple
 
-from scheduler.model.actions import Action, Repartition, Start, WakeAt
-from scheduler.model.events import Event, Failed, Finished, Submitted, Timer
+from scheduler.model.events import (
+    Action,
+    Event,
+    Failed,
+    Finished,
+    Repartition,
+    Start,
+    Submitted,
+    Timer,
+    WakeAt,
+)
 from scheduler.model.jobs import Job, Placement, instant
 from scheduler.policies.base import Policy, Reason, View, only_counted_pool, units
 from scheduler.policies.regions.regions import Repartitioner, RepartitionParameters, size_range

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler.model.actions import Action
-from scheduler.model.events import Event
+from scheduler.model.events import Action, Event
 from scheduler.model.interference import PACKED
 from scheduler.model.jobs import Cluster, Job
 from scheduler.policies.base import Policy, Reason, View, behind

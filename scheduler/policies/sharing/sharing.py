@@ -15,11 +15,9 @@ from math import ceil, inf
 from typing import NamedTuple
 
 from profiles.errors import BadInput
-from scheduler.model.actions import Action, Start
-from scheduler.model.events import Event
+from scheduler.model.events import Action, Event, Start
 from scheduler.model.interference import BESIDE, PACKED
-from scheduler.model.jobs import EPSILON, Cluster, Job, Placement, Pool
-from scheduler.model.state import JobState
+from scheduler.model.jobs import EPSILON, Cluster, Job, JobState, Placement, Pool
 from scheduler.policies.base import Policy, Reason, View
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from agent.job_profile.pair_trials import Program, Times
     from profiles.jobs import JobProfile
     from profiles.models import Prediction
-    from scheduler.model.placements import Sockets
+    from scheduler.model.interference import Sockets
     from scheduler.policies.sharing.pairs import Direction, Suggestion
 
 RULES = {"rule": "least with most pressure (Konishi et al.)", "matching": "least predicted loss (matching)"}
@@ -149,7 +149,7 @@ def _sockets(known: list[JobProfile]) -> tuple[Sockets | None, str]:
     from agent.inventory import Roots, read_network
     from probes.topology import read_topology
     from profiles.records import Settings
-    from scheduler.model.placements import sockets_of
+    from scheduler.model.interference import sockets_of
 
     if _room(known) is None:
         return None, "the jobs' node is not this one, or several"
@@ -160,7 +160,7 @@ def _sockets(known: list[JobProfile]) -> tuple[Sockets | None, str]:
 
 def _placed(one: Suggestion, known: list[JobProfile], sockets: Sockets | None) -> list[dict[str, Any]]:
     """Return, for each job of each group, the paper's word for its placement, and its CPUs here."""
-    from scheduler.model.placements import WORDS
+    from scheduler.model.interference import WORDS
 
     if sockets is None:
         return []

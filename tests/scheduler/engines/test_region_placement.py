@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engines.common.region_placement import RegionPlacement
-from scheduler.model.actions import Action, Repartition, Start
-from scheduler.model.events import Event, Finished
+from scheduler.model.events import Action, Event, Finished, Repartition, Start
 from scheduler.model.jobs import Cluster, Job, Pool, Region
 from scheduler.policies.base import View
 from scheduler.policies.regions.regions import Regions, RegionsParameters

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.model.speed_bounds import (
+from scheduler.model.speeds import (
     ARITHMETIC,
     MEMORY,
     SpeedBounds,

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduler.model.actions import Action, Repartition, WakeAt
-from scheduler.model.events import Event
+from scheduler.model.events import Action, Event, Repartition, WakeAt
 from scheduler.policies.base import Policy, View
 from scheduler.policies.registry import POLICIES, create
 from scheduler.simulator.trace import Outcome

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.model.actions import Action
-from scheduler.model.events import Event
+from scheduler.model.events import Action, Event
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool, Stop
 from scheduler.policies.base import View
 from scheduler.policies.power.multiple_choice_knapsack import Problem, Solution

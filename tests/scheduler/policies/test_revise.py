@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.model.actions import Start
-from scheduler.model.events import Event, Finished, Submitted, Timer
+from scheduler.model.events import Event, Finished, Start, Submitted, Timer
 from scheduler.model.jobs import Cluster, Job, Pool
 from scheduler.model.state import ClusterState
 from scheduler.policies.base import Policy

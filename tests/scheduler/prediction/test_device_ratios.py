@@ -18,7 +18,7 @@ from scheduler.jobs.policy_view import as_job
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.clusters import parse_cluster
 from scheduler.model.jobs import Cluster, EstimateKind, Placement, Pool
-from scheduler.model.speed_bounds import SpeedBounds
+from scheduler.model.speeds import SpeedBounds
 from scheduler.prediction.predictions import TrackedPrediction, within_bounds
 from scheduler.prediction.profiles import figures_of, measured_cluster
 from scheduler.prediction.run_times import RunTimePredictor

@@ -13,7 +13,7 @@ from scheduler.jobs.entry import Entry
 from scheduler.jobs.policy_view import as_job
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, EstimateKind, Placement
-from scheduler.model.speed_bounds import SpeedBounds
+from scheduler.model.speeds import SpeedBounds
 from scheduler.prediction.run_times import RunTimePredictor, better
 from scheduler.prediction.tried import TriedRatio, pair, ratio_of, run_time_tried
 from tenbin.commands.jobs.account import prediction_words

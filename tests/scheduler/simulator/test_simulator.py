@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
-from scheduler.model import actions as act
-from scheduler.model.actions import Action
+from scheduler.model import events as act
 from scheduler.model.costs import LinearCost, LinearCosts
 from scheduler.model.events import (
     KINDS,
+    Action,
     BudgetChanged,
     Checkpointed,
     Event,

@@ -6,10 +6,8 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
-from scheduler.model.actions import Action, Migrate, Resize, Resume, SetPowerCap, Start, Suspend, WakeAt
-from scheduler.model.events import Event
-from scheduler.model.jobs import Job, Placement, Pool, Stop
-from scheduler.model.state import JobState, Stage
+from scheduler.model.events import Action, Event, Migrate, Resize, Resume, SetPowerCap, Start, Suspend, WakeAt
+from scheduler.model.jobs import Job, JobState, Placement, Pool, Stage, Stop
 from scheduler.policies.base import Policy, View
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from scheduler.model.actions import Action, Migrate, Resume, Start, Suspend
-from scheduler.model.events import Event
+from scheduler.model.events import Action, Event, Migrate, Resume, Start, Suspend
 from scheduler.model.jobs import Job, Placement
 from scheduler.policies.base import Policy, View
 

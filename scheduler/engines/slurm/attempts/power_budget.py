@@ -14,8 +14,8 @@ from agent.attempts.folder import Attempt
 from agent.power.cap_files import CapRequest, cap_in_force, request_cap, requested_cap
 from scheduler.engines.slurm.attempts.attempt import SlurmAttempt
 from scheduler.engines.slurm.client.heartbeats import Key
-from scheduler.model.allocation import POWER_TOLERANCE_W
 from scheduler.model.jobs import Pool
+from scheduler.model.state import POWER_TOLERANCE_W
 
 
 @dataclass(slots=True)

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.model.actions import Action
-from scheduler.model.events import Event
+from scheduler.model.events import Action, Event
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool
 from scheduler.policies.backfill.conservative import Conservative
 from scheduler.policies.base import View

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.model.actions import Start, WakeAt
-from scheduler.model.events import NodeDown, NodeUp, Timer
+from scheduler.model.events import NodeDown, NodeUp, Start, Timer, WakeAt
 from scheduler.model.jobs import Cluster, Job, Pool, Stop, counted
 from scheduler.model.state import ClusterState
 from scheduler.policies.base import View

@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
-from scheduler.model.actions import Action
 from scheduler.model.costs import LinearCost, LinearCosts
-from scheduler.model.events import Event, NodeDown, NodeUp
+from scheduler.model.events import Action, Event, NodeDown, NodeUp
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool, Stop
 from scheduler.policies.backfill.availability import Availability
 from scheduler.policies.base import View

@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
-from scheduler.model.actions import Repartition, Start
-from scheduler.model.events import Timer
-from scheduler.model.jobs import Cluster, Job, Placement, Pool, Region
-from scheduler.model.state import ClusterState, Stage
+from scheduler.model.events import Repartition, Start, Timer
+from scheduler.model.jobs import Cluster, Job, Placement, Pool, Region, Stage
+from scheduler.model.state import ClusterState
 from scheduler.policies.base import Policy, View
 from scheduler.policies.regions.region_sizing import (
     PastWork,

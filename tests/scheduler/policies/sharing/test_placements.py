@@ -8,8 +8,7 @@ import pytest
 
 from agent.inventory import Roots, read_network
 from probes.topology import read_topology
-from scheduler.model.interference import FAR, NEAR, PACKED, SPREAD, Pressure
-from scheduler.model.placements import Sockets, sockets_of
+from scheduler.model.interference import FAR, NEAR, PACKED, SPREAD, Pressure, Sockets, sockets_of
 from scheduler.policies.sharing.pairing import rule_bindings
 from scheduler.policies.sharing.pairs import suggestions
 from tenbin.commands.measure import pairs as command

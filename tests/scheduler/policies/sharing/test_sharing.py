@@ -11,9 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
-from scheduler.model.actions import Start
 from scheduler.model.clusters import parse_cluster
-from scheduler.model.events import Timer
+from scheduler.model.events import Start, Timer
 from scheduler.model.interference import (
     BESIDE,
     PACKED,
