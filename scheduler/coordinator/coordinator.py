@@ -23,11 +23,10 @@ from scheduler.coordinator.machine import StateMachine
 from scheduler.coordinator.machine_state import MachineState
 from scheduler.engines.common.job_folders import JobFolders
 from scheduler.engines.protocol import Engine
-from scheduler.jobs.choice.left_out import LeftOut
-from scheduler.jobs.dependencies import WaitsByPlace
+from scheduler.jobs.dependencies import WaitsByPlace, check_places, check_times, check_waits
 from scheduler.jobs.entry import Entry, Phase, Stage
-from scheduler.jobs.order_checks import check_places, check_times, check_waits
 from scheduler.jobs.policy_view import as_job, bound_to_node, results_differ
+from scheduler.jobs.selectors import LeftOut
 from scheduler.jobs.sizes import CORE, Unit, sized, under_caps, within_memory
 from scheduler.jobs.specs import JobRefused, JobSpec, refuse_external
 from scheduler.model import events as act

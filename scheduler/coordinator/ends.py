@@ -19,9 +19,9 @@ from scheduler.coordinator.decisions import new_attempt, request
 from scheduler.coordinator.holds import left
 from scheduler.coordinator.machine_state import MachineState
 from scheduler.engines.protocol import Report
+from scheduler.jobs.dependencies import pause_s, tried_again
 from scheduler.jobs.entry import UNKNOWN, Entry, Phase, Stage
 from scheduler.jobs.policy_view import results_differ
-from scheduler.jobs.retries import pause_s, tried_again
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.events import Event, Failed, Finished, Started
 

@@ -17,7 +17,7 @@ from scheduler.coordinator.holds import Holds
 from scheduler.coordinator.job_table import JobTable
 from scheduler.engines.common.job_folders import JobFolders
 from scheduler.engines.protocol import Engine
-from scheduler.jobs.array_limits import ArrayLimits
+from scheduler.jobs.arrays import ArrayLimits
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.memory_admission import MemoryAdmission
 from scheduler.model.events import NodeDown, NodeUp

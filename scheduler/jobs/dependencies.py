@@ -1,15 +1,19 @@
-"""Waits for other jobs: the one place that says whether a job may begin, has to wait, or never can.
+"""When a job may begin: its waits for other jobs, its deadline, and the next attempt after a failure.
 
-The four kinds of condition are those of Slurm: afterok, afterany, afternotok and aftercorr.
+Whether a job may begin, has to wait, or never can is said here and nowhere else. The four kinds of condition
+are those of Slurm: afterok, afterany, afternotok and aftercorr.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
-from scheduler.jobs.specs import JobSpec
+from agent.attempts.records import Result
+from profiles.errors import BadInput
+from profiles.instants import stamp
+from scheduler.jobs.specs import JobRefused, JobSpec, check_order
 
 Kind = Literal["after", "after_any", "after_not_ok", "after_corr"]
 KINDS: tuple[Kind, ...] = ("after", "after_any", "after_not_ok", "after_corr")
@@ -19,6 +23,8 @@ UNTIL: dict[Kind, str] = {
     "after_not_ok": "to fail",
     "after_corr": "to succeed",
 }
+LONGEST_PAUSE_S = 3600.0  # before the next attempt
+SIGNALLED = 128  # a shell's exit code of a program that a signal has killed: 128 + signal
 Waits = Mapping[Kind, Sequence[int]]  # what a job waits for, by kind
 WaitsByPlace = Mapping[int, Waits | Sequence[int]]  # of jobs submitted together; a sequence is of "after"
 
@@ -64,7 +70,7 @@ class WaitVerdict:
         """Say what the job waits for; "": it may begin."""
         parts = []
         for until in dict.fromkeys(UNTIL.values()):
-            numbers = [each.name for each in self.waits if UNTIL[each.kind] == until]
+            numbers = [condition.name for condition in self.waits if UNTIL[condition.kind] == until]
             parts += [f"for job {', '.join(numbers)} {until}"] if numbers else []
         return "waits " + ", ".join(parts) if parts else ""
 
@@ -114,12 +120,12 @@ def named(spec: JobSpec) -> list[tuple[Kind, int]]:
 
 def by_kind(waits_for: WaitsByPlace) -> dict[int, dict[Kind, tuple[int, ...]]]:
     """Write out that a plain list of places is of ``after``; leave out places that wait for nothing."""
-    found = {}
+    by_place = {}
     for place, waits in waits_for.items():
         kinds: Waits = waits if isinstance(waits, Mapping) else {"after": waits}
         if whole := {kind: tuple(others) for kind, others in kinds.items() if others}:
-            found[place] = whole
-    return found
+            by_place[place] = whole
+    return by_place
 
 
 def places(waits_for: WaitsByPlace) -> dict[int, list[int]]:
@@ -128,3 +134,88 @@ def places(waits_for: WaitsByPlace) -> dict[int, list[int]]:
         place: list(dict.fromkeys(other for others in waits.values() for other in others))
         for place, waits in by_kind(waits_for).items()
     }
+
+
+class JobTableView(Protocol):
+    """The part of a job table that the checks need."""
+
+    def standing(self, number: int) -> Standing | None: ...
+
+    def members(self, array: int) -> dict[int, int]: ...
+
+
+def check_waits(spec: JobSpec, indices: Sequence[int] | None, job_table: JobTableView) -> None:
+    """Check the numbers that a job waits for.
+
+    Args:
+        indices: of its members, if it is an array.
+
+    Raises:
+        BadInput: there is no such job or array, or an array has no member for one of this job's.
+    """
+    for kind, number in named(spec):
+        if job_table.standing(number) is None:
+            raise BadInput(f"there is no job {number} to wait for", "see: tenbin jobs")
+        if kind == "after_corr":
+            own = [spec.array_index] if indices is None and spec.array_index is not None else indices
+            _correspond(own, job_table.members(number) or None, f"array {number}")
+
+
+def check_places(waits_for: WaitsByPlace, arrays: Mapping[int, Sequence[int]], jobs: int) -> None:
+    """Check that jobs that are submitted together can wait for each other like this, by their places.
+
+    Raises:
+        BadInput: there is no such place, one waits for itself in the end, or an array lacks a member.
+    """
+    check_order(places(waits_for), jobs)
+    for place, waits in by_kind(waits_for).items():
+        for other in waits.get("after_corr", ()):
+            try:
+                _correspond(arrays.get(place), arrays.get(other), f"job {other + 1} of these")
+            except BadInput as error:
+                raise JobRefused(error, place, jobs) from error
+
+
+def check_times(spec: JobSpec, now: float) -> None:
+    """Check that a job can begin before its deadline.
+
+    Raises:
+        BadInput: it cannot.
+    """
+    if spec.deadline_s is None:
+        return
+    if spec.deadline_s <= now:
+        what = f"deadline {stamp(spec.deadline_s)} has passed"
+        raise BadInput(what, "name a later one, for instance now+1h")
+    if spec.begin_s is not None and spec.deadline_s <= spec.begin_s:
+        what = f"deadline {stamp(spec.deadline_s)} is not after begin"
+        raise BadInput(what, f"name one after {stamp(spec.begin_s)}")
+
+
+def _correspond(own: Iterable[int] | None, others: Iterable[int] | None, other: str) -> None:
+    """Refuse a wait of members for members that are not there."""
+    if own is None:
+        raise BadInput("after_corr: the job is no array", "use after, or submit an array")
+    if others is None:
+        raise BadInput(f"after_corr: there is no {other}", "name an array, or use after")
+    if missing := set(own).difference(others):
+        raise BadInput(
+            f"after_corr: {other} has no member {min(missing)}", "give both arrays the same indices"
+        )
+
+
+def tried_again(spec: JobSpec, retried: int, result: Result) -> bool:
+    """Return true if a job that ended like this is tried again, after ``retried`` such attempts.
+
+    The job has failed by itself: by its exit code, or by a signal. Limits of time and memory are kept, a
+    command that cannot be started stays so.
+    """
+    code = result.code or (SIGNALLED + result.signal if result.signal else 0)
+    if result.how not in ("exited", "signalled") or not code or retried >= spec.retries:
+        return False
+    return not spec.retry_codes or code in spec.retry_codes
+
+
+def pause_s(spec: JobSpec, retried: int) -> float:
+    """Return the pause before the next attempt: it doubles each time, up to an hour."""
+    return min(spec.retry_pause_s * 2.0 ** min(retried, 64), LONGEST_PAUSE_S)

@@ -1,4 +1,4 @@
-"""Durations, instants and sizes of memory in words: as users write them, and as Slurm does.
+"""Durations, instants and sizes of memory in words: as users write them, as Slurm does, and for people.
 
 The command line, job files, the lines of scripts, the options of ``tenbin up`` and the answers of Slurm are
 all read here.
@@ -185,3 +185,8 @@ def _clock(text: str, half: str) -> clock_time:
     if half:
         hours = hours % 12 + (12 if half == "pm" else 0)
     return clock_time(hours, minutes, seconds)
+
+
+def memory_text(mb: float) -> str:
+    """``"20 GB"``, ``"500 MB"``: for people."""
+    return f"{mb / 1e3:.4g} GB" if mb >= 1e3 else f"{mb:.4g} MB"

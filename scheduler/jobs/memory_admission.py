@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from scheduler.jobs.amounts import memory_text
+from scheduler.jobs.literals import memory_text
 
 TOLERANCE_MB = 1e-6
 

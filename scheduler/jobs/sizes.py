@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from profiles.errors import BadInput
-from scheduler.jobs.amounts import memory_text
+from scheduler.jobs.literals import memory_text
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Pool
 from scheduler.model.speeds import CapLine, TabulatedSpeed, scaling

@@ -12,9 +12,8 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from agent.users import user_name
-from scheduler.jobs.choice.filters import Reading
-from scheduler.jobs.choice.job_rows import JobRow
 from scheduler.jobs.entry import FINAL, Stage
+from scheduler.jobs.job_list import JobRow, Reading
 
 COLUMNS = (
     *("id", "spec", "array", "array_index", "stage", "held_by_user", "placement", "cores", "hosts"),

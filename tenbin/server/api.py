@@ -23,11 +23,10 @@ from profiles.errors import UserError
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.requests.selection import select as selected
 from scheduler.engines.common.job_folders import JobFolders
-from scheduler.jobs.choice.left_out import LeftOut
 from scheduler.jobs.dependencies import Kind
 from scheduler.jobs.entry import Entry
-from scheduler.jobs.files.commands import check_commands
-from scheduler.jobs.files.paths import check_all
+from scheduler.jobs.files import check_commands, check_paths
+from scheduler.jobs.selectors import LeftOut
 from scheduler.jobs.specs import Int, JobSpec, check_variables
 from tenbin.fields import descriptions
 from tenbin.server.bodies import (
@@ -207,7 +206,7 @@ def _changes(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
         await asyncio.to_thread(check, submission.specs, submission.environment)
         if checks is not None:
             await asyncio.to_thread(checks.prepare, submission.specs)
-            await asyncio.to_thread(check_all, checks.check_paths, submission.specs, submission.waits_for)
+            await asyncio.to_thread(check_paths, checks.check_paths, submission.specs, submission.waits_for)
         specs = submission.specs
         if submission.script is not None:
             specs = await asyncio.to_thread(_with_script, coordinator, specs, submission.script)

@@ -12,9 +12,8 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client import Counter as PrometheusCounter
 
 from scheduler.coordinator.coordinator import Coordinator
-from scheduler.jobs.choice.job_list import row_of
-from scheduler.jobs.choice.job_rows import as_json
 from scheduler.jobs.entry import Entry, Stage
+from scheduler.jobs.job_list import as_json, row_of
 from tenbin.server.node_table import node_table
 
 

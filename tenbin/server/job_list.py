@@ -13,10 +13,21 @@ from fastapi import FastAPI, Query, Response
 from pydantic import BaseModel, ConfigDict, Field, Strict, TypeAdapter
 
 from scheduler.coordinator.coordinator import Coordinator
-from scheduler.jobs.choice.filters import JobFilter, entry_reading
-from scheduler.jobs.choice.job_list import GROUPS, JobQuery, Order, Whole, find_rows, row_of, stage_of
-from scheduler.jobs.choice.job_rows import ArrayRow, JobRow, as_json
 from scheduler.jobs.entry import Entry, Stage
+from scheduler.jobs.job_list import (
+    GROUPS,
+    ArrayRow,
+    JobFilter,
+    JobQuery,
+    JobRow,
+    Order,
+    Whole,
+    as_json,
+    entry_reading,
+    find_rows,
+    row_of,
+    stage_of,
+)
 from tenbin.server.bodies import LARGEST
 from tenbin.server.descriptions import state
 from tenbin.server.node_table import in_use

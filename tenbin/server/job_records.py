@@ -10,8 +10,8 @@ from fastapi import FastAPI
 from pydantic import Field
 
 from scheduler.coordinator.coordinator import Coordinator
-from scheduler.jobs.choice.filters import JobFilter
 from scheduler.jobs.entry import Entry
+from scheduler.jobs.job_list import JobFilter
 from tenbin.server.bodies import BODY
 from tenbin.server.descriptions import brief, hosts
 from tenbin.server.job_list import Conditions, CoordinatorJobs, Number

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from profiles.errors import BadInput
 from scheduler.coordinator.job_table import JobTable
-from scheduler.jobs.choice.selectors import Selector, Span, read_selector
+from scheduler.jobs.selectors import Selector, Span, read_selector
 
 
 @dataclass

@@ -20,7 +20,7 @@ from profiles.files.whole_files import write_whole
 from scheduler.engines.common.packed_jobs import PackedJobs
 from scheduler.engines.common.supervisor_orders import Files
 from scheduler.jobs.entry import Entry
-from scheduler.jobs.files.output_patterns import expand
+from scheduler.jobs.files import expand
 
 SCRIPTS = "scripts"  # folder of the store
 _one_at_a_time = threading.Lock()  # keeps or drops a script

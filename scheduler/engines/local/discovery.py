@@ -24,7 +24,7 @@ from scheduler.engines.common.machine import Machine, cap_lines, scaling_of
 from scheduler.engines.local.packages import Packages
 from scheduler.engines.local.supply import ROOTS, Supply
 from scheduler.engines.options import Asked
-from scheduler.jobs.amounts import memory_text
+from scheduler.jobs.literals import memory_text
 from scheduler.jobs.sizes import CORE, Unit
 from scheduler.model.costs import FREE
 from scheduler.model.jobs import Cluster, Pool

@@ -47,7 +47,7 @@ def down(
 def status(home: HomeOption = None, json: JsonOption = False) -> None:
     """Say whether the coordinator runs, by which policy, and what it has to do."""
     from profiles.instants import local
-    from scheduler.jobs.amounts import memory_text
+    from scheduler.jobs.literals import memory_text
     from tenbin.client.client import Client
 
     found = Client(home).call("GET", "/status")

@@ -16,8 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from profiles.errors import BadInput
-from scheduler.jobs.dependencies import KINDS, Kind
-from scheduler.jobs.order_checks import check_places
+from scheduler.jobs.dependencies import KINDS, Kind, check_places
 from scheduler.jobs.specs import JobRefused, JobSpec, fault
 from scheduler.model.parameters import unknown
 from tenbin.commands.jobs.selection import ranges

@@ -171,7 +171,7 @@ def _numbers(option: str, words: Sequence[str], home: Path | None) -> list[int]:
         BadOption: there are none.
         TenbinError: the coordinator does not answer, or a word is no job to it.
     """
-    from scheduler.jobs.choice.selectors import read_selector
+    from scheduler.jobs.selectors import read_selector
     from tenbin.client.client import Client
     from tenbin.commands.jobs.selection import select
 
@@ -238,7 +238,7 @@ def _hand_over(
     from tenbin.commands.jobs.jobs import wait_for
 
     if how.dry_run:
-        from scheduler.jobs.files.commands import check_commands
+        from scheduler.jobs.files import check_commands
         from scheduler.jobs.specs import JobSpec
         from tenbin.commands.jobs.job_file import show
 

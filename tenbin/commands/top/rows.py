@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from rich.cells import cell_len
 
-from scheduler.jobs.amounts import memory_text
+from scheduler.jobs.literals import memory_text
 from tenbin.commands.jobs.columns import HEADINGS, cell, since_s
 from tenbin.commands.top.lines import Line, Piece, fit
 from tenbin.text import label, number, printable

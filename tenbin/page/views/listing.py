@@ -11,10 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from scheduler.jobs.choice.filters import JobFilter
-from scheduler.jobs.choice.job_list import JobQuery, Order, Whole, find_rows
-from scheduler.jobs.choice.job_rows import as_json
 from scheduler.jobs.entry import Stage
+from scheduler.jobs.job_list import JobFilter, JobQuery, Order, Whole, as_json, find_rows
 from tenbin.page.mirror import Mirror
 from tenbin.page.rows import READING, Row
 

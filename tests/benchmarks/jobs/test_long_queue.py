@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from scheduler.coordinator.journal.journal import Journal
-from scheduler.jobs.choice.job_rows import JobRow
 from scheduler.jobs.entry import FINAL, Entry
+from scheduler.jobs.job_list import JobRow
 from scheduler.jobs.specs import JobSpec
 from tests.benchmarks import amount
 from tests.benchmarks.jobs.job_systems import Tenbin

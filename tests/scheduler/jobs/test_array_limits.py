@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.jobs.array_limits import ArrayLimits
+from scheduler.jobs.arrays import ArrayLimits
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.specs import JobSpec
 from tests.support.amounts import examples

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.coordinator.journal.journal import Journal
-from scheduler.jobs.choice.filters import JobFilter, entry_reading
 from scheduler.jobs.entry import FINAL, Entry, Stage
+from scheduler.jobs.job_list import JobFilter, entry_reading
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Placement
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agent.attempts.records import Result
-from scheduler.jobs.retries import pause_s, tried_again
+from scheduler.jobs.dependencies import pause_s, tried_again
 from scheduler.jobs.specs import JobSpec
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from profiles.errors import BadInput
-from scheduler.jobs.choice.selectors import Selector, Span, read_selector
+from scheduler.jobs.selectors import Selector, Span, read_selector
 
 
 @pytest.mark.parametrize(

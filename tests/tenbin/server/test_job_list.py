@@ -21,10 +21,8 @@ from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.job_table import JobTable
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.jobs.arrays import array_stage
-from scheduler.jobs.choice.filters import JobFilter
-from scheduler.jobs.choice.job_list import JobQuery, find_rows
-from scheduler.jobs.choice.job_rows import as_json
 from scheduler.jobs.entry import FINAL, Entry, Stage
+from scheduler.jobs.job_list import JobFilter, JobQuery, as_json, find_rows
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.clusters import parse_cluster
 from scheduler.model.jobs import Placement

@@ -73,7 +73,7 @@ def map_(
 
       tenbin map -k -- ./simulate --seed {1} --size {2} ::: 1 2 3 ::: 10 100
     """
-    from scheduler.jobs.files.commands import check_program
+    from scheduler.jobs.files import check_program
     from tenbin.commands.jobs.job_file import show
     from tenbin.commands.jobs.map import runner, sources, template
     from tenbin.text import printable

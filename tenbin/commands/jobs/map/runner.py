@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable
 
 from profiles.errors import BadInput
-from scheduler.jobs.files.commands import check_length
+from scheduler.jobs.files import check_length
 
 LARGEST = 4 << 20  # bytes, of a script
 NEWLINE = "TENBIN_NEWLINE"

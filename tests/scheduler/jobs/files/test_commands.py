@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import BadInput
-from scheduler.jobs.files.commands import check_commands, check_length, check_program
+from scheduler.jobs.files import check_commands, check_length, check_program
 from scheduler.jobs.specs import JobSpec
 
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from profiles.errors import BadInput
-from scheduler.jobs.order_checks import check_times
+from scheduler.jobs.dependencies import check_times
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.clusters import parse_cluster
 from tenbin.client.connection import _refusal

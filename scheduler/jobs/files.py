@@ -1,22 +1,27 @@
-"""Checks of the commands of jobs, before the jobs are accepted: slips by which a command can never run.
-
-Otherwise a program need not be there yet: it is looked for when its job starts.
-"""
+"""Commands and files that jobs name: checks before the jobs are accepted, and patterns of output files."""
 
 from __future__ import annotations
 
 import os
+import platform
+import re
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from profiles.errors import BadInput
+from scheduler.jobs.dependencies import WaitsByPlace, named
+from scheduler.jobs.entry import Entry
 from scheduler.jobs.specs import LONGEST_ARGUMENT, JobRefused, JobSpec
+
+WIDEST = 10  # digits of a number in the name of an output file
 
 
 def check_commands(specs: Sequence[JobSpec], environment: Mapping[str, str], *, script: bool) -> None:
-    """Check the commands of jobs that are submitted together.
+    """Check the commands of jobs that are submitted together for slips by which they can never run.
+
+    Otherwise a program need not be there yet: it is looked for when its job starts.
 
     Args:
         environment: of their commands.
@@ -83,3 +88,49 @@ def check_length(what: str, text: str) -> None:
             f"{what} has {len(os.fsencode(text)):,} bytes, a program takes {LONGEST_ARGUMENT - 1:,}",
             "put it into a file",
         )
+
+
+def check_paths(
+    check: Callable[[JobSpec], None],
+    specs: Sequence[JobSpec],
+    waits_for: WaitsByPlace,
+) -> None:
+    """Check the paths of all jobs but those that wait for others, which may make what they need.
+
+    The arguments are those of ``Coordinator.submit``.
+
+    Raises:
+        BadInput: names the job and the path.
+    """
+    seen: set[tuple[str, str, str]] = set()
+    for place, spec in enumerate(specs):
+        paths = spec.folder, spec.stdout, spec.stderr
+        if paths in seen or named(spec) or waits_for.get(place):
+            continue
+        seen.add(paths)
+        try:
+            check(spec)
+        except BadInput as error:
+            raise JobRefused(error, place, len(specs)) from error
+
+
+def expand(pattern: str, job: Entry) -> str:
+    """Put the job's numbers and name into a file name, as sbatch does; ``%4j`` has four digits at least.
+
+    ``%j``: the job. ``%A``: its array, else the job. ``%a``: its index there, else 0. ``%x``: its name.
+    ``%N``: its first node. ``%%``: a percent sign. Other letters stay as they are.
+    """
+    if "%" not in pattern:
+        return pattern
+    node = job.hosts[0] if job.hosts else platform.node()
+    numbers = {"j": job.id, "A": job.array or job.id, "a": job.array_index or 0}
+
+    def replace(mark: re.Match[str]) -> str:
+        width, letter = min(int(mark[1] or 0), WIDEST), mark[2]
+        if letter in numbers:
+            return f"{numbers[letter]:0{width}d}"
+        if letter == "x":
+            return job.spec.name.replace("/", "_")
+        return "%" if letter == "%" else node.partition(".")[0]
+
+    return re.sub(r"%(\d{0,3})([jAaxN%])", replace, pattern)

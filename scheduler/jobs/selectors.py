@@ -1,4 +1,4 @@
-"""Selectors: the words by which users name jobs, such as ``7``, ``7[3]``, ``7[10-20]``, ``3-9``."""
+"""Selectors, the words by which users name jobs, such as ``7``, ``7[3]``, ``3-9``; what they leave out."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import re
 from typing import NamedTuple
 
 from profiles.errors import BadInput
+
+# Selectors: the words by which users name jobs, such as ``7``, ``7[3]``, ``7[10-20]``, ``3-9``.
+
 
 MOST_DIGITS = 18  # of a number of a job, or of an index
 NUMBER = rf"\d{{1,{MOST_DIGITS}}}"
@@ -57,3 +60,16 @@ def _span(text: str) -> Span:
     if span.low > span.high:
         raise BadInput(f"{text} has no jobs", f"write {high}-{low}")
     return span
+
+
+class LeftOut(NamedTuple):
+    """A job, or an array, to which a change does not apply, and on which its user did not insist.
+
+    Attributes:
+        label: what users call it. reason: why, as a clause or a sentence without the label.
+        sentence: all of it.
+    """
+
+    label: str
+    reason: str
+    sentence: str

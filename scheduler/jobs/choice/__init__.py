@@ -1,1 +1,0 @@
-"""Choice of jobs by users: filters of lists, and selectors."""

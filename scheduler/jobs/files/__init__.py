@@ -1,1 +1,0 @@
-"""Files that jobs name: checks of paths, patterns of output files."""
