@@ -37,11 +37,10 @@ from scheduler.model.jobs import Placement, Stop, instant
 from scheduler.model.state import ClusterState, RuleBroken
 from scheduler.policies.base import Policy, Reason
 from scheduler.policies.registry import create
-from scheduler.prediction.migration_costs import LearnedMigrationCosts
 from scheduler.prediction.profiles import ProfiledJobs, ProfiledSlowdowns
 from scheduler.prediction.run_times import REMEMBERED, RunTimePredictor
 from scheduler.prediction.tracker import REMEMBERED as OUTCOMES
-from scheduler.prediction.tracker import CoLocationTracker, PredictionTracker
+from scheduler.prediction.tracker import CoLocationTracker, LearnedMigrationCosts, PredictionTracker
 
 NO_ROOM = (sqlite3.Error, OSError)  # the next turn tries it again
 STEP_S = 1.0  # so far a clock is moved without anybody having set it

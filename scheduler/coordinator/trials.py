@@ -14,7 +14,7 @@ from scheduler.coordinator.machine_state import MachineState, TrialKey
 from scheduler.engines.protocol import DeviceTrials
 from scheduler.jobs.entry import Entry, Phase
 from scheduler.model.jobs import JobState
-from scheduler.prediction.tried import ratio_of, tried_words
+from scheduler.prediction.run_times import ratio_of, tried_words
 
 AFTER_S = 5.0  # since the program began or went on
 AGAIN_S = 10.0  # until another look at a program for which there was no trial, or none that launched anything

@@ -17,7 +17,7 @@ from profiles.errors import BadInput
 from scheduler.evaluations import Evaluation, Finding, Progress, Scale, Table, exactly, run_all
 from scheduler.model.jobs import Cluster, EstimateKind, Pool
 from scheduler.policies.registry import create
-from scheduler.prediction.history import History, JobSignature, PastRun
+from scheduler.prediction.run_times import History, JobSignature, PastRun
 from scheduler.simulator.metrics import Accumulator
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival

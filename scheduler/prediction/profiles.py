@@ -31,7 +31,7 @@ from scheduler.model.costs import LinearCost, LinearCosts
 from scheduler.model.interference import PACKED, Pressure
 from scheduler.model.jobs import Cluster, Pool
 from scheduler.model.speeds import ARITHMETIC, MEMORY, Figures, all_bounds
-from scheduler.prediction.history import JobSignature, PastRun, program_of
+from scheduler.prediction.run_times import JobSignature, PastRun, program_of
 
 CAP_STEP_W = 5.0
 FIGURES = ("device_bandwidth_gbs", "device_gflops")

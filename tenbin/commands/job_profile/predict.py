@@ -13,7 +13,7 @@ from tenbin.terminal import SafeConsole, table
 from tenbin.text import duration, number, print_json
 
 if TYPE_CHECKING:
-    from scheduler.prediction.history import PastRun
+    from scheduler.prediction.run_times import PastRun
 
 LOOKED_AT = 20_000  # jobs of the journal
 QUANTITIES = {
@@ -78,7 +78,7 @@ def predict(
     """
     from agent.users import user_name
     from profiles.errors import BadInput
-    from scheduler.prediction.history import History, JobSignature
+    from scheduler.prediction.run_times import History, JobSignature
     from tenbin.client.connection import default_home
 
     folder = (home or default_home()).absolute()

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from scheduler.prediction.history import History, JobSignature, PastRun, program_of
+from scheduler.prediction.run_times import History, JobSignature, PastRun, program_of
 
 pytestmark = pytest.mark.computes
 SIM = JobSignature("sim", ("--steps", "100"), "ann", (1, 0))
@@ -42,7 +42,7 @@ def test_a_prediction_imports_nothing() -> None:
     program = (
         "import sys\n"
         "import scheduler.coordinator.coordinator\n"
-        "from scheduler.prediction.history import JobSignature, History, PastRun\n"
+        "from scheduler.prediction.run_times import JobSignature, History, PastRun\n"
         "history = History(PastRun(JobSignature('sim', (str(n),)), 2.0 * n) for n in (1, 2, 3, 4, 4))\n"
         "before = set(sys.modules)\n"
         "for n, basis in ((4, 'arguments'), (6, 'scaled')):\n"

@@ -19,9 +19,8 @@ from scheduler.jobs.entry import Entry
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.costs import FREE, LinearCost, LinearCosts
 from scheduler.model.jobs import Cluster, Job, Placement, Pool, Stop
-from scheduler.prediction.measured_parts import restart_parts, stop_parts
-from scheduler.prediction.migration_costs import LearnedMigrationCosts
 from scheduler.prediction.predictions import OpenPredictions
+from scheduler.prediction.tracker import LearnedMigrationCosts, restart_parts, stop_parts
 
 CLUSTER = Cluster((Pool("core", 2),))
 

@@ -14,8 +14,14 @@ from scheduler.jobs.policy_view import as_job
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, EstimateKind, Placement
 from scheduler.model.speeds import SpeedBounds
-from scheduler.prediction.run_times import RunTimePredictor, better
-from scheduler.prediction.tried import TriedRatio, pair, ratio_of, run_time_tried
+from scheduler.prediction.run_times import (
+    RunTimePredictor,
+    TriedRatio,
+    better,
+    pair,
+    ratio_of,
+    run_time_tried,
+)
 from tenbin.commands.jobs.account import prediction_words
 from tests.scheduler.prediction.test_earlier_runs import DEVICES, ended
 from tests.support.trials import trial_of
