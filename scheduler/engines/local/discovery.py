@@ -21,9 +21,8 @@ from profiles.errors import BadInput, Unavailable
 from profiles.files.job_store import JobStore
 from profiles.records import Profile
 from scheduler.engines.common.machine import Machine, cap_lines, scaling_of
-from scheduler.engines.local.packages import Packages
-from scheduler.engines.local.supply import ROOTS, Supply
-from scheduler.engines.options import Asked
+from scheduler.engines.local.cores import ROOTS, Packages, Supply
+from scheduler.engines.registry import Asked
 from scheduler.jobs.amounts import memory_text
 from scheduler.jobs.sizes import CORE, Unit
 from scheduler.model.costs import FREE

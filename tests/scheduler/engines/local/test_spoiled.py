@@ -25,9 +25,9 @@ from agent.multi_node.remote_ranks import FOLDER, NodeReport, RankFiles
 from agent.power import cap_files, caps
 from agent.processes import samples
 from agent.supervisor.allocation_reuse import _was_short
-from scheduler.engines.slurm.attempts.allocation_reuse import BY, passed_on_to
-from scheduler.engines.slurm.client.heartbeats import Sign
-from scheduler.engines.slurm.client.heartbeats import _look as look_for_beat
+from scheduler.engines.slurm.batch_jobs import BY, passed_on_to
+from scheduler.engines.slurm.poller import Sign
+from scheduler.engines.slurm.poller import _look as look_for_beat
 from tests.support.amounts import examples, sweep
 from tests.support.coordinator import Up
 
