@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agent.attempts.phases import Phase
+from agent.attempts.checked import Phase
 
 
 def stop_parts(phases: Sequence[Phase], asked: float, left: float) -> dict[str, float]:

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any, Protocol
 
-from agent.attempts.phases import Phase
+from agent.attempts.checked import Phase
 from agent.attempts.records import Result, RunState
 from scheduler.jobs.entry import Entry
 from scheduler.model.interference import PACKED

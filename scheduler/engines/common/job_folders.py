@@ -17,7 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from agent.attempts import phases
+from agent.attempts import checked
 from agent.attempts.folder import GENERATION, Attempt
 from agent.attempts.records import RunState
 from agent.processes.samples import Sample, parse, read
@@ -36,7 +36,7 @@ from scheduler.jobs.files.output_patterns import expand
 # again.
 
 
-OF_A_JOB = ("stdout", "stderr", GENERATION, phases.NAME)  # all else in its folder is its program's
+OF_A_JOB = ("stdout", "stderr", GENERATION, checked.PHASES)  # all else in its folder is its program's
 LARGEST = 1 << 20  # bytes; a larger file stays where it is
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS jobs (job INTEGER PRIMARY KEY, row BLOB);
@@ -240,9 +240,9 @@ class JobFolders:
             return found if isinstance(found, dict) else {}
         return {}
 
-    def phases(self, job: Entry) -> list[phases.Phase]:
+    def phases(self, job: Entry) -> list[checked.Phase]:
         """Return what the job's program has noted of its checkpoints, in all attempts."""
-        return phases.read(self.folder(job.id))
+        return checked.read_phases(self.folder(job.id))
 
 
 # -- attempts whose folders are not as they should be: one job's stop no other -----------------------------

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from agent.attempts.folder import Attempt
 from agent.attempts.records import Request, Want
-from agent.processes import control_groups, tree, umask
+from agent.processes import control_groups, tree
 from agent.processes.claims import Claims
 from probes.mpi.rank_segments import sweep_segments
 from profiles.errors import BadInput, Unavailable
@@ -399,7 +399,7 @@ class LocalEngine(Engine):
                 stdout=subprocess.PIPE,
                 text=True,
                 start_new_session=True,
-                umask=umask.of_jobs(),
+                umask=tree.umask_of_jobs(),
             )
         return self._spawner
 

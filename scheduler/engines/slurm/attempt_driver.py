@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from agent.attempts.records import Request
-from agent.multi_node.remote_ranks import RankFiles
+from agent.multi_node.ranks import RankFiles
 from scheduler.engines.common.job_folders import job_errors_logged, revoked
 from scheduler.engines.protocol import ExternalJob, Report
 from scheduler.engines.slurm import attempt_step

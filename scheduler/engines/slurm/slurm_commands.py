@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from agent.attempts.records import How
-from agent.processes import umask
+from agent.processes import tree
 from agent.users import user_name
 from profiles.errors import Unavailable
 from scheduler.jobs.literals import duration_s
@@ -470,7 +470,7 @@ class Slurm:
                 timeout=self.timeout_s,
                 check=False,
                 start_new_session=True,  # Ctrl-C is for the coordinator
-                umask=umask.of_jobs(),  # sbatch hands it on
+                umask=tree.umask_of_jobs(),  # sbatch hands it on
             )
         except subprocess.TimeoutExpired:
             raise SlurmSilent(f"{command[0]} did not answer within {self.timeout_s:g} s", REACH) from None
