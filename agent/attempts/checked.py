@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,7 +16,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from profiles.errors import UserError
 from profiles.files.whole_files import read_plain
@@ -148,3 +149,48 @@ def _no_number(name: str) -> NoReturn:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_no_number)
+
+
+# -- phases of programs ------------------------------------------------------------------------------------
+#
+# The phases that a program with ``tenbin.Checkpoint`` notes in its job's folder.
+#
+# ``checkpoint.phases.jsonl`` has a line for each, an object with these fields:
+#
+#     phase   context, compile: opening the device, building kernels; restore: reading the checkpoint back;
+#             ready: from now on it computes; pace: mean time between its safe points;
+#             drain, save: emptying the queue, writing the checkpoint
+#     time_s  duration
+#     bytes   size of what is saved or restored (ready: of what a later checkpoint will hold)
+#     program, device  their names
+#     at_s    end, in seconds since 1970
+
+
+PHASES = "checkpoint.phases.jsonl"
+MOST_PHASES = 65_536  # of the end of the file: a program could write anything
+
+
+class Phase(NamedTuple):
+    """One line of the file."""
+
+    phase: str
+    time_s: float
+    bytes: float
+    at_s: float
+    program: str
+
+
+def read_phases(folder: Path) -> list[Phase]:
+    """Read the last phases, in their order; damaged lines are left out."""
+    found = []
+    end = b""
+    with suppress(OSError):
+        end = read_plain(folder / PHASES, MOST_PHASES, last=True)
+    for line in end.split(b"\n"):
+        with suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            row = json.loads(line)
+            took, size, at = (float(row[name]) for name in ("time_s", "bytes", "at_s"))
+            if all(math.isfinite(number) and number >= 0 for number in (took, size, at)):
+                words = (shown(str(row.get(name, ""))) for name in ("phase", "program"))
+                found.append(Phase(next(words), took, size, at, next(words)))
+    return found

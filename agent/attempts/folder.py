@@ -12,7 +12,7 @@ Written by the supervisor:
     state.json    what runs now; missing if the job ended within milliseconds
     samples.csv   what the job uses, over time
     group         path of the control group that holds the memory limit, if one does
-    ranks/        exchanged with the keepers of ranks on other nodes (``agent.multi_node.remote_ranks``)
+    ranks/        exchanged with the keepers of ranks on other nodes (``agent.multi_node.ranks``)
     result.json   how the attempt ended; a full disk does not lose it, because its room is reserved with the
                   order; synced to disk after it is published
 

@@ -30,7 +30,7 @@ class Order:
         stdout, stderr: files that output is appended to.
         cores: logical CPUs that the job may use; empty: all.
         places: the job's whole cores on a node whose CPU numbers only the node itself knows, counted from 0
-            (``agent.processes.binding``); empty: ``cores`` counts.
+            (``tree.cpus_of_places``); empty: ``cores`` counts.
         time_limit_s: running time without pauses; None: unlimited.
         memory_limit_mb: resident memory of the whole process tree; None: unlimited.
         checkpoint_signal: signal that asks the job for a checkpoint; None: the job makes none.
@@ -45,7 +45,7 @@ class Order:
         states: folder of the restore journals of these nodes.
         inherit: prefixes of environment variables that the command inherits from its supervisor.
         lease_s: seconds without a look at the folder after which the attempt ends itself; None: no lease.
-        hosts: ranks by node, if there are several nodes (``agent.multi_node.remote_ranks``).
+        hosts: ranks by node, if there are several nodes (``agent.multi_node.ranks``).
         layer: folder of the sockets of the layer below OpenCL programs; empty: the command is without it.
         library, device: of the layer, and the key of the device, on a node of a cluster; empty: whoever has
             written the order has set the layer's variables.

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from agent.attempts import phases
+from agent.attempts import checked
 from agent.paths import default_storage
 from probes.mpi import mpi_time
 from probes.opencl import layer
@@ -61,7 +61,7 @@ class DeviceWatch:
 
         ``tenbin.Checkpoint`` goes before the layer, because its build times are those of a restart.
         """
-        told, facts = phases.read(self._folder), layer.read(self._folder)
+        told, facts = checked.read_phases(self._folder), layer.read(self._folder)
         found: dict[str, float | None] = {}
         if facts is not None:
             found = {

@@ -14,6 +14,7 @@ beats are made with the order, and overwritten.
 from __future__ import annotations
 
 import errno
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -21,7 +22,6 @@ from pathlib import Path
 
 from agent.attempts.begin import FENCED, GOES_ON
 from agent.attempts.folder import Attempt
-from agent.multi_node.node_name import node_name
 from profiles.files.whole_files import overwrite
 
 LEASE_S = 30.0  # the default
@@ -102,3 +102,8 @@ class Lease:
             self._age_s += min(now - before, 2 * self._step_s)
             if self._fenced or self._age_s >= self._renewed_s + self.lease_s:
                 self.end()
+
+
+def node_name() -> str:
+    """Return the node's name, that of Slurm if Slurm has started this process."""
+    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]

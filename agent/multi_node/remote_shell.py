@@ -1,7 +1,7 @@
 """The program that mpiexec calls in place of ssh to start its daemon on another node of a Slurm job.
 
     python -I -S remote_shell.py HOST COMMAND...    starts on HOST, by srun:
-    python -I -S remote_shell.py --keep COMMAND...  a keeper (``agent.multi_node.rank_keeper``) of the command
+    python -I -S remote_shell.py --keep COMMAND...  a keeper (``agent.multi_node.ranks``) of the command
 
 ``TENBIN_ATTEMPT`` is the attempt's folder. The program is started isolated, by its file, because the
 environment is meant for the user's program.
@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> int:
     """Start the command on a host, or keep it on this one; return the exit code."""
     if arguments[0] == "--keep":
         sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-        from agent.multi_node.rank_keeper import keep
+        from agent.multi_node.ranks import keep
 
         return keep(Path(os.environ[FOLDER]), " ".join(arguments[1:]))
     words, environment = srun(arguments[0], arguments[1:], os.environ)
@@ -72,7 +72,7 @@ def _note_failure(folder: Path, host: str, said: str) -> None:
     """Report that srun failed before there was a keeper, which is no fault of the job."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     from agent.attempts.folder import Attempt
-    from agent.multi_node.remote_ranks import RankFiles
+    from agent.multi_node.ranks import RankFiles
 
     RankFiles(Attempt(folder)).report_unreached(host, said)
 

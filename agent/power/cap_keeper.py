@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 
 from agent.journal import Journal, restore_leftovers
-from agent.multi_node.node_name import node_name
+from agent.multi_node.lease import node_name
 from agent.paths import node_journal
 from agent.processes import tree
 from probes.power.caps import Caps, find_caps

@@ -18,7 +18,7 @@ from agent.attempts.begin import LOG
 from agent.attempts.folder import Attempt
 from agent.attempts.records import Order
 from agent.controls import read_control, write_control
-from agent.multi_node.node_name import node_name
+from agent.multi_node.lease import node_name
 from agent.paths import state_dir
 from agent.power.cap_files import (
     CapInForce,

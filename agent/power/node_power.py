@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from agent.journal import restore_leftovers
-from agent.multi_node.node_name import node_name
+from agent.multi_node.lease import node_name
 from agent.paths import node_journal
 from agent.power.cap_keeper import Energy, on_this_node
 from probes.power.caps import find_caps

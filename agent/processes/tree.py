@@ -1,4 +1,4 @@
-"""The process tree of a job: how it is found, stopped and killed.
+"""The process tree of a job: how it is found, stopped, killed, and bound; and the umask of its processes.
 
 The supervisor is a subreaper, so all processes of its job stay below it, daemons too. If the supervisor was
 killed, the job's processes are found by their mark: a variable in the environment, and a resource limit for
@@ -269,3 +269,38 @@ def kill_marked(mark: str, limit_s: float = 10.0) -> bool:
             return False
         time.sleep(0.005)
     return True
+
+
+def cpus_of_places(places: tuple[int, ...]) -> tuple[int, ...]:
+    """Return one CPU of each of these whole cores, for a job that shares its node and is not bound by Slurm.
+
+    Cores are counted from 0 with neighbours in cache side by side.
+
+    Returns: none if this process may use only a part of the node, because Slurm's task plugins then gave that
+        part to the job; and none if the node has no such cores.
+    """
+    from pathlib import Path
+
+    from probes.topology import read_topology  # needed by jobs that share a node of Slurm only
+
+    allowed = os.sched_getaffinity(0)
+    cores = read_topology(Path("/sys"), allowed).cores
+    if len(allowed) < (os.cpu_count() or 1) or max(places, default=0) >= len(cores):
+        return ()
+    return tuple(cores[place].index for place in places)
+
+
+_umask_of_jobs = -1  # a coordinator's own files are private, its jobs have its user's umask
+
+
+def make_files_private() -> None:
+    """Make private what this process writes from now on."""
+    global _umask_of_jobs  # noqa: PLW0603 (as the umask itself, of the process)
+    before = os.umask(0o077)
+    if _umask_of_jobs < 0:
+        _umask_of_jobs = before
+
+
+def umask_of_jobs() -> int:
+    """Return the umask for processes that start jobs, as ``Popen`` takes it; -1: that of this process."""
+    return _umask_of_jobs

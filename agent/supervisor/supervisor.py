@@ -14,19 +14,23 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.attempts.begin import AWAITED, AttemptRevoked, ClaimedAttempt, begin
+from agent.attempts.begin import AWAITED, AttemptRevoked, ClaimedAttempt, begin, cpus_for
 from agent.attempts.folder import Attempt, retry_until_written
-from agent.attempts.launch import cpus_for
 from agent.attempts.records import How, Request, Result, RunState, Usage, as_order
-from agent.multi_node import ranks
-from agent.multi_node.node_name import node_name
+from agent.multi_node.lease import Lease, node_name
+from agent.multi_node.ranks import (
+    RankCommand,
+    RemoteRanks,
+    first_death,
+    rank_processes,
+    share_of_this_node,
+)
 from agent.processes import control_groups, tree
 from agent.processes.samples import Sampler
 from probes.mpi.rank_segments import sweep_segments
 from profiles.errors import UserError
 
 if TYPE_CHECKING:
-    from agent.multi_node.remote_ranks import RankCommand, RemoteRanks
     from agent.power.caps import NodeCaps, PackageCaps
     from agent.supervisor.parking import Parking
 
@@ -134,8 +138,6 @@ class Supervisor:
     def _prepare_order(self) -> None:
         """Have other nodes start their ranks, and the layer below the programs of this one."""
         if self.order.hosts:
-            from agent.multi_node.remote_ranks import RemoteRanks, share_of_this_node
-
             self.remote_ranks = RemoteRanks(self.attempt, self.order)
             self.order = share_of_this_node(self.order)
         if self.order.library:
@@ -145,8 +147,6 @@ class Supervisor:
 
     def _keep_lease(self) -> None:
         if self.order.lease_s is not None:
-            from agent.multi_node.lease import Lease
-
             Lease(self.attempt, self.order.lease_s, self._lose).begin()
 
     def _lose(self) -> None:
@@ -302,7 +302,7 @@ class Supervisor:
             self.ending = why
             self.kill_at = time.monotonic() + self.order.grace_s
             below = tree.descendants(self.me)
-            tree.send((ranks.programs(self.me) if self.order.mpi else below) or below, signal.SIGTERM)
+            tree.send((rank_processes(self.me) if self.order.mpi else below) or below, signal.SIGTERM)
             tree.send(below, signal.SIGCONT)
             self._tell_keepers("term")
             if self.runs_since is None:
@@ -375,7 +375,7 @@ class Supervisor:
         )
         trouble = ""
         if self.order.mpi and code and how in ("exited", "signalled"):
-            code, trouble = ranks.first_death(code, self.attempt.path, Path(self.order.stderr))
+            code, trouble = first_death(code, self.attempt.path, Path(self.order.stderr))
             how = "exited" if code >= 0 else "signalled"
         number = -code if code < 0 else None
         return Result(how, ended_s, None if code < 0 else code, number, trouble[:MOST_TROUBLE], usage=used)

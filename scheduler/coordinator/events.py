@@ -15,8 +15,7 @@ from typing import ClassVar
 
 from agent.attempts.records import RunState, Want
 from agent.opencl_layer.trials import Trial
-from scheduler.engines.external_jobs import ExternalJob
-from scheduler.engines.protocol import Report
+from scheduler.engines.protocol import ExternalJob, Report
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.model.events import ORDER, Checkpointed, Failed, Finished, Submitted, Timer
 from scheduler.model.events import Event as PolicyEvent

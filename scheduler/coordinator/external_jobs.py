@@ -16,7 +16,7 @@ from scheduler.coordinator.decisions import apply
 from scheduler.coordinator.ends import outcome_of
 from scheduler.coordinator.job_table import NoRoom
 from scheduler.coordinator.machine_state import MachineState
-from scheduler.engines.external_jobs import ExternalJob, ExternalJobSource
+from scheduler.engines.protocol import ExternalJob, ExternalJobSource
 from scheduler.jobs.entry import Entry, Phase, Stage
 from scheduler.jobs.specs import JobSpec
 from scheduler.model import events as act

@@ -9,7 +9,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any, Literal, NamedTuple, Protocol
 
-from agent.attempts.phases import Phase
+from agent.attempts.checked import Phase
 from agent.attempts.records import Result, RunState
 from scheduler.jobs.entry import Entry
 from scheduler.model.costs import LinearCost, LinearCosts

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import uvicorn
 
 from agent.node_profile.identity import node_kind
-from agent.processes import umask
+from agent.processes import tree
 from profiles.checks.fitness import Fitness
 from profiles.errors import BadInput
 from profiles.files.job_store import JobStore
@@ -28,8 +28,8 @@ from scheduler.coordinator.journal.journal import Journal
 from scheduler.coordinator.journal.packing import KEEP, packing
 from scheduler.coordinator.journal.recovery import check_folders, recover
 from scheduler.engines.common.machine import Machine
+from scheduler.engines.local.cores import put_back
 from scheduler.engines.local.engine import SWEEP_S
-from scheduler.engines.local.packages import put_back
 from scheduler.prediction.profiles import ProfiledJobs
 from tenbin.client.connection import LONGEST_SOCKET_PATH, socket_folder
 from tenbin.server import tcp
@@ -77,7 +77,7 @@ def serve(
         Busy: another coordinator runs there.
         BadInput: the journal, the policy or the jobs do not fit this machine, or the address cannot be used.
     """
-    umask.close_files()
+    tree.make_files_private()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # until the loop takes it
     journal = Journal(home)
     try:

@@ -42,14 +42,12 @@ from profiles.files.whole_files import overwrite
 from scheduler.coordinator.ends import MOST_FAILURES
 from scheduler.engines.protocol import Report
 from scheduler.engines.slurm import engine as engine_module
-from scheduler.engines.slurm.attempts.attempt import SlurmAttempt
-from scheduler.engines.slurm.client import heartbeats
-from scheduler.engines.slurm.client.parse import FINAL, MIB
-from scheduler.engines.slurm.client.poller import SlurmPoller
-from scheduler.engines.slurm.client.tools import Slurm, SlurmSilent, error_of
+from scheduler.engines.slurm import poller
+from scheduler.engines.slurm.attempt_step import SlurmAttempt
 from scheduler.engines.slurm.engine import SlurmEngine
-from scheduler.engines.slurm.nodes.node_inventory import ClusterNode, NodeInventory
-from scheduler.engines.slurm.site import Site
+from scheduler.engines.slurm.node_inventory import ClusterNode, NodeInventory, Site
+from scheduler.engines.slurm.poller import SlurmPoller
+from scheduler.engines.slurm.slurm_commands import FINAL, MIB, Slurm, SlurmSilent, error_of
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.sizes import Unit
 from scheduler.model.jobs import Cluster, Pool
@@ -757,7 +755,7 @@ def virtual_time(cluster: SlurmCluster) -> Iterator[None]:
         for name, module in list(sys.modules.items()):
             if name.startswith(PLACE) and getattr(module, "time", None) is time:
                 patch.setattr(module, "time", VirtualTime(cluster))
-        patch.setattr(heartbeats, "knock", lambda asked: {n for n in asked if cluster.nodes[n].answers})
+        patch.setattr(poller, "knock", lambda asked: {n for n in asked if cluster.nodes[n].answers})
         patch.setattr(engine_module, "SlurmPoller", WorldPoller)
         yield
 

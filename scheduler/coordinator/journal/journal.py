@@ -23,7 +23,7 @@ from scheduler.coordinator.journal import journal_file as file
 from scheduler.coordinator.journal.jobs_on_disk import job_folders
 from scheduler.coordinator.journal.rows import INSERT, prediction_row, read_predictions, thaw
 from scheduler.coordinator.journal.tally import Tally, TallyFile
-from scheduler.engines.common.packed_jobs import PackedJobs
+from scheduler.engines.common.job_folders import PackedJobs
 from scheduler.jobs.entry import FINAL, Entry, Stage
 from scheduler.jobs.job_list import JobFilter
 from scheduler.jobs.rows import CHANGING, COLUMNS, as_row, entry_of, new_rows

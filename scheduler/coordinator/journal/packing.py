@@ -18,8 +18,7 @@ from pathlib import Path
 from profiles.errors import BadInput
 from scheduler.coordinator.journal.jobs_on_disk import job_folders
 from scheduler.coordinator.journal.journal import as_it_is
-from scheduler.engines.common.job_folders import SCRIPTS, JobFolders
-from scheduler.engines.common.packed_jobs import PackedJobs
+from scheduler.engines.common.job_folders import SCRIPTS, JobFolders, PackedJobs
 from scheduler.jobs.entry import Stage
 from scheduler.jobs.rows import COLUMNS
 

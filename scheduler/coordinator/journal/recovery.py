@@ -29,7 +29,7 @@ from scheduler.coordinator.journal.jobs_on_disk import attempts_of, job_folders
 from scheduler.coordinator.journal.journal import LAYOUT, Journal
 from scheduler.coordinator.journal.tally import FILE as TALLY
 from scheduler.coordinator.journal.tally import read_tally
-from scheduler.engines.common.packed_jobs import PackedJobs
+from scheduler.engines.common.job_folders import PackedJobs
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.rows import COLUMNS, Damaged, entry_of
 from scheduler.jobs.specs import JobSpec

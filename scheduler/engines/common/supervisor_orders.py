@@ -15,7 +15,6 @@ from probes.mpi import rank_guard
 from probes.power.loads import MARK
 from profiles.errors import Unavailable
 from profiles.files.whole_files import write_whole
-from scheduler.engines.common import slurm_variables
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.rows import row_of
 from scheduler.jobs.sizes import Unit, tasks_on
@@ -23,6 +22,8 @@ from scheduler.jobs.specs import JobSpec
 
 if TYPE_CHECKING:
     from probes.mpi.launchers import MpiInstall
+import os
+import platform
 
 OUTER_RANKS = ("PMI_", "PMIX_", "OMPI_COMM_WORLD_")  # what an mpiexec around us tells its ranks
 
@@ -173,7 +174,7 @@ def _about(job: Entry, tasks: int, folder: Path) -> dict[str, str]:
     if job.array is not None:
         found["TENBIN_ARRAY"] = str(job.array)
     if spec.slurm_variables:
-        found |= slurm_variables.of_script(job)
+        found |= slurm_script_variables(job)
     return found
 
 
@@ -183,3 +184,38 @@ def ranks_on(shares: Mapping[str, int], each: int, tasks: int) -> dict[str, int]
     for host, cores in shares.items():
         found[host] = min(cores // each, tasks - sum(found.values()))
     return {host: count for host, count in found.items() if count}
+
+
+# -- variables of scripts with #SBATCH lines ---------------------------------------------------------------
+
+
+def slurm_script_variables(job: Entry) -> dict[str, str]:
+    """Return the variables that no engine gets from Slurm, because an array is one of tenbin's own."""
+    found = {"SLURM_JOB_NAME": job.spec.name}
+    if job.array_index is not None:
+        found["SLURM_ARRAY_TASK_ID"] = str(job.array_index)
+        found["SLURM_ARRAY_JOB_ID"] = str(job.array or job.id)
+    return found
+
+
+def slurm_machine_variables(job: Entry) -> dict[str, str]:
+    """Return the variables of a job on this machine, where there is no Slurm."""
+    cores, node = str(len(job.cores) or job.spec.tasks * job.spec.cores), platform.node().partition(".")[0]
+    return {
+        "ENVIRONMENT": "BATCH",
+        "SLURMD_NODENAME": node,
+        "SLURM_CLUSTER_NAME": "tenbin",
+        "SLURM_CPUS_ON_NODE": cores,
+        "SLURM_JOBID": str(job.id),
+        "SLURM_JOB_CPUS_PER_NODE": cores,
+        "SLURM_JOB_ID": str(job.id),
+        "SLURM_JOB_NODELIST": node,
+        "SLURM_JOB_NUM_NODES": "1",
+        "SLURM_JOB_UID": str(os.getuid()),
+        "SLURM_LOCALID": "0",
+        "SLURM_NNODES": "1",
+        "SLURM_NODEID": "0",
+        "SLURM_NODELIST": node,
+        "SLURM_PROCID": "0",
+        "SLURM_RESTART_COUNT": str(job.attempt - 1),
+    }

@@ -21,9 +21,10 @@ from profiles.errors import BadInput, Unavailable
 from profiles.files.job_store import JobStore
 from profiles.records import Profile
 from scheduler.engines.common.machine import Machine, cap_lines, scaling_of
-from scheduler.engines.local.packages import Packages
-from scheduler.engines.local.supply import ROOTS, Supply
-from scheduler.engines.options import Asked
+from scheduler.engines.local.cores import Packages
+from scheduler.engines.local.cores import ROOTS
+from scheduler.engines.local.cores import Supply
+from scheduler.engines.registry import Asked
 from scheduler.jobs.literals import memory_text
 from scheduler.jobs.sizes import CORE, Unit
 from scheduler.model.costs import FREE

@@ -7,12 +7,14 @@ are watched too, and every few seconds each attempt's folder is looked at.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
 import os
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -23,19 +25,22 @@ from pathlib import Path
 
 from agent.attempts.folder import Attempt
 from agent.attempts.records import Request, Want
-from agent.processes import control_groups, tree, umask
+from agent.processes import control_groups, tree
 from agent.processes.claims import Claims
 from probes.mpi.rank_segments import sweep_segments
-from profiles.errors import Unavailable
-from scheduler.engines.common import slurm_variables, spoiled
-from scheduler.engines.common.job_folders import JobFolders
+from profiles.errors import BadInput, Unavailable
+from scheduler.engines.common import supervisor_orders
+from scheduler.engines.common.job_folders import (
+    NO_ROOM,
+    JobFolders,
+    end_supervisor,
+    job_errors_logged,
+    no_result_reason,
+    revoked,
+)
 from scheduler.engines.common.supervisor_orders import Orders
-from scheduler.engines.local.cores import Cores
+from scheduler.engines.local.cores import Cores, Packages, Supply, await_pause, lowers, put_back
 from scheduler.engines.local.device_layer import DeviceLayer, Trials, goal
-from scheduler.engines.local.packages import Packages, await_pause, lowers, put_back
-from scheduler.engines.local.paths import check_here
-from scheduler.engines.local.report_socket import listen
-from scheduler.engines.local.supply import Supply
 from scheduler.engines.protocol import Engine, Report
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.sizes import CORE, Unit
@@ -126,7 +131,7 @@ class LocalEngine(Engine):
         self._watched: dict[tuple[int, int], Watched] = {}
         self._reports: list[Report] = []
         self._selector = selectors.DefaultSelector()
-        self._socket = listen(socket_path)
+        self._socket = report_socket(socket_path)
         self._socket_path = socket_path
         self._selector.register(self._socket, selectors.EVENT_READ)
         if self.layer is not None and self.layer.trials is not None:
@@ -140,7 +145,7 @@ class LocalEngine(Engine):
         self._orders.prepare(specs)
 
     def check_paths(self, spec: JobSpec) -> None:
-        check_here(spec)
+        check_paths_here(spec)
 
     def place(self, job: Entry, placement: Placement) -> None:
         self._cores.place(job, placement)
@@ -161,7 +166,7 @@ class LocalEngine(Engine):
                 files = self._folders.files(job)
                 order = self._orders.order(job, environment, watched.attempt, watched.mark, files=files)
                 if job.spec.slurm_variables:
-                    order.environment.update(slurm_variables.of_machine(job))
+                    order.environment.update(supervisor_orders.slurm_machine_variables(job))
                 if self.layer is not None and job.parks:
                     order = self.layer.below(order, job)
                 watched.attempt.place(order)
@@ -170,7 +175,7 @@ class LocalEngine(Engine):
             except Unavailable as error:
                 refused.append((watched, str(error)))
             except OSError as error:
-                if error.errno in spoiled.NO_ROOM:
+                if error.errno in NO_ROOM:
                     raise  # nothing is lost: it is started when there is room
                 refused.append((watched, f"{error.filename or watched.attempt.path}: {error.strerror}"))
         for watched, trouble in refused:
@@ -189,7 +194,7 @@ class LocalEngine(Engine):
             watched = self._watched.get((job.id, job.attempt))
             if watched is None or job.placement is None:
                 continue
-            with spoiled.of_one(job.id, room=False):
+            with job_errors_logged(job.id, room=False):
                 if lowers(watched.attempt, job.placement.cap_w) == lower:
                     self._wish(job, watched.attempt)
 
@@ -202,7 +207,7 @@ class LocalEngine(Engine):
             return
         if want == "end":
             watched.end_by = min(watched.end_by, time.monotonic() + job.spec.grace_s + PATIENCE_S)
-        with spoiled.of_one(job.id, room=False):
+        with job_errors_logged(job.id, room=False):
             if want == "run":
                 self._wish(job, watched.attempt)
             cores, device = job.cores if want == "run" else (), goal(job, want)
@@ -221,7 +226,7 @@ class LocalEngine(Engine):
         attempt = watched.attempt
         at_work = attempt.supervisors()
         watched.begun = bool(at_work)
-        if not at_work and (not attempt.path.exists() or spoiled.revoked(attempt)):
+        if not at_work and (not attempt.path.exists() or revoked(attempt)):
             self._end(watched, Report(job.id, job.attempt, "never", time.time()))
             return
         for pid in at_work:
@@ -287,15 +292,15 @@ class LocalEngine(Engine):
 
     def _look(self, watched: Watched, told: bool = False) -> None:
         """Look at an attempt; what cannot be looked at now (no room for a claim) is at the next sweep."""
-        with spoiled.of_one(watched.job_id):
+        with job_errors_logged(watched.job_id):
             self._judge(watched, told)
 
     def _enforce(self, watched: Watched) -> None:
         """Its supervisor was to end it, and does not: it is stopped, waits for something, or cannot tell."""
         log.warning("job %d: its supervisor does not end it, and is killed", watched.job_id)
-        with spoiled.of_one(watched.job_id):
-            spoiled.end_supervisor(watched.attempt)
-            spoiled.revoked(watched.attempt)  # should nobody have come to supervise it, nobody will
+        with job_errors_logged(watched.job_id):
+            end_supervisor(watched.attempt)
+            revoked(watched.attempt)  # should nobody have come to supervise it, nobody will
         watched.begun = True
 
     def _judge(self, watched: Watched, told: bool) -> None:
@@ -310,7 +315,7 @@ class LocalEngine(Engine):
         result = attempt.result() if told else None
         if result is None:
             if not watched.begun and not attempt.claimed():
-                if watched.gone and spoiled.revoked(attempt):
+                if watched.gone and revoked(attempt):
                     self._end(watched, Report(*key, "never", time.time()))
                 return  # its supervisor has yet to come
             if attempt.lives() or (not watched.gone and attempt.supervisors()):
@@ -331,7 +336,7 @@ class LocalEngine(Engine):
         if result is not None:
             self._end(watched, Report(*key, "ended", result.ended_s, result=result))
         else:
-            self._end(watched, Report(*key, "lost", time.time(), trouble=spoiled.trouble(attempt)))
+            self._end(watched, Report(*key, "lost", time.time(), trouble=no_result_reason(attempt)))
 
     def _catch_up(self, watched: Watched) -> None:
         """Report what the supervisor has carried out, because its own report may be lost."""
@@ -394,7 +399,7 @@ class LocalEngine(Engine):
                 stdout=subprocess.PIPE,
                 text=True,
                 start_new_session=True,
-                umask=umask.of_jobs(),
+                umask=tree.umask_of_jobs(),
             )
         return self._spawner
 
@@ -412,3 +417,73 @@ class LocalEngine(Engine):
         self._socket.close()
         self._selector.close()
         self._socket_path.unlink(missing_ok=True)
+
+
+# -- checks of a job's paths -------------------------------------------------------------------------------
+
+
+REMEDY = "make it, or name another with --{}: paths are those of the coordinator's machine"
+
+
+def check_paths_here(spec: JobSpec) -> None:
+    """Refuse a job that could not be started in its working directory, or could not open its output.
+
+    Raises:
+        BadInput: names the path, and what is wrong with it.
+    """
+    folder = Path(spec.folder)
+    try:
+        _check_entry(folder)
+    except (OSError, ValueError) as error:
+        raise BadInput(f"working directory {folder}: {_reason(error)}", REMEDY.format("chdir")) from error
+    for stream, option in ((spec.stdout, "output"), (spec.stderr, "error")):
+        try:
+            if stream and "%" not in str(Path(stream).parent):  # else known at the start only
+                _check_output(folder / stream)
+        except (OSError, ValueError) as error:
+            what = f"{option} {folder / stream}: {_reason(error)}"
+            raise BadInput(what, REMEDY.format(option)) from error
+
+
+def _check_entry(folder: Path) -> None:
+    """OSError if this user could not work there."""
+    if not os.path.isdir(folder):  # noqa: PTH112 (a Path hides why it cannot be looked at)
+        folder.stat()
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    _check_access(folder, os.X_OK)
+
+
+def _check_output(file: Path) -> None:
+    """OSError if this user could not append to the file, or make it; it is not opened."""
+    if file.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if file.exists():
+        _check_access(file, os.W_OK)
+    else:
+        _check_entry(file.parent)
+        _check_access(file.parent, os.W_OK)
+
+
+def _check_access(path: Path, mode: int) -> None:
+    if not os.access(path, mode):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return (error.strerror if isinstance(error, OSError) else "") or str(error)
+
+
+# -- the socket on which supervisors report ----------------------------------------------------------------
+
+
+def report_socket(path: Path) -> socket.socket:
+    """Open a datagram socket that only its owner may write to."""
+    path.unlink(missing_ok=True)
+    channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    channel.setblocking(False)
+    before = os.umask(0o177)
+    try:
+        channel.bind(str(path))
+    finally:
+        os.umask(before)
+    return channel

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profiles.errors import BadInput
-from scheduler.engines.options import Asked, Megabytes, Option
+from scheduler.engines.registry import Asked, Megabytes, Option
 
 OF = "this machine"
 OPTIONS = (

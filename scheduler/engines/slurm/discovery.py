@@ -30,18 +30,28 @@ from profiles.inventory import OpenCLDevice
 from profiles.jobs import NodeKind
 from profiles.records import Profile
 from scheduler.engines.common.machine import Machine, cap_lines, scaling_of
-from scheduler.engines.options import Asked
-from scheduler.engines.slurm.client import parse
-from scheduler.engines.slurm.client.node_programs import ask_nodes, run_on_node
-from scheduler.engines.slurm.client.parse import SlurmNode
-from scheduler.engines.slurm.client.rights import own_rights
-from scheduler.engines.slurm.client.tools import Slurm
-from scheduler.engines.slurm.external.needs import Shape
-from scheduler.engines.slurm.external.sbatch_queue import GATE_S, SbatchQueue
-from scheduler.engines.slurm.nodes.devices import Devices, Slot, gres_type
-from scheduler.engines.slurm.nodes.node_inventory import ClusterNode, NodeInventory, remember
-from scheduler.engines.slurm.nodes.partitions import own_names
-from scheduler.engines.slurm.site import Site, SitePower
+from scheduler.engines.registry import Asked
+from scheduler.engines.slurm.node_inventory import (
+    ClusterNode,
+    Devices,
+    NodeInventory,
+    Site,
+    SitePower,
+    Slot,
+    gres_type,
+    remember,
+)
+from scheduler.engines.slurm.node_states import own_names
+from scheduler.engines.slurm.sbatch_queue import GATE_S, SbatchQueue, Shape
+from scheduler.engines.slurm.slurm_commands import (
+    OLDEST,
+    Slurm,
+    SlurmNode,
+    ask_nodes,
+    own_rights,
+    parse_hosts,
+    run_on_node,
+)
 from scheduler.jobs.sizes import CORE, Unit
 from scheduler.model.costs import FREE, LinearCost, LinearCosts
 from scheduler.model.jobs import Cluster, Pool
@@ -561,7 +571,7 @@ def slurm_cluster(
     if conf is not None and not Path(conf).is_file():
         raise BadInput(f"SLURM_CONF={conf}: there is no such file", "name the cluster's slurm.conf")
     slurm = Slurm()
-    if slurm.version() < parse.OLDEST:
+    if slurm.version() < OLDEST:
         raise Unavailable("this Slurm is older than 20.11", "see: sinfo --version")
     name, found = nodes_of(slurm, partition)
     suits = policy_class(policy).suits
@@ -720,7 +730,7 @@ def nodes_of(slurm: Slurm, partition: str | None) -> tuple[str, Sequence[SlurmNo
             )
     if partition not in partitions:
         raise BadInput(f"--partition {partition}: there is none", f"choose one of {', '.join(partitions)}")
-    names = parse.hosts(partitions[partition]["Nodes"])
+    names = parse_hosts(partitions[partition]["Nodes"])
     known = {node.name: node for node in slurm.nodes()}
     found = [known[name] for name in names if name in known]
     if not found:

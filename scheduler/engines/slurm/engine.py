@@ -19,23 +19,16 @@ from pathlib import Path
 from agent.attempts.records import Request, Want
 from profiles.errors import Unavailable
 from profiles.files.whole_files import write_whole
-from scheduler.engines.common import spoiled
-from scheduler.engines.common.job_folders import JobFolders
+from scheduler.engines.common.job_folders import NO_ROOM, JobFolders, job_errors_logged, revoked
 from scheduler.engines.common.supervisor_orders import Orders
 from scheduler.engines.protocol import Engine, Report
-from scheduler.engines.slurm.attempts.allocation_reuse import passed_on_to
-from scheduler.engines.slurm.attempts.attempt import SlurmAttempt
-from scheduler.engines.slurm.attempts.batch_script import BatchWriter
-from scheduler.engines.slurm.attempts.device_layer import NodeLayers
-from scheduler.engines.slurm.attempts.driver import AttemptDriver
-from scheduler.engines.slurm.attempts.evidence import look_anew
-from scheduler.engines.slurm.attempts.power_budget import PowerBudget
-from scheduler.engines.slurm.client.heartbeats import Key
-from scheduler.engines.slurm.client.poller import ClusterSnapshot, Outcome, SlurmPoller
-from scheduler.engines.slurm.external.external_jobs import SlurmExternalJobs
-from scheduler.engines.slurm.nodes.node_states import NodeStates
-from scheduler.engines.slurm.nodes.partitions import Partitions, Sent
-from scheduler.engines.slurm.site import Site
+from scheduler.engines.slurm.attempt_driver import AttemptDriver, SlurmExternalJobs
+from scheduler.engines.slurm.attempt_step import SlurmAttempt, look_anew
+from scheduler.engines.slurm.batch_jobs import BatchWriter, NodeLayers, passed_on_to
+from scheduler.engines.slurm.node_inventory import Site
+from scheduler.engines.slurm.node_states import NodeStates, Partitions, Sent
+from scheduler.engines.slurm.poller import ClusterSnapshot, Key, Outcome, SlurmPoller
+from scheduler.engines.slurm.power_budget import PowerBudget
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.sizes import CORE, Unit
 from scheduler.jobs.specs import JobSpec
@@ -161,7 +154,7 @@ class SlurmEngine(Engine):
             except Unavailable as error:
                 trouble = str(error)
             except OSError as error:
-                if error.errno in spoiled.NO_ROOM:
+                if error.errno in NO_ROOM:
                     raise  # nothing is lost: it is started when there is room
                 trouble = f"{error.filename or attempt.files.path}: {error.strerror}"
             if trouble is not None:
@@ -264,11 +257,11 @@ class SlurmEngine(Engine):
         self.driver.attempts[attempt.key] = attempt
         if self.budget is not None:
             self.budget.recover(attempt, self._cap_w(job))
-        with spoiled.of_one(job.id):
+        with job_errors_logged(job.id):
             look_anew(attempt.files.path)
             fenced = attempt.files.fenced()
             if fenced:
-                spoiled.revoked(attempt.files)
+                revoked(attempt.files)
             if attempt.files.claimed() and not attempt.files.begun():  # the coordinator before took it back
                 attempt.files.fence_off()
                 self.driver.report(attempt, Report(*attempt.key, "never", time.time()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from profiles.errors import BadInput
-from scheduler.engines.options import Asked, Option, Seconds
+from scheduler.engines.registry import Asked, Option, Seconds
 
 OF = "a Slurm cluster"
 OPTIONS = (

@@ -101,7 +101,7 @@ def _node_files(cluster: str, store: Path | None) -> tuple[dict[str, str], list[
 
 def _known_to_slurm() -> Mapping[str, Mapping[str, str]]:
     from scheduler.engines.slurm.admin.slurm_conf import read_nodes
-    from scheduler.engines.slurm.client.tools import Slurm
+    from scheduler.engines.slurm.slurm_commands import Slurm
 
     try:
         return read_nodes(Slurm().call("scontrol", "--oneliner", "--all", "show", "node"))

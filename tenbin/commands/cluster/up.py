@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scheduler.engines import registry
-from scheduler.engines.options import Megabytes, Option, Seconds
-from scheduler.engines.registry import DEFAULT, ENGINES
+from scheduler.engines.registry import DEFAULT, ENGINES, Megabytes, Option, Seconds
 from tenbin.commands.options import (
     HomeOption,
     RecoverOption,
@@ -214,7 +213,7 @@ def up(
     from scheduler.coordinator.journal.journal_file import hold
     from scheduler.engines import registry
     from scheduler.engines.common.machine import Taken
-    from scheduler.engines.options import Asked
+    from scheduler.engines.registry import Asked
     from tenbin.client.connection import default_home
     from tenbin.page.beside import page_beside
     from tenbin.server import tcp

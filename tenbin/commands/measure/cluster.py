@@ -41,7 +41,7 @@ def profile_nodes(
     from profiles.files.store import Store
     from scheduler.engines.slurm.admin import survey
     from scheduler.engines.slurm.admin.survey import ClusterMeasurement
-    from scheduler.engines.slurm.client.tools import Slurm
+    from scheduler.engines.slurm.slurm_commands import Slurm
 
     kept, slurm = ClusterStore(store), Slurm()
     partitions = slurm.partitions()

@@ -49,7 +49,7 @@ def doctor(
             raise BadInput("--storage is of one node", "leave it out with --engine slurm")
         from scheduler.engines.slurm.admin.doctor import examine as examine_cluster
         from scheduler.engines.slurm.admin.doctor import usable
-        from scheduler.engines.slurm.client.tools import Slurm
+        from scheduler.engines.slurm.slurm_commands import Slurm
         from tenbin.client.connection import default_home
 
         findings = examine_cluster(Slurm(), default_home())

@@ -41,7 +41,7 @@ def _complete_probes(incomplete: str) -> list[str]:
 
 def _complete_nodes(incomplete: str) -> list[str]:
     from profiles.errors import UserError
-    from scheduler.engines.slurm.client.tools import Slurm
+    from scheduler.engines.slurm.slurm_commands import Slurm
 
     try:
         slurm = Slurm(timeout_s=2.0)

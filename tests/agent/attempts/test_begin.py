@@ -50,5 +50,5 @@ def test_nothing_that_takes_long_is_imported_before_a_command() -> None:
     program += "print(*sorted(sys.modules))"
     words = [sys.executable, "-I", "-S", "-c", program, str(root)]
     imported = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
-    assert "agent.attempts.launch" in imported and "agent.supervisor.supervisor" not in imported
+    assert "agent.attempts.begin" in imported and "agent.supervisor.supervisor" not in imported
     assert not LONG & set(imported)

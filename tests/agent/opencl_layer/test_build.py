@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.opencl_layer import build, generate
+from agent.opencl_layer import build
 from profiles.errors import Unavailable
 from tests.support.labs.components import require
 from tests.support.moving import command, output, variables
@@ -51,7 +51,7 @@ typedef struct _cl_icd_dispatch {
 
 @pytest.mark.parametrize("header", [HEADER, LATER_HEADER])
 def test_generated_entries(header: str) -> None:
-    text = generate.generate(header, "cl_int CL_API_CALL layer_clByHand(cl_kernel kernel) {")
+    text = build.generate(header, "cl_int CL_API_CALL layer_clByHand(cl_kernel kernel) {")
     assert (
         "target->clEnqueueFirst(real_of(own_queue), real_of(own_buffer), CL_FALSE, waits.count, waits.list"
         in text
@@ -68,7 +68,7 @@ def test_generated_entries(header: str) -> None:
 
 def test_headers_that_lack_an_entry_are_refused() -> None:
     with pytest.raises(Unavailable, match="headers of this system have no clElsewhere"):
-        generate.generate(HEADER, "cl_int CL_API_CALL layer_clElsewhere() {")
+        build.generate(HEADER, "cl_int CL_API_CALL layer_clElsewhere() {")
 
 
 def later_headers(folder: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.attempts.phases import Phase, read
+from agent.attempts.checked import Phase, read_phases
 from profiles.errors import BadInput
 from scheduler.coordinator.job_table import JobTable
 from scheduler.coordinator.journal.journal import Journal
@@ -194,13 +194,13 @@ def test_the_parts_are_the_whole() -> None:
 
 def test_a_program_may_write_anything_into_its_phases(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.phases.jsonl"
-    assert read(tmp_path) == []
+    assert read_phases(tmp_path) == []
     good = '{"phase": "save", "time_s": 1, "bytes": 2, "at_s": 3, "program": "p", "more": []}'
     bad = ("", "{", "[]", "3", "null", "[" * 9999, good.replace("1", "NaN"), good.replace("1", '"x"'))
     path.write_text("\n".join([*bad, good.replace("2", "-2"), good, good[:-4]]))
-    assert read(tmp_path) == [Phase("save", 1.0, 2.0, 3.0, "p")]
+    assert read_phases(tmp_path) == [Phase("save", 1.0, 2.0, 3.0, "p")]
     path.write_bytes(b"\xff" * 10_000_000 + b"\n" + good.encode())
-    assert read(tmp_path) == [Phase("save", 1.0, 2.0, 3.0, "p")]
+    assert read_phases(tmp_path) == [Phase("save", 1.0, 2.0, 3.0, "p")]
     path.unlink()
     os.mkfifo(path)  # nobody writes: opening it must not wait
-    assert read(tmp_path) == []
+    assert read_phases(tmp_path) == []

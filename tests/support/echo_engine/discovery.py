@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from scheduler.engines.common.machine import Machine
-from scheduler.engines.options import Asked
+from scheduler.engines.registry import Asked
 from scheduler.jobs.sizes import Unit
 from scheduler.model.jobs import Cluster, Pool
 from tests.support.echo_engine.engine import EchoEngine

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler.engines.options import Asked, Option
+from scheduler.engines.registry import Asked, Option
 
 OF = "the echo engine"
 OPTIONS = (Option("echoes", int, "With --engine echo: so many nodes of one core.", default=2, least=1),)

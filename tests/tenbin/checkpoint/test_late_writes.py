@@ -17,8 +17,7 @@ from pathlib import Path
 import pytest
 
 from agent.attempts.folder import Attempt
-from agent.multi_node.lease import prepare
-from agent.multi_node.node_name import node_name
+from agent.multi_node.lease import node_name, prepare
 from tenbin.checkpoint import Generations
 from tests.agent.supervisor.test_foreground import placed
 from tests.agent.supervisor.test_supervisor import Running

@@ -17,10 +17,7 @@ from pathlib import Path
 from agent import doctor
 from agent.doctor import Finding, limited, missing, ok
 from profiles.errors import Unavailable
-from scheduler.engines.slurm.client.node_programs import ask_nodes
-from scheduler.engines.slurm.client.parse import OLDEST, SlurmNode
-from scheduler.engines.slurm.client.rights import Rights, own_rights
-from scheduler.engines.slurm.client.tools import Slurm
+from scheduler.engines.slurm.slurm_commands import OLDEST, Rights, Slurm, SlurmNode, ask_nodes, own_rights
 
 # -- settings of slurm.conf --------------------------------------------------------------------------------
 

@@ -18,8 +18,8 @@ from agent.node_profile.identity import node_kind
 from profiles.checks.siblings import Odd
 from profiles.inventory import Cpu, Inventory
 from profiles.records import Profile, Quality
-from scheduler.engines.slurm.client import parse
-from scheduler.engines.slurm.nodes.devices import gres_type
+from scheduler.engines.slurm.node_inventory import gres_type
+from scheduler.engines.slurm.slurm_commands import MIB, parse_words
 
 OURS = "tb_"
 MEMORY_KEPT = 0.01  # a kernel may tell a little less after an update, and slurmd then refuses the node
@@ -40,7 +40,7 @@ class NodeLine:
 
 def read_nodes(text: str) -> dict[str, Mapping[str, str]]:
     """Read the output of ``scontrol -o show node``: settings by node."""
-    found = map(parse.words_of, text.splitlines())
+    found = map(parse_words, text.splitlines())
     return {words["NodeName"]: words for words in found if "NodeName" in words}
 
 
@@ -78,7 +78,7 @@ def _line(
         if known.get(key, name) != name:
             settings[written] = known[key]
     settings |= _processors(inventory.cpu)
-    settings["RealMemory"] = str(int(inventory.memory_mb / parse.MIB * (1 - MEMORY_KEPT)) // 100 * 100)
+    settings["RealMemory"] = str(int(inventory.memory_mb / MIB * (1 - MEMORY_KEPT)) // 100 * 100)
     words = known.get("AvailableFeatures", "").split(",")
     features = [word for word in words if word and not word.startswith(OURS)]
     settings["Feature"] = ",".join(dict.fromkeys(features + _features(inventory, memory_gbs)))

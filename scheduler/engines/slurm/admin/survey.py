@@ -36,10 +36,14 @@ from profiles.errors import BadInput, Unavailable, UserError
 from profiles.files.store import id_at
 from profiles.fits import fit_samples
 from profiles.records import Absent, Profile, Settings
-from scheduler.engines.slurm.client import parse
-from scheduler.engines.slurm.client.node_programs import clean_environment, step_failure
-from scheduler.engines.slurm.client.parse import SlurmNode
-from scheduler.engines.slurm.client.tools import Slurm, error_of
+from scheduler.engines.slurm.slurm_commands import (
+    Slurm,
+    SlurmNode,
+    clean_environment,
+    error_of,
+    parse_hosts,
+    step_failure,
+)
 
 # -- allocations -------------------------------------------------------------------------------------------
 #
@@ -265,7 +269,7 @@ def select_nodes(text: str, nodes: Sequence[SlurmNode], partitions: Partitions) 
     if text == "all":
         return list(known.values())
     selected: dict[str, SlurmNode] = {}
-    for name in parse.hosts(text):
+    for name in parse_hosts(text):
         if name in known:
             selected[name] = known[name]
         elif name in partitions:

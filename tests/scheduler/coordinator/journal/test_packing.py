@@ -21,7 +21,7 @@ from scheduler.coordinator.journal import packing
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.coordinator.journal.packing import Packer
 from scheduler.coordinator.journal.recovery import check_folders, recover
-from scheduler.engines.common import packed_jobs
+from scheduler.engines.common import job_folders
 from scheduler.engines.common.job_folders import JobFolders
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.specs import JobSpec
@@ -93,7 +93,7 @@ def test_what_is_not_tenbins_or_large_or_still_used_stays(
 ) -> None:
     jobs, truth = home / "jobs", read(home)
     (jobs / "1" / "model.ckpt").write_text("mine")
-    monkeypatch.setattr(packed_jobs, "LARGEST", 50_000)
+    monkeypatch.setattr(job_folders, "LARGEST", 50_000)
     large = "x" * 60_000
     (jobs / "2" / "stderr").write_text(large)
     used = try_lock(jobs / "4" / "attempt-1" / "alive")

@@ -16,18 +16,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from agent.attempts import begin, phases
+from agent.attempts import begin, checked
 from agent.attempts.checked import Broken
 from agent.attempts.folder import Attempt
 from agent.attempts.records import How, Request, Result, RunState, Usage
 from agent.multi_node.lease import beat_file
-from agent.multi_node.remote_ranks import FOLDER, NodeReport, RankFiles
+from agent.multi_node.ranks import RANKS, NodeReport, RankFiles
 from agent.power import cap_files, caps
 from agent.processes import samples
 from agent.supervisor.allocation_reuse import _was_short
-from scheduler.engines.slurm.attempts.allocation_reuse import BY, passed_on_to
-from scheduler.engines.slurm.client.heartbeats import Sign
-from scheduler.engines.slurm.client.heartbeats import _look as look_for_beat
+from scheduler.engines.slurm.batch_jobs import BY, passed_on_to
+from scheduler.engines.slurm.poller import Sign
+from scheduler.engines.slurm.poller import _look as look_for_beat
 from tests.support.amounts import examples, sweep
 from tests.support.coordinator import Up
 
@@ -82,7 +82,7 @@ def read_all(attempt: Attempt) -> None:
     group = attempt.group()
     assert group is None or str(group).startswith("/sys/fs/cgroup/")
     assert all(value is None or value >= 0 for row in samples.read(attempt.samples) for value in row)
-    for phase in phases.read(attempt.path):
+    for phase in checked.read_phases(attempt.path):
         json.dumps(phase, allow_nan=False).encode()
         phase.program.encode()
     for cap in (cap_files.requested_cap(attempt), cap_files.cap_in_force(attempt)):
@@ -98,15 +98,15 @@ def read_all(attempt: Attempt) -> None:
 
 FILES = (
     *("result.json", ".result.json", "state.json", "request.json", "group", "samples.csv", "fence"),
-    *("alive", "cap.json", "held.json", begin.LOG, phases.NAME, BY, "beat-node", f"{FOLDER}/wish"),
-    f"{FOLDER}/node",
+    *("alive", "cap.json", "held.json", begin.LOG, checked.PHASES, BY, "beat-node", f"{RANKS}/wish"),
+    f"{RANKS}/node",
 )
 
 
 @pytest.fixture(scope="module")
 def attempt(tmp_path_factory: pytest.TempPathFactory) -> Attempt:
     folder = tmp_path_factory.mktemp("spoiled")
-    (folder / FOLDER).mkdir()
+    (folder / RANKS).mkdir()
     return Attempt(folder)
 
 
@@ -173,7 +173,7 @@ KINDS = ("folder", "pipe", "link", "huge", "unreadable")
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_no_plain_file_is_not_waited_for(tmp_path: Path, kind: str) -> None:
     attempt = Attempt(tmp_path)
-    (tmp_path / FOLDER).mkdir()
+    (tmp_path / RANKS).mkdir()
     for name in FILES:
         lay(tmp_path / name, kind)
     with nothing_waits():

@@ -18,8 +18,7 @@ from agent.processes.claims import SUPERVISOR, running_jobs
 from agent.users import user_name
 from probes.topology import read_topology
 from profiles.errors import BadInput
-from scheduler.engines.local.cores import Cores
-from scheduler.engines.local.supply import Supply, UsableCpus, usable_cpus, whole_cores_first
+from scheduler.engines.local.cores import Cores, Supply, UsableCpus, usable_cpus, whole_cores_first
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.sizes import CORE
 from scheduler.jobs.specs import JobSpec

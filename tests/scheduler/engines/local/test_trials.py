@@ -21,8 +21,7 @@ from scheduler.coordinator import trials
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.engines.local.discovery import LocalMachine
-from scheduler.engines.options import Asked
-from scheduler.engines.registry import ENGINES, check, find, options
+from scheduler.engines.registry import ENGINES, Asked, check, find, options
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Pool

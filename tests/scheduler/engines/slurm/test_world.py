@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.engines.slurm.attempts import driver
+from scheduler.engines.slurm import attempt_driver
 from tests.support.amounts import examples
 from tests.support.slurm_world import SlurmHistory
 from tests.support.world import cut_down, live, pairs, plan, tell
@@ -41,7 +41,7 @@ def test_a_history_is_the_same_each_time() -> None:
 
 def test_a_fault_is_found_and_cut_down(monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that revokes no attempt, and takes it that it never starts."""
-    monkeypatch.setattr(driver.spoiled, "revoked", lambda _: True)
+    monkeypatch.setattr(attempt_driver, "revoked", lambda _: True)
     plans = {seed: plan(seed, STEPS, SlurmHistory.weights) for seed in range(40)}
     seed = next(s for s, steps in plans.items() if live(s, "fcfs", "units", steps, world=SlurmHistory).rule)
     steps = cut_down(seed, "fcfs", "units", plans[seed], world=SlurmHistory)

@@ -13,8 +13,7 @@ import pytest
 from agent.doctor import Finding
 from scheduler.engines.slurm.admin import doctor
 from scheduler.engines.slurm.admin.doctor import check_rights, examine, usable
-from scheduler.engines.slurm.client.rights import Rights, slurm_user
-from scheduler.engines.slurm.client.tools import Slurm
+from scheduler.engines.slurm.slurm_commands import Rights, Slurm, slurm_user
 from tests.support.labs.slurm_lab import SlurmLab
 
 HOME = Path("/tmp")

@@ -19,8 +19,7 @@ from profiles.errors import BadInput
 from profiles.files.store import Store
 from scheduler.engines.slurm.admin.slurm_conf import read_nodes
 from scheduler.engines.slurm.admin.survey import group_by_partition, rounds, select_nodes, split_free
-from scheduler.engines.slurm.client import parse
-from scheduler.engines.slurm.client.node_programs import step_failure
+from scheduler.engines.slurm.slurm_commands import parse_nodes, step_failure
 from tests.support.labs.slurm_lab import SlurmLab
 
 COMMAND = [sys.executable, "-P", "-c", "from tenbin.cli import main; main()"]
@@ -53,7 +52,7 @@ def test_of_very_many_nodes_each_has_a_limited_number_of_partners() -> None:
     assert len(met) == 31 * 100 and len(set(met)) == len(met)
 
 
-NODES = parse.nodes(
+NODES = parse_nodes(
     "\n".join(
         f"NodeName={name} CPUAlloc={used} CPUTot=8 NodeAddr={name} RealMemory=1000 State={state} "
         f"Partitions={partitions} Reason={reason}"

@@ -13,26 +13,36 @@ from agent.attempts.folder import Attempt
 from agent.attempts.records import Request, Result, RunState, Usage
 from agent.multi_node.lease import MARGIN_S
 from scheduler.engines.protocol import Report
-from scheduler.engines.slurm.attempts.attempt import SlurmAttempt
-from scheduler.engines.slurm.attempts.effects import (
+from scheduler.engines.slurm.attempt_step import (
+    AGAIN_S,
+    PATIENCE_S,
+    REST_S,
+    SETTLES_S,
     Cancel,
+    ClusterView,
     Do,
     Expect,
     Fence,
+    FolderView,
     Look,
     PutBack,
     Refused,
     Revoke,
+    SlurmAttempt,
     WaitsAgain,
+    requested,
+    settled,
+    step,
 )
-from scheduler.engines.slurm.attempts.evidence import ClusterView, FolderView
-from scheduler.engines.slurm.attempts.external_step import REST_S
-from scheduler.engines.slurm.attempts.settled import requested, settled
-from scheduler.engines.slurm.attempts.step import AGAIN_S, PATIENCE_S, SETTLES_S, step
-from scheduler.engines.slurm.client.parse import SlurmJob
-from scheduler.engines.slurm.client.poller import Outcome
-from scheduler.engines.slurm.client.sbatch_jobs import SbatchJob
-from scheduler.engines.slurm.client.tools import SlurmError, SlurmForbidden, SlurmNodeRefused, SlurmSilent
+from scheduler.engines.slurm.poller import Outcome
+from scheduler.engines.slurm.sbatch_queue import SbatchJob
+from scheduler.engines.slurm.slurm_commands import (
+    SlurmError,
+    SlurmForbidden,
+    SlurmJob,
+    SlurmNodeRefused,
+    SlurmSilent,
+)
 
 NOW, LEASE_S = 1000.0, 30.0
 VIEW = ClusterView(1, NOW, 5000.0, LEASE_S, {}, {}, frozenset(), {})

@@ -13,14 +13,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles.errors import Unavailable
-from scheduler.engines.slurm.client import parse
-from scheduler.engines.slurm.client.tools import (
+from scheduler.engines.slurm.slurm_commands import (
     Batch,
     Slurm,
     SlurmError,
     SlurmNodeRefused,
     SlurmSilent,
     error_of,
+    new_separator,
+    parse_config,
+    parse_hosts,
+    parse_jobs,
+    parse_nodes,
+    parse_partitions,
+    parse_rows,
+    parse_submitted,
+    parse_words,
 )
 from tests.support.labs.slurm_lab import SlurmLab
 
@@ -33,9 +41,9 @@ NODE = (
 
 
 def test_a_node() -> None:
-    (node,) = parse.nodes(NODE + "\n")
+    (node,) = parse_nodes(NODE + "\n")
     assert (node.name, node.cpus, node.cpus_used) == ("node1", 2, 1)
-    assert parse.words_of(NODE)["NodeAddr"] == "10.0.0.11"
+    assert parse_words(NODE)["NodeAddr"] == "10.0.0.11"
     assert node.memory_mb == pytest.approx(2000 * 2**20 / 1e6) and node.partitions == ("main", "big")
     assert node.states == {"IDLE", "DRAIN"} and not node.usable and not node.lost
     assert node.reason == "disk full State=DOWN"
@@ -57,7 +65,7 @@ def test_a_node() -> None:
 )
 def test_states_of_nodes(state: str, usable: bool, lost: bool, silent: bool) -> None:
     """As 22.05 prints them, and as older and newer versions do."""
-    (node,) = parse.nodes(NODE.replace("State=IDLE+DRAIN", f"State={state}"))
+    (node,) = parse_nodes(NODE.replace("State=IDLE+DRAIN", f"State={state}"))
     assert (node.usable, node.lost, node.silent) == (usable, lost, silent)
 
 
@@ -66,7 +74,7 @@ def test_jobs_whatever_is_in_their_comments() -> None:
     lines += "9_[1-3]|PENDING|Priority||N/A|(null)\n"
     lines += "10|COMPLETED|None|node1|N/A|a/b/c\n"
     text = lines.replace("|", "|0a|").replace("\n", "|0a|\n").replace("x|0a|\ny", "x\ny").replace("/", "|")
-    found = parse.jobs(text, "|0a|")
+    found = parse_jobs(text, "|0a|")
     assert [job.id for job in found] == [7, 8, 10]
     assert found[0].nodes == ("node1", "node2") and found[2].comment == "a|b|c" and found[2].final
     assert found[1].comment == "x\ny"
@@ -77,18 +85,28 @@ def test_jobs_whatever_is_in_their_comments() -> None:
 
 @given(st.lists(st.lists(st.text(), min_size=6, max_size=6), max_size=4))
 def test_nothing_in_a_column_makes_another_row(made: list[list[str]]) -> None:
-    mark = parse.separator()
+    mark = new_separator()
     text = "".join("".join(cell + mark for cell in row) + "\n" for row in made)
     for row in made[:1]:  # a new line at the very beginning is that of a row before
         row[0] = row[0].removeprefix("\n")
-    assert parse.rows(text, mark, 6) == made
-    assert parse.separator() != mark
+    assert parse_rows(text, mark, 6) == made
+    assert new_separator() != mark
 
 
 @given(st.text(max_size=80))
 def test_no_answer_is_too_odd(text: str) -> None:
-    readers = partial(parse.jobs, separator="|"), partial(parse.rows, separator="|", columns=3)
-    for reader in (*readers, parse.nodes, parse.partitions, parse.config, parse.hosts, parse.submitted):
+    readers = (
+        partial(parse_jobs, separator="|"),
+        partial(parse_rows, separator="|", columns=3),
+    )
+    for reader in (
+        *readers,
+        parse_nodes,
+        parse_partitions,
+        parse_config,
+        parse_hosts,
+        parse_submitted,
+    ):
         try:
             reader(text)
         except Unavailable as error:
@@ -100,18 +118,18 @@ def test_lists_of_hosts(made: list[tuple[str, int, int]]) -> None:
     """Brackets are only short for the names."""
     names = [f"{name}{number:0{width}d}" for name, number, width in made]
     short = ",".join(f"{name}[{number:0{width}d}]" for name, number, width in made)
-    assert list(parse.hosts(short)) == list(parse.hosts(",".join(names))) == names
+    assert list(parse_hosts(short)) == list(parse_hosts(",".join(names))) == names
 
 
 def test_lists_of_hosts_as_slurm_has_them(lab: SlurmLab) -> None:
     for text in ("node[1-3]", "n[008-011,20],m1", "r[1-2]c[0-3]", "x"):
-        assert list(parse.hosts(text)) == lab.call("scontrol", "show", "hostnames", text).split()
+        assert list(parse_hosts(text)) == lab.call("scontrol", "show", "hostnames", text).split()
 
 
 @pytest.mark.parametrize("text", ["node[1-", "node[a-b]", "n[]"])
 def test_half_a_list_is_refused(text: str) -> None:
     with pytest.raises(Unavailable, match="a list of nodes"):
-        parse.hosts(text)
+        parse_hosts(text)
 
 
 @pytest.mark.parametrize(

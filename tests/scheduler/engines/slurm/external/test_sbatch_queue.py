@@ -10,10 +10,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scheduler.engines.slurm.client.parse import MIB, limit_s
-from scheduler.engines.slurm.client.sbatch_jobs import FIELDS, SeenJob, read, records
-from scheduler.engines.slurm.external.needs import Shape, Unclear, needs_of
-from scheduler.engines.slurm.external.sbatch_queue import SbatchQueue
+from scheduler.engines.slurm.sbatch_queue import (
+    FIELDS,
+    SbatchQueue,
+    SeenJob,
+    Shape,
+    Unclear,
+    needs_of,
+    parse_records,
+    parse_sbatch_jobs,
+)
+from scheduler.engines.slurm.slurm_commands import MIB, parse_limit_s
 
 # As Slurm 22.05 prints it.
 RECORD = """JobId=12 ArrayJobId=12 ArrayTaskId=0-5%2 ArrayTaskThrottle=2 JobName=a b NumNodes=7
@@ -40,7 +47,7 @@ WHOLE, PARTS, NODES = Shape("whole", 2), Shape("parts", 2), Shape("nodes", 2)
 
 
 def words(**changes: str) -> dict[str, str]:
-    return {**records(RECORD)["12"], **changes}
+    return {**parse_records(RECORD)["12"], **changes}
 
 
 def size(shape: Shape, **changes: str) -> tuple[int, int, int | None, float | None]:
@@ -111,7 +118,7 @@ def test_parts_of_nodes_hold_no_more_than_one_has() -> None:
     ],
 )
 def test_limits(text: str, expected: float) -> None:
-    assert limit_s(text) == expected
+    assert parse_limit_s(text) == expected
 
 
 MARK = "|0a|"
@@ -127,12 +134,12 @@ def line(**changes: str) -> str:
 def test_only_marked_jobs_are_seen() -> None:
     """Others, and those of several components, are none; lines of somebody's text are no jobs."""
     text = line(Dependency="x\n") + line(admin_comment="(null)", Reason=line()[:-1].replace(MARK, "|"))
-    (job,) = read(text.replace("x\n", "") + line(JobArrayID="7+0"), MARK)
+    (job,) = parse_sbatch_jobs(text.replace("x\n", "") + line(JobArrayID="7+0"), MARK)
     assert (job.key, job.begin_s, job.limit_s, job.user) == ("12_3", 99.0, 600.0, "eve")
     assert not job.blocked(100.0) and "is to begin" in job.blocked(98.0)
-    (held,) = read(line(PriorityLong="0"), MARK)
+    (held,) = parse_sbatch_jobs(line(PriorityLong="0"), MARK)
     assert "scontrol release 12_3" in held.blocked(100.0)
-    (after,) = read(line(Dependency="afterok:5(unfulfilled)"), MARK)
+    (after,) = parse_sbatch_jobs(line(Dependency="afterok:5(unfulfilled)"), MARK)
     assert "afterok:5" in after.blocked(100.0)
 
 
@@ -150,7 +157,7 @@ def test_what_users_write_changes_no_record(name: str, comment: str, path: str) 
     """The record is as it would be without it, or is not believed."""
     said = RECORD.replace("JobName=a b NumNodes=7", f"JobName={name}")
     said = said.replace("   WorkDir=/tmp\n", f"   WorkDir={path}\n   Comment={comment}\n")
-    true, found = words(), records(said)
+    true, found = words(), parse_records(said)
     assert set(found) <= {"12", "9"} or "JobId=" in name + comment + path
     for number, told in found.items():
         if number == "12" and told:

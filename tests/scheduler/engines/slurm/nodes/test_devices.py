@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from profiles.inventory import OpenCLDevice
-from scheduler.engines.slurm.client.parse import nodes as parsed
 from scheduler.engines.slurm.discovery import ListedDevice, classes
-from scheduler.engines.slurm.nodes.devices import Devices, Slot
-from scheduler.engines.slurm.nodes.node_inventory import ClusterNode, NodeInventory
+from scheduler.engines.slurm.node_inventory import ClusterNode, Devices, NodeInventory, Slot
+from scheduler.engines.slurm.slurm_commands import parse_nodes as parsed
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.sizes import CORE
 from scheduler.jobs.specs import JobSpec

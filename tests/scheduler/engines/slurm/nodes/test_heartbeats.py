@@ -15,13 +15,11 @@ from agent.attempts.folder import Attempt
 from agent.multi_node import lease
 from agent.multi_node.lease import MARGIN_S
 from profiles.files.whole_files import overwrite
-from scheduler.engines.slurm.attempts.orphaned_jobs import OrphanedJobs
-from scheduler.engines.slurm.attempts.step import should_beat
-from scheduler.engines.slurm.client import parse
-from scheduler.engines.slurm.client.heartbeats import SET_DOWN, Heartbeats, knock
-from scheduler.engines.slurm.client.parse import SlurmJob
-from scheduler.engines.slurm.client.tools import Slurm
+from scheduler.engines.slurm.attempt_driver import OrphanedJobs
+from scheduler.engines.slurm.attempt_step import should_beat
 from scheduler.engines.slurm.discovery import setting_down, slurm_cluster
+from scheduler.engines.slurm.poller import SET_DOWN, Heartbeats, knock
+from scheduler.engines.slurm.slurm_commands import Slurm, SlurmJob, parse_nodes
 from tests.scheduler.engines.slurm.attempts.test_mpi import BEATS, begun, submit
 from tests.scheduler.engines.slurm.attempts.test_mpi import beats as beats_of
 from tests.scheduler.engines.slurm.client.test_tools import NODE
@@ -128,7 +126,7 @@ def test_who_is_asked(tmp_path: Path) -> None:
 
         def ask(state: str = "IDLE", reason: str = "") -> tuple[set[str], set[str]]:
             text = NODE.replace("10.0.0.11", "127.0.0.1").replace("IDLE+DRAIN", state)
-            (node,) = parse.nodes(text.replace("disk full State=DOWN", reason))
+            (node,) = parse_nodes(text.replace("disk full State=DOWN", reason))
             found = watcher.life.ask({"node1": node}, lambda: port)
             return set(found.mute), set(found.back)
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from profiles.errors import BadInput
-from scheduler.engines.slurm.client.parse import hosts
 from scheduler.engines.slurm.discovery import partitioned, slurm_cluster
+from scheduler.engines.slurm.slurm_commands import parse_hosts
 from tests.scheduler.engines.slurm.client.test_bad_input import refused
 from tests.support.coordinator import Up
 from tests.support.labs.slurm_lab import SlurmLab, require_slurm, slurmlab
@@ -206,7 +206,7 @@ def belongs(up: Up) -> dict[str, set[str]]:
 
 
 def nodes_in(table: dict[str, str]) -> dict[str, set[str]]:
-    return {name: set(hosts(nodes)) for name, nodes in table.items()}
+    return {name: set(parse_hosts(nodes)) for name, nodes in table.items()}
 
 
 def as_nobody(what: Callable[[], object]) -> str:

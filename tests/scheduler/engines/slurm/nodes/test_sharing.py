@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent.node_profile.identity import node_kind
-from agent.processes.binding import cpus_of
+from agent.processes.tree import cpus_of_places
 from probes.topology import read_topology
 from profiles.errors import BadInput
 from profiles.files.job_store import JobStore
@@ -91,11 +91,13 @@ def test_places_are_cores_of_this_node() -> None:
     allowed = os.sched_getaffinity(0)
     cores = [cpu.index for cpu in read_topology(Path("/sys"), allowed).cores]
     if len(allowed) == os.cpu_count():
-        assert cpus_of((0,)) == (cores[0],) and cpus_of(tuple(range(len(cores)))) == tuple(cores)
-    assert cpus_of((0, len(cores))) == ()
+        assert cpus_of_places((0,)) == (cores[0],) and cpus_of_places(tuple(range(len(cores)))) == tuple(
+            cores
+        )
+    assert cpus_of_places((0, len(cores))) == ()
     if len(allowed) > 1:
         os.sched_setaffinity(0, {min(allowed)})
         try:
-            assert cpus_of((0,)) == ()
+            assert cpus_of_places((0,)) == ()
         finally:
             os.sched_setaffinity(0, allowed)

@@ -3,46 +3,51 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 from agent.attempts.records import Request
-from agent.multi_node.remote_ranks import RankFiles
-from scheduler.engines.common import spoiled
-from scheduler.engines.protocol import Report
-from scheduler.engines.slurm.attempts import calls, external_step, settled
-from scheduler.engines.slurm.attempts.allocation_reuse import AllocationReuse
-from scheduler.engines.slurm.attempts.attempt import Next, SlurmAttempt
-from scheduler.engines.slurm.attempts.effects import (
+from agent.multi_node.ranks import RankFiles
+from scheduler.engines.common.job_folders import job_errors_logged, revoked
+from scheduler.engines.protocol import ExternalJob, Report
+from scheduler.engines.slurm import attempt_step
+from scheduler.engines.slurm.attempt_step import (
     Call,
     Cancel,
+    ClusterView,
     Do,
     Effect,
     Expect,
     Fence,
+    FolderView,
     Look,
+    Next,
     PutBack,
     Refused,
     Revoke,
+    SlurmAttempt,
     WaitsAgain,
+    give_up,
+    look_anew,
+    read_folder,
+    step,
 )
-from scheduler.engines.slurm.attempts.evidence import ClusterView, FolderView, look_anew, read_folder
-from scheduler.engines.slurm.attempts.orphaned_jobs import OrphanedJobs
-from scheduler.engines.slurm.attempts.power_budget import PowerBudget
-from scheduler.engines.slurm.attempts.step import give_up, step
-from scheduler.engines.slurm.client.heartbeats import NOBODY, Key
-from scheduler.engines.slurm.client.parse import SlurmJob
-from scheduler.engines.slurm.client.poller import BUSY_S, ClusterSnapshot, Outcome, SlurmPoller
-from scheduler.engines.slurm.client.sbatch_jobs import SbatchJob
-from scheduler.engines.slurm.client.tools import SlurmSilent
-from scheduler.engines.slurm.external.external_jobs import SlurmExternalJobs
-from scheduler.engines.slurm.nodes.node_states import NodeStates
-from scheduler.engines.slurm.nodes.partitions import Partitions
-from scheduler.engines.slurm.site import Site
+from scheduler.engines.slurm.batch_jobs import AllocationReuse
+from scheduler.engines.slurm.node_inventory import NodeInventory, Site
+from scheduler.engines.slurm.node_states import NodeStates, Partitions
+from scheduler.engines.slurm.poller import BUSY_S, NOBODY, ClusterSnapshot, Key, Outcome, SlurmPoller
+from scheduler.engines.slurm.power_budget import PowerBudget
+from scheduler.engines.slurm.sbatch_queue import SbatchJob, SbatchQueue, SeenJob, result_of
+from scheduler.engines.slurm.slurm_commands import Slurm, SlurmError, SlurmForbidden, SlurmJob, SlurmSilent
+from scheduler.model.jobs import Placement
+
+# -- the driver --------------------------------------------------------------------------------------------
+
 
 ENDS = ("ended", "lost", "never")
 log = logging.getLogger("tenbin")
@@ -95,7 +100,7 @@ class AttemptDriver:
             effects: list[Effect] = []
             job = self.external.jobs.get(attempt.external) if self.external else None
             attempt = replace(attempt, seen=job, restarts=job.restarts if job else None)
-            return external_step.start(attempt, view, effects), effects
+            return attempt_step.start_external(attempt, view, effects), effects
 
         self._next(key, begin)
 
@@ -105,9 +110,9 @@ class AttemptDriver:
         if attempt is None:
             return
         if attempt.folder is not None:
-            with spoiled.of_one(attempt.job_id, room=False):
+            with job_errors_logged(attempt.job_id, room=False):
                 attempt.folder.write_request(request)
-        self._next(key, lambda attempt, view: settled.requested(attempt, request, view))
+        self._next(key, lambda attempt, view: attempt_step.requested(attempt, request, view))
         self.look(key)
 
     def give_up(self, key: Key, trouble: str) -> None:
@@ -137,7 +142,7 @@ class AttemptDriver:
         """Make a step of an attempt; what cannot be looked at now is the next time."""
         attempt = self.attempts.get(key)
         if attempt is not None:
-            with spoiled.of_one(attempt.job_id):
+            with job_errors_logged(attempt.job_id):
                 job = self._job(attempt)
                 folder = self._read(attempt)
                 self._next(key, lambda attempt, view: step(attempt, folder, job, view))
@@ -146,8 +151,8 @@ class AttemptDriver:
         """Take the outcome of a call into account."""
         key, error = outcome.key, outcome.error
         if key in self.attempts:
-            with spoiled.of_one(key[0]):
-                self._next(key, lambda attempt, view: settled.settled(attempt, outcome, view))
+            with job_errors_logged(key[0]):
+                self._next(key, lambda attempt, view: attempt_step.settled(attempt, outcome, view))
         elif outcome.what == "submit" and isinstance(outcome.value, int):  # it was revoked meanwhile
             self._cancel(key, outcome.value, f"{self.mark}{key[0]}:{key[1]}")
         if error is not None and not isinstance(error, SlurmSilent):
@@ -214,13 +219,15 @@ class AttemptDriver:
             case Cancel(number):
                 self._cancel(attempt.key, number, attempt.comment)
             case Revoke(report):
-                if spoiled.revoked(attempt.files):
+                if revoked(attempt.files):
                     if attempt.slurm is not None:
                         self._cancel(attempt.key, attempt.slurm, attempt.comment)
                     unbegun = report._replace(what="never", for_now=True)
                     self.report(attempt, unbegun if report.what == "lost" else report)
             case Fence():
-                with spoiled.of_one(attempt.job_id):  # where no fence can be put up its lease is over as well
+                with job_errors_logged(
+                    attempt.job_id
+                ):  # where no fence can be put up its lease is over as well
                     attempt.files.fence_off()
             case Expect(beats):
                 self.poller.heartbeats.expect(attempt.key, beats)
@@ -253,7 +260,7 @@ class AttemptDriver:
             self.budget.leave(attempt.key)
 
     def _cancel(self, key: Key, number: int, comment: str) -> None:
-        self.poller.do(key, "cancel", partial(calls.cancel, self.poller.slurm, number, comment))
+        self.poller.do(key, "cancel", partial(cancel_job, self.poller.slurm, number, comment))
 
     def _put_back(self, attempt: SlurmAttempt) -> None:
         """Restore the caps that a killed supervisor has left on its nodes, if they are free."""
@@ -268,8 +275,185 @@ class AttemptDriver:
         """Make the call of Slurm that is meant, to be made in the poller's thread."""
         if attempt.external:
             assert self.site.sbatch is not None
-            return partial(calls.steer_external, self.site.sbatch, attempt, call)
+            return partial(call_for_external, self.site.sbatch, attempt, call)
         if call == "submit":
             assert attempt.batch is not None
             return partial(self.partitions.submit, attempt.batch)
-        return partial(calls.steer, self.poller.slurm, attempt, call)
+        return partial(call_for_own, self.poller.slurm, attempt, call)
+
+
+# -- calls of Slurm, made in the poller's thread -----------------------------------------------------------
+
+
+def call_for_own(slurm: Slurm, attempt: SlurmAttempt, call: Call) -> object:
+    """Make a call for tenbin's own job, if what has its number in Slurm is that job still."""
+    number = attempt.slurm
+    assert number is not None
+    if not slurm.ours(number, attempt.comment):
+        raise SlurmError(f"Slurm's job {number} is another's now")
+    if call == "resume":
+        return resume_job(slurm, number, attempt.cpus if attempt.want == "run" else {})
+    (slurm.suspend if call == "suspend" else slurm.wake)(number)
+    return None
+
+
+def call_for_external(sbatch: SbatchQueue, attempt: SlurmAttempt, call: Call) -> object:
+    """Make a call for an external job."""
+    key, slurm = attempt.external, sbatch.slurm
+    if call == "start":
+        sbatch.start(key, tuple(attempt.cpus))
+    elif call == "hold":
+        return sbatch.hold(key)
+    elif call == "cancel":
+        slurm.call("scancel", key)
+    elif call == "suspend":
+        slurm.call("scontrol", "suspend", key)
+    elif isinstance(attempt.seen, SbatchJob):
+        each = math.ceil(attempt.seen.cpus / len(attempt.cpus))
+        return resume_job(slurm, key, dict.fromkeys(attempt.cpus, each))
+    return None
+
+
+def cancel_job(slurm: Slurm, number: int, comment: str) -> None:
+    """Cancel the job of that number and comment, if there is one."""
+    if slurm.ours(number, comment):
+        slurm.cancel(number)
+
+
+def resume_job(slurm: Slurm, number: int | str, shares: Mapping[str, int]) -> bool:
+    """Let a suspended job go on if its CPUs are free, which Slurm does not check; return whether it does.
+
+    Its supervisor was stopped as well: it looks for requests when it goes on.
+    """
+    if shares:
+        room = {node.name: node.cpus - node.cpus_used for node in slurm.nodes()}
+        if any(cpus > room.get(name, 0) for name, cpus in shares.items()):
+            return False
+    try:
+        slurm.resume(number)
+    except (SlurmSilent, SlurmForbidden):
+        raise
+    except SlurmError as error:
+        if "not suspended" not in str(error):
+            raise
+    return True
+
+
+# -- orphaned jobs -----------------------------------------------------------------------------------------
+#
+# Slurm jobs of this coordinator that belong to no attempt any more.
+#
+# A slurmctld that was killed may have forgotten a cancellation, and a lost node may come back with a job.
+# Only a job in two snapshots counts, because one snapshot may be older than the end of an attempt.
+
+
+class OrphanedJobs:
+    """The orphaned jobs in the last snapshot.
+
+    Attributes:
+        mark: how the comments of this coordinator's jobs begin. seen: numbers of the orphaned jobs.
+    """
+
+    def __init__(self, mark: str) -> None:
+        self.mark = mark
+        self.seen: set[int] = set()
+
+    def find(self, jobs: Iterable[SlurmJob], known: Collection[str]) -> list[SlurmJob]:
+        """Find the jobs to be cancelled, again in each snapshot until they are gone.
+
+        Args:
+            known: comments of the attempts that there are.
+        """
+        found = [
+            job
+            for job in jobs
+            if job.comment.startswith(self.mark)
+            and job.comment not in known
+            and not (job.final or job.state == "COMPLETING")
+        ]
+        before, self.seen = self.seen, {job.id for job in found}
+        return [job for job in found if job.id in before]
+
+
+# -- external jobs -----------------------------------------------------------------------------------------
+
+
+class SlurmExternalJobs:
+    """The external jobs of a partition in the last snapshot.
+
+    Args:
+        counted: policies count nodes, or parts of them, and do not name them.
+
+    Attributes:
+        put_back: for jobs that wait anew, by name and count of restarts: since when (monotonic).
+    """
+
+    scheduler, command = "Slurm", "sbatch"
+
+    def __init__(
+        self, sbatch: SbatchQueue, poller: SlurmPoller, inventory: NodeInventory, counted: bool
+    ) -> None:
+        self.sbatch, self.poller, self.inventory, self.counted = sbatch, poller, inventory, counted
+        self.jobs: Mapping[str, SbatchJob] = {}
+        self.put_back: dict[tuple[str, int], float] = {}
+        self._seen: list[SeenJob] = []
+        self._news = False
+        self._refused: dict[str, str] = {}
+
+    def look(self) -> list[ExternalJob] | None:
+        if not self._news:
+            return None
+        self._news = False
+        return [self._external_job(seen) for seen in self._seen]
+
+    def let_go(self, key: str, remark: str) -> None:
+        self._refused.pop(key, None)
+        self.poller.do(NOBODY, "let go", lambda: self.sbatch.let_go(key, remark))
+
+    def has_room(self, placement: Placement) -> bool:
+        free = self.inventory.free_units
+        return not self.counted or all(free(node) >= units for node, units in placement.nodes)
+
+    def drop(self, key: str) -> None:
+        self.poller.do(NOBODY, "cancel", lambda: self.sbatch.slurm.call("scancel", key))
+
+    # -- what the engine notes ------------------------------------------------------------------------
+
+    def see(self, found: Sequence[SeenJob]) -> None:
+        """Note a snapshot."""
+        self._seen, self._news = list(found), True
+        self.jobs = {seen.job.key: seen.job for seen in found}
+        again = [(job.key, job.restarts) for job in self.jobs.values() if job.pending and job.restarts]
+        now = time.monotonic()
+        self.put_back = {which: self.put_back.get(which, now) for which in again}
+
+    def refuse(self, key: str, why: str) -> None:
+        """Note that Slurm does not start a job where tenbin wants."""
+        self._refused[key] = why
+
+    def wait_again(self, key: str) -> None:
+        """Forget the needs of a job that waits for tenbin again: tenbin itself had named its nodes."""
+        self._seen = [
+            seen._replace(needs=None, unclear="") if seen.job.key == key else seen for seen in self._seen
+        ]
+
+    def ended(self) -> None:
+        """Note that an attempt is over: the coordinator looks again."""
+        self._news = bool(self._seen)
+
+    def _external_job(self, seen: SeenJob) -> ExternalJob:
+        job, now = seen.job, time.time()
+        numbers = [self.inventory.number.get(name) for name in job.nodes]
+        known = tuple(number for number in numbers if number is not None)
+        return ExternalJob(
+            key=job.key,
+            state="waiting" if job.pending else "ended" if job.final else "running",
+            submitted_s=job.submitted_s,
+            restarts=job.restarts,
+            blocked=job.blocked(now),
+            limit_s=job.limit_s,
+            needs=seen.needs,
+            unclear=self._refused.get(job.key, seen.unclear) if job.pending else "",
+            nodes=known if known and len(known) == len(numbers) else None,
+            result=result_of(job, now) if job.final else None,
+        )

@@ -1,1 +1,0 @@
-"""Slurm's commands and their output, the thread that calls them, and heartbeats of attempts."""

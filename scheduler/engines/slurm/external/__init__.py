@@ -1,1 +1,0 @@
-"""External jobs: jobs of plain ``sbatch`` that tenbin takes over, their needs, and how they are held."""
