@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from pydantic import Field, ValidationError
 
 from profiles.errors import BadInput
-from profiles.files.store import Prepared, Store, default_root
-from profiles.files.whole_files import read_regular, save_profile
+from profiles.files.store import Prepared, Store, default_root, save_profile
+from profiles.files.whole_files import read_regular
 from profiles.records import Absent, Coefficient, Model, Profile, Record
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from profiles.errors import BadInput
-from profiles.files.store import Prepared, default_root, load_record
-from profiles.files.whole_files import save_profile
+from profiles.files.store import Prepared, default_root, load_record, save_profile
 from profiles.jobs import JobProfile
 
 if TYPE_CHECKING:

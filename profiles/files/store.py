@@ -23,8 +23,8 @@ from pydantic import ValidationError
 from ..errors import BadInput
 from ..records import SCHEMA_VERSION, Profile, Record
 from .folders import named_folder, user_folder
-from .own_files import make_folder
-from .whole_files import read_plain, read_regular, save_profile, write_whole
+from .own_files import make_folder, new_file
+from .whole_files import read_plain, read_regular, sync, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,6 +79,29 @@ def load_record(kind: type[R], path: Path, remedy: str) -> R:
 def _newer_version(text: str) -> int | None:
     found = re.search(r'"schema_version"\s*:\s*(\d+)', text)
     return int(found[1]) if found and int(found[1]) > SCHEMA_VERSION else None
+
+
+def save_profile(folder: Path, profile: str, samples: Mapping[str, pd.DataFrame], store: Path) -> None:
+    """Write ``profile.json`` and ``samples/<table>.parquet``; the folder is there whole or not at all.
+
+    Raises:
+        BadInput: the store cannot be written.
+    """
+    aside = folder.with_name(f".{folder.name}.partial")
+    try:
+        make_folder(aside / "samples")
+        for name, table in samples.items():
+            with os.fdopen(new_file(aside / "samples" / f"{name}.parquet", 0o644), "wb") as file:
+                table.to_parquet(file, write_page_checksum=True)
+                file.flush()
+                os.fsync(file.fileno())
+        write_whole(aside / "profile.json", profile)
+        aside.rename(folder)
+        sync(folder.parent)
+    except OSError as error:
+        raise BadInput(f"store {store}: {error}", "free space there, or choose --store") from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 class Prepared:

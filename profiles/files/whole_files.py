@@ -7,15 +7,11 @@ import fcntl
 import os
 import stat
 
-from ..errors import BadInput
-from .own_files import make_folder, new_file, open_plain
+from .own_files import new_file, open_plain
 
 TYPE_CHECKING = False  # without the module typing, because every job waits for this import
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
-
-    import pandas as pd
 
 
 def read_regular(path: Path) -> bytes:
@@ -141,28 +137,3 @@ def write_chosen(path: Path, content: str) -> None:
         path.write_text(content)
     else:
         write_whole(path.resolve(), content)
-
-
-def save_profile(folder: Path, profile: str, samples: Mapping[str, pd.DataFrame], store: Path) -> None:
-    """Write ``profile.json`` and ``samples/<table>.parquet``; the folder is there whole or not at all.
-
-    Raises:
-        BadInput: the store cannot be written.
-    """
-    aside = folder.with_name(f".{folder.name}.partial")
-    try:
-        make_folder(aside / "samples")
-        for name, table in samples.items():
-            with os.fdopen(new_file(aside / "samples" / f"{name}.parquet", 0o644), "wb") as file:
-                table.to_parquet(file, write_page_checksum=True)
-                file.flush()
-                os.fsync(file.fileno())
-        write_whole(aside / "profile.json", profile)
-        aside.rename(folder)
-        sync(folder.parent)
-    except OSError as error:
-        raise BadInput(f"store {store}: {error}", "free space there, or choose --store") from error
-    finally:
-        import shutil  # late, because a supervisor writes no profiles and must start at once
-
-        shutil.rmtree(aside, ignore_errors=True)
