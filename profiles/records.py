@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from .inventory import Inventory
+from profiles.inventory import Inventory
 
 SCHEMA_VERSION = 1
 MB = 10**6

@@ -6,7 +6,7 @@ import os
 import pwd
 from pathlib import Path
 
-from ..errors import BadInput
+from profiles.errors import BadInput
 
 
 class NoFolder(BadInput):

@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 
-from ..errors import BadInput
+from profiles.errors import BadInput
 
 TYPE_CHECKING = False  # without the module typing, because every job waits for this import
 if TYPE_CHECKING:

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
 
-from ..errors import BadInput
-from ..records import SCHEMA_VERSION, Profile, Record
-from .folders import named_folder, user_folder
-from .own_files import make_folder, new_file
-from .whole_files import read_plain, read_regular, sync, write_whole
+from profiles.errors import BadInput
+from profiles.files.folders import named_folder, user_folder
+from profiles.files.own_files import make_folder, new_file
+from profiles.files.whole_files import read_plain, read_regular, sync, write_whole
+from profiles.records import SCHEMA_VERSION, Profile, Record
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,7 +7,7 @@ import fcntl
 import os
 import stat
 
-from .own_files import new_file, open_plain
+from profiles.files.own_files import new_file, open_plain
 
 TYPE_CHECKING = False  # without the module typing, because every job waits for this import
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import NamedTuple
 
-from ..records import Model
+from profiles.records import Model
 
 FORMS = {
     "constant": ".constant",

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..records import Coefficient, Model, Quality
-from ..stats import MAD_TO_SD, binomial_ranks, finite, median_interval
-from ..student import t_quantile
-from . import Prediction
+from profiles.models import Prediction
+from profiles.records import Coefficient, Model, Quality
+from profiles.stats import MAD_TO_SD, binomial_ranks, finite, median_interval
+from profiles.student import t_quantile
 
 
 def judge(

@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..records import Coefficient, Quality
-from ..stats import MAD_TO_SD, MEDIAN_ERROR
-from ..student import t_quantile
-from .constant import judge, worse
+from profiles.models.constant import judge, worse
+from profiles.records import Coefficient, Quality
+from profiles.stats import MAD_TO_SD, MEDIAN_ERROR
+from profiles.student import t_quantile
 
 Floats = NDArray[np.float64]
 

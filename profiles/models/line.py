@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..records import Coefficient, Model
-from ..student import t_quantile
-from . import Prediction
+from profiles.models import Prediction
+from profiles.records import Coefficient, Model
+from profiles.student import t_quantile
 
 
 def predict(model: Model, x: float) -> Prediction:
