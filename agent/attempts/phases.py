@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agent.attempts.checked import shown
-from profiles.files.whole_files import read_plain
+from profiles.files.safe_files import read_plain
 
 NAME = "checkpoint.phases.jsonl"
 MOST_BYTES = 65_536  # of the end of the file: a program could write anything

@@ -13,7 +13,7 @@ from pathlib import Path
 from agent.processes import tree
 from probes.mpi import rank_guard
 from probes.mpi.rank_guard import RankEnd
-from profiles.files.whole_files import read_plain
+from profiles.files.safe_files import read_plain
 
 REPORTS = "rank-ends"  # prefix of a file for each node, in the attempt's folder
 LAST_WORDS_BYTES = 8192

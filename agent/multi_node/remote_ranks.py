@@ -26,7 +26,7 @@ from agent.attempts.records import Order, Result, Usage
 from agent.multi_node.lease import LEASE_S, MARGIN_S
 from agent.multi_node.node_name import node_name
 from agent.multi_node.ranks import REPORTS
-from profiles.files.whole_files import overwrite, read_plain
+from profiles.files.safe_files import overwrite, read_plain
 
 FOLDER = "ranks"
 RankCommand = Literal["run", "pause", "term", "end"]

@@ -22,12 +22,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from profiles.models import Prediction
-from profiles.models.constant import judge, judged, worse
-from profiles.models.lack_of_fit import at_best, largest_gap
-from profiles.records import Coefficient, Model, Quality
-from profiles.stats import MAD_TO_SD, MEDIAN_ERROR
-from profiles.student import t_quantile
+from ..records import Coefficient, Model, Quality
+from ..stats import MAD_TO_SD, MEDIAN_ERROR
+from . import Prediction, t_quantile
+from .constant import at_best, judge, judged, largest_gap, worse
 
 Floats = NDArray[np.float64]
 

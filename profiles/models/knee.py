@@ -17,12 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from profiles.models import Prediction
-from profiles.models.constant import judged
-from profiles.models.lack_of_fit import at_best, largest_gap
-from profiles.records import Coefficient, Model
-from profiles.stats import finite
-from profiles.student import t_quantile
+from ..records import Coefficient, Model
+from ..stats import finite
+from . import Prediction, t_quantile
+from .constant import at_best, judged, largest_gap
 
 Array = NDArray[np.float64]
 

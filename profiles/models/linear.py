@@ -22,13 +22,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from profiles.models.constant import judged, worse
-from profiles.models.lack_of_fit import at_best, largest_gap
-from profiles.models.line import predict, quantile_of_line
-from profiles.records import Coefficient, Model, Quality
-from profiles.stats import finite
-
-__all__ = ["Names", "fit", "predict"]
+from ..records import Coefficient, Model, Quality
+from ..stats import finite
+from . import quantile_of_line
+from .constant import at_best, judged, largest_gap, worse
 
 Floats = NDArray[np.float64]
 

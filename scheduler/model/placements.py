@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from probes.topology import Topology
-from profiles.inventory import NetworkInterface
+from profiles.records import NetworkInterface
 from scheduler.model.interference import FAR, NEAR, PACKED, SPREAD
 
 WORDS = {PACKED: "4x2", SPREAD: "2x4", NEAR: "2x4F", FAR: "2x4B"}

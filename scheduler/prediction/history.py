@@ -29,7 +29,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from profiles.student import t_quantile
+from profiles.models import t_quantile
 
 Basis = Literal["arguments", "scaled", "name", "user", "devices", "tried"]  # the last two: see ``run_times``
 Quantity = Literal["run_s", "memory_mb", "registered_mb", "compile_s"]

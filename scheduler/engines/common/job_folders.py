@@ -16,7 +16,7 @@ from agent.attempts import phases
 from agent.attempts.folder import Attempt
 from agent.attempts.records import RunState
 from agent.processes.samples import Sample, parse, read
-from profiles.files.whole_files import write_whole
+from profiles.files.safe_files import write_whole
 from scheduler.engines.common.packed_jobs import PackedJobs
 from scheduler.engines.common.supervisor_orders import Files
 from scheduler.jobs.entry import Entry

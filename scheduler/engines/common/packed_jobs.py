@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from agent.attempts import phases
 from agent.attempts.folder import GENERATION
 from profiles.errors import BadInput
-from profiles.files.whole_files import is_locked, read_plain
+from profiles.files.safe_files import is_locked, read_plain
 
 OF_A_JOB = ("stdout", "stderr", GENERATION, phases.NAME)  # all else in its folder is its program's
 LARGEST = 1 << 20  # bytes; a larger file stays where it is

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 
-from profiles.files.whole_files import write_whole
+from profiles.files.safe_files import write_whole
 from scheduler.engines.common.region_placement import RegionPlacement
 from scheduler.model.jobs import Region
 

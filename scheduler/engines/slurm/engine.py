@@ -18,7 +18,7 @@ from pathlib import Path
 
 from agent.attempts.records import Request, Want
 from profiles.errors import Unavailable
-from profiles.files.whole_files import write_whole
+from profiles.files.safe_files import write_whole
 from scheduler.engines.common import spoiled
 from scheduler.engines.common.job_folders import JobFolders
 from scheduler.engines.common.supervisor_orders import Orders

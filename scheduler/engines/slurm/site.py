@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.multi_node.lease import LEASE_S
-from profiles.checks.fitness import Fitness
+from profiles.checks.check import Fitness
 from scheduler.engines.slurm.client.tools import Slurm
 from scheduler.engines.slurm.external.sbatch_queue import SbatchQueue
 from scheduler.engines.slurm.nodes.devices import Devices

@@ -15,9 +15,8 @@ from statistics import geometric_mean, median
 from string import Template
 
 from agent.node_profile.identity import node_kind
-from profiles.checks.siblings import Odd
-from profiles.inventory import Cpu, Inventory
-from profiles.records import Profile, Quality
+from profiles.clusters import Odd
+from profiles.records import Cpu, Inventory, Profile, Quality
 from scheduler.engines.slurm.client import parse
 from scheduler.engines.slurm.nodes.devices import gres_type
 

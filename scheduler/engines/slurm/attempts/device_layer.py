@@ -19,7 +19,7 @@ from pathlib import Path
 from agent.attempts.records import Order, RunState
 from agent.opencl_layer import build
 from profiles.errors import Unavailable
-from profiles.files.whole_files import write_whole
+from profiles.files.safe_files import write_whole
 from scheduler.engines.common import layer_words
 from scheduler.engines.slurm.client.node_programs import run_on_node
 from scheduler.engines.slurm.client.parse import SlurmNode

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from agent.attempts.checked import LASTING
 from agent.multi_node.lease import MARGIN_S, WIDTH, beat_file, beats_every_s
-from profiles.files.whole_files import read_plain
+from profiles.files.safe_files import read_plain
 from scheduler.engines.slurm.client.parse import SlurmNode
 
 KNOCK_S = 0.5  # in which a node has to answer

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from profiles.errors import Unavailable
-from profiles.files.whole_files import write_whole
+from profiles.files.safe_files import write_whole
 from scheduler.engines.external_jobs import Needs
 from scheduler.engines.slurm.client import parse
 from scheduler.engines.slurm.client.sbatch_jobs import FIELDS, SbatchJob, SeenJob, read, records

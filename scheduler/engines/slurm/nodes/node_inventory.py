@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from profiles.files.whole_files import write_whole
+from profiles.files.safe_files import write_whole
 from scheduler.engines.common.region_placement_store import StoredRegionPlacement
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.sizes import Unit

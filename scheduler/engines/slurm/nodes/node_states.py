@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from profiles.checks.fitness import UNFIT, Fitness
+from profiles.checks.check import UNFIT, Fitness
 from scheduler.engines.slurm.client.heartbeats import NOBODY, SET_DOWN, Answers
 from scheduler.engines.slurm.client.parse import SlurmNode
 from scheduler.engines.slurm.client.poller import ClusterSnapshot, SlurmPoller

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from profiles.errors import Unavailable
-from profiles.files.whole_files import write_whole
+from profiles.files.safe_files import write_whole
 from scheduler.engines.slurm.client.heartbeats import NOBODY
 from scheduler.engines.slurm.client.parse import SlurmNode, hosts
 from scheduler.engines.slurm.client.poller import Outcome, SlurmPoller

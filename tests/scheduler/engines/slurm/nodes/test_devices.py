@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from profiles.inventory import OpenCLDevice
+from profiles.records import OpenCLDevice
 from scheduler.engines.slurm.client.parse import nodes as parsed
 from scheduler.engines.slurm.discovery import ListedDevice, classes
 from scheduler.engines.slurm.nodes.devices import Devices, Slot
