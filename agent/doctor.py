@@ -27,10 +27,9 @@ from probes.storage import LEAST_FREE
 from probes.streams import library
 from probes.streams.plan import choose_arrays
 from probes.topology import Topology, cpu_list, data_caches_kib, free_memory_mb, read_topology
+from profiles.card import BUSY, STOLEN
 from profiles.errors import BadInput, Unavailable
-from profiles.inventory import Inventory, Missing, OpenCLDevice, Storage
-from profiles.records import MB, Profile, Record, Settings
-from profiles.trust import BUSY, STOLEN
+from profiles.records import MB, Inventory, Missing, OpenCLDevice, Profile, Record, Settings, Storage
 
 # -- machine and findings ----------------------------------------------------------------------------------
 

@@ -27,7 +27,8 @@ from probes.folders import inspect_folder
 from probes.power.powercap import zones
 from probes.topology import cpu_list
 from profiles.errors import Unavailable, UserError
-from profiles.inventory import (
+from profiles.records import (
+    MB,
     Cache,
     Cpu,
     Gpu,
@@ -40,10 +41,10 @@ from profiles.inventory import (
     NumaNode,
     OpenCLDevice,
     PowerZone,
+    Settings,
     Storage,
     Tuning,
 )
-from profiles.records import MB, Settings
 
 # -- files of the kernel -----------------------------------------------------------------------------------
 

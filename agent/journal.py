@@ -32,8 +32,7 @@ from typing import Any, Self
 
 from agent.controls import read_control, write_control
 from profiles.errors import Busy, Unavailable
-from profiles.files.own_files import make_folder, open_own, open_plain
-from profiles.files.whole_files import write_whole
+from profiles.files.safe_files import make_folder, open_own, open_plain, write_whole
 
 VERSION = 1
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from agent.users import user_name
 from profiles.errors import Busy
-from profiles.files.own_files import credentials_of_peer
+from profiles.files.safe_files import credentials_of_peer
 
 NAME = "tenbin-node"
 LONGEST_COMMAND = 200  # characters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from profiles.files.folders import user_folder
+from profiles.files.safe_files import user_folder
 
 
 def state_dir() -> Path:

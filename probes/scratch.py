@@ -16,7 +16,7 @@ import psutil
 from probes.folders import inspect_folder
 from profiles.errors import Unavailable
 from profiles.files import direct_io
-from profiles.files.own_files import not_own
+from profiles.files.safe_files import not_own
 
 _PREFIX = ".tenbin-probe-"
 

@@ -9,10 +9,9 @@ from typing import NamedTuple, Protocol
 
 from pydantic import Field
 
-from profiles.card import CardFigure, main_figures
+from profiles.card import CardFigure, main_figures, mean_condition
 from profiles.quantities import Better, better
 from profiles.records import Coefficient, Model, Profile, Quality, Record
-from profiles.trust import mean
 
 
 class Bounded(Protocol):
@@ -92,7 +91,11 @@ def difference_interval(a: Bounded, b: Bounded) -> tuple[float, float] | None:
 def explain_drift(a: Profile, b: Profile) -> list[str]:
     """Describe how the machine itself differed while A and B were measured."""
     sentences = []
-    speed = mean(b, "reference_s") / mean(a, "reference_s") if a.conditions and b.conditions else 1.0
+    speed = (
+        mean_condition(b.conditions, "reference_s") / mean_condition(a.conditions, "reference_s")
+        if a.conditions and b.conditions
+        else 1.0
+    )
     if abs(speed - 1) > 0.03:
         sentences.append(
             f"a fixed CPU loop took {speed:.2f} times as long in B: the processor itself ran "
@@ -102,7 +105,7 @@ def explain_drift(a: Profile, b: Profile) -> list[str]:
         ("steal_ratio", "of the CPU time went to other guests of the hypervisor"),
         ("others_ratio", "of the CPU time was used by other processes"),
     ):
-        share_a, share_b = mean(a, field), mean(b, field)
+        share_a, share_b = (mean_condition(profile.conditions, field) for profile in (a, b))
         if max(share_a, share_b) > 0.01 and abs(share_a - share_b) > 0.01:
             sentences.append(f"{share_a:.1%} {words} in A, {share_b:.1%} in B")
     return sentences

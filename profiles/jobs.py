@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from profiles.records import Absent, Coefficient, Condition, Model, Record
+from .records import Absent, Coefficient, Condition, Model, Record
 
 COMPROBE_BYTES = 1 << 20  # from each rank to each other: bandwidth decides, not latency
 Clock = Literal["wall", "cpu"]

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     import numpy as np
     import pyopencl as cl
 
-    from profiles.files import direct_io, own_files
+    from profiles.files import direct_io, safe_files
 else:  # by a name that no module of a user's program has
-    from tenbin._profiles.files import direct_io, own_files
+    from tenbin._profiles.files import direct_io, safe_files
 
 
 # -- the file ----------------------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ def write(
     try:
         # Readable: where the file system cannot preallocate, the C library reads and writes in each block.
         aside.unlink(missing_ok=True)
-        plain = own_files.new_file(aside)
+        plain = safe_files.new_file(aside)
         try:
             os.posix_fallocate(plain, 0, end)
             for part in parts:
@@ -723,7 +723,7 @@ class Checkpoint:
         self.phases.clear()
         with suppress(OSError):
             appends = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            with os.fdopen(own_files.open_plain(self.log, appends, 0o644), "a") as file:
+            with os.fdopen(safe_files.open_plain(self.log, appends, 0o644), "a") as file:
                 file.write(lines)
 
 

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from profiles.inventory import Inventory
-    from profiles.records import Coefficient, Model, Profile, Record
+    from profiles.records import Coefficient, Inventory, Model, Profile, Record
 
 UNIT_WORDS = {"": "", "ratio": "", "1": ""}
 

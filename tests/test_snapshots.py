@@ -23,8 +23,8 @@ import typer
 
 from agent.attempts.folder import Attempt
 from probes.registry import PROBES
-from profiles.checks.export import prometheus as check_metrics
 from profiles.export import prometheus as profile_metrics
+from profiles.export import prometheus_of_check as check_metrics
 from profiles.models import FORMS
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.journal.journal import Journal
@@ -215,8 +215,9 @@ def test_what_the_registries_name_is_there() -> None:
         assert import_module(module).Parameters
     for module in EVALUATIONS.values():
         assert callable(import_module(module).evaluate)
-    for module in FORMS.values():
-        assert callable(import_module(module, "profiles.models").predict)
+    for form, module in FORMS.items():
+        assert callable(import_module(module, "profiles.models").fit)
+        assert form == "linear" or callable(import_module(module, "profiles.models").predict)
     for place, _ in COMMANDS.values():
         module, attribute = place.split(":")
         assert getattr(import_module(f"tenbin.commands.{module}"), attribute)

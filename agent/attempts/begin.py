@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from agent.processes import tree
 from agent.processes.fast_imports import parse, signal, suppress
 from profiles.errors import UserError
-from profiles.files.whole_files import read_plain, try_lock
+from profiles.files.safe_files import read_plain, try_lock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from types import UnionType
 from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from profiles.errors import UserError
-from profiles.files.whole_files import read_plain
+from profiles.files.safe_files import read_plain
 
 MOST_BYTES = 1 << 18
 LATEST_S = 2.5e11  # the latest time, or longest duration: about the year 9900, which calendars still know

@@ -46,7 +46,7 @@ from agent.attempts import begin, checked
 from agent.attempts.checked import Broken
 from agent.attempts.records import ENDED, Order, Request, Result, RunState, as_order
 from agent.processes import control_groups, tree
-from profiles.files.whole_files import is_locked, overwrite, sync
+from profiles.files.safe_files import is_locked, overwrite, sync
 
 GENERATION = "generation"
 MOST_LOG = 65536  # bytes of the end of a supervisor's log that are read

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO
 
 from profiles.errors import BadInput, UserError
-from profiles.files.whole_files import is_locked, try_lock, write_whole
+from profiles.files.safe_files import is_locked, try_lock, write_whole
 
 FAULTS = {
     "wrap": "the counters wrap a few seconds after the start",

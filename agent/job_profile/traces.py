@@ -15,7 +15,7 @@ from agent.paths import default_storage
 from probes.mpi import mpi_time
 from probes.opencl import layer
 from profiles.errors import Unavailable
-from profiles.files.own_files import make_folder
+from profiles.files.safe_files import make_folder
 from profiles.records import MB
 
 

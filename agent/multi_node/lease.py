@@ -22,7 +22,7 @@ from pathlib import Path
 
 from agent.attempts.begin import FENCED, GOES_ON
 from agent.attempts.folder import Attempt
-from profiles.files.whole_files import overwrite
+from profiles.files.safe_files import overwrite
 
 LEASE_S = 30.0  # the default
 MARGIN_S = 2.0  # after the end of the lease; then nothing runs any more

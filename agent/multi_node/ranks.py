@@ -25,8 +25,9 @@ from agent.processes import tree
 from agent.processes.samples import Sampler
 from probes.mpi import rank_guard
 from probes.mpi.rank_guard import RankEnd
+from profiles.files.safe_files import read_plain
 from probes.mpi.rank_segments import sweep_segments
-from profiles.files.whole_files import overwrite, read_plain
+from profiles.files.whole_files import overwrite
 
 REPORTS = "rank-ends"  # prefix of a file for each node, in the attempt's folder
 LAST_WORDS_BYTES = 8192

@@ -18,11 +18,10 @@ from agent.paths import default_storage
 from probes.folders import inspect_folder
 from probes.registry import BATTERY, CHECKS
 from probes.run import Event
-from profiles.checks.check import Check
+from profiles.checks.check import Check, stamp
 from profiles.checks.figures import cpu_share, figures
-from profiles.checks.store import stamp
 from profiles.errors import Unavailable
-from profiles.files.own_files import make_folder
+from profiles.files.safe_files import make_folder
 from profiles.records import Absent, Settings
 
 LATEST_S = 28.0  # after which the battery is stopped, however long it prepares

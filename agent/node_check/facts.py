@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 from agent.inventory import Roots, fields, link_name, number, read
 from agent.node_profile.identity import deciding_facts
-from profiles.inventory import Inventory
-from profiles.records import Settings
+from profiles.records import Inventory, Settings
 
 PCI_CLASSES = {"0x01": "storage", "0x02": "network", "0x03": "GPU", "0x12": "accelerator"}
 PLAIN_QUEUES = {"noqueue", "mq", "fq", "fq_codel", "pfifo_fast", "pfifo"}

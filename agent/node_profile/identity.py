@@ -16,9 +16,8 @@ import json
 
 from agent.inventory import read_machine
 from probes.topology import cpu_ranges
-from profiles.inventory import Cpu, Inventory
 from profiles.jobs import NodeKind
-from profiles.records import Settings
+from profiles.records import Cpu, Inventory, Settings
 
 # -- kind --------------------------------------------------------------------------------------------------
 

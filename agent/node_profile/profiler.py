@@ -21,11 +21,10 @@ from probes.folders import inspect_folder
 from probes.registry import PROBES
 from probes.run import Event
 from profiles.errors import BadInput, Unavailable
-from profiles.files.own_files import make_folder
+from profiles.files.safe_files import make_folder
 from profiles.files.store import id_at
 from profiles.fits import fit_samples
-from profiles.inventory import Inventory
-from profiles.records import Absent, Condition, Model, Profile, Settings
+from profiles.records import Absent, Condition, Inventory, Model, Profile, Settings
 
 FULL_ROUNDS = 4
 

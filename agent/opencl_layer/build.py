@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from agent.paths import default_storage
 from profiles.errors import BadInput, Unavailable
-from profiles.files.own_files import closed_folder, not_own
+from profiles.files.safe_files import closed_folder, not_own
 
 SOURCES = Path(__file__).with_name("src")
 REMEDY = "apt-get install g++ opencl-c-headers"

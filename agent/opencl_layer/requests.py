@@ -18,7 +18,7 @@ from typing import Any
 from agent.opencl_layer import loader
 from agent.opencl_layer.trials import Trial, trial_from
 from profiles.errors import BadInput, Unavailable, UserError
-from profiles.files import own_files
+from profiles.files import safe_files
 from profiles.instants import stamp
 
 SHARED = "/tmp"  # not TMPDIR, which need not be the same for the program and who asks it
@@ -136,7 +136,7 @@ def own_folder(folder: Path) -> Path:
         BadInput: it belongs to somebody else, others may write to it, or its name is too long.
     """
     check_length(folder)
-    return own_files.own_folder(folder, "name another: TENBIN_OPENCL_FOLDER")
+    return safe_files.own_folder(folder, "name another: TENBIN_OPENCL_FOLDER")
 
 
 def check_length(folder: Path) -> None:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 
 from agent.attempts import checked
 from agent.attempts.folder import Attempt
-from profiles.files.whole_files import write_whole
+from profiles.files.safe_files import write_whole
 
 REQUEST, IN_FORCE = "cap.json", "held.json"
 

@@ -33,7 +33,7 @@ from agent.power.cap_keeper import CapKeeper, keeper_of_node
 from probes.power.caps import Caps
 from probes.power.powercap import Zone, zones
 from profiles.errors import Unavailable, UserError
-from profiles.files.whole_files import try_lock
+from profiles.files.safe_files import try_lock
 
 # -- on packages of this machine ---------------------------------------------------------------------------
 #

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from agent.processes import tree
 from agent.users import user_name
 from probes.topology import cpu_list
-from profiles.files.own_files import credentials_of_peer
+from profiles.files.safe_files import credentials_of_peer
 
 NAME = "\0tenbin/{}"
 SUPERVISOR = b"agent.supervisor.spawner"  # in the command line of all supervisors, which are forks of it

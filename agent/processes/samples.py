@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agent.processes import tree
-from profiles.files.whole_files import read_plain
+from profiles.files.safe_files import read_plain
 
 FIRST_S, LATER_S = 0.1, 1.0  # until the first sample; between samples, after doubling
 SHARE = 0.005  # of a core that sampling may take, so that large trees are sampled less often

@@ -17,7 +17,7 @@ import time
 from agent.attempts.begin import LOG, begin
 from agent.processes import tree
 from agent.processes.fast_imports import parse, signal, suppress
-from profiles.files.whole_files import read_plain
+from profiles.files.safe_files import read_plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

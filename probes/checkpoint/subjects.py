@@ -11,8 +11,7 @@ import psutil
 
 from probes.checkpoint.device_process import DeviceProcess, Failure, ForkServer
 from probes.run import Run
-from profiles.inventory import OpenCLDevice
-from profiles.records import MB
+from profiles.records import MB, OpenCLDevice
 
 START_S = 120.0  # a driver and a compiler that take longer count as hung
 

@@ -23,7 +23,7 @@ from probes.checkpoint.device_process import DeviceProcess, Failure, ForkServer
 from probes.checkpoint.subjects import START_S
 from probes.run import Run
 from probes.visits import Point, Visits
-from profiles.inventory import OpenCLDevice
+from profiles.records import OpenCLDevice
 
 SESSION = "probes.device.session:DeviceBench"
 LEAST_S = 0.5  # for a device that is like an earlier one; others are measured even when late

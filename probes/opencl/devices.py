@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from profiles.errors import BadInput, Unavailable
 
 if TYPE_CHECKING:
-    from profiles.inventory import OpenCLDevice
+    from profiles.records import OpenCLDevice
 
 MB = 10**6
 
@@ -81,7 +81,7 @@ class Device:
 
     def record(self) -> OpenCLDevice:
         """Return the facts as the inventory has them."""
-        from profiles.inventory import OpenCLDevice  # late: to list devices in a process needs no pydantic
+        from profiles.records import OpenCLDevice  # late: to list devices in a process needs no pydantic
 
         return OpenCLDevice(**self.facts())
 

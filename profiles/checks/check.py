@@ -1,13 +1,25 @@
-"""Records of a check: whether a machine still is the machine that was measured before."""
+"""Checks, whether a machine is as it was when it was measured: records, store, fitness of nodes.
+
+    <root>/<node>/checks.jsonl
+
+A check is a line of JSON, appended in one write. A torn last line (a full disk, a lost power) is passed over,
+and the next check begins a line of its own.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import os
 from datetime import datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
+from profiles.errors import BadInput
+from profiles.files.safe_files import make_folder, open_plain, read_regular, shared_mode
+from profiles.files.store import default_root
 from profiles.records import Absent, Record
 
 Key = tuple[str, ...]
@@ -133,3 +145,116 @@ class Check(Record):
     differences: tuple[str, ...] = Field(default=(), description="facts that differ from the reference")
     causes: tuple[Cause, ...] = ()
     consequences: tuple[str, ...] = Field(default=(), description="for predictions of jobs on this node")
+
+
+# -- store -------------------------------------------------------------------------------------------------
+
+
+FILE = "checks.jsonl"
+KEEP = 2000  # checks of a node that are read at most, the last ones
+
+
+class CheckStore:
+    """The checks of all nodes under a folder."""
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.root = root or default_root()
+
+    def path(self, node: str) -> Path:
+        """Name the file of a node's checks."""
+        return self.root / node / FILE
+
+    def append(self, check: Check) -> Path:
+        """Append a check, durably.
+
+        Raises:
+            BadInput: the store cannot be written.
+        """
+        path = self.path(check.node)
+        try:
+            make_folder(path.parent)
+            mode = shared_mode(path.parent, 0o644)
+            descriptor = open_plain(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, mode)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                size = os.fstat(descriptor).st_size
+                torn = size and os.pread(descriptor, 1, size - 1) != b"\n"
+                line = check.model_dump_json() + "\n"
+                os.write(descriptor, (("\n" if torn else "") + line).encode())
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise BadInput(
+                f"store {path}: {error.strerror}", "free space there, or choose --store"
+            ) from error
+        return path
+
+    def of_node(self, node: str, last: int = KEEP) -> list[Check]:
+        """Read the last checks of a node, oldest first, without lines that are torn or of another version.
+
+        Raises:
+            BadInput: the file is there and cannot be read.
+        """
+        path = self.path(node)
+        try:
+            lines = read_regular(path).decode(errors="replace").splitlines()[-last:]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise BadInput(f"{path}: {error.strerror}", "see who may read it") from error
+        checks = []
+        for line in filter(str.strip, lines):
+            try:
+                checks.append(Check.model_validate_json(line))
+            except ValidationError:
+                continue
+        return sorted(checks, key=lambda check: check.created)
+
+    def nodes(self) -> list[str]:
+        """Name the nodes that have checks."""
+        return sorted(path.parent.name for path in self.root.glob(f"[!.]*/{FILE}"))
+
+
+def stamp(when: datetime) -> str:
+    """Make the id of a check: its time to the microsecond, because quick ones may follow within a second."""
+    return when.strftime("%Y%m%dT%H%M%S.%fZ")
+
+
+# -- fitness of nodes for jobs, by the last check of each that could tell ----------------------------------
+
+
+UNFIT = "tenbin check: "  # how the reason of a node that failed its check begins
+LAST = 20  # checks in which one that could tell is looked for, because the coordinator waits meanwhile
+TELLS = (Verdict.PASS, Verdict.CHANGED)
+
+
+class Fitness:
+    """The last checks of nodes, read again when their file has changed."""
+
+    def __init__(self, root: Path | None = None) -> None:
+        self._store = CheckStore(root)
+        self._known: dict[str, tuple[float, str | None]] = {}
+
+    def why_unfit(self, node: str) -> str | None:
+        """Say why a node failed its last check; "" if it passed, None if no check could tell."""
+        try:
+            changed_s = self._store.path(node).stat().st_mtime
+        except OSError:
+            return None
+        known = self._known.get(node)
+        if known is None or known[0] != changed_s:
+            self._known[node] = known = changed_s, self._read(node)
+        return known[1]
+
+    def _read(self, node: str) -> str | None:
+        try:
+            checks = self._store.of_node(node, LAST)
+        except BadInput:
+            return None
+        last = next((check for check in reversed(checks) if check.verdict in TELLS), None)
+        if last is None:
+            return None
+        if last.verdict is Verdict.PASS:
+            return ""
+        return UNFIT + "; ".join([last.reason, *(cause.sentence for cause in last.causes)])

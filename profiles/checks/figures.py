@@ -1,4 +1,4 @@
-"""From the slices of a check to its figures.
+"""From the slices of a check to its figures, and the tests of each against its reference.
 
 Neighbours and other guests only ever slow a slice down, most of them for a moment. So the value of a round is
 the best tenth of its slices (``BEST``): it stays where it was while one slice in ten is undisturbed, but a
@@ -12,8 +12,10 @@ decide how many figures are tested together.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,3 +120,208 @@ def _of_cores(quantity: str, cores: Mapping[Subject, Rounds]) -> Iterator[Figure
 def _spread(values: NDArray[np.float64]) -> float:
     low, middle, high = np.quantile(values, (0.25, 0.5, 0.75))
     return float((high - low) / middle)
+
+
+# -- tests of a figure against its reference, with a stated rate of false alarms ---------------------------
+#
+# A figure is judged by the logarithm of its value, so that a loss is relative. The reference are earlier
+# checks of the unchanged machine. Their spread *between* checks decides: what varies within a check is
+# averaged there, what varies from one hour to the next is not. The distance in standard errors is held
+# against Student's t.
+#
+# Checks of shared machines have outliers, and few references may all be alike by chance. So
+#
+# - the spread that a value has by its slices stands for ``PRIOR`` further references,
+# - the degrees of freedom are ``HEAVY`` with few references, and with many follow the kurtosis of theirs,
+# - of the rounds of the last check the best one counts, of four the second. A fault slows all rounds, a
+#   neighbour often one.
+#
+# The last check is tried, and the mean of the last five, because a small loss shows in several checks only.
+# The last check has to show it too, so that a machine that was mended passes at once. Bonferroni over these
+# two and Holm over the figures keep the rate of all together, however they depend.
+
+
+FALSE_ALARM_RATIO = 0.01
+WINDOW = 5  # checks within which a loss of 3 % is to be found
+LEAST_REFERENCES = 8
+MOST_REFERENCES = 50
+LEAST_LOSS = 0.02  # smaller ones do not matter to jobs, however surely they are told
+POWER = 0.95
+PRIOR = 4  # references that the spread within checks stands for
+HEAVY = 4.0  # degrees of freedom
+MANY = 20  # references that show their kurtosis
+FEWEST_FOR_CORRELATION = 10
+MOST_CORRELATION = 0.8
+
+K = TypeVar("K")
+
+
+class Observed(NamedTuple):
+    """A figure in one check: its value, that of each round, and its standard error by its slices."""
+
+    value: float
+    rounds: tuple[float, ...]
+    spread: float = 0.0
+
+
+@dataclass(frozen=True)
+class Series:
+    """A figure over time.
+
+    Attributes:
+        reference: in checks of the unchanged machine.
+        recent: in the checks after these, the last one last; at least one.
+        sign: 1 where a higher value is better, else -1.
+    """
+
+    reference: Sequence[Observed]
+    recent: Sequence[Observed]
+    sign: Literal[1, -1]
+
+
+class Judged(NamedTuple):
+    """A figure beside its reference; losses as logarithms, above 0 where it became worse.
+
+    Attributes:
+        window: the number of last checks over which the change shows best.
+        p_worse, p_better: chance of so much if nothing changed, over both windows.
+        tells: the least loss that one check finds with ``POWER``.
+    """
+
+    loss: float
+    half: float
+    window: int
+    p_worse: float
+    p_better: float
+    tells: float
+    was: float
+    now: float
+
+
+def judge(series: Series, tests: int, alpha: float = FALSE_ALARM_RATIO) -> Judged | None:
+    """Test a figure; None with fewer than ``LEAST_REFERENCES`` references.
+
+    Args:
+        tests: figures that are tested together; for the least loss that can be told.
+    """
+    n = len(series.reference)
+    if n < LEAST_REFERENCES or not series.recent:
+        return None
+    old, new = _losses(series.reference, series.sign), _losses(series.recent, series.sign)[-WINDOW:]
+    rounds = sorted(_losses_of(series.recent[-1].rounds, series.sign))
+    new[-1] = rounds[len(rounds) // 4]
+    mean, spread = float(old.mean()), _spread_between(series, old)
+    correlation, freedom = _correlation(old), _freedom(old, spread)
+    last = float(new[-1]) - mean
+    windows = sorted({1, len(new)})
+    found = []
+    for w in windows:
+        loss = float(new[-w:].mean()) - mean
+        error = _error(spread, w, n, correlation)
+        worse, better = (
+            _tail(way * loss / error, freedom) if way * last > LEAST_LOSS / 2 else 1.0 for way in (1, -1)
+        )
+        found.append((worse, better, loss, error, w))
+    p_worse, p_better = min(one[0] for one in found), min(one[1] for one in found)
+    best = min(found, key=lambda one: min(one[:2]))
+    level = alpha / tests / len(windows)
+    error = _error(spread, 1, n, correlation)
+    tells = max(
+        (_quantile(1 - level, freedom) + _quantile(POWER, freedom)) * error, -math.log(1 - LEAST_LOSS)
+    )
+    _, _, loss, best_error, window = best
+    return Judged(
+        loss=loss,
+        half=_quantile(0.975, freedom) * best_error,
+        window=int(window),
+        p_worse=min(p_worse * len(windows), 1.0),
+        p_better=min(p_better * len(windows), 1.0),
+        tells=tells,
+        was=math.exp(-series.sign * mean),
+        now=math.exp(-series.sign * (mean + loss)),
+    )
+
+
+def significant(p: Mapping[K, float], alpha: float = FALSE_ALARM_RATIO) -> set[K]:
+    """Choose what is significant by Holm's procedure: any by chance with probability ``alpha`` at most."""
+    chosen: set[K] = set()
+    for i, (key, value) in enumerate(sorted(p.items(), key=lambda item: item[1])):
+        if value > alpha / (len(p) - i):
+            break
+        chosen.add(key)
+    return chosen
+
+
+def relative(loss: float, sign: int) -> float:
+    """Turn a loss as a logarithm into a share of the reference: speed lost, or (sign -1) time added."""
+    return -math.expm1(-loss) if sign > 0 else math.expm1(loss)
+
+
+def _losses(observed: Sequence[Observed], sign: int) -> np.ndarray:
+    return _losses_of([one.value for one in observed], sign)
+
+
+def _losses_of(values: Sequence[float], sign: int) -> np.ndarray:
+    losses: np.ndarray = -sign * np.log(values)
+    return losses
+
+
+def _spread_between(series: Series, old: np.ndarray) -> float:
+    """Estimate the standard deviation of the last check, which may have fewer rounds than the references."""
+    within = float(np.median([one.spread for one in series.reference]))
+    variance = (PRIOR * within**2 + float(((old - old.mean()) ** 2).sum())) / (PRIOR + len(old) - 1)
+    fewest = min(len(one.rounds) for one in series.recent)
+    several = [np.log(one.rounds) for one in series.reference if len(one.rounds) > 1]
+    if several:
+        of_rounds = float(np.mean([rounds.var(ddof=1) for rounds in several]))
+        usual = float(np.mean([1 / len(one.rounds) for one in series.reference]))
+        variance += of_rounds * max(1 / fewest - usual, 0.0)
+    return math.sqrt(max(variance, 1e-12))
+
+
+def _freedom(old: np.ndarray, spread: float) -> float:
+    """Choose the degrees of freedom whose tails are as heavy as those of the references may be.
+
+    Student's t has the excess kurtosis 6 / (freedom - 4). To that of the references two standard errors are
+    added.
+    """
+    n = len(old)
+    if n < MANY:
+        return HEAVY
+    excess = float((((old - old.mean()) / spread) ** 4).mean()) - 3 + 2 * math.sqrt(24 / n)
+    return min(n - 1.0, HEAVY + 6 / max(excess, 0.01))
+
+
+def _correlation(old: np.ndarray) -> float:
+    """Estimate the correlation of checks that follow one another, without the bias of short series."""
+    n = len(old)
+    if n < FEWEST_FOR_CORRELATION or not old.std():
+        return 0.0
+    apart = old - old.mean()
+    lagged = float((apart[1:] * apart[:-1]).sum() / (apart**2).sum()) + 1 / n
+    return min(max(lagged, 0.0), MOST_CORRELATION)
+
+
+def _error(spread: float, w: int, n: int, correlation: float) -> float:
+    """Compute the standard error of the mean of ``w`` checks over that of ``n`` references."""
+    return spread * math.sqrt(_of_mean(w, correlation) + _of_mean(n, correlation))
+
+
+def _of_mean(count: int, correlation: float) -> float:
+    """Compute the variance of a mean of correlated values (AR(1)), over that of one value."""
+    if not correlation:
+        return 1 / count
+    lags = np.arange(1, count)
+    return float(1 + 2 * ((1 - lags / count) * correlation**lags).sum()) / count
+
+
+def _tail(t: float, freedom: float) -> float:
+    from scipy.special import stdtr
+
+    return float(stdtr(freedom, -t))
+
+
+def _quantile(p: float, freedom: float) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, p))

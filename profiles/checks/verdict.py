@@ -11,8 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from profiles.card import BUSY, STOLEN
 from profiles.checks.causes import LEAST_SHARE, explain
-from profiles.checks.change import (
+from profiles.checks.check import Change, Check, CheckConditions, Figure, Key, State, Verdict
+from profiles.checks.figures import (
     FALSE_ALARM_RATIO,
     LEAST_LOSS,
     LEAST_REFERENCES,
@@ -23,11 +25,9 @@ from profiles.checks.change import (
     Series,
     judge,
     relative,
+    sign,
     significant,
 )
-from profiles.checks.check import Change, Check, CheckConditions, Figure, Key, State, Verdict
-from profiles.checks.figures import sign
-from profiles.trust import BUSY, STOLEN
 
 IQR_TO_SD = 0.7413  # of a normal distribution
 BEST_TENTH_ERROR = (

@@ -1,10 +1,13 @@
-"""Store of profiles and their raw samples, in plain files.
+"""Stores of profiles, of nodes and of jobs, and of their raw samples, in plain files.
 
     <root>/<node>/<id>/profile.json
                       /samples/<probe>.parquet
                       /label                     what its owner calls it, if anything
+    <root>/jobs/<node kind>/<name>/<id>/profile.json
+                                       /samples/<table>.parquet
 
-A profile's folder is written aside and renamed, so it is there whole or not at all.
+A profile's folder is written aside and renamed, so it is there whole or not at all. A job that is measured
+again keeps its older profiles; ``NAME`` means the newest, ``NAME@ID`` any.
 """
 
 from __future__ import annotations
@@ -21,13 +24,22 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import ValidationError
 
 from ..errors import BadInput
+from ..jobs import JobProfile
 from ..records import SCHEMA_VERSION, Profile, Record
-from .folders import named_folder, user_folder
-from .own_files import make_folder
-from .whole_files import read_plain, read_regular, save_profile, write_whole
+from .safe_files import (
+    make_folder,
+    named_folder,
+    new_file,
+    read_plain,
+    read_regular,
+    sync,
+    user_folder,
+    write_whole,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 R = TypeVar("R", bound=Record)
 SELECTORS = "'last', 'previous' of that node, a node's name, an id, a label, or a path to a profile.json"
@@ -79,6 +91,29 @@ def load_record(kind: type[R], path: Path, remedy: str) -> R:
 def _newer_version(text: str) -> int | None:
     found = re.search(r'"schema_version"\s*:\s*(\d+)', text)
     return int(found[1]) if found and int(found[1]) > SCHEMA_VERSION else None
+
+
+def save_profile(folder: Path, profile: str, samples: Mapping[str, pd.DataFrame], store: Path) -> None:
+    """Write ``profile.json`` and ``samples/<table>.parquet``; the folder is there whole or not at all.
+
+    Raises:
+        BadInput: the store cannot be written.
+    """
+    aside = folder.with_name(f".{folder.name}.partial")
+    try:
+        make_folder(aside / "samples")
+        for name, table in samples.items():
+            with os.fdopen(new_file(aside / "samples" / f"{name}.parquet", 0o644), "wb") as file:
+                table.to_parquet(file, write_page_checksum=True)
+                file.flush()
+                os.fsync(file.fileno())
+        write_whole(aside / "profile.json", profile)
+        aside.rename(folder)
+        sync(folder.parent)
+    except OSError as error:
+        raise BadInput(f"store {store}: {error}", "free space there, or choose --store") from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 class Prepared:
@@ -248,3 +283,69 @@ def _read_samples(file: Path) -> pd.DataFrame:
             f"{file}: not a readable parquet file ({error})", "delete it; the profile stays"
         ) from error
     return table
+
+
+def load_job(path: Path) -> JobProfile:
+    """Read the file of a job profile.
+
+    Raises:
+        BadInput: not there, damaged, or not a job profile; the field is named.
+    """
+    return load_record(JobProfile, path, "delete its folder and measure the job again")
+
+
+class JobStore(Prepared):
+    """All job profiles under a folder."""
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.root = (root or default_root()) / "jobs"
+
+    def save(self, profile: JobProfile, samples: Mapping[str, pd.DataFrame]) -> Path:
+        """Write a profile with its samples; return its folder.
+
+        Raises:
+            BadInput: the store cannot be written.
+        """
+        folder = self.root / profile.kind.key / profile.name / profile.id
+        save_profile(folder, profile.model_dump_json(indent=1) + "\n", samples, self.root)
+        return folder
+
+    def paths(self, kind: str = "*", name: str = "[!.]*") -> list[Path]:
+        """List the profile files of a kind of node and a name, newest first."""
+        return sorted(
+            self.root.glob(f"{kind}/{name}/[!.]*/profile.json"),
+            key=lambda path: path.parent.name,
+            reverse=True,
+        )
+
+    def newest(self, kind: str) -> dict[str, Path]:
+        """Find the newest profile file of each name on that kind of node."""
+        found: dict[str, Path] = {}
+        for path in self.paths(kind):
+            found.setdefault(path.parent.parent.name, path)
+        return dict(sorted(found.items()))
+
+    def names(self) -> list[str]:
+        """List every name that has a profile, on any kind of node."""
+        return sorted({path.parent.parent.name for path in self.paths()})
+
+    def find(self, selector: str, kind: str) -> Path:
+        """Find the profile file of ``NAME`` or ``NAME@ID``, if possible of this kind of node.
+
+        Raises:
+            BadInput: there is no such profile.
+        """
+        name, _, wanted = selector.partition("@")
+        paths = self.paths(name=name) if name and "/" not in name and "*" not in name else []
+        paths = [path for path in paths if path.parent.name.startswith(wanted)]
+        if not paths:
+            known = ", ".join(self.names()) or "none yet"
+            raise BadInput(
+                f"no job profile '{selector}' in {self.root} (there are: {known})",
+                f"make it with: tenbin job profile {name or 'NAME'} -- CMD...",
+            )
+        return next((path for path in paths if path.parents[2].name == kind), paths[0])
+
+    def load(self, selector: str, kind: str) -> JobProfile:
+        """Load the profile that ``selector`` names; see ``find``."""
+        return load_job(self.find(selector, kind))

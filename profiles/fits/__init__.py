@@ -1,21 +1,30 @@
 """From a probe's samples to models: ``profiles/fits/<probe>.py`` has ``fit(samples) -> list[Model]``.
 
-Callers use ``fit_samples``. A full profile visits each probe in several rounds spread over its duration. A
-coefficient whose rounds disagree more than its own interval admits gets a wider interval, because the next
-user will meet the same drift between minutes (other guests, temperature).
+Probes of one subject share a file (``SHARED``). Callers use ``fit_samples``.
+
+A full profile visits each probe in several rounds spread over its duration. A coefficient whose rounds
+disagree more than its own interval admits gets a wider interval, because the next user will meet the same
+drift between minutes (other guests, temperature).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 
 import numpy as np
 import pandas as pd
 
+from profiles.card import ROUNDS_DIFFER
 from profiles.models.constant import judge, t_interval, worse
 from profiles.records import Coefficient, Model
-from profiles.trust import ROUNDS_DIFFER
+
+SHARED = {  # probe -> the file, and the function in it
+    "streams": ("memory", "fit_streams"),
+    "messages": ("network", "fit_messages"),
+    "scaling": ("compute", "fit_scaling"),
+}
 
 
 def fit_samples(probe: str, samples: pd.DataFrame) -> list[Model]:
@@ -24,17 +33,18 @@ def fit_samples(probe: str, samples: pd.DataFrame) -> list[Model]:
     Raises:
         ValueError: emulated and measured rows are mixed.
     """
-    name = f"profiles.fits.{probe}"
+    module, function = SHARED.get(probe, (probe, "fit"))
+    name = f"profiles.fits.{module}"
     if samples.empty or find_spec(name) is None:
         return []
     if samples["emulated"].nunique() > 1:
         raise ValueError(f"samples of {probe} mix emulated and measured rows")
-    module = import_module(name)
-    models: list[Model] = module.fit(samples)
+    fit: Callable[[pd.DataFrame], list[Model]] = getattr(import_module(name), function)
+    models = fit(samples)
     rounds = [group for _, group in samples.groupby("round")]
     if len(rounds) < 2:
         return models
-    by_round = [{m.key: m for m in module.fit(group)} for group in rounds]
+    by_round = [{m.key: m for m in fit(group)} for group in rounds]
     return [_widened(m, [r[m.key] for r in by_round if m.key in r]) for m in models]
 
 

@@ -1,4 +1,4 @@
-"""From windows of arithmetic to floating point speeds and clocks, as medians with order-statistic intervals.
+"""Speed of the cores: of windows of arithmetic, as medians with their intervals, and of whole loads.
 
 - ``compute_gflops`` {kind, precision, cores}: operations by the time that they took, summed over the cores.
 - ``compute_clock_ghz`` {load, cores}: additions of a dependent chain by their time, the mean of the cores.
@@ -6,13 +6,14 @@
   with a chain after each block.
 - ``compute_share_ratio`` {kind, precision}: speed of n cores over n times that of one, paired by repetition.
 - ``compute_clock_ratio`` {load}: clock while all cores are busy over that of one alone, paired likewise.
+- ``run_s`` {load, size}: run time of a built-in load over cores, Downey's model.
 """
 
 from __future__ import annotations
 
 import pandas as pd
 
-from profiles.models import constant
+from profiles.models import constant, downey
 from profiles.records import Model
 
 OVERLAP = 0.8  # least share of a window in which all cores computed
@@ -142,3 +143,35 @@ def _shares(ends: pd.DataFrame, most: int) -> list[Model]:
             if group[column].notna().any()
         ]
     return sorted(models, key=lambda model: model.quantity, reverse=True)
+
+
+# -- built-in loads over cores -----------------------------------------------------------------------------
+
+
+def fit_scaling(samples: pd.DataFrame) -> list[Model]:
+    """Fit a model ``run_s`` a load, labelled by load and size; x is the count of cores.
+
+    Runs with a wrong answer do not count. Where a load was measured in two sizes (a machine near the border
+    between them), the size with more runs is kept. A load needs runs on one core and on more.
+    """
+    if not {"load", "size", "cores", "run_s"} <= set(samples.columns):
+        return []
+    right = samples[samples["verified"].astype(bool)] if "verified" in samples else samples
+    models = []
+    for load, every in right.groupby("load", sort=True):
+        size = every["size"].mode().iloc[0]
+        runs = every[every["size"] == size]
+        counts = set(runs["cores"])
+        if 1 not in counts or len(counts) < 2:
+            continue
+        models.append(
+            downey.fit(
+                runs["cores"].tolist(),
+                runs["run_s"].tolist(),
+                probe="scaling",
+                quantity="run_s",
+                labels={"load": str(load), "size": str(size)},
+                emulated=bool(runs["emulated"].any()) if "emulated" in runs else False,
+            )
+        )
+    return models

@@ -23,14 +23,24 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from profiles.fits.job_phases import fit_phases
-from profiles.jobs import COMPROBE_BYTES, Clock, Curve, Level, NetworkHalf, Phases, ProbePressure
-from profiles.models import constant
-from profiles.models.curve import equivalent
-from profiles.models.network_share import share_alone
-from profiles.records import Coefficient
+from profiles.jobs import (
+    COMPROBE_BYTES,
+    CapLevel,
+    Clock,
+    Curve,
+    Level,
+    NetworkHalf,
+    Phases,
+    ProbePressure,
+    UnderCaps,
+)
+from profiles.models import constant, knee
+from profiles.models.contention import equivalent, share_alone
+from profiles.records import Coefficient, Model
 
 CLOCKS: tuple[Clock, ...] = ("wall", "cpu")
 RUN_COLUMN = {"wall": "wall_s", "cpu": "cpu_s"}
@@ -215,3 +225,144 @@ def _median(name: str, unit: str, values: list[float], small: float = 0.0) -> Co
     scale = max(abs(pd.Series(values).median()), small) if small else None
     found = constant.median(values, name=name, unit=unit, scale=scale)
     return found.model_copy(update={"low": None if found.low is None else max(found.low, 0.0)})
+
+
+# -- memprobe over the course of a job's run ---------------------------------------------------------------
+#
+# Averages hide peaks (paper D, figure 2). The run is cut into parts by the share that is over, so that
+# runs of different length agree. The worst part of several is always worse than the mean, if only by
+# luck. So the worst part is found in all repetitions but one, and measured in that one, for each in turn.
+
+
+MOST_PARTS, LEAST_PARTS = 40, 5
+STANDS_OUT = 1.05  # times the whole run's slow-down, at least, by the interval's lower bound
+
+
+def fit_phases(runs: pd.DataFrame, windows: pd.DataFrame, clock: Clock, column: str) -> Phases | None:
+    """Fit memprobe's windows at full intensity; None where there are too few, or one repetition only.
+
+    Args:
+        runs, windows: memprobe's only.
+        column: of ``windows``, with the time by that clock.
+    """
+    if "at_s" not in windows or not len(windows):
+        return None
+    beside = windows[(windows["phase"] == "run") & (windows["intensity_percent"] == 100)]
+    alone = windows[
+        (windows["phase"] == "reference") & windows["measured"] & (windows["intensity_percent"] == 0)
+    ]
+    took = runs[runs["intensity_percent"] == 100].set_index("repetition")["wall_s"]
+    if not len(beside) or not len(alone):
+        return None
+    parts = min(int(beside.groupby(["repetition", "core"]).size().median()), MOST_PARTS)
+    sums = alone.groupby("repetition")[[column, "bytes"]].sum()
+    undisturbed = sums[column] / sums["bytes"]
+    repetitions = sorted(set(beside["repetition"]) & set(took.index) & set(undisturbed.index))
+    if parts < LEAST_PARTS or len(repetitions) < 2:
+        return None
+    series = [
+        _series(beside[beside["repetition"] == r], took[r], parts, column) / undisturbed[r]
+        for r in repetitions
+    ]
+    seen = np.array(series)
+    if not np.isfinite(seen).any(axis=1).all():
+        return None
+    return _phases(seen, clock, float(took.median()) / parts)
+
+
+def _series(rows: pd.DataFrame, run_s: float, parts: int, column: str) -> NDArray[np.float64]:
+    """Compute seconds a byte in each part of a run; not a number where no window lies."""
+    middle = (rows["at_s"] + rows["wall_s"] / 2) / run_s
+    part = (middle * parts).astype(int).clip(0, parts - 1)
+    sums = rows.groupby(part)[[column, "bytes"]].sum().reindex(range(parts))
+    return np.asarray(sums[column] / sums["bytes"], dtype=np.float64)
+
+
+def _phases(seen: NDArray[np.float64], clock: Clock, bin_s: float) -> Phases | None:
+    peaks, excess = [], []
+    for i in range(len(seen)):
+        worst = int(np.nanargmax(_middle(np.delete(seen, i, axis=0))))
+        if np.isfinite(seen[i, worst]):
+            peaks.append(float(seen[i, worst]))
+            excess.append(float(seen[i, worst] / np.nanmean(seen[i])))
+    if not peaks:
+        return None
+    middle = _middle(seen)
+    low = constant.median(excess, name="excess", unit="ratio").low
+    return Phases(
+        clock=clock,
+        bin_s=bin_s,
+        slowdown=tuple(None if np.isnan(value) else float(value) for value in middle),
+        peak=constant.median(peaks, name="peak", unit="ratio"),
+        peak_at_percent=100 * (int(np.nanargmax(middle)) + 0.5) / len(middle),
+        bursts=low is not None and low > STANDS_OUT,
+    )
+
+
+def _middle(seen: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Take the median over the repetitions; not a number where all lack the part."""
+    columns = [column[np.isfinite(column)] for column in seen.T]
+    return np.array([np.median(column) if len(column) else np.nan for column in columns])
+
+
+# -- under power caps --------------------------------------------------------------------------------------
+#
+# Run time, power and energy at each cap, and speed over the cap, of the samples of
+# ``agent.job_profile.caps``. Speed under a cap is the run time without cap over the run time under the
+# cap, of the same repetition; the curve has the form of the node's loads (``profiles.models.knee``, paper
+# C, eq. 4.5).
+
+
+CAP_NEEDS = {"run_s": ("wall_s", "s"), "power_w": ("power_w", "W"), "energy_j": ("energy_j", "J")}
+
+
+def fit_caps(samples: pd.DataFrame, emulated: str = "", doubt: str = "") -> UnderCaps:
+    """Fit the runs under caps; without a curve where there are too few caps, and then ``note`` says why.
+
+    Args:
+        doubt: why there is no curve, if known.
+    """
+    rows = samples.assign(cap_w=samples["cap_w"].astype(float))
+    caps = sorted(set(rows["cap_w"].dropna().tolist()))
+    levels = [_cap_level(cap, rows[rows["cap_w"] == cap]) for cap in caps]
+    levels.append(_cap_level(None, rows[rows["cap_w"].isna()]))
+    speed, note = _speed_under_caps(rows, bool(emulated))
+    notes = [doubt or note] if speed is None else [note]
+    return UnderCaps(
+        levels=tuple(levels), speed=speed, emulated=emulated, note="; ".join(filter(None, notes))
+    )
+
+
+def speed_ratios(samples: pd.DataFrame) -> pd.DataFrame:
+    """Select rows under caps that held, with ``speed_ratio`` to the uncapped run of the same repetition."""
+    rows = samples.assign(cap_w=samples["cap_w"].astype(float))
+    uncapped = rows[rows["cap_w"].isna()].groupby("repetition")["wall_s"].median()
+    under = rows[rows["cap_w"].notna() & (rows["held"] == True)]  # noqa: E712 - the column may hold None
+    return under.assign(speed_ratio=under["repetition"].map(uncapped) / under["wall_s"]).dropna(
+        subset=["speed_ratio"]
+    )
+
+
+def _speed_under_caps(rows: pd.DataFrame, emulated: bool) -> tuple[Model | None, str]:
+    under, lost = speed_ratios(rows), int((rows["held"] == False).sum())  # noqa: E712
+    note = f"{lost} of {int(rows['cap_w'].notna().sum())} runs did not keep to their cap and were left out"
+    try:
+        model = knee.fit(
+            list(under["cap_w"]),
+            list(under["speed_ratio"]),
+            probe="job",
+            quantity="job_power_speed_ratio",
+            emulated=emulated,
+        )
+    except ValueError as error:
+        return None, f"{error}; {note}" if lost else str(error)
+    return model, note if lost else ""
+
+
+def _cap_level(cap_w: float | None, group: pd.DataFrame) -> CapLevel:
+    held = [bool(value) for value in group["held"].dropna()]
+    found = {
+        name: constant.median(group[column].dropna().astype(float).tolist(), name=name, unit=unit)
+        for name, (column, unit) in CAP_NEEDS.items()
+    }
+    return CapLevel(cap_w=cap_w, held=all(held), **found)

@@ -1,4 +1,4 @@
-"""From timed all-to-alls to latency, bandwidth and jitter.
+"""Latency, bandwidth and jitter: of timed all-to-alls, and of timed messages between two ranks.
 
 Iterations that follow one another meet the same disturbances, so they are not independent. An observation is
 the median of one repetition (a visit of a size, some tens of iterations), and n counts repetitions.
@@ -118,3 +118,41 @@ def size_name(size: int) -> str:
         if size >= factor:
             return f"{size / factor:g} {unit}"
     return f"{size} B"
+
+
+# -- messages between two ranks ----------------------------------------------------------------------------
+
+
+_NEEDED_OF_MESSAGES = {
+    "scope", "hosts", "cpus", "pair_kind", "pattern", "message_bytes", "batch", "round", "repetition",
+    "message_s",
+}  # fmt: skip
+
+
+def fit_messages(samples: pd.DataFrame) -> list[Model]:
+    """Fit ``message_latency_s`` (smallest message) and ``message_bandwidth_gbs`` (largest) for each pair.
+
+    Labels: ``scope``, ``size``; on this node ``pair_kind`` and ``cpus``, over hosts ``hosts``.
+    """
+    if samples.empty or not _NEEDED_OF_MESSAGES.issubset(samples.columns):
+        return []
+    models = []
+    for _, group in samples.groupby(["scope", "cpus", "hosts", "pattern"]):
+        first = group.iloc[0]
+        latency = first["pattern"] == "latency"
+        size = int(group["message_bytes"].min() if latency else group["message_bytes"].max())
+        medians = [float(np.median(one)) for one in repetitions(group, size, "message_s")]
+        labels = {name: str(first[name]) for name in ("scope", "pair_kind", "cpus", "hosts") if first[name]}
+        models.append(
+            constant.fit(
+                medians if latency else [size / 1e9 / seconds for seconds in medians],
+                probe="messages",
+                quantity="message_latency_s" if latency else "message_bandwidth_gbs",
+                name="latency" if latency else "bandwidth",
+                unit="s" if latency else "GB/s",
+                labels=labels | {"size": size_name(size)},
+                emulated=bool(first["emulated"]),
+                note="half a round trip" if latency else "64 messages on their way at once",
+            )
+        )
+    return models

@@ -24,10 +24,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..records import Coefficient, Model, Quality
 from ..stats import MAD_TO_SD, MEDIAN_ERROR
-from ..student import t_quantile
-from . import Prediction
-from .constant import judge, judged, worse
-from .lack_of_fit import at_best, largest_gap
+from . import Prediction, t_quantile
+from .constant import at_best, judge, judged, largest_gap, worse
 
 Floats = NDArray[np.float64]
 

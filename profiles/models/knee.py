@@ -19,10 +19,8 @@ from numpy.typing import NDArray
 
 from ..records import Coefficient, Model
 from ..stats import finite
-from ..student import t_quantile
-from . import Prediction
-from .constant import judged
-from .lack_of_fit import at_best, largest_gap
+from . import Prediction, t_quantile
+from .constant import at_best, judged, largest_gap
 
 Array = NDArray[np.float64]
 

@@ -24,11 +24,8 @@ from numpy.typing import NDArray
 
 from ..records import Coefficient, Model, Quality
 from ..stats import finite
-from .constant import judged, worse
-from .lack_of_fit import at_best, largest_gap
-from .line import predict, quantile_of_line
-
-__all__ = ["Names", "fit", "predict"]
+from . import quantile_of_line
+from .constant import at_best, judged, largest_gap, worse
 
 Floats = NDArray[np.float64]
 

@@ -22,7 +22,7 @@ from probes.mpi.detection import find_mpi
 from probes.mpi.launchers import MpiInstall
 from probes.topology import usable_cores
 from profiles.jobs import JobProfile
-from profiles.models.neighbours import slowdown_beside
+from profiles.models.contention import slowdown_beside
 from profiles.records import Coefficient
 from profiles.stats import median_interval
 from scheduler.evaluations import (

@@ -22,9 +22,9 @@ from functools import lru_cache
 from pathlib import Path
 
 from profiles.errors import BadInput
-from profiles.files.job_store import JobStore
+from profiles.files.store import JobStore
 from profiles.jobs import JobProfile, NodeKind
-from profiles.models.neighbours import slowdown_beside
+from profiles.models.contention import slowdown_beside
 from profiles.records import Model, Profile, Quality
 from scheduler.model.clusters import checked
 from scheduler.model.costs import LinearCost, LinearCosts

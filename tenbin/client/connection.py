@@ -18,10 +18,10 @@ from tenbin.client.callbacks import Callbacks
 from tenbin.errors import TenbinError
 
 if TYPE_CHECKING:
-    from profiles.files import folders, own_files
+    from profiles.files import safe_files
     from profiles.instants import local
 else:  # by a name that no module of a user's program has
-    from tenbin._profiles.files import folders, own_files
+    from tenbin._profiles.files import safe_files
     from tenbin._profiles.instants import local
 
 LONGEST_SOCKET_PATH = 90  # bytes
@@ -38,10 +38,10 @@ def default_home() -> Path:
         TenbinError: there is no home, or its name is not UTF-8.
     """
     try:
-        if named := folders.named_folder("TENBIN_HOME"):
+        if named := safe_files.named_folder("TENBIN_HOME"):
             return named
-        return folders.user_folder("XDG_STATE_HOME", ".local/state") / "tenbin" / "coordinator"
-    except folders.NoFolder as error:
+        return safe_files.user_folder("XDG_STATE_HOME", ".local/state") / "tenbin" / "coordinator"
+    except safe_files.NoFolder as error:
         raise TenbinError(str(error), error.exit_code) from None
 
 
@@ -194,7 +194,7 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._path))
-        user = own_files.credentials_of_peer(self.sock)[1]
+        user = safe_files.credentials_of_peer(self.sock)[1]
         if user != os.geteuid():  # who made a folder in /tmp first would be sent environments
             what = f"{self._path}: a process of user {user} listens there, and not one of yours"
             raise TenbinError(f"{what}; nothing was sent to it; choose another --home", 2)

@@ -30,7 +30,7 @@ def ensure_writable(option: str, file: Path) -> None:
     """
     from tempfile import TemporaryFile
 
-    from profiles.files.whole_files import is_special
+    from profiles.files.safe_files import is_special
 
     try:
         if file.is_dir():
@@ -45,7 +45,7 @@ def ensure_writable(option: str, file: Path) -> None:
 
 def write_output(option: str, file: Path, text: str) -> None:
     """Write a whole file, or leave it as it was."""
-    from profiles.files.whole_files import write_chosen
+    from profiles.files.safe_files import write_chosen
 
     try:
         write_chosen(file, text)

@@ -26,7 +26,7 @@ complete_policy = names_in("scheduler.policies.registry:POLICIES")
 
 def complete_job_profile(incomplete: str) -> list[str]:
     """Names of the stored job profiles."""
-    from profiles.files.job_store import JobStore
+    from profiles.files.store import JobStore
 
     return [name for name in JobStore().names() if name.startswith(incomplete)]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from agent.processes.tree import end_with_parent
 from profiles.errors import BadInput, UserError
-from profiles.files.whole_files import write_whole
+from profiles.files.safe_files import write_whole
 
 FILE = "page-address"  # in the coordinator's folder: what to open next
 END_S = 5.0

@@ -11,9 +11,9 @@ import plotly.graph_objects as go
 
 from agent.node_profile.identity import explain
 from probes.registry import PROBES
+from profiles.card import trust
 from profiles.checks.drift import CHECKS, Drift
-from profiles.checks.siblings import Odd, Value, none_odd
-from profiles.clusters import BETWEEN, Between, Survey
+from profiles.clusters import BETWEEN, Between, Odd, Survey, Value, none_odd
 from profiles.compare import (
     Advantage,
     Certainty,
@@ -28,7 +28,6 @@ from profiles.compare import (
 )
 from profiles.quantities import Better, better
 from profiles.records import Profile
-from profiles.trust import trust
 from tenbin import text
 from tenbin.report.pictures.picture import picture
 from tenbin.report.style import COLOURS, figure, write

@@ -14,16 +14,13 @@ import pandas as pd
 
 from agent.node_profile.identity import node_kind
 from probes.registry import PROBES
-from profiles.card import card
+from profiles.card import MEANINGS, ROUNDS_DIFFER, ROUNDS_MEANING, card, trust
 from profiles.compare import Difference, compare, explain_drift
 from profiles.errors import BadInput
-from profiles.files.job_store import JobStore
-from profiles.files.job_store import load as load_job
-from profiles.files.store import load, samples
-from profiles.files.whole_files import write_chosen
+from profiles.files.safe_files import write_chosen
+from profiles.files.store import JobStore, load, load_job, samples
 from profiles.jobs import JobProfile
 from profiles.records import Profile
-from profiles.trust import MEANINGS, ROUNDS_DIFFER, ROUNDS_MEANING, trust
 from tenbin import text
 from tenbin.report.pictures.picture import picture
 from tenbin.report.style import write

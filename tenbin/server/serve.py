@@ -18,11 +18,11 @@ from typing import NamedTuple
 import uvicorn
 
 from agent.node_profile.identity import node_kind
+from profiles.checks.check import Fitness
 from agent.processes import tree
-from profiles.checks.fitness import Fitness
 from profiles.errors import BadInput
-from profiles.files.job_store import JobStore
-from profiles.files.own_files import make_folder, own_folder
+from profiles.files.safe_files import make_folder, own_folder
+from profiles.files.store import JobStore
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.coordinator.journal.packing import KEEP, packing

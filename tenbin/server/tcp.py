@@ -20,7 +20,7 @@ from typing import Any
 from starlette.responses import JSONResponse
 
 from profiles.errors import BadInput
-from profiles.files.whole_files import write_whole
+from profiles.files.safe_files import write_whole
 
 LOOPBACK = "127.0.0.1"
 LEAST_TOKEN = 20  # characters

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 
-from profiles.student import t_quantile
+from profiles.models import t_quantile
 
 
 @pytest.mark.parametrize("p", [0.9, 0.975, 0.99, 0.999])

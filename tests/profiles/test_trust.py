@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from agent.node_profile.conditions import Watch
+from profiles.card import MEANINGS, trust
 from profiles.files.store import Store
 from profiles.models.constant import judge
 from profiles.records import Condition
-from profiles.trust import MEANINGS, trust
 from tenbin.report.page import write_report
 from tests.support.programs import tenbin
 from tests.support.records import make_coefficient, make_model, make_profile

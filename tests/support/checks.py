@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from profiles.checks.check import Check, CheckConditions, Figure, Verdict
-from profiles.checks.store import stamp
+from profiles.checks.check import Check, CheckConditions, Figure, Verdict, stamp
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 QUIET = CheckConditions(

@@ -5,8 +5,18 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from profiles.inventory import Cpu, Gpu, Inventory, NumaNode, OpenCLDevice
-from profiles.records import Coefficient, Model, Profile, Quality, Settings
+from profiles.records import (
+    Coefficient,
+    Cpu,
+    Gpu,
+    Inventory,
+    Model,
+    NumaNode,
+    OpenCLDevice,
+    Profile,
+    Quality,
+    Settings,
+)
 
 
 def make_inventory(**changes: Any) -> Inventory:

@@ -38,7 +38,7 @@ from agent.attempts.folder import Attempt as Folder
 from agent.attempts.records import Result, Want
 from agent.multi_node.lease import WIDTH, beat_file
 from agent.supervisor import allocation_reuse
-from profiles.files.whole_files import overwrite
+from profiles.files.safe_files import overwrite
 from scheduler.coordinator.ends import MOST_FAILURES
 from scheduler.engines.protocol import Report
 from scheduler.engines.slurm import engine as engine_module

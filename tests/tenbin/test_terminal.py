@@ -18,11 +18,9 @@ from pydantic import ValidationError
 
 from profiles.clusters import Survey
 from profiles.errors import BadInput
-from profiles.files.job_store import JobStore
-from profiles.files.store import Store, samples
-from profiles.inventory import NetworkInterface
+from profiles.files.store import JobStore, Store, samples
 from profiles.jobs import JobProfile
-from profiles.records import Absent, Profile, Record
+from profiles.records import Absent, NetworkInterface, Profile, Record
 from tests.support.job_profiles import make_job
 from tests.support.programs import TENBIN, tenbin
 from tests.support.records import (

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from profiles.errors import BadInput
-from profiles.files.own_files import make_folder
+from profiles.files.safe_files import make_folder
 from scheduler.coordinator.journal import journal_file as file
 from scheduler.coordinator.journal.jobs_on_disk import job_folders
 from scheduler.coordinator.journal.rows import INSERT, prediction_row, read_predictions, thaw

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from profiles.errors import BadInput, Busy
-from profiles.files.whole_files import sync
+from profiles.files.safe_files import sync
 from scheduler.coordinator.journal.rows import SUMMED
 from scheduler.coordinator.journal.tally import FILE as TALLY
 from scheduler.coordinator.journal.tally import Tally, read_tally

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from agent.attempts.folder import Attempt
 from profiles.errors import BadInput, UserError
-from profiles.files.whole_files import sync, write_whole
+from profiles.files.safe_files import sync, write_whole
 from scheduler.coordinator.journal import journal_file, rows
 from scheduler.coordinator.journal.jobs_on_disk import attempts_of, job_folders
 from scheduler.coordinator.journal.journal import LAYOUT, Journal

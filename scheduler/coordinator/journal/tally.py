@@ -13,7 +13,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from profiles.errors import BadInput
-from profiles.files.whole_files import write_whole
+from profiles.files.safe_files import write_whole
 
 FILE = "journal.tally"
 WIDTH = 96  # bytes, always the same: it is written over the one before, within a sector

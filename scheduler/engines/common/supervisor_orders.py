@@ -14,7 +14,7 @@ from agent.multi_node import ranks, remote_shell
 from probes.mpi import rank_guard
 from probes.power.loads import MARK
 from profiles.errors import Unavailable
-from profiles.files.whole_files import write_whole
+from profiles.files.safe_files import write_whole
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.rows import row_of
 from scheduler.jobs.sizes import Unit, tasks_on

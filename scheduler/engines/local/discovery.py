@@ -18,7 +18,7 @@ from agent.node_profile.identity import node_kind
 from probes.power.caps import LOWEST_SHARE
 from probes.power.powercap import Zone, capped, cores_of, zones
 from profiles.errors import BadInput, Unavailable
-from profiles.files.job_store import JobStore
+from profiles.files.store import JobStore
 from profiles.records import Profile
 from scheduler.engines.common.machine import Machine, cap_lines, scaling_of
 from scheduler.engines.local.cores import Packages

@@ -20,15 +20,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from agent.paths import node_states
 from agent.power.node_power import NodePower
-from profiles.checks.fitness import Fitness
+from profiles.checks.check import Fitness
 from profiles.errors import BadInput, Unavailable
-from profiles.files.job_store import JobStore
-from profiles.files.own_files import make_folder
-from profiles.files.store import Store
-from profiles.files.whole_files import write_whole
-from profiles.inventory import OpenCLDevice
+from profiles.files.safe_files import make_folder, write_whole
+from profiles.files.store import JobStore, Store
 from profiles.jobs import NodeKind
-from profiles.records import Profile
+from profiles.records import OpenCLDevice, Profile
 from scheduler.engines.common.machine import Machine, cap_lines, scaling_of
 from scheduler.engines.registry import Asked
 from scheduler.engines.slurm.node_inventory import (

@@ -14,7 +14,7 @@ from itertools import chain, combinations
 
 from profiles.jobs import JobProfile
 from profiles.models import Prediction
-from profiles.models.neighbours import slowdown_beside
+from profiles.models.contention import slowdown_beside
 from scheduler.model.interference import Pressure
 from scheduler.policies.sharing.pairing import by_probes, excluded, partition, rule_bindings
 from scheduler.prediction.profiles import pressure_of

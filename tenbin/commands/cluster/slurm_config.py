@@ -111,7 +111,7 @@ def _known_to_slurm() -> Mapping[str, Mapping[str, str]]:
 
 
 def _write(folder: Path, files: dict[str, str]) -> None:
-    from profiles.files.whole_files import write_whole
+    from profiles.files.safe_files import write_whole
 
     lua = folder / LUA
     if LUA in files and lua.exists() and "By tenbin" not in lua.read_text(errors="replace"):

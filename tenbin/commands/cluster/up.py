@@ -209,7 +209,7 @@ def up(
     import os
     from contextlib import ExitStack, nullcontext
 
-    from profiles.files.folders import in_utf8
+    from profiles.files.safe_files import in_utf8
     from scheduler.coordinator.journal.journal_file import hold
     from scheduler.engines import registry
     from scheduler.engines.common.machine import Taken

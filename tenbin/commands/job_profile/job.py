@@ -27,7 +27,7 @@ from tenbin.option_values import counts, duration_s
 from tenbin.text import as_json, print_json
 
 if TYPE_CHECKING:
-    from profiles.files.job_store import JobStore
+    from profiles.files.store import JobStore
     from tenbin.commands.job_profile.parts import Made
 
 LimitOption = Annotated[str, typer.Option(help="End a run that takes longer: 90s, 10m, 2h.")]
@@ -120,7 +120,7 @@ def profile(
     from agent.job_profile.profiler import make_job_profile
     from agent.job_profile.scaling import on_cores
     from agent.job_profile.session import JobOrder
-    from profiles.files.job_store import JobStore
+    from profiles.files.store import JobStore
 
     _check_name(name)
     stored = JobStore(store)
@@ -190,12 +190,12 @@ def again(
     """
     from agent.job_profile.profiler import check_samples, make_job_profile, pooled, same_again
     from agent.node_profile.identity import node_kind
-    from profiles.files.job_store import JobStore, load
+    from profiles.files.store import JobStore, load_job
     from profiles.files.store import samples as samples_beside
 
     stored, kind = JobStore(store), node_kind()
     path = stored.find(name, kind.key)
-    earlier = load(path)
+    earlier = load_job(path)
     if earlier.kind.key != kind.key:
         what = f"job profile '{name}' was made on another kind of node ({earlier.kind.title})"
         raise BadInput(f"{what}, this one is {kind.title}", f"measure it here: {to_measure(earlier)}")
@@ -243,7 +243,7 @@ def examples(
     from agent.job_profile.profiler import make_job_profile
     from agent.job_profile.session import JobOrder
     from agent.node_profile.identity import node_kind
-    from profiles.files.job_store import JobStore
+    from profiles.files.store import JobStore
 
     wanted = list(dict.fromkeys(kernels or KERNELS))
     if unknown := [name for name in wanted if name not in KERNELS]:

@@ -66,7 +66,7 @@ def with_caps(made: Made, order: JobOrder, emulated: str, listener: Listener) ->
     from agent.job_profile.caps import UnderCapsOrder, measure
     from agent.job_profile.trial import CommandFailed
     from profiles.errors import Unavailable
-    from profiles.fits.job_caps import fit
+    from profiles.fits.job import fit_caps
 
     profile = made[0]
     times = order.limit_s, budget_s(order), profile.quick, profile.seed, profile.mpi
@@ -74,7 +74,7 @@ def with_caps(made: Made, order: JobOrder, emulated: str, listener: Listener) ->
 
     def runs() -> tuple[object, pd.DataFrame, str]:
         table, doubt = measure(under_caps, _teller(listener, "caps, "))
-        return fit(table, emulated, doubt), table, ""
+        return fit_caps(table, emulated, doubt), table, ""
 
     what = "run time and energy under power caps"
     return _with_part(made, "caps", what, runs, failures=(CommandFailed, Unavailable))

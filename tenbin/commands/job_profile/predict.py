@@ -108,7 +108,7 @@ def _runs(folder: Path, store: Path | None, name: str) -> list[PastRun]:
     runs = []
     if name:
         from agent.node_profile.identity import node_kind
-        from profiles.files.job_store import JobStore
+        from profiles.files.store import JobStore
         from scheduler.prediction.profiles import ProfiledJobs
 
         runs += ProfiledJobs(JobStore(store), node_kind()).runs(name)

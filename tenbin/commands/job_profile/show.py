@@ -48,7 +48,7 @@ JobArgument = Annotated[
 def show(name: JobArgument, store: StoreOption = None, json: JsonOption = False) -> None:
     """Show a job profile: needs alone, pressure on others, sensitivity to others."""
     from agent.node_profile.identity import node_kind
-    from profiles.files.job_store import JobStore
+    from profiles.files.store import JobStore
 
     kind = node_kind()
     found = JobStore(store).load(name, kind.key)
@@ -64,12 +64,12 @@ def show(name: JobArgument, store: StoreOption = None, json: JsonOption = False)
 def list_jobs(store: StoreOption = None, json: JsonOption = False) -> None:
     """List the stored job profiles, newest first; a damaged one is named and costs no other."""
     from agent.node_profile.identity import node_kind
-    from profiles.files.job_store import JobStore, load
+    from profiles.files.store import JobStore, load_job
 
     here, rows, broken = node_kind().key, [], []
     for path in JobStore(store).paths():
         try:
-            rows.append(load(path))
+            rows.append(load_job(path))
         except BadInput as error:
             broken.append(str(error))
     if json:

@@ -86,7 +86,7 @@ def _refit(
 
     from profiles.errors import BadInput
     from profiles.files.store import Store, load, samples
-    from profiles.refit import refitted
+    from profiles.fits.checkpoint import refitted
     from scheduler.prediction import predictions as calibrating
 
     in_store = Store(store)

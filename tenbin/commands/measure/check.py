@@ -18,8 +18,7 @@ from tenbin.commands.progress import terminated_as_interrupted
 from tenbin.option_values import duration_s
 
 if TYPE_CHECKING:
-    from profiles.checks.check import Check
-    from profiles.checks.store import CheckStore
+    from profiles.checks.check import Check, CheckStore
     from profiles.checks.verdict import Reference
     from profiles.files.store import Store
     from profiles.records import Profile, Settings
@@ -153,8 +152,7 @@ def check(
 
       tenbin check --against siblings --json
     """
-    from profiles.checks.check import EXIT_CODES, Verdict
-    from profiles.checks.store import CheckStore
+    from profiles.checks.check import EXIT_CODES, CheckStore, Verdict
     from profiles.checks.verdict import give_verdict, together
     from profiles.files.store import Store
 
@@ -178,7 +176,7 @@ def check(
             done = _judged(made, reference, own, store)
             checks.append(done)
     if prometheus is not None:
-        from profiles.checks.export import prometheus as as_prometheus
+        from profiles.export import prometheus_of_check as as_prometheus
 
         write_output("--prometheus", prometheus, as_prometheus(done))
     _tell(done, log=log, json=json)
@@ -244,16 +242,16 @@ def _reference(checks: CheckStore, made: Check, profile: Profile | None, against
 
 
 def _judged(made: Check, reference: Reference, profile: Profile | None, store: Path | None) -> Check:
-    from profiles.checks.consequences import consequences
+    from profiles.checks.causes import consequences
     from profiles.checks.verdict import give_verdict
     from profiles.errors import UserError
-    from profiles.files.job_store import JobStore, load
+    from profiles.files.store import JobStore, load_job
 
     done = give_verdict(made, reference)
     jobs = []
     for path in JobStore(store).newest(made.kind).values() if made.kind else ():
         try:
-            jobs.append(load(path))
+            jobs.append(load_job(path))
         except UserError:  # a damaged one is told by 'tenbin job list'
             continue
     return done.model_copy(update={"consequences": tuple(consequences(done.changes, profile, jobs))})

@@ -16,8 +16,7 @@ from tenbin.text import number, print_json, say
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from profiles.checks.siblings import Odd, Value
-    from profiles.clusters import Between, Survey
+    from profiles.clusters import Between, Odd, Survey, Value
     from profiles.records import Profile, Settings
 
 MOST_IN_SQUARE = 12  # nodes of which all pairs fit on a terminal
@@ -88,7 +87,7 @@ def known(cluster: str, store: Path | None) -> tuple[Survey, dict[str, Profile]]
 def judged(survey: Survey, profiles: dict[str, Profile]) -> tuple[list[Value], list[Odd], dict[str, str]]:
     """Return all values of the nodes, the odd nodes, and the kind of each node."""
     from agent.node_profile.identity import node_kind
-    from profiles.checks.siblings import odd_ones, values
+    from profiles.clusters import odd_ones, values
 
     kinds = {name: node_kind(profile.inventory).key for name, profile in profiles.items()}
     every = values(profiles, survey)
@@ -116,8 +115,8 @@ def show_cluster(survey: Survey, profiles: dict[str, Profile], json: bool) -> No
         print_json(told)
         return
 
+    from profiles.card import trust
     from profiles.clusters import BETWEEN
-    from profiles.trust import trust
 
     console = SafeConsole()
     marks = [mark for mark in ("emulated", "interrupted") if getattr(survey, mark)]
@@ -189,7 +188,7 @@ def _print_pairs(console: Console, survey: Survey, of: Between) -> None:
 
 
 def _print_odd(console: Console, survey: Survey, odd: list[Odd]) -> None:
-    from profiles.checks.siblings import none_odd
+    from profiles.clusters import none_odd
 
     console.print("\n[bold]Odd nodes[/bold]")
     for one in odd:

@@ -14,14 +14,13 @@ from tenbin.commands.options import JsonOption, StoreOption
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from profiles.checks.check import Check
+    from profiles.checks.check import Check, CheckStore
     from profiles.checks.drift import Drift
-    from profiles.checks.store import CheckStore
     from profiles.records import Profile
 
 
 def _complete_node(incomplete: str) -> list[str]:
-    from profiles.checks.store import CheckStore
+    from profiles.checks.check import CheckStore
 
     return [name for name in CheckStore().nodes() if name.startswith(incomplete)]
 
@@ -59,9 +58,9 @@ def drift(
     """
     import socket
 
+    from profiles.checks.check import CheckStore
     from profiles.checks.drift import drift as over_time
     from profiles.checks.drift import medians
-    from profiles.checks.store import CheckStore
 
     node = node or socket.gethostname()
     if report is not None:

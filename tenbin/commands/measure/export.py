@@ -84,7 +84,7 @@ def _write(text: str, output: Path | None) -> None:
 def _copy_samples(path: Path, output: Path | None) -> None:
     if output is None:
         raise BadInput("--format parquet writes a file for each probe", "name a folder with --output")
-    from profiles.files.whole_files import read_regular, write_whole
+    from profiles.files.safe_files import read_regular, write_whole
     from tenbin.text import say
 
     files = sorted(path.parent.glob("samples/*.parquet"))

@@ -90,11 +90,11 @@ def pairs(
 
 def _known(names: list[str], store: Any) -> list[JobProfile]:
     from agent.node_profile.identity import node_kind
-    from profiles.files.job_store import JobStore, load
+    from profiles.files.store import JobStore, load_job
 
     kind, stored = node_kind(), JobStore(store)
     found = [stored.load(name, kind.key) for name in dict.fromkeys(names)]
-    found = found or [load(path) for path in stored.newest(kind.key).values()]
+    found = found or [load_job(path) for path in stored.newest(kind.key).values()]
     if not found:
         raise BadInput(
             f"no job profile of this kind of node in {stored.root}",

@@ -119,7 +119,7 @@ def stale(profile: Profile) -> list[str]:
 def print_profile(profile: Profile, *, machine: bool = False) -> None:
     """Print a profile."""
     from probes.registry import PROBES
-    from profiles.trust import trust
+    from profiles.card import trust
 
     console = SafeConsole()
     console.print(headline(profile), style="bold", markup=False)
@@ -146,7 +146,7 @@ def print_profile(profile: Profile, *, machine: bool = False) -> None:
 
 def _meanings(profile: Profile) -> list[tuple[str, str]]:
     """Explain the words and marks of the last column, as far as they occur."""
-    from profiles.trust import MEANINGS, ROUNDS_DIFFER, ROUNDS_MEANING
+    from profiles.card import MEANINGS, ROUNDS_DIFFER, ROUNDS_MEANING
 
     every = [c for model in profile.models for c in model.coefficients]
     rows = [(word, meaning) for word, meaning in MEANINGS.items() if any(c.quality == word for c in every)]
@@ -163,7 +163,7 @@ def _hanging(rows: Sequence[tuple[str, str]]) -> Table:
 
 def _print_models(console: Console, models: list[Model]) -> None:
     """Print a line for each coefficient; a model's subject is its heading, or names its only coefficient."""
-    from profiles.trust import ROUNDS_DIFFER
+    from profiles.card import ROUNDS_DIFFER
 
     width = max(28, min(44, console.width - 56))
     quantity = ""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agent.opencl_layer.requests import LayerStatus
-    from profiles.inventory import OpenCLDevice
+    from profiles.records import OpenCLDevice
 
 BELOW = " tenbin"  # last word of a driver's version, as the layer tells it
 
@@ -271,7 +271,7 @@ def _hindrances(one: LayerStatus) -> str:
 
 def _devices(variables: dict[str, str]) -> list[OpenCLDevice]:
     """List the devices that a program sees with these variables."""
-    from profiles.inventory import OpenCLDevice
+    from profiles.records import OpenCLDevice
 
     return [OpenCLDevice.model_validate(one) for one in _listed(variables)]
 

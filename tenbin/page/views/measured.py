@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from profiles.errors import BadInput
-from profiles.files.job_store import JobStore
-from profiles.files.store import Store
+from profiles.files.store import JobStore, Store
 
 DRAW_S = 120.0
 KEPT = 8  # nodes whose pictures are kept
@@ -67,8 +66,8 @@ def _drawn(path: Path) -> dict[str, Any]:
 
 def main() -> int:
     """Print the pictures of the profile that the first argument names, as JSON."""
+    from profiles.card import trust
     from profiles.files.store import load, samples
-    from profiles.trust import trust
     from tenbin import text
     from tenbin.report.page import jobs_beside, sections
 

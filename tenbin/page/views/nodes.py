@@ -12,9 +12,7 @@ from agent.attempts.folder import Attempt
 from agent.node_profile.identity import node_kind
 from profiles.card import card
 from profiles.errors import BadInput, UserError
-from profiles.files.job_store import JobStore
-from profiles.files.job_store import load as load_job
-from profiles.files.store import Store, load
+from profiles.files.store import JobStore, Store, load, load_job
 from profiles.jobs import JobProfile
 from profiles.records import Profile
 from scheduler.engines.common.job_folders import JobFolders

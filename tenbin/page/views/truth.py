@@ -23,7 +23,7 @@ from tenbin.page.views.explainer import Explainer
 
 
 MOST_READ = 50  # profiles, the newest
-REFITTED = ", refitted from "  # as ``profiles.refit`` writes in a profile's origin
+REFITTED = ", refitted from "  # as ``profiles.fits.checkpoint`` writes in a profile's origin
 
 
 def last_refit(store: Store) -> dict[str, Any] | None:

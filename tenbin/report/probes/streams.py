@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from profiles.fits.streams import KERNELS, bandwidths, latencies, named_caches
+from profiles.fits.memory import KERNELS, latencies, named_caches, stream_bandwidths
 from profiles.records import Model
 from tenbin.report.style import COLOURS, draw_medians, figure
 
@@ -32,7 +32,7 @@ def figures(samples: pd.DataFrame, models: list[Model]) -> list[go.Figure]:
         return []
     suffix = " (emulated)" if samples["emulated"].any() else ""
     drawn = []
-    windows = bandwidths(samples)
+    windows = stream_bandwidths(samples)
     for numa, group in windows.groupby("numa", sort=False):
         drawn.append(_bandwidth_figure(group, [m for m in models if m.labels.get("numa") == numa], suffix))
     curve = latencies(samples)

@@ -17,8 +17,7 @@ from agent.opencl_layer import build
 from probes.checkpoint.probe import measure as measure_checkpoints
 from probes.registry import PROBES
 from probes.run import collect
-from profiles.inventory import Inventory, Missing, Mpi, Storage
-from profiles.records import Settings
+from profiles.records import Inventory, Missing, Mpi, Settings, Storage
 from tests.support.labs.components import require
 from tests.support.labs.machines import (
     MACHINES,

@@ -36,16 +36,7 @@ from agent.inventory import (
 from agent.node_profile.identity import explain, fingerprint
 from probes.folders import inspect_folder
 from probes.topology import cpu_list, cpu_ranges
-from profiles.inventory import (
-    Cache,
-    Inventory,
-    Limits,
-    Mpi,
-    NetworkInterface,
-    PowerZone,
-    Storage,
-)
-from profiles.records import Settings
+from profiles.records import Cache, Inventory, Limits, Mpi, NetworkInterface, PowerZone, Settings, Storage
 from tests.support.amounts import examples
 from tests.support.labs.components import require
 from tests.support.labs.machines import (

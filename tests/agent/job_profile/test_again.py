@@ -15,9 +15,9 @@ from agent.job_profile.session import JobOrder
 from agent.node_profile.identity import node_kind
 from probes.memory.pool import Stream
 from profiles.errors import BadInput
-from profiles.files.job_store import JobStore
+from profiles.files.store import JobStore
 from profiles.fits.job import fit
-from profiles.models.neighbours import slowdown_beside
+from profiles.models.contention import slowdown_beside
 from tenbin.commands.job_profile.job import again
 from tests.support.job_profiles import make_job, samples
 from tests.support.labs.components import processes_below, require

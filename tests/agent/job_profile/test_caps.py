@@ -17,8 +17,8 @@ from agent.job_profile.caps import UnderCapsOrder, measure
 from agent.job_profile.trial import CommandFailed
 from probes.power.powercap import capped, cores_of, zones
 from profiles.errors import Unavailable
-from profiles.files.job_store import JobStore
-from profiles.fits.job_caps import fit
+from profiles.files.store import JobStore
+from profiles.fits.job import fit_caps
 from profiles.jobs import NodeKind
 from scheduler.jobs.sizes import Unit, speed_of, under_caps
 from scheduler.jobs.specs import JobSpec
@@ -58,7 +58,7 @@ def table(noise: float = 0.02, repetitions: int = 4, run_s: float = 10.0) -> pd.
 
 def test_the_curve_is_that_of_the_machine() -> None:
     """Knee 52 W, 1/40 a watt below; each within its interval; what does not hold is left out, and told."""
-    found = fit(table(), "intel-1s")
+    found = fit_caps(table(), "intel-1s")
     assert found.speed is not None and found.speed.emulated and found.emulated == "intel-1s"
     for name, value in (("knee_w", REAL.knee_w), ("slope_per_w", REAL.slope_per_w)):
         one = found.speed[name]
@@ -70,7 +70,7 @@ def test_the_curve_is_that_of_the_machine() -> None:
     assert [level.held for level in under] == [False] + [True] * 6
     assert under[1].run_s.value == pytest.approx(10.0 / REAL.speed(24.0), rel=0.05)
     assert under[1].energy_j.value == pytest.approx(240.0 / REAL.speed(24.0), rel=0.05)
-    few = fit(table(repetitions=1).query("cap_w != cap_w or cap_w > 50"), doubt="no caps here")
+    few = fit_caps(table(repetitions=1).query("cap_w != cap_w or cap_w > 50"), doubt="no caps here")
     assert few.speed is None and few.note == "no caps here"
 
 
@@ -157,7 +157,7 @@ def test_a_package_s_cpus_are_those_of_its_number(tmp_path: Path) -> None:
 
 def test_parm_s_speed_is_the_job_s_own(tmp_path: Path) -> None:
     """Against its speed at the pool's lowest cap; only of the machine it was measured on; fixed then."""
-    JobStore(tmp_path).save(make_job("lu", kind=KIND, caps=fit(table(), "intel-2s")), {"caps": table()})
+    JobStore(tmp_path).save(make_job("lu", kind=KIND, caps=fit_caps(table(), "intel-2s")), {"caps": table()})
     measured, pool = ProfiledJobs(JobStore(tmp_path), KIND), Pool("node", 2, caps_w=(30.0, 40.0, 50.0, 60.0))
     unit = Unit(node=True, cores=1, package=True, emulated="intel-2s")
     spec = JobSpec(command=("lu",), folder="/", nodes=1, job_profile="lu")
@@ -179,7 +179,7 @@ def test_parm_s_speed_is_the_job_s_own(tmp_path: Path) -> None:
 
 
 def test_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    job = make_job("lu", kind=KIND, caps=fit(table(), "intel-1s"))
+    job = make_job("lu", kind=KIND, caps=fit_caps(table(), "intel-1s"))
     print_job(job)
     shown = capsys.readouterr().out
     assert "Under power caps (EMULATED: intel-1s)" in shown and "least energy" in shown

@@ -27,9 +27,9 @@ from probes.memory.pool import Stream, WriterPool
 from probes.order_process import ProcessLost
 from probes.topology import LogicalCpu, Topology
 from profiles.errors import BadInput, Unavailable
-from profiles.files.job_store import JobStore, load
+from profiles.files.store import JobStore, load_job
 from profiles.fits.job import fit
-from profiles.models.neighbours import slowdown_beside
+from profiles.models.contention import slowdown_beside
 from tenbin.commands.job_profile.job import examples
 from tests.support.job_profiles import make_job, over_hosts, samples
 from tests.support.labs.components import processes_below, require
@@ -395,7 +395,7 @@ def test_a_damaged_profile_is_named_and_costs_no_other(tmp_path: Path) -> None:
     broken = store.save(make_job("b"), {}) / "profile.json"
     broken.write_text(broken.read_text().replace('"command"', '"commando"'))
     with pytest.raises(BadInput, match="field command"):
-        load(broken)
+        load_job(broken)
     listed = tenbin("job", "list", "--json", store=tmp_path)
     assert listed.returncode == 2
     found = json.loads(listed.stdout)

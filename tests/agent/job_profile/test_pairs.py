@@ -15,9 +15,9 @@ from agent.job_profile import pair_trials
 from agent.job_profile.pair_trials import Program, Times, run_pairs
 from agent.job_profile.trial import CommandFailed
 from agent.node_profile.identity import node_kind
-from profiles.files.job_store import JobStore
+from profiles.files.store import JobStore
 from profiles.jobs import JobProfile
-from profiles.models.network_share import beside as on_network
+from profiles.models.contention import beside_on_network as on_network
 from scheduler.policies.sharing.pairs import directions, node_s, suggestions
 from tests.support.job_profiles import FULL_GBS, RUN_S, make_job, over_hosts, samples
 from tests.support.labs.components import processes_below, require

@@ -18,7 +18,7 @@ from agent.job_profile.trial import CommandFailed
 from probes.mpi.detection import find_mpi
 from probes.topology import usable_cores
 from profiles.errors import BadInput, Unavailable
-from profiles.files.job_store import JobStore
+from profiles.files.store import JobStore
 from profiles.jobs import NodeKind
 from profiles.models import downey
 from scheduler.jobs.sizes import CORE, sized, speed_of

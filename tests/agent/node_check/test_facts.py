@@ -11,8 +11,7 @@ import pytest
 
 from agent.node_check.conditions import CheckWatch, temperature_c, throttle_events
 from agent.node_check.facts import facts_of
-from profiles.inventory import Limits, PowerZone
-from profiles.records import Settings
+from profiles.records import Limits, PowerZone, Settings
 from tests.support.records import make_inventory
 
 

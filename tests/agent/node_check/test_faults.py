@@ -19,9 +19,8 @@ import pytest
 
 from agent.node_check.checker import make_check
 from probes.registry import BATTERY, CHECKS
-from profiles.checks.change import LEAST_REFERENCES
-from profiles.checks.check import EXIT_CODES, Check, Verdict
-from profiles.checks.store import CheckStore
+from profiles.checks.check import EXIT_CODES, Check, CheckStore, Verdict
+from profiles.checks.figures import LEAST_REFERENCES
 from profiles.checks.verdict import Reference, give_verdict, is_disturbed
 from profiles.records import Settings
 from tests.support.labs.components import require

@@ -14,9 +14,8 @@ import pytest
 from scipy.stats import binom
 
 from agent.node_check.checker import make_check
-from profiles.checks.change import FALSE_ALARM_RATIO
-from profiles.checks.check import Check, Verdict
-from profiles.checks.store import CheckStore
+from profiles.checks.check import Check, CheckStore, Verdict
+from profiles.checks.figures import FALSE_ALARM_RATIO
 from profiles.checks.verdict import Reference, give_verdict, together
 from profiles.records import Settings
 

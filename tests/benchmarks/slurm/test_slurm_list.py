@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from agent.node_profile.identity import node_kind
-from profiles.files.job_store import JobStore
+from profiles.files.store import JobStore
 from scheduler.engines.common.machine import Machine
 from scheduler.engines.slurm.discovery import slurm_cluster
 from scheduler.jobs.policy_view import as_job

@@ -19,7 +19,7 @@ from probes.network.messages import SIZES, measure
 from probes.run import collect
 from probes.topology import read_topology
 from profiles.fits import fit_samples
-from profiles.fits.messages import fit
+from profiles.fits.network import fit_messages
 from profiles.records import Settings
 from tenbin.report.probes.messages import EXPLANATION, figures
 from tests.probes.memory.test_plan import machine
@@ -63,7 +63,7 @@ def test_a_shaped_link(mpi: MpiInstall, tmp_path: Path, monkeypatch: pytest.Monk
     assert absent[0].what == "messages between cores"
     assert all("take longer than there is time: 1048576 B" in one.reason for one in absent[1:])
     assert set(samples["hosts"]) == {",".join(hosts)} and set(samples["scope"]) == {"hosts"}
-    found = {model.quantity: model.coefficients[0].value for model in fit(samples)}
+    found = {model.quantity: model.coefficients[0].value for model in fit_messages(samples)}
     assert 0.85 < found["message_bandwidth_gbs"] / (LINK_MBIT / 8e3) < 1.02
     assert 5e-6 < found["message_latency_s"] < 5e-3
 
@@ -102,7 +102,7 @@ def synthetic(latency_s: float, gbs: float, repetitions: int = 12) -> pd.DataFra
 @settings(max_examples=10, deadline=None)
 @given(latency_us=st.floats(0.5, 100), gbs=st.floats(0.01, 50))
 def test_the_fit_finds_the_truth(latency_us: float, gbs: float) -> None:
-    models = {model.quantity: model for model in fit(synthetic(latency_us * 1e-6, gbs))}
+    models = {model.quantity: model for model in fit_messages(synthetic(latency_us * 1e-6, gbs))}
     latency, bandwidth = models["message_latency_s"], models["message_bandwidth_gbs"]
     assert latency["latency"].value == pytest.approx(latency_us * 1e-6 + 8 / gbs / 1e9)
     assert bandwidth["bandwidth"].value == pytest.approx(gbs) and bandwidth["bandwidth"].n == 12
@@ -111,10 +111,15 @@ def test_the_fit_finds_the_truth(latency_us: float, gbs: float) -> None:
 
 def test_partial_and_emulated_samples() -> None:
     whole = synthetic(1e-6, 1.0)
-    assert fit(pd.DataFrame()) == fit(whole.drop(columns="message_s")) == figures(pd.DataFrame(), []) == []
+    assert (
+        fit_messages(pd.DataFrame())
+        == fit_messages(whole.drop(columns="message_s"))
+        == figures(pd.DataFrame(), [])
+        == []
+    )
     one = whole[(whole["pattern"] == "latency") & (whole["repetition"] == 0)]
-    assert [model.quantity for model in fit(one)] == ["message_latency_s"]
+    assert [model.quantity for model in fit_messages(one)] == ["message_latency_s"]
     assert len(figures(one, [])) == 2
     emulated = whole.assign(emulated=True)
-    assert all(model.emulated for model in fit(emulated))
+    assert all(model.emulated for model in fit_messages(emulated))
     assert all("emulated" in str(figure.layout.title.text) for figure in figures(emulated, []))

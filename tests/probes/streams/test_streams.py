@@ -19,8 +19,7 @@ from probes.streams.probe import measure
 from probes.streams.threads import PinnedThreads
 from probes.topology import data_caches_kib, read_topology
 from profiles.fits import fit_samples
-from profiles.fits.streams import assign, latencies
-from profiles.models.staircase import Step, find_steps
+from profiles.fits.memory import Step, assign, find_steps, latencies
 from profiles.records import Settings
 from tenbin.report.probes.streams import EXPLANATION, figures
 from tests.support.labs.components import require

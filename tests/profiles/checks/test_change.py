@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from profiles.checks.change import (
+from profiles.checks.figures import (
     FALSE_ALARM_RATIO,
     HEAVY,
     LEAST_LOSS,

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from profiles.checks.check import Cause, Verdict
-from profiles.checks.fitness import Fitness
-from profiles.checks.store import CheckStore
+from profiles.checks.check import Cause, CheckStore, Fitness, Verdict
 from tests.support.checks import figures_of, make_check
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from profiles.checks.siblings import Odd, Value, odd_in, odd_ones, values
+from profiles.clusters import Odd, Value, odd_in, odd_ones, values
 from profiles.records import Condition
 from tests.support.records import make_coefficient, make_model, make_profile
 

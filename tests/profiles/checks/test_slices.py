@@ -11,8 +11,16 @@ import pytest
 from scipy import stats
 
 from probes.battery.probe import FULL_ROUNDS
-from profiles.checks.change import FALSE_ALARM_RATIO, LEAST_LOSS, Observed, Series, judge, significant
-from profiles.checks.figures import figures, sign
+from profiles.checks.figures import (
+    FALSE_ALARM_RATIO,
+    LEAST_LOSS,
+    Observed,
+    Series,
+    figures,
+    judge,
+    sign,
+    significant,
+)
 from profiles.checks.verdict import values_of
 from tests.support.amounts import examples, slow
 from tests.support.paths import DATA

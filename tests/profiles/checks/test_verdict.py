@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from profiles.checks.change import LEAST_REFERENCES, MOST_REFERENCES
-from profiles.checks.check import EXIT_CODES, Check, Consumer, Verdict
-from profiles.checks.consequences import consequences
-from profiles.checks.export import prometheus
-from profiles.checks.figures import cpu_share, figures
-from profiles.checks.store import CheckStore
+from profiles.checks.causes import consequences
+from profiles.checks.check import EXIT_CODES, Check, CheckStore, Consumer, Verdict
+from profiles.checks.figures import LEAST_REFERENCES, MOST_REFERENCES, cpu_share, figures
 from profiles.checks.verdict import Reference, compare_facts, give_verdict
 from profiles.errors import BadInput
+from profiles.export import prometheus_of_check
 from tests.support.checks import QUIET, figures_of, make_check
 from tests.support.records import make_coefficient, make_model, make_profile
 
@@ -220,7 +218,7 @@ def test_a_store_that_cannot_be_written_is_bad_input(tmp_path: Path) -> None:
 
 
 def test_prometheus_tells_verdict_losses_and_causes() -> None:
-    text = prometheus(give_verdict(noisy(31, stream_bandwidth_gbs=0.8), history(30)))
+    text = prometheus_of_check(give_verdict(noisy(31, stream_bandwidth_gbs=0.8), history(30)))
     assert 'tenbin_check_verdict{node="node",verdict="changed"} 1.0' in text
     assert 'tenbin_check_exit_code{node="node"} 1.0' in text
     assert 'tenbin_check_cause{cause="memory",node="node"} 1.0' in text

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import BadInput
-from profiles.files.folders import in_utf8, named_folder, user_folder
+from profiles.files.safe_files import in_utf8, named_folder, user_folder
 
 
 @pytest.fixture

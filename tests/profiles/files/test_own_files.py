@@ -13,8 +13,18 @@ from typing import NoReturn
 import pytest
 
 from profiles.errors import BadInput
-from profiles.files.own_files import closed_folder, make_folder, new_file, open_own, own_folder
-from profiles.files.whole_files import is_locked, overwrite, read_plain, try_lock, write_whole
+from profiles.files.safe_files import (
+    closed_folder,
+    is_locked,
+    make_folder,
+    new_file,
+    open_own,
+    overwrite,
+    own_folder,
+    read_plain,
+    try_lock,
+    write_whole,
+)
 
 OTHER = 65534
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user too")

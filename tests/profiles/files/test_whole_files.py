@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from profiles.files.whole_files import write_chosen
+from profiles.files.safe_files import write_chosen
 from tests.support.labs.components import require
 
 NULL = (1, 3)  # device numbers

@@ -16,11 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.export import json_schema
-from profiles.fits.job import fit
-from profiles.fits.job_phases import fit_phases
+from profiles.fits.job import fit, fit_phases
 from profiles.jobs import Curve, JobProfile, Level
-from profiles.models.curve import equivalent, predict
-from profiles.models.neighbours import slowdown_beside
+from profiles.models.contention import equivalent, predict_slowdown, slowdown_beside
 from tests.support.amounts import ALL
 from tests.support.job_profiles import INTENSITIES, bursty, make_job, over_hosts, samples
 from tests.support.paths import ROOT
@@ -61,7 +59,7 @@ def test_the_sensitivity_is_the_law_by_which_it_was_slowed_down(law: float, gbs:
     assert [level.intensity_percent for level in found.levels] == list(INTENSITIES)
     assert [level.offered_gbs for level in found.levels] == pytest.approx([0, 2.5, 5, 7.5, 10])
     # No further than twice what was measured.
-    assert predict(found, gbs).value == pytest.approx(1 + law * min(gbs, 20.0), abs=1e-6)
+    assert predict_slowdown(found, gbs).value == pytest.approx(1 + law * min(gbs, 20.0), abs=1e-6)
 
 
 def test_the_interval_covers_the_truth_nineteen_times_in_twenty() -> None:
@@ -132,8 +130,10 @@ def test_writers_that_disturb_count_as_many_as_the_job_has_cores() -> None:
 def test_more_traffic_never_predicts_less_slow_down(values: list[float], a: float, b: float) -> None:
     found = curve(values, spread=0.1)
     low, high = sorted((a, b))
-    assert predict(found, low).value <= predict(found, high).value + 1e-9
-    assert predict(found, a).low <= predict(found, a).value <= predict(found, a).high
+    assert predict_slowdown(found, low).value <= predict_slowdown(found, high).value + 1e-9
+    assert (
+        predict_slowdown(found, a).low <= predict_slowdown(found, a).value <= predict_slowdown(found, a).high
+    )
 
 
 @settings(deadline=None)
@@ -145,8 +145,8 @@ def test_the_equivalent_traffic_is_where_the_reference_suffers_as_much(values: l
         assert traffic is None
         return
     assert traffic is not None
-    reached = predict(found, traffic.value).value
-    bounds = predict(found, 0.0).value, predict(found, 1e9).value
+    reached = predict_slowdown(found, traffic.value).value
+    bounds = predict_slowdown(found, 0.0).value, predict_slowdown(found, 1e9).value
     assert reached == pytest.approx(min(max(y, bounds[0]), bounds[1]), abs=1e-6)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from profiles.fits import _widened
 from profiles.models import downey, knee, linear
-from profiles.models.lack_of_fit import largest_gap
+from profiles.models.constant import largest_gap
 from profiles.records import Model, Quality
 from tests.support.amounts import sweep
 

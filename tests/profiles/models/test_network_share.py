@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.jobs import JobProfile
-from profiles.models.neighbours import slowdown_beside
-from profiles.models.network_share import beside, share_alone
+from profiles.models.contention import beside_on_network, share_alone, slowdown_beside
 from profiles.records import Coefficient
 from tests.support.amounts import examples
 from tests.support.job_profiles import make_job, on_network, samples
@@ -38,7 +37,7 @@ def alone_of(job: JobProfile) -> Coefficient:
 
 
 def slowed_beside(job: JobProfile, *others: JobProfile) -> float:
-    found = beside(job, others)
+    found = beside_on_network(job, others)
     assert found is not None and found.low <= found.value <= found.high
     return found.value
 
@@ -96,13 +95,13 @@ def test_where_comprobe_does_not_suffer_nothing_is_predicted() -> None:
     quiet = on_network("quiet", 0.3, 1.5, 0.5, reference=1.01)
     doubtful = on_network("doubtful", 0.3, 1.5, 0.5, reference=1.3, spread=0.4)
     for job in (quiet, doubtful):
-        assert beside(job, [job]) is None and slowdown_beside(job, [job], network=True) is None
-    assert beside(make_job("here"), [make_job("here")]) is None
+        assert beside_on_network(job, [job]) is None and slowdown_beside(job, [job], network=True) is None
+    assert beside_on_network(make_job("here"), [make_job("here")]) is None
 
 
 def test_without_intervals_the_prediction_has_none() -> None:
     job = on_network("once", 0.3, 1.5, 0.5, spread=None)
-    found = beside(job, [job])
+    found = beside_on_network(job, [job])
     assert found is not None and (found.low, found.high) == (0.0, math.inf)
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from profiles.checks.check import Verdict
-from profiles.checks.store import CheckStore
+from profiles.checks.check import CheckStore, Verdict
 from tenbin.commands.measure.check import quiet_moment
 from tenbin.errors import TenbinError
 from tests.support.checks import figures_of, make_check

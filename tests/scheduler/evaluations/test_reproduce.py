@@ -206,7 +206,7 @@ def test_a_disk_that_has_become_full_costs_the_pictures_only(
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(evaluations, "evaluate", lambda *_: small())
-    monkeypatch.setattr("profiles.files.whole_files.write_chosen", full)
+    monkeypatch.setattr("profiles.files.safe_files.write_chosen", full)
     done = CliRunner().invoke(app, ["reproduce", "migration", "--json", "--figure", "drawn.html"])
     assert isinstance(done.exception, BadInput) and "No space left" in str(done.exception)
     assert json.loads(done.stdout)["evaluation"] == "migration"

@@ -17,7 +17,7 @@ import pytest
 
 from profiles.errors import BadInput
 from profiles.files.store import Store
-from profiles.refit import refitted
+from profiles.fits.checkpoint import refitted
 from scheduler.coordinator.journal.journal import Journal, predictions_of
 from scheduler.model.jobs import Cluster, Pool
 from scheduler.prediction.predictions import TrackedPrediction, samples, summary

@@ -13,8 +13,7 @@ import pytest
 from profiles.errors import BadInput
 from profiles.files.store import Store
 from profiles.fits.power import fit
-from profiles.inventory import OpenCLDevice
-from profiles.records import Model, Profile, Quality
+from profiles.records import Model, OpenCLDevice, Profile, Quality
 from scheduler.model.clusters import parse_cluster
 from scheduler.model.costs import LinearCost
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool, Stop

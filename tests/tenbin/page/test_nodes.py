@@ -10,8 +10,7 @@ import pytest
 
 from agent.node_profile.identity import node_kind
 from profiles.card import card
-from profiles.files.job_store import JobStore
-from profiles.files.store import Store, load
+from profiles.files.store import JobStore, Store, load
 from scheduler.policies.sharing.pairs import directions
 from tests.support.coordinator import Up
 from tests.support.job_profiles import make_job

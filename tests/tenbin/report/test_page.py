@@ -13,10 +13,9 @@ import pytest
 
 from agent.node_profile.identity import node_kind
 from profiles.errors import BadInput
-from profiles.files.job_store import JobStore
-from profiles.files.store import Store
+from profiles.files.store import JobStore, Store
 from profiles.fits import fit_samples
-from profiles.fits.job_phases import fit_phases
+from profiles.fits.job import fit_phases
 from profiles.records import Absent
 from tenbin.report.page import write_report
 from tests.support.job_profiles import bursty, make_job, over_hosts, samples

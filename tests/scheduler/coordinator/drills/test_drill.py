@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from profiles.files.whole_files import write_whole
+from profiles.files.safe_files import write_whole
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.jobs.entry import Entry, Stage
 from tenbin.client.client import Client

@@ -16,7 +16,7 @@ from agent.attempts.folder import Attempt
 from agent.attempts.records import Order
 from agent.processes.samples import Sample
 from profiles.errors import BadInput
-from profiles.files.whole_files import try_lock
+from profiles.files.safe_files import try_lock
 from scheduler.coordinator.journal import packing
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.coordinator.journal.packing import Packer

@@ -16,7 +16,7 @@ import pytest
 from agent.emulation.machines import holding, truth
 from agent.node_profile.identity import node_kind
 from profiles.errors import BadInput, Unavailable
-from profiles.files.job_store import JobStore
+from profiles.files.store import JobStore
 from profiles.jobs import CapLevel, UnderCaps
 from profiles.records import Profile, Settings
 from scheduler.engines.local.discovery import capped_packages

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from profiles.checks.check import Check, Verdict
+from profiles.checks.check import Check, CheckStore, Verdict
 from profiles.checks.figures import sign
-from profiles.checks.store import CheckStore
 from tests.support.labs.slurm_lab import SlurmLab, require_slurm, slurmlab
 
 pytestmark = [pytest.mark.slow, pytest.mark.measures, pytest.mark.timeout(400)]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from profiles.checks.siblings import Odd, Value
+from profiles.clusters import Odd, Value
 from profiles.records import Condition, Profile
 from scheduler.engines.slurm.admin.slurm_conf import conf_texts, node_lines, read_nodes
 from tests.support.records import (

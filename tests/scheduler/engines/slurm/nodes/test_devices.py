@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from profiles.inventory import OpenCLDevice
+from profiles.records import OpenCLDevice
 from scheduler.engines.slurm.discovery import ListedDevice, classes
 from scheduler.engines.slurm.node_inventory import ClusterNode, Devices, NodeInventory, Slot
 from scheduler.engines.slurm.slurm_commands import parse_nodes as parsed

@@ -14,7 +14,7 @@ import pytest
 from agent.attempts.folder import Attempt
 from agent.multi_node import lease
 from agent.multi_node.lease import MARGIN_S
-from profiles.files.whole_files import overwrite
+from profiles.files.safe_files import overwrite
 from scheduler.engines.slurm.attempt_driver import OrphanedJobs
 from scheduler.engines.slurm.attempt_step import should_beat
 from scheduler.engines.slurm.discovery import setting_down, slurm_cluster

@@ -13,7 +13,7 @@ from agent.node_profile.identity import node_kind
 from agent.processes.tree import cpus_of_places
 from probes.topology import read_topology
 from profiles.errors import BadInput
-from profiles.files.job_store import JobStore
+from profiles.files.store import JobStore
 from scheduler.coordinator.journal.journal import read_predictions
 from scheduler.engines.slurm.discovery import slurm_cluster
 from tenbin.errors import TenbinError

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from profiles.checks.check import Verdict
-from profiles.checks.store import CheckStore
+from profiles.checks.check import CheckStore, Verdict
 from tests.scheduler.engines.slurm.test_engine import START, run
 from tests.support.checks import figures_of, make_check
 from tests.support.coordinator import Up
