@@ -20,6 +20,7 @@ from profiles.files import direct_io
 
 ANSWER_S = 10.0  # a server that wakes its disks takes seconds
 GONE_S = 1.0
+LEAST_FREE = 96 << 20  # bytes to measure with: half for the file, and for two batches of each kind
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from probes.compute.kernels import ADD_TAKES_A_CYCLE, build
 from probes.compute.pool import WorkerPool
-from probes.memory.plan import core_pairs
 from probes.mpi.detection import find_mpi
 from probes.mpi.launchers import MpiInstall
 from probes.network.probe import START_S, attempt
@@ -23,10 +22,10 @@ from probes.run import Event, Run
 from probes.storage.place import BLOCK, Place, prepared
 from probes.storage.probe import pinned
 from probes.storage.timing import Limits
-from probes.streams.library import CHUNK, ELEMENT, LINE, Arrays, Cycle, Library
-from probes.streams.plan import CoreGroup, choose_arrays, plan
+from probes.streams.library import Arrays, Cycle, Library
+from probes.streams.plan import CHUNK, ELEMENT, LINE, CoreGroup, choose_arrays, plan
 from probes.streams.threads import PinnedThreads
-from probes.topology import LogicalCpu, data_caches_kib, free_memory_mb, read_topology
+from probes.topology import LogicalCpu, core_pairs, data_caches_kib, free_memory_mb, read_topology
 from profiles.errors import Unavailable
 from profiles.fits.network import size_name
 from profiles.records import MB, Absent

@@ -25,6 +25,7 @@ from typing import Any, Literal
 from profiles.errors import Unavailable
 
 FailureKind = Literal["storage", "memory", "queue", "data", "device", "hung"]
+START_S = 120.0  # a driver and a compiler that take longer count as hung
 CHECKPOINT_SESSION = "probes.checkpoint.device_session:DeviceSession"
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from probes.checkpoint.device_process import Failure, ForkServer
-from probes.checkpoint.subjects import START_S, CheckpointSubject, cache_environment
+from probes.checkpoint.device_process import START_S, Failure, ForkServer
+from probes.checkpoint.subjects import CheckpointSubject, cache_environment
 from probes.run import Run
 from probes.scratch import is_full, storage_remedy
 from profiles.records import MB

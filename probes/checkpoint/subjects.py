@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
-from probes.checkpoint.device_process import DeviceProcess, Failure, ForkServer
+from probes.checkpoint.device_process import START_S, DeviceProcess, Failure, ForkServer
+from probes.opencl.devices import may_have_twin
 from probes.run import Run
 from profiles.inventory import OpenCLDevice
 from profiles.records import MB
-
-START_S = 120.0  # a driver and a compiler that take longer count as hung
 
 
 @dataclass
@@ -68,11 +65,6 @@ def find_devices(run: Run, fork_server: ForkServer) -> list[OpenCLDevice]:
         return pair
     del fork_server.environment["POCL_DEVICES"]
     return found
-
-
-def may_have_twin(devices: Sequence[OpenCLDevice]) -> bool:
-    """Tell whether the only device is of PoCL, which can list a device twice."""
-    return len(devices) == 1 and devices[0].key.startswith("pocl") and "POCL_DEVICES" not in os.environ
 
 
 def cache_environment(folder: Path) -> dict[str, str]:

@@ -35,10 +35,9 @@ import numpy as np
 from probes.compute.kernels import ADD_TAKES_A_CYCLE, Kernels, build
 from probes.compute.pool import WorkerPool
 from probes.compute.worker import ORDER
-from probes.memory.plan import core_counts
 from probes.order_process import ProcessLost
 from probes.run import Run
-from probes.topology import read_text, read_topology
+from probes.topology import core_counts, read_text, read_topology
 from probes.visits import Point, Visits, say_apart, window_s
 from profiles.errors import Unavailable
 from profiles.fits.compute import OVERLAP

@@ -19,8 +19,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from probes.checkpoint.device_process import DeviceProcess, Failure, ForkServer
-from probes.checkpoint.subjects import START_S
+from probes.checkpoint.device_process import START_S, DeviceProcess, Failure, ForkServer
 from probes.run import Run
 from probes.visits import Point, Visits
 from profiles.inventory import OpenCLDevice

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from probes.topology import LogicalCpu, Topology
+from probes.topology import LogicalCpu, Topology, core_counts, core_pairs
 
 AREA_IN_CACHES = 4
 LEAST_AREA_MB = 64.0
 ASSUMED_CACHE_MB = 64.0
-MOST_COUNTS = 8
 
 
 class NotMeasured(NamedTuple):
@@ -110,14 +109,6 @@ def plan(topology: Topology, most_areas: int) -> tuple[list[Writing], list[NotMe
     return points, missing
 
 
-def core_counts(n: int) -> list[int]:
-    """Count 1, 2, 4, ... and n; at most 8 counts."""
-    counts = [2**i for i in range(n.bit_length()) if 2**i < n] + [n]
-    while len(counts) > MOST_COUNTS:
-        del counts[-2]
-    return counts
-
-
 def _local(topology: Topology) -> Iterator[Writing]:
     """Fill up cores node by node and cache by cache, each writing to its own node."""
     cores = topology.cores
@@ -160,32 +151,6 @@ def _pairs(topology: Topology) -> Iterator[Writing]:
                 "other_core": other.index,
             },
         )
-
-
-def core_pairs(topology: Topology) -> Iterator[tuple[str, LogicalCpu, LogicalCpu]]:
-    """Pair the first CPU with the nearest one of each kind, and name the kind."""
-    first, *others = topology.cpus
-    kinds = set()
-    for other in others:
-        kind = pair_kind(first, other)
-        if kind not in kinds:
-            kinds.add(kind)
-            yield kind, first, other
-
-
-def pair_kind(a: LogicalCpu, b: LogicalCpu) -> str:
-    """Name what two CPUs share.
-
-    ``smt``: a core; ``same-cache``, ``other-cache`` or ``same-socket`` (cache unknown): a socket;
-    ``other-socket``: the machine.
-    """
-    if a.core == b.core:
-        return "smt"
-    if a.package != b.package:
-        return "other-socket"
-    if a.llc is None or b.llc is None:
-        return "same-socket"
-    return "same-cache" if a.llc == b.llc else "other-cache"
 
 
 def _spot(topology: Topology, cpu: LogicalCpu, touch: LogicalCpu) -> Spot:

@@ -10,7 +10,7 @@ Samples, one row per core and window of time:
 - ``repetition``: counts within the round; the rows of one window share it
 - ``cores``: how many write and are measured; ``cpus``: those involved, ``"0,1"``; ``core``: this row's
 - ``numa`` (bandwidth): ``local``, or ``"0->1"`` for cores of node 0 writing to memory of node 1
-- ``pair_kind`` (pair): what the two CPUs share, see ``probes.memory.plan.pair_kind``
+- ``pair_kind`` (pair): what the two CPUs share, see ``probes.topology.pair_kind``
 - ``condition`` (pair): ``alone``, or ``beside`` the writing CPU ``other_core``
 - ``wall_s``, ``thread_cpu_s``, ``bytes``: time, CPU time, and bytes of lines written in the window. The
   memory bus carries up to twice ``bytes``, since a line is read before it is written back

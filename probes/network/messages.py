@@ -1,6 +1,6 @@
 """Messages between two ranks: latency and bandwidth as the OSU benchmarks define them.
 
-The first core of this node sends to the nearest core of each kind (``probes.memory.plan.pair_kind``), the
+The first core of this node sends to the nearest core of each kind (``probes.topology.pair_kind``), the
 first of the hosts to each other one. Ranks are bound, started and checked as in ``probes.network.probe``.
 
 Samples, one row an iteration:
@@ -16,12 +16,11 @@ from __future__ import annotations
 
 import os
 
-from probes.memory.plan import core_pairs
 from probes.mpi.detection import find_mpi
 from probes.network.patterns import Pattern
 from probes.network.probe import attempt
 from probes.run import Run
-from probes.topology import read_topology
+from probes.topology import core_pairs, read_topology
 from profiles.errors import Unavailable
 
 MOST_HOSTS = 4  # to which the first one sends

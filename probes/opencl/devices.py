@@ -12,6 +12,7 @@ import os
 import re
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -162,6 +163,11 @@ def duplicate_platforms(found: list[Device]) -> dict[str, list[str]]:
         for name, n in times.items()
         if n > 1
     }
+
+
+def may_have_twin(devices: Sequence[OpenCLDevice]) -> bool:
+    """Tell whether the only device is of PoCL, which can list a device twice."""
+    return len(devices) == 1 and devices[0].key.startswith("pocl") and "POCL_DEVICES" not in os.environ
 
 
 def overlooked() -> list[str]:

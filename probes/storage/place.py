@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
+from probes.folders import LEAST_FREE
 from probes.scratch import scratch
-from probes.storage import LEAST_FREE
 from probes.storage.timing import Batch, Buffers, Limits, Operation, RandomData, huge_buffer, run_batch
 from profiles.errors import Unavailable
 from profiles.files import direct_io

@@ -14,18 +14,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from probes import c_library
+from probes.streams.plan import CHUNK, ELEMENT
 
 SOURCE = Path(__file__).with_name("streams.c")
-WHAT, REMEDY = "the loops that stream through memory", "apt-get install gcc libc6-dev"
+LOOPS = "the loops that stream through memory"
 # Without the last two, compilers call memcpy and memset in place of loops; these may go past the caches.
 OPTIONS = ("-O3", "-march=native", "-std=gnu11", "-fno-tree-loop-distribute-patterns", "-fno-builtin")
 
-CHUNK = 32768  # elements between two looks at the clock: 256 KiB of each array
-ELEMENT = 8
-LINE = 64
 WALKERS = 16
 HUGE = 2 * 2**20
-APART = 21 * LINE  # between the arrays: none begins at the same place of a page as another
+APART = 21 * 64  # between the arrays: none begins at the same place of a page as another
 
 
 class Kernel(NamedTuple):
@@ -117,7 +115,9 @@ class Library:
 
     def __init__(self) -> None:
         with tempfile.TemporaryDirectory(prefix="tenbin-streams-") as folder:
-            built = c_library.build(SOURCE, Path(folder), OPTIONS, what=WHAT, remedy=REMEDY)
+            built = c_library.build(
+                SOURCE, Path(folder), OPTIONS, what=LOOPS, remedy=c_library.HEADERS_REMEDY
+            )
             self._c = ctypes.CDLL(str(built))
         self._c.grow.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p]
 

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from probes.memory.plan import AREA_IN_CACHES, NotMeasured, choose_area, core_counts
-from probes.streams.library import CHUNK, ELEMENT, LINE
-from probes.topology import LogicalCpu, Topology
+from probes.memory.plan import AREA_IN_CACHES, NotMeasured, choose_area
+from probes.topology import LogicalCpu, Topology, core_counts
 
+CHUNK = 32768  # elements between two looks at the clock: 256 KiB of each array
+ELEMENT = 8  # bytes
+LINE = 64
 WHAT = "memory streams and latency"
 ARRAYS = 3
 ASSUMED_OWN_CACHE_MB = 2.0

@@ -26,8 +26,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from probes.run import Run
-from probes.streams.library import ELEMENT, KERNELS, LINE, Cycle, Library
-from probes.streams.plan import WHAT, CoreGroup, choose_arrays, plan, working_sets
+from probes.streams.library import KERNELS, Cycle, Library
+from probes.streams.plan import ELEMENT, LINE, WHAT, CoreGroup, choose_arrays, plan, working_sets
 from probes.streams.threads import PinnedThreads
 from probes.topology import LogicalCpu, data_caches_kib, free_memory_mb, read_topology
 from probes.visits import Point, Visits, say_apart, window_s

@@ -13,7 +13,8 @@ from typing import Any, Self
 
 from probes.memory.pool import overlap
 from probes.memory.writer import Written, placement
-from probes.streams.library import CHUNK, KERNELS, Arrays, Cycle, Library, Part, Times, Window
+from probes.streams.library import KERNELS, Arrays, Cycle, Library, Part, Times, Window
+from probes.streams.plan import CHUNK
 from probes.topology import LogicalCpu
 
 WARM_S = 0.003

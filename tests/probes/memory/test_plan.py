@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.memory.plan import choose_area, core_counts, plan
-from probes.topology import Topology, cpu_list, free_memory_mb, read_topology
+from probes.memory.plan import choose_area, plan
+from probes.topology import Topology, core_counts, cpu_list, free_memory_mb, read_topology
 from tests.support.labs.components import require
 
 

@@ -12,12 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.memory.plan import core_pairs
 from probes.mpi.launchers import MpiInstall
 from probes.mpi.runner import RanksFailed, run_ranks
 from probes.network.messages import SIZES, measure
 from probes.run import collect
-from probes.topology import read_topology
+from probes.topology import core_pairs, read_topology
 from profiles.fits import fit_samples
 from profiles.fits.messages import fit
 from profiles.records import Settings

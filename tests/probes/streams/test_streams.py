@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 
 from probes.run import collect
-from probes.streams.library import CHUNK, KERNELS, LINE, Arrays, Cycle, Library, Part, Times
-from probes.streams.plan import choose_arrays, plan, working_sets
+from probes.streams.library import KERNELS, Arrays, Cycle, Library, Part, Times
+from probes.streams.plan import CHUNK, LINE, choose_arrays, plan, working_sets
 from probes.streams.probe import measure
 from probes.streams.threads import PinnedThreads
 from probes.topology import data_caches_kib, read_topology
