@@ -19,12 +19,11 @@ from agent.node_profile.identity import explain
 from agent.paths import default_storage
 from probes.c_library import HEADERS_REMEDY, REMEDY, find_compiler
 from probes.folders import LEAST_FREE
-from probes.memory.plan import choose_area, plan
-from probes.opencl.devices import may_have_twin
-from probes.power.meters import READ_REMEDY, powercap_meter
-from probes.power.powercap import Zone, capped, metered, zones
+from probes.memory_plan import ELEMENT, choose_area, choose_arrays, plan_writings
+from probes.meters import READ_REMEDY, powercap_meter
+from probes.opencl import may_have_twin
+from probes.powercap import Zone, capped, metered, zones
 from probes.registry import PROBES
-from probes.streams.plan import ELEMENT, choose_arrays
 from probes.topology import Topology, cpu_list, data_caches_kib, free_memory_mb, read_topology
 from profiles.errors import BadInput, Unavailable
 from profiles.inventory import Inventory, Missing, OpenCLDevice, Storage
@@ -534,7 +533,7 @@ def _memory(case: Case) -> Iterator[Finding]:
         f"local and remote over {nodes} NUMA nodes" if nodes > 1 else "one NUMA node, so all of it is local"
     )
     yield ok("memory", f"memory bandwidth on 1..{cores} cores", f"{where}; {area_mb:.0f} MB for each core")
-    unplanned = plan(case.topology, int(free_mb / area_mb))[1]
+    unplanned = plan_writings(case.topology, int(free_mb / area_mb))[1]
     for what, *why in (*amiss, *unplanned):
         if nodes > 1 or not what.startswith("remote"):  # nothing is lost where nothing is remote
             yield limited("memory", f"not measured or not known: {what}", *why)

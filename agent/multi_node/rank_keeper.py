@@ -20,7 +20,7 @@ from agent.multi_node.node_name import node_name
 from agent.multi_node.remote_ranks import NodeReport, RankCommand, RankFiles, share_of_this_node
 from agent.processes import tree
 from agent.processes.samples import Sampler
-from probes.mpi.rank_segments import sweep_segments
+from probes.mpi.rank_failure import sweep_segments
 
 LOOKS_S = 0.2
 # Slurm sends these to the supervisor too, which decides; if it cannot any more, the lease ends the ranks.

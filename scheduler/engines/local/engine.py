@@ -25,7 +25,7 @@ from agent.attempts.folder import Attempt
 from agent.attempts.records import Request, Want
 from agent.processes import control_groups, tree, umask
 from agent.processes.claims import Claims
-from probes.mpi.rank_segments import sweep_segments
+from probes.mpi.rank_failure import sweep_segments
 from profiles.errors import Unavailable
 from scheduler.engines.common import slurm_variables, spoiled
 from scheduler.engines.common.job_folders import JobFolders

@@ -10,9 +10,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from probes.battery import probe
-from probes.battery.probe import FULL_ROUNDS, measure
-from probes.battery.slices import Reading, Slice
+from probes import battery
+from probes.battery import FULL_ROUNDS, Reading, Slice, measure
 from probes.run import Run, collect
 from profiles.checks.figures import figures
 from profiles.records import Settings
@@ -40,7 +39,7 @@ def test_every_part_of_this_machine_gives_its_figures(tmp_path: Path) -> None:
 
 
 def made_up(monkeypatch: pytest.MonkeyPatch, slices: list[Slice]) -> None:
-    monkeypatch.setattr(probe, "_prepare", lambda run, stack: slices)
+    monkeypatch.setattr(battery, "_prepare", lambda run, stack: slices)
 
 
 def reading(quantity: str) -> Slice:
@@ -54,7 +53,7 @@ def test_preparing_leaves_half_of_the_time(monkeypatch: pytest.MonkeyPatch) -> N
         time.sleep(1.5 * run.settings.budget_s)
         return [reading("a"), reading("b")]
 
-    monkeypatch.setattr(probe, "_prepare", prepare)
+    monkeypatch.setattr(battery, "_prepare", prepare)
     rows, _ = collect("battery", Settings(quick=True, budget_s=0.4), measure)
     assert (rows.groupby("quantity").size() > 3).all()
 

@@ -15,14 +15,11 @@ import pandas as pd
 import psutil
 import pytest
 
-from probes.checkpoint import device_session
-from probes.checkpoint.device_process import DeviceProcess, Failure, ForkServer
-from probes.checkpoint.items import FULL, QUICK, affordable_mb, ladder
-from probes.checkpoint.probe import measure
-from probes.checkpoint.subjects import cache_environment
-from probes.opencl import devices
+from probes import checkpoint_session, opencl
+from probes.checkpoint import FULL, QUICK, affordable_mb, cache_environment, ladder, measure
+from probes.device_process import DeviceProcess, Failure, ForkServer
+from probes.folders import scratch
 from probes.run import Event, Run, samples_of
-from probes.scratch import scratch
 from profiles.errors import Unavailable
 from profiles.files import direct_io
 from profiles.fits.checkpoint import fit
@@ -38,7 +35,7 @@ OUT_OF_RESOURCES, NOT_AVAILABLE = -5, -2
 def device() -> str:
     """Return the key of a device."""
     try:
-        return devices.devices()[0].key
+        return opencl.devices()[0].key
     except Unavailable as error:
         require(False, str(error))
         raise
@@ -93,7 +90,7 @@ def children() -> list[psutil.Process]:
 
 def _is_ours(child: psutil.Process) -> bool:
     try:
-        return "probes.checkpoint.device_process" in child.cmdline()
+        return "probes.device_process" in child.cmdline()
     except psutil.Error:
         return False
 
@@ -101,7 +98,7 @@ def _is_ours(child: psutil.Process) -> bool:
 def test_everything_is_measured_and_nothing_is_left(device: str, tmp_path: Path) -> None:
     before = len(children())
     wanted = {"phase", "checkpoint", "restart", "compile", "drain"}
-    if len(devices.devices()) > 1 or device.startswith("pocl"):  # a lone PoCL has a logical twin
+    if len(opencl.devices()) > 1 or device.startswith("pocl"):  # a lone PoCL has a logical twin
         wanted.add("migration")
     phases = {"context", "copy_out", "copy_in", "copy_new", "write", "read"}
 
@@ -164,10 +161,10 @@ def test_measuring_copies_leaves_the_data_as_they_were(process: DeviceProcess) -
 
 
 def test_data_larger_than_one_buffer(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = device_session.DeviceSession(device)
+    whole = checkpoint_session.DeviceSession(device)
     whole.fill_device(3 * MB, 1)
-    monkeypatch.setattr(device_session, "MAX_PIECE", 1 << 20)
-    pieces = device_session.DeviceSession(device)
+    monkeypatch.setattr(checkpoint_session, "MAX_PIECE", 1 << 20)
+    pieces = checkpoint_session.DeviceSession(device)
     pieces.fill_device(3 * MB, 1)
     assert len(pieces.pieces) == 3
     assert pieces.digest(3 * MB) == whole.digest(3 * MB)
@@ -357,5 +354,5 @@ def test_sizes_double_and_grow_with_time_and_room(limits: Any) -> None:
 
 
 def test_sizes_are_whole_words_for_the_checksum() -> None:
-    assert MB % device_session.WORD == 0
-    assert direct_io.ALIGNMENT % device_session.WORD == 0
+    assert MB % checkpoint_session.WORD == 0
+    assert direct_io.ALIGNMENT % checkpoint_session.WORD == 0

@@ -13,10 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes.c_library import find_compiler
-from probes.compute.kernels import TYPES, Kernels, build
-from probes.compute.pool import overlap
-from probes.compute.probe import plan, read_clock
-from probes.compute.worker import Computed, products, vector_loop
+from probes.compute import overlap, plan, read_clock
+from probes.compute_worker import TYPES, Computed, Kernels, build, products, vector_loop
 from probes.loads import work
 from profiles.errors import Unavailable
 from profiles.fits import fit_samples

@@ -15,9 +15,8 @@ import psutil
 import pytest
 
 from probes.c_library import find_compiler
-from probes.compute.kernels import ADD_TAKES_A_CYCLE
-from probes.compute.pool import WorkerPool
-from probes.compute.probe import measure
+from probes.compute import WorkerPool, measure
+from probes.compute_worker import ADD_TAKES_A_CYCLE
 from probes.order_process import ProcessLost
 from probes.run import Run, collect, samples_of
 from probes.topology import usable_cores
@@ -129,7 +128,7 @@ def test_ctrl_c_keeps_the_samples_and_leaves_no_process() -> None:
 
 def test_workers_end_with_their_parent_even_when_it_is_killed() -> None:
     program = (
-        "import time; from probes.compute.pool import WorkerPool; pool = WorkerPool(None, False)\n"
+        "import time; from probes.compute import WorkerPool; pool = WorkerPool(None, False)\n"
         f"pool.start([{CORES[0]}]); print(*pool.pids.values(), flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from probes.device.session import DeviceBench
-from probes.opencl.session import WrongResult
+from probes.device_session import DeviceBench
+from probes.opencl import WrongResult
 
 
 class WrongSums(DeviceBench):

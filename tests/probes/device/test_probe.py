@@ -7,9 +7,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from probes.device import probe
-from probes.device.probe import measure
-from probes.opencl import devices
+from probes import device, opencl
+from probes.device import measure
 from probes.run import Run, collect, samples_of
 from profiles.errors import Unavailable
 from profiles.fits import fit_samples
@@ -26,7 +25,7 @@ EVERYTHING = {"bandwidth": 3, "flops": 1, "launch": 1, "copies": 2, "both": 1}
 def key() -> str:
     """Return the key of a device."""
     try:
-        return devices.devices()[0].key
+        return opencl.devices()[0].key
     except Unavailable as error:
         require(False, str(error))
         raise
@@ -53,7 +52,7 @@ def test_a_wrong_result_or_a_crash_is_absent_and_the_rest_is_kept(
     key: str, monkeypatch: pytest.MonkeyPatch, session: str, reason: str
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setattr(probe, "SESSION", f"tests.probes.device.odd_sessions:{session}")
+    monkeypatch.setattr(device, "SESSION", f"tests.probes.device.odd_sessions:{session}")
     samples, absent = collect("device", Settings(quick=True, budget_s=0.1), measure)
     told = [a for a in absent if key in a.what and reason in a.reason]
     assert told and all(a.failed for a in told)
@@ -79,4 +78,4 @@ def test_ctrl_c_keeps_the_samples_and_leaves_no_process(key: str) -> None:
 def test_new_kinds_of_devices_come_first() -> None:
     names = {"a-0": "x", "a-1": "x", "b-0": "y", "b-1": "y"}
     found = [make_device(key=key, name=name) for key, name in names.items()]
-    assert [d.key for d in probe._new_kinds_first(found)] == ["a-0", "b-0", "a-1", "b-1"]
+    assert [d.key for d in device._new_kinds_first(found)] == ["a-0", "b-0", "a-1", "b-1"]

@@ -9,10 +9,9 @@ from typing import Any
 import pyopencl as cl
 import pytest
 
-from probes.device import session
-from probes.device.session import BLOCK, DeviceBench, array_bytes
-from probes.opencl import devices
-from probes.opencl.session import DeviceMemoryTooSmall, WrongResult
+from probes import device_session, opencl
+from probes.device_session import BLOCK, DeviceBench, array_bytes
+from probes.opencl import DeviceMemoryTooSmall, WrongResult
 from profiles.errors import Unavailable
 from tests.support.labs.components import require
 
@@ -23,7 +22,7 @@ MIB = 1 << 20
 def key() -> str:
     """Return the key of a device."""
     try:
-        return devices.devices()[0].key
+        return opencl.devices()[0].key
     except Unavailable as error:
         require(False, str(error))
         raise
@@ -32,9 +31,9 @@ def key() -> str:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make arrays small and batches short, so that a test takes a moment."""
-    monkeypatch.setattr(session, "array_bytes", lambda handle, kind: 2 * BLOCK)
-    monkeypatch.setattr(session, "BATCH_S", 0.001)
-    monkeypatch.setattr(session, "TRIAL_S", 0.0)
+    monkeypatch.setattr(device_session, "array_bytes", lambda handle, kind: 2 * BLOCK)
+    monkeypatch.setattr(device_session, "BATCH_S", 0.001)
+    monkeypatch.setattr(device_session, "TRIAL_S", 0.0)
 
 
 @pytest.mark.usefixtures("small")
@@ -71,8 +70,8 @@ def test_work_and_time_of_every_operation(key: str) -> None:
 def test_a_wrong_result_is_found(
     key: str, monkeypatch: pytest.MonkeyPatch, change: tuple[str, str], operation: tuple[str, ...]
 ) -> None:
-    assert change[0] in session.SOURCE
-    monkeypatch.setattr(session, "SOURCE", session.SOURCE.replace(*change))
+    assert change[0] in device_session.SOURCE
+    monkeypatch.setattr(device_session, "SOURCE", device_session.SOURCE.replace(*change))
     bench = DeviceBench(key)
     with pytest.raises(WrongResult):
         getattr(bench, operation[0])(*operation[1:])

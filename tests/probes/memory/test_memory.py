@@ -20,10 +20,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.memory.plan import Spot
-from probes.memory.pool import WriterPool, overlap
-from probes.memory.probe import measure
-from probes.memory.writer import MBIND, Area, Pace, Written, placed_on, placement
+from probes.memory import WriterPool, measure, overlap
+from probes.memory_plan import Spot
+from probes.memory_writer import MBIND, Area, Pace, Written, placed_on, placement
 from probes.order_process import OrderProcess, ProcessLost
 from probes.run import Run, collect, samples_of
 from profiles.fits import fit_samples
@@ -33,7 +32,7 @@ from tenbin.report.probes.memory import EXPLANATION, figures
 from tests.support.labs.components import require
 
 CORES = sorted(os.sched_getaffinity(0))
-WRITER = [sys.executable, "-P", "-m", "probes.memory.writer"]
+WRITER = [sys.executable, "-P", "-m", "probes.memory_writer"]
 
 
 def words_of(area: Area, size_mb: int) -> np.ndarray:
@@ -246,7 +245,7 @@ def test_writers_write_where_they_are_pinned_and_leave_nothing_behind() -> None:
 def test_thread_time_sees_through_a_core_that_is_shared() -> None:
     """Beside a program on the same core, wall time doubles and CPU time per byte does not."""
     serve = ["--serve", "--line-bytes=64"]
-    with WriterPool(16) as pool, OrderProcess(CORES[0], "probes.memory.writer", serve) as rival:
+    with WriterPool(16) as pool, OrderProcess(CORES[0], "probes.memory_writer", serve) as rival:
         pool.prepare([spot(CORES[0])])
         rival.answer()
         rival.order("place", node=0, touch_core=CORES[0], size_mb=16)
@@ -279,7 +278,7 @@ def test_a_writer_that_cannot_have_its_core_or_its_memory_says_so() -> None:
 
 def test_writers_end_with_their_parent_even_when_it_is_killed() -> None:
     program = (
-        "import time; from probes.memory.plan import Spot; from probes.memory.pool import WriterPool\n"
+        "import time; from probes.memory_plan import Spot; from probes.memory import WriterPool\n"
         "pool = WriterPool(16)\n"
         f"pool.prepare([Spot({CORES[0]}, 0, {CORES[0]})])\n"
         "print(*pool.pids.values(), flush=True); time.sleep(600)"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.memory.plan import choose_area, plan
+from probes.memory_plan import choose_area, plan_writings
 from probes.topology import Topology, core_counts, cpu_list, free_memory_mb, read_topology
 from tests.support.labs.components import require
 
@@ -59,7 +59,7 @@ def machine(
 
 
 def titles(topology: Topology, areas: int = 10_000) -> list[str]:
-    return [point.title for point in plan(topology, areas)[0]]
+    return [point.title for point in plan_writings(topology, areas)[0]]
 
 
 ALL = set(range(1024))
@@ -105,7 +105,7 @@ def test_two_sockets_with_smt_and_split_caches(tmp_path: Path) -> None:
     assert [cpu.index for cpu in topology.cores] == list(range(16))
     assert [cpu.index for cpu in topology.cores_of(1)] == list(range(8, 16))
     assert (topology.llc_mb, topology.line_bytes, topology.memory_nodes) == (32, 64, (0, 1))
-    points, missing = plan(topology, 10_000)
+    points, missing = plan_writings(topology, 10_000)
     assert missing == []
     local = [p.labels["cores"] for p in points if p.labels.get("numa") == "local"]
     assert local == [1, 2, 4, 8, 16]
@@ -118,14 +118,18 @@ def test_two_sockets_with_smt_and_split_caches(tmp_path: Path) -> None:
 def test_remote_memory_is_touched_on_its_node_and_checked(tmp_path: Path) -> None:
     topology = read_topology(machine(tmp_path, sockets=2, cores=2), ALL)
     [remote] = [
-        p for p in plan(topology, 100)[0] if p.labels.get("numa") == "0->1" and p.labels["cores"] == 2
+        p
+        for p in plan_writings(topology, 100)[0]
+        if p.labels.get("numa") == "0->1" and p.labels["cores"] == 2
     ]
     assert [(s.core, s.node, s.touch_core, s.check) for s in remote.windows[0].spots] == [
         (0, 1, 2, True),
         (1, 1, 2, True),
     ]
     [local] = [
-        p for p in plan(topology, 100)[0] if p.labels.get("numa") == "local" and p.labels["cores"] == 4
+        p
+        for p in plan_writings(topology, 100)[0]
+        if p.labels.get("numa") == "local" and p.labels["cores"] == 4
     ]
     assert [(s.core, s.node, s.touch_core) for s in local.windows[0].spots] == [
         (0, 0, 0),
@@ -137,7 +141,7 @@ def test_remote_memory_is_touched_on_its_node_and_checked(tmp_path: Path) -> Non
 
 def test_a_pair_is_measured_alone_and_then_beside(tmp_path: Path) -> None:
     topology = read_topology(machine(tmp_path), ALL)
-    [pair] = [p for p in plan(topology, 10)[0] if p.labels["kind"] == "pair"]
+    [pair] = [p for p in plan_writings(topology, 10)[0] if p.labels["kind"] == "pair"]
     alone, beside = pair.windows
     assert alone.labels == {"condition": "alone"} and alone.beside is None
     assert beside.labels == {"condition": "beside"} and beside.beside is not None and beside.beside.core == 1
@@ -145,7 +149,7 @@ def test_a_pair_is_measured_alone_and_then_beside(tmp_path: Path) -> None:
 
 
 def test_a_single_core_has_no_pairs(tmp_path: Path) -> None:
-    points, missing = plan(read_topology(machine(tmp_path, cores=1), ALL), 10)
+    points, missing = plan_writings(read_topology(machine(tmp_path, cores=1), ALL), 10)
     assert [p.title for p in points] == ["bandwidth of 1 core, local memory"]
     assert [m.what for m in missing] == ["memory interference between cores", "remote memory bandwidth"]
 
@@ -158,7 +162,7 @@ def test_only_the_allowed_cpus_are_used(tmp_path: Path) -> None:
 
 def test_a_node_none_of_whose_cpus_we_may_use(tmp_path: Path) -> None:
     topology = read_topology(machine(tmp_path, sockets=2, cores=2), {0, 1})
-    points, missing = plan(topology, 100)
+    points, missing = plan_writings(topology, 100)
     assert not any("->" in p.labels.get("numa", "") for p in points)
     assert [m.what for m in missing] == ["memory bandwidth to NUMA node 1"]
 
@@ -187,7 +191,7 @@ def test_the_area_is_four_caches_or_what_memory_allows(
 
 def test_points_beyond_the_memory_are_named(tmp_path: Path) -> None:
     topology = read_topology(machine(tmp_path, sockets=2, cores=4), ALL)
-    points, missing = plan(topology, 4)
+    points, missing = plan_writings(topology, 4)
     assert len(set().union(*(p.spots for p in points))) <= 4
     assert [p.labels["cores"] for p in points if p.labels.get("numa") == "local"] == [1, 2, 4]
     assert "bandwidth of 8 cores, local memory" in missing[-1].what and "4 areas" in missing[-1].reason

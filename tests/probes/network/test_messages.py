@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.mpi.launchers import MpiInstall
-from probes.mpi.runner import RanksFailed, run_ranks
-from probes.network.messages import SIZES, measure
+from probes.messages import SIZES, measure
+from probes.mpi.runner import MpiInstall, RanksFailed, run_ranks
 from probes.run import collect
 from probes.topology import core_pairs, read_topology
 from profiles.fits import fit_samples
@@ -57,7 +56,7 @@ def test_a_shaped_link(mpi: MpiInstall, tmp_path: Path, monkeypatch: pytest.Monk
         for name, value in lab.env.items():
             monkeypatch.setenv(name, value)
         hosts = tuple(lab.hosts[:2])
-        monkeypatch.setattr("probes.network.messages.core_pairs", lambda topology: iter(()))
+        monkeypatch.setattr("probes.messages.core_pairs", lambda topology: iter(()))
         samples, absent = collect("messages", Settings(budget_s=12, hosts=hosts), measure)
     assert absent[0].what == "messages between cores"
     assert all("take longer than there is time: 1048576 B" in one.reason for one in absent[1:])

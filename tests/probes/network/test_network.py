@@ -20,13 +20,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import probes.network.hosts
-import probes.network.probe
-from probes.mpi.launchers import MpiInstall
-from probes.mpi.runner import RanksFailed, run_ranks
-from probes.network.hosts import greet
-from probes.network.probe import SIZES, Listener, check_path, measure
-from probes.network.rank import MessagePlan, bytes_sent, identity
+from probes import network
+from probes.mpi.runner import MpiInstall, RanksFailed, run_ranks
+from probes.network import SIZES, Listener, check_path, greet, measure
+from probes.network_rank import MessagePlan, bytes_sent, identity
 from probes.run import Event, Run, collect, samples_of
 from profiles.errors import BadInput, Unavailable
 from profiles.fits import fit_samples
@@ -79,7 +76,7 @@ def test_samples_fit_and_draw(measured: pd.DataFrame) -> None:
 
 def test_wrong_data_is_noticed(mpi: MpiInstall) -> None:
     code = (
-        "from mpi4py import MPI; from probes.network.patterns import AllToAll\n"
+        "from mpi4py import MPI; from probes.network_rank import AllToAll\n"
         "class Lossy:\n"
         "    def __init__(self, comm): self.comm, self.size, self.rank = comm, comm.size, comm.rank\n"
         "    def Alltoall(self, send, receive): pass\n"
@@ -114,14 +111,14 @@ def test_no_mpi_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     def none() -> MpiInstall:
         raise Unavailable("no mpiexec beside python nor on PATH", "install one")
 
-    monkeypatch.setattr(probes.network.probe, "find_mpi", none)
+    monkeypatch.setattr(network, "find_mpi", none)
     samples, absent = collect("network", Settings(budget_s=1), measure)
     assert samples.empty
     assert [(a.what, a.remedy) for a in absent] == [("all-to-all communication", "install one")]
 
 
 def test_one_core_only(mpi: MpiInstall, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probes.network.probe, "separate_cores", lambda sysfs: [3])
+    monkeypatch.setattr(network, "separate_cores", lambda sysfs: [3])
     samples, absent = collect("network", Settings(budget_s=1), measure)
     assert samples.empty
     assert absent[0].reason == "only one core may be used"
@@ -148,7 +145,7 @@ def test_ranks_that_are_alone_in_their_world_are_refused(mpi: MpiInstall, tmp_pa
     launcher.write_text(singletons(mpi))
     launcher.chmod(0o755)
     plan = MessagePlan(ranks=2, sizes=(8,), budget_s=0.2, limit_s=60, seed=1).to_json()
-    program = [sys.executable, "-P", "-m", "mpi4py", "-m", "probes.network.rank", plan]
+    program = [sys.executable, "-P", "-m", "mpi4py", "-m", "probes.network_rank", plan]
     foreign = replace(mpi, launcher=launcher)
     with pytest.raises(Unavailable, match="2 ranks were started, but each sees a world of 1"):
         run_ranks(foreign, program, 2, timeout_s=60, on_line=listener()[0].line)
@@ -173,7 +170,7 @@ def test_sizes_for_which_there_is_no_time_are_told() -> None:
 def test_slow_links_leave_out_the_sizes_that_do_not_fit(mpi: MpiInstall) -> None:
     plan = MessagePlan(ranks=2, sizes=(8, 1 << 30), budget_s=0.2, limit_s=60, seed=1)
     lines: list[str] = []
-    program = [sys.executable, "-P", "-m", "mpi4py", "-m", "probes.network.rank", plan.to_json()]
+    program = [sys.executable, "-P", "-m", "mpi4py", "-m", "probes.network_rank", plan.to_json()]
     run_ranks(mpi, program, 2, timeout_s=60, on_line=lines.append)
     assert lines[0].startswith('{"event": "skipped", "sizes": [1073741824], "last": 8')
     assert lines[-1] == '{"event": "done"}'
@@ -339,15 +336,15 @@ def test_hosts_that_cannot_serve_are_named(
     launcher.write_text(text.replace("TENBIN", here["tenbin"]).replace("LIBRARY", here["library"]))
     launcher.chmod(0o755)
     monkeypatch.setenv("TENBIN_MPI_LAUNCHER", str(launcher))
-    monkeypatch.setattr(probes.network.hosts, "REACH_S", 1.0 if "sleep" in script else 60.0)
-    monkeypatch.setattr(probes.network.hosts, "_is_here", lambda host: False)
+    monkeypatch.setattr(network, "REACH_S", 1.0 if "sleep" in script else 60.0)
+    monkeypatch.setattr(network, "_is_here", lambda host: False)
     with pytest.raises(Unavailable, match=words):
         greet(["a", "b"], here["library"])
 
 
 def test_no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TENBIN_MPI_LAUNCHER", "/nothing/here")
-    monkeypatch.setattr(probes.network.hosts, "_is_here", lambda host: False)
+    monkeypatch.setattr(network, "_is_here", lambda host: False)
     with pytest.raises(Unavailable, match="cannot start /nothing/here to reach host a"):
         greet(["a", "b"], "MPICH 5")
 
@@ -367,7 +364,7 @@ def lab(two_hosts: NetLab, monkeypatch: pytest.MonkeyPatch) -> NetLab:
     """Two hosts with nothing else to measure: the ranks on this node are left out."""
     for name, value in two_hosts.env.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(probes.network.probe, "separate_cores", lambda sysfs: [0])
+    monkeypatch.setattr(network, "separate_cores", lambda sysfs: [0])
     return two_hosts
 
 
@@ -382,7 +379,7 @@ def pids(lab: NetLab, host: int, *, guards: bool = True) -> list[int]:
     return [
         pid
         for pid, line in words.items()
-        if "probes.network.rank" in line and (guards or "probes.mpi.rank_guard" not in line)
+        if "probes.network_rank" in line and (guards or "probes.mpi.rank_guard" not in line)
     ]
 
 
@@ -452,7 +449,7 @@ def test_a_rank_killed_on_a_host_costs_no_samples(lab: NetLab, mpi: MpiInstall, 
 
 
 def test_a_host_lost_in_the_middle(lab: NetLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probes.network.probe, "GRACE_S", 2.0)
+    monkeypatch.setattr(network, "GRACE_S", 2.0)
     lab.shape(1000)
     events: list[Event] = []
     link = ["ip", "-n", f"{lab.prefix}n2", "link", "set", "eth0"]

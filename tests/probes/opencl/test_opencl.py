@@ -13,14 +13,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from probes.opencl import devices
+from probes import opencl
 from profiles.errors import BadInput, Unavailable
 from tests.support.labs.components import require
 
 
 def listed(**environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-P", "-m", "probes.opencl.devices"],
+        [sys.executable, "-P", "-m", "probes.opencl"],
         check=False,
         capture_output=True,
         text=True,
@@ -29,23 +29,23 @@ def listed(**environment: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def found() -> list[devices.Device]:
+def found() -> list[opencl.Device]:
     try:
-        return devices.devices()
+        return opencl.devices()
     except Unavailable as error:
         require(False, str(error))
         raise
 
 
-def test_devices_have_distinct_keys_that_find_them_again(found: list[devices.Device]) -> None:
+def test_devices_have_distinct_keys_that_find_them_again(found: list[opencl.Device]) -> None:
     keys = [device.key for device in found]
     assert len(set(keys)) == len(keys)
-    assert devices.find(keys[::-1]) == found[::-1]
+    assert opencl.find(keys[::-1]) == found[::-1]
     with pytest.raises(BadInput, match=keys[0]):
-        devices.find(["none-7"])
+        opencl.find(["none-7"])
 
 
-def test_records_hold_what_the_driver_says(found: list[devices.Device]) -> None:
+def test_records_hold_what_the_driver_says(found: list[opencl.Device]) -> None:
     for device in found:
         record = device.record()
         assert record.kind in ("cpu", "gpu", "accelerator")
@@ -54,7 +54,7 @@ def test_records_hold_what_the_driver_says(found: list[devices.Device]) -> None:
         assert record.global_memory_mb == pytest.approx(device.handle.global_mem_size / 1e6)
 
 
-def test_listed_by_a_process_of_its_own(found: list[devices.Device]) -> None:
+def test_listed_by_a_process_of_its_own(found: list[opencl.Device]) -> None:
     answer = json.loads(listed().stdout)
     assert [device["key"] for device in answer] == [device.key for device in found]
 
@@ -73,8 +73,8 @@ def test_pocl_without_a_cache_is_told(
 ) -> None:
     """Not as a missing driver. Root may write everywhere, so whether it may is made up."""
     pocl = SimpleNamespace(name="Portable Computing Language")
-    monkeypatch.setattr(devices, "platforms", lambda: [pocl])
-    monkeypatch.setattr(devices, "_handles", lambda platform: [])
+    monkeypatch.setattr(opencl, "platforms", lambda: [pocl])
+    monkeypatch.setattr(opencl, "_handles", lambda platform: [])
     for name in ("POCL_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
@@ -83,9 +83,9 @@ def test_pocl_without_a_cache_is_told(
     said = "no OpenCL platform has a device; "
     said += f"PoCL cannot write its cache {folder.format(tmp_path)}: set POCL" if folder else "install"
     with pytest.raises(Unavailable, match=re.escape(said)):
-        devices.devices()
+        opencl.devices()
     pocl.name = "NVIDIA CUDA"
-    assert devices.lacks_cache() == ""
+    assert opencl.lacks_cache() == ""
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_pocl_without_a_cache_is_told(
     ],
 )
 def test_words_for_platforms(name: str, word: str) -> None:
-    assert devices.platform_word(name) == word
+    assert opencl.platform_word(name) == word
 
 
 def test_no_platform_is_one_line_with_a_remedy(tmp_path: Path) -> None:
@@ -126,11 +126,11 @@ def test_a_vendors_library_that_nobody_registered_is_pointed_out(tmp_path: Path)
 
 
 def test_a_driver_installed_twice_is_noticed(
-    found: list[devices.Device], monkeypatch: pytest.MonkeyPatch
+    found: list[opencl.Device], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert devices.duplicate_platforms(found) == {}
-    once = devices.platforms()
-    monkeypatch.setattr(devices, "platforms", lambda: [*once, *once])
-    doubled = devices.devices()
+    assert opencl.duplicate_platforms(found) == {}
+    once = opencl.platforms()
+    monkeypatch.setattr(opencl, "platforms", lambda: [*once, *once])
+    doubled = opencl.devices()
     assert len({device.key for device in doubled}) == 2 * len(found)
-    assert set(devices.duplicate_platforms(doubled)) == {platform.name for platform in once}
+    assert set(opencl.duplicate_platforms(doubled)) == {platform.name for platform in once}

@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.emulation.machines import emulated_node, truth
-from probes.power.counters import ALL_ONES, Counter
-from probes.power.meters import (
+from probes.meters import (
+    ALL_ONES,
+    Counter,
     Meter,
     Reading,
     choose_meter,
@@ -254,7 +255,7 @@ exec "$@"
 COMPARE = """
 import json, logging, time
 from pathlib import Path
-from probes.power.meters import power_w, powercap_meter, pyrapl_meter
+from probes.meters import power_w, powercap_meter, pyrapl_meter
 with powercap_meter(Path("/sys")) as own, pyrapl_meter(Path("/sys")) as peer:
     starts = own.read(), peer.read()
     time.sleep(1.5)

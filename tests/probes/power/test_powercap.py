@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from probes.power.powercap import capped, metered, platform, zones
+from probes.powercap import capped, metered, platform, zones
 
 LIMITS = {
     "constraint_0_name": "long_term",

@@ -16,10 +16,10 @@ import pytest
 
 from agent.emulation.machines import emulated_node, truth
 from agent.journal import Journal
-from probes.power import probe
-from probes.power.caps import Caps, find_caps
-from probes.power.loads import LoadProgress, Loads, speed
-from probes.power.probe import held, measure
+from probes import power
+from probes.power import held, measure
+from probes.power_load import LoadProgress, Loads, speed
+from probes.powercap import Caps, find_caps
 from probes.run import Event, Run, collect, samples_of
 from profiles.errors import Unavailable, UserError
 from profiles.fits import fit_samples
@@ -79,7 +79,7 @@ def test_the_whole_probe_finds_the_ground_truth(tmp_path: Path, monkeypatch: pyt
     Rounds are added until the interval is narrow enough to say so. A machine too busy for that skips; a truth
     that noise cannot explain fails.
     """
-    monkeypatch.setattr(probe, "LOADS", ("compute",))
+    monkeypatch.setattr(power, "LOADS", ("compute",))
     name = "intel-1s"
     events: list[Event] = []
     started = time.monotonic()
@@ -166,7 +166,7 @@ def test_without_a_meter_it_says_why_at_once(tmp_path: Path) -> None:
 @pytest.mark.measures
 def test_no_journal_no_caps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a journal nothing is changed; what can be measured without caps is."""
-    monkeypatch.setattr(probe, "LOADS", ("compute",))
+    monkeypatch.setattr(power, "LOADS", ("compute",))
     with emulated_node("intel-2die") as sysfs:
         before = known(sysfs)
         events: list[Event] = []
@@ -181,7 +181,7 @@ PROBE = """
 import sys
 from pathlib import Path
 from agent.journal import Journal
-from probes.power.probe import measure
+from probes.power import measure
 from probes.run import Run
 from profiles.records import Settings
 sysfs = Path(sys.argv[1])

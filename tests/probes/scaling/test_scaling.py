@@ -11,8 +11,9 @@ import pandas as pd
 import psutil
 import pytest
 
-from probes.loads import LOADS, most_ranks, scaling
-from probes.mpi.launchers import MpiInstall
+from probes import scaling
+from probes.loads import LOADS, most_ranks
+from probes.mpi.runner import MpiInstall
 from probes.run import Event, Run, collect, samples_of
 from profiles.errors import Unavailable
 from profiles.fits import fit_samples

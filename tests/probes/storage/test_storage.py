@@ -15,12 +15,23 @@ import pandas as pd
 import pytest
 
 from agent.node_profile.profiler import FULL_ROUNDS
+from probes import storage
+from probes import storage as places
 from probes.run import Event, Run, collect, samples_of
-from probes.storage import place as places
-from probes.storage import timing
-from probes.storage.place import BLOCK, KINDS, PAGE, Place, cached_ratio, prepared
-from probes.storage.probe import FULL_BYTES, QUICK_BYTES, measure
-from probes.storage.timing import Batch, Limits, run_batch
+from probes.storage import (
+    BLOCK,
+    FULL_BYTES,
+    KINDS,
+    PAGE,
+    QUICK_BYTES,
+    Batch,
+    Limits,
+    Place,
+    cached_ratio,
+    measure,
+    prepared,
+    run_batch,
+)
 from profiles.errors import Unavailable
 from profiles.files import direct_io
 from profiles.records import Absent, Settings
@@ -58,7 +69,7 @@ def quick(*folders: Path, budget_s: float = 1.5) -> tuple[pd.DataFrame, list[Abs
 def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Put a clock of the test's own into the loop; a reading takes nothing."""
     now = [0]
-    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter_ns=lambda: now[0]))
+    monkeypatch.setattr(storage, "time", SimpleNamespace(perf_counter_ns=lambda: now[0]))
     return lambda seconds: now.__setitem__(0, now[0] + round(seconds * 1e9))
 
 
@@ -241,7 +252,7 @@ def test_a_kind_that_fails_is_absent_and_the_others_go_on(
 
 
 def test_too_few_operations_have_no_p99(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "FEWEST_FOR_P99", 10**9)
+    monkeypatch.setattr(storage, "FEWEST_FOR_P99", 10**9)
     table, absent = quick(folder, budget_s=1.0)
     assert table["p99_s"].isna().all()
     assert f"p99 of a random read in {folder}" in {a.what for a in absent}

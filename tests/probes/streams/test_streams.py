@@ -12,11 +12,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from probes.memory_plan import CHUNK, LINE, choose_arrays, plan_streams, working_sets
 from probes.run import collect
-from probes.streams.library import KERNELS, Arrays, Cycle, Library, Part, Times
-from probes.streams.plan import CHUNK, LINE, choose_arrays, plan, working_sets
-from probes.streams.probe import measure
-from probes.streams.threads import PinnedThreads
+from probes.streams import KERNELS, Arrays, Cycle, Library, Part, PinnedThreads, Times, measure
 from probes.topology import data_caches_kib, read_topology
 from profiles.fits import fit_samples
 from profiles.fits.streams import assign, latencies
@@ -134,14 +132,14 @@ def test_arrays_are_four_times_the_caches_on_every_machine(pristine: Pristine, n
         assert n * 8 / 2**20 >= 4 * len(llcs) * (topology.llc_mb or 64)
         assert n % CHUNK == 0
     assert bool(amiss) == (topology.llc_mb is None)
-    counts = [len(p.cpus) for p in plan(topology) if p.numa == "local"]
+    counts = [len(p.cpus) for p in plan_streams(topology) if p.numa == "local"]
     assert counts[0] == 1 and counts[-1] == len(topology.cores)
 
 
 def test_sockets_are_streamed_by_themselves_too(pristine: Pristine) -> None:
     tree = pristine(intel_two_sockets)
     topology = read_topology(tree.sysfs, set(range(16)))
-    points = plan(topology)
+    points = plan_streams(topology)
     assert [(p.numa, len(p.cpus)) for p in points] == [
         ("local", 1), ("local", 2), ("local", 4), ("local", 8), ("0->0", 4), ("1->1", 4),
     ]  # fmt: skip
@@ -337,7 +335,7 @@ def test_each_thread_stays_on_its_core_and_memory_goes_with_the_context(library:
 def test_arrays_that_are_filled_too_slowly_are_half_as_large_at_least(
     library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("probes.streams.threads.PIECE", 97 * 89)
+    monkeypatch.setattr("probes.streams.PIECE", 97 * 89)
     cpus = read_topology(Path("/sys"), os.sched_getaffinity(0)).cores[:1]
     with PinnedThreads(library, cpus) as threads:
         threads.prepare({cpus[0].node: 100 * CHUNK}, within_s=0.0)

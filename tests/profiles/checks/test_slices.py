@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from probes.battery.probe import FULL_ROUNDS
+from probes.battery import FULL_ROUNDS
 from profiles.checks.change import FALSE_ALARM_RATIO, LEAST_LOSS, Observed, Series, judge, significant
 from profiles.checks.figures import figures, sign
 from profiles.checks.verdict import values_of

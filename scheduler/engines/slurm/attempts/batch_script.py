@@ -10,7 +10,7 @@ from pathlib import Path
 from agent.attempts.begin import LOG
 from agent.multi_node import lease
 from agent.supervisor import batch_process
-from probes.power.loads import MARK as LOAD
+from probes.power_load import MARK as LOAD
 from scheduler.engines.common.supervisor_orders import Files, Orders
 from scheduler.engines.slurm.attempts.attempt import SlurmAttempt
 from scheduler.engines.slurm.attempts.device_layer import NodeLayers
