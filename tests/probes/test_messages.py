@@ -20,7 +20,7 @@ from profiles.fits import fit_samples
 from profiles.fits.messages import fit
 from profiles.records import Settings
 from tenbin.report.probes.messages import EXPLANATION, figures
-from tests.probes.memory.test_plan import machine
+from tests.probes.test_memory_plan import machine
 from tests.support.labs.components import require
 from tests.support.labs.network_lab import netlab, require_netlab
 

@@ -29,7 +29,7 @@ from probes.meters import (
 )
 from profiles.errors import Unavailable
 from profiles.records import Settings
-from tests.probes.power.test_powercap import write_zone
+from tests.probes.test_powercap import write_zone
 from tests.support.amounts import examples
 from tests.support.labs.components import require
 

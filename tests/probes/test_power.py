@@ -28,7 +28,7 @@ from profiles.records import Coefficient, Settings
 from scheduler.model.jobs import Pool
 from scheduler.prediction.profiles import with_power
 from tenbin.report.probes.power import EXPLANATION, figures
-from tests.probes.power.test_powercap import LIMITS, write_zone
+from tests.probes.test_powercap import LIMITS, write_zone
 from tests.support.records import make_profile
 
 

@@ -52,7 +52,7 @@ def test_a_wrong_result_or_a_crash_is_absent_and_the_rest_is_kept(
     key: str, monkeypatch: pytest.MonkeyPatch, session: str, reason: str
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setattr(device, "SESSION", f"tests.probes.device.odd_sessions:{session}")
+    monkeypatch.setattr(device, "SESSION", f"tests.probes.odd_sessions:{session}")
     samples, absent = collect("device", Settings(quick=True, budget_s=0.1), measure)
     told = [a for a in absent if key in a.what and reason in a.reason]
     assert told and all(a.failed for a in told)
