@@ -17,15 +17,13 @@ from typing import Literal, NamedTuple
 from agent.inventory import Roots, fields, gather, read, read_mounts
 from agent.node_profile.identity import explain
 from agent.paths import default_storage
-from probes.c_library import REMEDY, find_compiler
-from probes.checkpoint.subjects import may_have_twin
-from probes.memory.plan import choose_area, plan
-from probes.power.meters import READ_REMEDY, powercap_meter
-from probes.power.powercap import Zone, capped, metered, zones
+from probes.c_library import HEADERS_REMEDY, REMEDY, find_compiler
+from probes.folders import LEAST_FREE
+from probes.memory_plan import ELEMENT, choose_area, choose_arrays, plan_writings
+from probes.meters import READ_REMEDY, powercap_meter
+from probes.opencl import may_have_twin
+from probes.powercap import Zone, capped, metered, zones
 from probes.registry import PROBES
-from probes.storage import LEAST_FREE
-from probes.streams import library
-from probes.streams.plan import choose_arrays
 from probes.topology import Topology, cpu_list, data_caches_kib, free_memory_mb, read_topology
 from profiles.card import BUSY, STOLEN
 from profiles.errors import BadInput, Unavailable
@@ -534,7 +532,7 @@ def _memory(case: Case) -> Iterator[Finding]:
         f"local and remote over {nodes} NUMA nodes" if nodes > 1 else "one NUMA node, so all of it is local"
     )
     yield ok("memory", f"memory bandwidth on 1..{cores} cores", f"{where}; {area_mb:.0f} MB for each core")
-    unplanned = plan(case.topology, int(free_mb / area_mb))[1]
+    unplanned = plan_writings(case.topology, int(free_mb / area_mb))[1]
     for what, *why in (*amiss, *unplanned):
         if nodes > 1 or not what.startswith("remote"):  # nothing is lost where nothing is remote
             yield limited("memory", f"not measured or not known: {what}", *why)
@@ -544,7 +542,7 @@ def _streams(case: Case) -> Iterator[Finding]:
     """Find if the loops could be compiled, and if their arrays have room."""
     what = "memory streams and latency"
     if find_compiler() is None:
-        yield missing("streams", f"{what} cannot be measured", "no C compiler", library.REMEDY)
+        yield missing("streams", f"{what} cannot be measured", "no C compiler", HEADERS_REMEDY)
         return
     free_mb = free_memory_mb(case.roots.sysfs, case.roots.procfs) / 2
     caches_kib = data_caches_kib(case.roots.sysfs, case.topology.cores[0].index)
@@ -552,7 +550,7 @@ def _streams(case: Case) -> Iterator[Finding]:
     if not elements:
         yield from (missing("streams", f"{what} cannot be measured", *why) for _, *why in amiss[-1:])
         return
-    mb = 3 * library.ELEMENT * sum(elements.values()) / 2**20
+    mb = 3 * ELEMENT * sum(elements.values()) / 2**20
     yield ok(
         "streams", f"read, write, copy, scale, add, triad on 1..{case.usable_cores} cores", f"{mb:.0f} MB"
     )

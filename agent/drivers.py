@@ -20,7 +20,7 @@ Facts = dict[str, Any]
 
 def opencl() -> Facts:
     """List the OpenCL devices, and platforms that are installed twice."""
-    from probes.opencl.devices import devices, duplicate_platforms, lacks_cache, overlooked
+    from probes.opencl import devices, duplicate_platforms, lacks_cache, overlooked
 
     try:
         found = devices()

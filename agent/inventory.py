@@ -24,7 +24,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from probes.folders import inspect_folder
-from probes.power.powercap import zones
+from probes.powercap import zones
 from probes.topology import cpu_list
 from profiles.errors import Unavailable, UserError
 from profiles.records import (
@@ -806,7 +806,7 @@ def _storage(roots: Roots, folders: Sequence[Path]) -> tuple[tuple[Storage, ...]
 
 
 def _mpi() -> tuple[Mpi | None, tuple[Missing, ...]]:
-    from probes.mpi.detection import find_mpi  # late, because what files tell needs no start of ranks
+    from probes.mpi.runner import find_mpi  # late, because what files tell needs no start of ranks
 
     try:
         found = find_mpi()

@@ -11,6 +11,7 @@ from profiles.errors import Unavailable
 
 COMPILERS = ("cc", "gcc", "clang")
 REMEDY = "apt-get install gcc"
+HEADERS_REMEDY = "apt-get install gcc libc6-dev"
 
 
 def find_compiler() -> str | None:

@@ -1,25 +1,33 @@
-"""Inspection of a folder in a process of its own, because a lost network file system blocks its callers.
+"""Storage folders: inspected before they are used, and scratch folders in them while a probe runs.
 
+A folder is inspected in a process of its own, because a lost network file system blocks its callers:
 ``python -P -m probes.folders FOLDER`` prints a ``FolderState`` as JSON. A process that waits for dead storage
 may not even be killed; the caller of ``inspect_folder`` then goes on without it.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
+import socket
 import stat
 import subprocess
 import sys
-from contextlib import suppress
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from profiles.errors import Unavailable
 from profiles.files import direct_io
+from profiles.files.own_files import not_own
 
 ANSWER_S = 10.0  # a server that wakes its disks takes seconds
 GONE_S = 1.0
+LEAST_FREE = 96 << 20  # bytes to measure with: half for the file, and for two batches of each kind
 
 
 @dataclass(frozen=True)
@@ -88,6 +96,69 @@ def _direct_io_works(folder: Path) -> bool:
         return direct_io.try_write(folder) == "direct"
     except OSError:  # not writable, or no room
         return False
+
+
+# Folders for files that exist while a probe runs: tried first, and removed afterwards.
+
+_PREFIX = ".tenbin-probe-"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextmanager
+def scratch(folder: Path) -> Iterator[Path]:
+    """Make a new folder inside ``folder``; removed at the end, with those that a killed probe left there.
+
+    Raises:
+        Unavailable: ``folder`` does not answer, is missing, cannot be written, or is full; with the remedy.
+    """
+    seen = inspect_folder(folder)
+    if not seen.is_folder:
+        state = "missing" if seen.is_folder is None else "not a folder"
+        raise Unavailable(f"{folder} is {state}", f"mkdir -p {folder}, or name another folder")
+    _remove_leftovers(folder)
+    mine: Path | None = None
+    try:
+        mine = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{socket.gethostname()}-{os.getpid()}-", dir=folder))
+        direct_io.try_write(mine)
+    except OSError as error:
+        if mine is not None:
+            shutil.rmtree(mine, ignore_errors=True)
+        raise Unavailable(
+            f"{folder} cannot be written ({error.strerror})", storage_remedy(error, folder)
+        ) from error
+    try:
+        yield mine
+    finally:
+        shutil.rmtree(mine, ignore_errors=True)
+
+
+def is_full(error: OSError) -> bool:
+    """Tell whether a smaller file might have succeeded."""
+    return error.errno in _FULL
+
+
+def storage_remedy(error: OSError, folder: Path) -> str:
+    """Say how to mend a failed write in ``folder``."""
+    if error.errno == errno.EFBIG:
+        return "raise the limit on file sizes (ulimit -f), or the file system's"
+    if is_full(error):
+        return f"free space in {folder} or raise your quota, or name another folder"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"make {folder} writable for you, or name another folder"
+    return f"check the storage behind {folder} (dmesg), or name another folder"
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove the folders of killed probes of this host; probes of another host may be alive."""
+    import psutil  # late, because an inspection does not need it
+
+    start = f"{_PREFIX}{socket.gethostname()}-"
+    for path in folder.glob(f"{start}*"):
+        owner = path.name.removeprefix(start).partition("-")[0]
+        if owner.isdecimal() and not psutil.pid_exists(int(owner)):
+            with suppress(OSError):
+                if not not_own(path.lstat()):
+                    shutil.rmtree(path)
 
 
 if __name__ == "__main__":

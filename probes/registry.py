@@ -31,23 +31,21 @@ class ProbeEntry:
 
 
 PROBES = {
-    "memory": ProbeEntry("probes.memory.probe", "Memory bandwidth and interference", full_s=60, quick_s=8),
-    "streams": ProbeEntry("probes.streams.probe", "Memory streams and latency", full_s=15, quick_s=3),
-    "compute": ProbeEntry("probes.compute.probe", "Floating point speed and clock", full_s=10, quick_s=2),
-    "network": ProbeEntry("probes.network.probe", "All-to-all communication", full_s=40, quick_s=4),
-    "messages": ProbeEntry("probes.network.messages", "Messages between two ranks", full_s=10, quick_s=2),
-    "device": ProbeEntry("probes.device.probe", "Speed of OpenCL devices", full_s=20, quick_s=3),
-    "checkpoint": ProbeEntry(
-        "probes.checkpoint.probe", "Checkpoint and restart costs", full_s=115, quick_s=11
-    ),
-    "storage": ProbeEntry("probes.storage.probe", "Speed of storage", full_s=15, quick_s=2),
-    "power": ProbeEntry("probes.power.probe", "Power caps and speed", full_s=115, quick_s=13),
-    "scaling": ProbeEntry("probes.loads.scaling", "Parallel scaling", full_s=70, quick_s=8),
+    "memory": ProbeEntry("probes.memory", "Memory bandwidth and interference", full_s=60, quick_s=8),
+    "streams": ProbeEntry("probes.streams", "Memory streams and latency", full_s=15, quick_s=3),
+    "compute": ProbeEntry("probes.compute", "Floating point speed and clock", full_s=10, quick_s=2),
+    "network": ProbeEntry("probes.network", "All-to-all communication", full_s=40, quick_s=4),
+    "messages": ProbeEntry("probes.messages", "Messages between two ranks", full_s=10, quick_s=2),
+    "device": ProbeEntry("probes.device", "Speed of OpenCL devices", full_s=20, quick_s=3),
+    "checkpoint": ProbeEntry("probes.checkpoint", "Checkpoint and restart costs", full_s=115, quick_s=11),
+    "storage": ProbeEntry("probes.storage", "Speed of storage", full_s=15, quick_s=2),
+    "power": ProbeEntry("probes.power", "Power caps and speed", full_s=115, quick_s=13),
+    "scaling": ProbeEntry("probes.scaling", "Parallel scaling", full_s=70, quick_s=8),
 }
 
 # The slices of a check, which no profile visits.
 BATTERY = "battery"
-CHECKS = {BATTERY: ProbeEntry("probes.battery.probe", "Slices of a check", full_s=23, quick_s=6.5)}
+CHECKS = {BATTERY: ProbeEntry("probes.battery", "Slices of a check", full_s=23, quick_s=6.5)}
 
 
 def entry_of(name: str) -> ProbeEntry:

@@ -13,6 +13,7 @@ from itertools import groupby
 from pathlib import Path
 
 DEFAULT_LINE_BYTES = 64
+MOST_COUNTS = 8
 UNITS_MB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0}
 
 
@@ -100,6 +101,40 @@ def usable_cores() -> tuple[int, ...]:
     """List a logical CPU of each core that this process may use."""
     topology = read_topology(Path("/sys"), os.sched_getaffinity(0))
     return tuple(cpu.index for cpu in topology.cores)
+
+
+def core_counts(n: int) -> list[int]:
+    """Count 1, 2, 4, ... and n; at most 8 counts."""
+    counts = [2**i for i in range(n.bit_length()) if 2**i < n] + [n]
+    while len(counts) > MOST_COUNTS:
+        del counts[-2]
+    return counts
+
+
+def core_pairs(topology: Topology) -> Iterator[tuple[str, LogicalCpu, LogicalCpu]]:
+    """Pair the first CPU with the nearest one of each kind, and name the kind."""
+    first, *others = topology.cpus
+    kinds = set()
+    for other in others:
+        kind = pair_kind(first, other)
+        if kind not in kinds:
+            kinds.add(kind)
+            yield kind, first, other
+
+
+def pair_kind(a: LogicalCpu, b: LogicalCpu) -> str:
+    """Name what two CPUs share.
+
+    ``smt``: a core; ``same-cache``, ``other-cache`` or ``same-socket`` (cache unknown): a socket;
+    ``other-socket``: the machine.
+    """
+    if a.core == b.core:
+        return "smt"
+    if a.package != b.package:
+        return "other-socket"
+    if a.llc is None or b.llc is None:
+        return "same-socket"
+    return "same-cache" if a.llc == b.llc else "other-cache"
 
 
 def _last_level(cache: Path) -> Path | None:

@@ -14,8 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from probes.mpi.detection import find_mpi
-from probes.mpi.launchers import MpiInstall
+from probes.mpi.runner import MpiInstall, find_mpi
 from profiles.errors import Unavailable
 from tests.support.labs.components import require
 from tests.support.labs.machines import Pristine, Tree

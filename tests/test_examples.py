@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from agent.processes import tree
-from probes.mpi.launchers import MpiInstall
+from probes.mpi.runner import MpiInstall
 from tests.support.amounts import sweep
 from tests.support.labs.components import require
 from tests.support.paths import EXAMPLES

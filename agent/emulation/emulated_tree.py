@@ -29,8 +29,8 @@ import psutil
 from agent.attempts.folder import Attempt
 from agent.emulation.machines import Machine, abandoned, build, cores_of, parse, sign_of_life, zone_folders
 from agent.processes.tree import MARK as JOB_MARK
-from probes.power.loads import MARK
-from probes.power.powercap import read_int
+from probes.power_load import MARK
+from probes.powercap import read_int
 
 TICK_S = 0.005
 SCAN_S = 0.1

@@ -24,12 +24,11 @@ from agent.job_profile.trial import RunOutcome, Trial, as_ranks, check, plain
 from agent.journal import Journal
 from agent.lock import node_lock
 from agent.paths import state_dir
-from probes.mpi.detection import find_mpi
-from probes.power.caps import Caps, find_caps
-from probes.power.loads import MARK
-from probes.power.meters import Meter, Reading, choose_meter
-from probes.power.powercap import capped, cores_of, zones
-from probes.power.probe import HEADROOM, held
+from probes.meters import Meter, Reading, choose_meter
+from probes.mpi.runner import find_mpi
+from probes.power import HEADROOM, held
+from probes.power_load import MARK
+from probes.powercap import Caps, capped, cores_of, find_caps, zones
 from probes.visits import Point, Visits
 from profiles.errors import Unavailable
 from profiles.records import Settings

@@ -11,9 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from probes.mpi.launchers import MpiInstall
-from probes.network.hosts import greet
-from probes.network.stream import Comprobe, ExchangeWindow, RankPlaces
+from probes.mpi.runner import MpiInstall
+from probes.network import Comprobe, ExchangeWindow, RankPlaces, greet
 from profiles.errors import BadInput, Unavailable
 
 REFERENCE_WINDOWS = 5
@@ -74,7 +73,7 @@ def cores_of(hosts: Sequence[str], mpi: MpiInstall) -> tuple[list[tuple[int, ...
     """Return a CPU of each core of each host, and the hosts' boot ids.
 
     Raises:
-        BadInput, Unavailable: see ``probes.network.hosts.greet``.
+        BadInput, Unavailable: see ``probes.network.greet``.
     """
     answers = greet(hosts, mpi.library)
     cores = [tuple(int(core) for core in answer["cores"].split(",")) for answer in answers]

@@ -25,9 +25,9 @@ from agent.job_profile.trial import as_ranks, plain
 from agent.lock import node_lock
 from agent.node_profile.conditions import Watch
 from agent.node_profile.identity import node_kind
-from probes.memory.plan import NotMeasured, Spot, choose_area
-from probes.memory.pool import WriterPool
-from probes.mpi.detection import find_mpi
+from probes.memory import WriterPool
+from probes.memory_plan import NotMeasured, Spot, choose_area
+from probes.mpi.runner import find_mpi
 from probes.topology import Topology, free_memory_mb, read_topology
 from profiles.errors import BadInput, Unavailable
 from profiles.files.store import id_at

@@ -19,9 +19,9 @@ import numpy as np
 from agent.job_profile.network import Network
 from agent.job_profile.traces import DeviceWatch, MpiTime
 from agent.job_profile.trial import CommandFailed, RunOutcome, Start, Trial, check
-from probes.memory.plan import Spot
-from probes.memory.pool import WINDOW_S, Stream, WriterPool, WriterWindow
-from probes.mpi.rank_segments import sweep_segments
+from probes.memory import WINDOW_S, Stream, WriterPool, WriterWindow
+from probes.memory_plan import Spot
+from probes.mpi.rank_failure import sweep_segments
 from probes.order_process import ProcessLost
 from probes.visits import Point, Visits
 from profiles.errors import UserError

@@ -12,8 +12,8 @@ from typing import Self
 
 from agent.attempts import checked
 from agent.paths import default_storage
+from probes import opencl_layer
 from probes.mpi import mpi_time
-from probes.opencl import layer
 from profiles.errors import Unavailable
 from profiles.files.safe_files import make_folder
 from profiles.records import MB
@@ -38,7 +38,7 @@ class DeviceWatch:
         self._aside = tempfile.TemporaryDirectory(prefix="tenbin-job-")
         self._root = Path(self._aside.name)
         try:
-            self._library = layer.build(self._root)
+            self._library = opencl_layer.build(self._root)
         except Unavailable as error:
             self.trouble = str(error)
         return self
@@ -53,7 +53,7 @@ class DeviceWatch:
         self._runs += 1
         folder = self._folder
         folder.mkdir()
-        more = layer.environment(self._library, folder) if self._library else {}
+        more = opencl_layer.environment(self._library, folder) if self._library else {}
         return {"TENBIN_JOB_FOLDER": str(folder), **more}
 
     def seen(self) -> dict[str, float | None]:
@@ -61,7 +61,7 @@ class DeviceWatch:
 
         ``tenbin.Checkpoint`` goes before the layer, because its build times are those of a restart.
         """
-        told, facts = checked.read_phases(self._folder), layer.read(self._folder)
+        told, facts = checked.read_phases(self._folder), opencl_layer.read(self._folder)
         found: dict[str, float | None] = {}
         if facts is not None:
             found = {

@@ -26,7 +26,7 @@ from probes.mpi.rank_guard import RankEnd
 from profiles.errors import UserError
 
 if TYPE_CHECKING:  # this is also the program below which each run is
-    from probes.mpi.launchers import MpiInstall
+    from probes.mpi.runner import MpiInstall
 
 SAMPLE_S = 0.05
 LINGER_S = 0.5  # libraries' helpers may end a little later than the main process

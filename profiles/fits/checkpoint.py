@@ -1,4 +1,4 @@
-"""Models of checkpoint, restart and migration (paper A, eq. 2-5), from ``probes.checkpoint.probe``.
+"""Models of checkpoint, restart and migration (paper A, eq. 2-5), from ``probes.checkpoint``.
 
 ==========================  ==================  ========================================================
 quantity                    labels              form

@@ -18,8 +18,7 @@ from agent.job_profile.pair_trials import Times, program_of, run_pairs
 from agent.job_profile.profiler import make_job_profile, pooled
 from agent.job_profile.session import JobOrder
 from agent.job_profile.trial import as_ranks
-from probes.mpi.detection import find_mpi
-from probes.mpi.launchers import MpiInstall
+from probes.mpi.runner import MpiInstall, find_mpi
 from probes.topology import usable_cores
 from profiles.jobs import JobProfile
 from profiles.models.contention import slowdown_beside

@@ -17,8 +17,7 @@ import probes.folders
 from agent.doctor import examine
 from agent.inventory import read_machine
 from agent.node_profile.profiler import make_profile
-from probes.folders import inspect_folder
-from probes.scratch import scratch
+from probes.folders import inspect_folder, scratch
 from profiles.errors import BadInput, Unavailable
 from profiles.records import Settings
 from tenbin.commands.files import storage_folder

@@ -40,7 +40,7 @@ def tenbin(*arguments: str, store: Path | None = None, **variables: str) -> subp
 
 def opencl_devices(**variables: str) -> list[dict[str, object]]:
     """List the OpenCL devices, in a process of its own; empty without a platform."""
-    command = [sys.executable, "-P", "-m", "probes.opencl.devices"]
+    command = [sys.executable, "-P", "-m", "probes.opencl"]
     done = subprocess.run(
         command, env={**os.environ, **variables}, capture_output=True, text=True, check=False
     )

@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from probes.mpi.launchers import MpiInstall
+from probes.mpi.runner import MpiInstall
 from profiles.files.store import Store
 from tenbin import cli
 from tests.support import programs

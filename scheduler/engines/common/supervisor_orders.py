@@ -12,7 +12,7 @@ from agent.attempts.folder import JOB_KEY, Attempt
 from agent.attempts.records import Order
 from agent.multi_node import ranks, remote_shell
 from probes.mpi import rank_guard
-from probes.power.loads import MARK
+from probes.power_load import MARK
 from profiles.errors import Unavailable
 from profiles.files.safe_files import write_whole
 from scheduler.jobs.entry import Entry
@@ -21,7 +21,7 @@ from scheduler.jobs.sizes import Unit, tasks_on
 from scheduler.jobs.specs import JobSpec
 
 if TYPE_CHECKING:
-    from probes.mpi.launchers import MpiInstall
+    from probes.mpi.runner import MpiInstall
 import os
 import platform
 
@@ -65,7 +65,7 @@ class Orders:
     def prepare(self, specs: Sequence[JobSpec]) -> None:
         """Look for an MPI if one of the jobs needs it; Unavailable if there is none that works."""
         if self._mpi is None and any(spec.mpi for spec in specs):
-            from probes.mpi.detection import find_mpi
+            from probes.mpi.runner import find_mpi
 
             found = find_mpi()
             write_whole(self._mpi_file, json.dumps([str(found.launcher), found.family, found.library]))
@@ -144,7 +144,7 @@ class Orders:
 
     def _known_mpi(self) -> MpiInstall:
         """Return the MPI found when a job was submitted, because a new search would block all for seconds."""
-        from probes.mpi.launchers import MpiInstall
+        from probes.mpi.runner import MpiInstall
 
         if self._mpi is None:
             try:

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent.inventory import read_limits, read_memory_mb
 from agent.node_profile.identity import node_kind
-from probes.power.caps import LOWEST_SHARE
-from probes.power.powercap import Zone, capped, cores_of, zones
+from probes.powercap import LOWEST_SHARE, Zone, capped, cores_of, zones
 from profiles.errors import BadInput, Unavailable
 from profiles.files.store import JobStore
 from profiles.records import Profile
@@ -222,7 +221,7 @@ def devices_of_machine(
     if "classes" not in policy_class(policy).suits:
         raise BadInput(f"policy {name} does not schedule classes of devices", "choose mctbm, las-mq or fcfs")
     # In a process of its own: a driver that crashes must not take the coordinator with it.
-    command = [sys.executable, "-P", "-m", "probes.opencl.devices"]
+    command = [sys.executable, "-P", "-m", "probes.opencl"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     found = json.loads(done.stdout) if done.returncode == 0 else []
     if not found:

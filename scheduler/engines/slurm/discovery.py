@@ -393,7 +393,7 @@ def _ask_devices(node: SlurmNode, gres: str = "") -> tuple[list[OpenCLDevice] | 
     """List the devices that a job sees there that has asked for ``gres``; None, and why not."""
     if not node.usable:
         return None, node.state
-    program = [sys.executable, "-P", "-m", "probes.opencl.devices"]
+    program = [sys.executable, "-P", "-m", "probes.opencl"]
     try:
         done = run_on_node(node, program, DEVICES_LIMIT_S, memory_mb=200, gres=gres)
     except Unavailable as error:

@@ -179,8 +179,8 @@ def _settings(only: str, storage: list[Path], hosts: str, **others: bool | str |
 
 def _check_hosts(settings: Settings, emulate: str) -> None:
     """See that the hosts answer, before minutes are spent on measuring."""
-    from probes.mpi.detection import find_mpi
-    from probes.network.hosts import check_names, greet
+    from probes.mpi.runner import find_mpi
+    from probes.network import check_names, greet
 
     if emulate or (settings.only and "network" not in settings.only):
         raise BadInput(

@@ -290,7 +290,7 @@ def _listed(variables: dict[str, str], *options: str) -> list[Any]:
     import subprocess
     import sys
 
-    command = [sys.executable, "-P", "-m", "probes.opencl.devices", *options]
+    command = [sys.executable, "-P", "-m", "probes.opencl", *options]
     environment = {**os.environ, **variables}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -14,7 +14,7 @@ from agent import doctor
 from agent.doctor import Case, Finding, Ticks, examine
 from agent.inventory import Roots, read_machine
 from agent.opencl_layer import build
-from probes.checkpoint.probe import measure as measure_checkpoints
+from probes.checkpoint import measure as measure_checkpoints
 from probes.registry import PROBES
 from probes.run import collect
 from profiles.records import Inventory, Missing, Mpi, Settings, Storage

@@ -16,8 +16,8 @@ import pytest
 from agent.emulation.emulated_tree import Tree
 from agent.emulation.machines import FAULTS, MACHINES, build, emulated_node, parse, truth
 from agent.processes.tree import MARK as JOB_MARK
-from probes.power.loads import MARK, Loads
-from probes.power.powercap import capped, metered, zones
+from probes.power_load import MARK, Loads
+from probes.powercap import capped, metered, zones
 from profiles.errors import BadInput
 from tests.support.labs.components import require
 
@@ -106,7 +106,7 @@ def test_loads_go_on_and_the_tree_goes_when_the_owner_is_killed(tmp_path: Path) 
     program = """
 import sys, time
 from agent.emulation.machines import emulated_node
-from probes.power.loads import Loads
+from probes.power_load import Loads
 with emulated_node("intel-1s") as sysfs, Loads("compute", [int(sys.argv[1])], 1.0) as loads:
     (sysfs / "class/powercap/intel-rapl:0/constraint_0_power_limit_uw").write_text("24000000")
     time.sleep(0.3)

@@ -13,7 +13,7 @@ import typer
 from agent.job_profile.profiler import check_samples, make_job_profile, pooled, same_again
 from agent.job_profile.session import JobOrder
 from agent.node_profile.identity import node_kind
-from probes.memory.pool import Stream
+from probes.memory import Stream
 from profiles.errors import BadInput
 from profiles.files.store import JobStore
 from profiles.fits.job import fit

@@ -15,7 +15,7 @@ from agent.emulation.machines import MACHINES, truth
 from agent.job_profile import caps
 from agent.job_profile.caps import UnderCapsOrder, measure
 from agent.job_profile.trial import CommandFailed
-from probes.power.powercap import capped, cores_of, zones
+from probes.powercap import capped, cores_of, zones
 from profiles.errors import Unavailable
 from profiles.files.store import JobStore
 from profiles.fits.job import fit_caps

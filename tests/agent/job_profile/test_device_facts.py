@@ -11,7 +11,7 @@ import pytest
 
 from agent.job_profile.traces import DeviceWatch
 from agent.job_profile.trial import RunOutcome, Trial
-from probes.opencl.devices import devices
+from probes.opencl import devices
 from profiles.errors import UserError
 from profiles.fits.job import fit
 from scheduler.prediction.profiles import runs_of

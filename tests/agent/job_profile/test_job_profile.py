@@ -22,8 +22,8 @@ from agent.job_profile.profiler import choose_areas, choose_clock, choose_cpus, 
 from agent.job_profile.session import JobOrder, JobProgress, Session, plan_visits
 from agent.job_profile.trial import CommandFailed, RunOutcome, Trial
 from agent.node_profile.identity import node_kind
-from probes.memory.plan import Spot
-from probes.memory.pool import Stream, WriterPool
+from probes.memory import Stream, WriterPool
+from probes.memory_plan import Spot
 from probes.order_process import ProcessLost
 from probes.topology import LogicalCpu, Topology
 from profiles.errors import BadInput, Unavailable

@@ -20,8 +20,8 @@ from agent.job_profile.scaling import Hosts, fit, measure
 from agent.job_profile.session import JobOrder
 from agent.job_profile.trial import CommandFailed, RunOutcome, Trial
 from probes.mpi import mpi_time
-from probes.mpi.launchers import MpiInstall
-from probes.network.stream import Comprobe, RankPlaces
+from probes.mpi.runner import MpiInstall
+from probes.network import Comprobe, RankPlaces
 from profiles.errors import BadInput, Unavailable
 from tenbin.commands.job_profile.parts import planned
 from tests.support.labs.components import processes_below, require

@@ -15,7 +15,7 @@ import pytest
 from agent.job_profile import scaling
 from agent.job_profile.scaling import ScalingOrder, check_counts, measure
 from agent.job_profile.trial import CommandFailed
-from probes.mpi.detection import find_mpi
+from probes.mpi.runner import find_mpi
 from probes.topology import usable_cores
 from profiles.errors import BadInput, Unavailable
 from profiles.files.store import JobStore

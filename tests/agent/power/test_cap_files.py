@@ -19,7 +19,7 @@ from agent.power.cap_files import (
     requested_cap,
 )
 from agent.power.caps import PackageCaps, set_package_caps
-from tests.probes.power.test_powercap import LIMITS, write_zone
+from tests.probes.test_powercap import LIMITS, write_zone
 
 ORIGINAL = int(LIMITS["constraint_0_power_limit_uw"])
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agent.power.cap_keeper import keeper_of_node
-from tests.probes.power.test_powercap import LIMITS, write_zone
+from tests.probes.test_powercap import LIMITS, write_zone
 
 ORIGINAL = int(LIMITS["constraint_0_power_limit_uw"])
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from agent.opencl_layer import build, requests
-from probes.opencl.devices import find
+from probes.opencl import find
 from profiles.records import MB
 from tests.benchmarks import FULL
 from tests.support.labs.components import require

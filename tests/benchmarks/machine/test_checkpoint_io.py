@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from probes.checkpoint.device_process import ForkServer
-from probes.checkpoint.subjects import cache_environment
-from probes.opencl import devices
-from probes.scratch import scratch
+from probes import opencl
+from probes.checkpoint import cache_environment
+from probes.device_process import ForkServer
+from probes.folders import scratch
 from profiles.errors import Unavailable
 from profiles.files import direct_io
 from profiles.records import MB
@@ -34,7 +34,7 @@ SIZE = int(os.environ.get("TENBIN_BENCHMARK_MB", "512")) * MB
 
 def device_keys() -> list[str]:
     try:
-        return [device.key for device in devices.devices()]
+        return [device.key for device in opencl.devices()]
     except Unavailable:
         return []
 

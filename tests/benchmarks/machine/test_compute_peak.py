@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from probes.c_library import find_compiler
-from probes.compute.kernels import Kernels, build
-from probes.compute.pool import WorkerPool
+from probes.compute import WorkerPool
+from probes.compute_worker import Kernels, build
 from tests.benchmarks import amount
 from tests.support.labs.components import require
 

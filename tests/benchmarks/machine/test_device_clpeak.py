@@ -14,9 +14,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from probes.device import session
-from probes.device.session import DeviceBench
-from probes.opencl import devices
+from probes import device_session, opencl
+from probes.device_session import DeviceBench
 from profiles.errors import Unavailable
 from tests.benchmarks import amount
 from tests.support.labs.components import require
@@ -36,11 +35,11 @@ def device() -> tuple[str, list[str]]:
     """Return the key of the first device, and the options that choose it in clpeak."""
     require(shutil.which("clpeak"), "clpeak: apt-get install clpeak")
     try:
-        found = devices.devices()[0]
+        found = opencl.devices()[0]
     except Unavailable as error:
         require(False, str(error))
         raise
-    names = [platform.name.strip() for platform in devices.platforms()]
+    names = [platform.name.strip() for platform in opencl.platforms()]
     return found.key, ["-p", str(names.index(found.platform)), "-d", "0"]
 
 
@@ -90,12 +89,12 @@ def test_arithmetic(
     bench.arithmetic(precision)  # builds the kernel as it is
     monkeypatch.setattr(like, "_native_width", lambda precision: 16)  # clpeak's widest
     eight = "DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7)"
-    one = session.SOURCE.replace("x##K * f + t", "mad(x##K, f, t)").replace(eight, "DO(0)")
+    one = device_session.SOURCE.replace("x##K * f + t", "mad(x##K, f, t)").replace(eight, "DO(0)")
 
     def gflops(which: DeviceBench, chains: int) -> float:
         with monkeypatch.context() as patched:
-            patched.setattr(session, "CHAINS", chains)
-            patched.setattr(session, "SOURCE", one if chains == 1 else session.SOURCE)
+            patched.setattr(device_session, "CHAINS", chains)
+            patched.setattr(device_session, "SOURCE", one if chains == 1 else device_session.SOURCE)
             row = which.arithmetic(precision)
         return float(row["flops"] / row["seconds"] / 1e9)
 
@@ -112,7 +111,7 @@ def test_copies(
     device: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch, direction: str, pattern: str
 ) -> None:
     key, choice = device
-    monkeypatch.setattr(session, "COPY_BYTES", 128 << 20)  # as clpeak on a processor
+    monkeypatch.setattr(device_session, "COPY_BYTES", 128 << 20)  # as clpeak on a processor
     bench = DeviceBench(key)
 
     def ours() -> float:

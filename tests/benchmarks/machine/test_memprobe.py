@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from probes.memory.plan import Spot, choose_area
-from probes.memory.pool import WriterPool
+from probes.memory import WriterPool
+from probes.memory_plan import Spot, choose_area
 from probes.topology import free_memory_mb, read_topology
 from tests.benchmarks import amount
 from tests.support.labs.components import require

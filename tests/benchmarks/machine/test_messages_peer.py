@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from probes.mpi.launchers import MpiInstall
-from probes.mpi.runner import run_ranks
-from probes.network.patterns import WINDOW
+from probes.mpi.runner import MpiInstall, run_ranks
+from probes.network_rank import WINDOW
 from tests.benchmarks import amount
 from tests.support.labs.components import require
 
@@ -24,7 +23,7 @@ OURS = """
 import sys
 import numpy as np
 from mpi4py import MPI
-from probes.network.patterns import PATTERNS
+from probes.network_rank import PATTERNS
 size, repetitions = map(int, sys.argv[1:])
 found = []
 for pattern, batch in (("latency", 20), ("bandwidth", 1)):

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from agent.emulation.machines import emulated_node
-from probes.power.meters import INTERVAL_S, powercap_meter
+from probes.meters import INTERVAL_S, powercap_meter
 from tests.benchmarks import amount
 
 REPETITIONS, SECONDS = amount((9, 1.0), (9, 1.0), (2, 0.2))

@@ -20,9 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from probes.storage.place import BLOCK, KINDS, LOG, PAGE, Place, prepared
-from probes.storage.probe import WORDS, pinned
-from probes.storage.timing import Batch, Limits
+from probes.storage import BLOCK, KINDS, LOG, PAGE, WORDS, Batch, Limits, Place, pinned, prepared
 from profiles.errors import Unavailable
 from profiles.fits.storage import SEQUENTIAL
 from tests.benchmarks import amount

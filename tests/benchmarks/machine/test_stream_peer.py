@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from probes.streams.library import CHUNK, Library
-from probes.streams.threads import PinnedThreads
+from probes.memory_plan import CHUNK
+from probes.streams import Library, PinnedThreads
 from probes.topology import free_memory_mb, read_topology
 from tests.benchmarks import amount
 from tests.support.labs.components import require

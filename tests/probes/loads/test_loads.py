@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.loads import LOADS, cg, common, ft, lu, most_ranks, prepare, sizes, work
-from probes.mpi.launchers import MpiInstall
-from probes.mpi.runner import run_ranks
+from probes.mpi.runner import MpiInstall, run_ranks
 from profiles.errors import BadInput
 from tests.support.amounts import slow
 

@@ -15,10 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-import probes.mpi.detection
-from probes.mpi.detection import find_mpi, library_name
-from probes.mpi.launchers import MpiInstall
-from probes.mpi.runner import RanksFailed, run_ranks
+from probes.mpi import runner
+from probes.mpi.runner import MpiInstall, RanksFailed, find_mpi, library_name, run_ranks
 from profiles.errors import Unavailable
 from tests.support.labs.components import require
 
@@ -168,7 +166,7 @@ def test_an_exception_of_the_listener_leaves_no_rank(mpi: MpiInstall) -> None:
 def test_killing_the_caller_leaves_no_rank(mpi: MpiInstall) -> None:
     mark = uuid.uuid4().hex
     caller = (
-        "import sys; from probes.mpi.detection import *;"
+        "import sys; from probes.mpi.runner import *;"
         f"run_ranks(find_mpi(), {python('import time; print(1, flush=True); time.sleep(100)', mark)!r}, 2,"
         "timeout_s=90, on_line=lambda line: print(line, flush=True))"
     )
@@ -196,7 +194,7 @@ def test_killing_the_caller_leaves_no_rank(mpi: MpiInstall) -> None:
 )
 def test_names_and_families(text: str, name: str, family: str) -> None:
     assert library_name(text) == name
-    assert probes.mpi.detection._family(text) == family
+    assert runner._family(text) == family
 
 
 def test_command_lines_of_both_families(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +285,7 @@ def test_broken_library(
     elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch, script: str, words: str
 ) -> None:
     elsewhere("python", f"#!/bin/sh\nPATH={os.defpath}\n{script}\n")
-    monkeypatch.setattr(probes.mpi.detection, "LIBRARY_S", 1.0)
+    monkeypatch.setattr(runner, "LIBRARY_S", 1.0)
     with pytest.raises(Unavailable, match=words):
         find_mpi()
 

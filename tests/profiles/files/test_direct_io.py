@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from probes.scratch import scratch
+from probes.folders import scratch
 from profiles.errors import Unavailable
 from profiles.files import direct_io
 from profiles.files.direct_io import ALIGNMENT
@@ -157,7 +157,7 @@ def test_what_the_caller_raises_while_filling_comes_through(tmp_path: Path) -> N
 
 def test_scratch_folders_go_also_those_of_killed_probes(tmp_path: Path) -> None:
     script = (
-        "import os,sys,pathlib\nfrom probes.scratch import scratch\n"
+        "import os,sys,pathlib\nfrom probes.folders import scratch\n"
         "with scratch(pathlib.Path(sys.argv[1])) as f:\n (f/'big').write_text('x'); os.kill(os.getpid(), 9)"
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)

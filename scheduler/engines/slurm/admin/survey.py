@@ -28,8 +28,8 @@ import pandas as pd
 
 from agent.node_profile.profiler import plan
 from probes.mpi.runner import run_ranks
-from probes.network.probe import GRACE_S, SIZES, Listener
-from probes.network.rank import MessagePlan
+from probes.network import GRACE_S, SIZES, Listener
+from probes.network_rank import MessagePlan
 from probes.run import Event, Run
 from profiles.clusters import Refused, Survey
 from profiles.errors import BadInput, Unavailable, UserError
@@ -232,9 +232,9 @@ class NodeNetwork:
             budget_s=budget_s,
             limit_s=round(limit_s),
             seed=int(run.rng.integers(2**31)),
-            hosts=True,
+            preflight=True,
         )
-        program = [sys.executable, "-P", "-m", "mpi4py", "-m", "probes.network.rank", plan.to_json()]
+        program = [sys.executable, "-P", "-m", "mpi4py", "-m", "probes.network_rank", plan.to_json()]
         launcher = SrunLauncher(self.allocation, tuple(nodes), pmi_of(self.library))
 
         def hear(line: str) -> None:

@@ -20,7 +20,7 @@ from profiles.files.store import JobStore
 from profiles.jobs import CapLevel, UnderCaps
 from profiles.records import Profile, Settings
 from scheduler.engines.local.discovery import capped_packages
-from tests.probes.power.test_powercap import LIMITS, write_zone
+from tests.probes.test_powercap import LIMITS, write_zone
 from tests.support.coordinator import Up
 from tests.support.job_profiles import make_job
 from tests.support.labs.components import require

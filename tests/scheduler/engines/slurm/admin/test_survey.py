@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from probes.mpi.launchers import MpiInstall
+from probes.mpi.runner import MpiInstall
 from profiles.clusters import ClusterStore
 from profiles.errors import BadInput
 from profiles.files.store import Store

@@ -1,0 +1,256 @@
+"""Floating point speed of one core and of several at once, and the clock that they have meanwhile.
+
+Each core computes in a process of its own (``probes.compute_worker``), in the same window of time:
+
+- ``blas``: products of two matrices by numpy's BLAS, on one thread
+- ``vector``: multiply-adds in vector registers, compiled for this processor; no memory is touched
+- ``chain``: additions of integers, each after the one before. An addition takes one cycle on x86 and Arm, so
+  additions a second are cycles a second. Blocks of the other kinds are each followed by a short chain too,
+  which tells the clock that the core had in them.
+
+Samples, one row per core and window of time:
+
+- ``kind``, ``precision`` (``double`` or ``single``; chains ``integer``)
+- ``repetition``: counts within the round; the rows of one window share it
+- ``cores``: how many computed; ``cpus``: these, ``"0,1"``; ``core``: this row's
+- ``flops``, ``busy_s``: floating point operations (a multiply-add is two), and the time that they took
+- ``adds``, ``adds_s``: additions of one chain, and the median time of the window's chains
+- ``wall_s``, ``thread_cpu_s``: time and CPU time of the window
+- ``overlap``: share of the window in which all cores computed
+- ``matrix_order``, ``blas``: of the products; ``vector_bits``, ``fused``: of the vector loop
+- ``cpufreq_ghz``, ``base_ghz``, ``max_ghz``: the clock that the kernel tells of the first core, halfway
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from probes.compute_worker import ADD_TAKES_A_CYCLE, ORDER, Computed, Kernels, build
+from probes.order_process import PATIENCE_S, ProcessLost, ProcessPool
+from probes.run import Run
+from probes.topology import core_counts, read_text, read_topology
+from probes.visits import Point, Visits, say_apart, window_s
+from profiles.errors import Unavailable
+from profiles.fits.compute import OVERLAP
+
+# Workers that compute together, one process a core, measured in the same window of time.
+
+WARM_S = 0.008  # the clock changes within milliseconds once wide vectors are at work
+FIRST_S = 0.02  # for the first block of a process, which makes its matrices
+
+
+class WorkerPool(ProcessPool):
+    """Workers that compute together.
+
+    Args:
+        library: the compiled kernels; None: matrix products only.
+        clock: whether each block is followed by a chain of additions.
+    """
+
+    def __init__(self, library: Path | None, clock: bool) -> None:
+        arguments = [f"--library={library}", *(["--clock"] if clock else [])] if library else []
+        super().__init__("probes.compute_worker", arguments, "worker")
+        self._known: set[tuple[int, str, str]] = set()
+
+    def compute(
+        self, cores: Sequence[int], kind: str, precision: str, *, seconds: float, halfway: Callable[[], Any]
+    ) -> tuple[list[Computed], float]:
+        """Have all ``cores`` compute in one window of ``seconds``; call ``halfway`` in its middle.
+
+        Returns:
+            A row of each core, in their order, and the share of the window in which all of them computed.
+
+        Raises:
+            ProcessLost: a worker is gone; all workers are started anew when needed again.
+        """
+        self.start(cores)
+        keys = {(core, kind, precision) for core in cores}
+        lead = 0.003 + 0.0002 * len(cores) + WARM_S + (0.0 if keys <= self._known else FIRST_S)
+        start = time.monotonic() + lead
+        order = {"kind": kind, "precision": precision, "start_s": start, "warm_s": WARM_S, "seconds": seconds}
+        with self.all_or_none():
+            for core in cores:
+                self._processes[core].order("compute", **order)
+            time.sleep(max(start + seconds / 2 - time.monotonic(), 0.0))
+            halfway()
+            rows = [Computed(**self._processes[core].answer(PATIENCE_S + seconds)) for core in cores]
+        self._known |= keys
+        return rows, overlap(rows)
+
+    def discard(self) -> None:
+        super().discard()
+        self._known.clear()
+
+
+def overlap(rows: Sequence[Computed]) -> float:
+    """Compute the share of the time from the first begin to the last end in which all computed (0-1)."""
+    begin, end = min(row.start_s for row in rows), max(row.start_s + row.wall_s for row in rows)
+    together = min(end, *(row.until_s for row in rows)) - max(begin, *(row.from_s for row in rows))
+    return max(together, 0.0) / (end - begin) if end > begin else 0.0
+
+
+REPETITIONS = 3  # that a visit should get
+WINDOW_S = (0.020, 0.100)
+OVERHEAD_S = 0.020  # of one window: orders, warm-up, answers
+START_S = 0.6
+KINDS = (("blas", "double"), ("blas", "single"))
+COMPILED_KINDS = (("vector", "double"), ("vector", "single"), ("chain", "integer"))
+NAMES = {"blas": "matrix products", "vector": "vector loop", "chain": "chain of additions"}
+
+
+class Work(NamedTuple):
+    """A kind of work on ``cores`` (CPUs)."""
+
+    kind: str
+    precision: str
+    cores: tuple[int, ...]
+
+    @property
+    def title(self) -> str:
+        count = len(self.cores)
+        return f"{NAMES[self.kind]}, {self.precision}, on {count} core{'s' * (count > 1)}"
+
+
+def measure(run: Run) -> None:
+    """Measure every kind of work on 1, 2, 4, ... and all cores, again and again until the time is up."""
+    settings = run.settings
+    cores = [cpu.index for cpu in read_topology(settings.sysfs, os.sched_getaffinity(0)).cores]
+    if not cores:
+        listed = f"{settings.sysfs}/devices/system/cpu/online"
+        run.absent("floating point speed", f"{listed} lists none of the CPUs that we may use")
+        return
+    if len(cores) == 1:
+        run.absent("floating point speed of several cores", "this process may use one core only")
+    with tempfile.TemporaryDirectory(prefix="tenbin-compute-", ignore_cleanup_errors=True) as folder:
+        run.progress("compiling")
+        library = _compiled(run, Path(folder))
+        with WorkerPool(library, clock=platform.machine() in ADD_TAKES_A_CYCLE) as pool:
+            run.progress("starting workers")
+            Measurement(run, pool, library).repeat(plan(cores, compiled=library is not None))
+
+
+def plan(cores: Sequence[int], *, compiled: bool) -> list[Point[Work]]:
+    """Plan the points: the models need one core and all cores, the counts between them make the picture."""
+    return [
+        Point(Work(kind, precision, tuple(cores[:count])), least=int(count in (1, len(cores))))
+        for count in core_counts(len(cores))
+        for kind, precision in (*KINDS, *(COMPILED_KINDS if compiled else ()))
+    ]
+
+
+def blas_name() -> str:
+    """Name the library behind numpy's products: ``scipy-openblas 0.3.31``."""
+    found: Any = np.show_config(mode="dicts")
+    blas = found.get("Build Dependencies", {}).get("blas", {})
+    return f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip()
+
+
+def _compiled(run: Run, folder: Path) -> Path | None:
+    """Compile the loops; None, and said, where that is impossible."""
+    what = "vector loop and clock"
+    try:
+        library = build(folder)
+    except Unavailable as error:
+        run.absent(what, error.what, error.remedy)
+        return None
+    if (machine := platform.machine()) not in ADD_TAKES_A_CYCLE:
+        run.absent("clock", f"how many cycles an addition takes on {machine} is not known")
+    return library
+
+
+class Measurement:
+    """One visit: its windows, and the rows that they make."""
+
+    def __init__(self, run: Run, pool: WorkerPool, library: Path | None) -> None:
+        self._run, self._pool = run, pool
+        kernels = Kernels(library) if library else None
+        self._facts: dict[str, dict[str, Any]] = {
+            "blas": {"matrix_order": ORDER, "blas": blas_name()},
+            "vector": {"vector_bits": kernels.vector_bits, "fused": kernels.fused} if kernels else {},
+            "chain": {},
+        }
+
+    def repeat(self, points: list[Point[Work]]) -> None:
+        """Visit all points until the time is up."""
+        run = self._run
+        share_s = 0.9 * (run.left_s() - START_S) / REPETITIONS / len(points)
+        length_s = window_s(share_s, OVERHEAD_S, WINDOW_S)
+        for point in points:
+            point.cost_s = length_s + OVERHEAD_S
+        for visit in Visits(points, run.rng, run.left_s):
+            run.progress(visit.key.title)
+            try:
+                self.observe(visit, length_s)
+            except ProcessLost as lost:
+                run.absent(visit.key.title, str(lost), "see whether processes are limited: ulimit -a")
+                points.remove(visit)
+        for point in points:
+            if point.count and not point.values:
+                say_apart(run, point.key.title, point.count)
+
+    def observe(self, visit: Point[Work], length_s: float) -> None:
+        """Measure one window of a point."""
+        kind, precision, cores = visit.key
+        told: list[ToldClock] = []
+
+        def look() -> None:
+            told.append(read_clock(self._run.settings.sysfs, cores[0]))
+
+        rows, overlap = self._pool.compute(cores, kind, precision, seconds=length_s, halfway=look)
+        if overlap >= OVERLAP:
+            visit.values.append(sum(row.flops or row.adds or 0 for row in rows) / length_s)
+        for core, row in zip(cores, rows, strict=True):
+            first = told[0] if core == cores[0] else ToldClock(None, None, None)
+            self._run.sample(
+                kind=kind,
+                precision=precision,
+                repetition=visit.count,
+                cores=len(cores),
+                cpus=",".join(map(str, cores)),
+                core=core,
+                flops=row.flops,
+                busy_s=row.busy_s,
+                adds=row.adds,
+                adds_s=row.adds_s,
+                wall_s=row.wall_s,
+                thread_cpu_s=row.thread_cpu_s,
+                overlap=round(overlap, 4),
+                cpufreq_ghz=first.current_ghz,
+                base_ghz=first.base_ghz,
+                max_ghz=first.max_ghz,
+                **self._facts[kind],
+            )
+
+
+KHZ, MHZ = 1e-6, 1e-3  # in GHz
+
+
+class ToldClock(NamedTuple):
+    """Present clock of a CPU, its base without boost, and its most, in GHz; None: not told."""
+
+    current_ghz: float | None
+    base_ghz: float | None
+    max_ghz: float | None
+
+
+def read_clock(sysfs: Path, cpu: int) -> ToldClock:
+    """Read what the kernel tells of ``cpu``; AMD's base is in ``acpi_cppc``."""
+    folder = sysfs / f"devices/system/cpu/cpu{cpu}"
+    base = _ghz(folder / "cpufreq/base_frequency", KHZ) or _ghz(folder / "acpi_cppc/nominal_freq", MHZ)
+    return ToldClock(
+        _ghz(folder / "cpufreq/scaling_cur_freq", KHZ), base, _ghz(folder / "cpufreq/cpuinfo_max_freq", KHZ)
+    )
+
+
+def _ghz(path: Path, unit: float) -> float | None:
+    """Read a frequency; None where there is no file, or no number above 0 in it (``<unknown>``)."""
+    text = read_text(path)
+    return round(int(text) * unit, 6) if text.isdecimal() and int(text) else None

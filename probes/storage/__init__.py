@@ -1,7 +1,0 @@
-"""Speed of storage folders by direct I/O: sequential, random, and synced writes.
-
-``probe`` visits the operations, ``place`` keeps the files of one folder, ``timing`` times their operations
-and holds what is written and read.
-"""
-
-LEAST_FREE = 96 << 20  # bytes: half for the file, and for two batches of each kind

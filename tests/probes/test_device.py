@@ -1,0 +1,81 @@
+"""The probe device at work: all kinds, what is absent, devices that fail, pictures of the whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from probes import device, opencl
+from probes.device import measure
+from probes.run import Run, collect, samples_of
+from profiles.errors import Unavailable
+from profiles.fits import fit_samples
+from profiles.records import Settings
+from tenbin.report.probes.device import EXPLANATION, figures
+from tests.support.labs.components import processes_below, require
+from tests.support.records import make_device
+
+ROOT = Path(__file__).parents[3]
+EVERYTHING = {"bandwidth": 3, "flops": 1, "launch": 1, "copies": 2, "both": 1}
+
+
+@pytest.fixture(scope="module")
+def key() -> str:
+    """Return the key of a device."""
+    try:
+        return opencl.devices()[0].key
+    except Unavailable as error:
+        require(False, str(error))
+        raise
+
+
+def test_everything_is_measured_once_even_when_late_and_nothing_is_left(key: str) -> None:
+    samples, absent = collect("device", Settings(quick=True, budget_s=0.1), measure)
+    count = samples[samples["device"] == key].groupby("kind").size().to_dict()
+    assert all(count[kind] >= least for kind, least in EVERYTHING.items())
+    told = set(samples["precision"].dropna()) | {a.what.split()[0] for a in absent}
+    assert told >= {"half", "single", "double"}
+    assert processes_below() == []
+    models = {m.title: m for m in fit_samples("device", samples)}
+    for quantity in ("device_launch_s", "device_copies_ratio"):
+        assert models[f"{quantity}{{device={key}}}"].coefficients[0].value > 0
+    assert models[f"device_copy_gbs{{device={key},direction=to_device,memory=pinned}}"]
+    assert len(figures(samples, list(models.values()))) == 4 and EXPLANATION
+
+
+@pytest.mark.parametrize(
+    ("session", "reason"), [("WrongSums", "sums differ"), ("Dies", "died in 'launches'")]
+)
+def test_a_wrong_result_or_a_crash_is_absent_and_the_rest_is_kept(
+    key: str, monkeypatch: pytest.MonkeyPatch, session: str, reason: str
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr(device, "SESSION", f"tests.probes.odd_sessions:{session}")
+    samples, absent = collect("device", Settings(quick=True, budget_s=0.1), measure)
+    told = [a for a in absent if key in a.what and reason in a.reason]
+    assert told and all(a.failed for a in told)
+    assert ("flops" in set(samples["kind"])) == (session == "Dies")
+    assert len(samples[(samples["device"] == key) & (samples["kind"] == "bandwidth")]) == 3
+    assert processes_below() == []
+
+
+def test_ctrl_c_keeps_the_samples_and_leaves_no_process(key: str) -> None:
+    events: list[dict[str, object]] = []
+
+    def emit(event: dict[str, object]) -> None:
+        events.append(event)
+        if len(samples_of(events)) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        measure(Run("device", Settings(budget_s=30), emit))
+    assert len(samples_of(events)) == 2 and processes_below() == []
+    assert fit_samples("device", pd.DataFrame(samples_of(events)))
+
+
+def test_new_kinds_of_devices_come_first() -> None:
+    names = {"a-0": "x", "a-1": "x", "b-0": "y", "b-1": "y"}
+    found = [make_device(key=key, name=name) for key, name in names.items()]
+    assert [d.key for d in device._new_kinds_first(found)] == ["a-0", "b-0", "a-1", "b-1"]
