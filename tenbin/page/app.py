@@ -28,8 +28,7 @@ from tenbin.page.views.listing import Asked, Lists
 from tenbin.page.views.measured import Measured
 from tenbin.page.views.nodes import NodeView
 from tenbin.page.views.truth import Truth
-from tenbin.server.bodies import LARGEST
-from tenbin.server.refusals import BodyLimit, refuse_invalid
+from tenbin.server.bodies import LARGEST, BodyLimit, refuse_invalid
 from tenbin.server.tcp import Scope
 
 STATIC = Path(__file__).parent / "static"

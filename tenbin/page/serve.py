@@ -11,8 +11,8 @@ from pathlib import Path
 from tenbin.page.access import Gate
 from tenbin.page.app import Page, make_app
 from tenbin.server import tcp
-from tenbin.server.connections import configure
 from tenbin.server.serve import Server
+from tenbin.server.tcp import configure
 
 
 def serve(store: Path, listener: socket.socket, name: str, tell: Callable[[str, bool], None]) -> None:
