@@ -8,13 +8,9 @@ if TYPE_CHECKING:
     from profiles.models import Prediction
     from profiles.records import Coefficient, Model, Profile
     from tenbin.checkpoint import Checkpoint, CheckpointError
-    from tenbin.client.call_queue import FunctionFuture, NoResult
-    from tenbin.client.client import Client, job, submit
-    from tenbin.client.executor import Executor
-    from tenbin.client.fields import UnknownField
-    from tenbin.client.futures import Cancelled, Job, as_completed, wait
-    from tenbin.client.profiles import load_profile, load_samples, predict
-    from tenbin.client.simulation import simulate
+    from tenbin.client.client import Cancelled, Client, Job, UnknownField, as_completed, job, submit, wait
+    from tenbin.client.executor import Executor, FunctionFuture, NoResult
+    from tenbin.client.profiles import load_profile, load_samples, predict, simulate
     from tenbin.errors import TenbinError
 
 __all__ = [
@@ -41,23 +37,13 @@ __all__ = [
     "submit",
     "wait",
 ]
-_MODULES = {
-    "Cancelled": "client.futures",
+_MODULES = {  # of what is not in ``client.client``
     "Checkpoint": "checkpoint",
     "CheckpointError": "checkpoint",
-    "Executor": "client.executor",
-    "FunctionFuture": "client.call_queue",
-    "Job": "client.futures",
-    "NoResult": "client.call_queue",
     "TenbinError": "errors",
-    "UnknownField": "client.fields",
-    "as_completed": "client.futures",
-    "simulate": "client.simulation",
-    **dict.fromkeys(
-        ("Coefficient", "Model", "Prediction", "Profile", "load_profile", "load_samples", "predict"),
-        "client.profiles",
-    ),
-    "wait": "client.futures",
+    **dict.fromkeys(("Executor", "FunctionFuture", "NoResult"), "client.executor"),
+    **dict.fromkeys(("Coefficient", "Model", "Prediction", "Profile"), "client.profiles"),
+    **dict.fromkeys(("load_profile", "load_samples", "predict", "simulate"), "client.profiles"),
 }
 
 

@@ -13,9 +13,8 @@ from typing import Any
 from joblib import register_parallel_backend
 from joblib.parallel import AutoBatchingMixin, ParallelBackendBase
 
-from tenbin.client.call_queue import FunctionFuture
 from tenbin.client.client import Client
-from tenbin.client.executor import Executor
+from tenbin.client.executor import Executor, FunctionFuture
 
 
 def register() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -157,3 +159,26 @@ def _section(
 def _drawing(name: str) -> ModuleType | None:
     module = f"tenbin.report.probes.{name}"
     return import_module(module) if find_spec(module) else None
+
+
+def main() -> int:
+    """Print the pictures of the profile that the first argument names, as JSON."""
+    path = Path(sys.argv[1])
+    try:
+        profile = load(path)
+        found = {
+            "id": profile.id,
+            "headline": text.headline(profile),
+            "trust": trust(profile).sentence,
+            "emulated": profile.emulated,
+            "sections": sections(profile, samples(path), jobs_beside(path, profile)),
+        }
+    except BadInput as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(json.dumps(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

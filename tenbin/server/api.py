@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import stat
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
@@ -21,6 +22,7 @@ from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, 
 
 from profiles.errors import UserError
 from scheduler.coordinator.coordinator import Coordinator
+from scheduler.coordinator.requests.earlier_starts import earlier_starts, question
 from scheduler.coordinator.requests.selection import select as selected
 from scheduler.engines.common.job_folders import JobFolders
 from scheduler.jobs.dependencies import Kind
@@ -32,20 +34,6 @@ from tenbin.fields import descriptions
 from tenbin.server.bodies import (
     LARGEST,
     LONGEST_WAIT_S,
-    Change,
-    Changed,
-    Move,
-    NewPriority,
-    Reprioritized,
-    Selectors,
-    Wait,
-)
-from tenbin.server.descriptions import brief, describe, known, prometheus, summary
-from tenbin.server.earlier_starts import EarlierStarts
-from tenbin.server.job_list import add_lists, array_summary
-from tenbin.server.job_records import add_history
-from tenbin.server.node_table import node_table
-from tenbin.server.refusals import (
     OF_ALL,
     OF_BODIES,
     OF_CHANGES,
@@ -53,14 +41,26 @@ from tenbin.server.refusals import (
     OF_SUBMISSIONS,
     OF_VALUES,
     BodyLimit,
+    Change,
+    Changed,
+    Move,
+    NewPriority,
+    Reprioritized,
+    Selectors,
+    Wait,
     refuse,
     refuse_invalid,
 )
+from tenbin.server.descriptions import brief, describe, known, node_table, prometheus, summary
+from tenbin.server.job_list import add_history, add_lists, array_summary
 
 LONGEST_HOLD_S = 3600.0
 PIECE = 4 << 20  # bytes
 MOST_JOBS, MOST_WAITS = 100_000, 1_000_000  # of one submission
 LARGEST_SCRIPT = 4 << 20  # bytes
+SOONER_PAUSE = 100  # what would start a job sooner is good for so many times as long as it took
+SOONER_LONGEST_S = 10.0
+SOONER_KEPT = 1000  # answers
 
 
 Indices = Annotated[list[Annotated[Int, Field(ge=0, le=LARGEST)]], Field(min_length=1, max_length=MOST_JOBS)]
@@ -141,6 +141,32 @@ class JobEnds:
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._event.wait()
+
+
+class EarlierStarts:
+    """The one place where is asked what would start a job sooner; an answer is given again for a while."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self._lock = asyncio.Lock()
+        self._kept: dict[int, tuple[float, list[dict[str, Any]]]] = {}
+
+    async def of(self, job_id: int) -> list[dict[str, Any]]:
+        """Return the changes that would let a waiting job start sooner."""
+        async with self._lock:
+            asked = question(self._coordinator, job_id)
+            if asked is None:
+                return []
+            until_s, found = self._kept.get(job_id, (0.0, []))
+            began_s = time.monotonic()
+            if began_s >= until_s:
+                starts = await asyncio.to_thread(earlier_starts, asked)
+                found = [start._asdict() for start in starts]
+                took_s = time.monotonic() - began_s
+                if len(self._kept) >= SOONER_KEPT:
+                    self._kept.clear()
+                self._kept[job_id] = time.monotonic() + min(SOONER_PAUSE * took_s, SOONER_LONGEST_S), found
+            return [start for start in found if start["expected_start_s"] < asked.expected_start_s]
 
 
 class Api(FastAPI):

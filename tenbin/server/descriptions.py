@@ -1,10 +1,11 @@
-"""Jobs, and the coordinator itself, as the API describes them."""
+"""Nodes, jobs, and the coordinator itself, as the API describes them."""
 
 from __future__ import annotations
 
 import math
 import os
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import HTTPException
@@ -12,9 +13,110 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client import Counter as PrometheusCounter
 
 from scheduler.coordinator.coordinator import Coordinator
+from scheduler.engines.protocol import Nodes
 from scheduler.jobs.entry import Entry, Stage
-from scheduler.jobs.job_list import as_json, row_of
-from tenbin.server.node_table import node_table
+from scheduler.jobs.job_list import as_json
+from scheduler.jobs.job_list import row_of
+from scheduler.model.jobs import Pool
+
+# -- nodes: what each has, and what is free ----------------------------------------------------------------
+
+
+def node_table(coordinator: Coordinator) -> list[dict[str, Any]]:
+    """List each node, or each pool of counted units and the nodes under it, with what is free."""
+    table: list[dict[str, Any]] = []
+    engine = coordinator.engine
+    absent = engine.nodes.absent() if engine.nodes is not None else {}
+    places = engine.regions.places() if engine.regions is not None and coordinator.policy.fences else {}
+    for pool in coordinator.state.cluster.pools:
+        if pool.counted:
+            free = coordinator.state.free[pool.name]
+            regions = _regions(coordinator, pool, places)
+            table.append({"name": pool.name, "units": pool.units, "free": free, "regions": regions})
+            continue
+        nodes = coordinator.state.nodes[pool.name]
+        for number in range(pool.units):
+            table.append(
+                {
+                    "name": pool.name_of(number),
+                    "capacity": dict(zip(pool.resources, pool.capacity_of(number), strict=True)),
+                    "free": dict(zip(pool.resources, nodes.free[number].tolist(), strict=True)),
+                    "up": bool(nodes.up[number]),
+                    "trouble": absent.get(number, ""),
+                    "jobs": sorted(nodes.jobs[number]),
+                }
+            )
+    if all(pool.counted for pool in coordinator.state.cluster.pools):
+        table += _hosts(coordinator, engine.nodes, places)
+    return table
+
+
+def in_use(coordinator: Coordinator) -> list[dict[str, Any]]:
+    """Sum up the units of each pool, and each resource of nodes that are up: used, and in all."""
+    sums: dict[str, list[float]] = {}
+
+    def add(name: str, free: float, total: float) -> None:
+        found = sums.setdefault(name, [0.0, 0.0])
+        found[0] += total - free
+        found[1] += total
+
+    state = coordinator.state
+    for pool in state.cluster.pools:
+        if pool.counted:
+            add(pool.name, state.free[pool.name], state.in_service[pool.name])
+            continue
+        nodes = state.nodes[pool.name]
+        free, total = nodes.free[nodes.up].sum(axis=0).tolist(), nodes.capacity[nodes.up].sum(axis=0).tolist()
+        for place, resource in enumerate(pool.resources):
+            add(resource, free[place], total[place])
+    return [{"name": name, "used": used, "total": total} for name, (used, total) in sums.items()]
+
+
+def _regions(
+    coordinator: Coordinator, pool: Pool, places: Mapping[str, Mapping[str, int]]
+) -> list[dict[str, Any]]:
+    """List the regions of a pool, and their nodes."""
+    used, least, found = coordinator.state.region_used, 1, []
+    for region in coordinator.state.regions.get(pool.name, ()) if places else ():
+        where = {name: shares[region.name] for name, shares in places.items() if region.name in shares}
+        found.append(
+            {
+                "name": region.name,
+                "units": region.units,
+                "used": used.get((pool.name, region.name), 0),
+                "job_units": [least, region.max_units],
+                "places": where,
+            }
+        )
+        least = region.max_units + 1
+    return found
+
+
+def _hosts(
+    coordinator: Coordinator, nodes: Nodes | None, places: Mapping[str, Mapping[str, int]]
+) -> list[dict[str, Any]]:
+    """Return the nodes that lie under units without identity."""
+    if nodes is None:
+        return []
+    names, absent = nodes.names(), nodes.absent()
+    jobs: dict[str, list[int]] = {name: [] for name in names}
+    for entry in coordinator.job_table.entries.values():
+        if entry.alive and entry.stage in (Stage.RUNNING, Stage.STOPPING):
+            for name in nodes.where(entry):
+                jobs[name].append(entry.id)
+    return [
+        {
+            "name": name,
+            "up": number not in absent,
+            "trouble": absent.get(number, ""),
+            "jobs": jobs[name],
+            "regions": dict(places.get(name, {})),
+        }
+        for number, name in enumerate(names)
+    ]
+
+
+# -- jobs --------------------------------------------------------------------------------------------------
 
 
 def brief(coordinator: Coordinator, entry: Entry) -> dict[str, Any]:
@@ -104,6 +206,9 @@ def hosts(coordinator: Coordinator, entry: Entry) -> list[str]:
     if entry.hosts is not None or nodes is None:
         return entry.hosts or []
     return nodes.where(entry)
+
+
+# -- the coordinator ---------------------------------------------------------------------------------------
 
 
 def summary(coordinator: Coordinator) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from scheduler.prediction.profiles import ProfiledJobs
 from tenbin.client.connection import LONGEST_SOCKET_PATH, socket_folder
 from tenbin.server import tcp
 from tenbin.server.api import JobEnds, make_api
-from tenbin.server.connections import configure
+from tenbin.server.tcp import configure
 
 
 class TcpDoor(NamedTuple):

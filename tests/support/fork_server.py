@@ -46,7 +46,7 @@ ALSO = (  # what commands import when they need it
     "tenbin.client.client",
     "tenbin.commands.simulate.run",
     "tenbin.commands.simulate.show",
-    "tenbin.page.beside",
+    "tenbin.commands.page",
     "tenbin.page.serve",
     "tenbin.server.api",
     "tenbin.server.serve",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tenbin.client.futures import FINAL
+from tenbin.client.client import FINAL
 from tenbin.errors import TenbinError
 
 if TYPE_CHECKING:

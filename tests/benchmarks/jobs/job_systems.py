@@ -13,8 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from tenbin.client.client import Client
-from tenbin.client.futures import wait
+from tenbin.client.client import Client, wait
 from tenbin.errors import TenbinError
 from tests.benchmarks import PEERS
 from tests.support.programs import TENBIN

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tenbin
-from tenbin.client.calls import CallFolder
+from tenbin.client.executor import CallFolder
 from tests.benchmarks import amount
 from tests.benchmarks.jobs.job_systems import Bare, Tenbin
 

@@ -20,7 +20,7 @@ import pytest
 
 from agent.opencl_layer import build
 from scheduler.coordinator.journal.journal import predictions_of
-from tenbin.client.futures import Job
+from tenbin.client.client import Job
 from tests.benchmarks import FULL
 from tests.scheduler.coordinator.test_coordinator import STENCIL
 from tests.support.coordinator import Up

@@ -34,7 +34,7 @@ from scheduler.model.costs import LinearCosts
 from scheduler.policies.registry import create, policy_class
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, OutcomeRecorder, SimulationSettings
-from tenbin.client.futures import Job
+from tenbin.client.client import Job
 from tests.benchmarks import FULL
 from tests.scheduler.engines.conftest import _cluster, lab
 from tests.support.coordinator import Up

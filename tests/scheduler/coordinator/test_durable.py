@@ -24,7 +24,7 @@ from scheduler.engines.local.engine import LocalEngine
 from scheduler.jobs.entry import Stage
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Pool
-from tenbin.client.futures import Job
+from tenbin.client.client import Job
 from tests.support.amounts import sweep
 from tests.support.coordinator import Up
 from tests.support.programs import TENBIN

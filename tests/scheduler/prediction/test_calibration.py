@@ -22,7 +22,7 @@ from scheduler.coordinator.journal.journal import Journal, predictions_of
 from scheduler.model.jobs import Cluster, Pool
 from scheduler.prediction.predictions import TrackedPrediction, samples, summary
 from scheduler.prediction.profiles import measured_cluster
-from tenbin.client.futures import Job
+from tenbin.client.client import Job
 from tenbin.text import headline
 from tests.scheduler.coordinator.test_coordinator import STENCIL
 from tests.support.coordinator import Up

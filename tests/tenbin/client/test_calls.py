@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tenbin.client.calls import RUNNER, CallFolder
+from tenbin.client.executor import RUNNER, CallFolder
 from tenbin.client.run_function import OWNER, own_folder
 from tenbin.errors import TenbinError
 

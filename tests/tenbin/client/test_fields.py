@@ -9,7 +9,7 @@ from typing import Any, Unpack, get_type_hints
 import pytest
 
 import tenbin
-from tenbin.client.fields import words_of
+from tenbin.client.client import words_of
 from tenbin.fields import JobFields
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenbin.client.output import lines, pieces
+from tenbin.client.client import lines, pieces
 from tests.support.coordinator import Up
 
 

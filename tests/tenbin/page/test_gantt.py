@@ -16,9 +16,9 @@ from scheduler.coordinator.journal.journal import Journal
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Placement
+from tenbin.page.explainer import Explainer
+from tenbin.page.gantt import MOST_RECTANGLES, Gantt, Rectangle, Window
 from tenbin.page.mirror import Mirror
-from tenbin.page.views.explainer import Explainer
-from tenbin.page.views.gantt import MOST_RECTANGLES, Gantt, Rectangle, Window
 from tests.support.coordinator import Up
 from tests.support.page import PageProcess
 from tests.support.viewer import Viewer

@@ -8,8 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from tenbin.page.rows import COLUMNS, row_of
-from tenbin.page.views.gantt import Held, Meter, allotted, drawn_of, region_names
+from tenbin.page.gantt import Held, Meter, allotted, drawn_of, region_names
+from tenbin.page.mirror import COLUMNS, row_of
 from tests.support.coordinator import Up
 from tests.support.page import PageProcess
 

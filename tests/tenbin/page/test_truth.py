@@ -13,10 +13,9 @@ import pytest
 
 from profiles.files.store import Store, load
 from scheduler.prediction.predictions import TrackedPrediction, error_of
-from tenbin.page.mirror import Mirror
-from tenbin.page.rows import COLUMNS, Expected, row_of
-from tenbin.page.views.explainer import LEAST, Answer, Starts
-from tenbin.page.views.truth import coverage, last_refit
+from tenbin.page.explainer import LEAST, Answer, Starts
+from tenbin.page.mirror import COLUMNS, Expected, Mirror, row_of
+from tenbin.page.truth import coverage, last_refit
 from tests.support.coordinator import Up
 from tests.support.page import PageProcess
 from tests.support.paths import ROOT

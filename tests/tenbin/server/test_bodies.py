@@ -11,8 +11,17 @@ from pydantic import BaseModel, ValidationError
 
 from scheduler.jobs.specs import JobSpec
 from tenbin.server.api import MOST_WAITS, Submission
-from tenbin.server.bodies import MOST_IDS, Change, Move, NewPriority, Selectors, Wait
-from tenbin.server.refusals import MOST_BODY, MOST_SUBMITTED, BodyLimit
+from tenbin.server.bodies import (
+    MOST_BODY,
+    MOST_IDS,
+    MOST_SUBMITTED,
+    BodyLimit,
+    Change,
+    Move,
+    NewPriority,
+    Selectors,
+    Wait,
+)
 
 SPEC = {"command": ["true"], "folder": "/"}
 

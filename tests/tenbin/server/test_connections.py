@@ -19,12 +19,19 @@ import uvicorn
 from starlette.responses import PlainTextResponse
 
 from tenbin.client.client import Client
-from tenbin.page.app import _Viewing
-from tenbin.page.stream import MOST_VIEWERS
-from tenbin.server import connections
-from tenbin.server.connections import LIKE_RECORDS, LIKE_S, Callers, Connection, LikeRecords
+from tenbin.page.app import MOST_VIEWERS, _Viewing
+from tenbin.server import tcp
 from tenbin.server.serve import Server, listen
-from tenbin.server.tcp import AT_ONCE, Listener, recognise
+from tenbin.server.tcp import (
+    AT_ONCE,
+    LIKE_RECORDS,
+    LIKE_S,
+    Callers,
+    Connection,
+    LikeRecords,
+    Listener,
+    recognise,
+)
 from tests.support.coordinator import Up
 from tests.support.page import PageProcess
 
@@ -99,7 +106,7 @@ def test_a_caller_is_heard_among_any_number_of_silent_ones() -> None:
 
 @pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nHost: ", CALL.replace(b"right", b"wrong")])
 def test_a_stranger_may_not_stay(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "STRANGER_S", 0.05)
+    monkeypatch.setattr(tcp, "STRANGER_S", 0.05)
 
     async def test(callers: Callers, connect: Callable[[], Awaitable[Streams]]) -> None:
         reader, writer = await connect()

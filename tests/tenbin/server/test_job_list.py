@@ -26,8 +26,8 @@ from scheduler.jobs.job_list import JobFilter, JobQuery, as_json, find_rows
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.clusters import parse_cluster
 from scheduler.model.jobs import Placement
+from tenbin.page.jobs import Asked, Lists
 from tenbin.page.mirror import Mirror
-from tenbin.page.views.listing import Asked, Lists
 from tenbin.server.job_list import CoordinatorJobs, Listed, Window, array_summary, list_jobs, window
 from tests.support.amounts import examples
 from tests.support.scheduling.virtual_engine import VirtualEngine

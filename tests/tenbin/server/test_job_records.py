@@ -9,7 +9,7 @@ import pytest
 from agent.processes.samples import Sample
 from scheduler.jobs.entry import Stage
 from scheduler.model.clusters import parse_cluster
-from tenbin.server.job_records import used
+from tenbin.server.job_list import used
 from tests.support.scheduling.virtual_engine import BEGIN_S, virtual
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tenbin.checkpoint import read, read_header
-from tenbin.client.futures import Job
+from tenbin.client.client import Job
 from tenbin.errors import TenbinError
 from tests.scheduler.coordinator.drills.test_drill import FULL, SEED, supervisors
 from tests.support.coordinator import Up, fill, small_disk

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from agent.opencl_layer import build
-from tenbin.client.futures import Job
+from tenbin.client.client import Job
 from tenbin.errors import TenbinError
 from tests.scheduler.coordinator.drills.test_drill import FULL, SEED, supervisors
 from tests.support.amounts import sweep

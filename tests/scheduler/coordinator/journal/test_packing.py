@@ -25,7 +25,7 @@ from scheduler.engines.common import job_folders
 from scheduler.engines.common.job_folders import JobFolders
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.specs import JobSpec
-from tenbin.page.views import job as job_view
+from tenbin.page import jobs as job_view
 from tenbin.server.api import piece
 from tests.support.amounts import ALL
 from tests.support.coordinator import Up

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tenbin.client.futures import Job
+from tenbin.client.client import Job
 from tests.scheduler.engines.slurm.test_engine import START
 from tests.support.amounts import slow
 from tests.support.coordinator import Up

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import socket
+import subprocess
+import sys
+import threading
+from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,9 +22,8 @@ from profiles.jobs import JobProfile
 from profiles.records import Profile
 from scheduler.engines.common.job_folders import JobFolders
 from scheduler.policies.sharing.pairs import directions
-from tenbin.page.mirror import Mirror
-from tenbin.page.rows import BEGUN, Row
-from tenbin.page.views.explainer import Explainer
+from tenbin.page.explainer import Explainer
+from tenbin.page.mirror import BEGUN, Mirror, Row
 from tenbin.text import bounded, headline, limits, subject
 
 MOST_NODES, MOST_JOBS = 400, 50
@@ -150,3 +154,56 @@ def _pairs(profile: Profile, store: JobStore) -> dict[str, Any] | None:
     ]
     names, count = [job.name for job in programs], len(programs)
     return {"programs": names, "cells": [cells[at : at + count] for at in range(0, count * count, count)]}
+
+
+# -- the pictures of a node's report, drawn in a process of its own ----------------------------------------
+#
+# That process has pandas and plotly, which would cost the page memory and hold up its other answers.
+
+
+DRAW_S = 120.0
+KEPT = 8  # nodes whose pictures are kept
+
+
+class Measured:
+    """The view of what is measured; pictures are drawn again when there is a new profile.
+
+    Args:
+        store: the stored profiles; None: the default place.
+    """
+
+    def __init__(self, store: Store | None = None) -> None:
+        self._store = store or Store()
+        self._kept: OrderedDict[tuple[Path, ...], dict[str, Any]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def find(self, node: str) -> dict[str, Any] | None:
+        """Return headline and sections of a node's newest profile; None: nothing was measured.
+
+        Raises:
+            BadInput: the pictures cannot be drawn.
+        """
+        paths = [] if node.startswith(".") or "/" in node else self._store.of_node(node)
+        if not paths:
+            return None
+        key = paths[0], *JobStore(self._store.root).paths()[:1]
+        with self._lock:  # one at a time: each takes a processor
+            if key not in self._kept:
+                self._kept[key] = _drawn(paths[0])
+                while len(self._kept) > KEPT:
+                    self._kept.popitem(last=False)
+            return self._kept[key]
+
+
+def _drawn(path: Path) -> dict[str, Any]:
+    command = [sys.executable, "-P", "-m", "tenbin.report.page", str(path)]
+    remedy = f"see what it says by itself: tenbin report {path.parent.name} -o report.html"
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=DRAW_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise BadInput(f"{path}: its pictures are not drawn after {DRAW_S:g} s", remedy) from error
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines() or ["its process was killed"]
+        raise BadInput(f"{path}: {said[-1]}", remedy)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found

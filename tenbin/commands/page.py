@@ -1,4 +1,4 @@
-"""The page beside a coordinator (``tenbin up --page``): a process of its own that ends with it."""
+"""``tenbin page``: the queue in a browser."""
 
 from __future__ import annotations
 
@@ -11,10 +11,74 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from agent.processes.tree import end_with_parent
 from profiles.errors import BadInput, UserError
 from profiles.files.safe_files import write_whole
+from tenbin.commands.options import HomeOption
+
+PORT = "8471"
+
+
+def page(
+    *,
+    listen: Annotated[
+        str,
+        typer.Option(
+            help="Where to listen: PORT (from this machine), or HOST:PORT; port 0: any free one.",
+            metavar="[HOST:]PORT",
+        ),
+    ] = PORT,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
+    home: HomeOption = None,
+) -> None:
+    """Show the queue in a browser, live: what runs, why jobs wait, when they should start.
+
+    A process of its own: it reads the coordinator's journal and hardly ever asks the coordinator. Ctrl-C ends
+    the page; jobs and coordinator do not notice. The printed address works once, and then the next one is
+    printed. From another machine: ssh -L 8471:127.0.0.1:8471 NODE, and open the address there.
+
+    [bold]Examples[/bold]
+
+      tenbin page
+
+      tenbin page --listen 0 --no-open
+    """
+    from tenbin.client.connection import default_home
+    from tenbin.page.serve import serve
+    from tenbin.server import tcp
+
+    def tell(url: str, first: bool) -> None:
+        with suppress(OSError):  # whoever read this has seen enough
+            typer.echo(f"tenbin: {'page at' if first else 'for another browser:'} {url}")
+        if first and not no_open:
+            _open(url)
+
+    serve((home or default_home()).absolute(), tcp.listen(listen), tcp.where(listen)[0], tell)
+
+
+def _open(url: str) -> None:
+    """Open a browser if there is a display; its command line does not show the token to other users."""
+    import atexit
+    import os
+    import tempfile
+    import webbrowser
+    from pathlib import Path
+
+    if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        return
+    folder = tempfile.TemporaryDirectory(prefix="tenbin-page-")  # mode 700
+    atexit.register(folder.cleanup)
+    file = Path(folder.name, "open.html")
+    file.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={url}">')
+    webbrowser.open(file.as_uri())
+
+
+# -- beside a coordinator (``tenbin up --page``): a process of its own that ends with it -------------------
+
 
 FILE = "page-address"  # in the coordinator's folder: what to open next
 END_S = 5.0
@@ -33,7 +97,7 @@ def page_beside(home: Path, listener: socket.socket, name: str, *, tells: bool) 
     descriptor = listener.fileno()
     arguments = (str(home), str(descriptor), name, str(os.getpid()), str(int(tells)))
     page = subprocess.Popen(
-        [sys.executable, "-P", "-m", "tenbin.page.beside", *arguments],
+        [sys.executable, "-P", "-m", "tenbin.commands.page", *arguments],
         stdin=subprocess.DEVNULL,
         pass_fds=[descriptor],
     )

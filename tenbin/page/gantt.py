@@ -18,10 +18,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from scheduler.engines.common.job_folders import JobFolders
-from tenbin.page.mirror import Mirror
-from tenbin.page.rows import BEGUN, Row
-from tenbin.page.spans import Span
-from tenbin.page.views.explainer import Explainer
+from tenbin.page.explainer import Explainer
+from tenbin.page.mirror import BEGUN, Mirror, Row, Span
 
 # -- stays as columns --------------------------------------------------------------------------------------
 

@@ -215,7 +215,7 @@ def up(
     from scheduler.engines.common.machine import Taken
     from scheduler.engines.registry import Asked
     from tenbin.client.connection import default_home
-    from tenbin.page.beside import page_beside
+    from tenbin.commands.page import page_beside
     from tenbin.server import tcp
     from tenbin.server.serve import make_ready, serve
 
@@ -267,7 +267,7 @@ def _tell_url(folder: Path, url: str) -> None:
 
 
 def _tell_page(folder: Path) -> None:
-    from tenbin.page.beside import FILE, address
+    from tenbin.commands.page import FILE, address
 
     found = address(folder, PAGE_S)
     typer.echo(f"tenbin: page at {found}" if found else "tenbin: the page is not ready yet")

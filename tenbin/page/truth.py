@@ -15,9 +15,8 @@ from profiles.records import Coefficient, Profile
 from scheduler.coordinator.journal.journal import predictions_of
 from scheduler.prediction.predictions import RUN_TIMES, UNITS, TrackedPrediction, error_of, summary
 from tenbin import text
-from tenbin.page.mirror import Mirror
-from tenbin.page.rows import Row
-from tenbin.page.views.explainer import Explainer
+from tenbin.page.explainer import Explainer
+from tenbin.page.mirror import Mirror, Row
 
 # -- the last refit ----------------------------------------------------------------------------------------
 

@@ -1,1 +1,0 @@
-"""Commands for the coordinator and its nodes."""

@@ -1,1 +1,0 @@
-"""Views of the page: queue, Gantt, job, nodes, truth, and what was measured."""
