@@ -36,8 +36,7 @@ from probes.run import Run
 from probes.visits import Point, Visits
 from profiles.errors import Unavailable
 from profiles.files.direct_io import free_bytes
-from profiles.inventory import OpenCLDevice
-from profiles.records import MB
+from profiles.records import MB, OpenCLDevice
 
 # Devices that a checkpoint probe measures: found, started, told apart from their twins.
 

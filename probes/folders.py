@@ -23,7 +23,7 @@ from pathlib import Path
 
 from profiles.errors import Unavailable
 from profiles.files import direct_io
-from profiles.files.own_files import not_own
+from profiles.files.safe_files import not_own
 
 ANSWER_S = 10.0  # a server that wakes its disks takes seconds
 GONE_S = 1.0

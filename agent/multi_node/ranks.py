@@ -24,10 +24,9 @@ from agent.multi_node.lease import LEASE_S, MARGIN_S, Lease, node_name
 from agent.processes import tree
 from agent.processes.samples import Sampler
 from probes.mpi import rank_guard
+from probes.mpi.rank_failure import sweep_segments
 from probes.mpi.rank_guard import RankEnd
-from profiles.files.safe_files import read_plain
-from probes.mpi.rank_segments import sweep_segments
-from profiles.files.whole_files import overwrite
+from profiles.files.safe_files import overwrite, read_plain
 
 REPORTS = "rank-ends"  # prefix of a file for each node, in the attempt's folder
 LAST_WORDS_BYTES = 8192

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from probes.topology import Topology
 from profiles.errors import BadInput
-from profiles.inventory import NetworkInterface
+from profiles.records import NetworkInterface
 from scheduler.model.jobs import Job, Placement
 from scheduler.model.parameters import unknown
 

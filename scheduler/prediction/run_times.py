@@ -18,7 +18,7 @@ import numpy as np
 
 from agent.opencl_layer.trials import Trial
 from profiles.instants import stamp
-from profiles.student import t_quantile
+from profiles.models import t_quantile
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Pool

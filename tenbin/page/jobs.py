@@ -13,19 +13,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from scheduler.jobs.job_list import JobFilter
-from scheduler.jobs.job_list import JobQuery
-from scheduler.jobs.job_list import Order
-from scheduler.jobs.job_list import Whole
-from scheduler.jobs.job_list import find_rows
-from scheduler.jobs.job_list import as_json
-from scheduler.jobs.entry import Stage
-from tenbin.page.mirror import Mirror
-from tenbin.page.mirror import READING
-from tenbin.page.mirror import Row
 from scheduler.coordinator.journal.reader import job_record
 from scheduler.engines.common.job_folders import JobFolders
-from scheduler.jobs.entry import Entry
+from scheduler.jobs.entry import Entry, Stage
+from scheduler.jobs.job_list import JobFilter, JobQuery, Order, Whole, as_json, find_rows
+from tenbin.page.mirror import READING, Mirror, Row
 from tenbin.server.api import piece
 
 MOST = 200  # rows of one answer

@@ -17,9 +17,8 @@ from typing import Any, NamedTuple
 from agent.users import user_name
 from scheduler.coordinator.journal.reader import Changes, JournalEvent, JournalReader
 from scheduler.engines.common.job_folders import JobFolders
-from scheduler.jobs.choice.filters import Reading
-from scheduler.jobs.choice.job_rows import JobRow
 from scheduler.jobs.entry import FINAL, Stage
+from scheduler.jobs.job_list import JobRow, Reading
 
 # -- jobs: light, all of them in memory, made from the journal's rows --------------------------------------
 

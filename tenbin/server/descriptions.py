@@ -15,8 +15,7 @@ from prometheus_client import Counter as PrometheusCounter
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.engines.protocol import Nodes
 from scheduler.jobs.entry import Entry, Stage
-from scheduler.jobs.job_list import as_json
-from scheduler.jobs.job_list import row_of
+from scheduler.jobs.job_list import as_json, row_of
 from scheduler.model.jobs import Pool
 
 # -- nodes: what each has, and what is free ----------------------------------------------------------------

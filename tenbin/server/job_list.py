@@ -18,26 +18,22 @@ from pydantic import BaseModel, ConfigDict, Field, Strict, TypeAdapter
 
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.jobs.entry import Entry, Stage
-from tenbin.server.bodies import LARGEST
-from tenbin.server.descriptions import state
-from tenbin.server.descriptions import in_use
-from tenbin.server.bodies import OF_VALUES
-from scheduler.jobs.job_list import GROUPS
-from scheduler.jobs.job_list import ArrayRow
-from scheduler.jobs.job_list import JobFilter
-from scheduler.jobs.job_list import JobQuery
-from scheduler.jobs.job_list import JobRow
-from scheduler.jobs.job_list import Order
-from scheduler.jobs.job_list import Whole
-from scheduler.jobs.job_list import as_json
-from scheduler.jobs.job_list import entry_reading
-from scheduler.jobs.job_list import find_rows
-from scheduler.jobs.job_list import row_of
-from scheduler.jobs.job_list import stage_of
-from tenbin.server.bodies import BODY
-from tenbin.server.bodies import OF_BODIES
-from tenbin.server.descriptions import brief
-from tenbin.server.descriptions import hosts
+from scheduler.jobs.job_list import (
+    GROUPS,
+    ArrayRow,
+    JobFilter,
+    JobQuery,
+    JobRow,
+    Order,
+    Whole,
+    as_json,
+    entry_reading,
+    find_rows,
+    row_of,
+    stage_of,
+)
+from tenbin.server.bodies import BODY, LARGEST, OF_BODIES, OF_VALUES
+from tenbin.server.descriptions import brief, hosts, in_use, state
 
 MOST_ROWS = 1000
 Number = Annotated[int, Field(ge=1, le=LARGEST)]

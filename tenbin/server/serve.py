@@ -18,8 +18,8 @@ from typing import NamedTuple
 import uvicorn
 
 from agent.node_profile.identity import node_kind
-from profiles.checks.check import Fitness
 from agent.processes import tree
+from profiles.checks.check import Fitness
 from profiles.errors import BadInput
 from profiles.files.safe_files import make_folder, own_folder
 from profiles.files.store import JobStore

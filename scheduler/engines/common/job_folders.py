@@ -21,10 +21,8 @@ from agent.attempts import checked
 from agent.attempts.folder import GENERATION, Attempt
 from agent.attempts.records import RunState
 from agent.processes.samples import Sample, parse, read
-from profiles.files.safe_files import write_whole
 from profiles.errors import BadInput
-from profiles.files.whole_files import is_locked
-from profiles.files.whole_files import read_plain
+from profiles.files.safe_files import is_locked, read_plain, write_whole
 from scheduler.engines.common.supervisor_orders import Files
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.files import expand

@@ -26,7 +26,7 @@ from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from profiles.files.whole_files import write_whole
+from profiles.files.safe_files import write_whole
 from scheduler.model.jobs import Region
 from scheduler.policies.regions.region_sizing import region_of
 

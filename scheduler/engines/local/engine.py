@@ -28,15 +28,16 @@ from agent.attempts.records import Request, Want
 from agent.processes import control_groups, tree
 from agent.processes.claims import Claims
 from probes.mpi.rank_failure import sweep_segments
-from profiles.errors import Unavailable
-from scheduler.engines.common.job_folders import JobFolders
-from profiles.errors import BadInput
+from profiles.errors import BadInput, Unavailable
 from scheduler.engines.common import supervisor_orders
-from scheduler.engines.common.job_folders import NO_ROOM
-from scheduler.engines.common.job_folders import end_supervisor
-from scheduler.engines.common.job_folders import job_errors_logged
-from scheduler.engines.common.job_folders import no_result_reason
-from scheduler.engines.common.job_folders import revoked
+from scheduler.engines.common.job_folders import (
+    NO_ROOM,
+    JobFolders,
+    end_supervisor,
+    job_errors_logged,
+    no_result_reason,
+    revoked,
+)
 from scheduler.engines.common.supervisor_orders import Orders
 from scheduler.engines.local.cores import Cores, Packages, Supply, await_pause, lowers, put_back
 from scheduler.engines.local.device_layer import DeviceLayer, Trials, goal

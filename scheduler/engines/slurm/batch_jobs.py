@@ -23,9 +23,9 @@ from agent.attempts.records import Order, Result, RunState
 from agent.multi_node import lease
 from agent.opencl_layer import build
 from agent.supervisor import allocation_reuse, batch_process
-from probes.power.loads import MARK as LOAD
+from probes.power_load import MARK as LOAD
 from profiles.errors import Unavailable
-from profiles.files.whole_files import write_whole
+from profiles.files.safe_files import write_whole
 from scheduler.engines.common import layer_words
 from scheduler.engines.common.supervisor_orders import Files, Orders
 from scheduler.engines.slurm.attempt_step import SlurmAttempt

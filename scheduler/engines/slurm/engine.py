@@ -19,10 +19,7 @@ from pathlib import Path
 from agent.attempts.records import Request, Want
 from profiles.errors import Unavailable
 from profiles.files.safe_files import write_whole
-from scheduler.engines.common.job_folders import JobFolders
-from scheduler.engines.common.job_folders import NO_ROOM
-from scheduler.engines.common.job_folders import job_errors_logged
-from scheduler.engines.common.job_folders import revoked
+from scheduler.engines.common.job_folders import NO_ROOM, JobFolders, job_errors_logged, revoked
 from scheduler.engines.common.supervisor_orders import Orders
 from scheduler.engines.protocol import Engine, Report
 from scheduler.engines.slurm.attempt_driver import AttemptDriver, SlurmExternalJobs

@@ -12,10 +12,10 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from agent.multi_node.lease import LEASE_S
+from profiles.checks.check import Fitness
 from profiles.files.safe_files import write_whole
 from scheduler.engines.common.region_placement import StoredRegionPlacement
-from agent.multi_node.lease import LEASE_S
-from profiles.checks.fitness import Fitness
 from scheduler.engines.slurm.sbatch_queue import SbatchQueue
 from scheduler.engines.slurm.slurm_commands import Slurm
 from scheduler.jobs.entry import Entry

@@ -11,23 +11,20 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from profiles.checks.fitness import UNFIT, Fitness
+from profiles.checks.check import UNFIT, Fitness
 from profiles.errors import Unavailable
 from profiles.files.safe_files import write_whole
-from scheduler.engines.slurm.poller import NOBODY
-from scheduler.engines.slurm.slurm_commands import SlurmNode
-from scheduler.engines.slurm.poller import Outcome
-from scheduler.engines.slurm.poller import SlurmPoller
-from scheduler.engines.slurm.slurm_commands import Batch
-from scheduler.engines.slurm.slurm_commands import Slurm
-from scheduler.engines.slurm.slurm_commands import SlurmError
-from scheduler.engines.slurm.slurm_commands import SlurmForbidden
-from scheduler.engines.slurm.slurm_commands import SlurmSilent
 from scheduler.engines.slurm.node_inventory import NodeInventory
-from scheduler.engines.slurm.poller import SET_DOWN
-from scheduler.engines.slurm.poller import Answers
-from scheduler.engines.slurm.poller import ClusterSnapshot
-from scheduler.engines.slurm.slurm_commands import parse_hosts
+from scheduler.engines.slurm.poller import NOBODY, SET_DOWN, Answers, ClusterSnapshot, Outcome, SlurmPoller
+from scheduler.engines.slurm.slurm_commands import (
+    Batch,
+    Slurm,
+    SlurmError,
+    SlurmForbidden,
+    SlurmNode,
+    SlurmSilent,
+    parse_hosts,
+)
 from scheduler.policies.regions.region_sizing import number_of
 
 # -- nodes -------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from agent.attempts.checked import LASTING
 from agent.multi_node.lease import MARGIN_S, WIDTH, beat_file, beats_every_s
 from agent.power.cap_files import IN_FORCE
 from profiles.errors import Unavailable
-from profiles.files.whole_files import read_plain
+from profiles.files.safe_files import read_plain
 from scheduler.engines.slurm.sbatch_queue import SeenJob
 from scheduler.engines.slurm.slurm_commands import Slurm, SlurmError, SlurmJob, SlurmNode
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from agent.attempts.records import Result, Usage
 from profiles.errors import Unavailable
-from profiles.files.whole_files import write_whole
+from profiles.files.safe_files import write_whole
 from profiles.instants import stamp
 from scheduler.engines.protocol import Needs
 from scheduler.engines.slurm.slurm_commands import (

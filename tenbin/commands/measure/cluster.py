@@ -293,7 +293,7 @@ def _node_files(cluster: str, store: Path | None) -> tuple[dict[str, str], list[
 
 def _known_to_slurm() -> Mapping[str, Mapping[str, str]]:
     from scheduler.engines.slurm.admin.slurm_conf import read_nodes
-    from scheduler.engines.slurm.client.tools import Slurm
+    from scheduler.engines.slurm.slurm_commands import Slurm
 
     try:
         return read_nodes(Slurm().call("scontrol", "--oneliner", "--all", "show", "node"))
@@ -303,7 +303,7 @@ def _known_to_slurm() -> Mapping[str, Mapping[str, str]]:
 
 
 def _write(folder: Path, files: dict[str, str]) -> None:
-    from profiles.files.whole_files import write_whole
+    from profiles.files.safe_files import write_whole
 
     lua = folder / LUA
     if LUA in files and lua.exists() and "By tenbin" not in lua.read_text(errors="replace"):

@@ -11,14 +11,16 @@ import pytest
 from scipy import stats
 
 from probes.battery import FULL_ROUNDS
-from profiles.checks.figures import FALSE_ALARM_RATIO
-from profiles.checks.figures import LEAST_LOSS
-from profiles.checks.figures import Observed
-from profiles.checks.figures import Series
-from profiles.checks.figures import judge
-from profiles.checks.figures import significant
-from profiles.checks.figures import figures
-from profiles.checks.figures import sign
+from profiles.checks.figures import (
+    FALSE_ALARM_RATIO,
+    LEAST_LOSS,
+    Observed,
+    Series,
+    figures,
+    judge,
+    sign,
+    significant,
+)
 from profiles.checks.verdict import values_of
 from tests.support.amounts import examples, slow
 from tests.support.paths import DATA

@@ -16,13 +16,9 @@ from string import Template
 
 from agent.node_profile.identity import node_kind
 from profiles.clusters import Odd
-from profiles.records import Cpu
-from profiles.records import Inventory
-from profiles.records import Profile
-from profiles.records import Quality
+from profiles.records import Cpu, Inventory, Profile, Quality
 from scheduler.engines.slurm.node_inventory import gres_type
-from scheduler.engines.slurm.slurm_commands import MIB
-from scheduler.engines.slurm.slurm_commands import parse_words
+from scheduler.engines.slurm.slurm_commands import MIB, parse_words
 
 OURS = "tb_"
 MEMORY_KEPT = 0.01  # a kernel may tell a little less after an update, and slurmd then refuses the node
