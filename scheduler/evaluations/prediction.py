@@ -187,7 +187,7 @@ def predicted(arrivals: list[Arrival], waits: dict[int, float]) -> list[Predicte
         while ends and ends[0][0] <= job.submit_s:
             run = heapq.heappop(ends)[2]
             alike.add(run)
-            of_user.add(run._replace(asked=run.asked._replace(program="")))
+            of_user.add(run._replace(signature=run.signature._replace(program="")))
         request = job.estimate_s or math.inf
         asked = JobSignature(f"{job.user} {job.units} {request:g}", (), job.user, (job.units, 0))
         last_two = of_user.predict(asked)
