@@ -234,7 +234,7 @@ class LearnedMigrationCosts:
         *likenesses: Callable[[PartTime], object],
         of: Callable[[list[float]], float] = median,
     ) -> float | None:
-        """Return the median of the times that are like this, by the first likeness that any has; else None."""
+        """Return the median of the times that are like this, by the first likeness that one has."""
         for likeness in likenesses:
             key = likeness(this)
             times = [row.seconds for row in self._rows[part] if likeness(row) == key]
