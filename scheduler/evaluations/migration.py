@@ -32,7 +32,7 @@ from scheduler.policies.registry import create
 from scheduler.simulator.metrics import Accumulator, WaitBreakdown
 from scheduler.simulator.simulator import Simulator
 from scheduler.workloads import load
-from scheduler.workloads.generators.migration import MB_PER_GB, Parameters, mean_gap_s
+from scheduler.workloads.generators.migration import MB_PER_GB, Migration, mean_gap_s
 
 # -- late plans --------------------------------------------------------------------------------------------
 
@@ -458,7 +458,7 @@ def _sweep_pictures(found: MigrationResults, loads: Sequence[float]) -> list[Pic
 
 def _assumptions(jobs: int, short_jobs: int) -> tuple[str, ...]:
     def interval(mix: SizeMix) -> str:
-        parameters = Parameters(mix=mix.mix, per=mix.per)  # type: ignore[arg-type]
+        parameters = Migration(mix=mix.mix, per=mix.per)  # type: ignore[arg-type]
         return f"{mean_gap_s(parameters, CLUSTER):.1f} s"
 
     return (

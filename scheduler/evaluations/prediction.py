@@ -22,7 +22,7 @@ from scheduler.simulator.metrics import Accumulator
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival
 from scheduler.workloads.logs.files import lines_of
-from scheduler.workloads.logs.swf import read
+from scheduler.workloads.logs.swf import Swf
 
 PAPER = "Tsafrir, Etsion, Feitelson: Backfilling using system-generated predictions, IEEE TPDS 18(6), 2007"
 LOGS = {"KTH-SP2-1996-2.swf.gz": 100, "HPC2N-2002-2.1-cln.swf.gz": 240}  # processors
@@ -137,7 +137,7 @@ def path_of(log: str) -> Path:
 def look(case: LogCase) -> LogFigures:
     """Predict the jobs of one log, and let EASY plan by each rule."""
     path = path_of(case.log)
-    log = read(path).arrivals
+    log = Swf().read(path).arrivals
     assert isinstance(log, Iterable)
     usable = (arrival for arrival in log if arrival.run_s > 0 and arrival.job.estimate_s)
     arrivals = list(islice(usable, case.jobs))

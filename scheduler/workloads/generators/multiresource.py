@@ -52,7 +52,7 @@ SHAPES = {
 
 
 @dataclass(frozen=True)
-class Parameters:
+class Multiresource:
     """The tasks to generate.
 
     Attributes:
@@ -87,31 +87,30 @@ class Parameters:
         if self.run_median_s is not None and not 0 < self.run_median_s < math.inf:
             raise ValueError("run_median_s must be above 0")
 
-
-def generate(parameters: Parameters, cluster: Cluster, seed: int = 0) -> Workload:
-    """Generate a stream of tasks, or a closed loop."""
-    if {len(pool.resources) for pool in cluster.pools} != {2}:
-        raise BadInput(
-            "generator multiresource makes tasks that demand CPU and memory",
-            "give the nodes two resources: 256xnode[cpu=1,memory=1]",
+    def generate(self, cluster: Cluster, seed: int = 0) -> Workload:
+        """Generate a stream of tasks, or a closed loop."""
+        if {len(pool.resources) for pool in cluster.pools} != {2}:
+            raise BadInput(
+                "generator multiresource makes tasks that demand CPU and memory",
+                "give the nodes two resources: 256xnode[cpu=1,memory=1]",
+            )
+        capacity = np.max([pool.capacity_of(i) for pool in cluster.pools for i in range(pool.units)], axis=0)
+        shape = SHAPES[self.like]
+        source = f"{self.jobs} tasks like {self.like.title()}'s, seed {seed}"
+        note = (
+            f"lognormal demands (cv {shape.demand_cvs[0]} and {shape.demand_cvs[1]}, correlation "
+            f"{shape.correlation}) with a mean of {_share(self):.3g} of a node, and run times (cv "
+            f"{shape.run_cv}, median {_median_s(self):g} s) instead of the trace"
         )
-    capacity = np.max([pool.capacity_of(i) for pool in cluster.pools for i in range(pool.units)], axis=0)
-    shape = SHAPES[parameters.like]
-    source = f"{parameters.jobs} tasks like {parameters.like.title()}'s, seed {seed}"
-    note = (
-        f"lognormal demands (cv {shape.demand_cvs[0]} and {shape.demand_cvs[1]}, correlation "
-        f"{shape.correlation}) with a mean of {_share(parameters):.3g} of a node, and run times (cv "
-        f"{shape.run_cv}, median {_median_s(parameters):g} s) instead of the trace"
-    )
-    if parameters.load is None:
-        workload = Workload((), f"{source}, closed loop at load {parameters.closed_load:.3g}", note=note)
-        tasks = _tasks(parameters, capacity, None, seed)
-        workload.arrivals = Closed(tasks, cluster, parameters.closed_load, workload.skipped)
-        return workload
-    whole = np.sum([pool.capacity_of(i) for pool in cluster.pools for i in range(pool.units)], axis=0)
-    gap_s = _gap_s(parameters, capacity, whole, seed)
-    tasks = _tasks(parameters, capacity, gap_s, seed)
-    return Workload(tasks, f"{source}, open at load {parameters.load:g}", note=note)
+        if self.load is None:
+            workload = Workload((), f"{source}, closed loop at load {self.closed_load:.3g}", note=note)
+            tasks = _tasks(self, capacity, None, seed)
+            workload.arrivals = Closed(tasks, cluster, self.closed_load, workload.skipped)
+            return workload
+        whole = np.sum([pool.capacity_of(i) for pool in cluster.pools for i in range(pool.units)], axis=0)
+        gap_s = _gap_s(self, capacity, whole, seed)
+        tasks = _tasks(self, capacity, gap_s, seed)
+        return Workload(tasks, f"{source}, open at load {self.load:g}", note=note)
 
 
 class TaskBlock(NamedTuple):
@@ -123,16 +122,16 @@ class TaskBlock(NamedTuple):
     users: NDArray[np.int64]
 
 
-def _share(parameters: Parameters) -> float:
+def _share(parameters: Multiresource) -> float:
     return SHAPES[parameters.like].mean_share if parameters.demand is None else parameters.demand
 
 
-def _median_s(parameters: Parameters) -> float:
+def _median_s(parameters: Multiresource) -> float:
     given = parameters.run_median_s
     return SHAPES[parameters.like].run_median_s if given is None else given
 
 
-def _gap_s(parameters: Parameters, capacity: Floats, whole: Floats, seed: int) -> float:
+def _gap_s(parameters: Multiresource, capacity: Floats, whole: Floats, seed: int) -> float:
     """Compute the mean time between arrivals with which the very tasks to be generated offer the load."""
     work, span = np.zeros(2), 0.0
     for block in _blocks(parameters, capacity, seed):
@@ -142,7 +141,7 @@ def _gap_s(parameters: Parameters, capacity: Floats, whole: Floats, seed: int) -
     return float((work / whole).max()) / span / parameters.load
 
 
-def _tasks(parameters: Parameters, capacity: Floats, gap_s: float | None, seed: int) -> Iterator[Arrival]:
+def _tasks(parameters: Multiresource, capacity: Floats, gap_s: float | None, seed: int) -> Iterator[Arrival]:
     """Generate all tasks; without times of arrival in a closed loop, which gives them their own."""
     number, now = 0, 0.0
     for block in _blocks(parameters, capacity, seed):
@@ -155,7 +154,7 @@ def _tasks(parameters: Parameters, capacity: Floats, gap_s: float | None, seed: 
             yield Arrival(job, run)
 
 
-def _blocks(parameters: Parameters, capacity: Floats, seed: int) -> Iterator[TaskBlock]:
+def _blocks(parameters: Multiresource, capacity: Floats, seed: int) -> Iterator[TaskBlock]:
     shape, rng = SHAPES[parameters.like], np.random.default_rng(seed)
     sigmas = [_sigma(cv) for cv in shape.demand_cvs]
     # correlation of the logarithms that gives the demands the wanted one

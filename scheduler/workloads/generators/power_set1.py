@@ -47,7 +47,7 @@ PROGRAMS = (
 
 
 @dataclass(frozen=True)
-class Parameters:
+class PowerSet1:
     """The jobs to generate.
 
     Attributes:
@@ -67,6 +67,11 @@ class Parameters:
         if not 0 < self.rate_per_s < math.inf:
             raise ValueError("rate_per_s must be above 0")
 
+    def generate(self, cluster: Cluster, seed: int = 0) -> Workload:
+        """Generate the jobs, for the cluster's first class."""
+        source = f"job set 1 of Huang et al.: {self.jobs} jobs, {self.rate_per_s:g} a second, seed {seed}"
+        return Workload(_arrivals(self, cluster.pools[0].units, seed), source)
+
 
 def machine(nodes: int = 64, budget_w: float | None = 3850.0) -> Cluster:
     """Make the cluster of the paper."""
@@ -74,15 +79,7 @@ def machine(nodes: int = 64, budget_w: float | None = 3850.0) -> Cluster:
     return Cluster((pool,), budget_w)
 
 
-def generate(parameters: Parameters, cluster: Cluster, seed: int = 0) -> Workload:
-    """Generate the jobs, for the cluster's first class."""
-    source = (
-        f"job set 1 of Huang et al.: {parameters.jobs} jobs, {parameters.rate_per_s:g} a second, seed {seed}"
-    )
-    return Workload(_arrivals(parameters, cluster.pools[0].units, seed), source)
-
-
-def _arrivals(parameters: Parameters, nodes: int, seed: int) -> Iterator[Arrival]:
+def _arrivals(parameters: PowerSet1, nodes: int, seed: int) -> Iterator[Arrival]:
     rng = np.random.default_rng(seed)
     now = 0.0
     for number in range(1, parameters.jobs + 1):

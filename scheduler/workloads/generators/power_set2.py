@@ -27,10 +27,10 @@ from scheduler.model.jobs import Cluster, EstimateKind, Job, instant
 from scheduler.model.speeds import CappedSpeed
 from scheduler.simulator.trace import Arrival
 from scheduler.workloads import Workload
-from scheduler.workloads.generators import lublin
+from scheduler.workloads.generators.lublin import Lublin
 from scheduler.workloads.generators.power_set1 import PROGRAMS
 from scheduler.workloads.generators.power_set1 import machine as small_machine
-from scheduler.workloads.logs import swf
+from scheduler.workloads.logs.swf import Swf
 
 NODES, BUDGET_W = 40_960, 2.048e6
 THETA, THETA_NODES, THETA_JOBS = "theta_2022.swf.gz", 4360, 23_000
@@ -39,7 +39,7 @@ LOAD = 0.9
 
 
 @dataclass(frozen=True)
-class Parameters:
+class PowerSet2:
     """The jobs to generate.
 
     Attributes:
@@ -62,6 +62,26 @@ class Parameters:
         if self.source not in ("any", "theta", "lublin"):
             raise ValueError("source must be any, theta or lublin")
 
+    def generate(self, cluster: Cluster, seed: int = 0) -> Workload:
+        """Generate the jobs, for the cluster's first class."""
+        nodes = cluster.pools[0].units
+        path = None if self.source == "lublin" else log()
+        if path is None:
+            name = f"the Lublin-Feitelson model at load {LOAD:g}"
+            jobs = Lublin(self.jobs, nodes, LOAD, "exact").generate(cluster, seed).arrivals
+        else:
+            name = f"the log of Theta, nodes times {nodes / THETA_NODES:.3g},"
+            first = int(np.random.default_rng(seed).integers(THETA_JOBS - self.jobs))
+            logged = Swf(estimate="exact").read(path).arrivals
+            assert not hasattr(logged, "due")
+            jobs = islice(logged, first, first + self.jobs)
+        scale = nodes / THETA_NODES if path else 1.0
+        return Workload(
+            _arrivals(jobs, self, scale=scale, nodes=nodes, seed=seed),  # type: ignore[arg-type]
+            f"{self.jobs} jobs of {name} seed {seed}",
+            note=f"{name} stands in for Intrepid's log",
+        )
+
 
 def machine(nodes: int = NODES, budget_w: float | None = BUDGET_W) -> Cluster:
     """Make the cluster of the paper."""
@@ -75,30 +95,8 @@ def log() -> Path | None:
     return path if path is not None and path.exists() else None
 
 
-def generate(parameters: Parameters, cluster: Cluster, seed: int = 0) -> Workload:
-    """Generate the jobs, for the cluster's first class."""
-    nodes = cluster.pools[0].units
-    path = None if parameters.source == "lublin" else log()
-    if path is None:
-        name = f"the Lublin-Feitelson model at load {LOAD:g}"
-        model = lublin.Parameters(parameters.jobs, nodes, LOAD, "exact")
-        jobs = lublin.generate(model, cluster, seed).arrivals
-    else:
-        name = f"the log of Theta, nodes times {nodes / THETA_NODES:.3g},"
-        first = int(np.random.default_rng(seed).integers(THETA_JOBS - parameters.jobs))
-        logged = swf.read(path, swf.Parameters(estimate="exact")).arrivals
-        assert not hasattr(logged, "due")
-        jobs = islice(logged, first, first + parameters.jobs)
-    scale = nodes / THETA_NODES if path else 1.0
-    return Workload(
-        _arrivals(jobs, parameters, scale=scale, nodes=nodes, seed=seed),  # type: ignore[arg-type]
-        f"{parameters.jobs} jobs of {name} seed {seed}",
-        note=f"{name} stands in for Intrepid's log",
-    )
-
-
 def _arrivals(
-    jobs: Iterator[Arrival], parameters: Parameters, *, scale: float, nodes: int, seed: int
+    jobs: Iterator[Arrival], parameters: PowerSet2, *, scale: float, nodes: int, seed: int
 ) -> Iterator[Arrival]:
     rng = np.random.default_rng((seed, 2))
     first_s = None

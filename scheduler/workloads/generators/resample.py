@@ -55,7 +55,7 @@ LIKE = {
 
 
 @dataclass(frozen=True)
-class Parameters:
+class Resample:
     """The trace to resample, and its new spread.
 
     Attributes:
@@ -102,34 +102,33 @@ class Parameters:
         }
         return named._replace(**given)
 
-
-def generate(parameters: Parameters, cluster: Cluster, seed: int = 0) -> Workload:
-    """Resample the trace."""
-    source = load(parameters.trace.replace(";", ","), cluster, seed)
-    if not isinstance(source.arrivals, Iterable):
-        raise BadInput(
-            f"generator resample: {parameters.trace} reacts to the schedule", "give a log or a trace"
-        )
-    rng = np.random.default_rng(seed)
-    jobs = list(source.arrivals)
-    if len(jobs) < 2:
-        raise BadInput(f"generator resample: {parameters.trace} holds {len(jobs)} jobs", "give at least 2")
-    if parameters.jobs is not None:
-        jobs = _drawn(jobs, parameters.jobs, rng)
-    before = _columns(jobs)
-    after = _spread(before, parameters.wanted, rng)
-    changed = list(_changed(jobs, before, after))
-    reached = f"cv and correlation: {_told(after)} (in the trace {_told(before)})"
-    arrivals: Iterable[Arrival] | Closed = changed
-    if parameters.closed_load is not None:
-        arrivals = Closed(changed, cluster, parameters.closed_load, source.skipped)
-        reached += f"; closed loop at {parameters.closed_load:g}"
-    elif parameters.load is not None:
-        arrivals = stretched(changed, cluster, parameters.load)
-        reached += f"; load {parameters.load:g}"
-    note = f"{source.note}; {reached}" if source.note else reached
-    named = f"{source.source}, resampled"
-    return Workload(arrivals, named, source.skipped, source.settings, note, source.remarks)
+    def generate(self, cluster: Cluster, seed: int = 0) -> Workload:
+        """Resample the trace."""
+        source = load(self.trace.replace(";", ","), cluster, seed)
+        if not isinstance(source.arrivals, Iterable):
+            raise BadInput(
+                f"generator resample: {self.trace} reacts to the schedule", "give a log or a trace"
+            )
+        rng = np.random.default_rng(seed)
+        jobs = list(source.arrivals)
+        if len(jobs) < 2:
+            raise BadInput(f"generator resample: {self.trace} holds {len(jobs)} jobs", "give at least 2")
+        if self.jobs is not None:
+            jobs = _drawn(jobs, self.jobs, rng)
+        before = _columns(jobs)
+        after = _spread(before, self.wanted, rng)
+        changed = list(_changed(jobs, before, after))
+        reached = f"cv and correlation: {_told(after)} (in the trace {_told(before)})"
+        arrivals: Iterable[Arrival] | Closed = changed
+        if self.closed_load is not None:
+            arrivals = Closed(changed, cluster, self.closed_load, source.skipped)
+            reached += f"; closed loop at {self.closed_load:g}"
+        elif self.load is not None:
+            arrivals = stretched(changed, cluster, self.load)
+            reached += f"; load {self.load:g}"
+        note = f"{source.note}; {reached}" if source.note else reached
+        named = f"{source.source}, resampled"
+        return Workload(arrivals, named, source.skipped, source.settings, note, source.remarks)
 
 
 @dataclass

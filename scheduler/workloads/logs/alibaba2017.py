@@ -35,7 +35,7 @@ PER_CORE = 100.0
 
 
 @dataclass(frozen=True)
-class Parameters(TaskParameters):
+class Alibaba2017(TaskParameters):
     """Options for the table, besides ``TaskParameters``.
 
     Attributes:
@@ -47,22 +47,20 @@ class Parameters(TaskParameters):
     ends: Literal["finished", "any"] = "finished"
     instances: Literal["units", "jobs"] = "units"
 
-
-def read(path: Path, parameters: Parameters | None = None) -> Workload:
-    """Read the tasks of the table at ``path``."""
-    chosen_ = parameters or Parameters()
-    skipped: Counter[str] = Counter()
-    table = TraceTable(path, chosen_.strict, skipped)
-    thing = "task" if chosen_.instances == "units" else "instance"
-    return Workload(
-        arrivals(_tasks(table, chosen_), chosen_),
-        f"{path.name}, Alibaba cluster trace 2017",
-        skipped,
-        note=f"{share(thing, chosen_.every)}; an instance runs as long as its task",
-    )
+    def read(self, path: Path) -> Workload:
+        """Read the tasks of the table at ``path``."""
+        skipped: Counter[str] = Counter()
+        table = TraceTable(path, self.strict, skipped)
+        thing = "task" if self.instances == "units" else "instance"
+        return Workload(
+            arrivals(_tasks(table, self), self),
+            f"{path.name}, Alibaba cluster trace 2017",
+            skipped,
+            note=f"{share(thing, self.every)}; an instance runs as long as its task",
+        )
 
 
-def _tasks(table: TraceTable, parameters: Parameters) -> Iterator[TraceTask]:
+def _tasks(table: TraceTable, parameters: Alibaba2017) -> Iterator[TraceTask]:
     for fields in table.rows(COLUMNS):
         created, ended, job, task, count, status, cpu, memory = (field.strip() for field in fields)
         if table.line == 1 and created[:1].isalpha():

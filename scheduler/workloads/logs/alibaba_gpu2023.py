@@ -44,27 +44,25 @@ NEEDED = (
 
 
 @dataclass(frozen=True)
-class Parameters(TaskParameters):
+class AlibabaGpu2023(TaskParameters):
     """Options for the list: ``TaskParameters``."""
 
-
-def read(path: Path, parameters: Parameters | None = None) -> Workload:
-    """Read the pods of the list at ``path``; BadInput if a column is missing."""
-    chosen_ = parameters or Parameters()
-    heading = next(lines_of(path), "").strip().split(",")
-    for name in NEEDED:
-        if name not in heading:
-            raise BadInput(
-                f"workload {path}, line 1: no column {name}", "name a list of pods with its heading"
-            )
-    skipped: Counter[str] = Counter()
-    pods = _pods(TraceTable(path, chosen_.strict, skipped), heading, chosen_.every)
-    return Workload(
-        arrivals(pods, chosen_),
-        f"{path.name}, Alibaba GPU trace 2023",
-        skipped,
-        note=f"{share('pod', chosen_.every)} that was scheduled; demand in cores, MB and GPUs",
-    )
+    def read(self, path: Path) -> Workload:
+        """Read the pods of the list at ``path``; BadInput if a column is missing."""
+        heading = next(lines_of(path), "").strip().split(",")
+        for name in NEEDED:
+            if name not in heading:
+                raise BadInput(
+                    f"workload {path}, line 1: no column {name}", "name a list of pods with its heading"
+                )
+        skipped: Counter[str] = Counter()
+        pods = _pods(TraceTable(path, self.strict, skipped), heading, self.every)
+        return Workload(
+            arrivals(pods, self),
+            f"{path.name}, Alibaba GPU trace 2023",
+            skipped,
+            note=f"{share('pod', self.every)} that was scheduled; demand in cores, MB and GPUs",
+        )
 
 
 def _pods(table: TraceTable, heading: list[str], every: int) -> Iterator[TraceTask]:

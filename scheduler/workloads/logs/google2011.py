@@ -47,7 +47,7 @@ PARTS = "part-*.csv*"
 
 
 @dataclass(frozen=True)
-class Parameters(TaskParameters):
+class Google2011(TaskParameters):
     """Options for the trace, besides ``TaskParameters``.
 
     Attributes:
@@ -56,20 +56,18 @@ class Parameters(TaskParameters):
 
     ends: Literal["finished", "any"] = "finished"
 
-
-def read(path: Path, parameters: Parameters | None = None) -> Workload:
-    """Read the tasks of a part file, or of all part files of a folder."""
-    chosen_ = parameters or Parameters()
-    files = sorted(path.glob(PARTS)) if path.is_dir() else [path]
-    if not files:
-        raise BadInput(f"workload {path}: no part files", f"name a folder that holds {PARTS}")
-    skipped: Counter[str] = Counter()
-    return Workload(
-        _arrivals(files, chosen_, skipped),
-        f"{path.name}, Google cluster trace 2011",
-        skipped,
-        note=f"{share('task', chosen_.every)} that was submitted and ended within the trace",
-    )
+    def read(self, path: Path) -> Workload:
+        """Read the tasks of a part file, or of all part files of a folder."""
+        files = sorted(path.glob(PARTS)) if path.is_dir() else [path]
+        if not files:
+            raise BadInput(f"workload {path}: no part files", f"name a folder that holds {PARTS}")
+        skipped: Counter[str] = Counter()
+        return Workload(
+            _arrivals(files, self, skipped),
+            f"{path.name}, Google cluster trace 2011",
+            skipped,
+            note=f"{share('task', self.every)} that was submitted and ended within the trace",
+        )
 
 
 @dataclass(slots=True)
@@ -85,7 +83,7 @@ class _TaskEvents:
     end: int | None = None
 
 
-def _arrivals(files: list[Path], parameters: Parameters, skipped: Counter[str]) -> Iterator[Arrival]:
+def _arrivals(files: list[Path], parameters: Google2011, skipped: Counter[str]) -> Iterator[Arrival]:
     tasks_by_key: dict[tuple[str, str], _TaskEvents] = {}
     for path in files:
         _read(TraceTable(path, parameters.strict, skipped), tasks_by_key, parameters.every)
@@ -135,7 +133,7 @@ def _apply(events: _TaskEvents, event: int, time_us: int) -> None:
         events.scheduled_us, events.end = None, event
 
 
-def _task(events: _TaskEvents, parameters: Parameters) -> TraceTask | str:  # noqa: PLR0911 (one line a rule)
+def _task(events: _TaskEvents, parameters: Google2011) -> TraceTask | str:  # noqa: PLR0911 (one line a rule)
     """Return the task, or why it does not count."""
     if events.submit_us is None:
         return "no submission in the trace"

@@ -40,7 +40,7 @@ MB_PER_KB = 1024 / 1e6  # SWF's kilobytes are 1024 bytes, tenbin's megabytes 10^
 
 
 @dataclass(frozen=True)
-class Parameters:
+class Swf:
     """Options for a log.
 
     Attributes:
@@ -53,13 +53,12 @@ class Parameters:
     strict: bool = False
     limit: int | None = None
 
-
-def read(path: Path, parameters: Parameters | None = None) -> Workload:
-    """Read the log at ``path`` (plain or gzip) as a stream."""
-    skipped: Counter[str] = Counter()
-    remarks: Counter[str] = Counter()
-    log = _Log(path, parameters or Parameters(), skipped, remarks)
-    return Workload(in_order(log.blocks(), skipped), path.name, skipped, remarks=remarks)
+    def read(self, path: Path) -> Workload:
+        """Read the log at ``path`` (plain or gzip) as a stream."""
+        skipped: Counter[str] = Counter()
+        remarks: Counter[str] = Counter()
+        log = _Log(path, self, skipped, remarks)
+        return Workload(in_order(log.blocks(), skipped), path.name, skipped, remarks=remarks)
 
 
 def write(arrivals: Iterable[Arrival], lines: IO[str]) -> None:
@@ -82,9 +81,7 @@ class _Unusable(ValueError):
 class _Log:
     """A log that is read many lines at a time."""
 
-    def __init__(
-        self, path: Path, parameters: Parameters, skipped: Counter[str], remarks: Counter[str]
-    ) -> None:
+    def __init__(self, path: Path, parameters: Swf, skipped: Counter[str], remarks: Counter[str]) -> None:
         self._path = path
         self._parameters = parameters
         self._skipped = skipped

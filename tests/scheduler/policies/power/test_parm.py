@@ -460,7 +460,7 @@ def load_jobs(count: int, source: str) -> list[Arrival]:
 def test_job_set_2_takes_its_logged_time_on_its_nodes_at_the_middle_cap() -> None:
     jobs = load_jobs(30, "lublin")
     cluster = power_set2.machine()
-    logged = lublin.generate(lublin.Parameters(30, 40_960, power_set2.LOAD, "exact"), cluster, 2).arrivals
+    logged = lublin.Lublin(30, 40_960, power_set2.LOAD, "exact").generate(cluster, 2).arrivals
     for (job, run_s, *_), (before, before_s, *_) in zip(jobs, logged, strict=True):  # type: ignore[arg-type]
         assert job.speed is not None
         assert run_s / job.speed(before.units, 40.0) == pytest.approx(before_s)
