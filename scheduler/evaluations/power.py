@@ -24,7 +24,7 @@ from scheduler.policies.registry import create
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import OutcomeRecorder
 from scheduler.workloads import load
-from scheduler.workloads.generators import power_set1, power_set2
+from scheduler.workloads.generators import power_sets
 
 # -- simulations -------------------------------------------------------------------------------------------
 
@@ -66,7 +66,7 @@ class PowerResult(NamedTuple):
 def simulate(case: PowerCase) -> PowerResult:
     """Run one case."""
     second = case.workload.startswith("power-set2")
-    cluster = power_set2.machine() if second else power_set1.machine(budget_w=case.budget_w)
+    cluster = power_sets.large_machine() if second else power_sets.small_machine(budget_w=case.budget_w)
     record, policy = OutcomeRecorder(), create(case.policy, case.seed)
     workload = load(f"generator:{case.workload}", cluster, case.seed)
     Simulator(cluster, workload.arrivals, policy, workload.settings, sinks=[record]).run()
@@ -196,7 +196,7 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
     cases.sort(key=lambda case: ("-ga" not in case.policy, "set2" not in case.workload))  # the longest first
     results = run_all(simulate, cases, progress, lambda case: f"{case.policy} on {case.workload}")
     runs = PowerResults(zip(cases, results, strict=True))
-    stand_in = "the log of Theta" if power_set2.log() else "the Lublin-Feitelson model"
+    stand_in = "the log of Theta" if power_sets.log() else "the Lublin-Feitelson model"
     return Evaluation(
         paper=PAPER,
         scale=scale,
@@ -331,7 +331,7 @@ def _set2(runs: PowerResults, plan: PowerSize, stand_in: str) -> list[Finding]:
 def _equations() -> Table:
     """Equations 4.2 - 4.5 at table 3's values."""
     rows = []
-    for program in power_set1.PROGRAMS:
+    for program in power_sets.PROGRAMS:
         for units, cap in ((1, 30.0), (7, 40.0), (18, 50.0), (39, 50.0)):
             s = program.speed(units, cap)
             energy = s * 40.0 / (units * (cap + 10.0))

@@ -36,7 +36,7 @@ from scheduler.policies.registry import create
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, Outcome
 from scheduler.workloads import load
-from scheduler.workloads.generators.closed import stretched
+from scheduler.workloads.arrivals import stretched
 from scheduler.workloads.generators.kmix import MIXES
 
 # -- nodes in a row ----------------------------------------------------------------------------------------

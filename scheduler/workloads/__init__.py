@@ -48,10 +48,10 @@ GENERATORS = {
     "k-mix": "scheduler.workloads.generators.kmix:KMix",
     "kernels": "scheduler.workloads.generators.kernels:Kernels",
     "lublin": "scheduler.workloads.generators.lublin:Lublin",
-    "power-set1": "scheduler.workloads.generators.power_set1:PowerSet1",
-    "power-set2": "scheduler.workloads.generators.power_set2:PowerSet2",
+    "power-set1": "scheduler.workloads.generators.power_sets:PowerSet1",
+    "power-set2": "scheduler.workloads.generators.power_sets:PowerSet2",
     "multiresource": "scheduler.workloads.generators.multiresource:Multiresource",
-    "resample": "scheduler.workloads.generators.resample:Resample",
+    "resample": "scheduler.workloads.generators.multiresource:Resample",
     "migration": "scheduler.workloads.generators.migration:Migration",
 }
 
@@ -66,12 +66,10 @@ class Reader(NamedTuple):
 READERS = {
     "swf": Reader("scheduler.workloads.logs.swf:Swf", ("*.swf", "*.swf.gz")),
     "google2011": Reader(
-        "scheduler.workloads.logs.google2011:Google2011", ("*task_events*", "part-?????-of-?????.csv*")
+        "scheduler.workloads.logs.task_traces:Google2011", ("*task_events*", "part-?????-of-?????.csv*")
     ),
-    "alibaba2017": Reader("scheduler.workloads.logs.alibaba2017:Alibaba2017", ("*batch_task*.csv*",)),
-    "alibaba_gpu2023": Reader(
-        "scheduler.workloads.logs.alibaba_gpu2023:AlibabaGpu2023", ("*pod_list*.csv*",)
-    ),
+    "alibaba2017": Reader("scheduler.workloads.logs.task_traces:Alibaba2017", ("*batch_task*.csv*",)),
+    "alibaba_gpu2023": Reader("scheduler.workloads.logs.task_traces:AlibabaGpu2023", ("*pod_list*.csv*",)),
 }
 
 
