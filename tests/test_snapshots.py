@@ -211,8 +211,9 @@ def test_what_the_registries_name_is_there() -> None:
         assert callable(probe.load())
     for policy in POLICIES.values():
         assert policy.load()
-    for module in (*GENERATORS.values(), *(reader.module for reader in READERS.values())):
-        assert import_module(module).Parameters
+    for place in (*GENERATORS.values(), *(reader.place for reader in READERS.values())):
+        module, attribute = place.split(":")
+        assert getattr(import_module(module), attribute)
     for module in EVALUATIONS.values():
         assert callable(import_module(module).evaluate)
     for module in FORMS.values():
