@@ -203,11 +203,11 @@ def test_cut_file_is_told_after_the_jobs_that_were_whole(tmp_path: Path) -> None
         ("nothing.swf", "no such file"),
         ("generator:lubin", "did you mean lublin"),
         ("generator:lublin,job=3", "did you mean jobs"),
-        ("generator:lublin,jobs=many", "jobs='many' is no whole number"),
+        ("generator:lublin,jobs=many", "jobs='many'; it should be a valid integer"),
         ("generator:lublin,jobs", "is not of the form name=value"),
         ("generator:lublin,jobs=3,jobs=4", "jobs is given twice"),
         ("generator:lublin,load=-1", "load must be above 0"),
-        ("generator:lublin,estimate=good", "choose one of user, exact, none"),
+        ("generator:lublin,estimate=good", "estimate='good'; it should be 'user', 'exact' or 'none'"),
     ],
 )
 def test_bad_workloads_are_one_line(text: str, message: str) -> None:
