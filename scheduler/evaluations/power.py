@@ -261,19 +261,19 @@ def _set1(runs: PowerResults, plan: PowerSize) -> list[Finding]:
 
 def _table4(runs: PowerResults, plan: PowerSize) -> list[Finding]:
     """Compare waits and run times with the printed ones."""
-    found = []
+    findings = []
     columns = (*FIFO, FAST, SAVING)
     for name, unit, field, printed in WAITS:
         wide = 4.0 if field == "variance" else 2.0
         for policy, paper in zip(columns, printed, strict=True):
             got = over_seeds(runs.get_all(field, policy, plan.seeds))
-            found.append(Finding(f"{name}, {policy}", paper, got, unit, (paper / wide, paper * wide)))
+            findings.append(Finding(f"{name}, {policy}", paper, got, unit, (paper / wide, paper * wide)))
     base = runs.get_all("run_s", "fifo-max", plan.seeds)
     for policy, paper in zip(columns, RELATIVE, strict=True):
         ratios = [r / b for r, b in zip(runs.get_all("run_s", policy, plan.seeds), base, strict=True)]
         what = f"mean run time over FIFO_max's, {policy}"
-        found.append(Finding(what, paper, over_seeds(ratios), "", (paper / 2, paper * 2)))
-    return found
+        findings.append(Finding(what, paper, over_seeds(ratios), "", (paper / 2, paper * 2)))
+    return findings
 
 
 def _both_zeros(runs: PowerResults, plan: PowerSize) -> list[Finding]:
@@ -389,8 +389,8 @@ def _pictures(runs: PowerResults, plan: PowerSize) -> tuple[Picture, ...]:
     policies = (*FIFO, FAST, SAVING)
 
     def bars(field: str, scale: float) -> Series:
-        found = [over_seeds(runs.get_all(field, policy, plan.seeds)) for policy in policies]
-        return Series.of("job set 1", names, found, scale)
+        estimates = [over_seeds(runs.get_all(field, policy, plan.seeds)) for policy in policies]
+        return Series.of("job set 1", names, estimates, scale)
 
     def lines(field: str, scale: float) -> tuple[Series, ...]:
         exact = [runs.mean(field, f"parm,beta={b:g}", plan.seeds) for b in plan.betas]

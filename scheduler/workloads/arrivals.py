@@ -160,14 +160,14 @@ class Blocks:
 
     def drawn(self, rng: np.random.Generator) -> list[Arrival]:
         """Draw as many blocks as there are, one after the other; jobs are numbered anew from 1."""
-        found: list[Arrival] = []
+        arrivals: list[Arrival] = []
         for place, number in enumerate(rng.integers(self.count, size=self.count).tolist()):
             later_s = (place - number) * self.length_s
             for arrival in self._blocks[number]:
                 submit_s = instant(arrival.job.submit_s + later_s)
-                job = replace(arrival.job, id=len(found) + 1, submit_s=submit_s)
-                found.append(arrival._replace(job=job))
-        return found
+                job = replace(arrival.job, id=len(arrivals) + 1, submit_s=submit_s)
+                arrivals.append(arrival._replace(job=job))
+        return arrivals
 
 
 def estimated_on_all(arrivals: Iterable[Arrival], ratios: SpeedRatios) -> Iterator[Arrival]:

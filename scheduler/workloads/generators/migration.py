@@ -125,11 +125,11 @@ class Migration:
 
 def costs_of(parameters: Migration, cluster: Cluster, factor: float = 1.0) -> LinearCosts:
     """Make checkpoint and restart cost in proportion to the memory, alike on both classes."""
-    each = parameters.cost_s_per_gb / MB_PER_GB
+    s_per_mb = parameters.cost_s_per_gb / MB_PER_GB
     names = [pool.name for pool in cluster.pools[:2]]
     return LinearCosts(
-        dict.fromkeys(names, LinearCost(CHECKPOINT_SHARE * each, 0.0)),
-        dict.fromkeys(names, LinearCost((1.0 - CHECKPOINT_SHARE) * each, 0.0)),
+        dict.fromkeys(names, LinearCost(CHECKPOINT_SHARE * s_per_mb, 0.0)),
+        dict.fromkeys(names, LinearCost((1.0 - CHECKPOINT_SHARE) * s_per_mb, 0.0)),
         factor=factor,
     )
 

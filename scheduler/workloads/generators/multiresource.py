@@ -252,7 +252,7 @@ class Resample:
             raise ValueError("give either load or closed_load")
 
     @property
-    def wanted(self) -> DemandSpread:
+    def aim(self) -> DemandSpread:
         """Return the spread to be reached."""
         named = LIKE[self.like]
         given = {
@@ -274,7 +274,7 @@ class Resample:
         if self.jobs is not None:
             jobs = _drawn(jobs, self.jobs, rng)
         before = _columns(jobs)
-        after = _spread(before, self.wanted, rng)
+        after = _spread(before, self.aim, rng)
         changed = list(_changed(jobs, before, after))
         reached = f"cv and correlation: {_told(after)} (in the trace {_told(before)})"
         arrivals: Iterable[Arrival] | Closed = changed
@@ -305,43 +305,43 @@ def _columns(jobs: list[Arrival]) -> JobColumns:
     return JobColumns(run, *demands)
 
 
-def _spread(columns: JobColumns, wanted: DemandSpread, rng: np.random.Generator) -> JobColumns:
+def _spread(columns: JobColumns, aim: DemandSpread, rng: np.random.Generator) -> JobColumns:
     cpu, memory = columns.cpu, columns.memory
-    if (cpu is None and wanted.cpu_cv is not None) or (
-        memory is None and not wanted.memory_cv is wanted.correlation is None
+    if (cpu is None and aim.cpu_cv is not None) or (
+        memory is None and not aim.memory_cv is aim.correlation is None
     ):
         raise BadInput(
             "generator resample: the jobs state no demand of CPU and memory", "change run_cv alone"
         )
-    run = with_cv(columns.run_s, wanted.run_cv, "run_cv")
+    run = with_cv(columns.run_s, aim.run_cv, "run_cv")
     if cpu is not None:
-        cpu = with_cv(cpu, wanted.cpu_cv, "cpu_cv")
+        cpu = with_cv(cpu, aim.cpu_cv, "cpu_cv")
     if memory is not None:
-        memory = with_cv(memory, wanted.memory_cv, "memory_cv")
-    if wanted.correlation is not None and cpu is not None and memory is not None:
-        memory = correlated(cpu, memory, wanted.correlation, rng)
+        memory = with_cv(memory, aim.memory_cv, "memory_cv")
+    if aim.correlation is not None and cpu is not None and memory is not None:
+        memory = correlated(cpu, memory, aim.correlation, rng)
     return JobColumns(run, cpu, memory)
 
 
-def with_cv(values: Floats, wanted: float | None, name: str) -> Floats:
+def with_cv(values: Floats, aim: float | None, name: str) -> Floats:
     """Raise the values to the power that gives them a coefficient of variation, at the same mean."""
     from scipy.optimize import brentq
 
-    if wanted is None:
+    if aim is None:
         return values
     with np.errstate(divide="ignore"):
         logs = np.log(values / values.max()) if values.max() > 0 else np.zeros(len(values))
 
     def excess(power: float) -> float:
-        return cv(np.exp(power * logs)) - wanted
+        return cv(np.exp(power * logs)) - aim
 
     low, high = SMALLEST, 1.0
     while excess(high) < 0 and high < LARGEST_POWER:
         high *= 2.0
     if excess(low) > 0 or excess(high) < 0:
-        least, most = (excess(power) + wanted for power in (low, high))
+        least, most = (excess(power) + aim for power in (low, high))
         raise BadInput(
-            f"generator resample: {name} {wanted:g} cannot be reached, only {least:.3g} to {most:.3g}",
+            f"generator resample: {name} {aim:g} cannot be reached, only {least:.3g} to {most:.3g}",
             "take more jobs of the trace",
         )
     powers = np.exp(brentq(excess, low, high, xtol=1e-12, rtol=1e-12) * logs)
@@ -349,7 +349,7 @@ def with_cv(values: Floats, wanted: float | None, name: str) -> Floats:
     return np.where(values > 0, np.maximum(scaled, np.finfo(np.float64).tiny), 0.0)
 
 
-def correlated(first: Floats, second: Floats, wanted: float, rng: np.random.Generator) -> Floats:
+def correlated(first: Floats, second: Floats, aim: float, rng: np.random.Generator) -> Floats:
     """Put the second values in an order in which they have a (Pearson) correlation with the first."""
     from scipy.special import ndtri
 
@@ -367,27 +367,27 @@ def correlated(first: Floats, second: Floats, wanted: float, rng: np.random.Gene
         return out
 
     least, most = (correlation(first, dealt(end)) for end in (-1.0, 1.0))
-    if not least <= wanted <= most:
+    if not least <= aim <= most:
         raise BadInput(
-            f"generator resample: correlation {wanted:g} cannot be reached, only {least:.3g} to {most:.3g}",
+            f"generator resample: correlation {aim:g} cannot be reached, only {least:.3g} to {most:.3g}",
             "choose one between, or other coefficients of variation",
         )
     low, high = -1.0, 1.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        if correlation(first, dealt(middle)) < wanted:
+        if correlation(first, dealt(middle)) < aim:
             low = middle
         else:
             high = middle
-    closest = min(dealt(low), dealt(high), key=lambda values: abs(correlation(first, values) - wanted))
-    return _swapped(first, closest, wanted, rng)
+    closest = min(dealt(low), dealt(high), key=lambda values: abs(correlation(first, values) - aim))
+    return _swapped(first, closest, aim, rng)
 
 
-def _swapped(first: Floats, second: Floats, wanted: float, rng: np.random.Generator) -> Floats:
+def _swapped(first: Floats, second: Floats, aim: float, rng: np.random.Generator) -> Floats:
     """Swap pairs of the second values that bring the correlation closer, until it is close enough."""
     x, y = first.tolist(), second.tolist()
     scale = len(x) * float(first.std() * second.std()) or 1.0
-    off = correlation(first, second) - wanted
+    off = correlation(first, second) - aim
     for i, j in rng.integers(len(x), size=(SWAPS, 2)).tolist():
         if abs(off) < CLOSE_ENOUGH:
             break

@@ -100,20 +100,20 @@ class _Log:
         """Read the jobs on these lines."""
         limit = self._parameters.limit
         room = INF if limit is None else limit - self._taken
-        found: list[Arrival] = []
+        jobs: list[Arrival] = []
         for place, line in enumerate(lines, self._lines + 1):
             fields = line.split(None, USED)
             if not fields or fields[0][0] == ";":
                 continue
-            if len(found) == room:
+            if len(jobs) == room:
                 break
             try:
-                found.append(self._arrival(fields))
+                jobs.append(self._arrival(fields))
             except ValueError as error:
                 self._skip(place, error)
         self._lines += len(lines)
-        self._taken += len(found)
-        return found
+        self._taken += len(jobs)
+        return jobs
 
     def _arrival(self, fields: list[str]) -> Arrival:
         """Read the job on a line; ValueError if there is none."""
@@ -121,10 +121,10 @@ class _Log:
             if len(fields) < NEEDED:
                 raise _Unusable(f"fewer than {NEEDED} fields")
             fields = [*fields, *UNKNOWN][: USED + 1]
-        number, submitted, _, ran, given, _, used, requested, asked, memory, status, user, _, program, _ = (
+        number, submitted, _, ran, given, _, used, requested, stated, memory, status, user, _, program, _ = (
             fields
         )
-        job_id, submit, run, limit = whole(number), float(submitted), float(ran), float(asked)
+        job_id, submit, run, limit = whole(number), float(submitted), float(ran), float(stated)
         processors = float(requested)
         if processors <= 0.0:
             processors = float(given)

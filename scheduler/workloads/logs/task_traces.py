@@ -311,15 +311,15 @@ def _batch_tasks(table: TraceTable, parameters: Alibaba2017) -> Iterator[TraceTa
         if status not in COUNTED[parameters.ends]:
             table.leave_out(f"status {status.lower() or 'unknown'}")
             continue
-        found = _batch_task(created, ended, count=count, cpu=cpu, memory=memory)
-        if isinstance(found, str):
-            table.skip(found)
+        batch = _batch_task(created, ended, count=count, cpu=cpu, memory=memory)
+        if isinstance(batch, str):
+            table.skip(batch)
         elif parameters.instances == "units":
             if chosen(f"{job}-{task}", parameters.every):
-                yield found
+                yield batch
         else:
-            for _ in range(chosen(f"{job}-{task}", parameters.every, found.units)):
-                yield found._replace(units=1)
+            for _ in range(chosen(f"{job}-{task}", parameters.every, batch.units)):
+                yield batch._replace(units=1)
 
 
 def _batch_task(  # noqa: PLR0911 (one line a rule)
