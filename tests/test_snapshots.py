@@ -37,7 +37,7 @@ from scheduler.policies.registry import POLICIES, create
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, OutcomeRecorder
 from scheduler.workloads import GENERATORS, PREFIX, READERS, load
-from scheduler.workloads.generators import power_set1
+from scheduler.workloads.generators import power_sets
 from tenbin.cli import COMMANDS, app
 from tenbin.server.api import JobEnds, make_api
 from tenbin.server.descriptions import prometheus
@@ -54,7 +54,7 @@ MACHINES = {
     "counted": (parse_cluster("128"), ("lublin,jobs=300,load=0.9", "k-mix,days=1,largest=128")),
     "classes": (parse_cluster("512xgpu+512xcpu"), ("migration,jobs=300",)),
     "nodes": (parse_cluster("16xnode[cpu=1,memory=1]"), ("multiresource,jobs=300",)),
-    "power": (power_set1.machine(), ("power-set1,jobs=60", "power-set2,jobs=60,source=lublin")),
+    "power": (power_sets.small_machine(), ("power-set1,jobs=60", "power-set2,jobs=60,source=lublin")),
     "sharing": (parse_cluster("16xnode[cores=4]"), ("kernels,jobs=60,tasks=8",)),
 }
 
@@ -211,8 +211,9 @@ def test_what_the_registries_name_is_there() -> None:
         assert callable(probe.load())
     for policy in POLICIES.values():
         assert policy.load()
-    for module in (*GENERATORS.values(), *(reader.module for reader in READERS.values())):
-        assert import_module(module).Parameters
+    for place in (*GENERATORS.values(), *(reader.place for reader in READERS.values())):
+        module, attribute = place.split(":")
+        assert getattr(import_module(module), attribute)
     for module in EVALUATIONS.values():
         assert callable(import_module(module).evaluate)
     for form, module in FORMS.items():

@@ -250,8 +250,8 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
     """Compute the paper's tables and its choice of pairs, then simulate the same over time."""
     table, printed = load_pairs(NAME), printed_tables()
     cases = list(dict.fromkeys(_cases(scale)))
-    found = dict(zip(cases, run_all(simulate, cases, progress, _say), strict=True))
-    over_time, sensitivity = _over_time(found, scale), _sensitivity(found, scale)
+    results = dict(zip(cases, run_all(simulate, cases, progress, _say), strict=True))
+    over_time, sensitivity = _over_time(results, scale), _sensitivity(results, scale)
     return Evaluation(
         paper=PAPER,
         scale=scale,
@@ -267,9 +267,9 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
             "over time: the paper has no such experiment. A program alone on half of four nodes, which "
             f"was not measured, runs as beside EP; policies know the pairs; {NODES} nodes",
         ),
-        findings=(*from_tables(table, printed), *from_choices(table), *_steady(found, scale)),
+        findings=(*from_tables(table, printed), *from_choices(table), *_steady(results, scale)),
         tables=(gains(table), fits(table), over_time, *([sensitivity] if sensitivity.rows else [])),
-        pictures=(picture(table), _time_picture(found, scale)),
+        pictures=(picture(table), _time_picture(results, scale)),
         remarks=_remarks(),
     )
 
@@ -315,16 +315,16 @@ def _say(case: SharingCase) -> str:
     return f"{case.policy}, {case.mix}, {arrivals}, seed {case.seed}"
 
 
-Found = dict[SharingCase, SharingResult]
+Results = dict[SharingCase, SharingResult]
 
 
 def _values(
-    found: Found, scale: Scale, case: SharingCase, value: Callable[[SharingResult], float]
+    results: Results, scale: Scale, case: SharingCase, value: Callable[[SharingResult], float]
 ) -> tuple[list[float], list[float]]:
     """One value a seed, of the case's policy and of exclusive nodes."""
-    mine = [value(found[case._replace(seed=seed)]) for seed in _seeds(scale)]
+    mine = [value(results[case._replace(seed=seed)]) for seed in _seeds(scale)]
     base = case._replace(policy=BASE, knowledge="pairs")
-    return mine, [value(found[base._replace(seed=seed)]) for seed in _seeds(scale)]
+    return mine, [value(results[base._replace(seed=seed)]) for seed in _seeds(scale)]
 
 
 def _makespan(result: SharingResult) -> float:
@@ -341,10 +341,10 @@ def _first(
     return SharingCase(policy, mix, JOBS[scale], load, 1, knowledge)
 
 
-def _row(found: Found, scale: Scale, case: SharingCase) -> tuple[str | float, ...]:
+def _row(results: Results, scale: Scale, case: SharingCase) -> tuple[str | float, ...]:
     arrivals = "at once" if case.load is None else f"load {case.load}"
-    makespan = changes(*_values(found, scale, case, _makespan))
-    turnaround = changes(*_values(found, scale, case, _turnaround))
+    makespan = changes(*_values(results, scale, case, _makespan))
+    turnaround = changes(*_values(results, scale, case, _turnaround))
     ends = (makespan.mean, makespan.half, turnaround.mean, turnaround.half)
     return (case.mix, arrivals, case.policy, *ends)
 
@@ -352,36 +352,36 @@ def _row(found: Found, scale: Scale, case: SharingCase) -> tuple[str | float, ..
 COLUMNS = ("jobs", "arrivals", "policy", "makespan, %", "+-", "mean turnaround, %", "+-")
 
 
-def _over_time(found: Found, scale: Scale) -> Table:
+def _over_time(results: Results, scale: Scale) -> Table:
     rows: list[tuple[str | float, ...]] = []
     for mix, load_ratio in _settings(scale):
         if load_ratio is None:
             case = _first(scale, BASE, mix, load_ratio)
             least, base = (
-                [value(found[case._replace(seed=seed)]) for seed in _seeds(scale)]
+                [value(results[case._replace(seed=seed)]) for seed in _seeds(scale)]
                 for value in (lambda r: r.least_s, _makespan)
             )
             bound = changes(least, base)
             rows.append((mix, "at once", "(no schedule is shorter)", bound.mean, bound.half, "", ""))
-        rows += [_row(found, scale, _first(scale, p, mix, load_ratio)) for p in POLICIES if p != BASE]
+        rows += [_row(results, scale, _first(scale, p, mix, load_ratio)) for p in POLICIES if p != BASE]
     title = f"Over time, {NODES} nodes, {JOBS[scale]} jobs, {len(_seeds(scale))} seeds: change against {BASE}"
     return Table(title, COLUMNS, tuple(rows))
 
 
-def _sensitivity(found: Found, scale: Scale) -> Table:
+def _sensitivity(results: Results, scale: Scale) -> Table:
     rows = []
     for policy, knowledge in _variants(scale):
         for mix, load_ratio in VARIED:
-            row = _row(found, scale, _first(scale, policy, mix, load_ratio, knowledge=knowledge))
+            row = _row(results, scale, _first(scale, policy, mix, load_ratio, knowledge=knowledge))
             rows.append((*row[:2], f"{policy}, knows {knowledge}", *row[3:]))
     return Table("The same with other settings, and by pressures alone", COLUMNS, tuple(rows))
 
 
-def _steady(found: Found, scale: Scale) -> list[Finding]:
+def _steady(results: Results, scale: Scale) -> list[Finding]:
     """Compare with 3.79 %, which the paper expects of a queue full of such jobs."""
     findings = []
     for policy, note in ((MATCH, ""), (RULE, LOCKED)):
-        mine, base = _values(found, scale, _first(scale, policy, BATCH, None), _turnaround)
+        mine, base = _values(results, scale, _first(scale, policy, BATCH, None), _turnaround)
         saved = over_seeds([100.0 * (1.0 - m / b) for m, b in zip(mine, base, strict=True)])
         what = f"{policy}, all jobs at once, equal lengths: saved of the mean turnaround"
         half_to_one_and_a_half = (1.9, 5.7)
@@ -389,7 +389,7 @@ def _steady(found: Found, scale: Scale) -> list[Finding]:
     return findings
 
 
-def _time_picture(found: Found, scale: Scale) -> Picture:
+def _time_picture(results: Results, scale: Scale) -> Picture:
     x = tuple(
         "at once, " + mix.rpartition("=")[2] if load_ratio is None else f"load {load_ratio}"
         for mix, load_ratio in _settings(scale)
@@ -398,7 +398,7 @@ def _time_picture(found: Found, scale: Scale) -> Picture:
     for policy in POLICIES:
         if policy != BASE:
             points = [
-                changes(*_values(found, scale, _first(scale, policy, mix, load_ratio), _turnaround))
+                changes(*_values(results, scale, _first(scale, policy, mix, load_ratio), _turnaround))
                 for mix, load_ratio in _settings(scale)
             ]
             series.append(Series.of(policy, x, points))

@@ -32,7 +32,7 @@ from scheduler.policies.registry import create
 from scheduler.simulator.metrics import Accumulator, WaitBreakdown
 from scheduler.simulator.simulator import Simulator
 from scheduler.workloads import load
-from scheduler.workloads.generators.migration import MB_PER_GB, Parameters, mean_gap_s
+from scheduler.workloads.generators.migration import MB_PER_GB, Migration, mean_gap_s
 
 # -- late plans --------------------------------------------------------------------------------------------
 
@@ -137,11 +137,11 @@ def simulate(case: MigrationCase) -> MigrationResult:
     Simulator(
         CLUSTER, workload.arrivals, create(case.policy), workload.settings, sinks=[metrics, waits]
     ).run()
-    found = metrics.metrics()
-    assert found.mean_turnaround_s is not None and found.mean_run_s is not None
-    assert found.mean_overhead_s is not None
+    totals = metrics.metrics()
+    assert totals.mean_turnaround_s is not None and totals.mean_run_s is not None
+    assert totals.mean_overhead_s is not None
     return MigrationResult(
-        found.mean_turnaround_s, found.mean_run_s, found.mean_overhead_s, *waits.means(), found.migrations
+        totals.mean_turnaround_s, totals.mean_run_s, totals.mean_overhead_s, *waits.means(), totals.migrations
     )
 
 
@@ -224,21 +224,21 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
     jobs, short_jobs = JOBS[scale]
     loads = LOADS[0::2] if scale == "small" else LOADS
     cases = list(dict.fromkeys(_cases(jobs, short_jobs, loads)))
-    found = MigrationResults(cases, run_all(simulate, cases, progress))
+    results = MigrationResults(cases, run_all(simulate, cases, progress))
     later = {mix: count_later(CLUSTER, MigrationCase(mix, "mct", 0, short_jobs).text()) for mix in (A, B)}
     return Evaluation(
         paper=PAPER,
         scale=scale,
         assumptions=_assumptions(jobs, short_jobs),
-        findings=(*_findings(found), *_cost_findings()),
+        findings=(*_findings(results), *_cost_findings()),
         tables=(
-            _breakdown(found),
-            _other_mixes(found),
+            _breakdown(results),
+            _other_mixes(results),
             _late_plans(later),
-            _sweep_table(found, loads),
+            _sweep_table(results, loads),
             _error_rates(),
         ),
-        pictures=(*_figures(found), *_sweep_pictures(found, loads)),
+        pictures=(*_figures(results), *_sweep_pictures(results, loads)),
         remarks=REMARKS,
     )
 
@@ -264,7 +264,7 @@ def _cases(jobs: int, short_jobs: int, loads: Iterable[float]) -> Iterable[Migra
 # -- the paper's numbers --------------------------------------------------------------------------------
 
 
-def _findings(found: MigrationResults) -> list[Finding]:
+def _findings(results: MigrationResults) -> list[Finding]:
     """Section 4.2."""
     findings = []
     for mix, printed, backfill, migration in (
@@ -277,33 +277,39 @@ def _findings(found: MigrationResults) -> list[Finding]:
             ("mctbm", printed, HELPS),
         ):
             what = f"{mix.label}: mean turnaround of {policy} against mct"
-            findings.append(Finding(what, paper, found.change(mix, policy), "%", same))
-        best = [min(column) for column in zip(*(found.turnarounds(mix, p) for p in FAMILY[:-1]), strict=True)]
+            findings.append(Finding(what, paper, results.change(mix, policy), "%", same))
+        best = [
+            min(column) for column in zip(*(results.turnarounds(mix, p) for p in FAMILY[:-1]), strict=True)
+        ]
         what = f"{mix.label}: mctbm against the best of the others"
         findings.append(
-            Finding(what, None, changes(found.turnarounds(mix, "mctbm"), best), "%", (-100.0, 1.0))
+            Finding(what, None, changes(results.turnarounds(mix, "mctbm"), best), "%", (-100.0, 1.0))
         )
         short = mix._replace(short=True)
         for factor in FACTORS[1:]:
             for policy in ("mctm", "mctbm"):
                 what = f"{mix.label}: {policy}, costs over-estimated {factor} x, against true costs"
-                findings.append(Finding(what, None, found.change(short, policy, policy, factor), "%", SMALL))
+                findings.append(
+                    Finding(what, None, results.change(short, policy, policy, factor), "%", SMALL)
+                )
             for name, (range_, note) in GROWTH.items():
                 what = f"{mix.label}: {PARTS[name]} of mctbm, costs over-estimated {factor} x, growth"
                 findings.append(
-                    Finding(what, None, _more(found, short, factor, name), "% of mct", range_, note)
+                    Finding(what, None, _more(results, short, factor, name), "% of mct", range_, note)
                 )
         for policy, what in (
             (LITERAL, "mctbm by the printed steps, without a guard,"),
             (PRICED, "mctbm-priced"),
         ):
-            findings.append(Finding(f"{mix.label}: {what} against mct", None, found.change(mix, policy), "%"))
+            findings.append(
+                Finding(f"{mix.label}: {what} against mct", None, results.change(mix, policy), "%")
+            )
     return findings
 
 
-def _more(found: MigrationResults, mix: SizeMix, factor: float, name: str) -> Estimate:
+def _more(results: MigrationResults, mix: SizeMix, factor: float, name: str) -> Estimate:
     """Compute how much longer a part of the turnaround is with over-estimated costs, in percent of mct's."""
-    columns = (found.column(mix, "mctbm", factor), found.column(mix, "mctbm"), found.column(mix, "mct"))
+    columns = (results.column(mix, "mctbm", factor), results.column(mix, "mctbm"), results.column(mix, "mct"))
     longer = (
         (getattr(a, name) - getattr(b, name)) / base.turnaround_s for a, b, base in zip(*columns, strict=True)
     )
@@ -362,17 +368,17 @@ def _bars(factor: float) -> list[tuple[str, str, float]]:
     return [(policy, policy, factor if policy in ("mctm", "mctbm") else 1.0) for policy in FAMILY]
 
 
-def _figures(found: MigrationResults) -> list[Picture]:
+def _figures(results: MigrationResults) -> list[Picture]:
     """Figures 8, 9 and 10."""
     pictures = []
     for figure, factor in zip((8, 9, 10), FACTORS, strict=True):
         for mix in (A, B) if factor == 1 else (A_SHORT, B_SHORT):
-            base = _mean(found.column(mix, "mct"), "turnaround_s")
+            base = _mean(results.column(mix, "mct"), "turnaround_s")
             series = tuple(
                 Series(
                     label,
                     FAMILY,
-                    tuple(_mean(found.column(mix, p, f), name) / base for _, p, f in _bars(factor)),
+                    tuple(_mean(results.column(mix, p, f), name) / base for _, p, f in _bars(factor)),
                 )
                 for name, label in PARTS.items()
             )
@@ -381,7 +387,7 @@ def _figures(found: MigrationResults) -> list[Picture]:
     return pictures
 
 
-def _breakdown(found: MigrationResults) -> Table:
+def _breakdown(results: MigrationResults) -> Table:
     rows: list[Row] = []
     bars = [(mix, bar) for mix in (A, B) for bar in _bars(1)]
     bars += [
@@ -391,9 +397,9 @@ def _breakdown(found: MigrationResults) -> Table:
     ]
     bars += [(mix, bar) for mix in (A_SHORT, B_SHORT) for factor in FACTORS for bar in _bars(factor)[2:]]
     for mix, (label, policy, factor) in bars:
-        column = found.column(mix, policy, factor)
+        column = results.column(mix, policy, factor)
         minutes = [_mean(column, name) / 60.0 for name in ("turnaround_s", *PARTS)]
-        change = changes(found.turnarounds(mix, policy, factor), found.turnarounds(mix, "mct"))
+        change = changes(results.turnarounds(mix, policy, factor), results.turnarounds(mix, "mct"))
         numbers = (change.mean, change.half, *minutes)
         migrations = round(_mean(column, "migrations"))
         rows.append((mix.label, label, factor, *(round(value, 1) for value in numbers), migrations))
@@ -402,12 +408,12 @@ def _breakdown(found: MigrationResults) -> Table:
     return Table("Mean turnaround and its parts", columns, tuple(rows))
 
 
-def _other_mixes(found: MigrationResults) -> Table:
+def _other_mixes(results: MigrationResults) -> Table:
     rows = []
     for mix in (A_SHORT, B_SHORT, *OTHERS):
         for policy in (*FAMILY, PRICED):
-            change = found.change(mix, policy)
-            hours = _mean(found.column(mix, policy), "turnaround_s") / HOUR_S
+            change = results.change(mix, policy)
+            hours = _mean(results.column(mix, policy), "turnaround_s") / HOUR_S
             percent = (round(change.mean, 1), round(change.half, 1))
             rows.append((mix.mix, mix.per, policy, round(hours, 2), *percent))
     columns = ("sizes", "load counts", "policy", "turnaround, h", "change, %", "+-, %")
@@ -426,26 +432,26 @@ def _late_plans(later: dict[SizeMix, LatePlans]) -> Table:
     )
 
 
-def _sweep_table(found: MigrationResults, loads: Sequence[float]) -> Table:
+def _sweep_table(results: MigrationResults, loads: Sequence[float]) -> Table:
     rows = []
     for mix in SWEEPS:
         for offered in loads:
-            base = found.turnarounds(mix, "mctb", offered=offered)
+            base = results.turnarounds(mix, "mctb", offered=offered)
             row: list[str | float] = [mix.mix, offered, round(statistics.fmean(base) / HOUR_S, 2)]
             for policy in SWEPT[1:]:
-                change = changes(found.turnarounds(mix, policy, offered=offered), base)
+                change = changes(results.turnarounds(mix, policy, offered=offered), base)
                 row += [round(change.mean, 1), round(change.half, 1)]
             rows.append(tuple(row))
     columns = ("sizes", "load", "mctb, h", "mctbm, %", "+-, %", "mctbm-priced, %", "+- , %")
     return Table("Near saturation: against mctb, load by the harmonic mean", columns, tuple(rows))
 
 
-def _sweep_pictures(found: MigrationResults, loads: Sequence[float]) -> list[Picture]:
+def _sweep_pictures(results: MigrationResults, loads: Sequence[float]) -> list[Picture]:
     pictures = []
     for mix in SWEEPS:
         series = []
         for policy in SWEPT:
-            columns = [found.turnarounds(mix, policy, offered=offered) for offered in loads]
+            columns = [results.turnarounds(mix, policy, offered=offered) for offered in loads]
             points = [over_seeds([t / HOUR_S for t in column]) for column in columns]
             series.append(Series.of(policy, loads, points))
         title = f"Near saturation, sizes {mix.mix}"
@@ -458,7 +464,7 @@ def _sweep_pictures(found: MigrationResults, loads: Sequence[float]) -> list[Pic
 
 def _assumptions(jobs: int, short_jobs: int) -> tuple[str, ...]:
     def interval(mix: SizeMix) -> str:
-        parameters = Parameters(mix=mix.mix, per=mix.per)  # type: ignore[arg-type]
+        parameters = Migration(mix=mix.mix, per=mix.per)  # type: ignore[arg-type]
         return f"{mean_gap_s(parameters, CLUSTER):.1f} s"
 
     return (

@@ -123,7 +123,7 @@ def simulate(case: LasCase) -> LasFigures:
     metrics, usage, slowdowns = Accumulator(cluster), UsageSink(), SlowdownSink()
     sinks = (metrics, usage, slowdowns)
     Simulator(cluster, workload.arrivals, policy, workload.settings, sinks=sinks).run()
-    found = metrics.metrics()
+    totals = metrics.metrics()
     curve = slowdowns.at(np.linspace(*FIGURE_3[case.like], POINTS))
     p50, p95, p99, p999 = slowdowns.at(np.array(QUANTILES))
     cpu, memory = usage.shares(case.nodes, capacity)
@@ -132,8 +132,8 @@ def simulate(case: LasCase) -> LasFigures:
         p95=p95,
         p99=p99,
         p999=p999,
-        preemptions=found.preemptions,
-        tasks=found.jobs,
+        preemptions=totals.preemptions,
+        tasks=totals.jobs,
         cpu=cpu,
         memory=memory,
         curve=curve,
@@ -296,21 +296,21 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
     cases = list(dict.fromkeys(main_cases(size) + varied_cases(size) + trace_cases(size)))
     # The longest first, so that no core is left with one of them at the end.
     order = sorted(cases, key=lambda case: -case.tasks)
-    found = dict(zip(order, run_all(simulate, order, progress, _say), strict=True))
-    findings = tuple(f for like in LIKES for f in _findings(found, size, like))
+    results = dict(zip(order, run_all(simulate, order, progress, _say), strict=True))
+    findings = tuple(f for like in LIKES for f in _findings(results, size, like))
     return Evaluation(
         paper=PAPER,
         scale=scale,
-        assumptions=_assumptions(found, size),
-        findings=findings + _beyond(found, size) + _sensitivity_findings(found, size),
+        assumptions=_assumptions(results, size),
+        findings=findings + _beyond(results, size) + _sensitivity_findings(results, size),
         tables=(
-            _main_table(found, size),
-            _sensitivity_table(found, size),
-            _overload_table(found, size),
-            _readings_table(found, size),
-            *_trace_tables(found, size),
+            _main_table(results, size),
+            _sensitivity_table(results, size),
+            _overload_table(results, size),
+            _readings_table(results, size),
+            *_trace_tables(results, size),
         ),
-        pictures=(*(_picture(found, size, like) for like in LIKES), _overload_picture(found, size)),
+        pictures=(*(_picture(results, size, like) for like in LIKES), _overload_picture(results, size)),
         remarks=_remarks(size),
     )
 
@@ -321,26 +321,26 @@ def _say(case: LasCase) -> str:
 
 # -- what is told of them -------------------------------------------------------------------------------
 
-Found = dict[LasCase, LasFigures]
+Results = dict[LasCase, LasFigures]
 
 
 def _runs(
-    found: Found, size: LasSize, like: str, policy: str, *, only: int | None = None
+    results: Results, size: LasSize, like: str, policy: str, *, only: int | None = None
 ) -> list[LasFigures]:
     most = seeds(size, like, policy) if only is None else only
-    return [found[LasCase(policy, like, *size.main[like], seed)] for seed in range(most)]
+    return [results[LasCase(policy, like, *size.main[like], seed)] for seed in range(most)]
 
 
-def _change(found: Found, size: LasSize, like: str, policy: str, *, field: str) -> Estimate:
+def _change(results: Results, size: LasSize, like: str, policy: str, *, field: str) -> Estimate:
     """Compare with kairos on the same tasks, in percent."""
-    runs = _runs(found, size, like, policy)
-    bases = _runs(found, size, like, "kairos", only=len(runs))
+    runs = _runs(results, size, like, policy)
+    bases = _runs(results, size, like, "kairos", only=len(runs))
     return changes([getattr(r, field) for r in runs], [getattr(b, field) for b in bases])
 
 
-def _preemptions(found: Found, size: LasSize, like: str, policy: str) -> Estimate:
+def _preemptions(results: Results, size: LasSize, like: str, policy: str) -> Estimate:
     """Express preemptions in percent of kairos's."""
-    change = _change(found, size, like, policy, field="preemptions")
+    change = _change(results, size, like, policy, field="preemptions")
     return Estimate(100 + change.mean, 100 + change.low, 100 + change.high, change.n)
 
 
@@ -356,24 +356,24 @@ PRINTED = {
 }
 
 
-def _findings(found: Found, size: LasSize, like: str) -> list[Finding]:
+def _findings(results: Results, size: LasSize, like: str) -> list[Finding]:
     """Section 4.3."""
     name, printed = f"{like.title()}-like", PRINTED[like]
     rows = []
     if like == "alibaba":
-        values = [run.p95 for run in _runs(found, size, like, "kairos")]
+        values = [run.p95 for run in _runs(results, size, like, "kairos")]
         rows.append(Finding(f"{name}: p95 slowdown of kairos", 1.00, over_seeds(values), "", (1.0, 1.02)))
     for field in ("p95", "p99"):
         if field in printed:
             value = printed[field]
-            change = _change(found, size, like, "las", field=field)
+            change = _change(results, size, like, "las", field=field)
             what = f"{name}: {field} slowdown, las against kairos"
             rows.append(Finding(what, value, change, "%", _rough(value)))
     rows.append(
         Finding(
             f"{name}: preemptions of las, of kairos's",
             printed["preemptions"],
-            _preemptions(found, size, like, "las"),
+            _preemptions(results, size, like, "las"),
             "%",
             (printed["preemptions"] / 3, printed["preemptions"] * 3),
             "rests on how much room the load leaves: see the readings",
@@ -383,7 +383,7 @@ def _findings(found: Found, size: LasSize, like: str) -> list[Finding]:
         more = [
             100 * (getattr(las, field) - getattr(kairos, field))
             for las, kairos in zip(
-                _runs(found, size, like, "las"), _runs(found, size, like, "kairos"), strict=True
+                _runs(results, size, like, "las"), _runs(results, size, like, "kairos"), strict=True
             )
         ]
         what = f"{name}: use of {resource}, las above kairos"
@@ -392,31 +392,31 @@ def _findings(found: Found, size: LasSize, like: str) -> list[Finding]:
     return rows
 
 
-def _beyond(found: Found, size: LasSize) -> tuple[Finding, ...]:
+def _beyond(results: Results, size: LasSize) -> tuple[Finding, ...]:
     """Add what the paper does not print."""
     rows = []
     for like in LIKES:
         for policy in POLICIES[1:]:
             what = f"{like.title()}-like: {{}}, {policy} against kairos"
-            change = _change(found, size, like, policy, field="p999")
+            change = _change(results, size, like, policy, field="p999")
             rows.append(Finding(what.format("p99.9 slowdown"), None, change, "%"))
             if policy != "las":
-                change = _change(found, size, like, policy, field="p99")
+                change = _change(results, size, like, policy, field="p99")
                 rows.append(Finding(what.format("p99 slowdown"), None, change, "%"))
-                share = _preemptions(found, size, like, policy)
+                share = _preemptions(results, size, like, policy)
                 rows.append(Finding(what.format("preemptions"), None, share, "% of kairos's"))
     return tuple(rows)
 
 
-def _sensitivity_findings(found: Found, size: LasSize) -> tuple[Finding, ...]:
+def _sensitivity_findings(results: Results, size: LasSize) -> tuple[Finding, ...]:
     """Section 4.4, which tells directions only."""
-    by = {what: found[case] for what, case in settings(size)}
+    by = {what: results[case] for what, case in settings(size)}
     own = by[OWN]
 
     def versus(
-        what: str, one: LasFigures, other: LasFigures, field: str, *, same: tuple[float, float]
+        what: str, mine: LasFigures, base: LasFigures, field: str, *, same: tuple[float, float]
     ) -> Finding:
-        change = changes([getattr(one, field)], [getattr(other, field)])
+        change = changes([getattr(mine, field)], [getattr(base, field)])
         return Finding(f"Google-like: {field} slowdown, {what}", None, change, "%", same, "one seed")
 
     least, most = -100.0, 1e4
@@ -428,7 +428,7 @@ def _sensitivity_findings(found: Found, size: LasSize) -> tuple[Finding, ...]:
         versus("W = 300 s against 30 s", by["W = 300 s"], by["W = 30 s"], "p999", same=(0.0, most)),
     ]
     for divisor in (1, *PARTS):
-        las, kairos = (found[part(size, policy, divisor)] for policy in ("las", "kairos"))
+        las, kairos = (results[part(size, policy, divisor)] for policy in ("las", "kairos"))
         what = f"las against kairos, {size.varied.nodes // divisor} nodes"
         rows.append(versus(what, las, kairos, "p99", same=(least, 0.0)))
     return tuple(rows)
@@ -443,44 +443,44 @@ def _row(runs: Sequence[LasFigures]) -> Row:
     return tuple(np.mean(columns, axis=0).round(4).tolist())
 
 
-def _main_table(found: Found, size: LasSize) -> Table:
+def _main_table(results: Results, size: LasSize) -> Table:
     rows: tuple[Row, ...] = tuple(
         (like, policy, len(runs), runs[0].tasks, *_row(runs))
         for like, policy in product(LIKES, POLICIES)
-        for runs in [_runs(found, size, like, policy)]
+        for runs in [_runs(results, size, like, policy)]
     )
     title = "Slowdown, preemptions and use (means over the seeds), closed loop at load 1.414"
     return Table(title, ("trace", "policy", "seeds", "tasks", *COLUMNS), rows)
 
 
-def _sensitivity_table(found: Found, size: LasSize) -> Table:
-    rows: tuple[Row, ...] = tuple((what, *_row([found[case]])) for what, case in settings(size))
+def _sensitivity_table(results: Results, size: LasSize) -> Table:
+    rows: tuple[Row, ...] = tuple((what, *_row([results[case]])) for what, case in settings(size))
     return Table(f"las, Google-like, {size.varied.nodes} nodes, one seed", ("setting", *COLUMNS), rows)
 
 
-def _overload_table(found: Found, size: LasSize) -> Table:
+def _overload_table(results: Results, size: LasSize) -> Table:
     rows: tuple[Row, ...] = tuple(
-        (at, policy, *_row([found[overload_case(size, policy, at)]]))
+        (at, policy, *_row([results[overload_case(size, policy, at)]]))
         for at, policy in product(LOADS, POLICIES)
     )
     title = f"Open arrivals, Alibaba-like, {size.overload.nodes} nodes, one seed"
     return Table(title, ("offered load", "policy", *COLUMNS), rows)
 
 
-def _readings_table(found: Found, size: LasSize) -> Table:
+def _readings_table(results: Results, size: LasSize) -> Table:
     rows = []
     for like, more, kairos, las in readings(size):
-        one, other = found[las], found[kairos]
+        mine, base = results[las], results[kairos]
         rows.append(
             (
                 like,
                 more,
                 kairos.nodes,
-                round(other.cpu, 3),
-                round(100 * (one.p95 / other.p95 - 1), 1),
-                round(100 * (one.p99 / other.p99 - 1), 1),
-                round(other.preemptions / other.tasks, 3),
-                round(100 * one.preemptions / other.preemptions, 1),
+                round(base.cpu, 3),
+                round(100 * (mine.p95 / base.p95 - 1), 1),
+                round(100 * (mine.p99 / base.p99 - 1), 1),
+                round(base.preemptions / base.tasks, 3),
+                round(100 * mine.preemptions / base.preemptions, 1),
             )
         )
     columns = ("trace", "reading", "nodes", "CPU in use, kairos", "p95, %", "p99, %")
@@ -488,7 +488,7 @@ def _readings_table(found: Found, size: LasSize) -> Table:
     return Table("las against kairos, read otherwise, one seed", columns + more_columns, tuple(rows))
 
 
-def _trace_tables(found: Found, size: LasSize) -> list[Table]:
+def _trace_tables(results: Results, size: LasSize) -> list[Table]:
     """Google's own tasks, where there is a file of them."""
     cases = trace_cases(size)
     if not cases:
@@ -498,16 +498,16 @@ def _trace_tables(found: Found, size: LasSize) -> list[Table]:
         "Tasks of Google 2011's first 93 minutes, drawn anew with table 1's spread (generator:resample): "
         f"{first.tasks} on {first.nodes} nodes of CPU {cpu}, memory {memory}, one seed"
     )
-    rows: tuple[Row, ...] = tuple((case.policy, *_row([found[case]])) for case in cases)
+    rows: tuple[Row, ...] = tuple((case.policy, *_row([results[case]])) for case in cases)
     return [Table(title, ("policy", *COLUMNS), rows)]
 
 
-def _picture(found: Found, size: LasSize, like: str) -> Picture:
+def _picture(results: Results, size: LasSize, like: str) -> Picture:
     """Figure 3: the distribution of slowdowns (its upper end)."""
     points = tuple(np.linspace(*FIGURE_3[like], POINTS)[:-1].tolist())
     series = []
     for policy in POLICIES:
-        curve = np.mean([run.curve for run in _runs(found, size, like, policy)], axis=0)[:-1]
+        curve = np.mean([run.curve for run in _runs(results, size, like, policy)], axis=0)[:-1]
         shown = curve <= 2.0
         x, y = curve[shown].tolist(), np.array(points)[shown].tolist()
         series.append(Series(policy, tuple(x), tuple(y)))
@@ -515,19 +515,19 @@ def _picture(found: Found, size: LasSize, like: str) -> Picture:
     return Picture(title, "slowdown", "share of the tasks", tuple(series), "lines")
 
 
-def _overload_picture(found: Found, size: LasSize) -> Picture:
+def _overload_picture(results: Results, size: LasSize) -> Picture:
     series = tuple(
-        Series(policy, LOADS, tuple(found[overload_case(size, policy, at)].p99 for at in LOADS))
+        Series(policy, LOADS, tuple(results[overload_case(size, policy, at)].p99 for at in LOADS))
         for policy in POLICIES
     )
     title = "p99 slowdown under open arrivals, Alibaba-like"
     return Picture(title, "offered load", "p99 slowdown", series, "lines", log_y=True)
 
 
-def _assumptions(found: Found, size: LasSize) -> tuple[str, ...]:
+def _assumptions(results: Results, size: LasSize) -> tuple[str, ...]:
     used = []
     for like in LIKES:
-        runs = [(run.cpu, run.memory) for run in _runs(found, size, like, "kairos")]
+        runs = [(run.cpu, run.memory) for run in _runs(results, size, like, "kairos")]
         cpu, memory = np.mean(runs, axis=0)
         used.append(f"{like} CPU {cpu:.1%}, memory {memory:.1%}")
     return (

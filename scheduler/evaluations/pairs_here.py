@@ -53,11 +53,11 @@ Chosen = Mapping[str, tuple[Sequence[tuple[str, str]], float]]
 def assumptions(sessions: int, repetitions: int, hosts: Sequence[str], jobs: Jobs) -> tuple[str, ...]:
     """List the assumptions of all figures."""
     where = f"one rank on each of {', '.join(hosts)}" if hosts else "one process on one core, beside another"
-    each = f" in each of {sessions} sessions, after the job profiles had gone on" if sessions > 1 else ""
+    within = f" in each of {sessions} sessions, after the job profiles had gone on" if sessions > 1 else ""
     emulated = any(job.network is not None and job.network.emulated for job in jobs.values())
     return (
         f"The kernels are tenbin's own (probes.loads), {where}; the paper's are NPB class C on 8 processes.",
-        f"Each pair ran {repetitions} times{each}, in random order with each kernel alone twice as often.",
+        f"Each pair ran {repetitions} times{within}, in random order with each kernel alone twice as often.",
         "The pairs' runs are in no job profile: every prediction is of pairs that were never seen.",
         "There are no counters of memory traffic to be had everywhere: the mean bandwidth is memprobe's mean "
         "slow-down, so that choosing by it is the paper's rule without its second step.",
@@ -68,22 +68,24 @@ def assumptions(sessions: int, repetitions: int, hosts: Sequence[str], jobs: Job
 
 def degradations(jobs: Jobs) -> list[Finding]:
     """Set the paper's tables 3 and 4 beside what was measured here."""
-    found = []
+    findings = []
     for name, job in jobs.items():
         if pressure := job.pressure_by():
             what = f"memprobe beside {name}: degradation"
-            found.append(Finding(what, MEMPROBE.get(name), _percent(pressure.slowdown), "%"))
+            findings.append(Finding(what, MEMPROBE.get(name), _percent(pressure.slowdown), "%"))
         if job.network and job.network.pressure:
             what = f"comprobe beside {name}: degradation"
-            found.append(Finding(what, COMPROBE.get(name), _percent(job.network.pressure.slowdown), "%"))
-    return found
+            findings.append(Finding(what, COMPROBE.get(name), _percent(job.network.pressure.slowdown), "%"))
+    return findings
 
 
 def aims(errors: Mapping[str, Sequence[float]], floor: Sequence[float], chosen: Chosen) -> list[Finding]:
     """Compare errors of the predictions with their aims, and list what the choices lose."""
     mine = np.abs(errors["job profiles"])
     median, p95 = float(np.median(mine)), _p95(mine)
-    baseline = min(float(np.median(np.abs(found))) for how, found in errors.items() if how != "job profiles")
+    baseline = min(
+        float(np.median(np.abs(signed))) for how, signed in errors.items() if how != "job profiles"
+    )
     best = chosen[BEST][1]
     return [
         Finding("prediction of a pair: median error", None, exactly(median), "%", (0.0, 5.0)),
@@ -152,10 +154,10 @@ def pairs_table(rows: Sequence[tuple[str, str, float, Sequence[float]]]) -> Tabl
     return Table("All pairs: run time beside / alone", columns, tuple(cells))
 
 
-def errors_table(found: Mapping[str, Sequence[float]], floor: Sequence[float]) -> Table:
+def errors_table(errors: Mapping[str, Sequence[float]], floor: Sequence[float]) -> Table:
     """Errors of each way to predict, and how much the measured pairs differ from themselves."""
     rows = []
-    for how, signed in [*found.items(), ("noise floor: half the repetitions against the rest", floor)]:
+    for how, signed in [*errors.items(), ("noise floor: half the repetitions against the rest", floor)]:
         sizes = np.abs(signed)
         middle, mean = float(np.median(sizes)), float(np.mean(sizes))
         rows.append((how, middle, mean, _p95(sizes), float(np.median(signed)), len(signed)))
@@ -190,24 +192,24 @@ def remarks(jobs: Jobs, slowed: Sequence[float], floor: Sequence[float]) -> tupl
     Args:
         slowed: errors of predicting no slow-down, in %. floor: those of the same pairs against themselves.
     """
-    found = [f"{name}: {job.note}" for name, job in jobs.items() if job.note]
+    notes = [f"{name}: {job.note}" for name, job in jobs.items() if job.note]
     there, noise = (float(np.median(np.abs(errors))) for errors in (slowed, floor))
     if there <= noise:
-        found.append(
+        notes.append(
             f"Beside each other the kernels' times change by {there:.1f} % (median), and by {noise:.1f} % "
             "when nothing changes: they do not disturb each other here, no prediction can be better than "
             "none, and the regrets are noise."
         )
-    return tuple(found)
+    return tuple(notes)
 
 
-def _percent(found: Coefficient) -> Estimate:
-    low, high = (found.value if bound is None else bound for bound in (found.low, found.high))
-    return Estimate(100 * (found.value - 1), 100 * (low - 1), 100 * (high - 1), found.n)
+def _percent(slowdown: Coefficient) -> Estimate:
+    low, high = (slowdown.value if bound is None else bound for bound in (slowdown.low, slowdown.high))
+    return Estimate(100 * (slowdown.value - 1), 100 * (low - 1), 100 * (high - 1), slowdown.n)
 
 
-def _added(found: Coefficient | None) -> float | None:
-    return None if found is None else 100 * (found.value - 1)
+def _added(slowdown: Coefficient | None) -> float | None:
+    return None if slowdown is None else 100 * (slowdown.value - 1)
 
 
 def _p95(values: Sequence[float] | NDArray[np.float64]) -> float:
@@ -269,8 +271,8 @@ class MeasuredPairs:
     def predicted(self, a: str, b: str) -> float:
         """Predict by the profiles; 1 where they lack a value."""
         network = over_network(tuple(self.jobs.values()))
-        found = slowdown_beside(self.jobs[a], [self.jobs[b]], network)
-        return 1.0 if found is None else found.value
+        slowdown = slowdown_beside(self.jobs[a], [self.jobs[b]], network)
+        return 1.0 if slowdown is None else slowdown.value
 
     def bandwidths(self, a: str, b: str) -> float:
         """Predict by a baseline: jobs slow down once their traffic together exceeds memprobe's maximum."""
@@ -338,10 +340,8 @@ def measure(size: PairsSize, hosts: tuple[str, ...], progress: Progress) -> Meas
                 raise KeyboardInterrupt
         progress(next(steps), whole, f"pairs{of}")
         programs = [program_of(job, mpi, cores) for job in jobs.values()]
-        wanted = list(combinations_with_replacement(range(len(programs)), 2))
-        times.add(
-            run_pairs(programs, wanted, usable_cores(), size.repetitions, limit_s=LIMIT_S, seed=session)
-        )
+        pairs = list(combinations_with_replacement(range(len(programs)), 2))
+        times.add(run_pairs(programs, pairs, usable_cores(), size.repetitions, limit_s=LIMIT_S, seed=session))
         if times.interrupted:
             raise KeyboardInterrupt
     return MeasuredPairs(jobs, times)
@@ -379,12 +379,12 @@ def _errors(seen: MeasuredPairs, model: Factor) -> list[float]:
 
 def noise_floor(seen: MeasuredPairs) -> list[float]:
     """Compare every other repetition of a pair with the remaining ones, in %."""
-    found = []
+    errors = []
     for a in seen.jobs:
         for b in seen.jobs:
             ratios = seen.ratios(a, b)
-            found.append(100 * (float(np.median(ratios[::2])) / float(np.median(ratios[1::2])) - 1))
-    return found
+            errors.append(100 * (float(np.median(ratios[::2])) / float(np.median(ratios[1::2])) - 1))
+    return errors
 
 
 def group_s(seen: MeasuredPairs, a: str, b: str, factor: Factor) -> float:

@@ -24,7 +24,7 @@ from scheduler.policies.registry import create
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import OutcomeRecorder
 from scheduler.workloads import load
-from scheduler.workloads.generators import power_set1, power_set2
+from scheduler.workloads.generators import power_sets
 
 # -- simulations -------------------------------------------------------------------------------------------
 
@@ -66,7 +66,7 @@ class PowerResult(NamedTuple):
 def simulate(case: PowerCase) -> PowerResult:
     """Run one case."""
     second = case.workload.startswith("power-set2")
-    cluster = power_set2.machine() if second else power_set1.machine(budget_w=case.budget_w)
+    cluster = power_sets.large_machine() if second else power_sets.small_machine(budget_w=case.budget_w)
     record, policy = OutcomeRecorder(), create(case.policy, case.seed)
     workload = load(f"generator:{case.workload}", cluster, case.seed)
     Simulator(cluster, workload.arrivals, policy, workload.settings, sinks=[record]).run()
@@ -196,7 +196,7 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
     cases.sort(key=lambda case: ("-ga" not in case.policy, "set2" not in case.workload))  # the longest first
     results = run_all(simulate, cases, progress, lambda case: f"{case.policy} on {case.workload}")
     runs = PowerResults(zip(cases, results, strict=True))
-    stand_in = "the log of Theta" if power_set2.log() else "the Lublin-Feitelson model"
+    stand_in = "the log of Theta" if power_sets.log() else "the Lublin-Feitelson model"
     return Evaluation(
         paper=PAPER,
         scale=scale,
@@ -261,19 +261,19 @@ def _set1(runs: PowerResults, plan: PowerSize) -> list[Finding]:
 
 def _table4(runs: PowerResults, plan: PowerSize) -> list[Finding]:
     """Compare waits and run times with the printed ones."""
-    found = []
+    findings = []
     columns = (*FIFO, FAST, SAVING)
     for name, unit, field, printed in WAITS:
         wide = 4.0 if field == "variance" else 2.0
         for policy, paper in zip(columns, printed, strict=True):
             got = over_seeds(runs.get_all(field, policy, plan.seeds))
-            found.append(Finding(f"{name}, {policy}", paper, got, unit, (paper / wide, paper * wide)))
+            findings.append(Finding(f"{name}, {policy}", paper, got, unit, (paper / wide, paper * wide)))
     base = runs.get_all("run_s", "fifo-max", plan.seeds)
     for policy, paper in zip(columns, RELATIVE, strict=True):
         ratios = [r / b for r, b in zip(runs.get_all("run_s", policy, plan.seeds), base, strict=True)]
         what = f"mean run time over FIFO_max's, {policy}"
-        found.append(Finding(what, paper, over_seeds(ratios), "", (paper / 2, paper * 2)))
-    return found
+        findings.append(Finding(what, paper, over_seeds(ratios), "", (paper / 2, paper * 2)))
+    return findings
 
 
 def _both_zeros(runs: PowerResults, plan: PowerSize) -> list[Finding]:
@@ -331,7 +331,7 @@ def _set2(runs: PowerResults, plan: PowerSize, stand_in: str) -> list[Finding]:
 def _equations() -> Table:
     """Equations 4.2 - 4.5 at table 3's values."""
     rows = []
-    for program in power_set1.PROGRAMS:
+    for program in power_sets.PROGRAMS:
         for units, cap in ((1, 30.0), (7, 40.0), (18, 50.0), (39, 50.0)):
             s = program.speed(units, cap)
             energy = s * 40.0 / (units * (cap + 10.0))
@@ -389,8 +389,8 @@ def _pictures(runs: PowerResults, plan: PowerSize) -> tuple[Picture, ...]:
     policies = (*FIFO, FAST, SAVING)
 
     def bars(field: str, scale: float) -> Series:
-        found = [over_seeds(runs.get_all(field, policy, plan.seeds)) for policy in policies]
-        return Series.of("job set 1", names, found, scale)
+        estimates = [over_seeds(runs.get_all(field, policy, plan.seeds)) for policy in policies]
+        return Series.of("job set 1", names, estimates, scale)
 
     def lines(field: str, scale: float) -> tuple[Series, ...]:
         exact = [runs.mean(field, f"parm,beta={b:g}", plan.seeds) for b in plan.betas]

@@ -22,7 +22,7 @@ from scheduler.simulator.metrics import Accumulator
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival
 from scheduler.workloads.logs.files import lines_of
-from scheduler.workloads.logs.swf import read
+from scheduler.workloads.logs.swf import Swf
 
 PAPER = "Tsafrir, Etsion, Feitelson: Backfilling using system-generated predictions, IEEE TPDS 18(6), 2007"
 LOGS = {"KTH-SP2-1996-2.swf.gz": 100, "HPC2N-2002-2.1-cln.swf.gz": 240}  # processors
@@ -79,13 +79,13 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
         raise BadInput(
             f"no log: {', '.join(LOGS)} in TENBIN_DATA", "get them from the Parallel Workloads Archive"
         )
-    found = dict(zip(cases, run_all(look, cases, progress, lambda case: case.log), strict=True))
+    by_case = dict(zip(cases, run_all(look, cases, progress, lambda case: case.log), strict=True))
     findings, rows = [], []
-    for case, one in found.items():
+    for case, figures in by_case.items():
         name = case.log.split("-")[0]
-        gain = 100 * (one.accuracy["easy++"] - one.accuracy["requested"])
-        own = 100 * (one.accuracy["history"] - one.accuracy["easy++"])
-        inside = 100 * (one.below[1] - one.below[0])
+        gain = 100 * (figures.accuracy["easy++"] - figures.accuracy["requested"])
+        own = 100 * (figures.accuracy["history"] - figures.accuracy["easy++"])
+        inside = 100 * (figures.below[1] - figures.below[0])
         findings += [
             Finding(f"{name}: accuracy of EASY++ above users'", None, exactly(gain), "points", (0.0, 100.0)),
             Finding(f"{name}: accuracy of tenbin's above EASY++", None, exactly(own), "points"),
@@ -96,17 +96,17 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
                 (
                     name,
                     WORDS[rule],
-                    *(100 * one.accuracy[rule], one.factor[rule], 100 * one.short[rule]),
-                    *(one.wait_h[rule], one.slowdown[rule]),
+                    *(100 * figures.accuracy[rule], figures.factor[rule], 100 * figures.short[rule]),
+                    *(figures.wait_h[rule], figures.slowdown[rule]),
                 )
             )
     columns = ("log", "rule", "accuracy, %", "median factor", "too short, %", "mean wait, h", "mean slowdown")
     table = Table("Predictions, and EASY planning by them", columns, tuple(rows))
-    return Evaluation(PAPER, scale, _assumptions(found), tuple(findings), (table,), remarks=_remarks())
+    return Evaluation(PAPER, scale, _assumptions(by_case), tuple(findings), (table,), remarks=_remarks())
 
 
-def _assumptions(found: dict[LogCase, LogFigures]) -> tuple[str, ...]:
-    jobs = ", ".join(f"{one.jobs:,} of {case.log}" for case, one in found.items())
+def _assumptions(by_case: dict[LogCase, LogFigures]) -> tuple[str, ...]:
+    jobs = ", ".join(f"{figures.jobs:,} of {case.log}" for case, figures in by_case.items())
     return (
         f"Jobs: {jobs}; those without a user's request or a run time are left out.",
         "A prediction rests on what had ended, in the log itself, when the job was submitted; no rule says "
@@ -137,7 +137,7 @@ def path_of(log: str) -> Path:
 def look(case: LogCase) -> LogFigures:
     """Predict the jobs of one log, and let EASY plan by each rule."""
     path = path_of(case.log)
-    log = read(path).arrivals
+    log = Swf().read(path).arrivals
     assert isinstance(log, Iterable)
     usable = (arrival for arrival in log if arrival.run_s > 0 and arrival.job.estimate_s)
     arrivals = list(islice(usable, case.jobs))
@@ -187,17 +187,19 @@ def predicted(arrivals: list[Arrival], waits: dict[int, float]) -> list[Predicte
         while ends and ends[0][0] <= job.submit_s:
             run = heapq.heappop(ends)[2]
             alike.add(run)
-            of_user.add(run._replace(asked=run.asked._replace(program="")))
+            of_user.add(run._replace(signature=run.signature._replace(program="")))
         request = job.estimate_s or math.inf
-        asked = JobSignature(f"{job.user} {job.units} {request:g}", (), job.user, (job.units, 0))
-        last_two = of_user.predict(asked)
-        best = alike.predict(asked)
+        signature = JobSignature(f"{job.user} {job.units} {request:g}", (), job.user, (job.units, 0))
+        last_two = of_user.predict(signature)
+        best = alike.predict(signature)
         easy_s = request if last_two is None else min(last_two.middle, request)
         if best is None:
             rows.append(PredictedJob(run_s, request, easy_s, request, 0.0, math.inf))
         else:
             rows.append(PredictedJob(run_s, request, easy_s, min(best.middle, request), best.low, best.high))
-        heapq.heappush(ends, (job.submit_s + waits.get(job.id, 0.0) + run_s, job.id, PastRun(asked, run_s)))
+        heapq.heappush(
+            ends, (job.submit_s + waits.get(job.id, 0.0) + run_s, job.id, PastRun(signature, run_s))
+        )
     return rows
 
 
@@ -213,5 +215,5 @@ def easy(arrivals: list[Arrival], estimates: list[float], processors: int) -> tu
     ]
     metrics = Accumulator(cluster)
     Simulator(cluster, iter(jobs), create("easy"), sinks=(metrics,)).run()
-    found = metrics.metrics()
-    return (found.mean_wait_s or 0.0) / 3600, found.bsld_mean or 1.0
+    totals = metrics.metrics()
+    return (totals.mean_wait_s or 0.0) / 3600, totals.bsld_mean or 1.0

@@ -36,7 +36,7 @@ from scheduler.policies.registry import create
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, Outcome
 from scheduler.workloads import load
-from scheduler.workloads.generators.closed import stretched
+from scheduler.workloads.arrivals import stretched
 from scheduler.workloads.generators.kmix import MIXES
 
 # -- nodes in a row ----------------------------------------------------------------------------------------
@@ -420,28 +420,28 @@ def _stretches(scale: Scale) -> list[Stretch]:
 
 def _cuts(results: Sequence[WeekResult]) -> list[Finding]:
     """Tables 3 and 4."""
-    found = []
+    findings = []
     for count, (bounds, sizes) in TABLE_3.items():
         own = region_bounds(LARGEST, count)
         for i, bound in enumerate(bounds[:-1]):
             what = f"Table 3: {count} regions, most nodes of a job in region {i + 1}"
             note = "30 follows from no rule that gives the other rows" if bound == 30 else ""
             note = "printed from 9.99 and 99.9, cut" if bound in (9, 99) else note
-            found.append(Finding(what, bound, exactly(own[i]), same=(bound - 1, bound + 1), note=note))
+            findings.append(Finding(what, bound, exactly(own[i]), same=(bound - 1, bound + 1), note=note))
         for i, size in enumerate(sizes):
             got = over_seeds([r.layouts[count].sizes[i] for r in results if r.week.mix == 1])
             least = size == 2 * bounds[i] + 1
             same = (size - 2.0, size + 2.0) if least else (0.75 * size, 1.25 * size)
             what = f"Table 3: {count} regions, nodes of region {i + 1}"
             note = "twice a largest job of 10 nodes, not 9, and one" if size == 19 else ""
-            found.append(Finding(what, size, got, "nodes", same, note))
+            findings.append(Finding(what, size, got, "nodes", same, note))
     for count, (low, high) in TABLE_4.items():
         own = region_bounds(LARGEST, count)
         ratios = [(below + 1) / bound for below, bound in zip((0, *own), own, strict=False)]
         for name, paper, ratio in (("smallest", low, min(ratios)), ("largest", high, max(ratios))):
             what = f"Table 4: {count} regions, {name} granularity"
-            found.append(Finding(what, paper, exactly(ratio), same=(0.9 * paper, 1.1 * paper)))
-    return found
+            findings.append(Finding(what, paper, exactly(ratio), same=(0.9 * paper, 1.1 * paper)))
+    return findings
 
 
 def _spread(results: Sequence[WeekResult], inside: str, count: int, same: bool = True) -> Estimate:
@@ -454,42 +454,42 @@ def _widest(result: WeekResult, inside: str, count: int, same: bool = True) -> f
 
 def _spread_findings(results: Sequence[WeekResult]) -> list[Finding]:
     """Figures 4 to 14."""
-    found = []
+    findings = []
     for count in (2, 5):
         got = changes(
             [r.splits["fcfs", count, True].filling_percent for r in results],
             [r.splits["fcfs", 1, True].filling_percent for r in results],
         )
         what = f"Figures 4 to 6: filling rate with {count} regions against none, fcfs"
-        found.append(Finding(what, None, got, "%", (-2.0, 2.0)))
+        findings.append(Finding(what, None, got, "%", (-2.0, 2.0)))
     for inside in INSIDES:
-        found.extend(_of_inside(results, inside))
-    return found
+        findings.extend(_of_inside(results, inside))
+    return findings
 
 
 def _of_inside(results: Sequence[WeekResult], inside: str) -> list[Finding]:
-    found = []
+    findings = []
     for count in COUNTS[1:]:
         got = changes([_widest(r, inside, count) for r in results], [_widest(r, inside, 1) for r in results])
         same = (10.0, math.inf) if count == 5 else (-100.0, -10.0)
         what = f"Figure 7: spread with {count} regions against none, {inside}"
-        found.append(Finding(what, None, got, "%", same))
+        findings.append(Finding(what, None, got, "%", same))
     undivided = over_seeds([_ratio(r.splits[inside, 1, True].apart_h[2]) for r in results])
     divided = over_seeds([_ratio(r.splits[inside, 2, True].spreads_h) for r in results])
     what = f"Figure 8: spread of small jobs over that of large ones, no regions, {inside}"
-    found.append(Finding(what, None, undivided, same=(0.0, 0.5)))
-    found.append(Finding(f"Figure 8: the same with 2 regions, {inside}", None, divided, same=(0.5, 2.0)))
+    findings.append(Finding(what, None, undivided, same=(0.0, 0.5)))
+    findings.append(Finding(f"Figure 8: the same with 2 regions, {inside}", None, divided, same=(0.5, 2.0)))
     longest = defaultdict(list)
     for r in results:
         longest[r.week.seed].append(r.splits[inside, 2, True].longest_h)
     for what, pick, paper in (("middle", median, 20.0), ("worst", max, 40.0)):
         got = over_seeds([float(pick(three)) for three in longest.values()])
         name = f"Figures 13 to 15: longest wait, 2 regions, {what} of three mixes, {inside}"
-        found.append(Finding(name, paper, got, "h", (paper / 2, paper * 1.5)))
+        findings.append(Finding(name, paper, got, "h", (paper / 2, paper * 1.5)))
     differ = [len(set(best)) > 1 for best in _best(results, inside, True).values()]
     what = f"Figure 12: the best number of regions is not the same in three mixes, {inside}"
-    found.append(Finding(what, None, over_seeds([100.0 * d for d in differ]), "%", (50.0, 100.0)))
-    return found
+    findings.append(Finding(what, None, over_seeds([100.0 * d for d in differ]), "%", (50.0, 100.0)))
+    return findings
 
 
 def _ratio(spreads_h: Sequence[float]) -> float:
@@ -506,15 +506,15 @@ def _best(results: Sequence[WeekResult], inside: str, same: bool) -> dict[int, l
 
 def _burst_findings(results: Sequence[WeekResult]) -> list[Finding]:
     """Figure 16 and what it is to explain: spreads follow bursts that last."""
-    found = []
+    findings = []
     for inside in INSIDES:
         spreads = [r.splits[inside, 2, True].spreads_h[1] for r in results]
         for intervals, same in ((1, None), (LONG, (0.5, 1.0))):
             got = _rank_correlation([densest(r.densities, intervals) for r in results], spreads)
             window = f"{intervals * INTERVAL_S:,.0f} s"
             what = f"Figure 16: rank correlation of region 2's spread and densest {window}, {inside}"
-            found.append(Finding(what, None, got, "", same))
-    return found
+            findings.append(Finding(what, None, got, "", same))
+    return findings
 
 
 def _rank_correlation(x: Sequence[float], y: Sequence[float]) -> Estimate:
@@ -530,18 +530,18 @@ def _rank_correlation(x: Sequence[float], y: Sequence[float]) -> Estimate:
 
 def _soft_findings(long: Long) -> list[Finding]:
     """Compare under bursts, which the paper left open."""
-    found = []
+    findings = []
     for name in dict.fromkeys(workload for workload, _ in long):
         soft, plain = long[name, "soft-regions"], long[name, "fcfs"]
         against = {"no regions, fcfs": plain, "no regions, EASY": long[name, "easy"]}
         for base, runs in against.items():
             got = changes([r.longest_h for r in soft], [r.longest_h for r in runs])
-            found.append(Finding(f"{name}: longest wait, soft regions against {base}", None, got, "%"))
+            findings.append(Finding(f"{name}: longest wait, soft regions against {base}", None, got, "%"))
         got = over_seeds([r.most_later_h for r in soft])
         what = f"{name}: most that a job starts later under soft regions than under fcfs without regions"
         note = "guaranteed to be none where limits are exact" if "exact" in name else ""
-        found.append(Finding(what, None, got, "h", None, note))
-    return found
+        findings.append(Finding(what, None, got, "h", None, note))
+    return findings
 
 
 # -- tables and pictures ------------------------------------------------------------------------------

@@ -121,8 +121,8 @@ def instant_s(text: str, now: datetime) -> float | None:
     Raises:
         ValueError: the text is no instant.
     """
-    if found := NOW.fullmatch(text.strip()):
-        later_s = duration_s(found[1]) if found[1] else 0.0
+    if words := NOW.fullmatch(text.strip()):
+        later_s = duration_s(words[1]) if words[1] else 0.0
         return math.floor(now.timestamp()) + later_s if later_s else None
     return next(_after(_date_and_time(text.strip(), now), now), None)
 
@@ -152,28 +152,28 @@ def _date_and_time(text: str, now: datetime) -> tuple[date | None, bool, clock_t
     day: date | None = None
     yearless = False
     while text:
-        found = TOKENS.match(text)
-        if not found:
+        token = TOKENS.match(text)
+        if not token:
             raise ValueError("write for instance 16:00, now+1hour, 2030-01-20T12:34:00 or tomorrow")
-        text = text[found.end() :].lstrip()
-        if found["word"]:
-            hour = clock_time(WORDS[found["word"].lower()])
-        elif found["clock"]:
-            hour = _clock(found["clock"], (found["half"] or "").lower())
-        elif found["day"]:
-            day = now.date() + timedelta(days=found["day"].lower() == "tomorrow")
-        elif found["year"]:
-            day = date(int(found["year"]), int(found["month"]), int(found["date"]))
+        text = text[token.end() :].lstrip()
+        if token["word"]:
+            hour = clock_time(WORDS[token["word"].lower()])
+        elif token["clock"]:
+            hour = _clock(token["clock"], (token["half"] or "").lower())
+        elif token["day"]:
+            day = now.date() + timedelta(days=token["day"].lower() == "tomorrow")
+        elif token["year"]:
+            day = date(int(token["year"]), int(token["month"]), int(token["date"]))
         else:
-            month, day_of_month, year = _month_and_day(found)
+            month, day_of_month, year = _month_and_day(token)
             yearless = year is None
             day = date(now.year if year is None else year, month, day_of_month)
     return day, yearless, hour
 
 
-def _month_and_day(found: re.Match[str]) -> tuple[int, int, int | None]:
-    parts = [found["m"], found["d"], found["y"] or ""]
-    if digits := found["digits"]:
+def _month_and_day(token: re.Match[str]) -> tuple[int, int, int | None]:
+    parts = [token["m"], token["d"], token["y"] or ""]
+    if digits := token["digits"]:
         parts = [digits[:2], digits[2:4], digits[4:]]
     return int(parts[0]), int(parts[1]), 2000 + int(parts[2]) if parts[2] else None
 

@@ -146,14 +146,14 @@ class MemoryAdmission:
         if first is None or max(self._priorities, default=first.minus_priority) <= first.minus_priority:
             return []
         lower = [held for held in self._held.values() if held[0].minus_priority > first.minus_priority]
-        missing_mb, found = self._waiting[first.job_id][1] - self.free_mb, []
+        missing_mb, job_ids = self._waiting[first.job_id][1] - self.free_mb, []
         for turn, held_mb in sorted(lower, reverse=True):
             if missing_mb <= TOLERANCE_MB:
                 break
             if may_wait(turn.job_id):
                 missing_mb -= held_mb
-                found.append(turn.job_id)
-        return found if missing_mb <= TOLERANCE_MB else []
+                job_ids.append(turn.job_id)
+        return job_ids if missing_mb <= TOLERANCE_MB else []
 
     def _count_passed(self, first: Turn) -> None:
         if first != self._first:

@@ -55,8 +55,8 @@ def as_job(
         speed = speed_of(spec, pool, unit, units, most=most)
     elif spec.nodes:
         units, most = range_of(spec, pool, unit)
-        each = unit.cores // spec.cores
-        demand = (float(unit.cores), (spec.memory_mb or 0.0) * each)
+        tasks_a_node = unit.cores // spec.cores
+        demand = (float(unit.cores), (spec.memory_mb or 0.0) * tasks_a_node)
     else:
         demand = (float(spec.cores), spec.memory_mb or 0.0)
     return Job(
@@ -112,12 +112,12 @@ def bound_to_node(entry: Entry) -> bool:
 
 def results_differ(entry: Entry) -> set[str]:
     """Return the classes of device to which no policy moves the job, because a trial had other results."""
-    told = entry.predicted or {}
-    if not entry.parks or entry.placement is None or told.get("moved_by_hand"):
+    predicted = entry.predicted or {}
+    if not entry.parks or entry.placement is None or predicted.get("moved_by_hand"):
         return set()
     here = entry.placement.pool
-    pairs = [{one["pool"], one["over"]} for one in told.get("tried", ()) if not one["agrees"]]
-    return {name for each in pairs if here in each for name in each - {here}}
+    pairs = [{ratio["pool"], ratio["over"]} for ratio in predicted.get("tried", ()) if not ratio["agrees"]]
+    return {name for classes in pairs if here in classes for name in classes - {here}}
 
 
 def _estimate_s(spec: JobSpec, units: int, speed: Speed | None) -> float | None:
@@ -154,11 +154,11 @@ def _from_history(predicted: Mapping[str, Any] | None, pool: str, quantile: str)
     Planning by the middle EASY makes jobs wait far longer: half of them are then believed to end any moment
     (``tenbin reproduce prediction``).
     """
-    found = predicted["run_s"].get(pool) if predicted else None
-    return None if found is None else float(found[quantile])
+    estimate = predicted["run_s"].get(pool) if predicted else None
+    return None if estimate is None else float(estimate[quantile])
 
 
 def _registered_mb(predicted: Mapping[str, Any] | None) -> float | None:
     """Return the size of its checkpoints (paper A's M_max), which tells what moving it costs."""
-    found = predicted.get("registered_mb") if predicted else None
-    return None if found is None else float(found["middle"])
+    estimate = predicted.get("registered_mb") if predicted else None
+    return None if estimate is None else float(estimate["middle"])

@@ -67,9 +67,9 @@ def new_rows(entries: Iterable[Entry]) -> Iterator[list[Any]]:
     before: object = None
     shared: list[Any] = []
     for entry in entries:
-        found = SHARED(entry)
-        if found != before:
-            before, shared = found, as_row(entry, COLUMNS)
+        properties = SHARED(entry)
+        if properties != before:
+            before, shared = properties, as_row(entry, COLUMNS)
         row = shared.copy()
         row[0], row[INDEX] = entry.id, entry.array_index
         yield row
@@ -85,8 +85,8 @@ def entry_of(row: Sequence[Any]) -> Entry:
 
 
 def _parse(row: Sequence[Any]) -> Entry:
-    found = zip(COLUMNS, row, strict=True)
-    values = {name: value for name, value in found if value is not None}  # None: its default
+    columns = zip(COLUMNS, row, strict=True)
+    values = {name: value for name, value in columns if value is not None}  # None: its default
     values["spec"] = _spec_of(values["spec"])
     values.setdefault("array_index", values["spec"].array_index)  # before version 7 it was there only
     values["stage"] = Stage(values["stage"])

@@ -94,10 +94,10 @@ def units_for(spec: JobSpec, tasks: int, unit: Unit) -> int:
     """
     if not unit.node:
         return tasks * spec.cores
-    each = unit.cores // spec.cores
-    if not each:
+    tasks_a_unit = unit.cores // spec.cores
+    if not tasks_a_unit:
         raise BadInput(f"a task of {spec.cores} cores: a node has {unit.cores}", "ask for fewer")
-    return math.ceil(tasks / each)
+    return math.ceil(tasks / tasks_a_unit)
 
 
 def range_of(spec: JobSpec, pool: Pool, unit: Unit) -> tuple[int, int | None]:
@@ -119,8 +119,8 @@ def range_of(spec: JobSpec, pool: Pool, unit: Unit) -> tuple[int, int | None]:
         most = units_for(spec, spec.max_tasks, unit) if spec.max_tasks else None
     if least > pool.units:
         there = f"{pool.units} {pool.name}s"
-        asked = f"{least} {pool.name}s" + (f" ({spec.tasks} x {spec.cores})" if not spec.nodes else "")
-        raise BadInput(f"the job needs {asked}, there are {there}", "ask for fewer")
+        size = f"{least} {pool.name}s" + (f" ({spec.tasks} x {spec.cores})" if not spec.nodes else "")
+        raise BadInput(f"the job needs {size}, there are {there}", "ask for fewer")
     most = None if most is None else min(most, pool.units)
     return least, most if most != least else None
 
@@ -153,12 +153,12 @@ def sized(spec: JobSpec, measured: Callable[[str], tuple[float, float] | None], 
     least, most = (spec.nodes, spec.max_nodes) if spec.nodes else (spec.tasks, spec.max_tasks)
     if spec.speedup or not spec.job_profile or least is None or most is None:
         return spec
-    found = measured(spec.job_profile)
-    if found is None:
+    curve = measured(spec.job_profile)
+    if curve is None:
         return spec
-    each = unit.cores if spec.nodes else spec.cores
+    cores = unit.cores if spec.nodes else spec.cores
     points = {*range(least, min(most, least + POINTS) + 1), most}
-    gains = {n: float(scaling(*found, n * each) / scaling(*found, each)) for n in sorted(points)}
+    gains = {n: float(scaling(*curve, n * cores) / scaling(*curve, cores)) for n in sorted(points)}
     return spec.model_copy(update={"speedup": gains})
 
 
@@ -174,8 +174,8 @@ def under_caps(
     """
     if spec.cap_curve is not None or not spec.job_profile or not unit.package:
         return spec
-    found = measured(spec.job_profile, unit.emulated)
-    return spec if found is None else spec.model_copy(update={"cap_curve": found})
+    curve = measured(spec.job_profile, unit.emulated)
+    return spec if curve is None else spec.model_copy(update={"cap_curve": curve})
 
 
 def _own_caps(spec: JobSpec, pool: Pool, unit: Unit) -> CapLine | None:
@@ -203,4 +203,4 @@ def _between(points: Mapping[int, float], x: float) -> float:
     import numpy as np
 
     at = sorted(points)
-    return float(np.interp(x, at, [points[one] for one in at]))
+    return float(np.interp(x, at, [points[place] for place in at]))

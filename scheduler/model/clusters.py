@@ -18,16 +18,55 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from profiles.errors import BadInput
 from scheduler.model.jobs import Cluster, Pool
 from scheduler.model.parameters import unknown
 
 PART = re.compile(r"(?P<units>\d+)x(?P<name>[A-Za-z_][\w.-]*?)(?:\[(?P<resources>[^\]]*)\])?")
-FIELDS = ("name", "units", "nodes", "rank", "capacity", "capacities", "base_w", "peak_w", "idle_w", "caps_w")
 REMEDY = "write a count, 512xgpu+512xcpu, 256xnode[cpu=1,memory=1], or name a TOML, JSON or CSV file"
 NODE_LIST = {"cpu_milli": ("cpu", 1e-3), "memory_mib": ("memory_mb", 2**20 / 1e6), "gpu": ("gpu", 1.0)}
+POOLS = 'write [[pool]] name = "gpu", units = 512'
+REMEDIES = {  # of values that a field cannot have; of all others: "give a number, at least 0"
+    "name": 'add name = "gpu"',
+    "units": "give a whole number, at least 1",
+    "nodes": "give a whole number, at least 1",
+    "rank": "give a whole number, 0 for the best class",
+    "capacity": "write { cores = 16, memory_mb = 64e3 }",
+    "capacities": "write { cores = 16, memory_mb = 64e3 }",
+    "caps_w": "write caps_w = [30, 35, 40]",
+}
+
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class PoolTable(BaseModel):
+    """A pool as files describe it."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    name: Annotated[str, Field(min_length=1)]
+    units: Annotated[int | None, Field(ge=1)] = None
+    nodes: Annotated[int | None, Field(ge=1)] = None
+    rank: int | None = None
+    capacity: dict[str, Amount] | None = None
+    capacities: list[dict[str, Amount]] = []
+    base_w: Amount = 0.0
+    peak_w: Amount | None = None
+    idle_w: Amount = 0.0
+    caps_w: list[Amount] = []
+
+
+class ClusterTable(BaseModel):
+    """A cluster as files describe it."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    pool: Annotated[list[PoolTable], Field(min_length=1)]
+    budget_w: Amount | None = None
 
 
 def parse_cluster(text: str) -> Cluster:
@@ -44,15 +83,15 @@ def parse_cluster(text: str) -> Cluster:
     if Path(text).suffix == ".csv":
         return _from_node_list(Path(text))
     pools = []
-    for rank, part in enumerate(text.split("+")):
+    for part in text.split("+"):
         match = PART.fullmatch(part.strip())
         if match is None:
             raise BadInput(f"cluster {text!r}: {part!r} is not understood", REMEDY)
-        given = {"name": match["name"], "units": int(match["units"]), "rank": rank}
+        table: dict[str, Any] = {"name": match["name"], "units": int(match["units"])}
         if match["resources"] is not None:
-            given["capacity"] = _capacity(match["resources"], text)
-        pools.append(_pool(given, rank, text))
-    return checked(tuple(pools), None, text)
+            table["capacity"] = _capacity(match["resources"], text)
+        pools.append(table)
+    return _described({"pool": pools}, text)
 
 
 def _capacity(text: str, where: str) -> dict[str, float]:
@@ -79,18 +118,7 @@ def _from_file(path: Path) -> Cluster:
         raise BadInput(f"cluster {path}: {error.strerror}", REMEDY) from error
     except ValueError as error:  # of TOML, JSON and UTF-8
         raise BadInput(f"cluster {path}: {error}", f"write valid {path.suffix[1:].upper()}") from error
-    if not isinstance(content, dict) or not isinstance(content.get("pool"), list) or not content["pool"]:
-        raise BadInput(
-            f"cluster {path}: there is no list of pools", 'write [[pool]] name = "gpu", units = 512'
-        )
-    for key in content:
-        if key not in ("pool", "budget_w"):
-            raise unknown(f"field of cluster {path}:", key, ("pool", "budget_w"))
-    if not all(isinstance(given, dict) for given in content["pool"]):
-        raise BadInput(f"cluster {path}: a pool is not a table", 'write [[pool]] name = "gpu", units = 512')
-    pools = tuple(_pool(given, rank, str(path)) for rank, given in enumerate(content["pool"]))
-    budget = content.get("budget_w")
-    return checked(pools, None if budget is None else _number(budget, "budget_w", str(path)), str(path))
+    return _described(content, str(path))
 
 
 def _from_node_list(path: Path) -> Cluster:
@@ -114,9 +142,7 @@ def _from_node_list(path: Path) -> Cluster:
         raise BadInput(f"cluster {path}: {error}", "write valid CSV") from error
     if not rows:
         raise BadInput(f"cluster {path}: no nodes", "list at least one")
-    return checked(
-        (_pool({"name": "node", "nodes": len(rows), "capacities": rows}, 0, str(path)),), None, str(path)
-    )
+    return _described({"pool": [{"name": "node", "nodes": len(rows), "capacities": rows}]}, str(path))
 
 
 def _scaled(row: Mapping[str, str | None], column: str, by: float, path: Path, *, line: int) -> float:
@@ -129,69 +155,85 @@ def _scaled(row: Mapping[str, str | None], column: str, by: float, path: Path, *
     return value * by
 
 
-def _pool(given: Mapping[str, Any], rank: int, where: str) -> Pool:
-    for key in given:
-        if key not in FIELDS:
-            raise unknown(f"field of a pool in cluster {where}:", key, FIELDS)
-    name = given.get("name")
-    if not isinstance(name, str) or not name:
-        raise BadInput(f"cluster {where}: pool {rank + 1} has no name", 'add name = "gpu"')
-    at = f"cluster {where}: pool {name}"
-    if ("units" in given) == ("nodes" in given):
+def _described(content: Any, where: str) -> Cluster:
+    """Make the cluster that tables describe."""
+    try:
+        table = ClusterTable.model_validate(content)
+    except ValidationError as error:
+        raise _refusal(error.errors()[0], content, where) from error
+    pools = tuple(_pool(pool, rank, where) for rank, pool in enumerate(table.pool))
+    return checked(pools, table.budget_w, where)
+
+
+def _refusal(error: Mapping[str, Any], content: Any, where: str) -> BadInput:
+    """Make the error for a table that pydantic refuses."""
+    match error["loc"]:
+        case ("pool", int(place), str(field), *inner):
+            at = f"cluster {where}: pool {content['pool'][place].get('name', place + 1)}"
+            fields: Mapping[str, object] = PoolTable.model_fields
+        case ("pool", int(place)):
+            return BadInput(f"cluster {where}: pool {place + 1} is not a table", POOLS)
+        case () | ("pool",):
+            return BadInput(f"cluster {where}: there is no list of pools", POOLS)
+        case (field, *inner):
+            at, fields = f"cluster {where}", ClusterTable.model_fields
+    if error["type"] == "extra_forbidden":
+        return unknown(f"field of {at}:", field, fields)
+    remedy = REMEDIES.get(field, "give a number, at least 0")
+    if error["type"] == "missing":
+        return BadInput(f"{at} has no {field}", remedy)
+    name = ".".join(map(str, (field, *inner)))
+    return BadInput(f"{at}: {name} = {error['input']!r:.100}", remedy)
+
+
+def _pool(table: PoolTable, place: int, where: str) -> Pool:
+    at = f"cluster {where}: pool {table.name}"
+    units = table.units or table.nodes
+    if units is None or (table.units and table.nodes):
         raise BadInput(f"{at} needs either units or nodes", "give one of them")
-    units = given.get("units", given.get("nodes"))
-    if not isinstance(units, int) or isinstance(units, bool) or units < 1:
-        raise BadInput(f"{at}: {units!r} units", "give a whole number, at least 1")
-    position = given.get("rank", rank)
-    if not isinstance(position, int):
-        raise BadInput(f"{at}: rank {position!r}", "give a whole number, 0 for the best class")
-    resources, capacity, capacities = _resources(given, units, at)
-    caps = given.get("caps_w", [])
-    if not isinstance(caps, list):
-        raise BadInput(f"{at}: caps_w is not a list", "write caps_w = [30, 35, 40]")
-    values = tuple(_number(cap, "caps_w", at) for cap in caps)
-    if list(values) != sorted(set(values)) or any(cap <= 0 for cap in values):
+    resources, capacity, capacities = _resources(table, units, at)
+    caps = tuple(table.caps_w)
+    if list(caps) != sorted(set(caps)) or 0.0 in caps:
         raise BadInput(f"{at}: caps_w is not ascending from above 0", "sort it, each cap once")
-    powers: dict[str, Any] = {
-        key: _number(given.get(key, 0.0), key, at) for key in ("base_w", "peak_w", "idle_w")
-    }
-    if values and "peak_w" not in given:
-        powers["peak_w"] = values[-1]
-    if powers["idle_w"] > powers["base_w"] + powers["peak_w"] > 0:
+    peak_w = table.peak_w if table.peak_w is not None else max(caps, default=0.0)
+    if table.idle_w > table.base_w + peak_w > 0:
         raise BadInput(f"{at}: an idle unit draws more than one in use", "check base_w, peak_w and idle_w")
-    return Pool(name, units, position, resources, capacity, capacities, **powers, caps_w=values)
+    return Pool(
+        table.name,
+        units,
+        place if table.rank is None else table.rank,
+        resources,
+        capacity,
+        capacities,
+        table.base_w,
+        peak_w,
+        table.idle_w,
+        caps,
+    )
 
 
 def _resources(
-    given: Mapping[str, Any], units: int, at: str
+    table: PoolTable, units: int, at: str
 ) -> tuple[tuple[str, ...], tuple[float, ...], tuple[tuple[float, ...], ...]]:
-    """Read resource names, the common capacity, and the capacity of each node where nodes differ."""
-    rows = given.get("capacities", [])
-    if "capacity" in given and rows:
+    """Return resource names, the common capacity, and the capacity of each node where nodes differ."""
+    rows = table.capacities
+    if table.capacity is not None and rows:
         raise BadInput(f"{at} has both capacity and capacities", "give one of them")
-    if "nodes" in given and not rows and "capacity" not in given:
+    if table.nodes and not rows and table.capacity is None:
         raise BadInput(f"{at} has nodes without a capacity", "add capacity = { cores = 16 }, or write units")
-    tables = rows or ([given["capacity"]] if "capacity" in given else [])
+    tables = rows or ([] if table.capacity is None else [table.capacity])
     if not tables:
         return (), (), ()
-    if not all(isinstance(row, dict) and row.keys() == tables[0].keys() and row for row in tables):
-        raise BadInput(
-            f"{at}: a capacity is not a table of the same resources", "write { cores = 16, memory_mb = 64e3 }"
-        )
+    if not all(row and row.keys() == tables[0].keys() for row in tables):
+        raise BadInput(f"{at}: a capacity is not a table of the same resources", REMEDIES["capacity"])
     if rows and len(rows) != units:
         raise BadInput(f"{at}: {len(rows)} capacities for {units} nodes", "give one for each node")
     names = tuple(tables[0])
-    values = tuple(tuple(_number(row[name], f"capacity of {name}", at) for name in names) for row in tables)
+    values = tuple(tuple(row[name] for name in names) for row in tables)
     for name, column in zip(names, zip(*values, strict=True), strict=True):
         if not any(column):
             raise BadInput(f"{at}: no node has any {name}", "give a capacity above 0")
     return names, () if rows else values[0], values if rows else ()
-
-
-def _number(value: Any, name: str, at: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise BadInput(f"{at}: {name} = {value!r}", "give a number, at least 0")
-    return float(value)
 
 
 def checked(pools: tuple[Pool, ...], budget_w: float | None, where: str) -> Cluster:

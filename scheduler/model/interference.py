@@ -314,8 +314,8 @@ class Sockets:
 
 def sockets_of(topology: Topology, cards: Iterable[NetworkInterface]) -> Sockets:
     """List the NUMA nodes that have cores, first the node of the fastest network card."""
-    known = [one for one in cards if one.numa_node is not None]
-    card = max(known, key=lambda one: one.speed_mbit or 0.0).numa_node if known else None
+    known = [interface for interface in cards if interface.numa_node is not None]
+    card = max(known, key=lambda interface: interface.speed_mbit or 0.0).numa_node if known else None
     nodes = sorted({cpu.node for cpu in topology.cores}, key=lambda node: (node != card, node))
     cores = tuple(tuple(cpu.index for cpu in topology.cores_of(node)) for node in nodes)
     return Sockets(cores, card in nodes)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import types
 import typing
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from profiles.errors import BadInput
 
 P = TypeVar("P")
-NAMES = {int: "whole number", float: "number"}
-BOOLEANS = dict.fromkeys(("true", "yes", "1", "on"), True) | dict.fromkeys(("false", "no", "0", "off"), False)
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> BadInput:
@@ -65,21 +62,12 @@ def fill(kind: type[P], given: dict[str, str], what: str) -> P:
 
 
 def _value(hint: Any, text: str, where: str) -> Any:
-    """Read ``text`` as a bool, int, float, str, one of a Literal, or None where that is allowed."""
-    options = typing.get_args(hint)
-    if typing.get_origin(hint) is Literal:
-        if text not in options:
-            raise BadInput(f"{where}={text}", f"choose one of {', '.join(map(str, options))}")
-        return text
-    if isinstance(hint, types.UnionType):
-        if text.lower() in ("none", ""):
-            return None
-        hint = next(option for option in options if option is not type(None))
-    if hint is bool:
-        if text.lower() not in BOOLEANS:
-            raise BadInput(f"{where}={text} is neither true nor false", "write true or false")
-        return BOOLEANS[text.lower()]
+    """Read ``text`` as the field's type, or None where that is allowed."""
+    from pydantic import TypeAdapter, ValidationError  # here, because policies are named without it
+
+    none = text.lower() in ("none", "") and type(None) in typing.get_args(hint)
     try:
-        return hint(text)
-    except ValueError as error:
-        raise BadInput(f"{where}={text!r} is no {NAMES.get(hint, hint.__name__)}", "give one") from error
+        return TypeAdapter(hint).validate_python(None if none else text)
+    except ValidationError as error:
+        remedy, _, _ = error.errors()[0]["msg"].replace("Input", "it").partition(", unable")
+        raise BadInput(f"{where}={text!r}", remedy) from error

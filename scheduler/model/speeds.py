@@ -143,13 +143,13 @@ def speed_bounds(device: Figures, over: Figures) -> SpeedBounds | None:
 
 def all_bounds(figures: Mapping[str, Figures]) -> SpeedRatios:
     """Bound the speeds of all classes over each other, as far as their figures go."""
-    found = {}
+    ratios = {}
     for device, its in figures.items():
         for other, others in figures.items():
             bounds = speed_bounds(its, others) if device != other else None
             if bounds is not None:
-                found[device, other] = bounds
-    return found
+                ratios[device, other] = bounds
+    return ratios
 
 
 def run_time_on(pool: str, known_s: Mapping[str, float], ratios: SpeedRatios) -> RunTimeBounds | None:
@@ -165,8 +165,8 @@ def run_time_on(pool: str, known_s: Mapping[str, float], ratios: SpeedRatios) ->
 def estimates_on_all(known_s: Mapping[str, float], ratios: SpeedRatios) -> dict[str, float]:
     """Replace infinite run times: by those that the ratios tell, else by the least of all that are known."""
     least_s = min(known_s.values(), default=math.inf)
-    found = dict(known_s)
+    estimates = dict(known_s)
     for pool in (pool for pool, seconds in known_s.items() if math.isinf(seconds)):
-        told = run_time_on(pool, known_s, ratios)
-        found[pool] = least_s if told is None else told.middle_s
-    return found
+        bounds = run_time_on(pool, known_s, ratios)
+        estimates[pool] = least_s if bounds is None else bounds.middle_s
+    return estimates

@@ -166,11 +166,11 @@ class Nodes:
 def rooms(free: NDArray[np.float64], demand: tuple[float, ...]) -> NDArray[np.int64]:
     """Count for each node how many units of ``demand`` fit into what is ``free`` there."""
     needed = np.asarray(demand)
-    wanted = needed > 0
-    if not wanted.any():
+    demanded = needed > 0
+    if not demanded.any():
         return np.zeros(len(free), dtype=np.int64)
     room: NDArray[np.int64] = (
-        np.floor(free[:, wanted] / needed[wanted] + EPSILON).min(axis=1).astype(np.int64)
+        np.floor(free[:, demanded] / needed[demanded] + EPSILON).min(axis=1).astype(np.int64)
     )
     return room
 
@@ -332,7 +332,7 @@ class Allocation:
     def _take_again(self, job: Job, placement: Placement) -> None:
         """Charge a job's units after a restart, even if its region no longer exists."""
         name, region = placement.pool, placement.region
-        if not region or any(one.name == region for one in self.regions.get(name, ())):
+        if not region or any(other.name == region for other in self.regions.get(name, ())):
             self._take("restore", job, placement)
             return
         self._take("restore", job, replace(placement, region=""))

@@ -1,6 +1,6 @@
-"""Predictions of run times, costs and slow-downs, from profiles and from earlier jobs, and their accuracy.
+"""Estimates of run times, costs and slow-downs, from profiles and from earlier jobs, and their accuracy.
 
-``history`` and ``run_times`` predict run times, ``migration_costs`` checkpoints and restarts, ``profiles``
-all that profiles measured. ``tracker`` keeps the ``predictions`` of running jobs beside their outcomes, with
-``measured_parts`` of them.
+``run_times`` estimates what jobs need, ``profiles`` has all that profiles measured. ``tracker`` keeps the
+``predictions`` of running jobs beside their outcomes, and learns from these what checkpoints and restarts
+cost.
 """

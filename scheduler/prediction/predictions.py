@@ -98,7 +98,7 @@ class OpenPredictions:
 
     def __init__(self, last: int = 0, open_ones: Iterable[TrackedPrediction] = ()) -> None:
         self._last = last
-        self._open = {(one.job, one.kind): one for one in open_ones}
+        self._open = {(prediction.job, prediction.kind): prediction for prediction in open_ones}
         self._changed: dict[int, TrackedPrediction] = {}
 
     def predict(
@@ -115,45 +115,47 @@ class OpenPredictions:
         """Enter a prediction that a decision rests on; it is journalled with the decision."""
         self.void(job, "predicted anew", kind)
         self._last += 1
-        one = TrackedPrediction(self._last, job, attempt, kind, now, value, emulated=emulated, detail=detail)
-        self._open[job, kind] = one
-        self._changed[one.number] = one
-        return one
+        prediction = TrackedPrediction(
+            self._last, job, attempt, kind, now, value, emulated=emulated, detail=detail
+        )
+        self._open[job, kind] = prediction
+        self._changed[prediction.number] = prediction
+        return prediction
 
     def measure(self, job: int, kind: Kind, value: float, **detail: Any) -> TrackedPrediction | None:
         """Enter the outcome of the open prediction of that kind, if there is one; ``detail`` is added."""
-        one = self._open.pop((job, kind), None)
-        if one is not None:
-            one.measured = value
-            one.detail |= detail
-            self._changed[one.number] = one
-        return one
+        prediction = self._open.pop((job, kind), None)
+        if prediction is not None:
+            prediction.measured = value
+            prediction.detail |= detail
+            self._changed[prediction.number] = prediction
+        return prediction
 
     def void(self, job: int, why: str, *kinds: Kind) -> None:
         """Close the job's open predictions (of these kinds, or all) without an outcome."""
         for kind in kinds or UNITS:
-            one = self._open.pop((job, kind), None)
-            if one is not None:
-                one.void = why
-                self._changed[one.number] = one
+            prediction = self._open.pop((job, kind), None)
+            if prediction is not None:
+                prediction.void = why
+                self._changed[prediction.number] = prediction
 
     def of(self, job: int, kind: Kind) -> TrackedPrediction | None:
         """Return the job's open prediction of a kind."""
         return self._open.get((job, kind))
 
-    def touch(self, one: TrackedPrediction) -> None:
+    def touch(self, prediction: TrackedPrediction) -> None:
         """Mark a prediction whose ``detail`` has changed."""
-        self._changed[one.number] = one
+        self._changed[prediction.number] = prediction
 
     def shift(self, step_s: float) -> None:
         """Move what durations are counted from with a clock that was set."""
-        for one in self._open.values():
-            one.at_s += step_s
-            if "resumed_s" in one.detail:
-                one.detail["resumed_s"] += step_s
-            for there in one.detail.get("company", ()):
+        for prediction in self._open.values():
+            prediction.at_s += step_s
+            if "resumed_s" in prediction.detail:
+                prediction.detail["resumed_s"] += step_s
+            for there in prediction.detail.get("company", ()):
                 there["since_s"] += step_s
-            self.touch(one)
+            self.touch(prediction)
 
     def changed(self) -> list[TrackedPrediction]:
         """List what the journal does not have yet."""
@@ -216,8 +218,8 @@ def error_of(prediction: TrackedPrediction) -> float | None:
 def summary(predictions: Sequence[TrackedPrediction]) -> list[AccuracyRow]:
     """Make one row for each kind and place; emulated outcomes and users' statements apart."""
     groups: dict[tuple[str, str, bool, bool], list[TrackedPrediction]] = defaultdict(list)
-    for one in predictions:
-        groups[one.kind, _place(one), one.emulated, one.is_stated].append(one)
+    for p in predictions:
+        groups[p.kind, _place(p), p.emulated, p.is_stated].append(p)
     order = list(UNITS)
     keys = sorted(groups, key=lambda key: (order.index(key[0]), key[1:]))  # type: ignore[arg-type]
     return [_row(*key, predictions=groups[key]) for key in keys]
@@ -228,26 +230,26 @@ def _row(
 ) -> AccuracyRow:
     import numpy as np  # here, because the journal imports this file, and numpy takes a tenth of a second
 
-    found = [(error, one) for one in predictions if (error := error_of(one)) is not None]
+    outcomes = [(error, p) for p in predictions if (error := error_of(p)) is not None]
     row = AccuracyRow(
         kind,
         place,
         UNITS[kind],  # type: ignore[index]
         emulated,
-        n=len(found),
-        blind=sum(one.measured is not None for one in predictions) - len(found),
-        open=sum(one.open for one in predictions),
-        void=sum(bool(one.void) for one in predictions),
+        n=len(outcomes),
+        blind=sum(p.measured is not None for p in predictions) - len(outcomes),
+        open=sum(p.open for p in predictions),
+        void=sum(bool(p.void) for p in predictions),
         is_stated=is_stated,
     )
-    if not found:
+    if not outcomes:
         return row
-    errors = np.array([error for error, _ in found])
-    worst, whose = max(found, key=lambda pair: abs(pair[0]))
+    errors = np.array([error for error, _ in outcomes])
+    worst, whose = max(outcomes, key=lambda pair: abs(pair[0]))
     return replace(
         row,
-        predicted=median(one.predicted for _, one in found),
-        measured=median(one.measured for _, one in found if one.measured is not None),
+        predicted=median(p.predicted for _, p in outcomes),
+        measured=median(p.measured for _, p in outcomes if p.measured is not None),
         median=float(np.median(errors)),
         median_absolute=float(np.median(abs(errors))),
         p95=float(np.quantile(abs(errors), 0.95)),
@@ -262,14 +264,14 @@ def parts(predictions: Sequence[TrackedPrediction]) -> list[tuple[str, int, floa
 
     The parts of checkpoints and restarts are in the order in which they follow each other.
     """
-    found: dict[str, list[tuple[float, float]]] = {}
-    for one in predictions:
-        if one.kind in ("checkpoint", "restart"):
-            for part, seconds in one.detail.get("measured", {}).items():
-                found.setdefault(part, []).append((one.detail["parts"][part], seconds))
+    times: dict[str, list[tuple[float, float]]] = {}
+    for prediction in predictions:
+        if prediction.kind in ("checkpoint", "restart"):
+            for part, seconds in prediction.detail.get("measured", {}).items():
+                times.setdefault(part, []).append((prediction.detail["parts"][part], seconds))
     return [
         (part, len(pairs), median(p for p, _ in pairs), median(m for _, m in pairs))
-        for part, pairs in found.items()
+        for part, pairs in times.items()
     ]
 
 
@@ -279,23 +281,23 @@ def samples(predictions: Sequence[TrackedPrediction], storage: str) -> list[dict
     The rows leave out the start and the end of programs (``profiles.fits.checkpoint``).
     """
     rows: list[dict[str, Any]] = []
-    for one in predictions:
-        took, mb = one.detail.get("measured"), one.detail.get("mb", 0.0)
-        if one.measured is None or not took or not mb:
+    for prediction in predictions:
+        took, mb = prediction.detail.get("measured"), prediction.detail.get("mb", 0.0)
+        if prediction.measured is None or not took or not mb:
             continue
-        if one.kind != "restart" and "drain" not in took:
+        if prediction.kind != "restart" and "drain" not in took:
             continue  # the layer parked or moved the program, not on this storage
-        device, common = one.detail["pool"], {"emulated": one.emulated}
+        device, common = prediction.detail["pool"], {"emulated": prediction.emulated}
         where = {"device": device, "storage": storage, "memory_mb": mb} | common
-        if one.kind == "checkpoint":
+        if prediction.kind == "checkpoint":
             rows.append({"kind": "checkpoint", **where, "seconds": took["save"]})
-        elif one.kind == "restart":
+        elif prediction.kind == "restart":
             context, kernels = took["context"], took["compile"]
             rows.append({"kind": "restart", **where, "seconds": context + took["restore"]})
             rows.append({"kind": "compile", "cache": "warm", "device": device, "seconds": kernels} | common)
             rows.append({"kind": "phase", "phase": "context", "device": device, "seconds": context} | common)
-        elif one.kind == "migration":
-            to = one.detail["to"]
+        elif prediction.kind == "migration":
+            to = prediction.detail["to"]
             seconds = sum(took[part] for part in ("drain", "save", "context", "compile", "restore"))
             twin = {"to_device": to, "costs_of": device, "to_costs_of": to}
             rows.append({"kind": "migration", **where, **twin, "seconds": seconds})
@@ -304,11 +306,11 @@ def samples(predictions: Sequence[TrackedPrediction], storage: str) -> list[dict
 
 def within_bounds(predictions: Sequence[TrackedPrediction]) -> tuple[int, int]:
     """Count the outcomes of predictions that state bounds, and those inside their bounds."""
-    found = [one for one in predictions if one.measured is not None and "low_s" in one.detail]
-    inside = sum(one.detail["low_s"] <= (one.measured or 0.0) <= one.detail["high_s"] for one in found)
-    return len(found), inside
+    bounded = [p for p in predictions if p.measured is not None and "low_s" in p.detail]
+    inside = sum(p.detail["low_s"] <= (p.measured or 0.0) <= p.detail["high_s"] for p in bounded)
+    return len(bounded), inside
 
 
-def _place(one: TrackedPrediction) -> str:
-    place = str(one.detail.get("pool", ""))
-    return f"{place} -> {one.detail['to']}" if "to" in one.detail else place
+def _place(prediction: TrackedPrediction) -> str:
+    place = str(prediction.detail.get("pool", ""))
+    return f"{place} -> {prediction.detail['to']}" if "to" in prediction.detail else place

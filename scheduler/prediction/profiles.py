@@ -64,7 +64,7 @@ def measured_cluster(
         if name not in names:
             raise BadInput(f"--profile {name}=...: no such class", f"the cluster has {', '.join(names)}")
     checkpoint, restart, begin, pools, notes = {}, {}, {}, [], []
-    found = False
+    useful = False
     for pool in cluster.pools:
         changed = pool
         if pool.name in profiles:
@@ -77,17 +77,17 @@ def measured_cluster(
                 begin[pool.name] = begin_of(profile, pool.name, len(cluster.pools) == 1)
             changed, note = with_power(pool, profile)
             notes.append(f"{at}: {note}")
-            found = found or lines is not None or changed != pool
+            useful = useful or lines is not None or changed != pool
         pools.append(changed)
     alone = len(cluster.pools) == 1
     ratios = all_bounds({name: figures_of(profile, name, alone) for name, profile in profiles.items()})
-    if not found and not ratios:
+    if not useful and not ratios:
         remedy = "measure what it lacks: tenbin profile --only checkpoint,device,power"
         raise BadInput(f"--profile: nothing to use; {'; '.join(notes)}", remedy)
     notes += [
-        f"{one}: {ratio.low:.3g} to {ratio.high:.3g} times as fast as {other}, by memory and arithmetic"
-        for (one, other), ratio in ratios.items()
-        if names.index(one) < names.index(other)
+        f"{name}: {ratio.low:.3g} to {ratio.high:.3g} times as fast as {other}, by memory and arithmetic"
+        for (name, other), ratio in ratios.items()
+        if names.index(name) < names.index(other)
     ]
     whole = replace(checked(tuple(pools), cluster.budget_w, "with --profile"), ratios=ratios)
     return MeasuredCluster(whole, LinearCosts(checkpoint, restart, begin_s=begin), profiles, tuple(notes))
@@ -129,15 +129,15 @@ def begin_of(profile: Profile, pool: str, alone: bool) -> float:
 def figures_of(profile: Profile, pool: str, alone: bool) -> Figures:
     """Read bandwidths and speeds of arithmetic of a class's device, as far as their intervals are known."""
     device = device_of(profile, pool, alone, "device_gflops")
-    found = {}
+    figures = {}
     for model in profile.models:
         resource = model.labels.get("kernel") or model.labels.get("precision")
         if model.quantity not in FIGURES or model.labels.get("device") != device or resource is None:
             continue
         c = model.coefficients[0]
         if resource in (*MEMORY, *ARITHMETIC) and c.low is not None and c.high is not None and c.low > 0:
-            found[resource] = c.low, c.high
-    return found
+            figures[resource] = c.low, c.high
+    return figures
 
 
 def device_of(profile: Profile, pool: str, alone: bool, quantity: str = "checkpoint_s") -> str | None:
@@ -216,8 +216,8 @@ def caps_of(profile: Profile) -> tuple[float, ...]:
 
 def _devices(profile: Profile, quantity: str = "checkpoint_s") -> list[str]:
     """List the devices of which a quantity was measured."""
-    found = (model.labels["device"] for model in profile.models if model.quantity == quantity)
-    return list(dict.fromkeys(found))
+    names = (model.labels["device"] for model in profile.models if model.quantity == quantity)
+    return list(dict.fromkeys(names))
 
 
 def _told(line: LinearCost) -> str:
@@ -260,9 +260,9 @@ class ProfiledSlowdowns:
             BadInput: there is none of a name, or it says nothing about sharing.
         """
         for name in set(names) - {""}:
-            found = self._usable(name)
-            if self._known.get(name) != found:
-                self._known[name] = found
+            profile = self._usable(name)
+            if self._known.get(name) != profile:
+                self._known[name] = profile
                 self._factor.cache_clear()
 
     def recall(self, names: Iterable[str]) -> None:
@@ -272,14 +272,14 @@ class ProfiledSlowdowns:
                 self.introduce([name])
 
     def _usable(self, name: str) -> JobProfile:
-        found = self.store.load(name, self.kind.key)
+        profile = self.store.load(name, self.kind.key)
         remedy = f"measure it here: tenbin job profile {name} -- CMD...; or leave --job-profile out"
-        if found.kind.key != self.kind.key:
-            what = f"job profile '{name}' was made on another kind of node ({found.kind.title})"
+        if profile.kind.key != self.kind.key:
+            what = f"job profile '{name}' was made on another kind of node ({profile.kind.title})"
             raise BadInput(f"{what}, this one is {self.kind.title}", remedy)
-        if slowdown_beside(found, [found]) is None:
+        if slowdown_beside(profile, [profile]) is None:
             raise BadInput(f"job profile '{name}' says nothing about pressure or sensitivity", remedy)
-        return found
+        return profile
 
     def factor(self, program: str, binding: str, beside: Sequence[str]) -> float:
         """Predict alike for all bindings on a shared node, because jobs have cores of their own."""
@@ -298,8 +298,8 @@ class ProfiledSlowdowns:
     def _predict(self, program: str, beside: tuple[str, ...]) -> float:
         known = [self._known.get(name) for name in (program, *beside)]
         profiles = [profile for profile in known if profile is not None]
-        found = slowdown_beside(profiles[0], profiles[1:]) if len(profiles) == len(known) else None
-        return 1.0 if found is None else max(found.value, 1.0)
+        slowdown = slowdown_beside(profiles[0], profiles[1:]) if len(profiles) == len(known) else None
+        return 1.0 if slowdown is None else max(slowdown.value, 1.0)
 
 
 def pressure_of(job: JobProfile) -> Pressure | None:
@@ -307,13 +307,13 @@ def pressure_of(job: JobProfile) -> Pressure | None:
 
     Of a job on one host: it presses on no network. comprobe's place is the core next to the job's: near.
     """
-    found = job.pressure_by()
-    if found is None:
+    pressure = job.pressure_by()
+    if pressure is None:
         return None
     network, share = job.network, job.need("mpi_share")
     comprobe = network.pressure.slowdown.value if network and network.pressure else 1.0
     return Pressure(
-        memory_percent=max(100 * (found.slowdown.value - 1), 0.0),
+        memory_percent=max(100 * (pressure.slowdown.value - 1), 0.0),
         near_percent=max(100 * (comprobe - 1), 0.0),
         communication_percent=100 * share.value if network and share else 0.0,
     )
@@ -341,15 +341,15 @@ class ProfiledJobs:
 
     def runs(self, name: str) -> list[PastRun]:
         """Make a run each of the profile's median and both ends of its interval; empty without a profile."""
-        found = self._find(name)
-        return [] if found is None else runs_of(found)
+        profile = self._find(name)
+        return [] if profile is None else runs_of(profile)
 
     def scaling(self, name: str) -> tuple[float, float] | None:
         """Return Downey's A and sigma; None: not measured, or over namespaces only."""
-        found = self._find(name)
-        if found is None or found.scaling is None or found.scaling.emulated:
+        profile = self._find(name)
+        if profile is None or profile.scaling is None or profile.scaling.emulated:
             return None
-        return found.scaling["A"].value, found.scaling["sigma"].value
+        return profile.scaling["A"].value, profile.scaling["sigma"].value
 
     def caps(self, name: str, emulated: str) -> tuple[float, float] | None:
         """Return the knee in watts of a package and the speed lost by each watt below; None: not measured.
@@ -357,10 +357,15 @@ class ProfiledJobs:
         Args:
             emulated: the machine whose packages are meant; empty: the real one.
         """
-        found = self._find(name)
-        if found is None or found.caps is None or found.caps.speed is None or found.caps.emulated != emulated:
+        profile = self._find(name)
+        if (
+            profile is None
+            or profile.caps is None
+            or profile.caps.speed is None
+            or profile.caps.emulated != emulated
+        ):
             return None
-        speed = found.caps.speed
+        speed = profile.caps.speed
         flat = speed["speed_flat"].value
         return (speed["knee_w"].value, speed["slope_per_w"].value / flat) if flat > 0 else None
 
@@ -368,9 +373,9 @@ class ProfiledJobs:
         if self._store is None or self._kind is None or not name:
             return None
         with suppress(BadInput):
-            found = self._store.load(name, self._kind.key)
-            if found.kind.key == self._kind.key and not found.emulated:
-                return found
+            profile = self._store.load(name, self._kind.key)
+            if profile.kind.key == self._kind.key and not profile.emulated:
+                return profile
         return None
 
 
@@ -379,7 +384,7 @@ def runs_of(job: JobProfile) -> list[PastRun]:
     took = job.need("run_s")
     if took is None:
         return []
-    asked = JobSignature(job.name, program_of(job.command)[1], "", (job.cores, 0))
+    signature = JobSignature(job.name, program_of(job.command)[1], "", (job.cores, 0))
     times = [took.low, took.high, took.value] if took.low and took.high else [took.value]
-    needs = [None if found is None else found.value for found in map(job.need, NEEDS)]
-    return [PastRun(asked, seconds, *needs) for seconds in times if seconds]
+    needs = [None if need is None else need.value for need in map(job.need, NEEDS)]
+    return [PastRun(signature, seconds, *needs) for seconds in times if seconds]

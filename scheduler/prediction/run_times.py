@@ -1,7 +1,25 @@
-"""Run-time predictions for jobs without an estimate, learnt from the journal and from job profiles.
+"""Estimates of run times and other needs of jobs: by earlier runs, by trials, and by figures of the devices.
 
-Waiting jobs are indexed by what they can be predicted from, so the end of a job costs time only for those
-jobs that it may predict better.
+An estimate has an interval, and names its basis. What the owner of a job states comes before all of them. On
+each class of device the first of these counts of which enough is known:
+
+1. ``arguments``: runs of the same program with the same arguments, size and device. From nine runs on the
+   quantiles are order statistics, right for any distribution; with fewer runs, those of a log-normal
+   distribution by Student's t.
+2. ``scaled``: runs whose arguments differ in numbers only: time = c x^p of the numbers that vary, by least
+   squares on logarithms. The law must beat the mean when each run is left out in turn, and holds up to
+   ``BEYOND`` times outside the known numbers.
+3. ``name``: all runs of the program, on any size; on that device if there are any.
+4. ``tried``: its time on another device, and the latest trial of the running program on both.
+5. ``devices``: its time on another device, and the measured figures of both.
+6. ``user``: the mean of the last two jobs of the same user (EASY++: Tsafrir, Etsion and Feitelson, IEEE TPDS
+   18(6), 2007). Its quantiles are those of actual over predicted time of that user's jobs by this rule. The
+   rule is ``proved`` if 8 of 10 of its last outcomes for that user were within a factor 2, which is also
+   assumed after one run of the same program. Plans do not use it before that.
+
+The last ``RECENT`` runs count. Quantiles are 10, 50 and 90 %, of the next value and not of a mean. Waiting
+jobs are indexed by what they can be predicted from, so the end of a job costs time only for those jobs that
+it may predict better.
 """
 
 from __future__ import annotations
@@ -12,6 +30,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property, lru_cache
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -22,28 +41,10 @@ from profiles.models import t_quantile
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Pool
-from scheduler.model.speeds import RunTimeBounds, SpeedBounds, run_time_on
+from scheduler.model.speeds import SpeedRatios, run_time_on
 from scheduler.prediction.predictions import ELSEWHERE, STATED, TRIED
 
-# Quantiles of the needs of a job, from earlier runs.
-#
-# The first basis with enough data counts (``Basis``):
-#
-# 1. ``arguments``: runs of the same program with the same arguments, size and device. From nine runs on the
-# quantiles are order statistics, right for any distribution; with fewer runs, those of a log-normal
-# distribution by Student's t. 2. ``scaled``: runs whose arguments differ in numbers only: time = c x^p of
-# the numbers that vary, by least    squares on logarithms. The law must beat the mean when each run is left
-# out in turn, and holds up to    ``BEYOND`` times outside the known numbers. 3. ``name``: all runs of the
-# program, on any size; on that device if there are any. 4. ``user``: the mean of the last two jobs of the
-# same user (EASY++: Tsafrir, Etsion and Feitelson, IEEE TPDS    18(6), 2007). Its quantiles are those of
-# actual over predicted time of that user's jobs by this rule. The    rule is ``proved`` if 8 of 10 of its
-# last outcomes for that user were within a factor 2, which is also    assumed after one run of the same
-# program. Plans do not use it before that.
-#
-# The last ``RECENT`` runs count. Quantiles are 10, 50 and 90 %, of the next value and not of a mean.
-
-
-Basis = Literal["arguments", "scaled", "name", "user", "devices", "tried"]  # the last two: see ``run_times``
+Basis = Literal["arguments", "scaled", "name", "user", "devices", "tried"]
 Quantity = Literal["run_s", "memory_mb", "registered_mb", "compile_s"]
 
 RECENT = 20
@@ -83,7 +84,7 @@ class PastRun(NamedTuple):
         compile_s: to build its kernels (paper A's K).
     """
 
-    asked: JobSignature
+    signature: JobSignature
     run_s: float
     memory_mb: float | None = None
     registered_mb: float | None = None
@@ -91,10 +92,10 @@ class PastRun(NamedTuple):
 
 
 @dataclass(frozen=True)
-class HistoryPrediction:
-    """10, 50 and 90 % quantiles, from ``n`` runs; ``rule`` names the rule, as a clause.
+class Estimate:
+    """10, 50 and 90 % quantiles of a quantity, or its bounds, from ``n`` runs; ``rule``: a clause for people.
 
-    ``proved`` is False for predictions from unrelated jobs that plans must not use.
+    ``proved`` is False for estimates from unrelated jobs that plans must not use.
     """
 
     low: float
@@ -124,12 +125,12 @@ class History:
         """Learn from a run that has ended."""
         for cached in (self._alike, self._by_name, self._by_user):
             cached.cache_clear()
-        self._of_program[run.asked.program].append(run)
+        self._of_program[run.signature.program].append(run)
         if run.run_s <= 0:
             return
-        last = self._last_two[run.asked.user]
+        last = self._last_two[run.signature.user]
         if last:
-            self._errors[run.asked.user].append(math.log(run.run_s / _mean(last)))
+            self._errors[run.signature.user].append(math.log(run.run_s / _mean(last)))
         last.append(run.run_s)
 
     def programs(self) -> list[str]:
@@ -142,25 +143,29 @@ class History:
         right = sum(abs(error) <= ONE_RUN for error in errors)
         return len(errors) >= ENOUGH and right >= PROVED * len(errors)
 
-    def predict(self, asked: JobSignature, quantity: Quantity = "run_s") -> HistoryPrediction | None:
+    def predict(self, signature: JobSignature, quantity: Quantity = "run_s") -> Estimate | None:
         """Predict a quantity of the next run; None if nothing is known."""
-        if asked.program not in self._of_program:
-            return self._by_user(asked.user) if quantity == "run_s" else None
-        alike = self._alike(asked.program, asked.size, asked.pool, quantity)
-        if same := alike.same.get(asked.arguments):
+        if signature.program not in self._of_program:
+            return self._by_user(signature.user) if quantity == "run_s" else None
+        alike = self._alike(signature.program, signature.size, signature.pool, quantity)
+        if same := alike.same.get(signature.arguments):
             return _of_values(same[-RECENT:], "arguments", "same program and arguments")
-        found = alike.scaled(asked.arguments) or self._by_name(asked.program, asked.pool, quantity)
-        return self._by_user(asked.user) if found is None and quantity == "run_s" else found
+        estimate = alike.scaled(signature.arguments) or self._by_name(
+            signature.program, signature.pool, quantity
+        )
+        return self._by_user(signature.user) if estimate is None and quantity == "run_s" else estimate
 
     def _find_alike(self, program: str, size: tuple[int, ...], pool: str, quantity: Quantity) -> _Alike:
         runs = self._values(program, quantity)
-        there = ((run.asked, value) for run, value in runs)
+        there = ((run.signature, value) for run, value in runs)
         return _Alike(
-            [(one.arguments, value) for one, value in there if (one.size, one.pool) == (size, pool)]
+            [(job.arguments, value) for job, value in there if (job.size, job.pool) == (size, pool)]
         )
 
-    def _predict_by_name(self, program: str, pool: str, quantity: Quantity) -> HistoryPrediction | None:
-        there = [value for run, value in self._values(program, quantity) if run.asked.pool == pool][-RECENT:]
+    def _predict_by_name(self, program: str, pool: str, quantity: Quantity) -> Estimate | None:
+        there = [value for run, value in self._values(program, quantity) if run.signature.pool == pool][
+            -RECENT:
+        ]
         rule = "same program, other arguments or another size"
         return _of_values(there, "name", rule) if there else None
 
@@ -169,7 +174,7 @@ class History:
         runs = ((run, getattr(run, quantity)) for run in self._of_program.get(program, ()))
         return [(run, value) for run, value in runs if value is not None and value > 0]
 
-    def _predict_by_user(self, user: str) -> HistoryPrediction | None:
+    def _predict_by_user(self, user: str) -> Estimate | None:
         last = self._last_two.get(user)
         if not last:
             return None
@@ -181,7 +186,7 @@ class History:
         proved = self.proved(user)
         rule = "mean of the last two jobs of the same user"
         rule += ", which has proved right" if proved else ": unrelated jobs; not used for planning"
-        return HistoryPrediction(
+        return Estimate(
             low=min(low, middle),
             middle=middle,
             high=max(high, middle),
@@ -211,11 +216,11 @@ def program_of(command: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     return first, tuple(rest)
 
 
-def _of_values(values: Sequence[float], basis: Basis, rule: str) -> HistoryPrediction:
+def _of_values(values: Sequence[float], basis: Basis, rule: str) -> Estimate:
     """Predict quantiles of the next value after these."""
     if len(values) >= ENOUGH:
         low, middle, high = _quantiles(values)
-        return HistoryPrediction(low, middle, high, len(values), basis, rule)
+        return Estimate(low, middle, high, len(values), basis, rule)
     logs = np.log(values)
     if len(values) == 1:
         half, rule = ONE_RUN, f"{rule}; one run: a factor 2 either way is assumed"
@@ -223,9 +228,7 @@ def _of_values(values: Sequence[float], basis: Basis, rule: str) -> HistoryPredi
         half = t_quantile(LEVELS[-1], len(values) - 1) * max(float(np.std(logs, ddof=1)), LEAST_SPREAD)
         half *= math.sqrt(1 + 1 / len(values))
     middle = math.exp(float(np.mean(logs))) if len(values) > 1 else values[0]
-    return HistoryPrediction(
-        middle / math.exp(half), middle, middle * math.exp(half), len(values), basis, rule
-    )
+    return Estimate(middle / math.exp(half), middle, middle * math.exp(half), len(values), basis, rule)
 
 
 def _quantiles(values: Iterable[float]) -> list[float]:
@@ -261,15 +264,15 @@ class _Alike:
             points[shape].append((numbers, value))
         return points
 
-    def scaled(self, arguments: tuple[str, ...]) -> HistoryPrediction | None:
+    def scaled(self, arguments: tuple[str, ...]) -> Estimate | None:
         """Predict along the numbers among the arguments; None where they do not explain the values."""
-        shape, wanted = _numbers(arguments)
-        if not wanted or min(wanted) <= 0:
+        shape, numbers = _numbers(arguments)
+        if not numbers or min(numbers) <= 0:
             return None
         if shape not in self._laws:
             self._laws[shape] = _law(self._points.get(shape, ()))
         law = self._laws[shape]
-        return None if law is None else law.at(np.log(wanted))
+        return None if law is None else law.at(np.log(numbers))
 
 
 class _Law(NamedTuple):
@@ -290,7 +293,7 @@ class _Law(NamedTuple):
     freedom: int
     n: int
 
-    def at(self, x: np.ndarray) -> HistoryPrediction | None:
+    def at(self, x: np.ndarray) -> Estimate | None:
         """Predict the next value and its interval; None where x lies too far off."""
         room = math.log(BEYOND)
         if ((x < self.low - room) | (x > self.high + room) | ((x != self.low) & ~self.varies)).any():
@@ -304,9 +307,7 @@ class _Law(NamedTuple):
         middle = math.exp(float(point @ self.coefficients))
         powers = ", ".join(f"{power:.2g}" for power in self.coefficients[1:])
         rule = f"same program, scaled by the numbers among its arguments (to the power {powers})"
-        return HistoryPrediction(
-            middle / math.exp(half), middle, middle * math.exp(half), self.n, "scaled", rule
-        )
+        return Estimate(middle / math.exp(half), middle, middle * math.exp(half), self.n, "scaled", rule)
 
 
 def _law(points: Sequence[tuple[list[float], float]]) -> _Law | None:
@@ -349,14 +350,11 @@ def _law(points: Sequence[tuple[list[float], float]]) -> _Law | None:
 def _numbers(arguments: Sequence[str]) -> tuple[tuple[str, ...], list[float]]:
     """Split arguments into their shape without numbers, and the numbers."""
     shape = tuple(NUMBER.sub("#", argument) for argument in arguments)
-    return shape, [float(found) for argument in arguments for found in NUMBER.findall(argument)]
+    return shape, [float(number) for argument in arguments for number in NUMBER.findall(argument)]
 
 
 def _mean(values: Sequence[float] | deque[float]) -> float:
     return sum(values) / len(values)
-
-
-# Ratios of the speeds of a program on two classes of devices, from trials of the running program.
 
 
 COVERED = 0.9  # least share of the launches of which a trial has to tell
@@ -396,34 +394,47 @@ def pair(pool: str, other: str) -> Pair:
 
 def ratio_of(trial: Trial) -> TriedRatio | None:
     """Take the ratio of the whole program from a trial; None: too few of its launches could be tried."""
-    found = trial.program_ratio
-    tried = sum(one.launches for one in trial.kernels if one.there is not None)
-    launches = sum(one.launches for one in trial.kernels) + trial.not_kept
-    if found is None or tried < COVERED * launches:
+    ratio = trial.program_ratio
+    tried = sum(kernel.launches for kernel in trial.kernels if kernel.there is not None)
+    launches = sum(kernel.launches for kernel in trial.kernels) + trial.not_kept
+    if ratio is None or tried < COVERED * launches:
         return None
     agrees = trial.agrees is not False
-    return TriedRatio(trial.on, trial.device, **found._asdict(), at_s=trial.at_s, agrees=agrees)
+    return TriedRatio(trial.on, trial.device, **ratio._asdict(), at_s=trial.at_s, agrees=agrees)
 
 
-def run_time_tried(
-    pool: str, known_s: Mapping[str, float], tried: TriedRatios
-) -> tuple[RunTimeBounds, TriedRatio] | None:
-    """Tell the run time on a class from that on another, by the latest trial of both; None: there is none."""
-    found = [tried[pair(pool, of)] for of in known_s if of != pool and pair(pool, of) in tried]
-    if not found:
+def by_trial(pool: str, known: Mapping[str, Estimate], trials: TriedRatios) -> Estimate | None:
+    """Estimate the run time on a class by that on another, and the latest trial of both; None: no trial."""
+    ratios = [trials[pair(pool, over)] for over in known if over != pool and pair(pool, over) in trials]
+    if not ratios:
         return None
-    one = max(found, key=lambda one: one.at_s)
-    one = one if one.pool == pool else one.inverse
-    seconds, bounds = known_s[one.over], SpeedBounds(one.low, one.high)
-    return RunTimeBounds(seconds / one.high, seconds / one.value, seconds / one.low, one.over, bounds), one
+    latest = max(ratios, key=attrgetter("at_s"))
+    ratio = latest if latest.pool == pool else latest.inverse
+    there = known[ratio.over]
+    low, middle, high = (there.middle / speed for speed in (ratio.high, ratio.value, ratio.low))
+    rule = f"{there.middle:.3g} s on {ratio.over}, {there.rule}; {tried_words(ratio)}"
+    return Estimate(low, middle, high, there.n, TRIED, rule)
 
 
-def tried_words(one: TriedRatio) -> str:
+def by_figures(pool: str, known: Mapping[str, Estimate], ratios: SpeedRatios) -> Estimate | None:
+    """Estimate the run time on a class by that on another, and the figures of both; None: without them."""
+    bounds = run_time_on(pool, {over: estimate.middle for over, estimate in known.items()}, ratios)
+    if bounds is None:
+        return None
+    there, ratio = known[bounds.of], bounds.ratio
+    rule = (
+        f"{there.middle:.3g} s on {bounds.of}, {there.rule}; {pool} is {ratio.low:.3g} to {ratio.high:.3g} "
+        "times as fast by memory and arithmetic"
+    )
+    return Estimate(bounds.low_s, bounds.middle_s, bounds.high_s, there.n, ELSEWHERE, rule)
+
+
+def tried_words(ratio: TriedRatio) -> str:
     """Write a ratio as a clause."""
-    results = "" if one.agrees else "; its results differ there"
+    results = "" if ratio.agrees else "; its results differ there"
     return (
-        f"{one.pool} is {one.value:.3g} times ({one.low:.3g} .. {one.high:.3g}) as fast as {one.over} "
-        f"by a trial of this program at {stamp(one.at_s)}{results}"
+        f"{ratio.pool} is {ratio.value:.3g} times ({ratio.low:.3g} .. {ratio.high:.3g}) as fast as "
+        f"{ratio.over} by a trial of this program at {stamp(ratio.at_s)}{results}"
     )
 
 
@@ -431,7 +442,7 @@ REMEMBERED = 5000  # earlier jobs that a new coordinator learns from
 NEEDS: tuple[Quantity, ...] = ("memory_mb", "registered_mb", "compile_s")
 ORDER = ("user", "name", "scaled", "arguments")  # later ones predict better
 AT_ONCE = 50  # jobs that differ in numbers only and are predicted again for each kind that ends
-Told = dict[str, Any]
+Predicted = dict[str, Any]  # ``Entry.predicted``: estimates as JSON, by quantity, and trials
 Key = tuple[object, ...]  # common properties of jobs: a basis of ``ORDER``, then terms of ``JobSignature``
 Program = tuple[str, tuple[int, ...]]  # name and size: what a trial tells of
 
@@ -461,7 +472,7 @@ class RunTimePredictor:
         self._kinds: set[JobSignature] = set()
         self._count: Counter[tuple[Key, str]] = Counter()  # kinds, by what they have in common and device
         self._unsure: defaultdict[Key, dict[int, None]] = defaultdict(dict)
-        self._tried: defaultdict[Program, dict[Pair, TriedRatio]] = defaultdict(dict)
+        self._trials: defaultdict[Program, dict[Pair, TriedRatio]] = defaultdict(dict)
         self._waiting: defaultdict[Program, dict[int, None]] = defaultdict(dict)  # jobs that have not begun
         self.predictions = 0
         self.history = History()
@@ -479,7 +490,7 @@ class RunTimePredictor:
         if says_itself(entry.spec):
             return
         level = self._level(entry.predicted)
-        for basis, key in enumerate(_keys(asked_of(entry.spec, self.user))):
+        for basis, key in enumerate(_keys(signature_of(entry.spec, self.user))):
             if key is not None and level < basis:
                 self._unsure[key][entry.id] = None
             elif key is not None and key in self._unsure:
@@ -487,7 +498,7 @@ class RunTimePredictor:
 
     def forget(self, entry: Entry) -> None:
         """Drop a job that is over."""
-        for key in _keys(asked_of(entry.spec, self.user)):
+        for key in _keys(signature_of(entry.spec, self.user)):
             if key is not None and key in self._unsure:
                 self._unsure[key].pop(entry.id, None)
                 if not self._unsure[key]:
@@ -509,13 +520,13 @@ class RunTimePredictor:
         self._recall(entry)
         if (run := run_of(entry, self.user)) is None:
             return []
-        asked, proved = run.asked, self.history.proved(run.asked.user)
+        signature, proved = run.signature, self.history.proved(run.signature.user)
         self.history.add(run)
-        by_user, *others = _keys(asked)
-        keys: list[Key | None] = [by_user] if not proved and self.history.proved(asked.user) else []
-        if asked not in self._kinds:
-            self._kinds.add(asked)
-            keys += [key for key in others if key is not None and self._tells(key, asked.pool)]
+        by_user, *others = _keys(signature)
+        keys: list[Key | None] = [by_user] if not proved and self.history.proved(signature.user) else []
+        if signature not in self._kinds:
+            self._kinds.add(signature)
+            keys += [key for key in others if key is not None and self._tells(key, signature.pool)]
         groups = (self._unsure.get(key, {}) for key in keys if key is not None)
         return list(dict.fromkeys(job_id for group in groups for job_id in group))
 
@@ -528,19 +539,19 @@ class RunTimePredictor:
         alike = len(self._unsure.get(key, ()))
         return count.bit_count() == 1 or count % (alike // AT_ONCE + 1) == 0
 
-    def _level(self, told: Told | None) -> int:
+    def _level(self, predicted: Predicted | None) -> int:
         """Return the place in ``ORDER`` that the prediction goes by on every device; -1: there is none."""
-        if told is None:
+        if predicted is None:
             return -1
-        levels = _levels(told)
+        levels = _levels(predicted)
         if not levels:
             return -1
         return min(levels) if len(levels) == len(self._pools) else 0
 
     def program(self, spec: JobSpec) -> Program:
         """Return what a trial of the job tells of: other arguments are no other program."""
-        asked = asked_of(spec, self.user)
-        return asked.program, asked.size
+        signature = signature_of(spec, self.user)
+        return signature.program, signature.size
 
     def tried(self, spec: JobSpec, ratio: TriedRatio) -> list[int]:
         """Learn from a trial of a running job; return the numbers of waiting jobs that may be better known.
@@ -548,7 +559,7 @@ class RunTimePredictor:
         Jobs that have begun are not among them: ``expect`` predicts these anew.
         """
         program = self.program(spec)
-        known, classes = self._tried[program], pair(ratio.pool, ratio.over)
+        known, classes = self._trials[program], pair(ratio.pool, ratio.over)
         if classes not in known or known[classes].at_s < ratio.at_s:
             known[classes] = ratio
         return list(self._waiting.get(program, ()))
@@ -557,49 +568,53 @@ class RunTimePredictor:
         """Tell if neither the owner, earlier runs nor a trial say how fast a job is on a class."""
         if {"", pool.name, pool.kind} & spec.expect_s.keys():
             return False
-        found = self.history.predict(asked_of(spec, self.user)._replace(pool=pool.name))
-        if found is not None and found.basis != "user":
+        estimate = self.history.predict(signature_of(spec, self.user)._replace(pool=pool.name))
+        if estimate is not None and estimate.basis != "user":
             return False
-        return pair(pool.name, over) not in self._tried.get(self.program(spec), ())
+        return pair(pool.name, over) not in self._trials.get(self.program(spec), ())
 
     def _recall(self, entry: Entry) -> None:
         """Take up trials that an earlier coordinator has journalled with the job."""
-        for one in (entry.predicted or {}).get("tried", ()):
-            self.tried(entry.spec, TriedRatio(**one))
+        for ratio in (entry.predicted or {}).get("tried", ()):
+            self.tried(entry.spec, TriedRatio(**ratio))
 
-    def expect(self, specs: Sequence[JobSpec], so_far: Sequence[Told | None] = ()) -> list[Told | None]:
+    def expect(
+        self, specs: Sequence[JobSpec], so_far: Sequence[Predicted | None] = ()
+    ) -> list[Predicted | None]:
         """Predict each job, as ``Entry.predicted``; None: nothing is known beside what its owner states.
 
         With ``so_far``, the present predictions, None also stands for no better prediction.
         """
-        found: dict[JobSignature, Told | None] = {}
-        whole: dict[JobSignature, Told] = {}
-        told: list[Told | None] = []
+        of_run_times: dict[JobSignature, Predicted | None] = {}
+        whole: dict[JobSignature, Predicted] = {}
+        predictions: list[Predicted | None] = []
         for place, spec in enumerate(specs):
             if says_itself(spec):
                 stated = self._from_stated(spec)
-                told.append(None if so_far and stated and not better(stated, so_far[place]) else stated)
+                predictions.append(
+                    None if so_far and stated and not better(stated, so_far[place]) else stated
+                )
                 continue
             self._introduce(spec)
             self.predictions += 1
-            asked = asked_of(spec, self.user)
-            if asked not in found:
-                found[asked] = self._run_times(asked)
-            new = found[asked]
+            signature = signature_of(spec, self.user)
+            if signature not in of_run_times:
+                of_run_times[signature] = self._run_times(signature)
+            new = of_run_times[signature]
             if new is None or (so_far and not better(new, so_far[place])):
-                told.append(None)
+                predictions.append(None)
                 continue
-            if asked not in whole:
-                whole[asked] = new | self._needs(asked)
-            told.append(whole[asked])
-        return told
+            if signature not in whole:
+                whole[signature] = new | self._needs(signature)
+            predictions.append(whole[signature])
+        return predictions
 
-    def unproved(self, entry: Entry) -> Told | None:
+    def unproved(self, entry: Entry) -> Predicted | None:
         """Predict the run time by unrelated jobs of the same user, to be told and not planned with."""
         if says_itself(entry.spec) or (entry.predicted or {}).get("run_s"):
             return None
-        found = self.history.predict(asked_of(entry.spec, self.user)._replace(pool=self._pools[0]))
-        return None if found is None or found.proved else vars(found)
+        estimate = self.history.predict(signature_of(entry.spec, self.user)._replace(pool=self._pools[0]))
+        return None if estimate is None or estimate.proved else vars(estimate)
 
     def _introduce(self, spec: JobSpec) -> None:
         name = spec.job_profile
@@ -608,60 +623,46 @@ class RunTimePredictor:
             for run in self._profiled(name):
                 self.history.add(run)
 
-    def _run_times(self, asked: JobSignature) -> Told | None:
-        runs = {pool: self.history.predict(asked._replace(pool=pool)) for pool in self._pools}
-        known = {pool: vars(found) for pool, found in runs.items() if found is not None and found.proved}
-        of_program = {pool: found for pool, found in known.items() if found["basis"] != "user"}
-        trials = self._tried.get((asked.program, asked.size), {})
-        return _told(of_program | self._elsewhere(of_program, trials) if of_program else known, trials)
+    def _run_times(self, signature: JobSignature) -> Predicted | None:
+        runs = {pool: self.history.predict(signature._replace(pool=pool)) for pool in self._pools}
+        known = {pool: run for pool, run in runs.items() if run is not None and run.proved}
+        of_program = {pool: run for pool, run in known.items() if run.basis != "user"}
+        trials = self._trials.get((signature.program, signature.size), {})
+        return _predicted(of_program | self._on_others(of_program, trials) if of_program else known, trials)
 
-    def _from_stated(self, spec: JobSpec) -> Told | None:
+    def _from_stated(self, spec: JobSpec) -> Predicted | None:
         """Predict the run time on devices for which the owner states none, by those for which he does."""
-        stated, trials = spec.expect_s, self._tried.get(self.program(spec), {})
+        stated, trials = spec.expect_s, self._trials.get(self.program(spec), {})
         if not (trials or self._cluster.ratios):
             return None
         known = {}
         for pool in self._cluster.pools if "" not in stated else ():
             seconds = stated.get(pool.name, stated.get(pool.kind))
             if seconds is not None:
-                known[pool.name] = vars(HistoryPrediction(seconds, seconds, seconds, 1, ELSEWHERE, STATED))
-        wanted = {p.name for p in self._cluster.pools if spec.device in ("any", p.kind, p.name)}
-        found = {pool: told for pool, told in self._elsewhere(known, trials).items() if pool in wanted}
-        return _told(found, trials)
+                known[pool.name] = Estimate(seconds, seconds, seconds, 1, ELSEWHERE, STATED)
+        usable = {p.name for p in self._cluster.pools if spec.device in ("any", p.kind, p.name)}
+        others = self._on_others(known, trials)
+        return _predicted({pool: run for pool, run in others.items() if pool in usable}, trials)
 
-    def _elsewhere(self, known: Mapping[str, Told], trials: TriedRatios) -> dict[str, Told]:
-        """Predict the run time on devices where no such job ran: by a trial, else by the devices' figures."""
-        known_s = {pool: found["middle"] for pool, found in known.items()}
-        predicted = {}
-        for pool in (pool for pool in self._pools if pool not in known):
-            basis: Basis = ELSEWHERE
-            if (by_trial := run_time_tried(pool, known_s, trials)) is not None:
-                basis, (told, ratio) = TRIED, by_trial
-                words = tried_words(ratio)
-            elif (by_figures := run_time_on(pool, known_s, self._cluster.ratios)) is not None:
-                told = by_figures
-                words = (
-                    f"{pool} is {told.ratio.low:.3g} to {told.ratio.high:.3g} times as fast by memory and "
-                    "arithmetic"
-                )
-            else:
-                continue
-            rule = f"{known_s[told.of]:.3g} s on {told.of}, {known[told.of]['rule']}; {words}"
-            found = HistoryPrediction(
-                told.low_s, told.middle_s, told.high_s, known[told.of]["n"], basis, rule
-            )
-            predicted[pool] = vars(found)
-        return predicted
+    def _on_others(self, known: Mapping[str, Estimate], trials: TriedRatios) -> dict[str, Estimate]:
+        """Estimate the run time on devices where no such job ran: by a trial, else by figures."""
+        estimates = {
+            pool: by_trial(pool, known, trials) or by_figures(pool, known, self._cluster.ratios)
+            for pool in self._pools
+            if pool not in known
+        }
+        return {pool: estimate for pool, estimate in estimates.items() if estimate is not None}
 
-    def _needs(self, asked: JobSignature) -> Told:
-        needs = {name: self.history.predict(asked._replace(pool=self._pools[0]), name) for name in NEEDS}
-        return {name: vars(found) for name, found in needs.items() if found is not None}
+    def _needs(self, signature: JobSignature) -> Predicted:
+        there = signature._replace(pool=self._pools[0])
+        needs = {name: self.history.predict(there, name) for name in NEEDS}
+        return {name: vars(need) for name, need in needs.items() if need is not None}
 
 
-def _told(run_s: dict[str, Told], trials: TriedRatios) -> Told | None:
+def _predicted(run_s: Mapping[str, Estimate], trials: TriedRatios) -> Predicted | None:
     """Make a prediction of run times, with the trials for the journal and for who asks about the job."""
-    tried = {"tried": [asdict(one) for one in trials.values()]} if trials else {}
-    return {"run_s": run_s} | tried if run_s or tried else None
+    tried = {"tried": [asdict(ratio) for ratio in trials.values()]} if trials else {}
+    return {"run_s": {pool: vars(run) for pool, run in run_s.items()}} | tried if run_s or tried else None
 
 
 def says_itself(spec: JobSpec) -> bool:
@@ -670,15 +671,15 @@ def says_itself(spec: JobSpec) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _keys(asked: JobSignature) -> tuple[Key | None, ...]:
+def _keys(signature: JobSignature) -> tuple[Key | None, ...]:
     """List what the job has in common with jobs that can be predicted from it, by the places of ``ORDER``."""
-    program, arguments, user, size, _ = asked
+    program, arguments, user, size, _ = signature
     shape = shape_of(arguments)
     scaled = None if shape is None else ("scaled", program, size, shape)
     return ("user", user), ("name", program), scaled, ("arguments", program, size, arguments)
 
 
-def asked_of(spec: JobSpec, user: str) -> JobSignature:
+def signature_of(spec: JobSpec, user: str) -> JobSignature:
     """Describe the job in the terms of the history."""
     program, arguments = program_of(spec.command)
     name = spec.job_profile or spec.name or program
@@ -694,7 +695,7 @@ def run_of(entry: Entry, user: str) -> PastRun | None:
         return None
     pool = entry.placement.pool if entry.devices and entry.placement is not None else ""
     return PastRun(
-        asked_of(entry.spec, user)._replace(pool=pool),
+        signature_of(entry.spec, user)._replace(pool=pool),
         used.get("reference_s", used["running_s"]),
         used.get("peak_memory_mb") or None,  # 0: not measured
         used.get("registered_mb"),
@@ -702,17 +703,21 @@ def run_of(entry: Entry, user: str) -> PastRun | None:
     )
 
 
-def better(new: Told, old: Told | None) -> bool:
+def better(new: Predicted, old: Predicted | None) -> bool:
     """Tell if the new prediction goes by something better than the old one."""
     return old is None or _rank(new) > _rank(old)
 
 
-def _rank(told: Told) -> tuple[bool, int, int, float]:
-    places = _levels(told)
-    last_trial_s = max((one["at_s"] for one in told.get("tried", ())), default=0.0)
+def _rank(predicted: Predicted) -> tuple[bool, int, int, float]:
+    places = _levels(predicted)
+    last_trial_s = max((ratio["at_s"] for ratio in predicted.get("tried", ())), default=0.0)
     return min(places, default=0) > 0, len(places), max(places, default=-1), last_trial_s
 
 
-def _levels(told: Told) -> list[int]:
+def _levels(predicted: Predicted) -> list[int]:
     """Return the place in ``ORDER`` of each device on which jobs have run; others follow from these."""
-    return [ORDER.index(found["basis"]) for found in told["run_s"].values() if found["basis"] in ORDER]
+    return [
+        ORDER.index(estimate["basis"])
+        for estimate in predicted["run_s"].values()
+        if estimate["basis"] in ORDER
+    ]

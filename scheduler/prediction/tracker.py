@@ -1,4 +1,10 @@
-"""Predictions of running jobs beside their outcomes, from which migration costs are learned."""
+"""Migration costs that are learned from running jobs, whose predictions are kept beside their outcomes.
+
+The cost of a checkpoint or a restart is the sum of its parts, which programs that note their phases tell. A
+part that moves data follows the profile's line over the job's registered memory (its limit until that is
+known), times the median of measured / line of recent jobs on that class. The other parts are as they were the
+last times, for this job or else for similar ones, on this class if possible.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +12,7 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from statistics import median
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -27,40 +34,6 @@ from scheduler.prediction.predictions import (
 )
 from scheduler.prediction.profiles import ProfiledSlowdowns
 
-# The parts of checkpoints and restarts, as the phases that programs note tell them.
-
-
-def stop_parts(phases: Sequence[Phase], asked: float, left: float) -> dict[str, float]:
-    """Divide a checkpoint into parts, by when it was requested and left; whole if no phases are noted."""
-    saves = [phase for phase in phases if phase.phase == "save" and phase.at_s >= asked]
-    if not saves:
-        return {} if phases else {"leave": max(0.0, left - asked)}
-    save = saves[-1]
-    drains = [p.time_s for p in phases if p.phase == "drain" and asked <= p.at_s <= save.at_s]
-    drain = drains[-1] if drains else 0.0
-    reach = save.at_s - save.time_s - drain - asked
-    parts = {"reach": reach, "drain": drain, "save": save.time_s, "leave": left - save.at_s}
-    return {part: max(0.0, seconds) for part, seconds in parts.items()}
-
-
-def restart_parts(phases: Sequence[Phase], decided: float, began: float, ready: float) -> dict[str, float]:
-    """Divide a restart into parts, by when it was decided, the process began and it computes."""
-    parts = dict.fromkeys(("context", "compile", "restore"), 0.0)
-    for phase in phases:
-        if phase.phase in parts and phase.at_s <= ready:
-            parts[phase.phase] += phase.time_s
-    whole = {"launch": began - decided, "start": ready - began - sum(parts.values()), **parts}
-    return {part: max(0.0, seconds) for part, seconds in whole.items()}
-
-
-# Learned migration costs: the coefficients of a profile, corrected by measurements of jobs.
-#
-# The cost is the sum of its parts. A part that moves data follows the profile's line over the job's
-# registered memory (its limit until that is known), times the median of measured / line of recent jobs on
-# that class. The other parts are as they were the last times, for this job or else for similar ones, on
-# this class if possible.
-
-
 CostPart = Literal[
     "reach",  # from the request to the safe point
     "drain",
@@ -75,6 +48,32 @@ CostPart = Literal[
 KEPT = 200  # of each part, over all jobs
 RECENT = 20
 NEAR = 2.0  # largest ratio of the memory of similar jobs
+REMEMBERED = 1000  # outcomes that a new coordinator learns from
+LEAST_PAUSE_S = 0.5  # between its supervisor's time and its own
+WHOLE: tuple[Kind, ...] = ("migration", "suspension")  # a checkpoint and a restart
+
+
+def stop_parts(phases: Sequence[Phase], requested: float, left_s: float) -> dict[str, float]:
+    """Divide a checkpoint into parts, by when it was requested and left; whole if no phases are noted."""
+    saves = [phase for phase in phases if phase.phase == "save" and phase.at_s >= requested]
+    if not saves:
+        return {} if phases else {"leave": max(0.0, left_s - requested)}
+    save = saves[-1]
+    drains = [p.time_s for p in phases if p.phase == "drain" and requested <= p.at_s <= save.at_s]
+    drain = drains[-1] if drains else 0.0
+    reach = save.at_s - save.time_s - drain - requested
+    parts = {"reach": reach, "drain": drain, "save": save.time_s, "leave": left_s - save.at_s}
+    return {part: max(0.0, seconds) for part, seconds in parts.items()}
+
+
+def restart_parts(phases: Sequence[Phase], decided: float, began: float, ready: float) -> dict[str, float]:
+    """Divide a restart into parts, by when it was decided, the process began and it computes."""
+    parts = dict.fromkeys(("context", "compile", "restore"), 0.0)
+    for phase in phases:
+        if phase.phase in parts and phase.at_s <= ready:
+            parts[phase.phase] += phase.time_s
+    whole = {"launch": began - decided, "start": ready - began - sum(parts.values()), **parts}
+    return {part: max(0.0, seconds) for part, seconds in whole.items()}
 
 
 class PartTime(NamedTuple):
@@ -87,11 +86,14 @@ class PartTime(NamedTuple):
     mb: float
 
 
-Filter = Callable[[PartTime], bool]
+# What makes two of them alike: the job, its program, and its class of device.
+OWN, LIKE, HERE = attrgetter("job"), attrgetter("program"), attrgetter("pool")
+OWN_HERE, LIKE_HERE = attrgetter("job", "pool"), attrgetter("program", "pool")
+ANY = type  # all are alike
 
 
 class LearnedMigrationCosts:
-    """``Costs`` that learn.
+    """``Costs`` of a profile, corrected by measurements of jobs.
 
     Args:
         profile: costs of a measured profile; free if there is none.
@@ -99,7 +101,7 @@ class LearnedMigrationCosts:
 
     def __init__(self, profile: LinearCosts) -> None:
         self.profile = profile
-        self._seen: dict[str, deque[PartTime]] = defaultdict(lambda: deque(maxlen=KEPT))
+        self._rows: dict[str, deque[PartTime]] = defaultdict(lambda: deque(maxlen=KEPT))
         self._memory_mb: dict[int, float] = {}
         self._programs: dict[int, str] = {}
         self._pauses: deque[float] = deque(maxlen=RECENT)
@@ -123,39 +125,34 @@ class LearnedMigrationCosts:
 
     def stop_parts(self, job: Job, pool: str) -> dict[CostPart, float]:
         """Predict the seconds of each part of a checkpoint on that class."""
-        line = self.profile.checkpoint.get(pool)
-        waiting = self._typical("reach", self._is(job), self._like(job))
-        if waiting is None:  # requests come at any instant, on average halfway between two safe points
-            waiting = (self._typical("pace", self._is(job), self._like(job)) or 0.0) / 2
-        drain = self._typical("drain", self._is(job), self._like(job))
+        this = self._row(job, pool)
+        reach = self._typical("reach", this, OWN, LIKE)
+        if reach is None:  # requests come at any instant, on average halfway between two safe points
+            reach = (self._typical("pace", this, OWN, LIKE) or 0.0) / 2
+        drain = self._typical("drain", this, OWN, LIKE)
         return {
-            "reach": waiting,
+            "reach": reach,
             "drain": self.profile.drain_s.get(job.program, 0.0) if drain is None else drain,
-            "save": self._moving("save", line, job, pool),
-            "leave": self._typical("leave", self._is(job), self._like(job), self._any) or 0.0,
+            "save": self._moving("save", this, self.profile.checkpoint.get(pool)),
+            "leave": self._typical("leave", this, OWN, LIKE, ANY) or 0.0,
         }
 
     def restart_parts(self, job: Job, pool: str) -> dict[CostPart, float]:
         """Predict the seconds of each part of a restart on that class."""
-
-        def here(seen: PartTime) -> bool:
-            return seen.pool == pool
-
-        own, like = self._is(job), self._like(job)
-        own_here, like_here = (lambda s: own(s) and here(s)), (lambda s: like(s) and here(s))
-        context = self._typical("context", own_here, here, own)
+        this = self._row(job, pool)
+        context = self._typical("context", this, OWN_HERE, HERE, OWN)
         # The least of each, because a driver caches what it has compiled.
-        kernels = self._typical("compile", own_here, like_here, own, of=min)
+        kernels = self._typical("compile", this, OWN_HERE, LIKE_HERE, OWN, of=min)
         begin = self.profile.begin_s.get(pool, 0.0)
         line = self.profile.restart.get(pool)
         if line is not None:
             line = LinearCost(line.slope, max(line.offset - begin, 0.0))
         return {
-            "launch": self._typical("launch", self._any) or 0.0,
-            "start": self._typical("start", own, like, self._any) or 0.0,
+            "launch": self._typical("launch", this, ANY) or 0.0,
+            "start": self._typical("start", this, OWN, LIKE, ANY) or 0.0,
             "context": context or 0.0,
             "compile": begin if context is None and kernels is None else kernels or 0.0,
-            "restore": self._moving("restore", line, job, pool),
+            "restore": self._moving("restore", this, line),
         }
 
     def pause_s(self) -> float:
@@ -179,11 +176,11 @@ class LearnedMigrationCosts:
 
     def learn(self, job: Job, pool: str, parts: Mapping[str, float]) -> None:
         """Learn how long parts took."""
-        self._note(job.id, self.program(job), pool, parts, mb=self.memory_mb(job) or 0.0)
+        self._note(self._row(job, pool), parts)
 
-    def _note(self, job_id: int, program: str, pool: str, parts: Mapping[str, float], *, mb: float) -> None:
+    def _note(self, row: PartTime, parts: Mapping[str, float]) -> None:
         for part, seconds in parts.items():
-            self._seen[part].append(PartTime(job_id, program, pool, seconds, mb))
+            self._rows[part].append(row._replace(seconds=seconds))
         self._sums.clear()
 
     def learn_pause(self, seconds: float) -> None:
@@ -200,8 +197,8 @@ class LearnedMigrationCosts:
         ):
             self.learn_pause(prediction.measured)
         if prediction.kind in ("checkpoint", "restart") and "measured" in detail:
-            program, pool = detail["program"], detail["pool"]
-            self._note(prediction.job, program, pool, detail["measured"], mb=detail["mb"])
+            row = PartTime(prediction.job, detail["program"], detail["pool"], 0.0, detail["mb"])
+            self._note(row, detail["measured"])
 
     def forget(self, job_id: int) -> None:
         """Drop a job that has ended."""
@@ -217,45 +214,36 @@ class LearnedMigrationCosts:
             self._sums[key] = sum(parts(job, pool).values())
         return self._sums[key]
 
-    def _moving(self, part: CostPart, line: LinearCost | None, job: Job, pool: str) -> float:
+    def _row(self, job: Job, pool: str) -> PartTime:
+        """Return what is known of a part before it is measured."""
+        return PartTime(job.id, self.program(job), pool, 0.0, self.memory_mb(job) or 0.0)
+
+    def _moving(self, part: CostPart, this: PartTime, line: LinearCost | None) -> float:
         """Predict a part that moves memory, by its line, or in proportion to the memory without a line."""
         base = line or LinearCost(1.0, 0.0)
-        here = [(s, base.slope * s.mb + base.offset) for s in self._seen[part] if s.pool == pool]
-        mb = self.memory_mb(job) or 0.0
-        near = [pair for pair in here if mb / NEAR <= pair[0].mb <= mb * NEAR]
-        ratios = [seen.seconds / value for seen, value in near or here if value > 0][-RECENT:]
+        here = [(row, base.slope * row.mb + base.offset) for row in self._rows[part] if row.pool == this.pool]
+        near = [pair for pair in here if this.mb / NEAR <= pair[0].mb <= this.mb * NEAR]
+        ratios = [row.seconds / value for row, value in near or here if value > 0][-RECENT:]
         factor = median(ratios) if ratios else (self.profile.factor if line else 0.0)
-        return factor * (base.slope * mb + base.offset)
+        return factor * (base.slope * this.mb + base.offset)
 
     def _typical(
-        self, part: str, *tests: Filter, of: Callable[[list[float]], float] = median
+        self,
+        part: str,
+        this: PartTime,
+        *likenesses: Callable[[PartTime], object],
+        of: Callable[[list[float]], float] = median,
     ) -> float | None:
-        """Return the median of times that pass the first filter that any passes; None if there are none."""
-        for test in tests:
-            found = [seen.seconds for seen in self._seen[part] if test(seen)]
-            if found:
-                return of(found[-RECENT:])
+        """Return the median of the times that are like this, by the first likeness that one has."""
+        for likeness in likenesses:
+            key = likeness(this)
+            times = [row.seconds for row in self._rows[part] if likeness(row) == key]
+            if times:
+                return of(times[-RECENT:])
         return None
 
     def _as_known(self, job: Job) -> Job:
         return replace(job, memory_mb=self.memory_mb(job))
-
-    @staticmethod
-    def _is(job: Job) -> Filter:
-        return lambda seen: seen.job == job.id
-
-    def _like(self, job: Job) -> Filter:
-        program = self.program(job)
-        return lambda seen: seen.program == program
-
-    @staticmethod
-    def _any(seen: PartTime) -> bool:
-        return True
-
-
-REMEMBERED = 1000  # outcomes that a new coordinator learns from
-LEAST_PAUSE_S = 0.5  # between its supervisor's time and its own
-WHOLE: tuple[Kind, ...] = ("migration", "suspension")  # a checkpoint and a restart
 
 
 class Jobs(Protocol):
@@ -312,16 +300,21 @@ class PredictionTracker:
         whole = estimate_under(job, placement)
         if job.estimate_kind is not EstimateKind.LIMIT and math.isfinite(whole):
             left = (1.0 - entry.done) * whole
-            told = entry.predicted["run_s"] if entry.predicted else {}
+            run_s = entry.predicted["run_s"] if entry.predicted else {}
             rests_on = STATED if entry.spec.expect_s else "as on the best device that it ran on"
-            if (found := told.get(placement.pool) or told.get("")) is not None:
-                rests_on = found["rule"]
-                left *= found["middle"] / found["high"] if "" in told else 1.0  # plans use the high end
+            if (estimate := run_s.get(placement.pool) or run_s.get("")) is not None:
+                rests_on = estimate["rule"]
+                left *= (
+                    estimate["middle"] / estimate["high"] if "" in run_s else 1.0
+                )  # plans use the high end
             about: dict[str, Any] = {"pool": placement.pool, "rests_on": rests_on}
             kind: Kind = "run-time"
-            if found is not None and found["basis"] in (ELSEWHERE, TRIED):
-                kind, share = "trial" if found["basis"] == TRIED else "device-ratio", left / found["middle"]
-                about |= {"low_s": share * found["low"], "high_s": share * found["high"]}
+            if estimate is not None and estimate["basis"] in (ELSEWHERE, TRIED):
+                kind, share = (
+                    "trial" if estimate["basis"] == TRIED else "device-ratio",
+                    left / estimate["middle"],
+                )
+                about |= {"low_s": share * estimate["low"], "high_s": share * estimate["high"]}
             self.predictions.void(entry.id, "predicted anew", *RUN_TIMES)
             self._predict(entry, now, kind, left, **about)
             free = estimate_under(job, replace(placement, cap_w=None))
@@ -367,10 +360,10 @@ class PredictionTracker:
         """Note that a paused job is about to go on."""
         moved = self.predictions.of(entry.id, "migration")
         paused = self.predictions.of(entry.id, "suspension")
-        for one in (moved, paused):
-            if one is not None and "stop_s" in one.detail:
-                one.detail["resumed_s"] = now
-                self.predictions.touch(one)
+        for whole in (moved, paused):
+            if whole is not None and "stop_s" in whole.detail:
+                whole.detail["resumed_s"] = now
+                self.predictions.touch(whole)
         if paused is not None and "stop_s" not in paused.detail:
             self.predictions.void(entry.id, "it went on before it had paused", "suspension")
 
@@ -382,9 +375,9 @@ class PredictionTracker:
 
     def began(self, entry: Entry, began_s: float) -> None:
         """Learn how long a launch took; programs without phases tell no more of a restart."""
-        one = self.predictions.of(entry.id, "restart")
-        if one is not None and entry.placement is not None:
-            launch_s = max(0.0, began_s - one.at_s)
+        restart = self.predictions.of(entry.id, "restart")
+        if restart is not None and entry.placement is not None:
+            launch_s = max(0.0, began_s - restart.at_s)
             self.learned.learn(self.job_table.job(entry), entry.placement.pool, {"launch": launch_s})
 
     def obeyed(self, entry: Entry, request: int, at_s: float) -> None:
@@ -404,12 +397,12 @@ class PredictionTracker:
 
     def parked(self, entry: Entry, mb: float, now: float) -> None:
         """Measure a job that the engine has parked; its attempt goes on later."""
-        one, job = self.predictions.of(entry.id, "checkpoint"), self.job_table.job(entry)
+        checkpoint, job = self.predictions.of(entry.id, "checkpoint"), self.job_table.job(entry)
         pool = entry.place.pool
         self.learned.introduce(job, job.program, mb)
-        if one is None:
+        if checkpoint is None:
             return
-        took, about = max(0.0, now - one.at_s), self._about(job)
+        took, about = max(0.0, now - checkpoint.at_s), self._about(job)
         self.learned.learn(job, pool, {"save": took})
         self.predictions.measure(entry.id, "checkpoint", took, measured={"save": took}, **about)
         for kind in WHOLE:
@@ -446,15 +439,15 @@ class PredictionTracker:
         self.look(entry)
         self._awaited.pop(entry.id, None)
         self.predictions.void(entry.id, "it was stopped", *RUN_TIMES, "restart", "pairing", "cap")
-        one = self.predictions.of(entry.id, "checkpoint")
-        if one is None:
+        checkpoint = self.predictions.of(entry.id, "checkpoint")
+        if checkpoint is None:
             return
-        parts = stop_parts(self.folders.phases(entry), one.at_s, now)
+        parts = stop_parts(self.folders.phases(entry), checkpoint.at_s, now)
         if ended_s < self.since_s:
             self.learned.learn(job, pool, {p: parts[p] for p in ("drain", "save") if p in parts})
             self.predictions.void(entry.id, "it left while no coordinator was there", "checkpoint", *WHOLE)
             return
-        took, about = max(0.0, now - one.at_s), self._about(job)
+        took, about = max(0.0, now - checkpoint.at_s), self._about(job)
         self.learned.learn(job, pool, parts)
         self.predictions.measure(entry.id, "checkpoint", took, measured=parts, **about)
         for kind in WHOLE:
@@ -498,13 +491,13 @@ class PredictionTracker:
         self, entry: Entry, job: Job, pool: str, phases: list[Phase], *, began: float, ready: float
     ) -> None:
         """Measure the start or restart of an attempt that now computes."""
-        one = self.predictions.of(entry.id, "restart")
-        parts = restart_parts(phases, began if one is None else one.at_s, began, ready)
-        if one is None:
+        restart = self.predictions.of(entry.id, "restart")
+        parts = restart_parts(phases, began if restart is None else restart.at_s, began, ready)
+        if restart is None:
             self.learned.learn(job, pool, {part: parts[part] for part in ("start", "context", "compile")})
             return
         self.learned.learn(job, pool, {part: took for part, took in parts.items() if part != "launch"})
-        took, about = max(0.0, ready - one.at_s), self._about(job)
+        took, about = max(0.0, ready - restart.at_s), self._about(job)
         self.predictions.measure(entry.id, "restart", took, measured=parts, **about)
         running = self._running(entry)
         if running is not None:
@@ -578,14 +571,14 @@ class CoLocationTracker:
             if self.profiles.pressure(running.job.program) is None:
                 continue
             beside = _beside(running, state)
-            one = self.job_table.predictions.of(running.job.id, "pairing")
-            if one is not None and one.detail["company"][-1]["beside"] == beside:
+            pairing = self.job_table.predictions.of(running.job.id, "pairing")
+            if pairing is not None and pairing.detail["company"][-1]["beside"] == beside:
                 continue
             factor = self.profiles.factor(running.job.program, placement.binding, beside)
             met = {"since_s": state.now, "beside": beside, "factor": factor}
-            if one is not None:
-                one.detail["company"].append(met)
-                self.job_table.predictions.touch(one)
+            if pairing is not None:
+                pairing.detail["company"].append(met)
+                self.job_table.predictions.touch(pairing)
             elif placement.binding != PACKED:
                 entry = self.job_table.entries[running.job.id]
                 self.job_table.predictions.predict(
@@ -594,9 +587,9 @@ class CoLocationTracker:
 
     def ended(self, entry: Entry, result: Result) -> None:
         """Measure the slow-down of an attempt that has ended with success."""
-        one = self.job_table.predictions.of(entry.id, "pairing")
+        pairing = self.job_table.predictions.of(entry.id, "pairing")
         alone_s = self.profiles.alone_s(entry.spec.job_profile)
-        if one is None:
+        if pairing is None:
             return
         paused = result.usage.wall_s - result.usage.running_s > LEAST_PAUSE_S
         if alone_s is None or result.how != "exited" or result.code or paused or entry.failures:
@@ -604,15 +597,15 @@ class CoLocationTracker:
                 entry.id, "it did not run from beginning to end at once", "pairing"
             )
             return
-        one.predicted = overall(one, result.ended_s)
+        pairing.predicted = overall(pairing, result.ended_s)
         self.job_table.predictions.measure(
             entry.id, "pairing", result.usage.running_s / alone_s, alone_s=alone_s
         )
 
 
-def overall(one: TrackedPrediction, end_s: float) -> float:
+def overall(pairing: TrackedPrediction, end_s: float) -> float:
     """Compute the predicted slow-down over all co-locations until ``end_s``."""
-    met = one.detail["company"]
+    met = pairing.detail["company"]
     ends = [*(after["since_s"] for after in met[1:]), max(end_s, met[-1]["since_s"])]
     spent = [max(end - there["since_s"], 0.0) for there, end in zip(met, ends, strict=True)]
     work = sum(seconds / there["factor"] for there, seconds in zip(met, spent, strict=True))

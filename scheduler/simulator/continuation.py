@@ -56,9 +56,11 @@ class Present:
     def of(cls, state: ClusterState, timers: Iterable[tuple[float, object]] = ()) -> Present:
         """Keep a cluster state as it is now."""
         waiting = [state.state(job_id) for job_id in state.waiting]
-        jobs = [copy(one) for one in (*state.running.values(), *state.suspended.values(), *waiting)]
+        jobs = [
+            copy(job_state) for job_state in (*state.running.values(), *state.suspended.values(), *waiting)
+        ]
         counted = [pool for pool in state.cluster.pools if pool.counted]
-        nodes = ((name, n, up) for name, each in state.nodes.items() for n, up in enumerate(each.up))
+        nodes = ((name, n, up) for name, of_pool in state.nodes.items() for n, up in enumerate(of_pool.up))
         return cls(
             state=state,
             now=state.now,
@@ -93,9 +95,9 @@ class Continuation(Simulator):
         state.now, state.budget_w = present.now, None
         for pool, regions in present.regions.items():
             state.repartition(pool, regions)
-        for one in present.jobs:
-            if one.job.id != self._without:
-                self._enter(copy(one))
+        for job_state in present.jobs:
+            if job_state.job.id != self._without:
+                self._enter(copy(job_state))
         if self._new is not None:
             self._cluster.submit(_arrival(self._new))
         state.arrange()
@@ -166,5 +168,5 @@ def start_of(
 def _arrival(job: Job) -> Arrival:
     """Take what is believed of a job for the truth."""
     whole_s = NEVER_S if job.estimate_s is None or isinf(job.estimate_s) else job.estimate_s
-    each = {pool: NEVER_S if isinf(run_s) else run_s for pool, run_s in job.estimates_s.items()}
-    return Arrival(job, whole_s, each)
+    runs_s = {pool: NEVER_S if isinf(run_s) else run_s for pool, run_s in job.estimates_s.items()}
+    return Arrival(job, whole_s, runs_s)

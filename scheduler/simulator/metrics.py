@@ -359,14 +359,14 @@ def differences(
         resampled: the same on each resampled workload, at least 2.
         blocks: weeks (or other blocks) that were drawn from, at least 2.
     """
-    found = []
+    rows = []
     for metric, less in COMPARED.items():
         difference = _less(figures, metric)
         others = [_less(pair, metric) for pair in resampled]
         spread = [value for value in others if value is not None]
         if difference is not None and len(spread) == len(others):
-            found.append(_difference(metric, difference, half_width(spread, blocks), less_is_better=less))
-    return found
+            rows.append(_difference(metric, difference, half_width(spread, blocks), less_is_better=less))
+    return rows
 
 
 def half_width(spread: Sequence[float], blocks: int) -> float:

@@ -1,8 +1,8 @@
 """Workloads: job logs in files, and generators.
 
-Each is one file here and one line in ``GENERATORS`` or ``READERS``. A reader has
-``read(path, parameters) -> Workload``, a generator ``generate(parameters, cluster, seed) -> Workload``; both
-modules have a frozen dataclass ``Parameters``. The arrivals are a stream, sorted by time of submission.
+Each is a frozen dataclass, whose fields are its parameters, and one line in ``GENERATORS`` or ``READERS``. A
+reader has ``read(path) -> Workload``, a generator ``generate(cluster, seed) -> Workload``. The arrivals are a
+stream, sorted by time of submission.
 """
 
 from __future__ import annotations
@@ -45,31 +45,31 @@ class Workload:
 
 
 GENERATORS = {
-    "k-mix": "scheduler.workloads.generators.kmix",
-    "kernels": "scheduler.workloads.generators.kernels",
-    "lublin": "scheduler.workloads.generators.lublin",
-    "power-set1": "scheduler.workloads.generators.power_set1",
-    "power-set2": "scheduler.workloads.generators.power_set2",
-    "multiresource": "scheduler.workloads.generators.multiresource",
-    "resample": "scheduler.workloads.generators.resample",
-    "migration": "scheduler.workloads.generators.migration",
+    "k-mix": "scheduler.workloads.generators.kmix:KMix",
+    "kernels": "scheduler.workloads.generators.kernels:Kernels",
+    "lublin": "scheduler.workloads.generators.lublin:Lublin",
+    "power-set1": "scheduler.workloads.generators.power_sets:PowerSet1",
+    "power-set2": "scheduler.workloads.generators.power_sets:PowerSet2",
+    "multiresource": "scheduler.workloads.generators.multiresource:Multiresource",
+    "resample": "scheduler.workloads.generators.multiresource:Resample",
+    "migration": "scheduler.workloads.generators.migration:Migration",
 }
 
 
 class Reader(NamedTuple):
-    """A reader's module, and the names of files that it is for, as patterns."""
+    """A reader's module and class, and the names of files that it is for, as patterns."""
 
-    module: str
+    place: str
     patterns: tuple[str, ...]
 
 
 READERS = {
-    "swf": Reader("scheduler.workloads.logs.swf", ("*.swf", "*.swf.gz")),
+    "swf": Reader("scheduler.workloads.logs.swf:Swf", ("*.swf", "*.swf.gz")),
     "google2011": Reader(
-        "scheduler.workloads.logs.google2011", ("*task_events*", "part-?????-of-?????.csv*")
+        "scheduler.workloads.logs.task_traces:Google2011", ("*task_events*", "part-?????-of-?????.csv*")
     ),
-    "alibaba2017": Reader("scheduler.workloads.logs.alibaba2017", ("*batch_task*.csv*",)),
-    "alibaba_gpu2023": Reader("scheduler.workloads.logs.alibaba_gpu2023", ("*pod_list*.csv*",)),
+    "alibaba2017": Reader("scheduler.workloads.logs.task_traces:Alibaba2017", ("*batch_task*.csv*",)),
+    "alibaba_gpu2023": Reader("scheduler.workloads.logs.task_traces:AlibabaGpu2023", ("*pod_list*.csv*",)),
 }
 
 
@@ -82,16 +82,21 @@ def load(text: str, cluster: Cluster, seed: int = 0) -> Workload:
         name, given = split(text.removeprefix(PREFIX))
         if name not in GENERATORS:
             raise unknown("generator", name, GENERATORS)
-        module = import_module(GENERATORS[name])
-        workload: Workload = module.generate(_parameters(module, given, name), cluster, seed)
-        return workload
-    module, path, given = _file(text)
-    logged: Workload = module.read(path, _parameters(module, given, path.name))
+        generated: Workload = fill(_class(GENERATORS[name]), given, name).generate(cluster, seed)
+        return generated
+    reader, path, given = _file(text)
+    logged: Workload = fill(_class(READERS[reader].place), given, path.name).read(path)
     return logged
 
 
-def _file(text: str) -> tuple[Any, Path, dict[str, str]]:
-    """Find module of the reader, path and parameters of a workload that is a file."""
+def _class(place: str) -> Any:
+    """Import a class by its module and name."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
+
+
+def _file(text: str) -> tuple[str, Path, dict[str, str]]:
+    """Find reader, path and parameters of a workload that is a file."""
     reader, sign, rest = text.partition(":")
     named = bool(sign) and reader in READERS
     name = rest if named else text
@@ -102,17 +107,10 @@ def _file(text: str) -> tuple[Any, Path, dict[str, str]]:
         path = Path(name)
     if not path.exists():
         raise BadInput(
-            f"workload {text}: no such file", f"give a log, or one of {', '.join(map(_named, GENERATORS))}"
+            f"workload {text}: no such file",
+            f"give a log, or one of {', '.join(map(PREFIX.__add__, GENERATORS))}",
         )
-    return import_module(READERS[reader if named else _reader(path)].module), path, given
-
-
-def _named(generator: str) -> str:
-    return PREFIX + generator
-
-
-def _parameters(module: Any, given: dict[str, str], name: str) -> Any:
-    return fill(module.Parameters, given, name)
+    return reader if named else _reader(path), path, given
 
 
 def _reader(path: Path) -> str:

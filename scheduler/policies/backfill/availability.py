@@ -102,19 +102,19 @@ class Availability:
 
         Few units for long come first. Nothing is said of the time from ``until_s`` on.
         """
-        times, free, found, step = self._times, self._free, [], 0
+        times, free, stairs, step = self._times, self._free, [], 0
         begin, most, steps = times[0], free[0], len(free)
         while most > 0:
             while step < steps and free[step] >= most:
                 step += 1
             until = min(times[step], until_s)
             if until > begin:
-                found.append((most, until - begin + HALF_STEP_S))
+                stairs.append((most, until - begin + HALF_STEP_S))
             if until == until_s:
                 break
             most = free[step]
-        found.reverse()
-        return found
+        stairs.reverse()
+        return stairs
 
     def earliest(self, units: int, duration_s: float, after_s: float) -> float:
         """Return the earliest time from ``after_s`` on from which ``units`` stay free for ``duration_s``.
@@ -154,20 +154,20 @@ class Availability:
 
     def regions(self, units: int, after_s: float) -> list[tuple[float, float]]:
         """List the maximal intervals from ``after_s`` on with at least ``units`` free, as (start, end)."""
-        first, times, found = self._step(after_s), self._times, []
+        first, times, regions = self._step(after_s), self._times, []
         levels = np.frombuffer(self._free, WHOLE, -1, STEP * first)
         free = (levels >= whole(units)).tobytes()  # 1: so many are
         begin = free.find(1)
         while begin >= 0:
             end = free.find(0, begin)
             if end < 0:
-                found.append((times[first + begin], math.inf))
+                regions.append((times[first + begin], math.inf))
                 break
-            found.append((times[first + begin], times[first + end]))
+            regions.append((times[first + begin], times[first + end]))
             begin = free.find(1, end)
-        if found and found[0][0] < after_s:
-            found[0] = after_s, found[0][1]
-        return found
+        if regions and regions[0][0] < after_s:
+            regions[0] = after_s, regions[0][1]
+        return regions
 
     def reserve(self, start_s: float, end_s: float, units: int) -> None:
         """Make ``units`` fewer free in the interval; the caller checks that they were free."""
@@ -198,15 +198,15 @@ class Availability:
         """Move the reservation of an interval to the earliest start (from ``after_s`` on); returns that."""
         step, last = self._step(after_s), bisect_left(self._times, start_s)
         begin = max(after_s, self._times[step])
-        found = self._search(step, last, begin, units, duration_s=end_s - start_s)
-        if found >= start_s:
+        earlier_s = self._search(step, last, begin, units, duration_s=end_s - start_s)
+        if earlier_s >= start_s:
             return start_s
-        end = instant(found + end_s - start_s)
+        end = instant(earlier_s + end_s - start_s)
         if end > start_s and self.least(start_s, end) < 0:  # its own units are free for it, and only these
             return start_s
         self.release(start_s, end_s, units)
-        self.reserve(found, end, units)
-        return found
+        self.reserve(earlier_s, end, units)
+        return earlier_s
 
     def trim(self, now: float) -> None:
         """Forget what is past."""

@@ -215,10 +215,10 @@ class Conservative(Policy):
                 if job.units > most[max(bisect_left(times, start) - 1, 0)]:
                     continue
             if start > view.now:
-                found = plan.move_up(start, instant(start + self._length(job, pool)), job.units, view.now)
-                if found < start:
-                    self._starts[job_id] = found
-                    heappush(self._due, (found, job_id))
+                earlier_s = plan.move_up(start, instant(start + self._length(job, pool)), job.units, view.now)
+                if earlier_s < start:
+                    self._starts[job_id] = earlier_s
+                    heappush(self._due, (earlier_s, job_id))
                     stale = True
 
     def _move_up_on_classes(self, view: View) -> None:

@@ -53,8 +53,8 @@ class MultiPoolQueue:
 
     def first(self, stairs: Mapping[str, Sequence[Stair]]) -> Job | None:
         """Find the first job within the units and the length of one of the stairs of a class."""
-        found = [self._queues[pool].first(steps) for pool, steps in stairs.items()]
-        known = [job_id for job_id in found if job_id is not None]
+        firsts = [self._queues[pool].first(steps) for pool, steps in stairs.items()]
+        known = [job_id for job_id in firsts if job_id is not None]
         return self.waiting[min(known, key=self._positions.__getitem__)] if known else None
 
 
@@ -163,7 +163,7 @@ class MultiPoolEasy(MultiPoolQueue):
         limits = dict.fromkeys(held, (-math.inf, 0))  # without a time no job passes
         for pool, ends in held.items():
             at, spare = when_free(sorted(ends), job.units, left[pool], view.now)
-            found = instant(at + job.estimate_on(pool)), at
-            if found < best:
-                best, limits = found, {pool: (at, spare)}
+            end_and_start = instant(at + job.estimate_on(pool)), at
+            if end_and_start < best:
+                best, limits = end_and_start, {pool: (at, spare)}
         return limits

@@ -82,9 +82,9 @@ class FirstFitQueue(FcfsQueue):
 
     def choose(self, now: float, free: int, in_service: int) -> list[Job]:
         chosen = []
-        while free > 0 and (found := self._queue.first(((free, 0.0),))) is not None:
-            self._queue.remove(found)
-            job = self.waiting.pop(found)
+        while free > 0 and (job_id := self._queue.first(((free, 0.0),))) is not None:
+            self._queue.remove(job_id)
+            job = self.waiting.pop(job_id)
             free -= job.units
             chosen.append(job)
         return chosen
@@ -185,11 +185,11 @@ class EasyQueue(FcfsQueue):
         window = at - now + HALF_STEP_S if at < math.inf else -math.inf
         queue = self._queue
         while free and len(self.waiting) > len(self._late):
-            found = queue.first(((min(spare, free), math.inf), (free, window)))
-            if found is None:
+            job_id = queue.first(((min(spare, free), math.inf), (free, window)))
+            if job_id is None:
                 break
-            queue.remove(found)
-            job = self.waiting[found]
+            queue.remove(job_id)
+            job = self.waiting[job_id]
             length = job.estimate_on(self.pool)
             free -= job.units
             spare -= job.units if length > window else 0
@@ -287,7 +287,7 @@ class IndexedQueue:
         The stairs go from few units to many.
         """
         best = math.inf
-        found = None
+        job_id = None
         most = stairs[-1][0]
         for order in self._orders.values():
             smallest = order.units[1]
@@ -298,8 +298,8 @@ class IndexedQueue:
                 if smallest <= units and shortest <= length:
                     slot = order.first(units, length)
                     if slot >= 0 and order.sequences[slot] < best:
-                        best, found = order.sequences[slot], order.jobs[slot]
-        return found
+                        best, job_id = order.sequences[slot], order.jobs[slot]
+        return job_id
 
     def _order(self, units: int) -> _Order:
         size_order = units.bit_length()

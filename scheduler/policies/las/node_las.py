@@ -54,7 +54,7 @@ class NodeTask:
     """A job of one task, or its part on one node: ``units`` tasks that count as one.
 
     Args:
-        each: demand of one task, where that is not what the job states.
+        demand_each: demand of one task, where that is not what the job states.
 
     Attributes:
         node: node of the task. gang: all parts of the job, with this one.
@@ -72,7 +72,7 @@ class NodeTask:
 
     job: Job
     units: int = 1
-    each: tuple[float, ...] = ()
+    demand_each: tuple[float, ...] = ()
     id: int = field(init=False)
     rank: tuple[int, int] = field(init=False)
     demand: tuple[float, ...] = field(init=False)
@@ -91,8 +91,8 @@ class NodeTask:
         job = self.job
         self.id = job.id
         self.rank = (-job.priority, job.id)
-        self.each = self.each or job.demand
-        self.demand = self.each if self.units == 1 else tuple(self.units * d for d in self.each)
+        self.demand_each = self.demand_each or job.demand
+        self.demand = self.demand_each if self.units == 1 else tuple(self.units * d for d in self.demand_each)
         self.gang = (self,)
         self.order = (0.0, self.rank)
 
@@ -361,10 +361,10 @@ def _admit(task: NodeTask, now: float, costs: Costs, rules: NodeRules, *, action
     """Make room for all parts of the job and run it if it may; return if it runs from now on."""
     victims: dict[int, NodeTask] = {}
     for part in task.gang:
-        found = _victims(part, now, rules, victims)
-        if found is None:
+        more = _victims(part, now, rules, victims)
+        if more is None:
             return False
-        victims.update((victim.id, victim) for victim in found)
+        victims.update((victim.id, victim) for victim in more)
     for victim in victims.values():
         _displace(victim, now, costs, rules, actions=actions)
     if any(part.node.stopping for part in task.gang):  # these nodes decide again when the tasks have stopped
@@ -402,17 +402,17 @@ def _victims(part: NodeTask, now: float, rules: NodeRules, others: dict[int, Nod
 def candidates(node: Node, task: NodeTask, now: float) -> list[NodeTask]:
     """List the tasks that may give way to ``task``, longest attained service first."""
     before = now - task.above_s - TICK_S / 2
-    found = []
+    others = []
     for other in node.running:
         if other.began_s > before:
             break
         if (not task.started or other.ripe_s <= now) and other.job.stop not in node.keeps:
-            found.append(other)
+            others.append(other)
     if node.restarting and not task.started:
-        found += [other for other in node.restarting if gives_way(other, task)]
-        found = [other for other in found if other.job.stop not in node.keeps]
-        found.sort(key=lambda other: (-other.attained_s(now), other.rank))
-    return found
+        others += [other for other in node.restarting if gives_way(other, task)]
+        others = [other for other in others if other.job.stop not in node.keeps]
+        others.sort(key=lambda other: (-other.attained_s(now), other.rank))
+    return others
 
 
 def gives_way(restarting: NodeTask, task: NodeTask) -> bool:

@@ -386,24 +386,24 @@ class TwoLevel(Policy):
         if task.units == 1 or self._each:
             chosen = self._choose(task, now)
             return None if chosen is None else {chosen: task.units}
-        one, places = NodeTask(task.job), dict[int, int]()
-        room = np.where(self.allowed(one), rooms(self._capacities, task.job.demand), 0)
+        single, places = NodeTask(task.job), dict[int, int]()
+        room = np.where(self.allowed(single), rooms(self._capacities, task.job.demand), 0)
         for pool in dict.fromkeys(node.placement.pool for node in self._nodes):
             self._room = np.where([node.placement.pool == pool for node in self._nodes], room, 0)
             if self._room.sum() >= task.units:
-                places = self._one_by_one(one, task.units, now)
+                places = self._one_by_one(single, task.units, now)
                 if places:
                     break
         self._room = None
         return places or None
 
-    def _one_by_one(self, one: NodeTask, tasks: int, now: float) -> dict[int, int]:
+    def _one_by_one(self, single: NodeTask, tasks: int, now: float) -> dict[int, int]:
         """Choose the nodes of a job's tasks, one after the other; empty if the job must wait."""
         assert self._room is not None
         places: dict[int, int] = {}
         before: dict[int, tuple[list[float], list[float], int]] = {}
         for _ in range(tasks):
-            index = self._choose(one, now)
+            index = self._choose(single, now)
             if index is None:
                 places = {}
                 break
@@ -411,16 +411,16 @@ class TwoLevel(Policy):
             before.setdefault(index, (node.free, node.unfinished, node.tasks))
             places[index] = places.get(index, 0) + 1
             self._room[index] -= 1
-            node.charge(one, 1)
-            if covers(node.free, one.demand):
-                node.free = [round(f - d, 12) for f, d in zip(node.free, one.demand, strict=True)]
+            node.charge(single, 1)
+            if covers(node.free, single.demand):
+                node.free = [round(f - d, 12) for f, d in zip(node.free, single.demand, strict=True)]
             else:
-                node.new.append(one)
+                node.new.append(single)
             self._changed(node)
         for index, (free, unfinished, count) in before.items():
             node = self._nodes[index]
             node.free, node.unfinished, node.tasks = free, unfinished, count
-            node.new = [task for task in node.new if task is not one]
+            node.new = [task for task in node.new if task is not single]
             self._changed(node)
         return places
 
@@ -549,16 +549,16 @@ class TwoLevel(Policy):
         # The first node without room for its part.
         part = next((part for part in task.gang if not covers(part.node.free, part.demand)), task.gang[0])
         node = part.node
-        wanted = _share(part.demand, node)
+        share = _share(part.demand, node)
         if not node.up:
             return Reason(f"waits for {_name(node)}, which is down")
         free = f"{_share(node.free, node)} free there"
         if node.stopping:
             stops = ", ".join(str(other) for other in node.stopping)
-            return Reason(f"waits on {_name(node)} for {wanted}; {free}, job {stops} is being stopped there")
+            return Reason(f"waits on {_name(node)} for {share}; {free}, job {stops} is being stopped there")
         runs = len(node.running) + len(node.restarting)
         return Reason(
-            f"waits on {_name(node)} for {wanted}; {free}, and pausing those of its {runs} running tasks "
+            f"waits on {_name(node)} for {share}; {free}, and pausing those of its {runs} running tasks "
             "that may be paused for it would not make enough room"
         )
 

@@ -221,9 +221,9 @@ class Mct(Policy):
         moved = False
         if not any(p.job.units <= spare and p.could_use(pool_plan.name, now) for p in self._plans.values()):
             return
-        lasts = {each.name: each.last_start_s for each in self._pool_plans.values()}
-        for each in self._pool_plans.values():
-            each.last_start_s = now
+        lasts = {lane.name: lane.last_start_s for lane in self._pool_plans.values()}
+        for lane in self._pool_plans.values():
+            lane.last_start_s = now
         for planned in self._plans.values():
             if planned.job.units <= spare and planned.could_use(pool_plan.name, now):
                 tries -= 1
@@ -232,8 +232,8 @@ class Mct(Policy):
             self._mark(planned)
             if not tries or not spare:
                 break
-        for each in self._pool_plans.values():
-            each.last_start_s = now if moved else lasts[each.name]
+        for lane in self._pool_plans.values():
+            lane.last_start_s = now if moved else lasts[lane.name]
         if moved:
             for planned in self._plans.values():
                 self._mark(planned)
@@ -275,9 +275,9 @@ class Mct(Policy):
                 held[place.pool].append((stays_until(state, view), place.units))
         self._pool_plans = {
             name: PoolPlan(
-                name, view.in_service[name], Availability.beside(each, view.in_service[name], now), now
+                name, view.in_service[name], Availability.beside(ends, view.in_service[name], now), now
             )
-            for name, each in held.items()
+            for name, ends in held.items()
         }
         self._plans: dict[int, PlannedJob] = {}
         self._waiting = Counter[str]()  # number of jobs that wait for each class

@@ -16,9 +16,10 @@ value, no resources), where the job may wait.
 5. HiGHS solves the rest. Identical jobs share integer columns, so it does not try all their permutations.
 
 Cost: 2 and 3 take some dozens of passes over (jobs x options) numbers. 5 is limited by branching nodes (the
-same answer on every machine) and, as a last resort, by time. Steps 2 to 4 make a decision 3 to 35 times as
-fast as HiGHS alone (0.6 to 28 instead of 14 to 84 ms for 50 jobs). Without step 5 gaps of up to 7 % stay
-unproven.
+same answer on every machine) and, as a last resort, by time. HiGHS alone is no substitute: for 50 jobs (the
+cases of ``tests/benchmarks/policies/test_parm_speed.py``) the median decision takes 23 to 109 ms in place of
+1 to 31, and for 500 jobs on 40,960 nodes it meets the limit of nodes with choices 1 to 11 % below these.
+Without step 5 gaps of up to 7 % stay unproven.
 """
 
 from __future__ import annotations
@@ -118,9 +119,9 @@ def solve(
     how = "prices"
     if bound > value * (1 + gap):
         kept = _worth_keeping(problem, prices, bound, value * (1 + gap))
-        found, rest = _branch(problem, kept, choice, gap, time_limit_s=time_limit_s, node_limit=node_limit)
+        branched, rest = _branch(problem, kept, choice, gap, time_limit_s=time_limit_s, node_limit=node_limit)
         bound = min(bound, max(rest, value * (1 + gap)))
-        choice, how = _fill(problem, found), "branch and bound"
+        choice, how = _fill(problem, branched), "branch and bound"
         value = problem.totals(choice)[0]
     choice = _earlier_first(problem, choice)
     return Solution(choice, value, max(bound, value), how)
@@ -172,12 +173,12 @@ def _lowest(cuts: Floats, top: float) -> tuple[float, Floats]:
     lengths = np.linalg.norm(normals, axis=1)
     sound = lengths > 0
     normals, offsets = normals[sound] / lengths[sound, None], offsets[sound] / lengths[sound]
-    one, other = np.triu_indices(len(normals), 1)
-    across = normals[one, 0] * normals[other, 1] - normals[one, 1] * normals[other, 0]
+    first, second = np.triu_indices(len(normals), 1)
+    across = normals[first, 0] * normals[second, 1] - normals[first, 1] * normals[second, 0]
     meet = np.abs(across) > PARALLEL
-    one, other, across = one[meet], other[meet], across[meet]
-    x = (offsets[one] * normals[other, 1] - normals[one, 1] * offsets[other]) / across
-    y = (normals[one, 0] * offsets[other] - offsets[one] * normals[other, 0]) / across
+    first, second, across = first[meet], second[meet], across[meet]
+    x = (offsets[first] * normals[second, 1] - normals[first, 1] * offsets[second]) / across
+    y = (normals[first, 0] * offsets[second] - offsets[first] * normals[second, 0]) / across
     corners = np.column_stack((x, y))
     inside = (corners @ normals.T <= offsets + ROUNDING * top).all(axis=1)
     if not inside.any():
@@ -281,29 +282,29 @@ def _branch(
     row = first[group]
     counts = np.array([len(rows) for rows in groups], dtype=float)
     columns = np.arange(len(group))
-    each = csr_array((np.ones(len(group)), (group, columns)), shape=(len(groups), len(group)))
+    option_of_each_job = csr_array((np.ones(len(group)), (group, columns)), shape=(len(groups), len(group)))
     limits = np.maximum([problem.max_units, problem.max_watts], 0.0)
     taken = np.array([problem.units[row, option], problem.watts[row, option]])
     with _silence():
-        found = milp(
+        result = milp(
             -problem.values[row, option],
             integrality=np.ones(len(group)),
             bounds=Bounds(0, counts[group]),
             constraints=[
-                LinearConstraint(each, counts, counts),
+                LinearConstraint(option_of_each_job, counts, counts),
                 LinearConstraint(taken, -np.inf, limits),
             ],
             options={"mip_rel_gap": gap, "time_limit": time_limit_s, "node_limit": node_limit},
         )
-    bound = np.inf if found.mip_dual_bound is None else -float(found.mip_dual_bound)
-    if found.status == 2:  # no choice is worth more than the known one
+    bound = np.inf if result.mip_dual_bound is None else -float(result.mip_dual_bound)
+    if result.status == 2:  # no choice is worth more than the known one
         return known, -np.inf
-    if found.x is None:
+    if result.x is None:
         return known, bound
     choice = known.copy()
     for at, rows in enumerate(groups):
         mine = columns[group == at]
-        times = np.round(found.x[mine]).astype(np.int64)
+        times = np.round(result.x[mine]).astype(np.int64)
         choice[rows] = np.repeat(option[mine], times)
     better = problem.fits(choice) and problem.totals(choice)[0] > problem.totals(known)[0]
     return (choice if better else known), bound

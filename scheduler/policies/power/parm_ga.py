@@ -117,9 +117,9 @@ def search(problem: Problem, parameters: ParmGaParameters, seed: str) -> Integer
     toolbox = base.Toolbox()
     toolbox.register("clone", lambda choice: choice.__deepcopy__(None))  # no search for what to copy
     toolbox.register("mate", tools.cxTwoPoint if len(lows) > 1 else lambda a, b: (a, b))
-    one = 1.0 / len(lows)
-    toolbox.register("mutate", _mutate, lows=lows, highs=highs, chance=one)
-    changed = 1.0 if parameters.first == "random" else one
+    chance = 1.0 / len(lows)
+    toolbox.register("mutate", _mutate, lows=lows, highs=highs, chance=chance)
+    changed = 1.0 if parameters.first == "random" else chance
     with _own_random(seed):
         crowd = [
             tools.mutUniformInt(Choice(lows), lows, highs, changed)[0] for _ in range(parameters.population)

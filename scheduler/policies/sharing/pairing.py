@@ -135,11 +135,11 @@ def _pairings(programs: tuple[str, ...]) -> set[tuple[tuple[str, str], ...]]:
     if not programs:
         return {()}
     first, rest = programs[0], programs[1:]
-    found = set()
+    pairings = set()
     for place in {rest.index(other) for other in rest}:
         for more in _pairings(rest[:place] + rest[place + 1 :]):
-            found.add(tuple(sorted(((first, rest[place]), *more))))
-    return found
+            pairings.add(tuple(sorted(((first, rest[place]), *more))))
+    return pairings
 
 
 def best_choice(programs: Sequence[str], slowdowns: Slowdowns, most: int = 2) -> Grouping:

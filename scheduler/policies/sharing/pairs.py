@@ -109,8 +109,8 @@ def _costs(
 
     @cache
     def factor(member: int, others: tuple[int, ...]) -> float | None:
-        found = slowdown_beside(jobs[member], [jobs[other] for other in others], network)
-        return None if found is None else max(found.value, 1.0)
+        slowdown = slowdown_beside(jobs[member], [jobs[other] for other in others], network)
+        return None if slowdown is None else max(slowdown.value, 1.0)
 
     runs = [job.need("run_s") for job in jobs]
     alone_s = [run.value if run else 0.0 for run in runs]

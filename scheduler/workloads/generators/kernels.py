@@ -22,7 +22,7 @@ from scheduler.workloads import Workload
 
 
 @dataclass(frozen=True)
-class Parameters:
+class Kernels:
     """The jobs to generate.
 
     Attributes:
@@ -52,30 +52,29 @@ class Parameters:
         if self.load is not None and not 0 < self.load < inf:
             raise ValueError("load must be above 0")
 
-
-def generate(parameters: Parameters, cluster: Cluster, seed: int = 0) -> Workload:
-    """Generate a stream of jobs."""
-    pool = cluster.pools[0]
-    if len(cluster.pools) != 1 or len(pool.capacity) != 1:
-        raise BadInput(
-            "generator kernels: jobs share the cores of one pool of equal nodes", "write 16xnode[cores=4]"
+    def generate(self, cluster: Cluster, seed: int = 0) -> Workload:
+        """Generate a stream of jobs."""
+        pool = cluster.pools[0]
+        if len(cluster.pools) != 1 or len(pool.capacity) != 1:
+            raise BadInput(
+                "generator kernels: jobs share the cores of one pool of equal nodes", "write 16xnode[cores=4]"
+            )
+        table = load_pairs(self.table)
+        settings = SimulationSettings(interference=SharedNodeInterference(table))
+        if self.knowledge != "nothing":
+            known = table if self.knowledge == "pairs" else PressureModel.fit(table)
+            settings = SimulationSettings(interference=SharedNodeInterference(table), slowdowns=known)
+        at_once = pool.units / ceil(self.tasks / pool.capacity[0])  # jobs on whole nodes
+        return Workload(
+            _arrivals(self, table, at_once, seed),
+            f"{self.jobs} jobs of {', '.join(table.programs)} ({self.table}), seed {seed}",
+            settings=settings,
+            note="run times beside others from measured pairs; alone on shared nodes a program runs as "
+            f"beside {table.alone_like}",
         )
-    table = load_pairs(parameters.table)
-    settings = SimulationSettings(interference=SharedNodeInterference(table))
-    if parameters.knowledge != "nothing":
-        known = table if parameters.knowledge == "pairs" else PressureModel.fit(table)
-        settings = SimulationSettings(interference=SharedNodeInterference(table), slowdowns=known)
-    at_once = pool.units / ceil(parameters.tasks / pool.capacity[0])  # jobs on whole nodes
-    return Workload(
-        _arrivals(parameters, table, at_once, seed),
-        f"{parameters.jobs} jobs of {', '.join(table.programs)} ({parameters.table}), seed {seed}",
-        settings=settings,
-        note="run times beside others from measured pairs; alone on shared nodes a program runs as beside "
-        + table.alone_like,
-    )
 
 
-def _arrivals(parameters: Parameters, table: PairTable, at_once: float, seed: int) -> Iterator[Arrival]:
+def _arrivals(parameters: Kernels, table: PairTable, at_once: float, seed: int) -> Iterator[Arrival]:
     rng = np.random.default_rng(seed)
     names = table.programs
     mean_s = float(np.mean(list(table.base_s.values())))

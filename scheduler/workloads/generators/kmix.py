@@ -70,7 +70,7 @@ MIXES = {
 
 
 @dataclass(frozen=True)
-class Parameters:
+class KMix:
     """The mixes to generate.
 
     Attributes:
@@ -115,28 +115,27 @@ class Parameters:
         if not 0 <= self.burst <= 1 or not 0 < self.burst_s <= self.days * 86_400:
             raise ValueError("burst is a share, 0 to 1, and a burst is no longer than the period")
 
-
-def generate(parameters: Parameters, cluster: Cluster, seed: int = 0) -> Workload:
-    """Generate mixes of jobs for the first class of the cluster."""
-    nodes = cluster.pools[0].units
-    if nodes < parameters.largest:
-        raise BadInput(
-            f"generator k-mix: a machine of {nodes} nodes, jobs of up to {parameters.largest}",
-            "give a smaller largest",
+    def generate(self, cluster: Cluster, seed: int = 0) -> Workload:
+        """Generate mixes of jobs for the first class of the cluster."""
+        nodes = cluster.pools[0].units
+        if nodes < self.largest:
+            raise BadInput(
+                f"generator k-mix: a machine of {nodes} nodes, jobs of up to {self.largest}",
+                "give a smaller largest",
+            )
+        if self.mix is not None and nodes != 9216:
+            raise BadInput(
+                f"generator k-mix: mix={self.mix} is for 9216 nodes, not {nodes}", "leave mix away"
+            )
+        kind = f"mix {self.mix}" if self.mix else "a mix"
+        return Workload(
+            _arrivals(self, nodes, seed),
+            f"{kind} like those of K, {self.periods} x {self.days:g} days, seed {seed}",
+            note="K's statistics are not public: job mixes are built from the figures that the paper printed",
         )
-    if parameters.mix is not None and nodes != 9216:
-        raise BadInput(
-            f"generator k-mix: mix={parameters.mix} is for 9216 nodes, not {nodes}", "leave mix away"
-        )
-    kind = f"mix {parameters.mix}" if parameters.mix else "a mix"
-    return Workload(
-        _arrivals(parameters, nodes, seed),
-        f"{kind} like those of K, {parameters.periods} x {parameters.days:g} days, seed {seed}",
-        note="K's statistics are not public: job mixes are built from the figures that the paper printed",
-    )
 
 
-def _arrivals(parameters: Parameters, nodes: int, seed: int) -> Iterator[Arrival]:
+def _arrivals(parameters: KMix, nodes: int, seed: int) -> Iterator[Arrival]:
     rng = np.random.default_rng(seed)
     period_s = parameters.days * 86_400.0
     known = EstimateKind.EXACT if parameters.estimate == "exact" else EstimateKind.LIMIT
@@ -156,7 +155,7 @@ def _arrivals(parameters: Parameters, nodes: int, seed: int) -> Iterator[Arrival
             yield Arrival(Job(number, instant(submit), size, estimate, estimate_kind=known), run)
 
 
-def _until_dense(parameters: Parameters, node_s: float, rng: np.random.Generator) -> tuple[Integers, Floats]:
+def _until_dense(parameters: KMix, node_s: float, rng: np.random.Generator) -> tuple[Integers, Floats]:
     """Draw jobs until their node-time has reached ``node_s``."""
     sizes, runs = np.zeros(0, dtype=np.int64), np.zeros(0)
     while float((sizes * runs).sum()) < node_s:
@@ -167,7 +166,7 @@ def _until_dense(parameters: Parameters, node_s: float, rng: np.random.Generator
     return sizes[:count], runs[:count]
 
 
-def _sizes(parameters: Parameters, count: int, rng: np.random.Generator) -> Integers:
+def _sizes(parameters: KMix, count: int, rng: np.random.Generator) -> Integers:
     """Draw the number of nodes of so many jobs."""
     largest = parameters.largest
     if parameters.sizes == "uniform":
@@ -196,11 +195,11 @@ def _as_printed(
     mix: PrintedMix, nodes: int, dense_s: float, rng: np.random.Generator
 ) -> tuple[Integers, Floats]:
     """Draw sizes and run times with exactly the mix's number, mean nodes, largest product and density."""
-    sizes = _sizes(Parameters(), mix.jobs, rng)
+    sizes = _sizes(KMix(), mix.jobs, rng)
     miss = round(mix.jobs * mix.mean_nodes) - int(sizes.sum())
     while miss:  # draw single jobs again where that brings the mean closer
         job = rng.integers(mix.jobs)
-        change = int(_sizes(Parameters(), 1, rng)[0]) - int(sizes[job])
+        change = int(_sizes(KMix(), 1, rng)[0]) - int(sizes[job])
         if abs(miss - change) < abs(miss):
             sizes[job] += change
             miss -= change
@@ -216,7 +215,7 @@ def _as_printed(
     return sizes, np.minimum(runs * high, most_s)
 
 
-def _submissions(parameters: Parameters, count: int, period_s: float, rng: np.random.Generator) -> Floats:
+def _submissions(parameters: KMix, count: int, period_s: float, rng: np.random.Generator) -> Floats:
     """Draw ascending times within the period."""
     times = rng.uniform(0.0, period_s, count)
     if parameters.burst:

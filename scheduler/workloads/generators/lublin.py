@@ -37,7 +37,7 @@ Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Parameters:
+class Lublin:
     """The jobs to generate.
 
     Attributes:
@@ -63,19 +63,16 @@ class Parameters:
         if not 0 <= self.over < math.inf:
             raise ValueError("over must not be negative")
 
-
-def generate(parameters: Parameters, cluster: Cluster, seed: int = 0) -> Workload:
-    """Generate a stream of jobs by the model."""
-    nodes = parameters.nodes or cluster.pools[0].units
-    if nodes < 2:
-        raise BadInput(f"generator lublin: a machine of {nodes} node", "the model needs at least 2")
-    stretch = 1.0
-    if parameters.load is not None:
-        stretch = _natural_load(parameters, nodes, seed) / parameters.load
-    arrivals = _arrivals(parameters, nodes, stretch, seed)
-    return Workload(
-        arrivals, f"Lublin-Feitelson model, {parameters.jobs} jobs for {nodes} nodes, seed {seed}"
-    )
+    def generate(self, cluster: Cluster, seed: int = 0) -> Workload:
+        """Generate a stream of jobs by the model."""
+        nodes = self.nodes or cluster.pools[0].units
+        if nodes < 2:
+            raise BadInput(f"generator lublin: a machine of {nodes} node", "the model needs at least 2")
+        stretch = 1.0
+        if self.load is not None:
+            stretch = _natural_load(self, nodes, seed) / self.load
+        arrivals = _arrivals(self, nodes, stretch, seed)
+        return Workload(arrivals, f"Lublin-Feitelson model, {self.jobs} jobs for {nodes} nodes, seed {seed}")
 
 
 class JobBlock(NamedTuple):
@@ -87,7 +84,7 @@ class JobBlock(NamedTuple):
     limits: Floats
 
 
-def _natural_load(parameters: Parameters, nodes: int, seed: int) -> float:
+def _natural_load(parameters: Lublin, nodes: int, seed: int) -> float:
     """Compute the load of the very jobs that will be generated, before they are stretched."""
     work = span = 0.0
     for block in _blocks(parameters, nodes, seed):
@@ -96,7 +93,7 @@ def _natural_load(parameters: Parameters, nodes: int, seed: int) -> float:
     return work / span / nodes
 
 
-def _arrivals(parameters: Parameters, nodes: int, stretch: float, seed: int) -> Iterator[Arrival]:
+def _arrivals(parameters: Lublin, nodes: int, stretch: float, seed: int) -> Iterator[Arrival]:
     known = EstimateKind.EXACT if parameters.estimate == "exact" else EstimateKind.LIMIT
     number, now = 0, 0.0
     for block in _blocks(parameters, nodes, seed):
@@ -109,7 +106,7 @@ def _arrivals(parameters: Parameters, nodes: int, stretch: float, seed: int) -> 
             yield Arrival(Job(number, instant(submit), size, estimate, estimate_kind=known), run)
 
 
-def _blocks(parameters: Parameters, nodes: int, seed: int) -> Iterator[JobBlock]:
+def _blocks(parameters: Lublin, nodes: int, seed: int) -> Iterator[JobBlock]:
     rng = np.random.default_rng(seed)
     gaps = _gaps(rng, BLOCK)
     for begin in range(0, parameters.jobs, BLOCK):

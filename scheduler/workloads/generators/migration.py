@@ -39,7 +39,7 @@ BLOCK = 4096
 
 
 @dataclass(frozen=True)
-class Parameters:
+class Migration:
     """The jobs to generate; the defaults are the paper's, where it has them.
 
     Attributes:
@@ -99,42 +99,42 @@ class Parameters:
         shares: NDArray[np.float64] = weights / weights.sum()
         return shares
 
-
-def generate(parameters: Parameters, cluster: Cluster, seed: int = 0) -> Workload:
-    """Generate a stream of jobs for the first two classes of the cluster: the high one, and the low one."""
-    if len(cluster.pools) < 2 or not all(pool.counted for pool in cluster.pools[:2]):
-        raise BadInput(
-            "generator migration needs a cluster of two counted classes", "give for instance 512xhigh+512xlow"
+    def generate(self, cluster: Cluster, seed: int = 0) -> Workload:
+        """Generate a stream of jobs for the first two classes of the cluster, the high and the low one."""
+        if len(cluster.pools) < 2 or not all(pool.counted for pool in cluster.pools[:2]):
+            raise BadInput(
+                "generator migration needs a cluster of two counted classes",
+                "give for instance 512xhigh+512xlow",
+            )
+        high, low = cluster.pools[:2]
+        largest = int(self.sizes[-1])
+        if largest > min(high.units, low.units):
+            raise BadInput(
+                f"generator migration: jobs need up to {largest} units, "
+                f"the classes have {high.units} and {low.units}",
+                "give most_units, or a larger cluster",
+            )
+        costs = costs_of(self, cluster)
+        planned = costs_of(self, cluster, self.factor) if self.factor != 1.0 else None
+        return Workload(
+            chain.from_iterable(_blocks(self, cluster, seed)),
+            f"jobs of paper A, mix {self.mix}, load {self.load:g} ({self.per}), seed {seed}",
+            settings=SimulationSettings(costs, planned),
         )
-    high, low = cluster.pools[:2]
-    largest = int(parameters.sizes[-1])
-    if largest > min(high.units, low.units):
-        raise BadInput(
-            f"generator migration: jobs need up to {largest} units, "
-            f"the classes have {high.units} and {low.units}",
-            "give most_units, or a larger cluster",
-        )
-    costs = costs_of(parameters, cluster)
-    planned = costs_of(parameters, cluster, parameters.factor) if parameters.factor != 1.0 else None
-    return Workload(
-        chain.from_iterable(_blocks(parameters, cluster, seed)),
-        f"jobs of paper A, mix {parameters.mix}, load {parameters.load:g} ({parameters.per}), seed {seed}",
-        settings=SimulationSettings(costs, planned),
-    )
 
 
-def costs_of(parameters: Parameters, cluster: Cluster, factor: float = 1.0) -> LinearCosts:
+def costs_of(parameters: Migration, cluster: Cluster, factor: float = 1.0) -> LinearCosts:
     """Make checkpoint and restart cost in proportion to the memory, alike on both classes."""
-    each = parameters.cost_s_per_gb / MB_PER_GB
+    s_per_mb = parameters.cost_s_per_gb / MB_PER_GB
     names = [pool.name for pool in cluster.pools[:2]]
     return LinearCosts(
-        dict.fromkeys(names, LinearCost(CHECKPOINT_SHARE * each, 0.0)),
-        dict.fromkeys(names, LinearCost((1.0 - CHECKPOINT_SHARE) * each, 0.0)),
+        dict.fromkeys(names, LinearCost(CHECKPOINT_SHARE * s_per_mb, 0.0)),
+        dict.fromkeys(names, LinearCost((1.0 - CHECKPOINT_SHARE) * s_per_mb, 0.0)),
         factor=factor,
     )
 
 
-def mean_gap_s(parameters: Parameters, cluster: Cluster) -> float:
+def mean_gap_s(parameters: Migration, cluster: Cluster) -> float:
     """Compute the mean time between arrivals: equation 7, with the load where it has to be."""
     high, low = cluster.pools[:2]
     work = float(parameters.sizes @ parameters.chances) * parameters.longest_s / 2.0
@@ -142,13 +142,13 @@ def mean_gap_s(parameters: Parameters, cluster: Cluster) -> float:
     return work / ((speed * high.units + low.units) * parameters.load)
 
 
-def mean_slowness(parameters: Parameters) -> float:
+def mean_slowness(parameters: Migration) -> float:
     """Compute E[1 / acceleration]: mean run time on the high class, over that on the low one."""
     least, most = parameters.least_acceleration, parameters.most_acceleration
     return 1.0 / least if least == most else math.log(most / least) / (most - least)
 
 
-def _blocks(parameters: Parameters, cluster: Cluster, seed: int) -> Iterator[list[Arrival]]:
+def _blocks(parameters: Migration, cluster: Cluster, seed: int) -> Iterator[list[Arrival]]:
     """Generate the jobs, many at a time."""
     rng = np.random.default_rng(seed)
     high, low = (pool.name for pool in cluster.pools[:2])

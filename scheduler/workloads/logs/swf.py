@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Literal
 
 from profiles.errors import BadInput
-from scheduler.model.jobs import EMPTY, NEVER, Cluster, EstimateKind, Job
+from scheduler.model.jobs import Cluster, EstimateKind, Job
 from scheduler.simulator.trace import Arrival, Outcome
 from scheduler.workloads import Workload
 from scheduler.workloads.logs.files import blocks_of, in_order, whole
@@ -35,12 +35,11 @@ UNKNOWN = ["-1"] * (USED + 1 - NEEDED)
 LARGEST_NUMBER = 2**31  # of a job
 ZERO = "a requested time of 0, which counts as none"
 LIMIT, EXACT, INF = EstimateKind.LIMIT, EstimateKind.EXACT, math.inf
-made = tuple.__new__
 MB_PER_KB = 1024 / 1e6  # SWF's kilobytes are 1024 bytes, tenbin's megabytes 10^6
 
 
 @dataclass(frozen=True)
-class Parameters:
+class Swf:
     """Options for a log.
 
     Attributes:
@@ -53,13 +52,12 @@ class Parameters:
     strict: bool = False
     limit: int | None = None
 
-
-def read(path: Path, parameters: Parameters | None = None) -> Workload:
-    """Read the log at ``path`` (plain or gzip) as a stream."""
-    skipped: Counter[str] = Counter()
-    remarks: Counter[str] = Counter()
-    log = _Log(path, parameters or Parameters(), skipped, remarks)
-    return Workload(in_order(log.blocks(), skipped), path.name, skipped, remarks=remarks)
+    def read(self, path: Path) -> Workload:
+        """Read the log at ``path`` (plain or gzip) as a stream."""
+        skipped: Counter[str] = Counter()
+        remarks: Counter[str] = Counter()
+        log = _Log(path, self, skipped, remarks)
+        return Workload(in_order(log.blocks(), skipped), path.name, skipped, remarks=remarks)
 
 
 def write(arrivals: Iterable[Arrival], lines: IO[str]) -> None:
@@ -82,9 +80,7 @@ class _Unusable(ValueError):
 class _Log:
     """A log that is read many lines at a time."""
 
-    def __init__(
-        self, path: Path, parameters: Parameters, skipped: Counter[str], remarks: Counter[str]
-    ) -> None:
+    def __init__(self, path: Path, parameters: Swf, skipped: Counter[str], remarks: Counter[str]) -> None:
         self._path = path
         self._parameters = parameters
         self._skipped = skipped
@@ -103,20 +99,20 @@ class _Log:
         """Read the jobs on these lines."""
         limit = self._parameters.limit
         room = INF if limit is None else limit - self._taken
-        found: list[Arrival] = []
+        jobs: list[Arrival] = []
         for place, line in enumerate(lines, self._lines + 1):
             fields = line.split(None, USED)
             if not fields or fields[0][0] == ";":
                 continue
-            if len(found) == room:
+            if len(jobs) == room:
                 break
             try:
-                found.append(self._arrival(fields))
+                jobs.append(self._arrival(fields))
             except ValueError as error:
                 self._skip(place, error)
         self._lines += len(lines)
-        self._taken += len(found)
-        return found
+        self._taken += len(jobs)
+        return jobs
 
     def _arrival(self, fields: list[str]) -> Arrival:
         """Read the job on a line; ValueError if there is none."""
@@ -124,10 +120,10 @@ class _Log:
             if len(fields) < NEEDED:
                 raise _Unusable(f"fewer than {NEEDED} fields")
             fields = [*fields, *UNKNOWN][: USED + 1]
-        number, submitted, _, ran, given, _, used, requested, asked, memory, status, user, _, program, _ = (
+        number, submitted, _, ran, given, _, used, requested, stated, memory, status, user, _, program, _ = (
             fields
         )
-        job_id, submit, run, limit = whole(number), float(submitted), float(ran), float(asked)
+        job_id, submit, run, limit = whole(number), float(submitted), float(ran), float(stated)
         processors = float(requested)
         if processors <= 0.0:
             processors = float(given)
@@ -150,24 +146,8 @@ class _Log:
         if self._parameters.estimate != "requested":
             known, estimate = (EXACT, run) if self._parameters.estimate == "exact" else (known, None)
         user, program = _name(user), _name(program)
-        # By position, and not through Arrival's own constructor: in two thirds of the time.
-        job = Job(
-            job_id,
-            submit,
-            units,
-            estimate,
-            user,
-            memory_mb,
-            known,
-            NEVER,
-            None,
-            False,
-            EMPTY,
-            (),
-            None,
-            program,
-        )
-        return made(Arrival, (job, run, EMPTY, None))
+        job = Job(job_id, submit, units, estimate, user, memory_mb, known, program=program)
+        return Arrival(job, run)
 
     def _skip(self, place: int, error: ValueError) -> None:
         """Count a line that cannot be used; with ``strict`` raise BadInput."""

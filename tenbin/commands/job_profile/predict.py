@@ -30,7 +30,7 @@ def complete_program(incomplete: str) -> list[str]:
     from tenbin.client.connection import default_home
 
     try:
-        names = {run.asked.program for run in _runs(default_home(), None, "")}
+        names = {run.signature.program for run in _runs(default_home(), None, "")}
     except UserError:
         names = set()
     return sorted(name for name in names if name.startswith(incomplete))
@@ -83,11 +83,11 @@ def predict(
 
     folder = (home or default_home()).absolute()
     runs = _runs(folder, store, name)
-    history, mine = History(runs), [run for run in runs if run.asked.program == name]
-    size = (cores, 0) if cores else mine[-1].asked.size if mine else (1, 0)
-    words = tuple(arguments) if arguments else mine[-1].asked.arguments if mine else ()
+    history, mine = History(runs), [run for run in runs if run.signature.program == name]
+    size = (cores, 0) if cores else mine[-1].signature.size if mine else (1, 0)
+    words = tuple(arguments) if arguments else mine[-1].signature.arguments if mine else ()
     asked = JobSignature(name, words, user or user_name(), size)
-    told = _told(history, asked, [run.asked.pool for run in mine])
+    told = _told(history, asked, [run.signature.pool for run in mine])
     if not told:
         raise BadInput(
             f"nothing is known of {name}: no such job ended with success, none of {asked.user}'s at all",

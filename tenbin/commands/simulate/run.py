@@ -34,8 +34,7 @@ from scheduler.simulator.trace import (
     Sink,
 )
 from scheduler.workloads import Workload, load
-from scheduler.workloads.estimates import Unstated, estimated_on_all
-from scheduler.workloads.generators.blocks import Blocks
+from scheduler.workloads.arrivals import Blocks, Unstated, estimated_on_all
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from scheduler.model.jobs import Cluster
     from scheduler.prediction.profiles import MeasuredCluster
     from scheduler.simulator.metrics import Cut, Window
-    from scheduler.workloads.estimates import Unstated
+    from scheduler.workloads.arrivals import Unstated
     from tenbin.commands.simulate.run import PolicyComparison, PolicyResult, Setup
 
 FEWEST_RESAMPLES = 10
@@ -277,7 +277,7 @@ def _print_json(
 
 def _substitute(text: str) -> Unstated:
     """Read ``--without-estimate``."""
-    from scheduler.workloads.estimates import Unstated
+    from scheduler.workloads.arrivals import Unstated
 
     if text in ("unknown", "actual"):
         return Unstated(actual=text == "actual")

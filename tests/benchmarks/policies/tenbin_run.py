@@ -23,7 +23,7 @@ def main(log: str, nodes: int, name: str, keep: bool) -> None:
     sinks: list[Sink] = [metrics, record] if keep else [metrics]
     began = time.perf_counter()
     cpu = time.process_time()
-    Simulator(cluster, swf.read(Path(log)).arrivals, policy, sinks=sinks).run()
+    Simulator(cluster, swf.Swf().read(Path(log)).arrivals, policy, sinks=sinks).run()
     found = metrics.metrics()
     seconds = {"wall_s": time.perf_counter() - began, "cpu_s": time.process_time() - cpu}
     print(json.dumps({**seconds, "jobs": found.jobs, "makespan_s": found.makespan_s}))

@@ -15,8 +15,7 @@ from scheduler.policies.power.parm import Parm, ParmParameters, considered, ever
 from scheduler.policies.power.parm_ga import ParmGaParameters, search
 from scheduler.simulator.simulator import Simulator
 from scheduler.workloads import load
-from scheduler.workloads.generators.power_set1 import PROGRAMS, machine
-from scheduler.workloads.generators.power_set2 import machine as large_machine
+from scheduler.workloads.generators.power_sets import PROGRAMS, large_machine, small_machine
 from tests.benchmarks import amount
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
@@ -42,7 +41,7 @@ def seconds(work: Callable[[], object]) -> float:
 @pytest.mark.parametrize("budget_w", [3850.0, 2000.0])
 @pytest.mark.parametrize("beta", [0.0, 1.0])
 def test_decisions_of_job_set_1(budget_w: float, beta: float) -> None:
-    cluster = machine(budget_w=budget_w)
+    cluster = small_machine(budget_w=budget_w)
     policy = Noting(ParmParameters(beta=beta, gap=GAP))
     policy.problems = []
     Simulator(cluster, load("generator:power-set1", cluster, 0).arrivals, policy).run()
@@ -93,7 +92,7 @@ def test_superfluous_configurations() -> None:
     """Pruning leaves few of 64 nodes x 13 caps."""
     from scheduler.model.jobs import Job
 
-    pool = machine().pools[0]
+    pool = small_machine().pools[0]
     left = []
     for program in PROGRAMS:
         job = Job(1, 0.0, 1, program.run_s, max_units=64, speed=program.speed)

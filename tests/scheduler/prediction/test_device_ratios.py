@@ -23,7 +23,7 @@ from scheduler.prediction.predictions import TrackedPrediction, within_bounds
 from scheduler.prediction.profiles import figures_of, measured_cluster
 from scheduler.prediction.run_times import RunTimePredictor
 from scheduler.workloads import load
-from scheduler.workloads.estimates import estimated_on_all
+from scheduler.workloads.arrivals import estimated_on_all
 from tests.scheduler.prediction.test_earlier_runs import DEVICES, ended
 from tests.support.coordinator import Up
 from tests.support.labs.components import require

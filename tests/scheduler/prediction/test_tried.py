@@ -15,12 +15,13 @@ from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, EstimateKind, Placement
 from scheduler.model.speeds import SpeedBounds
 from scheduler.prediction.run_times import (
+    Estimate,
     RunTimePredictor,
     TriedRatio,
     better,
+    by_trial,
     pair,
     ratio_of,
-    run_time_tried,
 )
 from tenbin.commands.jobs.account import prediction_words
 from tests.scheduler.prediction.test_earlier_runs import DEVICES, ended
@@ -31,19 +32,20 @@ KNOWN = Cluster(DEVICES.pools, ratios=RATIOS)
 SPEC = JobSpec(command=("sim", "5"), folder="/", checkpoint_signal=23)
 OTHER = JobSpec(command=("other", "5"), folder="/", checkpoint_signal=23)
 TRIED = TriedRatio("gpu-0", "pocl-0", 18.0, 20.0, 25.0, at_s=100.0)
+BELIEVED = Estimate(12.0, 12.0, 12.0, 1, "arguments", "")
 ON_CPU = ended(1, SPEC, 60.0, placement=Placement("pocl-0", 1), devices=(1,))
 
 
 @given(st.floats(0.01, 100), st.floats(1, 3), st.floats(1, 3))
 def test_seen_from_the_other_class(value: float, below: float, above: float) -> None:
     tried = {pair("b", "a"): TriedRatio("a", "b", value / below, value, value * above, 1.0)}
-    told = run_time_tried("a", {"b": 12.0}, tried)
-    back = run_time_tried("b", {"a": told[0].middle_s}, tried) if told else None
-    assert told and back
-    assert told[0].low_s <= told[0].middle_s <= told[0].high_s
-    assert back[0].middle_s == pytest.approx(12.0)
-    assert back[0].low_s <= 12.0 * (1 + 1e-9) and back[0].high_s >= 12.0 * (1 - 1e-9)
-    assert run_time_tried("c", {"b": 12.0}, tried) is run_time_tried("a", {}, tried) is None
+    there = by_trial("a", {"b": BELIEVED}, tried)
+    back = by_trial("b", {"a": replace(BELIEVED, middle=there.middle)}, tried) if there else None
+    assert there and back
+    assert there.low <= there.middle <= there.high
+    assert back.middle == pytest.approx(12.0)
+    assert back.low <= 12.0 * (1 + 1e-9) and back.high >= 12.0 * (1 - 1e-9)
+    assert by_trial("c", {"b": BELIEVED}, tried) is by_trial("a", {}, tried) is None
 
 
 def test_the_latest_trial_counts() -> None:

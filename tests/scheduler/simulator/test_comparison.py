@@ -13,7 +13,7 @@ from scheduler.policies.registry import create
 from scheduler.simulator.metrics import COMPARED, Accumulator, PolicyDifference, differences, half_width
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival
-from scheduler.workloads.generators.blocks import Blocks
+from scheduler.workloads.arrivals import Blocks
 
 WEEK_S = 7 * 86400.0
 CLUSTER = Cluster((Pool("node", 2),))

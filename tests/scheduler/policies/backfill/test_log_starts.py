@@ -115,7 +115,7 @@ def tenbin(
     if name == CQSIM:
         arrivals = [arrival for arrival, _ in cqsim()[:most]]
     else:
-        arrivals = list(swf.read(log(name), swf.Parameters(limit=most)).arrivals)  # type: ignore[arg-type]
+        arrivals = list(swf.Swf(limit=most).read(log(name)).arrivals)  # type: ignore[arg-type]
     record = OutcomeRecorder()
     Simulator(
         Cluster((Pool("node", nodes),)),

@@ -60,7 +60,7 @@ def schedule(arrivals: Iterable[Arrival], nodes: int, policy: str) -> tuple[Metr
     [(KTH, 100, 353_770, 6_822), slow(HPC2N, 240, 15_843, 207), slow(THETA, 4360, 159_516, 385)],
 )
 def test_fcfs_equals_an_independent_program(name: str, nodes: int, wait_s: float, bsld: float) -> None:
-    workload = swf.read(log(name))
+    workload = swf.Swf().read(log(name))
     metrics, _ = schedule(workload.arrivals, nodes, "fcfs")  # type: ignore[arg-type]
     assert not workload.skipped
     assert metrics.mean_wait_s == pytest.approx(wait_s, abs=1)
@@ -79,7 +79,7 @@ def test_fcfs_equals_an_independent_program(name: str, nodes: int, wait_s: float
 def test_easy_has_the_makespan_of_independent_programs_and_its_golden_schedule(
     name: str, nodes: int, makespan_s: float, wait_s: float, *, near: float, digest: str
 ) -> None:
-    metrics, starts = schedule(swf.read(log(name)).arrivals, nodes, "easy")  # type: ignore[arg-type]
+    metrics, starts = schedule(swf.Swf().read(log(name)).arrivals, nodes, "easy")  # type: ignore[arg-type]
     assert metrics.makespan_s == makespan_s
     assert metrics.mean_wait_s == pytest.approx(wait_s, rel=near)
     assert starts.digest() == digest
@@ -114,6 +114,6 @@ def test_sdsc_against_the_schedule_of_cqsim() -> None:
 
 @pytest.mark.slow
 def test_conservative_on_kth() -> None:
-    metrics, starts = schedule(swf.read(log(KTH)).arrivals, 100, "conservative")  # type: ignore[arg-type]
+    metrics, starts = schedule(swf.Swf().read(log(KTH)).arrivals, 100, "conservative")  # type: ignore[arg-type]
     assert metrics.makespan_s == 29_363_626
     assert starts.digest() == "07efd5a7b6567b15"

@@ -27,8 +27,8 @@ from scheduler.policies.power.parm_ga import ParmGaParameters, search
 from scheduler.policies.registry import create
 from scheduler.simulator.trace import Arrival, SimulationSettings
 from scheduler.workloads import load
-from scheduler.workloads.generators import lublin, power_set2
-from scheduler.workloads.generators.power_set1 import PROGRAMS, machine
+from scheduler.workloads.generators import lublin, power_sets
+from scheduler.workloads.generators.power_sets import PROGRAMS, small_machine
 from tests.support.amounts import examples
 from tests.support.scheduling.schedule_audit import audit
 from tests.support.scheduling.worlds import World, power, run
@@ -236,7 +236,7 @@ def test_superfluous_configurations_are_left_out(watts_matter: bool) -> None:
     from scheduler.policies.power.parm import considered, every
 
     job = Job(1, 0.0, 1, 100.0, max_units=20, speed=CappedSpeed(8.0, 0.5, 0.06))
-    pool = machine().pools[0]
+    pool = small_machine().pools[0]
     kept, all_of_them = considered(job, pool, 0.5, 64, watts_matter=watts_matter), every(job, pool, 0.5, 64)
     assert len(all_of_them) == 20 * 13 and len(kept) < 20 * 5 and max(cap or 0 for cap in kept.caps_w) <= 50
     for units, watts, merit in zip(all_of_them.units, all_of_them.watts, all_of_them.merit, strict=True):
@@ -265,7 +265,7 @@ def test_malleable_job_shrinks_for_the_next_and_grows_again() -> None:
         )
         return Arrival(job, run_s)
 
-    world = World(machine(3, None), (arrival(1, 0.0, 800.0, 2.0), arrival(2, 10.0, 80.0, 1.0)))
+    world = World(small_machine(3, None), (arrival(1, 0.0, 800.0, 2.0), arrival(2, 10.0, 80.0, 1.0)))
     outcomes, _ = run(create("parm,alpha=0"), world)
     first = next(o for o in outcomes if o.job.id == 1)
     held = [(s.placement.units, s.start_s, s.end_s) for s in first.segments if s.end_s > s.start_s]
@@ -329,7 +329,7 @@ def test_several_classes_are_bad_input(name: str) -> None:
 def test_without_deap_the_genetic_policy_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "deap", None)
     with pytest.raises(BadInput, match=r"needs DEAP.*tenbin\[genetic\]"):
-        run(create("parm-ga"), World(machine(), ()))
+        run(create("parm-ga"), World(small_machine(), ()))
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ def test_nonsense_is_refused(text: str) -> None:
 
 
 def test_at_beta_0_every_job_crawls_unless_speed_decides_between_equals() -> None:
-    world = World(machine(), tuple(load("generator:power-set1,jobs=10", machine(), 1).arrivals))  # type: ignore[arg-type]
+    world = World(small_machine(), tuple(load("generator:power-set1,jobs=10", small_machine(), 1).arrivals))  # type: ignore[arg-type]
     literal, _ = run(create("parm,beta=0,least_beta=0"), world)
     assert {s.placement.units for o in literal for s in o.segments} == {1}
     held, _ = run(create("parm,beta=0"), world)
@@ -368,7 +368,7 @@ def test_at_beta_0_every_job_crawls_unless_speed_decides_between_equals() -> Non
     ],
 )
 def test_fifo_configurations_are_the_paper_s(level: str, expected: dict[str, tuple[int, int]]) -> None:
-    cluster = machine()
+    cluster = small_machine()
     jobs = tuple(load("generator:power-set1,jobs=40", cluster, 3).arrivals)  # type: ignore[arg-type]
     outcomes, _ = run(create(f"fifo-{level}"), World(cluster, jobs))
     audit(World(cluster, jobs), outcomes)
@@ -381,12 +381,12 @@ def test_fifo_configurations_are_cut_to_the_budget() -> None:
     sp = next(p for p in PROGRAMS if p.name == "SP")
     one = Arrival(Job(1, 0.0, 1, 10.0, estimate_kind=EstimateKind.EXACT, max_units=39, speed=sp.speed), 10.0)
     for budget, expected in ((600.0, (10, 50.0)), (45.0, (1, 35.0))):
-        outcomes, _ = run(create("fifo-max"), World(machine(budget_w=budget), (one,)))
+        outcomes, _ = run(create("fifo-max"), World(small_machine(budget_w=budget), (one,)))
         assert (outcomes[0].segments[0].placement.units, outcomes[0].segments[0].placement.cap_w) == expected
 
 
 def test_job_set_1_is_table_3() -> None:
-    cluster = machine()
+    cluster = small_machine()
     jobs = [a.job for a in load("generator:power-set1,jobs=4000,rate_per_s=2", cluster, 5).arrivals]  # type: ignore[union-attr]
     assert {(j.program, j.estimate_s, j.max_units) for j in jobs} == {
         ("BT", 291.747, 13),
@@ -440,9 +440,9 @@ def test_as_many_genes_mutate_as_if_each_were_drawn() -> None:
 def test_job_set_2_is_scaled_to_the_machine(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if source == "theta":
         monkeypatch.setenv("TENBIN_DATA", os.environ.get("TENBIN_DATA", "../shared/data"))
-        if power_set2.log() is None:
+        if power_sets.log() is None:
             pytest.skip("theta_2022.swf.gz is not there")
-    cluster = power_set2.machine()
+    cluster = power_sets.large_machine()
     workload = load(f"generator:power-set2,jobs=200,source={source}", cluster, 1)
     jobs = [a.job for a in workload.arrivals]  # type: ignore[union-attr]
     assert len(jobs) == 200 and jobs[0].submit_s == 0 and "stands in" in workload.note
@@ -454,13 +454,15 @@ def test_job_set_2_is_scaled_to_the_machine(source: str, monkeypatch: pytest.Mon
 
 
 def load_jobs(count: int, source: str) -> list[Arrival]:
-    return list(load(f"generator:power-set2,jobs={count},source={source}", power_set2.machine(), 2).arrivals)  # type: ignore[arg-type]
+    return list(
+        load(f"generator:power-set2,jobs={count},source={source}", power_sets.large_machine(), 2).arrivals
+    )  # type: ignore[arg-type]
 
 
 def test_job_set_2_takes_its_logged_time_on_its_nodes_at_the_middle_cap() -> None:
     jobs = load_jobs(30, "lublin")
-    cluster = power_set2.machine()
-    logged = lublin.generate(lublin.Parameters(30, 40_960, power_set2.LOAD, "exact"), cluster, 2).arrivals
+    cluster = power_sets.large_machine()
+    logged = lublin.Lublin(30, 40_960, power_sets.LOAD, "exact").generate(cluster, 2).arrivals
     for (job, run_s, *_), (before, before_s, *_) in zip(jobs, logged, strict=True):  # type: ignore[arg-type]
         assert job.speed is not None
         assert run_s / job.speed(before.units, 40.0) == pytest.approx(before_s)

@@ -10,7 +10,7 @@ import pytest
 from profiles.errors import BadInput
 from scheduler.model.jobs import Job
 from scheduler.simulator.trace import Arrival
-from scheduler.workloads.generators.blocks import Blocks
+from scheduler.workloads.arrivals import Blocks
 
 DAY_S = 86400.0
 

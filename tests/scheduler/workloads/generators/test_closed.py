@@ -15,7 +15,7 @@ from scheduler.policies.base import View
 from scheduler.policies.registry import create
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, OutcomeRecorder
-from scheduler.workloads.generators.closed import Closed, capacity, offered_load, stretched
+from scheduler.workloads.arrivals import Closed, capacity, offered_load, stretched
 from tests.support.amounts import examples
 
 QUICK = settings(max_examples=examples(60), deadline=None, derandomize=True, database=None)

@@ -12,7 +12,7 @@ from scheduler.model.clusters import parse_cluster
 from scheduler.model.costs import LinearCosts
 from scheduler.simulator.trace import Arrival
 from scheduler.workloads import load
-from scheduler.workloads.generators.migration import Parameters, mean_gap_s, mean_slowness
+from scheduler.workloads.generators.migration import Migration, mean_gap_s, mean_slowness
 
 CLUSTER = parse_cluster("512xhigh+512xlow")
 
@@ -57,15 +57,15 @@ def test_mean_sizes_of_the_mixes(mix: str, mean: float) -> None:
 
 def test_the_interval_gives_the_load() -> None:
     # E[1/X] over 1..10 is ln(10) / 9: a high unit does 3.909 low ones' work.
-    assert mean_slowness(Parameters()) == pytest.approx(math.log(10) / 9)
-    assert mean_gap_s(Parameters(), CLUSTER) == pytest.approx(
+    assert mean_slowness(Migration()) == pytest.approx(math.log(10) / 9)
+    assert mean_gap_s(Migration(), CLUSTER) == pytest.approx(
         6.2 * 43_200 / ((512 + 512 * 9 / math.log(10)) * 0.9)
     )
-    assert mean_gap_s(Parameters(per="units"), CLUSTER) == pytest.approx(6.2 * 43_200 / (1024 * 0.9))
+    assert mean_gap_s(Migration(per="units"), CLUSTER) == pytest.approx(6.2 * 43_200 / (1024 * 0.9))
     jobs = arrivals("jobs=40000,load=0.8,per=units")
     work = sum(a.job.units * a.runs_s["low"] for a in jobs)
     assert work / jobs[-1].job.submit_s / 1024 == pytest.approx(0.8, rel=0.03)
-    same = Parameters(least_acceleration=2.0, most_acceleration=2.0)
+    same = Migration(least_acceleration=2.0, most_acceleration=2.0)
     assert mean_slowness(same) == 0.5
 
 

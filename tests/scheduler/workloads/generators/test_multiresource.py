@@ -14,7 +14,7 @@ from scheduler.policies.registry import create
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, OutcomeRecorder
 from scheduler.workloads import load
-from scheduler.workloads.generators.closed import offered_load
+from scheduler.workloads.arrivals import offered_load
 
 CLUSTER = parse_cluster("16xnode[cpu=2,memory=4]")
 

@@ -16,8 +16,8 @@ from scheduler.policies.registry import create
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, OutcomeRecorder
 from scheduler.workloads import Workload, load
-from scheduler.workloads.generators.closed import Closed, offered_load
-from scheduler.workloads.generators.resample import correlated, correlation, cv, with_cv
+from scheduler.workloads.arrivals import Closed, offered_load
+from scheduler.workloads.generators.multiresource import correlated, correlation, cv, with_cv
 from tests.support.amounts import examples
 from tests.support.paths import DATA, SHARED_DATA
 

@@ -46,7 +46,7 @@ def line(
 def read(tmp_path: Path, text: str, **parameters: object) -> tuple[list[Arrival], Workload]:
     path = tmp_path / "log.swf"
     path.write_text(text)
-    workload = swf.read(path, swf.Parameters(**parameters))  # type: ignore[arg-type]
+    workload = swf.Swf(**parameters).read(path)  # type: ignore[arg-type]
     return list(workload.arrivals), workload  # type: ignore[arg-type]
 
 
@@ -82,7 +82,7 @@ def test_round_trip(tmp_path: Path, rows: list[Row], compressed: bool) -> None:
 def test_any_text_gives_jobs_and_counted_skips(tmp_path: Path, text: str) -> None:
     path = tmp_path / "log.swf"
     path.write_text(text, encoding="utf-8", errors="surrogatepass")
-    workload = swf.read(path)
+    workload = swf.Swf().read(path)
     found = list(workload.arrivals)  # type: ignore[arg-type]
     with path.open(encoding="utf-8-sig", errors="replace") as lines:
         given_lines = [row.split() for row in lines]
@@ -96,7 +96,7 @@ def test_any_bytes_give_jobs_or_one_line(tmp_path: Path, data: bytes, compressed
     path = tmp_path / "log.swf.gz"
     path.write_bytes(b"\x1f\x8b" + data if compressed else data)
     try:
-        list(swf.read(path).arrivals)  # type: ignore[arg-type]
+        list(swf.Swf().read(path).arrivals)  # type: ignore[arg-type]
     except BadInput as error:
         assert "\n" not in str(error)
 
@@ -158,7 +158,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_line(
     data = b"\xef\xbb\xbf" + (header + line(1) + line(2)).encode()
     path = tmp_path / "log.swf"
     path.write_bytes(gzip.compress(data) if compressed else data)
-    workload = swf.read(path)
+    workload = swf.Swf().read(path)
     assert [a.job.id for a in workload.arrivals] == [1, 2] and not workload.skipped  # type: ignore[union-attr]
 
 
@@ -194,7 +194,7 @@ def test_cut_file_is_told_after_the_jobs_that_were_whole(tmp_path: Path) -> None
     path = tmp_path / "log.swf.gz"
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(BadInput, match="damaged or cut short"):
-        list(swf.read(path).arrivals)  # type: ignore[arg-type]
+        list(swf.Swf().read(path).arrivals)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -203,11 +203,11 @@ def test_cut_file_is_told_after_the_jobs_that_were_whole(tmp_path: Path) -> None
         ("nothing.swf", "no such file"),
         ("generator:lubin", "did you mean lublin"),
         ("generator:lublin,job=3", "did you mean jobs"),
-        ("generator:lublin,jobs=many", "jobs='many' is no whole number"),
+        ("generator:lublin,jobs=many", "jobs='many'; it should be a valid integer"),
         ("generator:lublin,jobs", "is not of the form name=value"),
         ("generator:lublin,jobs=3,jobs=4", "jobs is given twice"),
         ("generator:lublin,load=-1", "load must be above 0"),
-        ("generator:lublin,estimate=good", "choose one of user, exact, none"),
+        ("generator:lublin,estimate=good", "estimate='good'; it should be 'user', 'exact' or 'none'"),
     ],
 )
 def test_bad_workloads_are_one_line(text: str, message: str) -> None:

@@ -74,7 +74,7 @@ def test_results_are_valid_and_read_again(tmp_path: Path, world: World, policy: 
         assert (row[10] == 0) == (outcome.how == "killed")
     path = tmp_path / "results.swf"
     path.write_text(text)
-    workload = swf.read(path, swf.Parameters(strict=True))
+    workload = swf.Swf(strict=True).read(path)
     found = {arrival.job.id: arrival for arrival in workload.arrivals}  # type: ignore[union-attr]
     assert found.keys() == by_id.keys() and not workload.skipped
     for number, (job, run_s, *_) in found.items():

@@ -17,7 +17,7 @@ from scheduler.model.jobs import Cluster, EstimateKind, Pool, Stop
 from scheduler.model.state import ClusterState
 from scheduler.simulator.trace import Arrival
 from scheduler.workloads import Workload, load
-from scheduler.workloads.logs.tasks import chosen
+from scheduler.workloads.logs.task_traces import chosen
 from tests.support.amounts import examples
 from tests.support.paths import DATA, SHARED_DATA
 

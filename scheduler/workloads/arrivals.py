@@ -1,5 +1,6 @@
-"""Keeping a machine at a load: a closed loop that submits as others end, or arrivals stretched in time.
+"""Streams of arrivals: kept at a load, stretched in time, resampled in blocks, or with run times filled in.
 
+A machine is kept at a load by a closed loop that submits as others end, or by arrivals stretched in time.
 Load is counted in every resource, as a share of what the whole cluster has of it (units count as the one
 resource of a counted pool).
 """
@@ -9,10 +10,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from profiles.errors import BadInput
-from scheduler.model.jobs import Cluster, Job, instant
+from scheduler.model.jobs import Cluster, EstimateKind, Job, instant
+from scheduler.model.speeds import SpeedRatios, estimates_on_all
 from scheduler.model.state import ClusterState
 from scheduler.simulator.trace import Arrival
 
@@ -116,3 +120,93 @@ def stretched(arrivals: Sequence[Arrival], cluster: Cluster, load: float) -> Ite
     for arrival in arrivals:
         submit = instant((arrival.job.submit_s - first) * natural / load)
         yield arrival._replace(job=replace(arrival.job, submit_s=submit))
+
+
+FEWEST = 4  # blocks
+
+
+class Blocks:
+    """The jobs of a workload by blocks of ``length_s`` seconds from the first submission; whole blocks only.
+
+    Days and weeks of users stay as they are within a block, unlike in a draw of single jobs (Zakay and
+    Feitelson, Concurrency and Computation 26(12), 2014). Blocks are drawn with replacement.
+
+    Attributes:
+        count: number of blocks. left_out: jobs after the last whole block.
+
+    Raises:
+        BadInput: there are fewer than 4 whole blocks.
+    """
+
+    def __init__(self, arrivals: Sequence[Arrival], length_s: float) -> None:
+        first = arrivals[0].job.submit_s if arrivals else 0.0
+        last = arrivals[-1].job.submit_s if arrivals else 0.0
+        gap = (last - first) / max(1, len(arrivals) - 1)  # until the next job, had there been one
+        span = last - first + gap
+        places = [int((arrival.job.submit_s - first) // length_s) for arrival in arrivals]
+        self.count = int(span // length_s)
+        if self.count < FEWEST:
+            raise BadInput(
+                f"--resamples: the workload spans {span / 86400:.3g} days, {self.count} whole blocks of "
+                f"{length_s / 86400:g} days",
+                f"give a longer workload, or a --block of which it has at least {FEWEST}",
+            )
+        self.length_s = length_s
+        self._blocks: list[list[Arrival]] = [[] for _ in range(self.count)]
+        for place, arrival in zip(places, arrivals, strict=True):
+            if place < self.count:
+                self._blocks[place].append(arrival)
+        self.left_out = sum(place >= self.count for place in places)
+
+    def drawn(self, rng: np.random.Generator) -> list[Arrival]:
+        """Draw as many blocks as there are, one after the other; jobs are numbered anew from 1."""
+        arrivals: list[Arrival] = []
+        for place, number in enumerate(rng.integers(self.count, size=self.count).tolist()):
+            later_s = (place - number) * self.length_s
+            for arrival in self._blocks[number]:
+                submit_s = instant(arrival.job.submit_s + later_s)
+                job = replace(arrival.job, id=len(arrivals) + 1, submit_s=submit_s)
+                arrivals.append(arrival._replace(job=job))
+        return arrivals
+
+
+def estimated_on_all(arrivals: Iterable[Arrival], ratios: SpeedRatios) -> Iterator[Arrival]:
+    """Yield the arrivals, with finite run times on all classes that a job can run on, where one is finite."""
+    for arrival in arrivals:
+        job = arrival.job
+        if math.inf in job.estimates_s.values():
+            job = replace(job, estimates_s=estimates_on_all(job.estimates_s, ratios))
+            yield arrival._replace(job=job)
+        else:
+            yield arrival
+
+
+@dataclass
+class Unstated:
+    """A substitute for run times that jobs do not state.
+
+    Attributes:
+        actual: the job's own run time. time_s: the same for all; jobs may take longer. Neither: unknown.
+        jobs: how many states no run time, of those that were read so far.
+    """
+
+    actual: bool = False
+    time_s: float | None = None
+    jobs: int = 0
+
+    def filled(self, arrivals: Iterable[Arrival]) -> Iterator[Arrival]:
+        """Yield the arrivals, with the substitute where a job states no run time."""
+        for arrival in arrivals:
+            job = arrival.job
+            if job.estimate_s is not None or job.estimates_s:
+                yield arrival
+                continue
+            self.jobs += 1
+            if self.actual:
+                run_s = None if arrival.runs_s else arrival.run_s
+                job = replace(
+                    job, estimate_s=run_s, estimates_s=arrival.runs_s, estimate_kind=EstimateKind.EXACT
+                )
+            elif self.time_s is not None:
+                job = replace(job, estimate_s=self.time_s, estimate_kind=EstimateKind.PREDICTED)
+            yield arrival._replace(job=job)
