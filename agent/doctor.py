@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 from agent.inventory import Roots, fields, gather, read, read_mounts
 from agent.node_profile.identity import explain
-from agent.paths import default_storage
+from agent.users import default_storage
 from probes.c_library import REMEDY, find_compiler
 from probes.checkpoint.subjects import may_have_twin
 from probes.memory.plan import choose_area, plan

@@ -22,8 +22,8 @@ from agent.emulation.machines import cores_of as emulated_cores
 from agent.emulation.machines import emulated_node, parse
 from agent.job_profile.trial import RunOutcome, Trial, as_ranks, check, plain
 from agent.journal import Journal
-from agent.lock import node_lock
-from agent.paths import state_dir
+from agent.measured_node import node_lock
+from agent.users import state_dir
 from probes.mpi.detection import find_mpi
 from probes.power.caps import Caps, find_caps
 from probes.power.loads import MARK

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from agent.job_profile.trial import CommandFailed, RunOutcome, Start, Trial, as_ranks, plain
-from agent.lock import node_lock
+from agent.measured_node import node_lock
 from probes.mpi.launchers import MpiInstall
 from probes.visits import Point, Visits
 from profiles.jobs import Clock, JobProfile

@@ -18,12 +18,18 @@ from importlib.metadata import version
 import pandas as pd
 
 from agent.inventory import read_machine
-from agent.job_profile.network import Network, lay_out
-from agent.job_profile.session import JobOrder, Listener, Session
-from agent.job_profile.traces import DeviceWatch, MpiTime, mpi_times
+from agent.job_profile.session import (
+    DeviceWatch,
+    JobOrder,
+    Listener,
+    MpiTime,
+    Network,
+    Session,
+    lay_out,
+    mpi_times,
+)
 from agent.job_profile.trial import as_ranks, plain
-from agent.lock import node_lock
-from agent.node_profile.conditions import Watch
+from agent.measured_node import Watch, node_lock
 from agent.node_profile.identity import node_kind
 from probes.memory.plan import NotMeasured, Spot, choose_area
 from probes.memory.pool import WriterPool

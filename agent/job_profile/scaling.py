@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from agent.job_profile.network import cores_of
+from agent.job_profile.session import cores_of
 from agent.job_profile.trial import RunOutcome, Start, Trial, as_ranks, check, plain
-from agent.lock import node_lock
+from agent.measured_node import node_lock
 from probes.mpi.detection import find_mpi
 from probes.mpi.launchers import MpiInstall
 from probes.visits import Point, Visits

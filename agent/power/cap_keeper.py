@@ -24,8 +24,8 @@ from types import FrameType
 
 from agent.journal import Journal, restore_leftovers
 from agent.multi_node.node_name import node_name
-from agent.paths import node_journal
 from agent.processes import tree
+from agent.users import node_journal
 from probes.power.caps import Caps, find_caps
 from probes.power.counters import Counter
 from probes.power.powercap import Zone, metered, zones

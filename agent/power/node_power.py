@@ -16,8 +16,8 @@ from pathlib import Path
 
 from agent.journal import restore_leftovers
 from agent.multi_node.node_name import node_name
-from agent.paths import node_journal
 from agent.power.cap_keeper import Energy, on_this_node
+from agent.users import node_journal
 from probes.power.caps import find_caps
 from probes.power.powercap import Zone
 from profiles.errors import Unavailable, UserError

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from agent.attempts.folder import Attempt
 from agent.journal import restore_leftovers
-from agent.paths import state_dir
-from agent.power.cap_files import requested_cap
-from agent.power.caps import set_package_caps
+from agent.power.caps import requested_cap, set_package_caps
+from agent.users import state_dir
 
 PAUSES_S = 2.0  # a supervisor that lives stops its job and gives its packages back in milliseconds
 log = logging.getLogger("tenbin")

@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 
 from agent.job_profile import profiler, session
-from agent.job_profile.network import Network, cores_of, lay_out
 from agent.job_profile.pair_trials import Program, run_pairs
 from agent.job_profile.profiler import make_job_profile
 from agent.job_profile.scaling import Hosts, fit, measure
-from agent.job_profile.session import JobOrder
+from agent.job_profile.session import JobOrder, Network, cores_of, lay_out
 from agent.job_profile.trial import CommandFailed, RunOutcome, Trial
 from probes.mpi import mpi_time
 from probes.mpi.launchers import MpiInstall
@@ -79,7 +78,7 @@ for _ in range(int(sys.argv[1])):
 
 @pytest.fixture(autouse=True)
 def no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.lock.NAME", f"tenbin-{os.getpid()}")
+    monkeypatch.setattr("agent.measured_node.NAME", f"tenbin-{os.getpid()}")
     monkeypatch.setattr(profiler, "choose_area", lambda topology, free_mb: (16.0, []))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from agent.attempts.folder import Attempt
-from agent.power.cap_files import CapRequest, cap_in_force, request_cap, requested_cap
+from agent.power.caps import CapRequest, cap_in_force, request_cap, requested_cap
 from scheduler.engines.slurm.attempts.attempt import SlurmAttempt
 from scheduler.engines.slurm.client.heartbeats import Key
 from scheduler.model.allocation import POWER_TOLERANCE_W

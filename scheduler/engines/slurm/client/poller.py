@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from agent.power.cap_files import IN_FORCE
+from agent.power.caps import IN_FORCE
 from profiles.errors import Unavailable
 from scheduler.engines.slurm.client.heartbeats import Answers, Heartbeats, Key
 from scheduler.engines.slurm.client.parse import SlurmJob, SlurmNode
