@@ -9,7 +9,7 @@ from datetime import datetime
 import numpy as np
 from pydantic import Field
 
-from profiles.checks.check import Check
+from profiles.checks.check import Check, Finding
 from profiles.checks.figures import LEAST_LOSS
 from profiles.checks.verdict import usable
 from profiles.quantities import Better, better
@@ -56,11 +56,13 @@ class Drift(Record):
         return self.levels[-1].value / self.levels[0].value - 1
 
     @property
-    def worse(self) -> bool:
-        """True where the last change made the machine worse by more than does not matter."""
-        last = self.levels[-1].change_ratio
+    def finding(self) -> Finding | None:
+        """The last change, where it made the machine worse by more than does not matter."""
+        last = self.levels[-1]
         way = {Better.HIGHER: -1, Better.LOWER: 1, Better.NEITHER: 0}[better(self.quantity, self.coefficient)]
-        return last is not None and way * last > LEAST_LOSS
+        if last.change_ratio is None or way * last.change_ratio <= LEAST_LOSS:
+            return None
+        return Finding(self.quantity, self.labels, last.change_ratio, LEAST_LOSS, last.since)
 
 
 def drift(profiles: Sequence[Profile], checks: Sequence[Check]) -> list[Drift]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -12,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from profiles.card import BUSY, STOLEN
-from profiles.checks.causes import LEAST_SHARE, explain
+from profiles.checks.causes import LEAST_SHARE, Difference, compare_facts, explain
 from profiles.checks.check import Change, Check, CheckConditions, Figure, Key, State, Verdict
 from profiles.checks.figures import (
     FALSE_ALARM_RATIO,
@@ -34,8 +33,6 @@ BEST_TENTH_ERROR = (
     1.71  # standard error of its quantile, in standard deviations over the root of their number
 )
 BUSY_PROCESSORS = 0.3  # of a machine with many; of one with few the share of a quiet machine
-# Facts whose numbers say how much of something there is. A smaller number, or none, is a loss by itself.
-CAPACITIES = ("memory", "logical CPUs", "sockets", "GPU", "PCIe link", "interface", "L1", "L2", "L3")
 
 
 @dataclass(frozen=True)
@@ -78,9 +75,9 @@ def give_verdict(check: Check, reference: Reference, alpha: float = FALSE_ALARM_
         of, times = series[figure.key]
         state: State = "worse" if figure.key in worse else "better" if figure.key in better else "same"
         changes.append(_change(figure, judged[figure.key], (len(of.reference), times), state))
-    differences, lost = compare_facts(reference.facts, check.facts)
-    told = explain(changes, differences, check.conditions, disturbed=is_disturbed(check.conditions))
-    verdict, reason = _verdict(check, changes, lost, _missing(check, past))
+    differences = compare_facts(reference.facts, check.facts)
+    causes = explain(changes, differences, check.conditions, disturbed=is_disturbed(check.conditions))
+    verdict, reason = _verdict(check, changes, differences, _missing(check, past))
     return check.model_copy(
         update={
             "against": reference.name,
@@ -88,8 +85,8 @@ def give_verdict(check: Check, reference: Reference, alpha: float = FALSE_ALARM_
             "reason": reason,
             "false_alarm_ratio": alpha if known else None,
             "changes": tuple(changes),
-            "differences": tuple(differences),
-            "causes": tuple(told),
+            "differences": tuple(map(str, differences)),
+            "causes": tuple(causes),
         }
     )
 
@@ -132,9 +129,10 @@ def is_limited(conditions: CheckConditions) -> bool:
 
 
 def _verdict(
-    check: Check, changes: Sequence[Change], lost: Sequence[str], missing: Sequence[str]
+    check: Check, changes: Sequence[Change], differences: Sequence[Difference], missing: Sequence[str]
 ) -> tuple[Verdict, str]:
     worse = sum(change.state == "worse" for change in changes)
+    lost = [str(difference) for difference in differences if difference.is_loss]
     had = max((change.references for change in changes), default=0)
     rules = (
         (is_disturbed(check.conditions), Verdict.DISTURBED, "others used the processors meanwhile"),
@@ -248,34 +246,3 @@ def _change(figure: Figure, judged: Judged | None, about: tuple[int, list[dateti
         "state": state,
     }
     return change.model_copy(update=update)
-
-
-def compare_facts(before: dict[str, str], after: dict[str, str]) -> tuple[list[str], list[str]]:
-    """List facts that differ, a phrase each, and those of them in which something is gone."""
-    differ, lost = [], []
-    for name in dict.fromkeys((*before, *after)) if before else ():
-        old, new = before.get(name), after.get(name)
-        if old == new:
-            continue
-        if new is None:
-            phrase = f"{name} is gone ({old})"
-        else:
-            phrase = f"{name} is new ({new})" if old is None else f"{name} {old} -> {new}"
-        differ.append(phrase)
-        if old is not None and name.startswith(CAPACITIES) and _less(old, new):
-            lost.append(phrase)
-    return differ, lost
-
-
-def _less(old: str, new: str | None) -> bool:
-    """Tell whether there is less, or nothing."""
-    before, after = _amount(old), _amount(new or "")
-    if new is None or before is None or after is None:
-        return new is None
-    return after < before
-
-
-def _amount(text: str) -> float | None:
-    """Read a speed or a size (``mlx5_core, 100000 Mbit/s``), else the first number (``x16``)."""
-    found = re.search(r"([\d.]+) (?:Mbit/s|GiB)", text) or re.search(r"(\d+)", text)
-    return float(found[1]) if found else None
