@@ -1,4 +1,25 @@
-"""Verdict of a check: its figures and facts beside those of the reference."""
+"""Verdict of a check: its figures and facts beside those of the reference.
+
+A verdict sends somebody to a machine, or takes the machine from its jobs. A false alarm once a month, and
+nobody looks any more; so the rate of false alarms is promised (at most 1 % of the checks of an unchanged
+machine), and what the promise costs is told with each figure: the least loss that a check would find.
+
+What is normal is not a number that anybody could write down. It is how checks of this very machine came out
+since its last profile. Their spread between checks decides, because it has all that varies from one hour to
+the next. The first ones that passed are the reference, and not the latest ones: a window that moves with a
+machine that wears out would call each day like the day before. The last few are left out even so, because
+they may already show what is to be found. Checks that others disturbed are no reference and get no verdict
+on their figures: a machine in use is not a broken one.
+
+The rules of ``_verdict`` are tried in order, and the order is the argument. Disturbed comes first, because
+then no figure means anything. Facts come before figures: a module of memory that is gone needs no statistics,
+and a limit of processor time makes all figures true and useless. Then the figures that are worse. Only where
+none is, does it matter that there are too few references, or that something was not measured this time: both
+say "unknown", because a check that cannot tell must not pass. A machine that is better passes.
+
+Siblings are a reference without a history: there the spread between nodes decides, and a change has no
+time.
+"""
 
 from __future__ import annotations
 
