@@ -200,9 +200,9 @@ def machine_findings(case: Case) -> Iterator[Finding]:
 def changes(case: Case, last: Profile) -> Iterator[Finding]:
     """Say how the machine, drivers included, has changed since its last profile; checkpoint folders apart."""
     then, now = (i.model_copy(update={"storage": ()}) for i in (last.inventory, case.inventory))
-    if found := explain(then, now):
+    if differences := explain(then, now):
         what = f"its last profile ({last.id}) is stale: the machine has changed since"
-        yield limited("machine", what, "; ".join(found), "profile it again: tenbin profile")
+        yield limited("machine", what, "; ".join(differences), "profile it again: tenbin profile")
 
 
 def _usable(case: Case) -> Iterator[Finding]:
@@ -359,11 +359,11 @@ _NVIDIA, _AMD = "0x10de", "0x1002"
 
 
 def power_findings(case: Case) -> Iterator[Finding]:
-    found = zones(case.roots.sysfs)
-    packages = [zone for zone in metered(found) if zone.is_package]
+    power_zones = zones(case.roots.sysfs)
+    packages = [zone for zone in metered(power_zones) if zone.is_package]
     if packages:
         yield from _energy(case, packages)
-        yield from _caps(case, found)
+        yield from _caps(case, power_zones)
     else:
         yield _no_zones(case)
     yield from _gpus(case)
@@ -410,8 +410,8 @@ def _energy(case: Case, packages: list[Zone]) -> Iterator[Finding]:
     yield ok("power", f"energy can be measured of {', '.join(parts)}")
 
 
-def _caps(case: Case, found: list[Zone]) -> Iterator[Finding]:
-    with_cap = capped(found)
+def _caps(case: Case, power_zones: list[Zone]) -> Iterator[Finding]:
+    with_cap = capped(power_zones)
     if not with_cap:
         yield limited(
             "power",
@@ -439,7 +439,7 @@ def _caps(case: Case, found: list[Zone]) -> Iterator[Finding]:
     else:
         reason = "whether a cap holds is seen when it is measured: a firmware may have locked it"
         yield ok("power", f"power caps can be changed ({caps})", reason)
-    if any(zone.is_duplicate for zone in found):
+    if any(zone.is_duplicate for zone in power_zones):
         yield limited(
             "power",
             "power caps have two doors, registers (MSR) and memory (MMIO)",

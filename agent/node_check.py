@@ -125,7 +125,7 @@ TOOL_S = 2.0
 def facts_of(inventory: Inventory, settings: Settings) -> dict[str, str]:
     """List the facts by name; what this machine does not tell is left out."""
     roots = Roots.of(settings)
-    found: dict[str, str | None] = {
+    facts: dict[str, str | None] = {
         **deciding_facts(inventory),
         **{f"cap of {zone.name}": f"{zone.cap_w:g} W" for zone in inventory.power if zone.cap_w is not None},
         **{f"cap of GPU {g.index}": f"{g.power_limit_w:g} W" for g in inventory.gpus if g.power_limit_w},
@@ -134,13 +134,13 @@ def facts_of(inventory: Inventory, settings: Settings) -> dict[str, str]:
         **dict(_queues()),
     }
     limits = inventory.limits
-    found |= {
+    facts |= {
         "clock source": inventory.tuning.clock_source,
         "CPU quota": None if limits.quota_cores is None else f"{limits.quota_cores:g} processors",
         "memory limit": None if limits.memory_mb is None else f"{limits.memory_mb:.0f} MB",
         "CPUs allowed": None if limits.threads is None else str(limits.threads),
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in facts.items() if value}
 
 
 def _firmware(roots: Roots) -> dict[str, str | None]:
@@ -223,29 +223,29 @@ class CheckWatch:
 
     def _consumers(self, now: Processes, seconds: float) -> list[Consumer]:
         """Find the processes that used most, also those that began meanwhile."""
-        found = []
+        consumers = []
         for key, (name, user, cpu_s) in now.items():
             before = self.processes.get(key, ("", "", 0.0))[2]
             processors = (cpu_s - before) / seconds
             if processors >= WORTH_NAMING:
-                found.append(Consumer(name=name, pid=key[0], user=user, processors=round(processors, 3)))
-        return sorted(found, key=lambda one: -one.processors)[:MOST_NAMED]
+                consumers.append(Consumer(name=name, pid=key[0], user=user, processors=round(processors, 3)))
+        return sorted(consumers, key=lambda consumer: -consumer.processors)[:MOST_NAMED]
 
 
 def _processes() -> Processes:
     """Read the CPU time of every process but this one; those of the battery do not live so long."""
     own = os.getpid()
-    found: Processes = {}
+    processes: Processes = {}
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if process.pid != own:
                 times = process.cpu_times()
-                found[process.pid, process.create_time()] = (
+                processes[process.pid, process.create_time()] = (
                     process.name(),
                     process.username(),
                     times.user + times.system,
                 )
-    return found
+    return processes
 
 
 def temperature_c() -> float | None:
@@ -254,8 +254,10 @@ def temperature_c() -> float | None:
         sensors = psutil.sensors_temperatures()
     except (AttributeError, OSError):
         return None
-    found = [one.current for name in SENSORS for one in sensors.get(name, ()) if one.current > 0]
-    return max(found, default=None)
+    temperatures = [
+        sensor.current for name in SENSORS for sensor in sensors.get(name, ()) if sensor.current > 0
+    ]
+    return max(temperatures, default=None)
 
 
 def throttle_events(sysfs: Path) -> int | None:

@@ -66,9 +66,9 @@ def make_job_profile(
     job: list[Spot]
     probes: list[Spot]
     if layout and not layout.here:
-        job, probes = [Spot(core, 0, core) for core in layout.job_cores[: layout.each]], []
+        job, probes = [Spot(core, 0, core) for core in layout.job_cores[: layout.per_host]], []
     else:
-        job, probes = choose_cpus(topology, layout.each if layout else order.cores)
+        job, probes = choose_cpus(topology, layout.per_host if layout else order.cores)
     cores = layout.job_cores if layout else tuple(spot.core for spot in job)
     start = plain(order.command, cores)
     if mpi:

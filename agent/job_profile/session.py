@@ -438,7 +438,7 @@ class Layout:
     """
 
     hosts: tuple[str, ...]
-    each: int
+    per_host: int
     job_cores: tuple[int, ...]
     job: RankPlaces
     probe: RankPlaces
@@ -456,22 +456,25 @@ def lay_out(hosts: Sequence[str], ranks: int, mpi: MpiInstall) -> Layout:
     if ranks < len(hosts):
         raise BadInput(f"-n {ranks}: fewer ranks than the {len(hosts)} hosts", "give each host one at least")
     of_host, boots = cores_of(hosts, mpi)
-    each = -(-ranks // len(hosts))
-    if ranks <= each * (len(hosts) - 1):
-        raise BadInput(f"-n {ranks}: {each} ranks a host leave {hosts[-1]} none", "give every host as many")
+    per_host = -(-ranks // len(hosts))
+    if ranks <= per_host * (len(hosts) - 1):
+        raise BadInput(
+            f"-n {ranks}: {per_host} ranks a host leave {hosts[-1]} none", "give every host as many"
+        )
     for host, cores in zip(hosts, of_host, strict=True):
-        if len(cores) <= each:
+        if len(cores) <= per_host:
             raise Unavailable(
-                f"host {host} has {len(cores)} cores for {each} ranks, and comprobe needs one beside them",
+                f"host {host} has {len(cores)} cores for {per_host} ranks, "
+                "and comprobe needs one beside them",
                 f"-n {(len(cores) - 1) * len(hosts)} at most",
             )
     here = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return Layout(
         hosts=tuple(hosts),
-        each=each,
-        job_cores=tuple([cores[i] for cores in of_host for i in range(each)][:ranks]),
+        per_host=per_host,
+        job_cores=tuple([cores[i] for cores in of_host for i in range(per_host)][:ranks]),
         job=RankPlaces(tuple(hosts), tuple(cores[0] for cores in of_host)),
-        probe=RankPlaces(tuple(hosts), tuple(cores[each] for cores in of_host)),
+        probe=RankPlaces(tuple(hosts), tuple(cores[per_host] for cores in of_host)),
         here=here in boots,
         one_kernel=len(set(boots)) < len(boots),
     )
@@ -611,21 +614,21 @@ class DeviceWatch:
 
         ``tenbin.Checkpoint`` goes before the layer, because its build times are those of a restart.
         """
-        told, facts = phases.read(self._folder), layer.read(self._folder)
-        found: dict[str, float | None] = {}
+        noted, facts = phases.read(self._folder), layer.read(self._folder)
+        needs: dict[str, float | None] = {}
         if facts is not None:
-            found = {
+            needs = {
                 "device_memory_mb": facts.device_memory_mb,
                 "kernels": float(facts.kernels),
                 "compile_s": facts.compile_s,
                 "drain_s": facts.drain_s,
             }
-        if told:
-            found["registered_mb"] = max(phase.bytes for phase in told) / MB
-            found["compile_s"] = sum(phase.time_s for phase in told if phase.phase == "compile")
-            drains = [phase.time_s for phase in told if phase.phase == "drain"]
-            found["drain_s"] = max(drains) if drains else found.get("drain_s")
-        return found
+        if noted:
+            needs["registered_mb"] = max(phase.bytes for phase in noted) / MB
+            needs["compile_s"] = sum(phase.time_s for phase in noted if phase.phase == "compile")
+            drains = [phase.time_s for phase in noted if phase.phase == "drain"]
+            needs["drain_s"] = max(drains) if drains else needs.get("drain_s")
+        return needs
 
     @property
     def _folder(self) -> Path:

@@ -163,7 +163,7 @@ class CapKeeper:
         self._counts = False
         changed = self._may_have_changed
         if changed:
-            self._may_have_changed = not all(one.done for one in self._journal.restore())
+            self._may_have_changed = not all(restored.done for restored in self._journal.restore())
         return changed
 
     def release_node(self) -> None:
@@ -238,8 +238,8 @@ def _lines() -> Iterator[str]:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    for one in ENDS:
-        signal.signal(one, signal.SIG_IGN)
+    for end in ENDS:
+        signal.signal(end, signal.SIG_IGN)
     raise SystemExit(128 + number)
 
 

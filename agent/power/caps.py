@@ -157,16 +157,16 @@ class PackageCaps:
 
     def _begin(self) -> None:
         with _locked(self._attempt):
-            wanted = require_requested_cap(self._attempt)
-            if wanted is None:
+            request = require_requested_cap(self._attempt)
+            if request is None:
                 return
-            own = _zones(self._sysfs, wanted.packages)
-            if len(own) != len(wanted.packages):
-                raise Unavailable(f"{', '.join(wanted.packages)}: not all are below {self._sysfs}", HINT)
-            cap_w = None if wanted.cap_w is None else wanted.cap_w * len(own)
+            own = _zones(self._sysfs, request.packages)
+            if len(own) != len(request.packages):
+                raise Unavailable(f"{', '.join(request.packages)}: not all are below {self._sysfs}", HINT)
+            cap_w = None if request.cap_w is None else request.cap_w * len(own)
             self._keeper.hold(Caps(own, self._keeper.control), cap_w)
             if cap_w is not None:
-                confirm_cap(self._attempt, CapInForce(wanted.number, wanted.cap_w, wanted.packages))
+                confirm_cap(self._attempt, CapInForce(request.number, request.cap_w, request.packages))
 
     def follow(self) -> None:
         """Do nothing, because the coordinator changes a cap that is in force itself."""
@@ -175,8 +175,8 @@ class PackageCaps:
         """Restore the limits as found, and stop counting energy."""
         with suppress(OSError), _locked(self._attempt):  # the folder may be gone
             self._keeper.release()
-            if (wanted := requested_cap(self._attempt)) is not None:
-                confirm_cap(self._attempt, CapInForce(wanted.number, None))
+            if (request := requested_cap(self._attempt)) is not None:
+                confirm_cap(self._attempt, CapInForce(request.number, None))
         self._keeper.release()
 
     def close(self) -> None:
@@ -189,8 +189,8 @@ class PackageCaps:
 
 
 def _zones(sysfs: Path, keys: Sequence[str]) -> list[Zone]:
-    found = {zone.key: zone for zone in zones(sysfs)}
-    return [found[key] for key in keys if key in found]
+    by_key = {zone.key: zone for zone in zones(sysfs)}
+    return [by_key[key] for key in keys if key in by_key]
 
 
 def _set(path: Path, value: str) -> None:
@@ -243,20 +243,20 @@ class NodeCaps:
         Raises:
             Unavailable, Busy: a limit cannot be written, or another process has changed it.
         """
-        wanted = requested_cap(self._attempt)
-        if wanted is not None and wanted.cap_w is not None:
-            self._hold(wanted.cap_w)
-            self._confirm(wanted.number)
+        request = requested_cap(self._attempt)
+        if request is not None and request.cap_w is not None:
+            self._hold(request.cap_w)
+            self._confirm(request.number)
 
     def follow(self) -> None:
         """Carry out a newer request, if the job has its nodes; what fails stays as it was."""
-        wanted = requested_cap(self._attempt)
-        if wanted is None or None in (wanted.cap_w, self._cap_w) or wanted.number <= self._number:
+        request = requested_cap(self._attempt)
+        if request is None or None in (request.cap_w, self._cap_w) or request.number <= self._number:
             return
         try:
-            if wanted.cap_w is not None and wanted.cap_w != self._cap_w:
-                self._hold(wanted.cap_w)
-            self._confirm(wanted.number)
+            if request.cap_w is not None and request.cap_w != self._cap_w:
+                self._hold(request.cap_w)
+            self._confirm(request.number)
         except (UserError, OSError) as error:
             print(f"power cap: {error}", file=sys.stderr, flush=True)
 
@@ -352,8 +352,8 @@ class RemoteCapKeepers:
     @property
     def energy_j(self) -> float | None:
         """Energy of these nodes; None if one has not told any."""
-        found = [self._energy.get(node) for node in self.nodes]
-        return None if None in found else sum(one for one in found if one is not None)
+        of_nodes = [self._energy.get(node) for node in self.nodes]
+        return None if None in of_nodes else sum(joules for joules in of_nodes if joules is not None)
 
     def close(self) -> None:
         """End the keepers by closing their input."""

@@ -79,10 +79,10 @@ def _draws_w(root: Path, packages: list[Zone]) -> tuple[float, float]:
 
 def main() -> int:
     try:
-        found = asdict(look(*sys.argv[1:]))
+        answer = asdict(look(*sys.argv[1:]))
     except UserError as error:
-        found = {"trouble": error.what, "remedy": error.remedy}
-    print(json.dumps(found), flush=True)
+        answer = {"trouble": error.what, "remedy": error.remedy}
+    print(json.dumps(answer), flush=True)
     return 0
 
 

@@ -74,28 +74,28 @@ class Reference:
 
 def give_verdict(check: Check, reference: Reference, alpha: float = FALSE_ALARM_RATIO) -> Check:
     """Fill in the verdict of a check, the changes, and their causes."""
-    past = [_Past(one, values_of(one.figures)) for one in usable(reference.checks)]
+    past = [_Past(earlier, values_of(earlier.figures)) for earlier in usable(reference.checks)]
     siblings = [_means(several) for several in reference.siblings]
     series = {
         figure.key: _among_siblings(figure, check, siblings) if siblings else _series(figure, check, past)
         for figure in check.figures
     }
-    tests = sum(len(one.reference) >= LEAST_REFERENCES for one, _ in series.values()) or 1
-    judged = {key: judge(one, tests, alpha) for key, (one, _) in series.items()}
-    known = {key: one for key, one in judged.items() if one is not None}
+    tests = sum(len(history.reference) >= LEAST_REFERENCES for history, _ in series.values()) or 1
+    judged = {key: judge(history, tests, alpha) for key, (history, _) in series.items()}
+    known = {key: result for key, result in judged.items() if result is not None}
     worse, better = (
         {
             key
-            for key in significant({key: getattr(one, p) for key, one in known.items()}, alpha)
+            for key in significant({key: getattr(result, p) for key, result in known.items()}, alpha)
             if direction * known[key].loss > LEAST_LOSS
         }
         for p, direction in (("p_worse", 1), ("p_better", -1))
     )
     changes = []
     for figure in check.figures:
-        of, times = series[figure.key]
+        history, times = series[figure.key]
         state: State = "worse" if figure.key in worse else "better" if figure.key in better else "same"
-        changes.append(_change(figure, judged[figure.key], (len(of.reference), times), state))
+        changes.append(_change(figure, judged[figure.key], (len(history.reference), times), state))
     differences = compare_facts(reference.facts, check.facts)
     causes = explain(changes, differences, check.conditions, disturbed=is_disturbed(check.conditions))
     verdict, reason = _verdict(check, changes, differences, _missing(check, past))
@@ -125,11 +125,11 @@ def together(first: Check, again: Check) -> Check:
             "slices": figure.slices + (other.slices if other else 0),
         }
         joined.append(figure.model_copy(update=update))
-    one, two = first.conditions, again.conditions
-    worse = max(one, two, key=lambda c: (is_disturbed(c), c.others_processors, c.steal_ratio))
-    shares = [c.cpu_share_ratio for c in (one, two) if c.cpu_share_ratio is not None]
+    before, after = first.conditions, again.conditions
+    worse = max(before, after, key=lambda c: (is_disturbed(c), c.others_processors, c.steal_ratio))
+    shares = [c.cpu_share_ratio for c in (before, after) if c.cpu_share_ratio is not None]
     conditions = {
-        "duration_s": round(one.duration_s + two.duration_s, 3),
+        "duration_s": round(before.duration_s + after.duration_s, 3),
         "cpu_share_ratio": max(shares, default=None),
     }
     return first.model_copy(
@@ -178,7 +178,7 @@ def usable(checks: Sequence[Check]) -> list[Check]:
 
 def _missing(check: Check, past: Sequence[_Past]) -> list[str]:
     """Name the quantities that all of the last checks had and this one lacks."""
-    last = [one.values.keys() for one in past[-WINDOW:]]
+    last = [earlier.values.keys() for earlier in past[-WINDOW:]]
     usual = set.intersection(*map(set, last)) if last else set()
     return sorted({key[0] for key in usual - {figure.key for figure in check.figures}})
 
@@ -206,17 +206,18 @@ def _series(figure: Figure, check: Check, past: Sequence[_Past]) -> tuple[Series
     The references are the first checks that passed; the last ones are left out, because they may already show
     a small change.
     """
-    known = [one for one in past if figure.key in one.values]
-    passing = [one for one in known if one.check.verdict is not Verdict.CHANGED]
+    known = [earlier for earlier in past if figure.key in earlier.values]
+    passing = [earlier for earlier in known if earlier.check.verdict is not Verdict.CHANGED]
     count = min(MOST_REFERENCES, max(LEAST_REFERENCES, len(passing) - WINDOW + 1))
     old = passing[:count]
     recent: list[_Past] = []
     if len(old) == count:
-        recent = [one for one in known if one.check.created > old[-1].check.created][-(WINDOW - 1) :]
-    values = [one.values[figure.key] for one in recent]
-    this = _observed(figure)
-    times = [*(one.check.created for one in recent), check.created]
-    return Series([one.values[figure.key] for one in old], [*values, this], sign(figure.quantity)), times
+        since = [earlier for earlier in known if earlier.check.created > old[-1].check.created]
+        recent = since[-(WINDOW - 1) :]
+    reference = [earlier.values[figure.key] for earlier in old]
+    values = [*(earlier.values[figure.key] for earlier in recent), _observed(figure)]
+    times = [*(earlier.check.created for earlier in recent), check.created]
+    return Series(reference, values, sign(figure.quantity)), times
 
 
 def _among_siblings(
@@ -230,12 +231,12 @@ def _among_siblings(
 def _means(checks: Sequence[Check]) -> dict[Key, Observed]:
     """Average each figure of a sibling over its last checks."""
     last = [values_of(check.figures) for check in usable(checks)[-WINDOW:]]
-    found = {}
+    means = {}
     for key in {key: None for values in last for key in values}:
         several = [values[key].value for values in last if key in values]
         mean = float(np.exp(np.mean(np.log(several))))
-        found[key] = Observed(mean, (mean,))
-    return found
+        means[key] = Observed(mean, (mean,))
+    return means
 
 
 def _change(figure: Figure, judged: Judged | None, about: tuple[int, list[datetime]], state: State) -> Change:

@@ -267,7 +267,7 @@ def test_what_does_not_fit_on_the_hosts_is_said(mpi: MpiInstall, lab: NetLab) ->
     with pytest.raises(Unavailable, match="cannot be reached"):
         lay_out([lab.hosts[0], "no-such-host"], 2, mpi)
     layout = lay_out(lab.hosts, 2, mpi)
-    assert layout.here and layout.one_kernel and layout.each == 1 and len(layout.job_cores) == 2
+    assert layout.here and layout.one_kernel and layout.per_host == 1 and len(layout.job_cores) == 2
 
 
 def test_messages_that_do_not_leave_the_hosts_are_refused_before_the_job_runs(
