@@ -16,13 +16,22 @@ from typing import Literal, NamedTuple
 
 from agent.inventory import Roots, fields, gather, read, read_mounts
 from agent.node_profile.identity import explain
-from agent.paths import default_storage
-from probes.c_library import HEADERS_REMEDY, REMEDY, find_compiler
-from probes.folders import LEAST_FREE
-from probes.memory_plan import ELEMENT, choose_area, choose_arrays, plan_writings
-from probes.meters import READ_REMEDY, powercap_meter
+from agent.users import default_storage
+from probes.c_library import REMEDY
+from probes.c_library import find_compiler
 from probes.opencl import may_have_twin
-from probes.powercap import Zone, capped, metered, zones
+from probes.memory_plan import choose_area
+from probes.meters import READ_REMEDY
+from probes.meters import powercap_meter
+from probes.powercap import Zone
+from probes.powercap import capped
+from probes.powercap import metered
+from probes.powercap import zones
+from probes.c_library import HEADERS_REMEDY
+from probes.folders import LEAST_FREE
+from probes.memory_plan import ELEMENT
+from probes.memory_plan import choose_arrays
+from probes.memory_plan import plan_writings
 from probes.registry import PROBES
 from probes.topology import Topology, cpu_list, data_caches_kib, free_memory_mb, read_topology
 from profiles.card import BUSY, STOLEN
@@ -198,9 +207,9 @@ def machine_findings(case: Case) -> Iterator[Finding]:
 def changes(case: Case, last: Profile) -> Iterator[Finding]:
     """Say how the machine, drivers included, has changed since its last profile; checkpoint folders apart."""
     then, now = (i.model_copy(update={"storage": ()}) for i in (last.inventory, case.inventory))
-    if found := explain(then, now):
+    if differences := explain(then, now):
         what = f"its last profile ({last.id}) is stale: the machine has changed since"
-        yield limited("machine", what, "; ".join(found), "profile it again: tenbin profile")
+        yield limited("machine", what, "; ".join(differences), "profile it again: tenbin profile")
 
 
 def _usable(case: Case) -> Iterator[Finding]:
@@ -357,11 +366,11 @@ _NVIDIA, _AMD = "0x10de", "0x1002"
 
 
 def power_findings(case: Case) -> Iterator[Finding]:
-    found = zones(case.roots.sysfs)
-    packages = [zone for zone in metered(found) if zone.is_package]
+    power_zones = zones(case.roots.sysfs)
+    packages = [zone for zone in metered(power_zones) if zone.is_package]
     if packages:
         yield from _energy(case, packages)
-        yield from _caps(case, found)
+        yield from _caps(case, power_zones)
     else:
         yield _no_zones(case)
     yield from _gpus(case)
@@ -408,8 +417,8 @@ def _energy(case: Case, packages: list[Zone]) -> Iterator[Finding]:
     yield ok("power", f"energy can be measured of {', '.join(parts)}")
 
 
-def _caps(case: Case, found: list[Zone]) -> Iterator[Finding]:
-    with_cap = capped(found)
+def _caps(case: Case, power_zones: list[Zone]) -> Iterator[Finding]:
+    with_cap = capped(power_zones)
     if not with_cap:
         yield limited(
             "power",
@@ -437,7 +446,7 @@ def _caps(case: Case, found: list[Zone]) -> Iterator[Finding]:
     else:
         reason = "whether a cap holds is seen when it is measured: a firmware may have locked it"
         yield ok("power", f"power caps can be changed ({caps})", reason)
-    if any(zone.is_duplicate for zone in found):
+    if any(zone.is_duplicate for zone in power_zones):
         yield limited(
             "power",
             "power caps have two doors, registers (MSR) and memory (MMIO)",

@@ -23,8 +23,8 @@ def opencl() -> Facts:
     from probes.opencl import devices, duplicate_platforms, lacks_cache, overlooked
 
     try:
-        found = devices()
-        twice = duplicate_platforms(found)
+        present = devices()
+        twice = duplicate_platforms(present)
     except Unavailable as error:
         return {"missing": [{"what": "opencl", "reason": error.what, "remedy": error.remedy}]}
     troubles = [
@@ -42,7 +42,7 @@ def opencl() -> Facts:
     if lacking := lacks_cache():
         reason, _, remedy = lacking.partition(": ")
         troubles.append({"what": "opencl drivers", "reason": reason, "remedy": remedy})
-    return {"opencl": [device.facts() for device in found], "missing": troubles}
+    return {"opencl": [device.facts() for device in present], "missing": troubles}
 
 
 def gpu(sysfs: str = "/sys") -> Facts:

@@ -81,12 +81,12 @@ def number(path: Path) -> int | None:
 
 def fields(text: str | None) -> dict[str, str]:
     """Parse the ``key: value`` lines of ``cpuinfo`` or ``meminfo``; the first of each key counts."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for line in (text or "").splitlines():
         key, colon, value = line.partition(":")
         if colon:
-            found.setdefault(key.strip(), value.strip())
-    return found
+            values.setdefault(key.strip(), value.strip())
+    return values
 
 
 def link_name(path: Path) -> str | None:
@@ -99,12 +99,12 @@ def link_name(path: Path) -> str | None:
 
 def numbered(folder: Path, prefix: str) -> list[tuple[int, Path]]:
     """List the entries ``prefix0``, ``prefix1`` ... of a folder, by number."""
-    found = [
+    folders = [
         (int(match[1]), path)
         for path in folder.glob(f"{prefix}[0-9]*")
         if (match := re.fullmatch(rf"{prefix}(\d+)", path.name))
     ]
-    return sorted(found)
+    return sorted(folders)
 
 
 # -- questions to drivers ----------------------------------------------------------------------------------
@@ -231,10 +231,10 @@ def _from_cpuinfo(info: str | None) -> Cpu:
 
 
 def _cpu_model(info: str | None) -> str:
-    found = fields(info)
+    values = fields(info)
     for key in ("model name", "cpu", "uarch"):  # x86; POWER; RISC-V
-        if key in found:
-            return " ".join(found[key].split())
+        if key in values:
+            return " ".join(values[key].split())
     parts = _arm_parts(info)
     if parts:
         return " + ".join(_ARM_PARTS.get(part, f"ARM {part[0]} part {part[1]}") for part in parts)
@@ -249,8 +249,8 @@ def _arm_parts(info: str | None) -> list[tuple[str, str]]:
 
 
 def _vendor(info: str | None) -> str | None:
-    found = fields(info)
-    return found.get("vendor_id") or ("ARM" if "CPU implementer" in found else None)
+    values = fields(info)
+    return values.get("vendor_id") or ("ARM" if "CPU implementer" in values else None)
 
 
 def _architecture(roots: Roots) -> str:
@@ -264,12 +264,12 @@ def _count(folders: dict[int, Path], *names: str) -> int:
 
 def _cores(folders: dict[int, Path]) -> list[tuple[int, ...]]:
     """List the logical CPUs of each core."""
-    found = set()
+    cores = set()
     for cpu, path in folders.items():
         # core_cpus_list is the newer name (5.3); a CPU without either is a core of its own.
         siblings = read(path / "topology/core_cpus_list") or read(path / "topology/thread_siblings_list")
-        found.add(cpu_list(siblings) or (cpu,))
-    return sorted(found)
+        cores.add(cpu_list(siblings) or (cpu,))
+    return sorted(cores)
 
 
 def _core_kinds(sysfs: Path, folders: dict[int, Path], cores: list[tuple[int, ...]]) -> dict[str, int]:
@@ -317,8 +317,8 @@ def _size_kb(text: str | None) -> int | None:
 
 
 def _governor(folders: dict[int, Path]) -> str | None:
-    found = {read(path / "cpufreq/scaling_governor") for path in folders.values()} - {None}
-    return ", ".join(sorted(str(governor) for governor in found)) or None
+    governors = {read(path / "cpufreq/scaling_governor") for path in folders.values()} - {None}
+    return ", ".join(sorted(str(governor) for governor in governors)) or None
 
 
 def _turbo(sysfs: Path) -> bool | None:
@@ -331,8 +331,8 @@ def _turbo(sysfs: Path) -> bool | None:
 
 
 def _max_mhz(folders: dict[int, Path]) -> float | None:
-    found = [number(path / "cpufreq/cpuinfo_max_freq") for path in folders.values()]
-    return max((khz / 1000 for khz in found if khz), default=None)
+    limits_khz = [number(path / "cpufreq/cpuinfo_max_freq") for path in folders.values()]
+    return max((khz / 1000 for khz in limits_khz if khz), default=None)
 
 
 # -- memory and limits -------------------------------------------------------------------------------------
@@ -424,9 +424,11 @@ def _groups(roots: Roots, controller: str) -> Iterator[Path]:
 
 def read_network(roots: Roots) -> tuple[NetworkInterface, ...]:
     """Read the interfaces that could carry a job's data: hardware, and virtual interfaces that are up."""
-    found = [_interface(path) for path in sorted((roots.sysfs / "class/net").glob("*")) if path.name != "lo"]
+    interfaces = [
+        _interface(path) for path in sorted((roots.sysfs / "class/net").glob("*")) if path.name != "lo"
+    ]
     ports = sorted((roots.sysfs / "class/infiniband").glob("*/ports/*"))
-    return tuple([interface for interface in found if interface] + [_port(path) for path in ports])
+    return tuple([interface for interface in interfaces if interface] + [_port(path) for path in ports])
 
 
 def _interface(path: Path) -> NetworkInterface | None:
@@ -537,12 +539,12 @@ def _plain(text: str) -> str:
 
 def mount_of(folder: Path, mounts: list[Mount]) -> Mount | None:
     """Find the mount of a folder: the longest path; of two on one path the later covers the earlier."""
-    found = None
+    deepest = None
     for mount in mounts:
-        deeper = found is None or len(mount.point.parts) >= len(found.point.parts)
+        deeper = deepest is None or len(mount.point.parts) >= len(deepest.point.parts)
         if folder.is_relative_to(mount.point) and deeper:
-            found = mount
-    return found
+            deepest = mount
+    return deepest
 
 
 def read_storage(roots: Roots, folder: Path) -> Storage:
@@ -730,9 +732,9 @@ def read_container(roots: Roots) -> str:
     """
     if "APPTAINER_CONTAINER" in os.environ or "SINGULARITY_CONTAINER" in os.environ:
         return "apptainer"
-    told = read(roots.root / "run/systemd/container")
-    if told:
-        return told
+    name = read(roots.root / "run/systemd/container")
+    if name:
+        return name
     groups = read(roots.procfs / "1/cgroup") or ""
     for word, kind in _CONTAINER_GROUPS:
         if word in groups:
@@ -757,10 +759,10 @@ def gather(settings: Settings) -> Inventory:
     waiting for drivers.
     """
     with ThreadPoolExecutor() as pool:
-        asked = [pool.submit(ask, "opencl"), pool.submit(ask, "gpu", str(settings.sysfs))]
+        answers = [pool.submit(ask, "opencl"), pool.submit(ask, "gpu", str(settings.sysfs))]
         looked_for = pool.submit(_mpi)
         machine = read_machine(settings)
-        opencl, gpu = (answer.result() for answer in asked)
+        opencl, gpu = (answer.result() for answer in answers)
         mpi, no_mpi = looked_for.result()
     drivers = {
         "opencl": opencl.opencl,
@@ -796,23 +798,23 @@ def read_machine(settings: Settings) -> Inventory:
 
 
 def _storage(roots: Roots, folders: Sequence[Path]) -> tuple[tuple[Storage, ...], tuple[Missing, ...]]:
-    found, missing = [], []
+    storage, missing = [], []
     for folder in folders:
         try:
-            found.append(read_storage(roots, folder))
+            storage.append(read_storage(roots, folder))
         except Unavailable as error:
             missing.append(Missing(what=f"storage {folder}", reason=error.what, remedy=error.remedy))
-    return tuple(found), tuple(missing)
+    return tuple(storage), tuple(missing)
 
 
 def _mpi() -> tuple[Mpi | None, tuple[Missing, ...]]:
     from probes.mpi.runner import find_mpi  # late, because what files tell needs no start of ranks
 
     try:
-        found = find_mpi()
+        mpi = find_mpi()
     except UserError as error:
         return None, (Missing(what="mpi", reason=error.what, remedy=error.remedy),)
-    return Mpi(library=found.library, launcher=str(found.launcher)), ()
+    return Mpi(library=mpi.library, launcher=str(mpi.launcher)), ()
 
 
 def _power(roots: Roots) -> tuple[PowerZone, ...]:

@@ -1,19 +1,38 @@
 """The restore journal: whatever is changed on a node is put back, however the process that changed it ends.
 
-Before a control file is first written, its value goes to disk (fsync, rename) with the owner's process
-id, start time and boot id. The values are written back in reverse order
+A power cap outlives the process that set it. If that process is killed, the machine stays slow until somebody
+wonders why, and every measurement meanwhile is of another machine. So no control file is written before its
+value lies on disk (fsync, rename), with the owner's process id, start time and boot id. The values are
+written back in reverse order
 
 - by the owner itself: at the end of ``with Journal(folder)``, after an exception, Ctrl-C, SIGTERM, at exit;
 - by a watchdog process, if the owner is killed (SIGKILL, out of memory);
 - by ``restore_leftovers(folder)``, at the next start or through ``tenbin restore``, if both were killed.
 
-One owner a file; a journal that a crash left is never overwritten; after a reboot nothing is written back,
-because the machine has set its own values. After GEOPM's ``restorable_file_writer``.
+Three ways, because each covers what the one before cannot: an exit handler does not run after SIGKILL, and a
+cgroup that is killed takes the watchdog with it.
+
+A process id alone does not name an owner, because ids come again. With the start time it does, and with the
+boot id also after a reboot. Then nothing is written back, because the machine has set its own values, and
+yesterday's would be the change.
+
+The first value counts. Whoever finds a file in the journal of a dead process takes the original from there
+and not from the file, which still has the dead process's value: two crashes in a row must not make a cap the
+original. So a journal that a crash left is never overwritten, and a file has one living owner. A second one
+is told ``Busy``, because of two that put back in turn the last would put back the first one's cap. Who claims
+or restores holds the folder's lock, so that watchdog and ``tenbin restore`` do not both carry out a journal.
+
+What cannot be put back stays in the journal and is told, with one exception: a file that is gone (a device
+that was removed) is dropped, because no later attempt can succeed. A journal says which files to write, and
+root may restore a user's, so one that others could have written is not followed.
+
+After GEOPM's ``restorable_file_writer``.
 """
 
 from __future__ import annotations
 
 import atexit
+import errno
 import fcntl
 import json
 import os
@@ -30,9 +49,58 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
-from agent.controls import read_control, write_control
 from profiles.errors import Busy, Unavailable
 from profiles.files.safe_files import make_folder, open_own, open_plain, write_whole
+
+# -- controls: what can be changed on a node ---------------------------------------------------------------
+#
+# Control files, and limits of GPUs named like files: ``nvml/<uuid>/power_limit_mw`` is the power limit of an
+# NVIDIA GPU.
+
+
+def read_control(path: Path) -> str:
+    """Read the present value.
+
+    Raises:
+        OSError: there is no such control, or it cannot be read.
+    """
+    if path.parts[0] == "nvml":
+        return str(_nvml("nvmlDeviceGetPowerManagementLimit", path))
+    return path.read_text().strip()
+
+
+def write_control(path: Path, value: str) -> None:
+    """Set ``value``: in one write call, as sysfs wants it; never makes a file that is not there.
+
+    Raises:
+        OSError: there is no such control, or it refuses.
+    """
+    if path.parts[0] == "nvml":
+        _nvml("nvmlDeviceSetPowerManagementLimit", path, int(value))
+        return
+    handle = os.open(path, os.O_WRONLY | os.O_TRUNC)
+    try:
+        os.write(handle, f"{value.strip()}\n".encode())
+    finally:
+        os.close(handle)
+
+
+def _nvml(function: str, path: Path, *arguments: int) -> Any:
+    """Call an NVML function on the GPU that ``path`` names."""
+    try:
+        import pynvml
+    except ImportError:
+        raise FileNotFoundError(errno.ENOENT, "nvidia-ml-py is not installed", str(path)) from None
+    try:
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByUUID(path.parts[1])
+        return getattr(pynvml, function)(handle, *arguments)
+    except pynvml.NVMLError as error:
+        raise OSError(errno.EPERM, str(error), str(path)) from None
+
+
+# -- the journal -------------------------------------------------------------------------------------------
+
 
 VERSION = 1
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

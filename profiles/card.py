@@ -45,15 +45,15 @@ def trust(profile: Profile) -> Trust:
     """Judge a profile by the conditions that it records, and count the numbers in which its rounds differ."""
     if not profile.conditions:
         return Trust("unknown", "Whether the machine was quiet while it was measured is not recorded.")
-    found, rounds = [*_shares(profile.conditions), *_speed(profile.conditions)], _rounds(profile)
-    if not found:
+    disturbances, rounds = [*_shares(profile.conditions), *_speed(profile.conditions)], _rounds(profile)
+    if not disturbances:
         others = _percent(mean_condition(profile.conditions, "others_ratio"))
         return Trust("quiet", f"Measured on a quiet machine: others took {others} of its processors.{rounds}")
     remedy = (
         "The numbers are those of a machine so disturbed. Measure again when it is quiet: "
         "'tenbin doctor' says whether it is, 'top' who uses it."
     )
-    return Trust("disturbed", f"DISTURBED while it was measured: {'; '.join(found)}.{rounds}", remedy)
+    return Trust("disturbed", f"DISTURBED while it was measured: {'; '.join(disturbances)}.{rounds}", remedy)
 
 
 def mean_condition(conditions: Sequence[Condition], name: str) -> float:
@@ -64,7 +64,7 @@ def mean_condition(conditions: Sequence[Condition], name: str) -> float:
 
 def _shares(conditions: tuple[Condition, ...]) -> list[str]:
     """Name the other users of the processors, where they took more than on a quiet machine."""
-    found = []
+    sentences = []
     for name, limit, words in (
         ("others_ratio", BUSY, "other processes took {} of the processors"),
         ("steal_ratio", STOLEN, "the hypervisor gave {} of the processors to other guests"),
@@ -74,8 +74,8 @@ def _shares(conditions: tuple[Condition, ...]) -> list[str]:
         most, probe = max(visits, default=(0.0, ""))
         if whole > limit or most > 2 * limit:
             where = f" ({_percent(most)} while {probe} was measured)" if most > whole else ""
-            found.append(words.format(_percent(whole)) + where)
-    return found
+            sentences.append(words.format(_percent(whole)) + where)
+    return sentences
 
 
 def _speed(conditions: tuple[Condition, ...]) -> list[str]:
@@ -140,8 +140,8 @@ class Card:
 
 
 @dataclass(frozen=True)
-class _Wanted:
-    """A figure to look for: the coefficient of a model, of those on most cores where there are several."""
+class _Choice:
+    """A figure that a profile may have: a coefficient, of the model on most cores where there are several."""
 
     name: str
     quantity: str
@@ -154,60 +154,60 @@ class _Wanted:
     apart: bool = False  # of an OpenCL device that is not the processor
 
 
-_WANTED = (
-    _Wanted(
+_CHOICES = (
+    _Choice(
         "arithmetic",
         "compute_gflops",
         "matrix products in double precision, all cores together",
         labels={"kind": "blas", "precision": "double"},
     ),
-    _Wanted(
+    _Choice(
         "clock",
         "compute_clock_ghz",
         "of the cores while all of them compute",
         labels={"load": "vector"},
     ),
-    _Wanted(
+    _Choice(
         "memory bandwidth",
         "stream_bandwidth_gbs",
         "STREAM's triad, all cores together: the limit of programs that go through large arrays",
         labels={"kernel": "triad", "numa": "local"},
     ),
-    _Wanted(
+    _Choice(
         "memory latency",
         "access_latency_ns",
         "one access after the other beyond all caches: what a chase of pointers costs",
         labels={"level": "memory"},
     ),
-    _Wanted(
+    _Choice(
         "neighbour slow-down",
         "memory_slowdown_ratio",
         "times as long takes a program that fills memory when another does so on the next core",
         labels={"clock": "wall"},
     ),
-    _Wanted(
+    _Choice(
         "device memory",
         "device_bandwidth_gbs",
         "read and written by a copy within the OpenCL device",
         labels={"kernel": "copy"},
         apart=True,
     ),
-    _Wanted(
+    _Choice(
         "device arithmetic",
         "device_gflops",
         "multiply-adds of the OpenCL device in single precision",
         labels={"precision": "single"},
         apart=True,
     ),
-    _Wanted("storage read", "storage_read_mbs", "large blocks past the page cache"),
-    _Wanted(
+    _Choice("storage read", "storage_read_mbs", "large blocks past the page cache"),
+    _Choice(
         "storage random read",
         "storage_random_read_p99_s",
         "99 of 100 reads of 4 KiB are quicker",
         unit="ms",
         scale=1e3,
     ),
-    _Wanted(
+    _Choice(
         "message latency",
         "message_latency_s",
         "from one rank of MPI to another on this node; between hosts see the network",
@@ -215,21 +215,21 @@ _WANTED = (
         scale=1e6,
         labels={"scope": "node"},
     ),
-    _Wanted(
+    _Choice(
         "cap of full speed",
         "power_speed_ratio",
         "a lower power cap slows programs down",
         coefficient="knee_w",
     ),
-    _Wanted("all-to-all", "network_bandwidth_gbs", "sent by each rank to all others, as much received"),
-    _Wanted(
+    _Choice("all-to-all", "network_bandwidth_gbs", "sent by each rank to all others, as much received"),
+    _Choice(
         "useful cores",
         "run_s",
         "more do not speed up conjugate gradients",
         labels={"load": "cg"},
         coefficient="A",
     ),
-    _Wanted(
+    _Choice(
         "store bandwidth", "memory_bandwidth_gbs", "lines written; each is read first, so twice as much moves"
     ),
 )
@@ -243,40 +243,40 @@ def card(profile: Profile) -> Card:
 
 def main_figures(profile: Profile) -> tuple[CardFigure, ...]:
     """List all figures that a card may have, most important first."""
-    wanted = [figure for one in _WANTED if (figure := _figure(profile, one)) is not None]
-    return (*wanted[: MOST_FIGURES - 1], *_checkpoint(profile), *wanted[MOST_FIGURES - 1 :])
+    present = [figure for choice in _CHOICES if (figure := _figure(profile, choice)) is not None]
+    return (*present[: MOST_FIGURES - 1], *_checkpoint(profile), *present[MOST_FIGURES - 1 :])
 
 
 def _model(profile: Profile, quantity: str, labels: Mapping[str, str], cores: str = "most") -> Model | None:
     """Find the model of a quantity on most cores, or on ``cores`` of them."""
-    found = [m for m in profile.models if m.quantity == quantity and labels.items() <= m.labels.items()]
+    models = [m for m in profile.models if m.quantity == quantity and labels.items() <= m.labels.items()]
     if cores != "most":
-        return next((model for model in found if model.labels.get("cores") == cores), None)
-    return max(found, key=lambda model: int(model.labels.get("cores", 0)), default=None)
+        return next((model for model in models if model.labels.get("cores") == cores), None)
+    return max(models, key=lambda model: int(model.labels.get("cores", 0)), default=None)
 
 
-def _figure(profile: Profile, wanted: _Wanted) -> CardFigure | None:
-    device = _apart(profile) if wanted.apart else {}
+def _figure(profile: Profile, choice: _Choice) -> CardFigure | None:
+    device = _apart(profile) if choice.apart else {}
     if device is None:
         return None
-    model = _model(profile, wanted.quantity, {**wanted.labels, **device}, wanted.cores)
+    model = _model(profile, choice.quantity, {**choice.labels, **device}, choice.cores)
     names = [c.name for c in model.coefficients] if model else []
-    if model is None or wanted.coefficient not in ("", *names):
+    if model is None or choice.coefficient not in ("", *names):
         return None
-    chosen: Coefficient = model[wanted.coefficient or names[0]]
+    chosen: Coefficient = model[choice.coefficient or names[0]]
     if chosen.quality is Quality.POOR:
         return None
-    low, high = (None if limit is None else wanted.scale * limit for limit in (chosen.low, chosen.high))
-    unit = wanted.unit or ("times" if chosen.unit in ("", "1", "ratio") else chosen.unit)
-    subject = {key: label for key, label in model.labels.items() if key not in wanted.labels}
+    low, high = (None if limit is None else choice.scale * limit for limit in (chosen.low, chosen.high))
+    unit = choice.unit or ("times" if chosen.unit in ("", "1", "ratio") else chosen.unit)
+    subject = {key: label for key, label in model.labels.items() if key not in choice.labels}
     return CardFigure(
-        name=wanted.name,
-        value=wanted.scale * chosen.value,
+        name=choice.name,
+        value=choice.scale * chosen.value,
         low=low,
         high=high,
         unit=unit,
         quality=str(chosen.quality),
-        meaning=wanted.meaning,
+        meaning=choice.meaning,
         emulated=model.emulated,
         quantity=model.quantity,
         coefficient=chosen.name,
@@ -317,11 +317,11 @@ def _unusual(profile: Profile) -> Iterator[str]:
         model = _model(profile, quantity, labels, cores)
         return None if model is None else model.coefficients[0].value
 
-    one, most = (
+    alone, most = (
         value("stream_bandwidth_gbs", cores, kernel="triad", numa="local") for cores in ("1", "most")
     )
-    if one and most and profile.inventory.cpu.cores >= CORES_FOR_THAT and one > ONE_CORE_FILLS * most:
-        yield f"One core alone reaches {100 * one / most:.0f} % of the memory bandwidth of all."
+    if alone and most and profile.inventory.cpu.cores >= CORES_FOR_THAT and alone > ONE_CORE_FILLS * most:
+        yield f"One core alone reaches {100 * alone / most:.0f} % of the memory bandwidth of all."
     clock = value("compute_clock_ratio", load="vector")
     if clock is not None and clock < CLOCK_DROPS:
         yield f"The clock falls to {100 * clock:.0f} % while all cores compute."

@@ -80,13 +80,13 @@ class Survey(Record):
                 yield a, b, model.coefficients[0]
 
     def _by_nodes(self, quantity: str) -> dict[frozenset[str], Model]:
-        found: dict[frozenset[str], Model] = {}
+        models: dict[frozenset[str], Model] = {}
         for model in self.models:
             # If there was no time for large messages, the largest tell no bandwidth.
             large = quantity != "network_bandwidth_gbs" or model.labels.get("size", "").endswith("MiB")
             if model.quantity == quantity and large:
-                found.setdefault(frozenset(model.labels.get("hosts", "").split(",")), model)
-        return found
+                models.setdefault(frozenset(model.labels.get("hosts", "").split(",")), model)
+        return models
 
 
 class ClusterStore(Prepared):
@@ -123,12 +123,12 @@ class ClusterStore(Prepared):
 
     def profiles(self, survey: Survey) -> dict[str, Profile]:
         """Load the profiles of its nodes, by node; missing files are left out."""
-        found = {}
+        of_nodes = {}
         for node, number in survey.nodes.items():
             path = self.store / node / number / "profile.json"
             if path.is_file():
-                found[node] = Store(self.store).load(str(path))
-        return found
+                of_nodes[node] = Store(self.store).load(str(path))
+        return of_nodes
 
 
 # -- odd nodes ---------------------------------------------------------------------------------------------
@@ -208,10 +208,10 @@ class Odd:
 
 def values(profiles: Mapping[str, Profile], survey: Survey | None = None) -> list[Value]:
     """List all comparable numbers of the nodes."""
-    found = []
+    numbers = []
     for node, profile in profiles.items():
         if profile.conditions:
-            found.append(_loop(node, [condition.reference_s for condition in profile.conditions]))
+            numbers.append(_loop(node, [condition.reference_s for condition in profile.conditions]))
         for model in profile.models:
             if model.quantity in UNTOLD:
                 continue
@@ -220,7 +220,7 @@ def values(profiles: Mapping[str, Profile], survey: Survey | None = None) -> lis
                 single = len(model.coefficients) == 1
                 subject = labels if single else f"{c.name} {labels}".strip()
                 poor = c.quality is Quality.POOR or c.value <= 0
-                found.append(
+                numbers.append(
                     Value(
                         node=node,
                         quantity=model.quantity,
@@ -231,7 +231,7 @@ def values(profiles: Mapping[str, Profile], survey: Survey | None = None) -> lis
                         poor=poor,
                     )
                 )
-    return [*found, *_reach(survey)] if survey else found
+    return [*numbers, *_reach(survey)] if survey else numbers
 
 
 def _loop(node: str, readings: Sequence[float]) -> Value:
@@ -263,7 +263,7 @@ def _reach(survey: Survey) -> Iterator[Value]:
             of.setdefault(a, []).append(coefficient)
             of.setdefault(b, []).append(coefficient)
         for node, several in of.items():
-            c = best(several, key=lambda one: one.value)
+            c = best(several, key=lambda pair: pair.value)
             poor = c.quality is Quality.POOR
             yield Value(
                 node=node,
@@ -289,8 +289,8 @@ def odd_ones(all_values: Sequence[Value], kinds: Mapping[str, str]) -> list[Odd]
             count[key] = count.get(key, 0) + 1
             if key not in worst or abs(odd.ratio - 1) > abs(worst[key].ratio - 1):
                 worst[key] = odd
-    found = [replace(one, also=count[key] - 1) for key, one in worst.items()]
-    return sorted(found, key=lambda one: -abs(one.ratio - 1))
+    odds = [replace(odd, also=count[key] - 1) for key, odd in worst.items()]
+    return sorted(odds, key=lambda odd: -abs(odd.ratio - 1))
 
 
 def none_odd(nodes: int) -> str:

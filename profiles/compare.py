@@ -273,11 +273,11 @@ def judge(direction: Better, a: Bounded, b: Bounded) -> Advantage:
     return Advantage(of, higher, *_ratio(top, bottom), certainty)
 
 
-def judge_difference(found: Difference) -> Advantage | None:
+def judge_difference(difference: Difference) -> Advantage | None:
     """Judge a coefficient that both profiles have."""
-    if found.of_a is None or found.of_b is None:
+    if difference.of_a is None or difference.of_b is None:
         return None
-    return judge(better(found.quantity, found.coefficient), found.of_a, found.of_b)
+    return judge(better(difference.quantity, difference.coefficient), difference.of_a, difference.of_b)
 
 
 def _certainty(said: Verdict, difference: float, limits: tuple[float, float] | None) -> Certainty:
@@ -308,7 +308,9 @@ def main_rows(a: Profile, b: Profile) -> list[Row]:
     """Compare the main figures that both profiles have, in the order of the card."""
     in_b = {figure.name: figure for figure in main_figures(b)}
     both = [(figure, in_b[figure.name]) for figure in main_figures(a) if figure.name in in_b]
-    return [Row(one, other, judge(better(one.quantity, one.coefficient), one, other)) for one, other in both]
+    return [
+        Row(of_a, of_b, judge(better(of_a.quantity, of_a.coefficient), of_a, of_b)) for of_a, of_b in both
+    ]
 
 
 def sentences(a: Profile, b: Profile) -> list[str]:
@@ -317,8 +319,8 @@ def sentences(a: Profile, b: Profile) -> list[str]:
     if not rows:
         return ["The two profiles have no main figure in common: measure both with the same probes."]
     names = {"A": f"A ({a.node})", "B": f"B ({b.node})"} if a.node != b.node else {"A": "A", "B": "B"}
-    found = [f"{name} is surely better at {_best(rows, side)}." for side, name in reversed(names.items())]
-    return [*found, _rest(rows, _in_one(a, b))]
+    lines = [f"{name} is surely better at {_best(rows, side)}." for side, name in reversed(names.items())]
+    return [*lines, _rest(rows, _in_one(a, b))]
 
 
 def _best(rows: Sequence[Row], side: str) -> str:

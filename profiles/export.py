@@ -81,8 +81,8 @@ def prometheus_of_check(check: Check) -> str:
         return Gauge(f"tenbin_check_{name}", words, ("node", *labels), registry=registry)
 
     verdict = gauge("verdict", "1 for the verdict of the last check, 0 for the others", "verdict")
-    for one in Verdict:
-        verdict.labels(check.node, one.value).set(one is check.verdict)
+    for possible in Verdict:
+        verdict.labels(check.node, possible.value).set(possible is check.verdict)
     gauge("exit_code", "exit code of the last check").labels(check.node).set(EXIT_CODES[check.verdict])
     when = gauge("created_timestamp_seconds", "when the last check was made", "id")
     when.labels(check.node, check.id).set(check.created.timestamp())

@@ -28,10 +28,10 @@ def stamp(at_s: float) -> str:
 def local(sentence: str) -> str:
     """Write the stamps in a sentence as ``clock`` does."""
 
-    def shown(found: re.Match[str]) -> str:
+    def shown(match: re.Match[str]) -> str:
         try:
-            return clock(datetime.fromisoformat(found[0]).timestamp())
+            return clock(datetime.fromisoformat(match[0]).timestamp())
         except ValueError:  # no stamp of ours
-            return found[0]
+            return match[0]
 
     return STAMP.sub(shown, sentence)

@@ -89,5 +89,5 @@ QUANTITIES = {
 
 def better(quantity: str, coefficient: str = "") -> Better:
     """Say which way a coefficient of a quantity is better; neither for a quantity that nobody has entered."""
-    found = QUANTITIES.get(f"{quantity}.{coefficient}") or QUANTITIES.get(quantity)
-    return found.better if found else Better.NEITHER
+    entry = QUANTITIES.get(f"{quantity}.{coefficient}") or QUANTITIES.get(quantity)
+    return entry.better if entry else Better.NEITHER

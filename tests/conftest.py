@@ -102,7 +102,7 @@ def no_faults() -> Iterator[None]:
 @pytest.fixture
 def own_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not that of the node: what is measured here need not be right, and others may be measuring."""
-    monkeypatch.setattr("agent.lock.NAME", f"tenbin-{os.getpid()}")
+    monkeypatch.setattr("agent.measured_node.NAME", f"tenbin-{os.getpid()}")
 
 
 @pytest.fixture(scope="session")

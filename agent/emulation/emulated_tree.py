@@ -318,14 +318,14 @@ def run_for_store(sysfs: Path, name: str, store: Path) -> None:
     folder = store / "emulated"
     tree, alive, closed = Tree(sysfs, name, store=store), sign_of_life(folder), None
 
-    def wanted() -> bool:
+    def is_used() -> bool:
         nonlocal closed
         if tree.idle:
             closed = abandoned(folder)  # no user can come from here on
         return closed is None
 
     try:
-        _serve(tree, wanted)
+        _serve(tree, is_used)
     finally:
         shutil.rmtree(sysfs, ignore_errors=True)
         os.close(alive)
@@ -347,11 +347,11 @@ def run_for_node(sysfs: Path, name: str) -> None:
     _serve(Tree(sysfs, name, node=True), lambda: True)
 
 
-def _serve(tree: Tree, wanted: Callable[[], bool]) -> None:
+def _serve(tree: Tree, is_used: Callable[[], bool]) -> None:
     """Advance the tree as long as it is wanted, and then let its loads go on."""
     last, scanned = time.monotonic(), 0.0
     try:
-        while wanted():
+        while is_used():
             time.sleep(TICK_S)
             now = time.monotonic()
             tree.step(now - last)

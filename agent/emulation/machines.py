@@ -240,12 +240,14 @@ def persistent_node(name: str, store: Path) -> Iterator[Path]:
     with holding(folder):
         with _locked(folder / "starting", fcntl.LOCK_EX):
             where = folder / "where.json"
-            found = json.loads(where.read_text()) if where.exists() and is_locked(folder / "alive") else None
-            if found is not None and found["name"] != name:
-                what = f"--emulate {name}: jobs run on an emulated {found['name']}"
+            emulated = (
+                json.loads(where.read_text()) if where.exists() and is_locked(folder / "alive") else None
+            )
+            if emulated is not None and emulated["name"] != name:
+                what = f"--emulate {name}: jobs run on an emulated {emulated['name']}"
                 raise BadInput(what, "wait for their end")
-            if found:
-                sysfs = Path(found["sysfs"])
+            if emulated:
+                sysfs = Path(emulated["sysfs"])
             else:
                 with (folder / "log").open("ab") as log:  # it must not keep its starter's output open
                     sysfs, _ = start_emulation(name, str(store), log=log)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from agent.job_profile.trial import CommandFailed, RunOutcome, Start, Trial, as_ranks, plain
-from agent.lock import node_lock
+from agent.measured_node import node_lock
 from probes.mpi.runner import MpiInstall
 from probes.visits import Point, Visits
 from profiles.jobs import Clock, JobProfile
@@ -177,13 +177,15 @@ def _together(
     awaited = runs[:-1] if ahead_s else runs
     with ExitStack() as stack:
         firsts = [sum(program.cores for program in programs[:i]) for i in range(len(programs))]
-        starts = [one.start(cpus, first, limit_s) for one, first in zip(programs, firsts, strict=True)]
+        starts = [
+            program.start(cpus, first, limit_s) for program, first in zip(programs, firsts, strict=True)
+        ]
 
         def start(i: int) -> Trial:
-            how, one = starts[i], programs[i]
-            own = not one.hosts
+            how, member = starts[i], programs[i]
+            own = not member.hosts
             trial = Trial(
-                how.command, one.folder, how.cpus, limit_s=limit_s, variables=how.variables, own_folder=own
+                how.command, member.folder, how.cpus, limit_s=limit_s, variables=how.variables, own_folder=own
             )
             return stack.enter_context(trial)
 

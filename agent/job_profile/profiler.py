@@ -18,12 +18,18 @@ from importlib.metadata import version
 import pandas as pd
 
 from agent.inventory import read_machine
-from agent.job_profile.network import Network, lay_out
-from agent.job_profile.session import JobOrder, Listener, Session
-from agent.job_profile.traces import DeviceWatch, MpiTime, mpi_times
+from agent.job_profile.session import (
+    DeviceWatch,
+    JobOrder,
+    Listener,
+    MpiTime,
+    Network,
+    Session,
+    lay_out,
+    mpi_times,
+)
 from agent.job_profile.trial import as_ranks, plain
-from agent.lock import node_lock
-from agent.node_profile.conditions import Watch
+from agent.measured_node import Watch, node_lock
 from agent.node_profile.identity import node_kind
 from probes.memory import WriterPool
 from probes.memory_plan import NotMeasured, Spot, choose_area
@@ -60,9 +66,9 @@ def make_job_profile(
     job: list[Spot]
     probes: list[Spot]
     if layout and not layout.here:
-        job, probes = [Spot(core, 0, core) for core in layout.job_cores[: layout.each]], []
+        job, probes = [Spot(core, 0, core) for core in layout.job_cores[: layout.per_host]], []
     else:
-        job, probes = choose_cpus(topology, layout.each if layout else order.cores)
+        job, probes = choose_cpus(topology, layout.per_host if layout else order.cores)
     cores = layout.job_cores if layout else tuple(spot.core for spot in job)
     start = plain(order.command, cores)
     if mpi:

@@ -15,10 +15,11 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from agent.job_profile.network import cores_of
+from agent.job_profile.session import cores_of
 from agent.job_profile.trial import RunOutcome, Start, Trial, as_ranks, check, plain
-from agent.lock import node_lock
-from probes.mpi.runner import MpiInstall, find_mpi
+from agent.measured_node import node_lock
+from probes.mpi.runner import find_mpi
+from probes.mpi.runner import MpiInstall
 from probes.visits import Point, Visits
 from profiles.errors import BadInput
 from profiles.models import downey
@@ -55,10 +56,10 @@ class Hosts(NamedTuple):
 
         Hosts that share cores take them in turns, so that ranks share no core before they must.
         """
-        each = -(-n // len(self.names))
-        used, taken, chosen = -(-n // each), Counter[str](), list[int]()
-        for boot, cores, begin in zip(self.boots, self.cores, range(0, n, each), strict=False):
-            there = min(each, n - begin)
+        per_host = -(-n // len(self.names))
+        used, taken, chosen = -(-n // per_host), Counter[str](), list[int]()
+        for boot, cores, begin in zip(self.boots, self.cores, range(0, n, per_host), strict=False):
+            there = min(per_host, n - begin)
             chosen += [cores[(taken[boot] + i) % len(cores)] for i in range(there)]
             taken[boot] += there
         return self.names[:used], tuple(chosen)
@@ -102,12 +103,12 @@ def check_counts(counts: Sequence[int], cores: int, where: str = "this process m
     Raises:
         BadInput: 1 is not among them, or there are not so many cores.
     """
-    found = tuple(sorted(set(counts)))
-    if len(found) < 2 or found[0] != 1:
+    ascending = tuple(sorted(set(counts)))
+    if len(ascending) < 2 or ascending[0] != 1:
         raise BadInput(f"--scale {','.join(map(str, counts))}: needs 1 and larger counts", "such as 1,2,4")
-    if found[-1] > cores:
-        raise BadInput(f"--scale {found[-1]}: {where} {cores} cores", f"go up to {cores}")
-    return found
+    if ascending[-1] > cores:
+        raise BadInput(f"--scale {ascending[-1]}: {where} {cores} cores", f"go up to {cores}")
+    return ascending
 
 
 def on_cores(command: Sequence[str], n: int) -> tuple[str, ...]:

@@ -9,24 +9,39 @@ own, because the probes beside the job tell how fast they were.
 from __future__ import annotations
 
 import math
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import numpy as np
 
-from agent.job_profile.network import Network
-from agent.job_profile.traces import DeviceWatch, MpiTime
+from agent.attempts import phases
 from agent.job_profile.trial import CommandFailed, RunOutcome, Start, Trial, check
-from probes.memory import WINDOW_S, Stream, WriterPool, WriterWindow
 from probes.memory_plan import Spot
+from probes.memory import WINDOW_S
+from probes.memory import Stream
+from probes.memory import WriterPool
+from probes.memory import WriterWindow
 from probes.mpi.rank_failure import sweep_segments
+from agent.users import default_storage
+from probes.mpi import mpi_time
+from probes.mpi.launchers import MpiInstall
+from probes.network.hosts import greet
+from probes.network.stream import Comprobe
+from probes.network.stream import ExchangeWindow
+from probes.network.stream import RankPlaces
+from probes.opencl import layer
 from probes.order_process import ProcessLost
 from probes.visits import Point, Visits
-from profiles.errors import UserError
+from profiles.errors import BadInput, Unavailable, UserError
+from profiles.files.safe_files import make_folder
 from profiles.fits.job import Fitted
-from profiles.records import Absent
+from profiles.records import MB, Absent
 
 INTENSITIES = (0.0, 25.0, 50.0, 75.0, 100.0)
 QUICK_INTENSITIES = (0.0, 50.0, 100.0)
@@ -403,3 +418,267 @@ def _where(step: Step) -> str:
     beside, intensity = step
     words = {ALONE: "alone", MEMORY: "beside memprobe", NETWORK: "beside comprobe"}[beside]
     return f"{words} at {intensity:g} %" if intensity else words
+
+
+# -- over hosts --------------------------------------------------------------------------------------------
+#
+# The network half of a job profile: the ranks of the job over several hosts, comprobe beside them on each.
+#
+# The job's ranks have the first cores of each host, comprobe's one rank the next core. Hosts that are
+# namespaces of one machine share its cores, and their ranks have the same cores on all of them.
+
+
+REFERENCE_WINDOWS = 5
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The places of the ranks of a job and of comprobe.
+
+    Attributes:
+        job_cores: the core of each rank, in their order.
+        job, probe: comprobe's places on the job's first core of each host, and beside the job.
+        here: whether this machine is one of the hosts, so that memprobe can run beside the job.
+        one_kernel: whether the hosts are namespaces of one machine.
+    """
+
+    hosts: tuple[str, ...]
+    per_host: int
+    job_cores: tuple[int, ...]
+    job: RankPlaces
+    probe: RankPlaces
+    here: bool
+    one_kernel: bool
+
+
+def lay_out(hosts: Sequence[str], ranks: int, mpi: MpiInstall) -> Layout:
+    """Ask every host, and choose the cores.
+
+    Raises:
+        BadInput: there are fewer ranks than hosts, or a host is named twice.
+        Unavailable: a host lacks something.
+    """
+    if ranks < len(hosts):
+        raise BadInput(f"-n {ranks}: fewer ranks than the {len(hosts)} hosts", "give each host one at least")
+    of_host, boots = cores_of(hosts, mpi)
+    per_host = -(-ranks // len(hosts))
+    if ranks <= per_host * (len(hosts) - 1):
+        raise BadInput(
+            f"-n {ranks}: {per_host} ranks a host leave {hosts[-1]} none", "give every host as many"
+        )
+    for host, cores in zip(hosts, of_host, strict=True):
+        if len(cores) <= per_host:
+            raise Unavailable(
+                f"host {host} has {len(cores)} cores for {per_host} ranks, "
+                "and comprobe needs one beside them",
+                f"-n {(len(cores) - 1) * len(hosts)} at most",
+            )
+    here = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return Layout(
+        hosts=tuple(hosts),
+        per_host=per_host,
+        job_cores=tuple([cores[i] for cores in of_host for i in range(per_host)][:ranks]),
+        job=RankPlaces(tuple(hosts), tuple(cores[0] for cores in of_host)),
+        probe=RankPlaces(tuple(hosts), tuple(cores[per_host] for cores in of_host)),
+        here=here in boots,
+        one_kernel=len(set(boots)) < len(boots),
+    )
+
+
+def cores_of(hosts: Sequence[str], mpi: MpiInstall) -> tuple[list[tuple[int, ...]], list[str]]:
+    """Return a CPU of each core of each host, and the hosts' boot ids.
+
+    Raises:
+        BadInput, Unavailable: see ``probes.network.hosts.greet``.
+    """
+    answers = greet(hosts, mpi.library)
+    cores = [tuple(int(core) for core in answer["cores"].split(",")) for answer in answers]
+    return cores, [answer["boot"] for answer in answers]
+
+
+@dataclass
+class Network:
+    """comprobe beside a job, and beside itself; ``windows`` is what it saw (see ``profiles.fits.job``)."""
+
+    mpi: MpiInstall
+    layout: Layout
+    windows: list[dict[str, object]] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+
+    def check(self) -> None:
+        """See that messages leave the hosts, before the job is run.
+
+        Raises:
+            RanksFailed, Unavailable: they do not.
+        """
+        with Comprobe(self.mpi, self.layout.probe, 1.0, preflight=True) as comprobe:
+            self.doubts = comprobe.doubts
+
+    def refer(self, repetition: int, intensities: Sequence[float]) -> None:
+        """Measure comprobe alone (0 %), and beside itself in the place of the job's ranks.
+
+        Raises:
+            RanksFailed: comprobe has ended.
+        """
+        with Comprobe(self.mpi, self.layout.probe, 1.0) as measured:
+            for intensity in intensities:
+                if not intensity:
+                    measured.windows()
+                    self._note(measured.windows(REFERENCE_WINDOWS), repetition, intensity)
+                    continue
+                with Comprobe(self.mpi, self.layout.job, intensity / 100) as other:
+                    measured.windows()
+                    self._note(measured.windows(REFERENCE_WINDOWS), repetition, intensity)
+                    self._note(other.windows(1), repetition, intensity, measured=False)
+
+    @contextmanager
+    def beside(self, repetition: int, intensity: float) -> Iterator[list[tuple[float, float]]]:
+        """Run comprobe; the caller appends the (begin, end) of the job's run to the list that is yielded.
+
+        Raises:
+            RanksFailed: comprobe has ended.
+        """
+        times: list[tuple[float, float]] = []
+        with Comprobe(self.mpi, self.layout.probe, intensity / 100) as comprobe:
+            yield times
+            seen = comprobe.windows()
+        for begin, end in times:
+            inside = [w for w in seen if begin <= w.ended_s - w.wall_s and w.ended_s <= end]
+            self._note(inside, repetition, intensity, phase="run", begin_s=begin)
+
+    def _note(
+        self,
+        rows: Sequence[ExchangeWindow],
+        repetition: int,
+        intensity: float,
+        *,
+        phase: str = "reference",
+        measured: bool = True,
+        begin_s: float | None = None,
+    ) -> None:
+        for row in rows:
+            self.windows.append(
+                {
+                    "repetition": repetition,
+                    "probe": "network",
+                    "phase": phase,
+                    "measured": measured,
+                    "intensity_percent": intensity,
+                    "core": (self.layout.probe if measured else self.layout.job).cores[0],
+                    "start_s": row.ended_s - row.wall_s,
+                    "at_s": None if begin_s is None else row.ended_s - row.wall_s - begin_s,
+                    "wall_s": row.wall_s,
+                    "thread_cpu_s": row.inside_s,
+                    "bytes": row.bytes,
+                }
+            )
+
+
+# -- traces of a run: its use of OpenCL devices, and the time of its ranks inside MPI ----------------------
+
+
+class DeviceWatch:
+    """The traces of each run, in a folder of its own.
+
+    The folder is also the run's ``TENBIN_JOB_FOLDER``, so that a ``tenbin.Checkpoint`` begins anew in each
+    run, and notes its phases there.
+
+    Attributes:
+        trouble: why there is no layer, as a sentence; "" if there is one.
+    """
+
+    def __init__(self) -> None:
+        self.trouble = ""
+        self._library: Path | None = None
+        self._runs = 0
+
+    def __enter__(self) -> Self:
+        self._aside = tempfile.TemporaryDirectory(prefix="tenbin-job-")
+        self._root = Path(self._aside.name)
+        try:
+            self._library = layer.build(self._root)
+        except Unavailable as error:
+            self.trouble = str(error)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._aside.cleanup()
+
+    def variables(self) -> dict[str, str]:
+        """Return variables of the environment of the next run."""
+        self._runs += 1
+        folder = self._folder
+        folder.mkdir()
+        more = layer.environment(self._library, folder) if self._library else {}
+        return {"TENBIN_JOB_FOLDER": str(folder), **more}
+
+    def seen(self) -> dict[str, float | None]:
+        """Read what the last run needed, in the columns of ``profiles.fits.job``; empty without a device.
+
+        ``tenbin.Checkpoint`` goes before the layer, because its build times are those of a restart.
+        """
+        noted, facts = phases.read(self._folder), layer.read(self._folder)
+        needs: dict[str, float | None] = {}
+        if facts is not None:
+            needs = {
+                "device_memory_mb": facts.device_memory_mb,
+                "kernels": float(facts.kernels),
+                "compile_s": facts.compile_s,
+                "drain_s": facts.drain_s,
+            }
+        if noted:
+            needs["registered_mb"] = max(phase.bytes for phase in noted) / MB
+            needs["compile_s"] = sum(phase.time_s for phase in noted if phase.phase == "compile")
+            drains = [phase.time_s for phase in noted if phase.phase == "drain"]
+            needs["drain_s"] = max(drains) if drains else needs.get("drain_s")
+        return needs
+
+    @property
+    def _folder(self) -> Path:
+        return self._root / f"run-{self._runs}"
+
+
+@dataclass
+class MpiTime:
+    """The library that counts time inside MPI, and the folder with the counts of each run."""
+
+    library: Path
+    folder: Path
+    run: int = 0
+
+    def variables(self) -> dict[str, str]:
+        """Return variables of the environment of the next run."""
+        self.run += 1
+        self._folder.mkdir()
+        return mpi_time.variables(self.library, self._folder)
+
+    @property
+    def seen(self) -> int:
+        """Number of ranks of the last run that called MPI."""
+        return len(mpi_time.read(self._folder))
+
+    def share(self, wall_s: float) -> float | None:
+        """Return the share of the last run's ``wall_s`` inside MPI; None if no rank called MPI."""
+        ranks = mpi_time.read(self._folder)
+        return mpi_time.share(ranks, wall_s) if ranks else None
+
+    @property
+    def _folder(self) -> Path:
+        return self.folder / str(self.run)
+
+
+@contextmanager
+def mpi_times(hosts: Sequence[str]) -> Iterator[MpiTime]:
+    """Build the library in a folder that the hosts share if they share home folders; remove it afterwards.
+
+    Raises:
+        Unavailable: it cannot be built.
+    """
+    above = default_storage() if hosts else None
+    if above:
+        make_folder(above)
+    with tempfile.TemporaryDirectory(prefix="tenbin-mpi-", dir=above) as name:
+        folder = Path(name)
+        yield MpiTime(mpi_time.build(folder), folder)

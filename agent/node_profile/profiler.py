@@ -12,11 +12,10 @@ from importlib.metadata import version
 import pandas as pd
 
 from agent.inventory import gather
-from agent.lock import node_lock
-from agent.node_profile.child import ProbeExit, run_child
-from agent.node_profile.conditions import Watch
+from agent.measured_node import Watch, node_lock
 from agent.node_profile.identity import fingerprint
-from agent.paths import default_storage
+from agent.node_profile.probe_process import ProbeExit, run_child
+from agent.users import default_storage
 from probes.folders import inspect_folder
 from probes.registry import PROBES
 from probes.run import Event

@@ -27,7 +27,7 @@ from typing import Any
 from agent.emulation.machines import emulated_node
 from agent.journal import restore_leftovers
 from agent.node_profile.profiler import Progress, make_profile
-from agent.paths import node_states, state_dir
+from agent.users import node_states, state_dir
 from profiles.errors import UserError
 from profiles.records import Settings
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from agent.paths import default_storage
+from agent.users import default_storage
 from profiles.errors import BadInput, Unavailable
 from profiles.files.safe_files import closed_folder, not_own
 

@@ -24,10 +24,14 @@ from types import FrameType
 
 from agent.journal import Journal, restore_leftovers
 from agent.multi_node.lease import node_name
-from agent.paths import node_journal
 from agent.processes import tree
+from probes.powercap import Caps
+from probes.powercap import find_caps
 from probes.meters import Counter
-from probes.powercap import Caps, Zone, find_caps, metered, zones
+from probes.powercap import Zone
+from probes.powercap import metered
+from probes.powercap import zones
+from agent.users import node_journal
 from profiles.errors import Busy, UserError
 
 # -- energy ------------------------------------------------------------------------------------------------
@@ -162,7 +166,7 @@ class CapKeeper:
         self._counts = False
         changed = self._may_have_changed
         if changed:
-            self._may_have_changed = not all(one.done for one in self._journal.restore())
+            self._may_have_changed = not all(restored.done for restored in self._journal.restore())
         return changed
 
     def release_node(self) -> None:
@@ -237,8 +241,8 @@ def _lines() -> Iterator[str]:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    for one in ENDS:
-        signal.signal(one, signal.SIG_IGN)
+    for end in ENDS:
+        signal.signal(end, signal.SIG_IGN)
     raise SystemExit(128 + number)
 
 

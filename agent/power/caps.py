@@ -1,4 +1,24 @@
-"""Power caps of jobs, and their energy: on packages of this machine, and on all nodes of a job of Slurm."""
+"""Power caps of jobs, and their energy: on packages of this machine, and on all nodes of a job of Slurm.
+
+The coordinator shares a budget of watts among jobs. The sum of the caps in force must never exceed it, and
+messages may be late, be lost, or meet a coordinator that has just been killed. So a cap is no command but a
+state that is requested and confirmed, in two files with one writer each: the coordinator numbers its
+requests, the supervisor confirms the number whose cap is in force. A request says the highest cap that may be
+in force until it is confirmed (``most_w``), so that a coordinator that starts anew charges the job no less.
+
+The supervisor caps, and not the coordinator, because it lives as long as the job. It journals the limits as
+found (``agent.journal``), caps before the command starts, and restores before it tells that the job is paused
+or has ended. The order matters on both sides: a command that starts first would draw more than its share, and
+packages that are told free first would be given to a job whose supervisor finds them in use.
+
+On this machine the coordinator may change a cap that is in force itself, which takes a write and no message.
+Request and change are under one lock (``.cap.lock``), with the supervisor's restore: else a change could come
+after the restore, and stay for ever.
+
+On a cluster each other node has a keeper (``agent.power.cap_keeper``). A cap counts as in force when all have
+confirmed it. A keeper whose input ends has lost its supervisor: it kills what is left of the job, and only
+then restores.
+"""
 
 from __future__ import annotations
 
@@ -12,27 +32,85 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from agent.attempts import checked
 from agent.attempts.begin import LOG
 from agent.attempts.folder import Attempt
 from agent.attempts.records import Order
-from agent.controls import read_control, write_control
+from agent.journal import read_control
+from agent.journal import write_control
 from agent.multi_node.lease import node_name
-from agent.paths import state_dir
-from agent.power.cap_files import (
-    CapInForce,
-    CapRequest,
-    cap_in_force,
-    confirm_cap,
-    request_cap,
-    requested_cap,
-    require_requested_cap,
-)
 from agent.power.cap_keeper import CapKeeper, keeper_of_node
-from probes.powercap import Caps, Zone, zones
+from probes.powercap import Caps
+from probes.powercap import Zone
+from probes.powercap import zones
+from agent.users import state_dir
 from profiles.errors import Unavailable, UserError
-from profiles.files.safe_files import try_lock
+from profiles.files.safe_files import try_lock, write_whole
+
+# -- requests and confirmations ----------------------------------------------------------------------------
+#
+#     cap.json   the last request; the coordinator
+#     held.json  the cap in force; the supervisor
+#
+# Both lie in the attempt's folder, and each has one writer.
+
+
+REQUEST, IN_FORCE = "cap.json", "held.json"
+
+
+@dataclass(frozen=True)
+class CapRequest:
+    """The power cap that a job shall have.
+
+    Attributes:
+        cap_w: of each node, or of each of ``packages``; None: leave the limits as found.
+        number: grows with each request.
+        most_w: the highest cap that may be in force until this one is confirmed.
+        packages: keys of the job's zones (``probes.power.powercap``); empty: all of each node.
+    """
+
+    cap_w: float | None
+    number: int = 0
+    most_w: float = 0.0
+    packages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CapInForce:
+    """Confirms request ``number``: this cap is in force; None: the limits are as found."""
+
+    number: int
+    cap_w: float | None
+    packages: tuple[str, ...] = ()
+
+
+def request_cap(attempt: Attempt, request: CapRequest) -> None:
+    """Write the request; OSError if it cannot be written."""
+    write_whole(attempt.path / REQUEST, json.dumps(asdict(request)))
+
+
+def requested_cap(attempt: Attempt) -> CapRequest | None:
+    """Read the last request; None if there is none, or the file is damaged."""
+    return attempt.read(CapRequest, REQUEST)
+
+
+def require_requested_cap(attempt: Attempt) -> CapRequest | None:
+    """Read the last request, None if there is none. Raises as ``checked.read``."""
+    return checked.read(CapRequest, attempt.path / REQUEST)
+
+
+def confirm_cap(attempt: Attempt, cap: CapInForce) -> None:
+    """Write which cap is in force; OSError if it cannot be written."""
+    write_whole(attempt.path / IN_FORCE, json.dumps(asdict(cap)))
+
+
+def cap_in_force(attempt: Attempt) -> CapInForce | None:
+    """Read the confirmed cap; None if there is none, or the file is damaged."""
+    return attempt.read(CapInForce, IN_FORCE)
+
 
 # -- on packages of this machine ---------------------------------------------------------------------------
 #
@@ -81,16 +159,16 @@ class PackageCaps:
 
     def _begin(self) -> None:
         with _locked(self._attempt):
-            wanted = require_requested_cap(self._attempt)
-            if wanted is None:
+            request = require_requested_cap(self._attempt)
+            if request is None:
                 return
-            own = _zones(self._sysfs, wanted.packages)
-            if len(own) != len(wanted.packages):
-                raise Unavailable(f"{', '.join(wanted.packages)}: not all are below {self._sysfs}", HINT)
-            cap_w = None if wanted.cap_w is None else wanted.cap_w * len(own)
+            own = _zones(self._sysfs, request.packages)
+            if len(own) != len(request.packages):
+                raise Unavailable(f"{', '.join(request.packages)}: not all are below {self._sysfs}", HINT)
+            cap_w = None if request.cap_w is None else request.cap_w * len(own)
             self._keeper.hold(Caps(own, self._keeper.control), cap_w)
             if cap_w is not None:
-                confirm_cap(self._attempt, CapInForce(wanted.number, wanted.cap_w, wanted.packages))
+                confirm_cap(self._attempt, CapInForce(request.number, request.cap_w, request.packages))
 
     def follow(self) -> None:
         """Do nothing, because the coordinator changes a cap that is in force itself."""
@@ -99,8 +177,8 @@ class PackageCaps:
         """Restore the limits as found, and stop counting energy."""
         with suppress(OSError), _locked(self._attempt):  # the folder may be gone
             self._keeper.release()
-            if (wanted := requested_cap(self._attempt)) is not None:
-                confirm_cap(self._attempt, CapInForce(wanted.number, None))
+            if (request := requested_cap(self._attempt)) is not None:
+                confirm_cap(self._attempt, CapInForce(request.number, None))
         self._keeper.release()
 
     def close(self) -> None:
@@ -113,8 +191,8 @@ class PackageCaps:
 
 
 def _zones(sysfs: Path, keys: Sequence[str]) -> list[Zone]:
-    found = {zone.key: zone for zone in zones(sysfs)}
-    return [found[key] for key in keys if key in found]
+    by_key = {zone.key: zone for zone in zones(sysfs)}
+    return [by_key[key] for key in keys if key in by_key]
 
 
 def _set(path: Path, value: str) -> None:
@@ -167,20 +245,20 @@ class NodeCaps:
         Raises:
             Unavailable, Busy: a limit cannot be written, or another process has changed it.
         """
-        wanted = requested_cap(self._attempt)
-        if wanted is not None and wanted.cap_w is not None:
-            self._hold(wanted.cap_w)
-            self._confirm(wanted.number)
+        request = requested_cap(self._attempt)
+        if request is not None and request.cap_w is not None:
+            self._hold(request.cap_w)
+            self._confirm(request.number)
 
     def follow(self) -> None:
         """Carry out a newer request, if the job has its nodes; what fails stays as it was."""
-        wanted = requested_cap(self._attempt)
-        if wanted is None or None in (wanted.cap_w, self._cap_w) or wanted.number <= self._number:
+        request = requested_cap(self._attempt)
+        if request is None or None in (request.cap_w, self._cap_w) or request.number <= self._number:
             return
         try:
-            if wanted.cap_w is not None and wanted.cap_w != self._cap_w:
-                self._hold(wanted.cap_w)
-            self._confirm(wanted.number)
+            if request.cap_w is not None and request.cap_w != self._cap_w:
+                self._hold(request.cap_w)
+            self._confirm(request.number)
         except (UserError, OSError) as error:
             print(f"power cap: {error}", file=sys.stderr, flush=True)
 
@@ -276,8 +354,8 @@ class RemoteCapKeepers:
     @property
     def energy_j(self) -> float | None:
         """Energy of these nodes; None if one has not told any."""
-        found = [self._energy.get(node) for node in self.nodes]
-        return None if None in found else sum(one for one in found if one is not None)
+        of_nodes = [self._energy.get(node) for node in self.nodes]
+        return None if None in of_nodes else sum(joules for joules in of_nodes if joules is not None)
 
     def close(self) -> None:
         """End the keepers by closing their input."""

@@ -16,9 +16,10 @@ from pathlib import Path
 
 from agent.journal import restore_leftovers
 from agent.multi_node.lease import node_name
-from agent.paths import node_journal
 from agent.power.cap_keeper import Energy, on_this_node
-from probes.powercap import Zone, find_caps
+from probes.powercap import find_caps
+from probes.powercap import Zone
+from agent.users import node_journal
 from profiles.errors import Unavailable, UserError
 
 LOOKS_S = 1.0
@@ -78,10 +79,10 @@ def _draws_w(root: Path, packages: list[Zone]) -> tuple[float, float]:
 
 def main() -> int:
     try:
-        found = asdict(look(*sys.argv[1:]))
+        answer = asdict(look(*sys.argv[1:]))
     except UserError as error:
-        found = {"trouble": error.what, "remedy": error.remedy}
-    print(json.dumps(found), flush=True)
+        answer = {"trouble": error.what, "remedy": error.remedy}
+    print(json.dumps(answer), flush=True)
     return 0
 
 

@@ -6,8 +6,10 @@ slow arithmetic down in them, but it does take memory bandwidth and caches.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from profiles.card import BUSY
 from profiles.checks.check import Cause, Change, CheckConditions, Consumer
@@ -15,13 +17,60 @@ from profiles.jobs import JobProfile
 from profiles.models import predict
 from profiles.records import Profile
 
+# -- facts that differ -------------------------------------------------------------------------------------
+
+
+# Facts whose numbers say how much of something there is. A smaller number, or none, is a loss by itself.
+CAPACITIES = ("memory", "logical CPUs", "sockets", "GPU", "PCIe link", "interface", "L1", "L2", "L3")
+
+
+class Difference(NamedTuple):
+    """A fact that is not what it was; None: it was not there before, or is gone."""
+
+    fact: str
+    before: str | None
+    after: str | None
+
+    def __str__(self) -> str:
+        if self.after is None:
+            return f"{self.fact} is gone ({self.before})"
+        if self.before is None:
+            return f"{self.fact} is new ({self.after})"
+        return f"{self.fact} {self.before} -> {self.after}"
+
+    @property
+    def is_loss(self) -> bool:
+        """Tell whether there is less of something now, or nothing."""
+        if self.before is None or not self.fact.startswith(CAPACITIES):
+            return False
+        before, after = _amount(self.before), _amount(self.after or "")
+        if self.after is None or before is None or after is None:
+            return self.after is None
+        return after < before
+
+
+def compare_facts(before: dict[str, str], after: dict[str, str]) -> list[Difference]:
+    """List the facts that differ; none where those before are not known."""
+    every = [Difference(name, before.get(name), after.get(name)) for name in dict.fromkeys((*before, *after))]
+    return [difference for difference in every if before and difference.before != difference.after]
+
+
+def _amount(text: str) -> float | None:
+    """Read a speed or a size (``mlx5_core, 100000 Mbit/s``), else the first number (``x16``)."""
+    number = re.search(r"([\d.]+) (?:Mbit/s|GiB)", text) or re.search(r"(\d+)", text)
+    return float(number[1]) if number else None
+
+
+# -- causes ------------------------------------------------------------------------------------------------
+
+
 HOT_C = 90.0
 ALIKE = 0.5  # the clock explains a loss of speed if it lost at least this share of it
 # Of their time in which slices have their processor. 60 checks of a quiet virtual machine had 0.993 or
 # more, those under quotas of 1 and 0.6 of its two processors 0.87 to 0.925.
 # Others that use less than ``BUSY`` may take 0.05.
 LEAST_SHARE = 0.93
-MEMORY = ("memory ", "NUMA node", "transparent huge pages")  # facts that explain slower memory
+MEMORY = ("memory", "NUMA node", "transparent huge pages")  # facts that explain slower memory
 
 
 @dataclass(frozen=True)
@@ -30,15 +79,15 @@ class Losses:
 
     Attributes:
         speed, clock: of all cores on average. core, core_clock: of the slowest beside the others.
-        one: bandwidth of one core. all: of all cores. far, near: latency beyond the caches, and in them.
+        one_core, all_cores: bandwidth. far, near: latency beyond the caches, and in them.
     """
 
     speed: float
     clock: float
     core: float
     core_clock: float
-    one: float
-    all: float
+    one_core: float
+    all_cores: float
     far: float
     near: float
     storage: float
@@ -52,25 +101,29 @@ class Case:
     """All that the rules look at."""
 
     losses: Losses
-    differences: Sequence[str]
+    differences: Sequence[Difference]
     conditions: CheckConditions
     disturbed: bool
 
-    def differs(self, *starts: str) -> str:
-        """Find the first fact that differs and begins so; "" if none does."""
-        return next((d for d in self.differences if d.startswith(starts)), "")
+    def differs(self, *facts: str) -> str:
+        """Say how the first of these facts differs (of some only the beginning is named); "" if none does."""
+        return next((str(d) for d in self.differences if d.fact.startswith(facts)), "")
 
 
 def explain(
-    changes: Sequence[Change], differences: Sequence[str], conditions: CheckConditions, *, disturbed: bool
+    changes: Sequence[Change],
+    differences: Sequence[Difference],
+    conditions: CheckConditions,
+    *,
+    disturbed: bool,
 ) -> list[Cause]:
     """Name the causes, the surest first; every loss has one, if only "unknown"."""
     case = Case(losses(changes), differences, conditions, disturbed)
     rules = (_processor_time, _limited, _clock, _core, _memory, _near, _storage, _messages)
-    found = [cause for rule in rules for cause in rule(case)]
-    if not found and any(change.state == "worse" for change in changes):
-        found = [Cause(name="unknown", sentence="no rule explains what is worse", remedy="see the figures")]
-    return found
+    causes = [cause for rule in rules for cause in rule(case)]
+    if not causes and any(change.state == "worse" for change in changes):
+        causes = [Cause(name="unknown", sentence="no rule explains what is worse", remedy="see the figures")]
+    return causes
 
 
 def losses(changes: Sequence[Change]) -> Losses:
@@ -94,8 +147,8 @@ def losses(changes: Sequence[Change]) -> Losses:
         clock=worst("compute_clock_ghz"),
         core=worst("compute_core_ratio"),
         core_clock=worst("compute_core_clock_ratio"),
-        one=worst("stream_bandwidth_gbs", cores="1"),
-        all=max((c.loss_ratio for c in several if c.state == "worse"), default=0.0),
+        one_core=worst("stream_bandwidth_gbs", cores="1"),
+        all_cores=max((c.loss_ratio for c in several if c.state == "worse"), default=0.0),
         far=worst("access_latency_ns", level="memory"),
         near=max(worst("access_latency_ns", level=f"L{n}") for n in (1, 2, 3)),
         storage=worst(*storage),
@@ -109,14 +162,14 @@ def _processor_time(case: Case) -> Iterator[Cause]:
     """Name who uses the processors."""
     if not case.disturbed:
         return
-    c, losses_ = case.conditions, case.losses
+    c, loss = case.conditions, case.losses
     if c.others_processors > BUSY * c.processors or c.consumers:
         who = _who(c.consumers)
         much = f"{c.others_processors:.2g} of {c.processors} processors"
         sentence = f"something takes processor time, {much}: {who or 'processes that lived shortly'}"
         remedy = "check again when it has ended, or stop it"
         yield Cause(name="processor-time", sentence=sentence, remedy=remedy)
-        if who and max(losses_.one, losses_.all, losses_.far) > losses_.speed and not case.differs(*MEMORY):
+        if who and max(loss.one_core, loss.all_cores, loss.far) > loss.speed and not case.differs(*MEMORY):
             yield Cause(
                 name="memory-neighbour", sentence=f"something takes memory bandwidth: {who}", remedy=remedy
             )
@@ -182,14 +235,14 @@ def _core(case: Case) -> Iterator[Cause]:
 def _memory(case: Case) -> Iterator[Cause]:
     """Find why memory is slower; not where the clock explains it, or processes that were named."""
     part = case.losses
-    worst = max(part.one, part.all, part.far)
+    worst = max(part.one_core, part.all_cores, part.far)
     if not worst or max(part.speed, part.clock) >= worst or (case.disturbed and not case.differs(*MEMORY)):
         return
     if lost := case.differs(*MEMORY[:2]):
         yield Cause(name="memory-lost", sentence=f"memory is slower: {lost}", remedy="see dmesg")
     elif pages := case.differs("transparent huge pages"):
         yield Cause(name="huge-pages", sentence=f"memory is slower: {pages}", remedy="set it back")
-    elif part.far and not max(part.one, part.all):
+    elif part.far and not max(part.one_core, part.all_cores):
         sentence = "only single accesses to memory are slower: huge pages are short, or memory is far"
         yield Cause(name="far-memory", sentence=sentence, remedy="see free huge pages and NUMA balancing")
     else:
@@ -217,7 +270,7 @@ def _messages(case: Case) -> Iterator[Cause]:
         why = case.differs("interface", "queue of", "PCIe link") or "the link, or its other users"
         remedy = "see ethtool, tc qdisc, and the switch"
         yield Cause(name="link", sentence=f"messages to other hosts are slower: {why}", remedy=remedy)
-    explained = max(part.speed, part.one, part.all, part.near)
+    explained = max(part.speed, part.one_core, part.all_cores, part.near)
     if part.messages > explained and not case.disturbed:
         sentence = "messages between cores are slower, and nothing else explains it"
         yield Cause(name="messages", sentence=sentence, remedy="see which MPI is in use, and its settings")
@@ -233,12 +286,12 @@ MOST_NAMED = 5
 
 def consequences(changes: Sequence[Change], profile: Profile | None, jobs: Sequence[JobProfile]) -> list[str]:
     """Say in sentences what no longer holds; empty where nothing is worse."""
-    found = losses(changes)
+    lost = losses(changes)
     return [
-        *_of_speed(max(found.speed, found.clock), jobs),
-        *_of_memory(max(found.one, found.all), found.far, jobs),
+        *_of_speed(max(lost.speed, lost.clock), jobs),
+        *_of_memory(max(lost.one_core, lost.all_cores), lost.far, jobs),
         *_of_storage(changes, profile),
-        *_of_messages(max(found.messages, found.network)),
+        *_of_messages(max(lost.messages, lost.network)),
     ]
 
 

@@ -13,13 +13,14 @@ import os
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import Field, ValidationError
 
 from profiles.errors import BadInput
 from profiles.files.safe_files import make_folder, open_plain, read_regular, shared_mode
 from profiles.files.store import default_root
+from profiles.quantities import Better, better
 from profiles.records import Absent, Record
 
 Key = tuple[str, ...]
@@ -111,6 +112,11 @@ class Change(Record):
     def key(self) -> Key:
         return (self.quantity, *(f"{k}={v}" for k, v in sorted(self.labels.items())))
 
+    @property
+    def change_ratio(self) -> float:
+        """The loss with the sign that the value has: of a bandwidth below 0, of a latency above 0."""
+        return self.loss_ratio if better(self.quantity) is Better.LOWER else -self.loss_ratio
+
 
 class Cause(Record):
     """A cause that explains the changes; ``name`` is fixed, for programs."""
@@ -118,6 +124,24 @@ class Cause(Record):
     name: str
     sentence: str
     remedy: str = ""
+
+
+class Finding(NamedTuple):
+    """A figure that became worse, of a check or of a node over time.
+
+    Attributes:
+        change_ratio: of the value, so a latency that rises is above 0.
+        limit_ratio: the least change that is called one; None: not known.
+        since: when it was first seen.
+        causes: what may explain it, each with its remedy, the surest first.
+    """
+
+    quantity: str
+    labels: dict[str, str]
+    change_ratio: float
+    limit_ratio: float | None
+    since: datetime | None
+    causes: tuple[Cause, ...] = ()
 
 
 class Check(Record):
@@ -145,6 +169,15 @@ class Check(Record):
     differences: tuple[str, ...] = Field(default=(), description="facts that differ from the reference")
     causes: tuple[Cause, ...] = ()
     consequences: tuple[str, ...] = Field(default=(), description="for predictions of jobs on this node")
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What became worse, the largest loss first."""
+        worse = [change for change in self.changes if change.state == "worse"]
+        return [
+            Finding(c.quantity, c.labels, c.change_ratio, c.tells_ratio, c.since, self.causes)
+            for c in sorted(worse, key=lambda change: -change.loss_ratio)
+        ]
 
 
 # -- store -------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from datetime import datetime
 import numpy as np
 from pydantic import Field
 
-from profiles.checks.check import Check
+from profiles.checks.check import Check, Finding
 from profiles.checks.figures import LEAST_LOSS
 from profiles.checks.verdict import usable
 from profiles.quantities import Better, better
@@ -56,27 +56,29 @@ class Drift(Record):
         return self.levels[-1].value / self.levels[0].value - 1
 
     @property
-    def worse(self) -> bool:
-        """True where the last change made the machine worse by more than does not matter."""
-        last = self.levels[-1].change_ratio
+    def finding(self) -> Finding | None:
+        """The last change, where it made the machine worse by more than does not matter."""
+        last = self.levels[-1]
         way = {Better.HIGHER: -1, Better.LOWER: 1, Better.NEITHER: 0}[better(self.quantity, self.coefficient)]
-        return last is not None and way * last > LEAST_LOSS
+        if last.change_ratio is None or way * last.change_ratio <= LEAST_LOSS:
+            return None
+        return Finding(self.quantity, self.labels, last.change_ratio, LEAST_LOSS, last.since)
 
 
 def drift(profiles: Sequence[Profile], checks: Sequence[Check]) -> list[Drift]:
     """Collect every quantity over time, those of checks first. Checks that others disturbed are left out."""
-    found: dict[tuple[str, ...], list[tuple[datetime, float]]] = {}
+    points_of: dict[tuple[str, ...], list[tuple[datetime, float]]] = {}
     about: dict[tuple[str, ...], dict[str, object]] = {}
     for check in usable(checks):
         for f in check.figures:
             key = (CHECKS, *f.key)
-            found.setdefault(key, []).append((check.created, f.value))
+            points_of.setdefault(key, []).append((check.created, f.value))
             about[key] = {"source": CHECKS, "quantity": f.quantity, "labels": f.labels, "unit": f.unit}
     for profile in profiles:
         for model in profile.models:
             for c in model.coefficients:
                 key = (PROFILES, *model.key, c.name)
-                found.setdefault(key, []).append((profile.created, c.value))
+                points_of.setdefault(key, []).append((profile.created, c.value))
                 about[key] = {
                     "source": PROFILES,
                     "quantity": model.quantity,
@@ -84,7 +86,7 @@ def drift(profiles: Sequence[Profile], checks: Sequence[Check]) -> list[Drift]:
                     "coefficient": c.name,
                     "unit": c.unit,
                 }
-    return [_drift(sorted(points), about[key]) for key, points in found.items()]
+    return [_drift(sorted(points), about[key]) for key, points in points_of.items()]
 
 
 def _drift(points: Sequence[tuple[datetime, float]], about: dict[str, object]) -> Drift:
@@ -113,9 +115,9 @@ def medians(others: Iterable[Sequence[Drift]]) -> dict[str, float]:
     """Compute the median over siblings of the last level of each quantity of their checks."""
     last: dict[str, list[float]] = {}
     for series in others:
-        for one in series:
-            if one.source == CHECKS:
-                last.setdefault(one.title, []).append(one.levels[-1].value)
+        for quantity in series:
+            if quantity.source == CHECKS:
+                last.setdefault(quantity.title, []).append(quantity.levels[-1].value)
     return {title: float(np.median(values)) for title, values in last.items()}
 
 
@@ -155,10 +157,10 @@ def change_points(values: Sequence[float]) -> list[int]:
         total = best[starts] + cost + price
         origin[end] = int(starts[total.argmin()])
         best[end] = float(total.min())
-    found, end = [], n
+    places, end = [], n
     while (end := int(origin[end])) > 0:
-        found.append(end)
-    return found[::-1]
+        places.append(end)
+    return places[::-1]
 
 
 def _noise(x: np.ndarray) -> float:

@@ -49,10 +49,10 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
         for subject, parts in by_round.items()
     }
     single = {subject: rounds for subject, rounds in values.items() if subject[0] not in OF_CORES}
-    found = [_figure(subject, rounds) for subject, rounds in single.items()]
+    made = [_figure(subject, rounds) for subject, rounds in single.items()]
     for quantity in OF_CORES:
-        found += _of_cores(quantity, {s: rounds for s, rounds in values.items() if s[0] == quantity})
-    return found
+        made += _of_cores(quantity, {s: rounds for s, rounds in values.items() if s[0] == quantity})
+    return made
 
 
 def _undisturbed(rows: Sequence[Row]) -> list[float]:
@@ -214,16 +214,16 @@ def judge(series: Series, tests: int, alpha: float = FALSE_ALARM_RATIO) -> Judge
     correlation, freedom = _correlation(old), _freedom(old, spread)
     last = float(new[-1]) - mean
     windows = sorted({1, len(new)})
-    found = []
+    tried = []
     for w in windows:
         loss = float(new[-w:].mean()) - mean
         error = _error(spread, w, n, correlation)
         worse, better = (
             _tail(way * loss / error, freedom) if way * last > LEAST_LOSS / 2 else 1.0 for way in (1, -1)
         )
-        found.append((worse, better, loss, error, w))
-    p_worse, p_better = min(one[0] for one in found), min(one[1] for one in found)
-    best = min(found, key=lambda one: min(one[:2]))
+        tried.append((worse, better, loss, error, w))
+    p_worse, p_better = min(test[0] for test in tried), min(test[1] for test in tried)
+    best = min(tried, key=lambda test: min(test[:2]))
     level = alpha / tests / len(windows)
     error = _error(spread, 1, n, correlation)
     tells = max(
@@ -258,7 +258,7 @@ def relative(loss: float, sign: int) -> float:
 
 
 def _losses(observed: Sequence[Observed], sign: int) -> np.ndarray:
-    return _losses_of([one.value for one in observed], sign)
+    return _losses_of([observation.value for observation in observed], sign)
 
 
 def _losses_of(values: Sequence[float], sign: int) -> np.ndarray:
@@ -268,13 +268,13 @@ def _losses_of(values: Sequence[float], sign: int) -> np.ndarray:
 
 def _spread_between(series: Series, old: np.ndarray) -> float:
     """Estimate the standard deviation of the last check, which may have fewer rounds than the references."""
-    within = float(np.median([one.spread for one in series.reference]))
+    within = float(np.median([observation.spread for observation in series.reference]))
     variance = (PRIOR * within**2 + float(((old - old.mean()) ** 2).sum())) / (PRIOR + len(old) - 1)
-    fewest = min(len(one.rounds) for one in series.recent)
-    several = [np.log(one.rounds) for one in series.reference if len(one.rounds) > 1]
+    fewest = min(len(observation.rounds) for observation in series.recent)
+    several = [np.log(observation.rounds) for observation in series.reference if len(observation.rounds) > 1]
     if several:
         of_rounds = float(np.mean([rounds.var(ddof=1) for rounds in several]))
-        usual = float(np.mean([1 / len(one.rounds) for one in series.reference]))
+        usual = float(np.mean([1 / len(observation.rounds) for observation in series.reference]))
         variance += of_rounds * max(1 / fewest - usual, 0.0)
     return math.sqrt(max(variance, 1e-12))
 

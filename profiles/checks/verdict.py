@@ -1,9 +1,29 @@
-"""Verdict of a check: its figures and facts beside those of the reference."""
+"""Verdict of a check: its figures and facts beside those of the reference.
+
+A verdict sends somebody to a machine, or takes the machine from its jobs. A false alarm once a month, and
+nobody looks any more; so the rate of false alarms is promised (at most 1 % of the checks of an unchanged
+machine), and what the promise costs is told with each figure: the least loss that a check would find.
+
+What is normal is not a number that anybody could write down. It is how checks of this very machine came out
+since its last profile. Their spread between checks decides, because it has all that varies from one hour to
+the next. The first ones that passed are the reference, and not the latest ones: a window that moves with a
+machine that wears out would call each day like the day before. The last few are left out even so, because
+they may already show what is to be found. Checks that others disturbed are no reference and get no verdict
+on their figures: a machine in use is not a broken one.
+
+The rules of ``_verdict`` are tried in order, and the order is the argument. Disturbed comes first, because
+then no figure means anything. Facts come before figures: a module of memory that is gone needs no statistics,
+and a limit of processor time makes all figures true and useless. Then the figures that are worse. Only where
+none is, does it matter that there are too few references, or that something was not measured this time: both
+say "unknown", because a check that cannot tell must not pass. A machine that is better passes.
+
+Siblings are a reference without a history: there the spread between nodes decides, and a change has no
+time.
+"""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -12,7 +32,7 @@ from typing import NamedTuple
 import numpy as np
 
 from profiles.card import BUSY, STOLEN
-from profiles.checks.causes import LEAST_SHARE, explain
+from profiles.checks.causes import LEAST_SHARE, Difference, compare_facts, explain
 from profiles.checks.check import Change, Check, CheckConditions, Figure, Key, State, Verdict
 from profiles.checks.figures import (
     FALSE_ALARM_RATIO,
@@ -34,8 +54,6 @@ BEST_TENTH_ERROR = (
     1.71  # standard error of its quantile, in standard deviations over the root of their number
 )
 BUSY_PROCESSORS = 0.3  # of a machine with many; of one with few the share of a quiet machine
-# Facts whose numbers say how much of something there is. A smaller number, or none, is a loss by itself.
-CAPACITIES = ("memory", "logical CPUs", "sockets", "GPU", "PCIe link", "interface", "L1", "L2", "L3")
 
 
 @dataclass(frozen=True)
@@ -56,31 +74,31 @@ class Reference:
 
 def give_verdict(check: Check, reference: Reference, alpha: float = FALSE_ALARM_RATIO) -> Check:
     """Fill in the verdict of a check, the changes, and their causes."""
-    past = [_Past(one, values_of(one.figures)) for one in usable(reference.checks)]
+    past = [_Past(earlier, values_of(earlier.figures)) for earlier in usable(reference.checks)]
     siblings = [_means(several) for several in reference.siblings]
     series = {
         figure.key: _among_siblings(figure, check, siblings) if siblings else _series(figure, check, past)
         for figure in check.figures
     }
-    tests = sum(len(one.reference) >= LEAST_REFERENCES for one, _ in series.values()) or 1
-    judged = {key: judge(one, tests, alpha) for key, (one, _) in series.items()}
-    known = {key: one for key, one in judged.items() if one is not None}
+    tests = sum(len(history.reference) >= LEAST_REFERENCES for history, _ in series.values()) or 1
+    judged = {key: judge(history, tests, alpha) for key, (history, _) in series.items()}
+    known = {key: result for key, result in judged.items() if result is not None}
     worse, better = (
         {
             key
-            for key in significant({key: getattr(one, p) for key, one in known.items()}, alpha)
+            for key in significant({key: getattr(result, p) for key, result in known.items()}, alpha)
             if direction * known[key].loss > LEAST_LOSS
         }
         for p, direction in (("p_worse", 1), ("p_better", -1))
     )
     changes = []
     for figure in check.figures:
-        of, times = series[figure.key]
+        history, times = series[figure.key]
         state: State = "worse" if figure.key in worse else "better" if figure.key in better else "same"
-        changes.append(_change(figure, judged[figure.key], (len(of.reference), times), state))
-    differences, lost = compare_facts(reference.facts, check.facts)
-    told = explain(changes, differences, check.conditions, disturbed=is_disturbed(check.conditions))
-    verdict, reason = _verdict(check, changes, lost, _missing(check, past))
+        changes.append(_change(figure, judged[figure.key], (len(history.reference), times), state))
+    differences = compare_facts(reference.facts, check.facts)
+    causes = explain(changes, differences, check.conditions, disturbed=is_disturbed(check.conditions))
+    verdict, reason = _verdict(check, changes, differences, _missing(check, past))
     return check.model_copy(
         update={
             "against": reference.name,
@@ -88,8 +106,8 @@ def give_verdict(check: Check, reference: Reference, alpha: float = FALSE_ALARM_
             "reason": reason,
             "false_alarm_ratio": alpha if known else None,
             "changes": tuple(changes),
-            "differences": tuple(differences),
-            "causes": tuple(told),
+            "differences": tuple(map(str, differences)),
+            "causes": tuple(causes),
         }
     )
 
@@ -107,11 +125,11 @@ def together(first: Check, again: Check) -> Check:
             "slices": figure.slices + (other.slices if other else 0),
         }
         joined.append(figure.model_copy(update=update))
-    one, two = first.conditions, again.conditions
-    worse = max(one, two, key=lambda c: (is_disturbed(c), c.others_processors, c.steal_ratio))
-    shares = [c.cpu_share_ratio for c in (one, two) if c.cpu_share_ratio is not None]
+    before, after = first.conditions, again.conditions
+    worse = max(before, after, key=lambda c: (is_disturbed(c), c.others_processors, c.steal_ratio))
+    shares = [c.cpu_share_ratio for c in (before, after) if c.cpu_share_ratio is not None]
     conditions = {
-        "duration_s": round(one.duration_s + two.duration_s, 3),
+        "duration_s": round(before.duration_s + after.duration_s, 3),
         "cpu_share_ratio": max(shares, default=None),
     }
     return first.model_copy(
@@ -132,9 +150,10 @@ def is_limited(conditions: CheckConditions) -> bool:
 
 
 def _verdict(
-    check: Check, changes: Sequence[Change], lost: Sequence[str], missing: Sequence[str]
+    check: Check, changes: Sequence[Change], differences: Sequence[Difference], missing: Sequence[str]
 ) -> tuple[Verdict, str]:
     worse = sum(change.state == "worse" for change in changes)
+    lost = [str(difference) for difference in differences if difference.is_loss]
     had = max((change.references for change in changes), default=0)
     rules = (
         (is_disturbed(check.conditions), Verdict.DISTURBED, "others used the processors meanwhile"),
@@ -159,7 +178,7 @@ def usable(checks: Sequence[Check]) -> list[Check]:
 
 def _missing(check: Check, past: Sequence[_Past]) -> list[str]:
     """Name the quantities that all of the last checks had and this one lacks."""
-    last = [one.values.keys() for one in past[-WINDOW:]]
+    last = [earlier.values.keys() for earlier in past[-WINDOW:]]
     usual = set.intersection(*map(set, last)) if last else set()
     return sorted({key[0] for key in usual - {figure.key for figure in check.figures}})
 
@@ -187,17 +206,18 @@ def _series(figure: Figure, check: Check, past: Sequence[_Past]) -> tuple[Series
     The references are the first checks that passed; the last ones are left out, because they may already show
     a small change.
     """
-    known = [one for one in past if figure.key in one.values]
-    passing = [one for one in known if one.check.verdict is not Verdict.CHANGED]
+    known = [earlier for earlier in past if figure.key in earlier.values]
+    passing = [earlier for earlier in known if earlier.check.verdict is not Verdict.CHANGED]
     count = min(MOST_REFERENCES, max(LEAST_REFERENCES, len(passing) - WINDOW + 1))
     old = passing[:count]
     recent: list[_Past] = []
     if len(old) == count:
-        recent = [one for one in known if one.check.created > old[-1].check.created][-(WINDOW - 1) :]
-    values = [one.values[figure.key] for one in recent]
-    this = _observed(figure)
-    times = [*(one.check.created for one in recent), check.created]
-    return Series([one.values[figure.key] for one in old], [*values, this], sign(figure.quantity)), times
+        since = [earlier for earlier in known if earlier.check.created > old[-1].check.created]
+        recent = since[-(WINDOW - 1) :]
+    reference = [earlier.values[figure.key] for earlier in old]
+    values = [*(earlier.values[figure.key] for earlier in recent), _observed(figure)]
+    times = [*(earlier.check.created for earlier in recent), check.created]
+    return Series(reference, values, sign(figure.quantity)), times
 
 
 def _among_siblings(
@@ -211,12 +231,12 @@ def _among_siblings(
 def _means(checks: Sequence[Check]) -> dict[Key, Observed]:
     """Average each figure of a sibling over its last checks."""
     last = [values_of(check.figures) for check in usable(checks)[-WINDOW:]]
-    found = {}
+    means = {}
     for key in {key: None for values in last for key in values}:
         several = [values[key].value for values in last if key in values]
         mean = float(np.exp(np.mean(np.log(several))))
-        found[key] = Observed(mean, (mean,))
-    return found
+        means[key] = Observed(mean, (mean,))
+    return means
 
 
 def _change(figure: Figure, judged: Judged | None, about: tuple[int, list[datetime]], state: State) -> Change:
@@ -248,34 +268,3 @@ def _change(figure: Figure, judged: Judged | None, about: tuple[int, list[dateti
         "state": state,
     }
     return change.model_copy(update=update)
-
-
-def compare_facts(before: dict[str, str], after: dict[str, str]) -> tuple[list[str], list[str]]:
-    """List facts that differ, a phrase each, and those of them in which something is gone."""
-    differ, lost = [], []
-    for name in dict.fromkeys((*before, *after)) if before else ():
-        old, new = before.get(name), after.get(name)
-        if old == new:
-            continue
-        if new is None:
-            phrase = f"{name} is gone ({old})"
-        else:
-            phrase = f"{name} is new ({new})" if old is None else f"{name} {old} -> {new}"
-        differ.append(phrase)
-        if old is not None and name.startswith(CAPACITIES) and _less(old, new):
-            lost.append(phrase)
-    return differ, lost
-
-
-def _less(old: str, new: str | None) -> bool:
-    """Tell whether there is less, or nothing."""
-    before, after = _amount(old), _amount(new or "")
-    if new is None or before is None or after is None:
-        return new is None
-    return after < before
-
-
-def _amount(text: str) -> float | None:
-    """Read a speed or a size (``mlx5_core, 100000 Mbit/s``), else the first number (``x16``)."""
-    found = re.search(r"([\d.]+) (?:Mbit/s|GiB)", text) or re.search(r"(\d+)", text)
-    return float(found[1]) if found else None

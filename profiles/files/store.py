@@ -89,8 +89,8 @@ def load_record(kind: type[R], path: Path, remedy: str) -> R:
 
 
 def _newer_version(text: str) -> int | None:
-    found = re.search(r'"schema_version"\s*:\s*(\d+)', text)
-    return int(found[1]) if found and int(found[1]) > SCHEMA_VERSION else None
+    version = re.search(r'"schema_version"\s*:\s*(\d+)', text)
+    return int(version[1]) if version and int(version[1]) > SCHEMA_VERSION else None
 
 
 def save_profile(folder: Path, profile: str, samples: Mapping[str, pd.DataFrame], store: Path) -> None:
@@ -176,8 +176,8 @@ class Store(Prepared):
 
     def paths(self) -> list[Path]:
         """List every profile file in the store, newest first."""
-        found = self.root.glob("[!.]*/[!.]*/profile.json")
-        return sorted(found, key=lambda path: (path.parent.name, path.parent.parent.name), reverse=True)
+        files = self.root.glob("[!.]*/[!.]*/profile.json")
+        return sorted(files, key=lambda path: (path.parent.name, path.parent.parent.name), reverse=True)
 
     def find(self, selector: str = "last") -> Path:
         """Find the profile file that ``selector`` names: see ``SELECTORS``.
@@ -320,10 +320,10 @@ class JobStore(Prepared):
 
     def newest(self, kind: str) -> dict[str, Path]:
         """Find the newest profile file of each name on that kind of node."""
-        found: dict[str, Path] = {}
+        paths: dict[str, Path] = {}
         for path in self.paths(kind):
-            found.setdefault(path.parent.parent.name, path)
-        return dict(sorted(found.items()))
+            paths.setdefault(path.parent.parent.name, path)
+        return dict(sorted(paths.items()))
 
     def names(self) -> list[str]:
         """List every name that has a profile, on any kind of node."""
@@ -335,9 +335,9 @@ class JobStore(Prepared):
         Raises:
             BadInput: there is no such profile.
         """
-        name, _, wanted = selector.partition("@")
+        name, _, number = selector.partition("@")
         paths = self.paths(name=name) if name and "/" not in name and "*" not in name else []
-        paths = [path for path in paths if path.parent.name.startswith(wanted)]
+        paths = [path for path in paths if path.parent.name.startswith(number)]
         if not paths:
             known = ", ".join(self.names()) or "none yet"
             raise BadInput(

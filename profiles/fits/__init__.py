@@ -2,9 +2,20 @@
 
 Probes of one subject share a file (``SHARED``). Callers use ``fit_samples``.
 
-A full profile visits each probe in several rounds spread over its duration. A coefficient whose rounds
-disagree more than its own interval admits gets a wider interval, because the next user will meet the same
-drift between minutes (other guests, temperature).
+A full profile visits each probe in several rounds spread over its duration, because the samples of one visit
+are of the same minute. They agree with each other better than with those of the next minute (other guests,
+temperature), so the interval of many samples of few minutes is too narrow: it says how well that minute is
+known. The next user meets another minute, and needs an interval that holds it.
+
+Neither averaging the rounds would do, because an interval of four values is wide even where they agree, nor
+taking a coefficient of each round for the result, because a round alone may have too few samples for a fit.
+So all samples are fitted together, and each round by itself. Where the rounds spread further than the
+interval of all samples admits (Student's interval round the same value), the interval is widened to hold that
+too, the quality is judged anew, and the note says ``ROUNDS_DIFFER``. With few rounds that is often chance; an
+interval that is too wide costs less than one that is too narrow.
+
+Where samples are the same for all rounds, or a round has no fit, nothing is widened. An open side of an
+interval stays open.
 """
 
 from __future__ import annotations

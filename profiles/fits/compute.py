@@ -26,11 +26,11 @@ def fit(samples: pd.DataFrame) -> list[Model]:
     """Fit speeds and clocks of one core and of all cores, and what is left of them on all cores."""
     if samples.empty:
         return []
-    found = windows(samples)
-    if found.empty:
+    complete = windows(samples)
+    if complete.empty:
         return []
-    most = int(found["cores"].max())
-    ends = found[found["cores"].isin([1, most])].assign(emulated=bool(samples["emulated"].iloc[0]))
+    most = int(complete["cores"].max())
+    ends = complete[complete["cores"].isin([1, most])].assign(emulated=bool(samples["emulated"].iloc[0]))
     return [*_speeds(ends), *_clocks(ends), *_shares(ends, most)]
 
 
@@ -97,19 +97,19 @@ def _clocks(ends: pd.DataFrame) -> list[Model]:
                 unit="GHz",
                 labels={"load": load, "cores": str(cores)},
                 emulated=bool(group["emulated"].iloc[0]),
-                note=_told(group),
+                note=_kernel_clocks(group),
             )
             for cores, group in rows.groupby("cores")
         ]
     return models
 
 
-def _told(group: pd.DataFrame) -> str:
+def _kernel_clocks(group: pd.DataFrame) -> str:
     """Say what the kernel told of the clock meanwhile."""
     words = {"cpufreq_ghz": "", "base_ghz": "base ", "max_ghz": "at most "}
     middles = {name: group[name].astype(float).median() for name in words}
-    told = [f"{words[name]}{middle:.2f} GHz" for name, middle in middles.items() if pd.notna(middle)]
-    return f"the kernel says: {', '.join(told)}" if told else "the kernel tells no clock"
+    clocks = [f"{words[name]}{middle:.2f} GHz" for name, middle in middles.items() if pd.notna(middle)]
+    return f"the kernel says: {', '.join(clocks)}" if clocks else "the kernel tells no clock"
 
 
 def _shares(ends: pd.DataFrame, most: int) -> list[Model]:
@@ -126,8 +126,8 @@ def _shares(ends: pd.DataFrame, most: int) -> list[Model]:
     for (kind, precision), group in both.groupby(["kind", "precision"]):
         subject = {"kind": str(kind), "precision": str(precision)}
         load = LOADS.get((str(kind), str(precision)))
-        wanted = [("share", "compute_share_ratio", subject)]
-        wanted += [("clock", "compute_clock_ratio", {"load": load})] if load else []
+        quantities = [("share", "compute_share_ratio", subject)]
+        quantities += [("clock", "compute_clock_ratio", {"load": load})] if load else []
         models += [
             constant.fit(
                 group[column].dropna().tolist(),
@@ -139,7 +139,7 @@ def _shares(ends: pd.DataFrame, most: int) -> list[Model]:
                 emulated=bool(group["emulated_one"].iloc[0]),
                 note=f"{most} cores",
             )
-            for column, quantity, labels in wanted
+            for column, quantity, labels in quantities
             if group[column].notna().any()
         ]
     return sorted(models, key=lambda model: model.quantity, reverse=True)

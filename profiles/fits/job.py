@@ -92,8 +92,8 @@ def fit(runs: pd.DataFrame, windows: pd.DataFrame) -> Fitted:
             sensitivity.append(curve)
         if curve := _reference(windows, clock):
             reference.append(curve)
-            if found := _pressure(windows, curve):
-                pressure.append(found)
+            if pressed := _pressure(windows, curve):
+                pressure.append(pressed)
         if seen := fit_phases(runs, windows, clock, WRITER_COLUMN[clock]):
             phases.append(seen)
     return Fitted(alone, tuple(sensitivity), tuple(reference), tuple(pressure), tuple(phases), network)
@@ -199,9 +199,9 @@ def _pressure(windows: pd.DataFrame, reference: Curve, probe: str = "memprobe") 
     if not ratios:
         return None
     slowdown = _median("slowdown", "ratio", ratios)
-    found = equivalent(reference, slowdown)
-    note = "" if found else f"{probe} hardly suffers beside itself here: pressure has no measure"
-    return ProbePressure(clock=clock, slowdown=slowdown, equivalent_gbs=found, note=note)
+    traffic = equivalent(reference, slowdown)
+    note = "" if traffic else f"{probe} hardly suffers beside itself here: pressure has no measure"
+    return ProbePressure(clock=clock, slowdown=slowdown, equivalent_gbs=traffic, note=note)
 
 
 def _level(intensity: float, full: float, ratios: list[float], traffic: float | None) -> Level:
@@ -223,8 +223,8 @@ def _traffic_gbs(windows: pd.DataFrame) -> float | None:
 
 def _median(name: str, unit: str, values: list[float], small: float = 0.0) -> Coefficient:
     scale = max(abs(pd.Series(values).median()), small) if small else None
-    found = constant.median(values, name=name, unit=unit, scale=scale)
-    return found.model_copy(update={"low": None if found.low is None else max(found.low, 0.0)})
+    middle = constant.median(values, name=name, unit=unit, scale=scale)
+    return middle.model_copy(update={"low": None if middle.low is None else max(middle.low, 0.0)})
 
 
 # -- memprobe over the course of a job's run ---------------------------------------------------------------
@@ -361,8 +361,8 @@ def _speed_under_caps(rows: pd.DataFrame, emulated: bool) -> tuple[Model | None,
 
 def _cap_level(cap_w: float | None, group: pd.DataFrame) -> CapLevel:
     held = [bool(value) for value in group["held"].dropna()]
-    found = {
+    needs = {
         name: constant.median(group[column].dropna().astype(float).tolist(), name=name, unit=unit)
         for name, (column, unit) in CAP_NEEDS.items()
     }
-    return CapLevel(cap_w=cap_w, held=all(held), **found)
+    return CapLevel(cap_w=cap_w, held=all(held), **needs)

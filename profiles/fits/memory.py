@@ -313,13 +313,13 @@ def _never_falling(heights: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _stretches(steep: NDArray[np.bool_], octaves: NDArray[np.float64]) -> list[tuple[int, int]]:
     """Join steep intervals to stretches, from the index of the first point to that of the last."""
-    found: list[tuple[int, int]] = []
+    stretches: list[tuple[int, int]] = []
     for i in np.flatnonzero(steep):
-        if found and octaves[i] - octaves[found[-1][1]] < LEAST_LEVEL - 1e-6:
-            found[-1] = (found[-1][0], int(i) + 1)
+        if stretches and octaves[i] - octaves[stretches[-1][1]] < LEAST_LEVEL - 1e-6:
+            stretches[-1] = (stretches[-1][0], int(i) + 1)
         else:
-            found.append((int(i), int(i) + 1))
-    return found
+            stretches.append((int(i), int(i) + 1))
+    return stretches
 
 
 def _step(octaves: NDArray[np.float64], heights: NDArray[np.float64]) -> Step:

@@ -48,7 +48,7 @@ def _of_one_set(group: pd.DataFrame, ranks: int, labels: dict[str, str], emulate
     times = {size: repetitions(group, size) for size in sizes}
     smallest, largest = sizes[0], sizes[-1]
     yield constant.fit(
-        [float(np.median(one)) for one in times[smallest]],
+        [float(np.median(iterations)) for iterations in times[smallest]],
         probe="network",
         quantity="network_latency_s",
         name="latency",
@@ -59,7 +59,7 @@ def _of_one_set(group: pd.DataFrame, ranks: int, labels: dict[str, str], emulate
     )
     sent_gb = (ranks - 1) * largest / 1e9
     yield constant.fit(
-        [sent_gb / float(np.median(one)) for one in times[largest]],
+        [sent_gb / float(np.median(iterations)) for iterations in times[largest]],
         probe="network",
         quantity="network_bandwidth_gbs",
         name="bandwidth",
@@ -78,7 +78,7 @@ def repetitions(group: pd.DataFrame, size: int, column: str = "alltoall_s") -> T
     """Group the iterations of a size by repetition; only those of its most frequent batch are comparable."""
     rows = group[group["message_bytes"] == size]
     rows = rows[rows["batch"] == rows["batch"].mode().iloc[0]]
-    return [one.to_numpy(float) for _, one in rows.groupby(["round", "repetition"])[column]]
+    return [iterations.to_numpy(float) for _, iterations in rows.groupby(["round", "repetition"])[column]]
 
 
 def _jitter(several: Times, labels: dict[str, str], emulated: bool) -> Model:
@@ -141,7 +141,7 @@ def fit_messages(samples: pd.DataFrame) -> list[Model]:
         first = group.iloc[0]
         latency = first["pattern"] == "latency"
         size = int(group["message_bytes"].min() if latency else group["message_bytes"].max())
-        medians = [float(np.median(one)) for one in repetitions(group, size, "message_s")]
+        medians = [float(np.median(iterations)) for iterations in repetitions(group, size, "message_s")]
         labels = {name: str(first[name]) for name in ("scope", "pair_kind", "cpus", "hosts") if first[name]}
         models.append(
             constant.fit(

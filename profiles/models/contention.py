@@ -77,15 +77,17 @@ def suffers(reference: Curve) -> bool:
     return bool(rise >= LEAST_RISE and (most.low is None or most.low > 1))
 
 
-def bounded(found: Iterable[Coefficient]) -> bool:
+def bounded(coefficients: Iterable[Coefficient]) -> bool:
     """Tell whether the intervals are known (a single repetition has none)."""
-    return all(c.low is not None and c.high is not None for c in found)
+    return all(c.low is not None and c.high is not None for c in coefficients)
 
 
-def three(found: Coefficient) -> tuple[float, float, float]:
+def three(coefficient: Coefficient) -> tuple[float, float, float]:
     """Give value, low and high; the value also for an unknown bound."""
-    low, high = (found.value if bound is None else bound for bound in (found.low, found.high))
-    return found.value, low, high
+    low, high = (
+        coefficient.value if bound is None else bound for bound in (coefficient.low, coefficient.high)
+    )
+    return coefficient.value, low, high
 
 
 def lines_of(curve: Curve) -> Lines:
@@ -177,10 +179,10 @@ def share_alone(half: NetworkHalf, inside_mpi: Coefficient | None) -> Coefficien
     Args:
         inside_mpi: share of its time; None: unknown.
     """
-    found = _estimates(half, inside_mpi)
-    if found is None:
+    estimates = _estimates(half, inside_mpi)
+    if estimates is None:
         return None
-    value, low, high = (job.share.alone for job in found)
+    value, low, high = (job.share.alone for job in estimates)
     known = _known(half, inside_mpi)
     return Coefficient(
         name="share",
@@ -196,15 +198,15 @@ def share_alone(half: NetworkHalf, inside_mpi: Coefficient | None) -> Coefficien
 
 def beside_on_network(job: JobProfile, others: Sequence[JobProfile]) -> Prediction | None:
     """Predict the slow-down of a job beside others on the network; None if not measured, or unknown."""
-    found, known = [], True
-    for one in (job, *others):
-        inside = one.need("mpi_share")
-        estimates = _estimates(one.network, inside) if one.network else None
-        if one.network is None or estimates is None:
+    of_jobs, known = [], True
+    for member in (job, *others):
+        inside = member.need("mpi_share")
+        estimates = _estimates(member.network, inside) if member.network else None
+        if member.network is None or estimates is None:
             return None
-        found.append(estimates)
-        known = known and _known(one.network, inside)
-    value, low, high = (_together(jobs)[0] for jobs in zip(*found, strict=True))
+        of_jobs.append(estimates)
+        known = known and _known(member.network, inside)
+    value, low, high = (_together(jobs)[0] for jobs in zip(*of_jobs, strict=True))
     return Prediction(value, min(low, value), max(high, value)) if known else Prediction(value, 0.0, math.inf)
 
 
@@ -230,7 +232,7 @@ def _estimates(half: NetworkHalf, inside_mpi: Coefficient | None) -> tuple[_Job,
     lost_to_probe = 1 - 1 / reference.levels[-1].slowdown.value
     shares, *lines = lines_of(curve)
 
-    def one(pressed: float, suffered: Floats, inside: float) -> _Job:
+    def estimate(pressed: float, suffered: Floats, inside: float) -> _Job:
         share = min((1 - 1 / max(pressed, 1.0)) / lost_to_probe, 1.0)
         slowed = max(float(suffered[-1]), 1.0)
         return _Job(
@@ -239,7 +241,7 @@ def _estimates(half: NetworkHalf, inside_mpi: Coefficient | None) -> tuple[_Job,
             NetworkShare(min(share * slowed, inside, 1.0), share, slowed),
         )
 
-    value, low, high = map(one, three(pressure.slowdown), lines, insides)
+    value, low, high = map(estimate, three(pressure.slowdown), lines, insides)
     return value, low, high
 
 
@@ -304,8 +306,8 @@ def _beside_traffic(
             continue
         known = known and bounded([gbs])
         value, low, high = (sum(pair) for pair in zip((value, low, high), three(gbs), strict=True))
-    found = predict_slowdown(curve, value, low, high)
-    return found if known else Prediction(found.value, 0.0, math.inf)
+    slowdown = predict_slowdown(curve, value, low, high)
+    return slowdown if known else Prediction(slowdown.value, 0.0, math.inf)
 
 
 def _beside_cores(job: JobProfile, curve: Curve, others: Sequence[JobProfile]) -> Prediction:
@@ -329,9 +331,12 @@ def _beside_cores(job: JobProfile, curve: Curve, others: Sequence[JobProfile]) -
 
 def _references(jobs: Sequence[JobProfile], clock: Clock) -> list[tuple[Curve, int]]:
     """Collect memprobe beside itself in each of these profiles, with the number of cores."""
-    profiles = {(one.name, one.id): one for one in jobs}
+    profiles = {(member.name, member.id): member for member in jobs}
     return [
-        (curve, one.cores) for one in profiles.values() for curve in one.reference if curve.clock == clock
+        (curve, member.cores)
+        for member in profiles.values()
+        for curve in member.reference
+        if curve.clock == clock
     ]
 
 

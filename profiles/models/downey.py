@@ -246,18 +246,18 @@ class _Surface:
     log_a_end: float
 
     def log_t1(self, A: ArrayLike, sigma: ArrayLike) -> Floats:
-        found: Floats = np.average(self._each(A, sigma), axis=-1, weights=self.data.weight)
-        return found
+        mean: Floats = np.average(self._by_counts(A, sigma), axis=-1, weights=self.data.weight)
+        return mean
 
-    def _each(self, A: ArrayLike, sigma: ArrayLike) -> Floats:
+    def _by_counts(self, A: ArrayLike, sigma: ArrayLike) -> Floats:
         """Compute log T1 by every count alone, along a new last axis."""
         A, sigma = np.asarray(A, dtype=float)[..., None], np.asarray(sigma, dtype=float)[..., None]
         return self.data.y + np.log(speedup(self.data.n, A, sigma))
 
     def at(self, log_a: Floats, share: Floats) -> Floats:
-        each = self._each(np.exp(log_a), _sigma(share))
-        middle = np.average(each, axis=-1, weights=self.data.weight)
-        return np.asarray((self.data.weight * (each - middle[..., None]) ** 2).sum(axis=-1))
+        of_counts = self._by_counts(np.exp(log_a), _sigma(share))
+        middle = np.average(of_counts, axis=-1, weights=self.data.weight)
+        return np.asarray((self.data.weight * (of_counts - middle[..., None]) ** 2).sum(axis=-1))
 
     def over_share(self, log_a: Floats) -> tuple[Floats, Floats]:
         """Minimise over sigma for each A: the least sum of squares, and its share."""

@@ -94,14 +94,14 @@ def _coefficients(xs: Floats, line: Floats, covariance: Floats, names: Names) ->
     half = quantile_of_line(len(xs)) * np.sqrt(np.diag(covariance))
     # An intercept near 0 has no scale of its own, so the shortest time measured is its scale.
     shortest = max(abs(float(line[0])), abs(float(line[0] + line[1] * xs.min()))) or None
-    found = []
+    coefficients = []
     for name, unit, i, scale in (
         (names.slope, f"{names.y_unit}/{names.x_unit}", 1, None),
         (names.intercept, names.y_unit, 0, shortest),
     ):
         bounds = float(line[i] - half[i]), float(line[i] + half[i])
-        found.append(judged(name, float(line[i]), unit, bounds, n=len(xs), scale=scale))
-    return tuple(found)
+        coefficients.append(judged(name, float(line[i]), unit, bounds, n=len(xs), scale=scale))
+    return tuple(coefficients)
 
 
 def _robust_line(x: Floats, y: Floats) -> tuple[Floats, Floats, Floats]:

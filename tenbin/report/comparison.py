@@ -245,7 +245,7 @@ DAY_S = 86400.0
 
 def drift_page(node: str, series: Sequence[Drift], siblings: Mapping[str, Sequence[Drift]]) -> str:
     """Write one self-contained HTML page: a figure for each quantity, those that changed first."""
-    drawn = sorted(series, key=lambda one: (not one.worse, len(one.levels) == 1, one.source != CHECKS))
+    drawn = sorted(series, key=lambda one: (one.finding is None, len(one.levels) == 1, one.source != CHECKS))
     changed = sum(len(one.levels) > 1 for one in series)
     note = (
         f"{len(series)} quantities, {changed} changed; siblings: {', '.join(siblings) or 'none'}. "

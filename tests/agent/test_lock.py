@@ -11,13 +11,13 @@ import sys
 
 import pytest
 
-from agent import lock
-from agent.lock import node_lock
+from agent import measured_node
+from agent.measured_node import node_lock
 from profiles.errors import Busy
 
 HOLD = """
 import os, sys, time
-from agent.lock import node_lock
+from agent.measured_node import node_lock
 if len(sys.argv) > 2: os.setuid(int(sys.argv[2]))
 with node_lock(sys.argv[1]):
     print("held", flush=True)
@@ -106,4 +106,4 @@ def test_the_lock_is_free_again_after_an_error(name: str) -> None:
 
 
 def test_the_node_has_one_name() -> None:
-    assert lock.NAME == "tenbin-node"
+    assert measured_node.NAME == "tenbin-node"

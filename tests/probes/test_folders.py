@@ -91,7 +91,7 @@ def test_a_profile_goes_on_where_its_own_folder_is_on_a_dead_mount(
     probe: str, dead: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr("agent.lock.NAME", f"tenbin-{os.getpid()}")  # nothing is measured here
+    monkeypatch.setattr("agent.measured_node.NAME", f"tenbin-{os.getpid()}")  # nothing is measured here
     monkeypatch.setattr("agent.node_profile.profiler.default_storage", lambda: dead / "tenbin")
     made, _ = make_profile(Settings(quick=True, only=(probe,)))
     assert made.settings.storage == (dead / "tenbin",)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.node_profile.conditions import Watch
+from agent.measured_node import Watch
 from profiles.card import MEANINGS, trust
 from profiles.files.store import Store
 from profiles.models.constant import judge

@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from agent.paths import node_states
 from agent.power.node_power import NodePower
+from agent.users import node_states
 from profiles.checks.check import Fitness
 from profiles.errors import BadInput, Unavailable
 from profiles.files.safe_files import make_folder, write_whole

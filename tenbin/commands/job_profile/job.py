@@ -38,7 +38,7 @@ BudgetOption = Annotated[
         show_default=False,
     ),
 ]
-complete_kernel = names_in("agent.job_profile.kernels:KERNELS")
+complete_kernel = names_in("agent.job_profile.trial:KERNELS")
 app = typer.Typer(
     help="Job profiles: how much a program slows others down on a shared node, and others slow the program.",
     no_args_is_help=True,
@@ -239,9 +239,9 @@ def examples(
 
       tenbin pairs
     """
-    from agent.job_profile.kernels import KERNELS, command
     from agent.job_profile.profiler import make_job_profile
     from agent.job_profile.session import JobOrder
+    from agent.job_profile.trial import KERNELS, command
     from agent.node_profile.identity import node_kind
     from profiles.files.store import JobStore
 

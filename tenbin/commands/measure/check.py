@@ -207,8 +207,8 @@ def _settings(profile: Profile | None, storage: Path | None, hosts: str, *, quic
 
 def _make(settings: Settings, profile: Profile | None, *, quiet: str, number: tuple[int, int]) -> Check:
     from agent.journal import restore_leftovers
-    from agent.node_check.checker import make_check
-    from agent.paths import state_dir
+    from agent.node_check import make_check
+    from agent.users import state_dir
 
     for restored in restore_leftovers(state_dir() / "journal"):
         print(f"tenbin: left changed by a crash, now {restored}", file=sys.stderr)

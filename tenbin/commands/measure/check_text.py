@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from profiles.checks.check import Check, Verdict
+from profiles.quantities import Better, better
 
 if TYPE_CHECKING:
     from profiles.checks.check import Change
@@ -45,18 +46,15 @@ def title(quantity: str, labels: dict[str, str]) -> str:
         return f"{quantity} {' '.join(labels.values())}".strip()
 
 
-def signed(change: Change) -> str:
-    """Write a loss with the sign that the value has: bandwidth -8.1 %, latency +12 %."""
-    slower = change.quantity.endswith(("_s", "_ns"))
-    return f"{100 * (change.loss_ratio if slower else -change.loss_ratio):+.1f} %"
+def signed(ratio: float) -> str:
+    """Write a change with its sign: bandwidth -8.1 %, latency +12 %."""
+    return f"{100 * ratio:+.1f} %"
 
 
 def line(check: Check) -> str:
     """Write a check in one line, for logs and for the reason of a drained node."""
-    worse = [change for change in check.changes if change.state == "worse"]
     parts = [f"tenbin check: {check.node} {check.verdict.value}: {check.reason}"]
-    for change in sorted(worse, key=lambda one: -one.loss_ratio)[:SHORT]:
-        parts.append(f"{title(change.quantity, change.labels)} {signed(change)}")
+    parts += [f"{title(f.quantity, f.labels)} {signed(f.change_ratio)}" for f in check.findings[:SHORT]]
     parts += [cause.sentence for cause in check.causes]
     if check.false_alarm_ratio is not None:
         parts.append(f"false alarms at most {100 * check.false_alarm_ratio:g} %")
@@ -96,15 +94,15 @@ def _table(check: Check) -> object:
     made = table("", "now", "was", "unit", "change", "95 %", "tells", left=("", "unit"), padding=(0, 1, 0, 0))
     for c in sorted(check.changes, key=_place):
         known = c.p is not None and c.low is not None and c.high is not None
-        slower = c.quantity.endswith(("_s", "_ns"))
-        limits = sorted(100 * (x if slower else -x) for x in (c.low or 0.0, c.high or 0.0))
+        way = 1 if better(c.quantity) is Better.LOWER else -1
+        limits = sorted(100 * way * loss for loss in (c.low or 0.0, c.high or 0.0))
         scale, unit = (1e6, "us") if c.unit == "s" else (1.0, c.unit)
         made.add_row(
             f"  {title(c.quantity, c.labels)}{f' ({c.note})' if c.note and c.state == 'worse' else ''}",
             number(scale * c.now),
             number(scale * c.was) if known else "",
             unit,
-            signed(c) if known else "",
+            signed(c.change_ratio) if known else "",
             f"{limits[0]:+.0f} .. {limits[1]:+.0f}" if known else "",
             _told(c.tells_ratio),
             style=STATE_STYLES[c.state],

@@ -58,7 +58,7 @@ def doctor(
             raise typer.Exit(Unavailable.exit_code)
         return
     from agent.doctor import examine
-    from agent.paths import default_storage
+    from agent.users import default_storage
     from profiles.records import Settings
 
     folders = tuple(storage_folder(path) for path in storage or []) or (default_storage(),)
@@ -101,7 +101,7 @@ def _print(findings: list[Finding], json: bool) -> None:
 def restore(json: JsonOption = False) -> None:
     """Put back what a crashed profile left changed (power caps); every profile does this first by itself."""
     from agent.journal import restore_leftovers
-    from agent.paths import state_dir
+    from agent.users import state_dir
 
     restored = restore_leftovers(state_dir() / "journal")
     if json:

@@ -106,6 +106,7 @@ def _siblings(checks: CheckStore, node: str, own: Sequence[Check]) -> Mapping[st
 
 def _print(node: str, series: Sequence[Drift], beside: Mapping[str, float], *, everything: bool) -> None:
     from profiles.checks.drift import CHECKS
+    from tenbin.commands.measure.check_text import signed
     from tenbin.terminal import SafeConsole
     from tenbin.text import number
 
@@ -121,14 +122,14 @@ def _print(node: str, series: Sequence[Drift], beside: Mapping[str, float], *, e
         console.print(one.title, style="cyan", markup=False)
         for level in one.levels:
             last = level is one.levels[-1]
-            change = "" if level.change_ratio is None else f"{100 * level.change_ratio:+.1f} %"
+            change = "" if level.change_ratio is None else signed(level.change_ratio)
             siblings = beside.get(one.title) if last and one.source == CHECKS else None
             also = "" if siblings is None else f"  siblings {number(siblings)}"
             since, until = (at.astimezone().strftime("%Y-%m-%d %H:%M") for at in (level.since, level.until))
             value = f"{number(level.value):>9} {one.unit:<8}"
             console.print(
                 f"  {since} .. {until}  {level.n:>4}  {value} {change:>9}{also}",
-                style="bold red" if last and one.worse else "",
+                style="bold red" if last and one.finding else "",
                 markup=False,
                 soft_wrap=True,
             )

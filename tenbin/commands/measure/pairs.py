@@ -190,9 +190,9 @@ def _print_placements(
 
 def _programs(known: list[JobProfile]) -> list[Program]:
     """List the programs to run: over the hosts that all jobs were measured on, else here."""
-    from agent.job_profile.network import cores_of
     from agent.job_profile.pair_trials import program_of
     from probes.mpi.runner import find_mpi
+    from agent.job_profile.session import cores_of
     from scheduler.policies.sharing.pairs import over_network
 
     mpi = find_mpi() if any(job.mpi for job in known) else None

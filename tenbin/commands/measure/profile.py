@@ -193,7 +193,7 @@ def _check_hosts(settings: Settings, emulate: str) -> None:
 def _measure(settings: Settings, emulate: str, store: Store) -> Profile:
     from agent.journal import restore_leftovers
     from agent.node_profile.profiler import make_profile
-    from agent.paths import state_dir
+    from agent.users import state_dir
 
     store.prepare()
     for restored in restore_leftovers(state_dir() / "journal"):

@@ -39,7 +39,7 @@ SPIN = "import time\nwhile time.process_time() < float({}): sum(range(1000))"
 
 @pytest.fixture(autouse=True)
 def own_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("agent.lock.NAME", f"tenbin-{os.getpid()}")
+    monkeypatch.setattr("agent.measured_node.NAME", f"tenbin-{os.getpid()}")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 

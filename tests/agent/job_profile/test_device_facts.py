@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from agent.job_profile.traces import DeviceWatch
+from agent.job_profile.session import DeviceWatch
 from agent.job_profile.trial import RunOutcome, Trial
 from probes.opencl import devices
 from profiles.errors import UserError

@@ -430,7 +430,7 @@ def test_the_kernels_are_profiled_by_one_command(
     monkeypatch.setattr("agent.job_profile.session.LEAST_RUN_S", 0.1)
     monkeypatch.setattr("agent.job_profile.session.QUICK_LEAST", 1)
     monkeypatch.setattr("agent.job_profile.session.QUICK_MOST", 1)
-    monkeypatch.setattr("agent.job_profile.kernels.KERNELS", {"ep": "S"})
+    monkeypatch.setattr("agent.job_profile.trial.KERNELS", {"ep": "S"})
     with pytest.raises(typer.Exit) as ended:
         examples(None, seconds=0.3, store=tmp_path)
     assert ended.value.exit_code == 0

@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 
 from agent.job_profile import profiler, session
-from agent.job_profile.network import Network, cores_of, lay_out
 from agent.job_profile.pair_trials import Program, run_pairs
 from agent.job_profile.profiler import make_job_profile
 from agent.job_profile.scaling import Hosts, fit, measure
-from agent.job_profile.session import JobOrder
+from agent.job_profile.session import JobOrder, Network, cores_of, lay_out
 from agent.job_profile.trial import CommandFailed, RunOutcome, Trial
 from probes.mpi import mpi_time
 from probes.mpi.runner import MpiInstall
@@ -79,7 +78,7 @@ for _ in range(int(sys.argv[1])):
 
 @pytest.fixture(autouse=True)
 def no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.lock.NAME", f"tenbin-{os.getpid()}")
+    monkeypatch.setattr("agent.measured_node.NAME", f"tenbin-{os.getpid()}")
     monkeypatch.setattr(profiler, "choose_area", lambda topology, free_mb: (16.0, []))
 
 
@@ -268,7 +267,7 @@ def test_what_does_not_fit_on_the_hosts_is_said(mpi: MpiInstall, lab: NetLab) ->
     with pytest.raises(Unavailable, match="cannot be reached"):
         lay_out([lab.hosts[0], "no-such-host"], 2, mpi)
     layout = lay_out(lab.hosts, 2, mpi)
-    assert layout.here and layout.one_kernel and layout.each == 1 and len(layout.job_cores) == 2
+    assert layout.here and layout.one_kernel and layout.per_host == 1 and len(layout.job_cores) == 2
 
 
 def test_messages_that_do_not_leave_the_hosts_are_refused_before_the_job_runs(

@@ -38,7 +38,7 @@ AMDAHL = (
 
 @pytest.fixture(autouse=True)
 def no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.lock.NAME", f"tenbin-{os.getpid()}")
+    monkeypatch.setattr("agent.measured_node.NAME", f"tenbin-{os.getpid()}")
 
 
 def find_mpi_here() -> bool:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.node_check.conditions import CheckWatch, temperature_c, throttle_events
-from agent.node_check.facts import facts_of
+from agent.node_check import CheckWatch, facts_of, temperature_c, throttle_events
 from profiles.records import Limits, PowerZone, Settings
 from tests.support.records import make_inventory
 

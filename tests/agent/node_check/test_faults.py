@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.node_check.checker import make_check
+from agent.node_check import make_check
 from probes.registry import BATTERY, CHECKS
 from profiles.checks.check import EXIT_CODES, Check, CheckStore, Verdict
 from profiles.checks.figures import LEAST_REFERENCES
@@ -38,7 +38,7 @@ STREAM = "import numpy as np; a = np.zeros(1 << 25)\nwhile True: a[::8] = 1"
 @pytest.fixture(scope="module")
 def patched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pytest.MonkeyPatch]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("agent.lock.NAME", f"tenbin-{os.getpid()}")
+        patch.setattr("agent.measured_node.NAME", f"tenbin-{os.getpid()}")
         patch.setitem(CHECKS, BATTERY, replace(CHECKS[BATTERY], quick_s=QUICK_S))
         yield patch
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.node_profile import child, profiler
-from agent.node_profile.child import run_child
+from agent.node_profile import probe_process, profiler
+from agent.node_profile.probe_process import run_child
 from probes.registry import PROBES
 from probes.run import Event
 from profiles.errors import BadInput
@@ -30,7 +30,7 @@ ODD_PROBES = str(ROOT / "tests" / "support" / "odd_probes")
 def odd_probes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("PYTHONPATH", ODD_PROBES, prepend=os.pathsep)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr("agent.lock.NAME", f"tenbin-{os.getpid()}")  # nobody is measured here
+    monkeypatch.setattr("agent.measured_node.NAME", f"tenbin-{os.getpid()}")  # nobody is measured here
     monkeypatch.syspath_prepend(ODD_PROBES)
     odd = importlib.import_module("odd_probes_registered")
     before = dict(PROBES)
@@ -42,7 +42,7 @@ def odd_probes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None
 
 def _run(
     probe: str, limit_s: float = 60, when: str = "", act: Callable[[], None] = lambda: None
-) -> tuple[child.ProbeExit, list[Event]]:
+) -> tuple[probe_process.ProbeExit, list[Event]]:
     """Return the events of a probe; call ``act`` as soon as the probe reports ``when``."""
     events: list[Event] = []
 
@@ -146,7 +146,7 @@ def test_an_unknown_probe_is_refused_before_anything_is_measured() -> None:
 
 def test_a_probe_ends_when_its_parent_is_killed() -> None:
     code = (
-        "from agent.node_profile.child import run_child; from profiles.records import Settings;"
+        "from agent.node_profile.probe_process import run_child; from profiles.records import Settings;"
         "run_child('hang', Settings(budget_s=1), lambda e: print(e['event'], flush=True), 60)"
     )
     parent = psutil.Popen([sys.executable, "-c", code], stdout=-1, text=True)

@@ -10,16 +10,18 @@ from pathlib import Path
 import pytest
 
 from agent.attempts.folder import Attempt
-from agent.power.cap_files import (
+from agent.power.caps import (
     CapInForce,
     CapRequest,
+    PackageCaps,
     cap_in_force,
     confirm_cap,
     request_cap,
     requested_cap,
+    set_package_caps,
 )
-from agent.power.caps import PackageCaps, set_package_caps
-from tests.probes.test_powercap import LIMITS, write_zone
+from tests.probes.test_powercap import LIMITS
+from tests.probes.test_powercap import write_zone
 
 ORIGINAL = int(LIMITS["constraint_0_power_limit_uw"])
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from scipy.stats import binom
 
-from agent.node_check.checker import make_check
+from agent.node_check import make_check
 from profiles.checks.check import Check, CheckStore, Verdict
 from profiles.checks.figures import FALSE_ALARM_RATIO
 from profiles.checks.verdict import Reference, give_verdict, together

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from profiles.checks.causes import explain
+from profiles.checks.causes import Difference, explain
 from profiles.checks.check import Change, Consumer
 from tests.support.checks import QUIET
 
@@ -29,26 +29,32 @@ def worse(losses: dict[str, float]) -> list[Change]:
     return found
 
 
-Row = tuple[dict[str, float], list[str], dict[str, Any], bool, list[str]]
+Row = tuple[dict[str, float], list[Difference], dict[str, Any], bool, list[str]]
 TABLE: list[Row] = [
     # what is worse, what differs, conditions, disturbed -> names of causes
     ({}, [], {}, False, []),
     ({SPEED: 0.2, CLOCK: 0.2, ONE: 0.05}, [], {}, False, ["clock"]),
-    ({SPEED: 0.2, CLOCK: 0.2}, ["governor performance -> powersave"], {}, False, ["governor"]),
-    ({SPEED: 0.2, CLOCK: 0.2}, ["cap of package-0 200 W -> 90 W"], {}, False, ["power-cap"]),
+    ({SPEED: 0.2, CLOCK: 0.2}, [Difference("governor", "performance", "powersave")], {}, False, ["governor"]),
+    ({SPEED: 0.2, CLOCK: 0.2}, [Difference("cap of package-0", "200 W", "90 W")], {}, False, ["power-cap"]),
     ({SPEED: 0.2, CLOCK: 0.2}, [], {"throttled": 12}, False, ["heat"]),
     ({SPEED: 0.2, CLOCK: 0.2}, [], {"temperature_c": 97.0}, False, ["heat"]),
     ({SPEED: 0.4}, [], {}, False, ["shared-cores"]),
     ({CORE: 0.4}, [], {}, False, ["one-core"]),
     ({ONE: 0.2, ALL: 0.3, FAR: 0.2}, [], {}, False, ["memory"]),
-    ({ONE: 0.2, FAR: 0.2}, ["memory 24 GiB -> 16 GiB"], {}, False, ["memory-lost"]),
+    ({ONE: 0.2, FAR: 0.2}, [Difference("memory", "24 GiB", "16 GiB")], {}, False, ["memory-lost"]),
     ({FAR: 0.3}, [], {}, False, ["far-memory"]),
-    ({FAR: 0.3, ONE: 0.1}, ["transparent huge pages madvise -> never"], {}, False, ["huge-pages"]),
+    (
+        {FAR: 0.3, ONE: 0.1},
+        [Difference("transparent huge pages", "madvise", "never")],
+        {},
+        False,
+        ["huge-pages"],
+    ),
     ({NEAR: 0.2}, [], {}, False, ["shared-cores"]),
     ({READ: 0.5}, [], {}, False, ["storage"]),
-    ({LINK: 0.5}, ["queue of eth0 is new (tbf, 500 Mbit/s)"], {}, False, ["link"]),
+    ({LINK: 0.5}, [Difference("queue of eth0", None, "tbf, 500 Mbit/s")], {}, False, ["link"]),
     ({MESSAGE: 0.5}, [], {}, False, ["messages"]),
-    ({}, ["CPU quota is new (1 processors)"], {"cpu_share_ratio": 0.6}, False, ["cpu-quota"]),
+    ({}, [Difference("CPU quota", None, "1 processors")], {"cpu_share_ratio": 0.6}, False, ["cpu-quota"]),
     ({}, [], {"consumers": (HELD,), "others_processors": 1.0}, True, ["processor-time"]),
     (
         {ONE: 0.3, ALL: 0.3},
@@ -59,7 +65,7 @@ TABLE: list[Row] = [
     ),
     (
         {ONE: 0.3, FAR: 0.3},
-        ["transparent huge pages madvise -> never"],
+        [Difference("transparent huge pages", "madvise", "never")],
         {"consumers": (HELD,), "others_processors": 1.0},
         True,
         ["processor-time", "huge-pages"],
@@ -88,5 +94,7 @@ def test_a_process_is_named_with_what_it_takes() -> None:
 
 
 def test_the_reason_that_differs_is_named() -> None:
-    (cause,) = explain(worse({FAR: 0.3}), ["transparent huge pages madvise -> never"], QUIET, disturbed=False)
+    (cause,) = explain(
+        worse({FAR: 0.3}), [Difference("transparent huge pages", "madvise", "never")], QUIET, disturbed=False
+    )
     assert cause.sentence == "memory is slower: transparent huge pages madvise -> never"

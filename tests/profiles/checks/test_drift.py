@@ -82,7 +82,7 @@ def test_a_node_over_time() -> None:
     assert (before.n, after.n) == (20, 10)
     assert after.since == checks[20].created
     assert after.change_ratio == pytest.approx(-0.1, abs=0.01)
-    assert of_checks.worse and of_checks.change_ratio == pytest.approx(-0.1, abs=0.01)
+    assert of_checks.finding and of_checks.change_ratio == pytest.approx(-0.1, abs=0.01)
     assert (of_profile.source, of_profile.coefficient, of_profile.values) == ("profiles", "bandwidth", (7.0,))
     assert medians([[of_checks], [of_checks]]) == {"stream_bandwidth_gbs": after.value}
 
@@ -90,7 +90,7 @@ def test_a_node_over_time() -> None:
 def test_a_latency_that_falls_is_not_worse() -> None:
     times = [make_check(n, figures_of({"access_latency_ns": 100.0 - 20 * (n > 9)})) for n in range(20)]
     (one,) = drift([], times)
-    assert len(one.levels) == 2 and not one.worse
+    assert len(one.levels) == 2 and not one.finding
 
 
 def test_changes_too_small_to_matter_are_one_level() -> None:
@@ -102,7 +102,7 @@ def test_changes_too_small_to_matter_are_one_level() -> None:
 def test_less_power_is_no_loss() -> None:
     power = [make_check(n, figures_of({"power_w": 50.0 - 10 * (n > 9)})) for n in range(20)]
     (one,) = drift([], power)
-    assert len(one.levels) == 2 and not one.worse
+    assert len(one.levels) == 2 and not one.finding
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from profiles.checks.causes import consequences
+from profiles.checks.causes import compare_facts, consequences
 from profiles.checks.check import EXIT_CODES, Check, CheckStore, Consumer, Verdict
 from profiles.checks.figures import LEAST_REFERENCES, MOST_REFERENCES, cpu_share, figures
-from profiles.checks.verdict import Reference, compare_facts, give_verdict
+from profiles.checks.verdict import Reference, give_verdict
 from profiles.errors import BadInput
 from profiles.export import prometheus_of_check
 from tests.support.checks import QUIET, figures_of, make_check
@@ -138,8 +138,8 @@ FACTS["interface ib0"] = "mlx5_core, 100000 Mbit/s"
 )
 def test_facts(now: dict[str, str | None], differ: int, lost: bool) -> None:
     after = {name: value for name, value in {**FACTS, **now}.items() if value is not None}
-    phrases, gone = compare_facts(FACTS, after)
-    assert (len(phrases), bool(gone)) == (differ, lost)
+    differences = compare_facts(FACTS, after)
+    assert len(differences) == differ and any(d.is_loss for d in differences) is lost
     check = noisy(31).model_copy(update={"facts": after})
     reference = Reference("", checks=history(30).checks, facts=FACTS)
     assert give_verdict(check, reference).verdict is (Verdict.CHANGED if lost else Verdict.PASS)

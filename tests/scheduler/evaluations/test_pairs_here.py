@@ -78,7 +78,7 @@ def test_the_best_pairs_are_the_best_of_all_ways_and_matching_finds_them() -> No
 @pytest.mark.timeout(600)
 def test_tiny_kernels_are_really_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     require(len(os.sched_getaffinity(0)) > 1, "two CPUs")
-    monkeypatch.setattr("agent.lock.NAME", f"tenbin-{os.getpid()}")
+    monkeypatch.setattr("agent.measured_node.NAME", f"tenbin-{os.getpid()}")
     monkeypatch.setattr(profiler, "choose_area", lambda topology, free_mb: (16.0, []))
     monkeypatch.setattr(session, "QUICK_LEAST", 1)
     monkeypatch.setattr(session, "QUICK_MOST", 1)

@@ -21,8 +21,10 @@ from agent.attempts.checked import Broken
 from agent.attempts.folder import Attempt
 from agent.attempts.records import How, Request, Result, RunState, Usage
 from agent.multi_node.lease import beat_file
-from agent.multi_node.ranks import RANKS, NodeReport, RankFiles
-from agent.power import cap_files, caps
+from agent.multi_node.ranks import NodeReport
+from agent.multi_node.ranks import RankFiles
+from agent.power import caps
+from agent.multi_node.ranks import RANKS
 from agent.processes import samples
 from agent.supervisor.allocation_reuse import _was_short
 from scheduler.engines.slurm.batch_jobs import BY, passed_on_to
@@ -53,8 +55,8 @@ records = st.one_of(
     changed(GOOD).flatmap(lambda one: changed(GOOD["usage"]).map(lambda usage: {**one, "usage": usage})),
     changed(asdict(RunState(2, 3, 1.7e9))),
     changed(asdict(Request(1, "end"))),
-    changed(asdict(cap_files.CapRequest(100.0, 1, 100.0))),
-    changed(asdict(cap_files.CapRequest(100.0, 1, packages=("0",)))),
+    changed(asdict(caps.CapRequest(100.0, 1, 100.0))),
+    changed(asdict(caps.CapRequest(100.0, 1, packages=("0",)))),
     changed(asdict(NodeReport(begun=True))),
 )
 contents = st.one_of(
@@ -85,7 +87,7 @@ def read_all(attempt: Attempt) -> None:
     for phase in checked.read_phases(attempt.path):
         json.dumps(phase, allow_nan=False).encode()
         phase.program.encode()
-    for cap in (cap_files.requested_cap(attempt), cap_files.cap_in_force(attempt)):
+    for cap in (caps.requested_cap(attempt), caps.cap_in_force(attempt)):
         json.dumps(cap if isinstance(cap, float | None) else asdict(cap), allow_nan=False)
     RankFiles(attempt).read_report("node")
     for seen in (attempt.fenced, RankFiles(attempt).command, attempt.lives):
@@ -182,7 +184,7 @@ def test_what_is_no_plain_file_is_not_waited_for(tmp_path: Path, kind: str) -> N
             lambda: attempt.write_request(Request(1, "end")),
             lambda: attempt.write_state(RunState(2, 3, 1.0)),
             attempt.fence_off,
-            lambda: cap_files.request_cap(attempt, cap_files.CapRequest(1.0, 1, 1.0)),
+            lambda: caps.request_cap(attempt, caps.CapRequest(1.0, 1, 1.0)),
             lambda: caps.set_package_caps(attempt, tmp_path, (), None),
             lambda: samples._append(attempt.samples, "x\n"),
             lambda: RankFiles(attempt).report("node", NodeReport()),

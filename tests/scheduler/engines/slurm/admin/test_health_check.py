@@ -27,10 +27,10 @@ export XDG_STATE_HOME={state}
 exec {python} -P -c '
 import sys
 from dataclasses import replace
-import agent.node_check.checker, profiles.checks.verdict
+import agent.node_check, profiles.checks.verdict
 from probes.registry import BATTERY, CHECKS
 CHECKS[BATTERY] = replace(CHECKS[BATTERY], quick_s=2.0)
-agent.node_check.checker.LATE_S = 25.0
+agent.node_check.LATEST_S = 25.0
 profiles.checks.verdict.is_disturbed = profiles.checks.verdict.is_limited = lambda conditions: False
 from tenbin.cli import main
 main()' "$@"

@@ -1,1 +1,0 @@
-"""Checks of a node: short slices of the probes, and what of the machine differs from its profile."""
