@@ -17,7 +17,7 @@ from tenbin.report.probes.device import EXPLANATION, figures
 from tests.support.labs.components import processes_below, require
 from tests.support.records import make_device
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 EVERYTHING = {"bandwidth": 3, "flops": 1, "launch": 1, "copies": 2, "both": 1}
 
 

@@ -40,7 +40,7 @@ from tests.support.labs.network_lab import NetLab, netlab, require_netlab
 @pytest.fixture(scope="module")
 def measured(mpi: MpiInstall) -> pd.DataFrame:
     require(len(os.sched_getaffinity(0)) > 1, "two cores")
-    for budget_s in (3, 12, 48):  # a busy machine needs more time to see every size a few times
+    for budget_s in (2, 12, 48):  # a busy machine needs more time to see every size a few times
         samples, absent = collect("network", Settings(quick=True, budget_s=budget_s), measure)
         if not absent and samples["repetition"].max() > 1:
             break
@@ -389,9 +389,9 @@ def over_hosts(lab: NetLab, budget_s: float) -> tuple[pd.DataFrame, list[Absent]
 
 
 @pytest.mark.measures
-@pytest.mark.parametrize(("mbit", "kind"), [(500, "htb"), (250, "tbf")])
-def test_bandwidth_of_a_shaped_link(lab: NetLab, mbit: int, kind: str) -> None:
-    lab.shape(mbit, kind)
+def test_bandwidth_of_a_shaped_link(lab: NetLab) -> None:
+    mbit = 500
+    lab.shape(mbit, "htb")
     best = 0.0
     for budget_s in (4, 8, 16):  # a machine busy with other things can be slower than the link, never faster
         samples, absent = over_hosts(lab, budget_s)
@@ -404,7 +404,7 @@ def test_bandwidth_of_a_shaped_link(lab: NetLab, mbit: int, kind: str) -> None:
         seen = model["bandwidth"].value * 8000
         fastest = samples[samples["message_bytes"] == SIZES[-1]]["alltoall_s"].min()
         best = SIZES[-1] * 8 / 1e6 / fastest
-        print(f"{kind} {mbit} Mbit/s: measured {seen:.0f}, fastest iteration {best:.0f}")
+        print(f"{mbit} Mbit/s: measured {seen:.0f}, fastest iteration {best:.0f}")
         assert seen < 1.05 * mbit
         if best > 0.85 * mbit:
             return

@@ -303,7 +303,7 @@ def small_machine(root: Path) -> Path:
 @pytest.mark.measures
 def test_the_probe_measures_every_kernel_and_the_latency(library: Library, tmp_path: Path) -> None:
     samples, absent = collect(
-        "streams", Settings(quick=True, budget_s=2, sysfs=small_machine(tmp_path)), measure
+        "streams", Settings(quick=True, budget_s=1, sysfs=small_machine(tmp_path)), measure
     )
     cores = len(read_topology(tmp_path / "sys", os.sched_getaffinity(0)).cores)
     rows = samples[samples["kind"] == "bandwidth"]
