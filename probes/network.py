@@ -422,8 +422,8 @@ class Comprobe:
                 raise self._trouble
             if len(self._windows) < least:
                 raise RanksFailed(f"comprobe said nothing for {READY_S:.0f} s")
-            found, self._windows = self._windows, []
-            return found
+            windows, self._windows = self._windows, []
+            return windows
 
     def _end(self) -> None:
         self._told_to_end = True

@@ -402,8 +402,8 @@ def _over_caps(bench: PowerBench, loads: Loads, points: list[Point[float]]) -> N
         earlier, reference = reference, later
 
 
-def _mean_speed(one: PowerWindow, other: PowerWindow) -> float | None:
-    return None if one.speed is None or other.speed is None else (one.speed + other.speed) / 2
+def _mean_speed(window: PowerWindow, other: PowerWindow) -> float | None:
+    return None if window.speed is None or other.speed is None else (window.speed + other.speed) / 2
 
 
 def _lowest_cap_w(bench: PowerBench, caps: Caps, loads: Loads, natural_w: float) -> float | None:

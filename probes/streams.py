@@ -402,7 +402,7 @@ def measure(run: Run) -> None:
 
 def tell_filled(run: Run, threads: PinnedThreads, elements: Mapping[int, int]) -> None:
     """Say if filling the arrays took so long that they are smaller than wanted."""
-    share = min(threads.filled[node] / wanted for node, wanted in elements.items())
+    share = min(threads.filled[node] / planned for node, planned in elements.items())
     if share < 1:
         reason = f"the first use of memory is so slow here that {share:.0%} of the arrays were filled in time"
         effect = "the cache holds part of the rest and flatters"
