@@ -111,9 +111,9 @@ def test_the_fit_finds_the_truth(latency_us: float, gbs: float) -> None:
 def test_partial_and_emulated_samples() -> None:
     whole = synthetic(1e-6, 1.0)
     assert fit(pd.DataFrame()) == fit(whole.drop(columns="message_s")) == figures(pd.DataFrame(), []) == []
-    one = whole[(whole["pattern"] == "latency") & (whole["repetition"] == 0)]
-    assert [model.quantity for model in fit(one)] == ["message_latency_s"]
-    assert len(figures(one, [])) == 2
+    part = whole[(whole["pattern"] == "latency") & (whole["repetition"] == 0)]
+    assert [model.quantity for model in fit(part)] == ["message_latency_s"]
+    assert len(figures(part, [])) == 2
     emulated = whole.assign(emulated=True)
     assert all(model.emulated for model in fit(emulated))
     assert all("emulated" in str(figure.layout.title.text) for figure in figures(emulated, []))

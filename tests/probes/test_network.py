@@ -232,9 +232,9 @@ def test_partial_samples() -> None:
     whole = synthetic(1e-6, 1.0)
     assert fit(pd.DataFrame()) == []
     assert fit(whole.drop(columns="alltoall_s")) == []
-    one = fit(whole[whole["repetition"] == 0])
-    assert {m.quantity for m in one} == {"network_latency_s", "network_bandwidth_gbs"}
-    assert all(m.coefficients[0].quality is Quality.POOR and m.coefficients[0].low is None for m in one)
+    few = fit(whole[whole["repetition"] == 0])
+    assert {m.quantity for m in few} == {"network_latency_s", "network_bandwidth_gbs"}
+    assert all(m.coefficients[0].quality is Quality.POOR and m.coefficients[0].low is None for m in few)
     small = fit(whole[whole["message_bytes"] <= 64])
     assert {m.labels["size"] for m in small if m.quantity == "network_bandwidth_gbs"} == {"64 B"}
     assert figures(pd.DataFrame(), []) == []
@@ -371,9 +371,9 @@ def lab(two_hosts: NetLab, monkeypatch: pytest.MonkeyPatch) -> NetLab:
 def pids(lab: NetLab, host: int, *, guards: bool = True) -> list[int]:
     """Ranks in the namespace of a host, with their guards or without."""
     command = ["ip", "netns", "pids", f"{lab.prefix}n{host}"]
-    found = map(int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+    everyone = map(int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
     words = {}
-    for pid in found:
+    for pid in everyone:
         with suppress(psutil.Error):  # it is ending
             words[pid] = psutil.Process(pid).cmdline()
     return [

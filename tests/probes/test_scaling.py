@@ -71,9 +71,9 @@ def test_core_counts(cores: int, quick: bool, counts: list[int]) -> None:
 
 @pytest.mark.parametrize("cores", [1, 2, 16, 17, 48, 64, 96, 128, 256])
 def test_sizes_can_be_split(cores: int) -> None:
-    found = scaling.chosen_sizes(cores)
-    assert list(found) == list(LOADS)
-    assert all(most_ranks(load, size) >= min(cores, 128) for load, size in found.items())
+    sizes = scaling.chosen_sizes(cores)
+    assert list(sizes) == list(LOADS)
+    assert all(most_ranks(load, size) >= min(cores, 128) for load, size in sizes.items())
 
 
 @pytest.mark.measures
@@ -197,8 +197,8 @@ def test_fit_of_parts() -> None:
     assert fit_samples("scaling", samples[samples["cores"] > 1]) == []
     assert fit_samples("scaling", samples[samples["cores"] == 1]) == []
     assert fit_samples("scaling", samples.drop(columns="run_s")) == []
-    one = samples[(samples["load"] == "ep") | (samples["cores"] == 2)]
-    assert [m.labels["load"] for m in fit_samples("scaling", one)] == ["ep"]
+    part = samples[(samples["load"] == "ep") | (samples["cores"] == 2)]
+    assert [m.labels["load"] for m in fit_samples("scaling", part)] == ["ep"]
 
 
 def test_the_size_with_more_runs_is_kept() -> None:

@@ -42,10 +42,10 @@ MEMORY = Path("/dev/shm")
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Make an empty folder on a disk."""
-    found = tmp_path / "disk"
-    found.mkdir()
-    require(direct_io.try_write(found) == "direct", "a file system with direct I/O")
-    return found
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    require(direct_io.try_write(disk) == "direct", "a file system with direct I/O")
+    return disk
 
 
 @pytest.fixture

@@ -51,9 +51,9 @@ def case(tree: Tree, **changes: object) -> Case:
 def one(findings: Iterator[Finding] | list[Finding], *words: str) -> Finding:
     """Return the only finding whose text has all the words."""
     everything = list(findings)
-    found = [f for f in everything if all(word in f"{f.what}; {f.reason}" for word in words)]
-    assert len(found) == 1, f"{words} in: " + "\n".join(str(f) for f in everything)
-    return found[0]
+    matching = [f for f in everything if all(word in f"{f.what}; {f.reason}" for word in words)]
+    assert len(matching) == 1, f"{words} in: " + "\n".join(str(f) for f in everything)
+    return matching[0]
 
 
 def none(findings: Iterator[Finding] | list[Finding], word: str) -> bool:

@@ -193,10 +193,10 @@ def test_comprobe_is_slower_beside_itself_and_ends_when_its_hosts_are_silent(
     """Two all-to-alls share a link that is full: together they send no more than it carries."""
     require(len(CPUS) > 1, "two CPUs")
     places = [RankPlaces(lab.hosts, (cpu, cpu)) for cpu in CPUS[:2]]
-    with Comprobe(mpi, places[0], 1.0, preflight=True) as one, Comprobe(mpi, places[1], 1.0) as other:
-        assert not one.doubts
-        one.windows(), other.windows()
-        seen = [probe.windows(8) for probe in (one, other)]
+    with Comprobe(mpi, places[0], 1.0, preflight=True) as first, Comprobe(mpi, places[1], 1.0) as other:
+        assert not first.doubts
+        first.windows(), other.windows()
+        seen = [probe.windows(8) for probe in (first, other)]
         rates = [sum(w.bytes for w in rows) / sum(w.wall_s for w in rows) for rows in seen]
         assert sum(rates) * 8 / 1e6 < 1.15 * 500
     with Comprobe(mpi, places[0], 0.25) as slow:
@@ -220,9 +220,9 @@ def test_a_job_over_hosts_is_measured_beside_both_probes(
     monkeypatch.setattr(session, "QUICK_MOST", 1)
     monkeypatch.setattr(session, "QUICK_INTENSITIES", (0.0, 100.0))
     command = (sys.executable, "-P", "-c", EXCHANGE, "40")
-    told: list[str] = []
+    steps: list[str] = []
     order = JobOrder("exchange", command, "/", 2, quick=True, mpi=True, hosts=lab.hosts)
-    made, tables = make_job_profile(order, lambda progress: told.append(progress.doing))
+    made, tables = make_job_profile(order, lambda progress: steps.append(progress.doing))
     runs, windows = tables["runs"], tables["windows"]
     assert sorted(zip(runs["beside"], runs["intensity_percent"], strict=True)) == [
         ("", 0.0),
@@ -236,7 +236,7 @@ def test_a_job_over_hosts_is_measured_beside_both_probes(
     assert half is not None and half.emulated and half.sensitivity and half.pressure
     assert half.pressure.slowdown.value > 0.5 and share is not None and share.value > 0.1
     assert made.sensitivity and made.hosts == lab.hosts and (made.ranks, made.cores) == (2, 1)
-    assert any("comprobe beside itself" in doing for doing in told)
+    assert any("comprobe beside itself" in doing for doing in steps)
     assert not processes_below()
 
 
@@ -247,7 +247,7 @@ def test_a_pair_over_hosts_has_cores_of_its_own_on_each(mpi: MpiInstall, lab: Ne
     programs = [
         Program(name, command, "/", 1, mpi, 2, lab.hosts, tuple(cores)) for name in ("exchange", "another")
     ]
-    starts = [one.start(CPUS, i, 60.0) for i, one in enumerate(programs)]
+    starts = [program.start(CPUS, i, 60.0) for i, program in enumerate(programs)]
     for i, start in enumerate(starts):
         assert f"{cores[0][i]},{cores[1][i]}" in start.command
     times = run_pairs(programs, [(0, 1)], CPUS, 1, limit_s=120.0)
