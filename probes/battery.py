@@ -295,6 +295,8 @@ def _latencies(rows: list[dict[str, object]], labels: dict[str, str]) -> Iterato
             yield Reading("message_latency_s", {**labels, "size": size_name(size)}, median(several), "s")
 
 
+# The probe: rounds in which all slices take turns.
+
 FULL_ROUNDS = 4
 LATE_S = 3.0  # after the end of a round, until which a slice that was not taken yet is begun
 FAILURES = (UserError, OSError, ProcessLost)

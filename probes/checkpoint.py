@@ -435,6 +435,8 @@ def _limit_s(size_mb: int) -> float:
     return START_S / 2 + size_mb / _SLOWEST_MB_S
 
 
+# The probe: sizes as large as time and room allow, and all items in turns.
+
 _MIGRATIONS = 4  # of all pairs, folders and sizes, in one turn
 _PILOTS_MB = (4, 16, 64)
 _PILOT_SHARE = 0.03  # of the budget: a longer pilot is not followed by a larger one

@@ -97,6 +97,8 @@ def overlap(rows: Sequence[Computed]) -> float:
     return max(together, 0.0) / (end - begin) if end > begin else 0.0
 
 
+# The probe: every kind of work on 1, 2, 4, ... and all cores.
+
 REPETITIONS = 3  # that a visit should get
 WINDOW_S = (0.020, 0.100)
 OVERHEAD_S = 0.020  # of one window: orders, warm-up, answers

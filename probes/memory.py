@@ -194,6 +194,8 @@ class Stream:
         return rows
 
 
+# The probe: every window of the plan, in turns.
+
 REPETITIONS = 10
 MOST_REPETITIONS = 60
 LENGTHS_S = (0.015, 0.060)

@@ -290,9 +290,8 @@ class PinnedThreads:
             Each core's window, with bytes as STREAM counts them, and the share of it in which all worked.
         """
         self._windows += 1
-        scalar = (
-            1.0 + self._windows % 1000
-        )  # some processors drop writes of zeros, or of what is there already
+        # Some processors drop writes of zeros, or of what is there already.
+        scalar = 1.0 + self._windows % 1000
         parts = self._parts(cpus)
         begin_s = time.monotonic() + 0.001 + 0.0002 * len(cpus)
         times_s = Times(begin_s, begin_s + WARM_S, begin_s + WARM_S + seconds)
@@ -350,6 +349,8 @@ def _pin(core: int) -> None:
 def _written(window: Window, element_bytes: int) -> Written:
     return Written(window.start_s, window.wall_s, window.cpu_s, window.done * element_bytes)
 
+
+# The probe: first the latency, then every loop on every group of cores in turns.
 
 LEAST_TRIES = 2
 MOST_IN_VAIN = 4  # tries of a loop whose cores do not stream at the same time
