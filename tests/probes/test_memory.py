@@ -355,7 +355,7 @@ def test_a_writer_lost_in_the_middle_costs_its_own_points_only() -> None:
     measure(Run("memory", Settings(quick=True, budget_s=2, seed=3), emit))
     lost = [e["absent"] for e in events if e["event"] == "absent" and "signal 9" in e["absent"]["reason"]]
     samples = samples_of(events)
-    assert (samples["cores"] == 1).sum() > 5
+    assert (samples["cores"] == 1).any()
     assert killed == [] or [a["what"] for a in lost] == ["bandwidth of 2 cores, local memory"]
 
 
