@@ -106,11 +106,11 @@ def memory_slices(run: Run) -> Iterator[list[Slice]]:
         ends = [point for point in points if point.numa == "local" and len(point.cpus) in (1, every)]
         loops = [(kernel, point) for point in ends for kernel in ("read", "triad")]
         loops += [("read", point) for point in points if point.numa != "local"]
-        found = [
+        streams = [
             Slice(f"{kernel} {point.title}", partial(_stream, threads, kernel, point))
             for kernel, point in loops
         ]
-        yield [*found, *_chases(run, threads, topology.cores[0], free_mb=free_mb)]
+        yield [*streams, *_chases(run, threads, topology.cores[0], free_mb=free_mb)]
 
 
 def _stream(threads: PinnedThreads, kernel: str, point: CoreGroup) -> Iterator[Reading]:
@@ -125,7 +125,7 @@ def _stream(threads: PinnedThreads, kernel: str, point: CoreGroup) -> Iterator[R
 def _chases(run: Run, threads: PinnedThreads, first: LogicalCpu, *, free_mb: float) -> list[Slice]:
     """Prepare a small and a large working set, each in memory of its own, which no stream overwrites."""
     caches_kib = data_caches_kib(run.settings.sysfs, first.index)
-    found = []
+    slices = []
     for level, size_bytes in _working_sets(caches_kib):
         if size_bytes / 2**20 > free_mb / 2:
             run.absent(f"latency in {level}", f"{size_bytes / 2**20:.0f} MiB are not free")
@@ -136,8 +136,8 @@ def _chases(run: Run, threads: PinnedThreads, first: LogicalCpu, *, free_mb: flo
         list(threads.chase(first.index, lines, cycle, [CHASE_WARM_S]))
         warm_lines = 1 if level == "memory" else lines
         take = partial(_chase, threads, first.index, (level, cycle, arrays, warm_lines))
-        found.append(Slice(f"latency in {level}", take))
-    return found
+        slices.append(Slice(f"latency in {level}", take))
+    return slices
 
 
 def _working_sets(caches_kib: dict[int, float]) -> Sequence[tuple[str, int]]:
@@ -227,7 +227,7 @@ def _batch(place: Place, kind: str) -> Iterator[Reading]:
 
 
 SIZES = (8, 4 << 10, 64 << 10)  # each tells whether there is time for the next
-TOLD = (8, 64 << 10)
+REPORTED = (8, 64 << 10)
 MESSAGES_S = 0.4
 
 
@@ -238,19 +238,19 @@ def message_slices(run: Run) -> list[Slice]:
         Unavailable: there is no MPI, or one core only.
     """
     mpi = find_mpi()
-    found = []
+    slices = []
     if run.settings.hosts:
         first, other = run.settings.hosts
         about = {"scope": "hosts", "hosts": f"{first},{other}"}
         take = partial(_send, run, mpi, labels=about, hosts=(first, other))
-        found.append(Slice(f"messages from {first} to {other}", take, each_round=1))
+        slices.append(Slice(f"messages from {first} to {other}", take, each_round=1))
     pairs = list(core_pairs(read_topology(run.settings.sysfs, os.sched_getaffinity(0))))
-    if not pairs and not found:
+    if not pairs and not slices:
         raise Unavailable("only one core may be used", "allow two (taskset, cgroup)")
-    for _, one, beside in pairs[:1]:
-        take = partial(_send, run, mpi, labels={"scope": "node"}, cores=(one.index, beside.index))
-        found.append(Slice("messages between two cores", take, each_round=1))
-    return found
+    for _, near, beside in pairs[:1]:
+        take = partial(_send, run, mpi, labels={"scope": "node"}, cores=(near.index, beside.index))
+        slices.append(Slice("messages between two cores", take, each_round=1))
+    return slices
 
 
 def _send(
@@ -291,9 +291,11 @@ def _latencies(rows: list[dict[str, object]], labels: dict[str, str]) -> Iterato
         key = int(str(row["message_bytes"])), int(str(row["repetition"]))
         times.setdefault(key, []).append(float(str(row["message_s"])))
     for (size, _), several in times.items():
-        if size in TOLD:
+        if size in REPORTED:
             yield Reading("message_latency_s", {**labels, "size": size_name(size)}, median(several), "s")
 
+
+# The probe: rounds in which all slices take turns.
 
 FULL_ROUNDS = 4
 LATE_S = 3.0  # after the end of a round, until which a slice that was not taken yet is begun
@@ -320,14 +322,14 @@ def _prepare(run: Run, stack: ExitStack) -> list[Slice]:
     }
     for folder in run.settings.storage[:1]:
         parts[f"storage {folder}"] = lambda: stack.enter_context(disk_slices(run, folder))  # noqa: B023
-    found: list[Slice] = []
+    slices: list[Slice] = []
     for what, make in parts.items():
         run.progress(f"preparing {what}")
         try:
-            found += make()
+            slices += make()
         except FAILURES as error:
             _tell(run, what, error)
-    return found
+    return slices
 
 
 def _tell(run: Run, what: str, error: Exception) -> None:

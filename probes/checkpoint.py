@@ -78,20 +78,20 @@ def find_devices(run: Run, fork_server: ForkServer) -> list[OpenCLDevice]:
     for platform, keys in answer["duplicates"].items():
         text = f"the platform '{platform}' is there twice ({', '.join(keys)}): one driver installed twice"
         run.absent(f"{keys[-1]} by itself", text, "remove one of the two drivers")
-    found: list[OpenCLDevice] = answer["devices"]
-    if not may_have_twin(found):
-        return found
-    driver = found[0].name.split("-")[0]  # "pthread" up to PoCL 3, "cpu" later
+    devices: list[OpenCLDevice] = answer["devices"]
+    if not may_have_twin(devices):
+        return devices
+    driver = devices[0].name.split("-")[0]  # "pthread" up to PoCL 3, "cpu" later
     fork_server.environment["POCL_DEVICES"] = f"{driver} {driver}"
     with fork_server.fork() as process:
         try:
             pair: list[OpenCLDevice] = process.call("devices", timeout_s=START_S)["devices"]
         except Failure:  # this PoCL does not take the setting
             pair = []
-    if [device.name for device in pair] == [found[0].name] * 2:
+    if [device.name for device in pair] == [devices[0].name] * 2:
         return pair
     del fork_server.environment["POCL_DEVICES"]
-    return found
+    return devices
 
 
 def cache_environment(folder: Path) -> dict[str, str]:
@@ -433,6 +433,8 @@ def _limit_s(size_mb: int) -> float:
     """Set the time after which an operation counts as hung."""
     return START_S / 2 + size_mb / _SLOWEST_MB_S
 
+
+# The probe: sizes as large as time and room allow, and all items in turns.
 
 _MIGRATIONS = 4  # of all pairs, folders and sizes, in one turn
 _PILOTS_MB = (4, 16, 64)

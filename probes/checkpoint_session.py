@@ -84,11 +84,11 @@ class DeviceSession:
         program = cl.Program(self.context, SOURCE).build()
         self.kernels = {kernel.function_name: kernel for kernel in program.all_kernels()}
         self._cell = cl.Buffer(self.context, cl.mem_flags.READ_WRITE, WORD)
-        one = np.uint64(1)
-        self._launch("pattern", 1, self._cell, one, one)
-        self._launch("digest", 1, self._cell, one, one, one, self._cell)
+        unit = np.uint64(1)
+        self._launch("pattern", 1, self._cell, unit, unit)
+        self._launch("digest", 1, self._cell, unit, unit, unit, self._cell)
         self._launch("tick", 1, self._cell)
-        self._launch("spin", 1, self._cell, one)
+        self._launch("spin", 1, self._cell, unit)
         self.queue.finish()
         return time.monotonic() - start
 

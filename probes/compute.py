@@ -97,6 +97,8 @@ def overlap(rows: Sequence[Computed]) -> float:
     return max(together, 0.0) / (end - begin) if end > begin else 0.0
 
 
+# The probe: every kind of work on 1, 2, 4, ... and all cores.
+
 REPETITIONS = 3  # that a visit should get
 WINDOW_S = (0.020, 0.100)
 OVERHEAD_S = 0.020  # of one window: orders, warm-up, answers
@@ -148,8 +150,8 @@ def plan(cores: Sequence[int], *, compiled: bool) -> list[Point[Work]]:
 
 def blas_name() -> str:
     """Name the library behind numpy's products: ``scipy-openblas 0.3.31``."""
-    found: Any = np.show_config(mode="dicts")
-    blas = found.get("Build Dependencies", {}).get("blas", {})
+    config: Any = np.show_config(mode="dicts")
+    blas = config.get("Build Dependencies", {}).get("blas", {})
     return f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip()
 
 
@@ -199,16 +201,16 @@ class Measurement:
     def observe(self, visit: Point[Work], length_s: float) -> None:
         """Measure one window of a point."""
         kind, precision, cores = visit.key
-        told: list[ToldClock] = []
+        clocks: list[ToldClock] = []
 
         def look() -> None:
-            told.append(read_clock(self._run.settings.sysfs, cores[0]))
+            clocks.append(read_clock(self._run.settings.sysfs, cores[0]))
 
         rows, overlap = self._pool.compute(cores, kind, precision, seconds=length_s, halfway=look)
         if overlap >= OVERLAP:
             visit.values.append(sum(row.flops or row.adds or 0 for row in rows) / length_s)
         for core, row in zip(cores, rows, strict=True):
-            first = told[0] if core == cores[0] else ToldClock(None, None, None)
+            first = clocks[0] if core == cores[0] else ToldClock(None, None, None)
             self._run.sample(
                 kind=kind,
                 precision=precision,

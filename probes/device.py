@@ -49,21 +49,21 @@ def measure(run: Run) -> None:
     run.progress("looking for devices")
     with ForkServer({}, lambda: run.progress("waiting for a device"), session=SESSION) as fork_server:
         with fork_server.fork() as process:
-            found: list[OpenCLDevice] = process.call("devices", timeout_s=START_S)["devices"]
-        for place, record in enumerate(_new_kinds_first(found)):
-            twin = next((other for other in found[: found.index(record)] if record.is_like(other)), None)
+            devices: list[OpenCLDevice] = process.call("devices", timeout_s=START_S)["devices"]
+        for place, record in enumerate(_new_kinds_first(devices)):
+            twin = next((other for other in devices[: devices.index(record)] if record.is_like(other)), None)
             if twin is not None and run.left_s() < LEAST_S:
                 reason = f"no time was left; it is identical to {twin.key}, whose figures stand for both"
                 run.absent(f"speed of {record.key}", reason, "measure devices only: --only device")
                 continue
             with fork_server.fork(record.key) as process:
-                until_s = run.left_s() * (1 - 1 / (len(found) - place))
+                until_s = run.left_s() * (1 - 1 / (len(devices) - place))
                 _Visit(run, process, record).run(until_s)
 
 
-def _new_kinds_first(found: list[OpenCLDevice]) -> list[OpenCLDevice]:
+def _new_kinds_first(devices: list[OpenCLDevice]) -> list[OpenCLDevice]:
     """Put devices that are like an earlier one behind the others."""
-    return sorted(found, key=lambda d: any(d.is_like(other) for other in found[: found.index(d)]))
+    return sorted(devices, key=lambda d: any(d.is_like(other) for other in devices[: devices.index(d)]))
 
 
 class _Visit:

@@ -174,11 +174,11 @@ def array_bytes(handle: Any, kind: str) -> int:
     Raises:
         DeviceMemoryTooSmall: not even the smallest array fits.
     """
-    wanted = min(max(CACHES * handle.global_mem_cache_size, LEAST.get(kind, LEAST_ELSEWHERE)), MOST)
+    target = min(max(CACHES * handle.global_mem_cache_size, LEAST.get(kind, LEAST_ELSEWHERE)), MOST)
     room = min(handle.max_mem_alloc_size, handle.global_mem_size // 8)
     if kind == "cpu":
         room = min(room, psutil.virtual_memory().available // 8)
-    size: int = min(wanted, room) // BLOCK * BLOCK
+    size: int = min(target, room) // BLOCK * BLOCK
     if not size:
         raise DeviceMemoryTooSmall(f"an array of {BLOCK >> 20} MiB has no room")
     return size
@@ -194,8 +194,8 @@ class DeviceBench:
         profiling: Any = cl.command_queue_properties.PROFILING_ENABLE
         self.profiled = bool(handle.queue_properties & profiling)
         self.plain = cl.CommandQueue(self.context)
-        wanted = {"properties": profiling} if self.profiled else {}
-        self.queue = cl.CommandQueue(self.context, **wanted)
+        options = {"properties": profiling} if self.profiled else {}
+        self.queue = cl.CommandQueue(self.context, **options)
         self.size = array_bytes(handle, self.device.kind)
         self.rng = np.random.default_rng(1)
         self.block = self.rng.integers(0, 256, BLOCK // 4).astype(np.float32)
@@ -261,18 +261,18 @@ class DeviceBench:
         """Build the kernel for four numbers a vector, and for the device's own width."""
         on_cpu = self.device.kind == "cpu"
         name = KERNELS.get(kernel) or ("read_along" if on_cpu else "read_across")
-        found = []
+        variants = []
         for width in sorted({4, max(self._native_width("single"), 4)}):
             built = self._build(name, "single", width)
             items = self.size // 4 // width // (FETCHES if kernel == "read" else 1)
             variant = Variant(built, width, items, self._local(built))
             self._arguments(kernel, variant)
-            found.append(self._tried(variant))
-        return found
+            variants.append(self._tried(variant))
+        return variants
 
     def _adders(self, precision: str) -> list[Variant]:
         """Build multiply-adds for two numbers a vector, for the device's own width and for twice that."""
-        native, found = self._native_width(precision), []
+        native, variants = self._native_width(precision), []
         for width in sorted({2, native, min(2 * native, 16)}):
             built = self._build("multiply_add", precision, width)
             local = self._local(built)
@@ -282,8 +282,8 @@ class DeviceBench:
             variant = self._tried(variant)
             while variant.launch_s < TRIAL_S and 2 * variant.items <= MOST_ITEMS:
                 variant = self._tried(Variant(built, width, 2 * variant.items, local))
-            found.append(variant)
-        return found
+            variants.append(variant)
+        return variants
 
     def _fastest(self, name: str, variants: list[Variant]) -> Variant:
         """Keep the variant with most work a second; check all of what it did, where that is an array."""
@@ -371,10 +371,10 @@ class DeviceBench:
         if kernel == "read":
             self._check_read(variant)
             return
-        found = np.empty(SAMPLE // 4, np.float32)
+        part = np.empty(SAMPLE // 4, np.float32)
         for start in parts:
-            cl.enqueue_copy(self.queue, found, self.target, src_offset=start)
-            if not np.array_equal(found, self._expected(kernel, variant.width, start)):
+            cl.enqueue_copy(self.queue, part, self.target, src_offset=start)
+            if not np.array_equal(part, self._expected(kernel, variant.width, start)):
                 raise WrongResult(f"the kernel {kernel} left wrong numbers at byte {start}")
 
     def _expected(self, kernel: str, width: int, start: int) -> NDArray[np.float32]:
@@ -438,8 +438,8 @@ class DeviceBench:
         cl.enqueue_copy(self.queue, count, cell)
         if count[0] != 2 + len(each_s) + len(queued_s):
             raise WrongResult("launches of the kernel tick got lost")
-        told = statistics.median(queued_s) if queued_s and min(queued_s) >= 0 else None
-        return {"seconds": statistics.median(each_s), "queued_s": told, "launches": LAUNCHES}
+        median_s = statistics.median(queued_s) if queued_s and min(queued_s) >= 0 else None
+        return {"seconds": statistics.median(each_s), "queued_s": median_s, "launches": LAUNCHES}
 
     def copies(self, memory: str) -> dict[str, Any]:
         """Copy to the device and back: see ``HostCopies.there_and_back``."""

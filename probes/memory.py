@@ -57,16 +57,16 @@ class WriterPool(ProcessPool):
         Raises:
             ProcessLost: a writer could not start, or found no memory.
         """
-        wanted = [spot for spot in spots if spot not in self._ready]
-        self.start(sorted({spot.core for spot in wanted}))
+        missing = [spot for spot in spots if spot not in self._ready]
+        self.start(sorted({spot.core for spot in missing}))
         with self.all_or_none():
-            for spot in wanted:
+            for spot in missing:
                 self._processes[spot.core].order(
                     "place", node=spot.node, touch_core=spot.touch_core, size_mb=self.area_mb
                 )
-            for spot in wanted:
+            for spot in missing:
                 self._processes[spot.core].answer(PATIENCE_S + min(self.area_mb / TOUCHED_MBS, MOST_TOUCH_S))
-        self._ready.update(wanted)
+        self._ready.update(missing)
 
     def write(
         self, spots: Sequence[Spot], seconds: float, *, beside: Spot | None = None
@@ -193,6 +193,8 @@ class Stream:
         self._answered += 1
         return rows
 
+
+# The probe: every window of the plan, in turns.
 
 REPETITIONS = 10
 MOST_REPETITIONS = 60

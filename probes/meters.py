@@ -340,9 +340,9 @@ def _readable(sysfs: Path, procfs: Path) -> list[Zone]:
     Raises:
         Unavailable: there are no zones, or they may not be read.
     """
-    found = zones(sysfs)
-    wanted = metered(found)
-    if not wanted:
+    tree = zones(sysfs)
+    parts = metered(tree)
+    if not parts:
         where = sysfs / "class" / "powercap"
         if _virtual(procfs):
             raise Unavailable(
@@ -352,13 +352,13 @@ def _readable(sysfs: Path, procfs: Path) -> list[Zone]:
         raise Unavailable(
             f"no powercap interface ({where})", "load the driver as root: modprobe intel_rapl_msr"
         )
-    psys = platform(found)
-    readable = [z for z in [*wanted, *([psys] if psys else [])] if z.readable]
+    psys = platform(tree)
+    readable = [z for z in [*parts, *([psys] if psys else [])] if z.readable]
     if not readable:
-        path = wanted[0].energy_path
+        path = parts[0].energy_path
         raise Unavailable(f"{path}: readable by root only (since CVE-2020-8694)", READ_REMEDY)
     if not any(z.is_package for z in readable):
-        raise Unavailable(f"{wanted[0].energy_path}: no package counter can be read", READ_REMEDY)
+        raise Unavailable(f"{parts[0].energy_path}: no package counter can be read", READ_REMEDY)
     return readable
 
 

@@ -172,6 +172,8 @@ def _is_here(host: str) -> bool:
         return False  # ssh may know the name, and says so if not
 
 
+# The probe: its parts, and what the ranks say.
+
 SIZES = (8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 8 << 20)  # bytes from each rank to each other
 MOST_RANKS = 4
 START_S = 0.5  # mpiexec and Python, before the first message; not part of what is measured
@@ -422,8 +424,8 @@ class Comprobe:
                 raise self._trouble
             if len(self._windows) < least:
                 raise RanksFailed(f"comprobe said nothing for {READY_S:.0f} s")
-            found, self._windows = self._windows, []
-            return found
+            windows, self._windows = self._windows, []
+            return windows
 
     def _end(self) -> None:
         self._told_to_end = True

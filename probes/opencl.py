@@ -98,16 +98,16 @@ def devices() -> list[Device]:
     Raises:
         Unavailable: no OpenCL loader, no platform, or no platform with a device; the message says what helps.
     """
-    found: list[Device] = []
+    listed: list[Device] = []
     count: Counter[str] = Counter()
     for platform in platforms():
         word = platform_word(platform.name)
         for handle in _handles(platform):
-            found.append(Device(f"{word}-{count[word]}", platform.name.strip(), handle))
+            listed.append(Device(f"{word}-{count[word]}", platform.name.strip(), handle))
             count[word] += 1
-    if not found:
+    if not listed:
         raise Unavailable("no OpenCL platform has a device", lacks_cache() or _remedy())
-    return found
+    return listed
 
 
 def list_devices() -> dict[str, Any]:
@@ -116,10 +116,10 @@ def list_devices() -> dict[str, Any]:
     Raises:
         Unavailable: no device.
     """
-    found = devices()
+    listed = devices()
     return {
-        "devices": [device.record() for device in found],
-        "duplicates": duplicate_platforms(found),
+        "devices": [device.record() for device in listed],
+        "duplicates": duplicate_platforms(listed),
         "overlooked": overlooked(),
     }
 
@@ -157,14 +157,14 @@ def platforms() -> list[Any]:
         raise Unavailable(f"no OpenCL platform ({error})", _remedy()) from error
 
 
-def duplicate_platforms(found: list[Device]) -> dict[str, list[str]]:
+def duplicate_platforms(listed: list[Device]) -> dict[str, list[str]]:
     """Find platforms listed twice under one name (a driver installed twice), with the keys of their devices.
 
     Two logical devices of one platform are no duplicate.
     """
     times = Counter(platform.name for platform in platforms())
     return {
-        name: [device.key for device in found if device.platform == name]
+        name: [device.key for device in listed if device.platform == name]
         for name, n in times.items()
         if n > 1
     }

@@ -54,16 +54,16 @@ def environment(library: Path, folder: Path) -> dict[str, str]:
 
 def read(folder: Path) -> OpenCLUsage | None:
     """Read the counts of a run's processes; None if they used no OpenCL."""
-    found = []
+    counts = []
     for path in folder.iterdir():
         content = path.read_bytes() if path.name.isdecimal() else b""
         if len(content) == COUNTS.size:
             _, peak, objects, kernels, builds, finishes, build_s, _, longest_s = COUNTS.unpack(content)
             if objects or kernels or builds:
-                found.append((peak, kernels, build_s if builds else None, longest_s if finishes else None))
-    if not found:
+                counts.append((peak, kernels, build_s if builds else None, longest_s if finishes else None))
+    if not counts:
         return None
-    peaks, kernels_, builds_, waits = zip(*found, strict=True)
+    peaks, kernels_, builds_, waits = zip(*counts, strict=True)
     return OpenCLUsage(sum(peaks) / MB, sum(kernels_), _longest(builds_), _longest(waits))
 
 

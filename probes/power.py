@@ -40,10 +40,10 @@ from profiles.errors import Unavailable, UserError
 
 NVIDIA = "0x10de"  # its vendor number on the PCI bus
 GPU_WINDOW_S = 1.0
-IDLE_WINDOWS = 3
-LIMITS = 8
+GPU_IDLE_WINDOWS = 3
+GPU_LIMITS = 8
 GPU_SETTLE_S = 0.5
-KERNEL = """
+GPU_KERNEL = """
 kernel void burn(global float *x, int rounds) {
     float a = x[get_global_id(0)], b = a + 1, c = a + 2, d = a + 3;
     for (int i = 0; i < rounds; i++) {
@@ -53,8 +53,8 @@ kernel void burn(global float *x, int rounds) {
     x[get_global_id(0)] = a + b + c + d;
 }
 """
-ITEMS = 1 << 20
-KERNEL_S = 0.02  # of one kernel: short enough to end a window on time
+GPU_ITEMS = 1 << 20
+GPU_KERNEL_S = 0.02  # of one kernel: short enough to end a window on time
 
 
 @dataclass(frozen=True)
@@ -122,12 +122,12 @@ def read_limits(index: int) -> GpuLimits:
 
 
 def _measure_gpu(run: Run, meter: Meter, limits: GpuLimits) -> None:
-    for _ in range(IDLE_WINDOWS):
+    for _ in range(GPU_IDLE_WINDOWS):
         run.progress(f"power of {limits.name} at rest")
-        _window(run, meter, limits.row() | {"state": "idle"}, lambda: time.sleep(GPU_WINDOW_S))
+        _gpu_window(run, meter, limits.row() | {"state": "idle"}, lambda: time.sleep(GPU_WINDOW_S))
     burn = _burner(limits.bus)
     burn()  # the clocks rise
-    _window(run, meter, limits.row() | {"state": "busy"}, burn)
+    _gpu_window(run, meter, limits.row() | {"state": "busy"}, burn)
     if run.settings.set_gpu_limits:
         _over_limits(run, meter, limits, burn)
 
@@ -139,10 +139,10 @@ def _over_limits(run: Run, meter: Meter, limits: GpuLimits, burn: Callable[[], f
         run.control(limits.control, str(round(limit_w * 1e3)))
         time.sleep(GPU_SETTLE_S)
         row = limits.row() | {"limit_w": limit_w, "state": state}
-        return _window(run, meter, row, burn)
+        return _gpu_window(run, meter, row, burn)
 
     try:
-        for limit_w in run.rng.permutation(np.linspace(limits.min_w, limits.limit_w, LIMITS)).tolist():
+        for limit_w in run.rng.permutation(np.linspace(limits.min_w, limits.limit_w, GPU_LIMITS)).tolist():
             run.progress(f"speed of {limits.name} under {limit_w:.0f} W")
             under(limit_w, "limited")
             under(limits.limit_w, "busy")
@@ -150,7 +150,7 @@ def _over_limits(run: Run, meter: Meter, limits: GpuLimits, burn: Callable[[], f
         run.control(limits.control, str(round(limits.limit_w * 1e3)))
 
 
-def _window(run: Run, meter: Meter, row: dict[str, Any], work: Callable[[], Any]) -> float:
+def _gpu_window(run: Run, meter: Meter, row: dict[str, Any], work: Callable[[], Any]) -> float:
     """Sample a row: mean power while ``work`` runs, and the rate that ``work`` returns."""
     before, start = meter.read(), time.monotonic()
     rate = work()
@@ -183,17 +183,17 @@ def _burner(bus: int) -> Callable[[], float]:
             )
         context = cl.Context(devices[:1])
         queue = cl.CommandQueue(context)
-        kernel = cl.Program(context, KERNEL).build().burn
-        data = cl.Buffer(context, cl.mem_flags.READ_WRITE, 4 * ITEMS)
+        kernel = cl.Program(context, GPU_KERNEL).build().burn
+        data = cl.Buffer(context, cl.mem_flags.READ_WRITE, 4 * GPU_ITEMS)
 
         def run_once(rounds: int) -> float:
             start = time.monotonic()
-            kernel(queue, (ITEMS,), None, data, np.int32(rounds))
+            kernel(queue, (GPU_ITEMS,), None, data, np.int32(rounds))
             queue.finish()
             return time.monotonic() - start
 
         run_once(1000)
-        rounds = max(int(1000 * KERNEL_S / max(run_once(1000), 1e-5)), 1)
+        rounds = max(int(1000 * GPU_KERNEL_S / max(run_once(1000), 1e-5)), 1)
     except cl.Error as error:
         raise Unavailable(f"OpenCL: {error}") from None
 
@@ -202,10 +202,12 @@ def _burner(bus: int) -> Callable[[], float]:
         while time.monotonic() - start < GPU_WINDOW_S:
             run_once(rounds)
             done += 1
-        return 4.0 * ITEMS * rounds * done / (time.monotonic() - start)
+        return 4.0 * GPU_ITEMS * rounds * done / (time.monotonic() - start)
 
     return burn
 
+
+# The node: at rest, under a load on every core, and under caps.
 
 LOADS = ("compute", "memory")
 CAPS = 8
@@ -402,8 +404,8 @@ def _over_caps(bench: PowerBench, loads: Loads, points: list[Point[float]]) -> N
         earlier, reference = reference, later
 
 
-def _mean_speed(one: PowerWindow, other: PowerWindow) -> float | None:
-    return None if one.speed is None or other.speed is None else (one.speed + other.speed) / 2
+def _mean_speed(window: PowerWindow, other: PowerWindow) -> float | None:
+    return None if window.speed is None or other.speed is None else (window.speed + other.speed) / 2
 
 
 def _lowest_cap_w(bench: PowerBench, caps: Caps, loads: Loads, natural_w: float) -> float | None:

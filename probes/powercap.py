@@ -106,16 +106,16 @@ def zones(sysfs: Path) -> list[Zone]:
     A file that is missing, unreadable or no number becomes None (or ``readable=False``); nothing is raised.
     """
     folder = sysfs / "class" / "powercap"
-    found: list[tuple[str, tuple[int, ...], Path]] = []
+    folders: list[tuple[str, tuple[int, ...], Path]] = []
     for name in _entries(folder):
         if match := ZONE_FOLDER.fullmatch(name):
             numbers = tuple(int(n) for n in match["numbers"].split(":"))
-            found.append((match["control"], numbers, folder / name))
+            folders.append((match["control"], numbers, folder / name))
     # The plain MSR control first, so that it keeps the plain names and others are marked as duplicates.
-    found.sort(key=lambda item: (item[0] != MSR_CONTROL, item[0], item[1]))
+    folders.sort(key=lambda item: (item[0] != MSR_CONTROL, item[0], item[1]))
     keys: dict[tuple[str, tuple[int, ...]], str] = {}
     result = []
-    for control, numbers, path in found:
+    for control, numbers, path in folders:
         name = read_text(path / "name")
         if not name:
             continue
@@ -126,36 +126,36 @@ def zones(sysfs: Path) -> list[Zone]:
     return result
 
 
-def metered(found: Iterable[Zone]) -> list[Zone]:
+def metered(tree: Iterable[Zone]) -> list[Zone]:
     """Select the zones whose counters add up to all metered energy, none counted twice: packages and DRAM.
 
     ``core`` and ``uncore`` are inside the package, and ``psys`` contains the packages. An MMIO zone counts
     only for a package that has no other zone.
     """
     result: list[Zone] = []
-    for zone in found:
+    for zone in tree:
         if (zone.is_package or zone.is_dram) and not any(_same_part(zone, z) for z in result):
             result.append(zone)
     return result
 
 
-def platform(found: Iterable[Zone]) -> Zone | None:
+def platform(tree: Iterable[Zone]) -> Zone | None:
     """Find the zone that measures the whole node, if there is one."""
-    return next((z for z in found if z.name == "psys"), None)
+    return next((z for z in tree if z.name == "psys"), None)
 
 
-def capped(found: Iterable[Zone]) -> list[Zone]:
+def capped(tree: Iterable[Zone]) -> list[Zone]:
     """Select the package zones that have a sustained limit, writable or not."""
-    return [z for z in metered(found) if z.is_package and z.cap_w is not None]
+    return [z for z in metered(tree) if z.is_package and z.cap_w is not None]
 
 
-def cores_of(sysfs: Path, found: Sequence[Zone], cpus: Iterable[int]) -> dict[str, tuple[int, ...]]:
+def cores_of(sysfs: Path, packages: Sequence[Zone], cpus: Iterable[int]) -> dict[str, tuple[int, ...]]:
     """Group ``cpus`` by the key of their package, or of their die where dies are capped on their own."""
-    cores: dict[str, tuple[int, ...]] = {zone.key: () for zone in found}
+    cores: dict[str, tuple[int, ...]] = {zone.key: () for zone in packages}
     for cpu in sorted(cpus):
         topology = sysfs / "devices" / "system" / "cpu" / f"cpu{cpu}" / "topology"
         package, die = read_int(topology / "physical_package_id"), read_int(topology / "die_id")
-        for zone in found:
+        for zone in packages:
             if zone.name in (f"package-{package}", f"package-{package}-die-{die}"):
                 cores[zone.key] += (cpu,)
     return cores
@@ -303,8 +303,7 @@ def find_caps(sysfs: Path, control: Control) -> Caps:
     Raises:
         Unavailable: there are no caps, or this process may not write them.
     """
-    found = zones(sysfs)
-    packages = capped(found)
+    packages = capped(zones(sysfs))
     if not packages:
         raise Unavailable(
             "the packages have energy counters but no power limits (AMD's driver offers none)",

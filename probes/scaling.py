@@ -72,12 +72,12 @@ def core_counts(cores: int, quick: bool) -> list[int]:
 
 def chosen_sizes(most: int) -> dict[str, str]:
     """Choose for every load a size that can be split over ``most`` ranks, or else the largest."""
-    found = {}
+    chosen = {}
     for load, size in (SMALL if most <= SMALL_CORES else LARGE).items():
         ladder = sizes(load)
         enough = [s for s in ladder[ladder.index(size) :] if most_ranks(load, s) >= most]
-        found[load] = enough[0] if enough else ladder[-1]
-    return found
+        chosen[load] = enough[0] if enough else ladder[-1]
+    return chosen
 
 
 @dataclass
@@ -91,7 +91,7 @@ class _Starts:
     share_s: float
     number: int = 0
     repetitions: Counter[tuple[str, int]] = field(default_factory=Counter)
-    told: set[str] = field(default_factory=set)
+    reported: set[str] = field(default_factory=set)
 
     def start(self, n: int) -> None:
         """Run all loads on ``n`` cores, some passes over them."""
@@ -160,6 +160,6 @@ class _Starts:
         self.run.progress(f"{load} {size} on {n} core{'s' * (n > 1)}")
 
     def _absent(self, what: str, reason: str, remedy: str) -> None:
-        if what not in self.told:
-            self.told.add(what)
+        if what not in self.reported:
+            self.reported.add(what)
             self.run.absent(what, reason, remedy)

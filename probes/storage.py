@@ -345,6 +345,8 @@ def cached_ratio(descriptor: int, size: int) -> float:
     return sum(page & 1 for page in pages) / len(pages) if known else 0.0
 
 
+# The probe: kinds of operations take turns in all folders.
+
 # Most bytes written to a folder in one visit. A full profile has four visits: 1 GiB; a quick one has one.
 FULL_BYTES = 256 << 20
 QUICK_BYTES = 192 << 20

@@ -290,9 +290,8 @@ class PinnedThreads:
             Each core's window, with bytes as STREAM counts them, and the share of it in which all worked.
         """
         self._windows += 1
-        scalar = (
-            1.0 + self._windows % 1000
-        )  # some processors drop writes of zeros, or of what is there already
+        # Some processors drop writes of zeros, or of what is there already.
+        scalar = 1.0 + self._windows % 1000
         parts = self._parts(cpus)
         begin_s = time.monotonic() + 0.001 + 0.0002 * len(cpus)
         times_s = Times(begin_s, begin_s + WARM_S, begin_s + WARM_S + seconds)
@@ -351,6 +350,8 @@ def _written(window: Window, element_bytes: int) -> Written:
     return Written(window.start_s, window.wall_s, window.cpu_s, window.done * element_bytes)
 
 
+# The probe: first the latency, then every loop on every group of cores in turns.
+
 LEAST_TRIES = 2
 MOST_IN_VAIN = 4  # tries of a loop whose cores do not stream at the same time
 PASSES = 5  # over all points, at least, where time suffices
@@ -402,7 +403,7 @@ def measure(run: Run) -> None:
 
 def tell_filled(run: Run, threads: PinnedThreads, elements: Mapping[int, int]) -> None:
     """Say if filling the arrays took so long that they are smaller than wanted."""
-    share = min(threads.filled[node] / wanted for node, wanted in elements.items())
+    share = min(threads.filled[node] / planned for node, planned in elements.items())
     if share < 1:
         reason = f"the first use of memory is so slow here that {share:.0%} of the arrays were filled in time"
         effect = "the cache holds part of the rest and flatters"

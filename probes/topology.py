@@ -51,11 +51,11 @@ class Topology:
 
 def cpu_list(text: str | None) -> tuple[int, ...]:
     """Parse the kernel's lists of CPUs and nodes: ``"0-2,8"`` -> (0, 1, 2, 8); nothing from nothing."""
-    found: list[int] = []
+    cpus: list[int] = []
     for part in (text or "").split(","):
         if match := re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part):
-            found += range(int(match[1]), int(match[2] or match[1]) + 1)
-    return tuple(found)
+            cpus += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return tuple(cpus)
 
 
 def cpu_ranges(cpus: Iterable[int]) -> str:
@@ -155,12 +155,12 @@ def _size_mb(text: str) -> float:
 
 def data_caches_kib(sysfs: Path, cpu: int) -> dict[int, float]:
     """Read the size in KiB of each level of data cache of ``cpu``; empty where sysfs names none."""
-    found: dict[int, float] = {}
+    sizes: dict[int, float] = {}
     for index in (sysfs / f"devices/system/cpu/cpu{cpu}/cache").glob("index[0-9]*"):
         size_mb = _size_mb(read_text(index / "size"))
         if size_mb and read_text(index / "type") in ("Data", "Unified"):
-            found[int(read_text(index / "level") or 0)] = size_mb * 1024
-    return dict(sorted(found.items()))
+            sizes[int(read_text(index / "level") or 0)] = size_mb * 1024
+    return dict(sorted(sizes.items()))
 
 
 def free_memory_mb(sysfs: Path, procfs: Path) -> float:

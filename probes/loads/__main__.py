@@ -37,8 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
 
     comm = Ranks() if any(name in os.environ for name in LAUNCHED) else Comm()
     try:
-        wanted = [choice(text, options.size) for text in options.load]
-        kernels = list(prepared(wanted, comm, options.at_most_s))
+        choices = [choice(text, options.size) for text in options.load]
+        kernels = list(prepared(choices, comm, options.at_most_s))
     except UserError as error:
         if comm.rank == 0:
             print(error, file=sys.stderr)
@@ -53,14 +53,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(prog="python -P -m probes.loads", description=__doc__.split("\n\n")[0])
-    found.add_argument("load", nargs="+", help=f"{', '.join(LOADS)}, each with an optional :CLASS")
-    found.add_argument("--class", dest="size", default="S", help="S, W or A, or a size of the load's own")
-    found.add_argument("--repeat", type=int, default=1, help="least number of runs of each load")
-    found.add_argument("--for-s", type=float, default=0.0, help="go on repeating until about then")
-    found.add_argument("--at-most-s", type=float, help="take a smaller size where one run takes longer")
-    found.add_argument("--seed", type=int, default=1, help="of the order of loads within a repetition")
-    return found
+    options = argparse.ArgumentParser(prog="python -P -m probes.loads", description=__doc__.split("\n\n")[0])
+    options.add_argument("load", nargs="+", help=f"{', '.join(LOADS)}, each with an optional :CLASS")
+    options.add_argument("--class", dest="size", default="S", help="S, W or A, or a size of the load's own")
+    options.add_argument("--repeat", type=int, default=1, help="least number of runs of each load")
+    options.add_argument("--for-s", type=float, default=0.0, help="go on repeating until about then")
+    options.add_argument("--at-most-s", type=float, help="take a smaller size where one run takes longer")
+    options.add_argument("--seed", type=int, default=1, help="of the order of loads within a repetition")
+    return options
 
 
 def choice(text: str, default: str) -> tuple[str, str]:
@@ -72,10 +72,10 @@ def choice(text: str, default: str) -> tuple[str, str]:
 
 
 def prepared(
-    wanted: list[tuple[str, str]], comm: Comm, at_most_s: float | None
+    choices: list[tuple[str, str]], comm: Comm, at_most_s: float | None
 ) -> Iterator[tuple[str, str, Kernel]]:
     """Set up and warm each load, in a smaller size where it is too slow."""
-    for load, size in wanted:
+    for load, size in choices:
         ladder = sizes(load)
         step = ladder.index(size)
         kernel = prepare(load, size, comm)

@@ -219,14 +219,14 @@ def levels(n: int, comm: Comm) -> list[Grid]:
     base = min(ALIKE, n // 2)
     while base < n // 2 and (base < ranks or -(-base // ranks) * ranks > IMBALANCE * base):
         base *= 2
-    found = []
+    grids = []
     size = 2
     while size <= n:
         share = ranks > 1 and size > base
         cuts = [cut * (size // base) for cut in bounds(base, ranks)] if share else [0, size]
-        found.append(Grid(size, tuple(cuts), comm.rank))
+        grids.append(Grid(size, tuple(cuts), comm.rank))
         size *= 2
-    return found
+    return grids
 
 
 def charges(level: Grid) -> Floats:

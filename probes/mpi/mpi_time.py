@@ -48,12 +48,12 @@ def variables(library: Path, folder: Path) -> dict[str, str]:
 
 def read(folder: Path) -> list[MpiShare]:
     """Read the counts of each rank that called MPI."""
-    found = []
+    shares = []
     for path in sorted(folder.iterdir()):
         content = path.read_bytes()
         if len(content) == COUNTS.size and (counts := COUNTS.unpack(content))[1]:
-            found.append(MpiShare(counts[0] / 1e9, counts[1]))
-    return found
+            shares.append(MpiShare(counts[0] / 1e9, counts[1]))
+    return shares
 
 
 def share(ranks: Sequence[MpiShare], wall_s: float) -> float:

@@ -113,9 +113,9 @@ def _dead_ranks(text: str) -> list[tuple[int, str, int]]:
     """
     match = re.search(r"Exit codes: (.*)", text)
     nodes = re.findall(r"\[(\S+)\] ([\d,]+)", match[1]) if match else []
-    status = [(node, int(one)) for node, several in nodes for one in several.split(",")]
-    dead = [(rank, node, one) for rank, (node, one) in enumerate(status) if one]
-    return [one for one in dead if not _as_mpich_ends(one[2])] or dead
+    status = [(node, int(code)) for node, several in nodes for code in several.split(",")]
+    dead = [(rank, node, code) for rank, (node, code) in enumerate(status) if code]
+    return [end for end in dead if not _as_mpich_ends(end[2])] or dead
 
 
 def _as_mpich_ends(wait_status: int) -> bool:
@@ -165,6 +165,6 @@ def _segments() -> Iterable[Path]:
 
 def _is_ours(path: Path, since_s: float) -> bool:
     with suppress(OSError):
-        found = path.lstat()
-        return found.st_uid == os.getuid() and found.st_ctime >= since_s - 1.0
+        stat = path.lstat()
+        return stat.st_uid == os.getuid() and stat.st_ctime >= since_s - 1.0
     return False

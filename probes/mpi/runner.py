@@ -85,8 +85,8 @@ class MpiInstall:
             raise ValueError(f"{ranks} ranks for {len(hosts)} hosts")
         if cores is not None and len(cores) != ranks:
             raise ValueError(f"{ranks} ranks for {len(cores)} cores")
-        told = ["-print-all-exitcodes"] if self.family == "mpich" else []
-        start = [str(self.launcher), *told, *self._reach(hosts), "-n", str(ranks)]
+        verbose = ["-print-all-exitcodes"] if self.family == "mpich" else []
+        start = [str(self.launcher), *verbose, *self._reach(hosts), "-n", str(ranks)]
         # Open MPI's launcher dies without ending its ranks; other hosts may have no setpriv.
         tied = [] if hosts else die_with_parent("KILL")
         bound = [] if cores is None else ["--cores", ",".join(map(str, cores))]
@@ -104,13 +104,13 @@ class MpiInstall:
         Args:
             hosts: equally many ranks on each but the last, in their order; empty: on this node.
         """
-        each = -(-ranks // len(hosts)) if hosts else 1
+        per_host = -(-ranks // len(hosts)) if hosts else 1
         # On this node not through a batch system that may be around us.
         here = [] if hosts or self.family == "openmpi" else ["-launcher", "fork"]
         tied = [] if hosts else die_with_parent("KILL")
         groups = ",".join("+".join(map(str, group)) for group in cores)
         bound = ["--cores", groups] if groups else []
-        start = [str(self.launcher), *self._reach(hosts, each), *here, "-n", str(ranks), *tied]
+        start = [str(self.launcher), *self._reach(hosts, per_host), *here, "-n", str(ranks), *tied]
         return [*start, *_USERS_GUARD, *bound, *program]
 
     def spread_command(self, hosts: Mapping[str, int], program: Sequence[str]) -> list[str]:
@@ -127,8 +127,8 @@ class MpiInstall:
         start += ["-n", str(sum(hosts.values())), *die_with_parent("KILL")]
         return [str(self.launcher), *start, *_USERS_GUARD, *program]
 
-    def _reach(self, hosts: Sequence[str], each: int = 1) -> list[str]:
-        return _open_mpi(hosts, each) if self.family == "openmpi" else _mpich(hosts, each)
+    def _reach(self, hosts: Sequence[str], per_host: int = 1) -> list[str]:
+        return _open_mpi(hosts, per_host) if self.family == "openmpi" else _mpich(hosts, per_host)
 
     def environment(self, timeout_s: float) -> dict[str, str]:
         """Give the variables that the launcher needs besides the caller's own."""
@@ -152,18 +152,18 @@ def die_with_parent(signal_name: str) -> list[str]:
     return ["setpriv", "--pdeathsig", signal_name] if shutil.which("setpriv") else []
 
 
-def _open_mpi(hosts: Sequence[str], each: int) -> list[str]:
+def _open_mpi(hosts: Sequence[str], per_host: int) -> list[str]:
     if not hosts:
         return _OPEN_MPI
-    if each == 1:
+    if per_host == 1:
         return [*_OPEN_MPI, "--host", ",".join(hosts), "--map-by", "node"]
-    return [*_OPEN_MPI, "--host", ",".join(f"{host}:{each}" for host in hosts), "--map-by", "slot"]
+    return [*_OPEN_MPI, "--host", ",".join(f"{host}:{per_host}" for host in hosts), "--map-by", "slot"]
 
 
-def _mpich(hosts: Sequence[str], each: int) -> list[str]:
+def _mpich(hosts: Sequence[str], per_host: int) -> list[str]:
     if not hosts:
         return []
-    options = ["-launcher", "ssh", "-hosts", ",".join(hosts), "-ppn", str(each)]
+    options = ["-launcher", "ssh", "-hosts", ",".join(hosts), "-ppn", str(per_host)]
     for option, variable in (("-launcher-exec", "TENBIN_MPI_LAUNCHER"), ("-iface", "TENBIN_MPI_IFACE")):
         if value := os.environ.get(variable):
             options += [option, value]
@@ -221,25 +221,25 @@ def run_ranks(
         env=environment,
         start_new_session=True,
     )
-    told = _Told()
+    output = _Output()
     try:
-        in_time = _listen(process, told, time.monotonic() + timeout_s, on_line=on_line, enough=enough)
+        in_time = _listen(process, output, time.monotonic() + timeout_s, on_line=on_line, enough=enough)
     finally:
         _end(process, mark, since_s)
     if enough():
         return
     if not in_time:
-        failure = describe_failure(0, told.errors, told.ends, ranks=ranks, hosts=hosts)
-        why = f": {failure}" if told.ends else last_words(told.errors)
+        failure = describe_failure(0, output.errors, output.ends, ranks=ranks, hosts=hosts)
+        why = f": {failure}" if output.ends else last_words(output.errors)
         raise RanksFailed(f"{ranks} ranks had not ended after {timeout_s:g} s{why}")
     if process.returncode != 0:
         raise RanksFailed(
-            describe_failure(process.returncode, told.errors, told.ends, ranks=ranks, hosts=hosts)
+            describe_failure(process.returncode, output.errors, output.ends, ranks=ranks, hosts=hosts)
         )
 
 
 @dataclass
-class _Told:
+class _Output:
     """Standard error of launcher and ranks, its reports of ended ranks apart."""
 
     errors: deque[str] = field(default_factory=lambda: deque(maxlen=60))
@@ -248,7 +248,7 @@ class _Told:
 
 def _listen(
     process: subprocess.Popen[str],
-    told: _Told,
+    output: _Output,
     deadline: float,
     *,
     on_line: Callable[[str], None],
@@ -266,9 +266,9 @@ def _listen(
     def read_stderr(stream: IO[str]) -> None:
         for line in stream:
             if end := RankEnd.from_line(line):
-                told.ends.append(end)
+                output.ends.append(end)
             else:
-                told.errors.append(line.rstrip())
+                output.errors.append(line.rstrip())
 
     readers = (
         threading.Thread(target=read_stdout, args=(process.stdout,), daemon=True),
@@ -286,7 +286,7 @@ def _listen(
         if line is None:
             break
         if LAUNCHER_LINE.search(line):
-            told.errors.append(line)
+            output.errors.append(line)
         else:
             on_line(line)
     if enough():

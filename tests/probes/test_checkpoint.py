@@ -97,14 +97,14 @@ def _is_ours(child: psutil.Process) -> bool:
 
 def test_everything_is_measured_and_nothing_is_left(device: str, tmp_path: Path) -> None:
     before = len(children())
-    wanted = {"phase", "checkpoint", "restart", "compile", "drain"}
+    kinds = {"phase", "checkpoint", "restart", "compile", "drain"}
     if len(opencl.devices()) > 1 or device.startswith("pocl"):  # a lone PoCL has a logical twin
-        wanted.add("migration")
+        kinds.add("migration")
     phases = {"context", "copy_out", "copy_in", "copy_new", "write", "read"}
 
     def complete(events: list[Event]) -> bool:
         rows = [event["row"] for event in events if event["event"] == "sample"]
-        return wanted <= {row["kind"] for row in rows} and phases <= {row.get("phase") for row in rows}
+        return kinds <= {row["kind"] for row in rows} and phases <= {row.get("phase") for row in rows}
 
     table, absent, events = probe([tmp_path], complete, budget_s=60)
     assert complete(events)
@@ -113,7 +113,7 @@ def test_everything_is_measured_and_nothing_is_left(device: str, tmp_path: Path)
     assert (table["seconds"] >= 0).all()
     assert not [a for a in absent if "differ" in a.reason]
     assert [event for event in events if event["event"] == "progress"]
-    if "migration" in wanted:
+    if "migration" in kinds:
         moves = table[table["kind"] == "migration"]
         assert (moves["device"] != moves["to_device"]).all()
 

@@ -44,7 +44,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
     """One short real run of the probe, on this machine as its emulated sysfs shows it."""
     require(find_compiler(), "a C compiler")
     require(platform.machine() in ADD_TAKES_A_CYCLE, "a processor whose additions take a known time")
-    settings = Settings(quick=True, budget_s=2, sysfs=told_machine(tmp_path_factory.mktemp("told")).sysfs)
+    settings = Settings(quick=True, budget_s=1, sysfs=told_machine(tmp_path_factory.mktemp("told")).sysfs)
     samples, absent = collect("compute", settings, measure)
     assert not [a for a in absent if "vector" in a.what and "cores" not in a.what]
     assert processes_below() == []

@@ -168,7 +168,7 @@ GFLOPS = {
 
 
 def made_up(
-    counts: tuple[int, ...] = (1, 2, 4), *, compiled: bool = True, told: bool = True, n: int = 12
+    counts: tuple[int, ...] = (1, 2, 4), *, compiled: bool = True, kernel_clock: bool = True, n: int = 12
 ) -> pd.DataFrame:
     """Make samples of cores that have 3 GHz alone, and lose 10 % of clock and speed where all are busy."""
     rng = np.random.default_rng(5)
@@ -190,7 +190,7 @@ def made_up(
                         | {"adds_s": 1e5 / (3e9 * noise) if compiled else None}
                         | {"vector_bits": 512.0 if kind == "vector" else None, "fused": True}
                         | {
-                            "cpufreq_ghz": 2.9 if told and core == 0 else None,
+                            "cpufreq_ghz": 2.9 if kernel_clock and core == 0 else None,
                             "base_ghz": None,
                             "max_ghz": None,
                         }
@@ -198,7 +198,7 @@ def made_up(
     return pd.DataFrame(rows)
 
 
-def found(models: list[Model], quantity: str, **labels: str) -> Model:
+def model_of(models: list[Model], quantity: str, **labels: str) -> Model:
     (model,) = [m for m in models if m.quantity == quantity and labels.items() <= m.labels.items()]
     return model
 
@@ -207,35 +207,35 @@ def test_the_fit_finds_speeds_clocks_and_what_is_left_of_them() -> None:
     models = fit_samples("compute", made_up())
     for (kind, precision), gflops in GFLOPS.items():
         labels = {"kind": kind, "precision": precision}
-        one, every = (found(models, "compute_gflops", cores=n, **labels).coefficients[0] for n in "14")
-        assert one.value == pytest.approx(gflops, rel=0.01) and one.unit == "GFLOP/s"
+        alone, every = (model_of(models, "compute_gflops", cores=n, **labels).coefficients[0] for n in "14")
+        assert alone.value == pytest.approx(gflops, rel=0.01) and alone.unit == "GFLOP/s"
         assert every.value == pytest.approx(0.9 * 4 * gflops, rel=0.01)
-        share = found(models, "compute_share_ratio", **labels).coefficients[0]
+        share = model_of(models, "compute_share_ratio", **labels).coefficients[0]
         assert share.value == pytest.approx(0.9, rel=0.02) and share.low and share.high
     for load in ("add", "vector", "blas"):
-        clocks = [found(models, "compute_clock_ghz", cores=n, load=load) for n in "14"]
+        clocks = [model_of(models, "compute_clock_ghz", cores=n, load=load) for n in "14"]
         assert [m.coefficients[0].value for m in clocks] == pytest.approx([3.0, 2.7], rel=0.01)
         assert "the kernel says: 2.90 GHz" in clocks[0].note
-        assert found(models, "compute_clock_ratio", load=load).coefficients[0].value == pytest.approx(
+        assert model_of(models, "compute_clock_ratio", load=load).coefficients[0].value == pytest.approx(
             0.9, rel=0.02
         )
     assert not [m for m in models if m.labels.get("cores") == "2"]
     assert (
         "512 bits, fused"
-        in found(models, "compute_gflops", kind="vector", precision="single", cores="1").note
+        in model_of(models, "compute_gflops", kind="vector", precision="single", cores="1").note
     )
 
 
 def test_without_a_compiler_speeds_of_products_only() -> None:
-    models = fit_samples("compute", made_up(compiled=False, told=False))
+    models = fit_samples("compute", made_up(compiled=False, kernel_clock=False))
     assert {m.quantity for m in models} == {"compute_gflops", "compute_share_ratio"}
     assert {m.labels["kind"] for m in models} == {"blas"}
 
 
 def test_one_core_has_no_ratios_and_the_kernel_may_tell_nothing() -> None:
-    models = fit_samples("compute", made_up((1,), told=False))
+    models = fit_samples("compute", made_up((1,), kernel_clock=False))
     assert {m.quantity for m in models} == {"compute_gflops", "compute_clock_ghz"}
-    assert found(models, "compute_clock_ghz", load="add").note == "the kernel tells no clock"
+    assert model_of(models, "compute_clock_ghz", load="add").note == "the kernel tells no clock"
 
 
 def test_windows_in_which_the_cores_did_not_meet_do_not_count() -> None:

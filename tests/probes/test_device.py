@@ -17,7 +17,7 @@ from tenbin.report.probes.device import EXPLANATION, figures
 from tests.support.labs.components import processes_below, require
 from tests.support.records import make_device
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 EVERYTHING = {"bandwidth": 3, "flops": 1, "launch": 1, "copies": 2, "both": 1}
 
 
@@ -35,8 +35,8 @@ def test_everything_is_measured_once_even_when_late_and_nothing_is_left(key: str
     samples, absent = collect("device", Settings(quick=True, budget_s=0.1), measure)
     count = samples[samples["device"] == key].groupby("kind").size().to_dict()
     assert all(count[kind] >= least for kind, least in EVERYTHING.items())
-    told = set(samples["precision"].dropna()) | {a.what.split()[0] for a in absent}
-    assert told >= {"half", "single", "double"}
+    precisions = set(samples["precision"].dropna()) | {a.what.split()[0] for a in absent}
+    assert precisions >= {"half", "single", "double"}
     assert processes_below() == []
     models = {m.title: m for m in fit_samples("device", samples)}
     for quantity in ("device_launch_s", "device_copies_ratio"):
@@ -54,8 +54,8 @@ def test_a_wrong_result_or_a_crash_is_absent_and_the_rest_is_kept(
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setattr(device, "SESSION", f"tests.probes.odd_sessions:{session}")
     samples, absent = collect("device", Settings(quick=True, budget_s=0.1), measure)
-    told = [a for a in absent if key in a.what and reason in a.reason]
-    assert told and all(a.failed for a in told)
+    records = [a for a in absent if key in a.what and reason in a.reason]
+    assert records and all(a.failed for a in records)
     assert ("flops" in set(samples["kind"])) == (session == "Dies")
     assert len(samples[(samples["device"] == key) & (samples["kind"] == "bandwidth")]) == 3
     assert processes_below() == []
@@ -77,5 +77,5 @@ def test_ctrl_c_keeps_the_samples_and_leaves_no_process(key: str) -> None:
 
 def test_new_kinds_of_devices_come_first() -> None:
     names = {"a-0": "x", "a-1": "x", "b-0": "y", "b-1": "y"}
-    found = [make_device(key=key, name=name) for key, name in names.items()]
-    assert [d.key for d in device._new_kinds_first(found)] == ["a-0", "b-0", "a-1", "b-1"]
+    devices = [make_device(key=key, name=name) for key, name in names.items()]
+    assert [d.key for d in device._new_kinds_first(devices)] == ["a-0", "b-0", "a-1", "b-1"]

@@ -67,12 +67,12 @@ def test_a_dead_mount_is_told_in_time(dead: Path) -> None:
 def test_the_inventory_goes_on_without_a_dead_mount(dead: Path, tmp_path: Path) -> None:
     alive = tmp_path / "alive"
     alive.mkdir()
-    found = read_machine(Settings(storage=(dead / "checkpoints", alive)))
-    assert [storage.folder for storage in found.storage] == [str(alive)]
-    (missing,) = found.missing
+    machine = read_machine(Settings(storage=(dead / "checkpoints", alive)))
+    assert [storage.folder for storage in machine.storage] == [str(alive)]
+    (missing,) = machine.missing
     assert missing.what == f"storage {dead / 'checkpoints'}"
     assert missing.reason.endswith("has not answered within 1 s (fuse from lost:/export)")
-    said = examine(Settings(storage=(dead / "checkpoints",)), found)
+    said = examine(Settings(storage=(dead / "checkpoints",)), machine)
     (finding,) = [f for f in said if f.what == f"no {missing.what}"]
     assert (finding.topic, finding.state, finding.reason) == ("checkpoint", "missing", missing.reason)
 

@@ -173,7 +173,7 @@ def graded(intensity: float, seconds: float) -> dict[str, Any]:
 def test_the_graded_load_takes_its_share_of_the_core_and_no_more() -> None:
     shares = []
     for intensity in (0, 15, 60, 100):
-        done = graded(intensity, 0.8)
+        done = graded(intensity, 0.4)
         share = done["thread_cpu_s"] / done["wall_s"]
         assert share <= intensity / 100 + 0.05
         assert (done["bytes"] > 0) == (intensity > 0)
@@ -296,7 +296,7 @@ def test_writers_end_with_their_parent_even_when_it_is_killed() -> None:
 @pytest.fixture(scope="module")
 def measured() -> tuple[pd.DataFrame, list[Absent]]:
     """One short real run of the probe on this machine."""
-    return collect("memory", Settings(quick=True, budget_s=4), measure)
+    return collect("memory", Settings(quick=True, budget_s=2), measure)
 
 
 @pytest.mark.measures
@@ -352,10 +352,10 @@ def test_a_writer_lost_in_the_middle_costs_its_own_points_only() -> None:
                 killed.append(CORES[1])
                 writer.kill()
 
-    measure(Run("memory", Settings(quick=True, budget_s=3, seed=3), emit))
+    measure(Run("memory", Settings(quick=True, budget_s=2, seed=3), emit))
     lost = [e["absent"] for e in events if e["event"] == "absent" and "signal 9" in e["absent"]["reason"]]
     samples = samples_of(events)
-    assert (samples["cores"] == 1).sum() > 5
+    assert (samples["cores"] == 1).any()
     assert killed == [] or [a["what"] for a in lost] == ["bandwidth of 2 cores, local memory"]
 
 

@@ -140,16 +140,7 @@ def test_power_between_readings() -> None:
 @pytest.mark.measures
 @pytest.mark.parametrize(
     ("name", "trouble"),
-    [
-        ("intel-1s", ""),
-        ("intel-2s", ""),
-        ("intel-2die", ""),
-        ("amd", ""),
-        ("intel-1s+wrap", "wrapped"),
-        ("intel-1s+jump-back", "jumped back"),
-        ("intel-1s+ffffffff", "all ones"),
-        ("intel-1s+no-max-range", ""),
-    ],
+    [("intel-2s", ""), ("intel-2die", ""), ("amd", ""), ("intel-1s+jump-back", "jumped back")],
 )
 def test_powercap_meter_finds_idle_power_whatever_the_fault(name: str, trouble: str) -> None:
     """Windows with a break are discarded, the others are right; every fault is counted."""
@@ -158,7 +149,7 @@ def test_powercap_meter_finds_idle_power_whatever_the_fault(name: str, trouble: 
         deadline = time.monotonic() + 30
         while (len(seen) < 3 or trouble not in str(meter.troubles())) and time.monotonic() < deadline:
             before = meter.read()
-            time.sleep(0.3)
+            time.sleep(0.2)
             watts = power_w(before, meter.read(), meter.total_parts)
             if watts is not None:
                 seen.append(watts)
@@ -258,7 +249,7 @@ from pathlib import Path
 from probes.meters import power_w, powercap_meter, pyrapl_meter
 with powercap_meter(Path("/sys")) as own, pyrapl_meter(Path("/sys")) as peer:
     starts = own.read(), peer.read()
-    time.sleep(1.5)
+    time.sleep(0.8)
     ends = own.read(), peer.read()
     parts = sorted(set(own.parts) & set(peer.parts))
     watts = [[power_w(a, b, [part]) for a, b in zip(starts, ends)] for part in parts]
@@ -267,7 +258,7 @@ import pyRAPL
 pyRAPL.setup()
 measurement = pyRAPL.Measurement("idle")
 measurement.begin()
-time.sleep(1.0)
+time.sleep(0.6)
 measurement.end()
 result = measurement.result
 print(json.dumps([ratios, result.pkg[0] / result.duration, result.dram[0] / result.duration]))

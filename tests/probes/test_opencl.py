@@ -29,7 +29,7 @@ def listed(**environment: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def found() -> list[opencl.Device]:
+def devices() -> list[opencl.Device]:
     try:
         return opencl.devices()
     except Unavailable as error:
@@ -37,16 +37,16 @@ def found() -> list[opencl.Device]:
         raise
 
 
-def test_devices_have_distinct_keys_that_find_them_again(found: list[opencl.Device]) -> None:
-    keys = [device.key for device in found]
+def test_devices_have_distinct_keys_that_find_them_again(devices: list[opencl.Device]) -> None:
+    keys = [device.key for device in devices]
     assert len(set(keys)) == len(keys)
-    assert opencl.find(keys[::-1]) == found[::-1]
+    assert opencl.find(keys[::-1]) == devices[::-1]
     with pytest.raises(BadInput, match=keys[0]):
         opencl.find(["none-7"])
 
 
-def test_records_hold_what_the_driver_says(found: list[opencl.Device]) -> None:
-    for device in found:
+def test_records_hold_what_the_driver_says(devices: list[opencl.Device]) -> None:
+    for device in devices:
         record = device.record()
         assert record.kind in ("cpu", "gpu", "accelerator")
         assert 0 < record.max_allocation_mb <= record.global_memory_mb
@@ -54,9 +54,9 @@ def test_records_hold_what_the_driver_says(found: list[opencl.Device]) -> None:
         assert record.global_memory_mb == pytest.approx(device.handle.global_mem_size / 1e6)
 
 
-def test_listed_by_a_process_of_its_own(found: list[opencl.Device]) -> None:
+def test_listed_by_a_process_of_its_own(devices: list[opencl.Device]) -> None:
     answer = json.loads(listed().stdout)
-    assert [device["key"] for device in answer] == [device.key for device in found]
+    assert [device["key"] for device in answer] == [device.key for device in devices]
 
 
 @pytest.mark.parametrize(
@@ -126,11 +126,11 @@ def test_a_vendors_library_that_nobody_registered_is_pointed_out(tmp_path: Path)
 
 
 def test_a_driver_installed_twice_is_noticed(
-    found: list[opencl.Device], monkeypatch: pytest.MonkeyPatch
+    devices: list[opencl.Device], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert opencl.duplicate_platforms(found) == {}
+    assert opencl.duplicate_platforms(devices) == {}
     once = opencl.platforms()
     monkeypatch.setattr(opencl, "platforms", lambda: [*once, *once])
     doubled = opencl.devices()
-    assert len({device.key for device in doubled}) == 2 * len(found)
+    assert len({device.key for device in doubled}) == 2 * len(devices)
     assert set(opencl.duplicate_platforms(doubled)) == {platform.name for platform in once}

@@ -24,7 +24,7 @@ from probes.run import Event, Run, collect, samples_of
 from profiles.errors import Unavailable, UserError
 from profiles.fits import fit_samples
 from profiles.fits.power import fit
-from profiles.records import Coefficient, Settings
+from profiles.records import Settings
 from scheduler.model.jobs import Pool
 from scheduler.prediction.profiles import with_power
 from tenbin.report.probes.power import EXPLANATION, figures
@@ -55,75 +55,44 @@ def known(sysfs: Path) -> dict[str, str]:
     }
 
 
-def off(coefficient: Coefficient, true: float, tolerance: float) -> bool:
-    return abs(coefficient.value - true) > tolerance
-
-
-def precise(coefficient: Coefficient, half_width: float) -> bool:
-    low, high = coefficient.low, coefficient.high
-    return low is not None and high is not None and high - low < 2 * half_width
-
-
-def contradicts(coefficient: Coefficient, true: float, tolerance: float) -> bool:
-    """Wrong by more than ``tolerance``, and by more than noise can explain (99.9 %)."""
-    if coefficient.low is None or coefficient.high is None:
-        return False
-    half = max(coefficient.high - coefficient.value, coefficient.value - coefficient.low)
-    return off(coefficient, true, max(tolerance, 1.7 * half))
+@pytest.fixture
+def short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where noise does not matter."""
+    monkeypatch.setattr(power, "WINDOW_S", 0.08)
+    monkeypatch.setattr(power, "SETTLE_S", 0.05)
 
 
 @pytest.mark.measures
-def test_the_whole_probe_finds_the_ground_truth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The knee within 2 W of the truth, the slope within 5 %.
-
-    Rounds are added until the interval is narrow enough to say so. A machine too busy for that skips; a truth
-    that noise cannot explain fails.
-    """
+@pytest.mark.usefixtures("short_windows")
+def test_the_whole_probe_samples_every_kind_and_puts_the_limits_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the fit makes of samples: ``test_the_fit_of_samples_with_known_truth``."""
     monkeypatch.setattr(power, "LOADS", ("compute",))
     name = "intel-1s"
-    events: list[Event] = []
-    started = time.monotonic()
-    expected = truth(name)
-    shown = False
     with emulated_node(name) as sysfs:
         before = known(sysfs)
-        for round_ in range(40):
-            events += measured(name, sysfs, tmp_path / "journal", round_, budget_s=8.0)  # one sweep
-            models = {m.title: m for m in fit(samples_of(events))}
-            model = models["power_speed_ratio{load=compute}"]
-            knee, slope = model["knee_w"], model["slope_per_w"]
-            bound = 0.05 * expected.slope_per_w
-            right = not off(knee, expected.knee_w, 2.0) and not off(slope, expected.slope_per_w, bound)
-            shown = right and precise(knee, 1.5) and precise(slope, 0.8 * bound)
-            if shown or time.monotonic() - started > 60:
-                break
+        samples = samples_of(measured(name, sysfs, tmp_path / "journal"))
         assert known(sysfs) == before
-    samples = samples_of(events)
     assert samples["emulated"].all()
     assert set(samples["kind"]) == {"idle", "uncapped", "cap", "reference"}
-    assert samples[(samples["kind"] == "cap") & (samples["round"] == 0)]["cap_w"].nunique() >= 8
-    assert models["W_base"]["W_base"].value == pytest.approx(expected.base_w, rel=0.05)
+    assert samples[samples["kind"] == "cap"]["cap_w"].nunique() >= 8
+    models = {m.title: m for m in fit(samples)}
+    assert all(np.isfinite(c.value) for model in models.values() for c in model.coefficients)
+    assert "power_speed_ratio{load=compute}" in models and all(m.emulated for m in models.values())
+    base_w = truth(name).base_w
+    assert models["W_base"]["W_base"].value == pytest.approx(base_w, rel=0.1)
     beside = models["beside_packages_w"]["beside_packages_w"]  # DRAM and what only psys sees
-    assert beside.value == pytest.approx(expected.base_w - 12.0, rel=0.05)
-    pool, _ = with_power(Pool("node", 1), make_profile(models=tuple(models.values())))
-    # Packages that draw what they draw at rest (12 W) are not in it twice.
-    assert pool.power_w(1, 12.0) == pytest.approx(expected.base_w, rel=0.05)
-    assert models["power_w{load=compute}"]["power_w"].value == pytest.approx(64.0, rel=0.08)
-    assert model.emulated
-    assert not contradicts(knee, expected.knee_w, 2.0), knee
-    assert not contradicts(slope, expected.slope_per_w, bound), slope
-    if not shown:
-        pytest.skip(f"this machine is too busy to say: {knee}, {slope}")
+    assert beside.value == pytest.approx(base_w - 12.0, rel=0.1)
 
 
 @pytest.mark.measures
+@pytest.mark.usefixtures("short_windows")
 def test_caps_that_read_back_but_do_not_hold(tmp_path: Path) -> None:
     with emulated_node("intel-1s+locked") as sysfs:
         events = measured("intel-1s+locked", sysfs, tmp_path)
-    told = [a for a in absents(events) if "cap not obeyed" in a]
-    assert [a.split(":")[0] for a in told] == [
-        "speed under power caps (compute)", "speed under power caps (memory)"
-    ]  # fmt: skip
+    disobeyed = [a.split(":")[0] for a in absents(events) if "cap not obeyed" in a]
+    assert disobeyed == ["speed under power caps (compute)", "speed under power caps (memory)"]
     samples = samples_of(events)
     caps = samples[samples["kind"] == "cap"]
     assert len(caps) >= 4 and not caps["held"].any()
@@ -133,6 +102,7 @@ def test_caps_that_read_back_but_do_not_hold(tmp_path: Path) -> None:
 
 
 @pytest.mark.measures
+@pytest.mark.usefixtures("short_windows")
 def test_amd_has_power_and_no_curve(tmp_path: Path) -> None:
     with emulated_node("amd") as sysfs:
         events = measured("amd", sysfs, tmp_path)
@@ -153,17 +123,15 @@ def test_a_meter_lost_in_the_middle_keeps_what_was_seen(tmp_path: Path) -> None:
     assert "W_base" in [m.title for m in fit(samples_of(events))]
 
 
-@pytest.mark.measures
-def test_without_a_meter_it_says_why_at_once(tmp_path: Path) -> None:
-    started = time.monotonic()
+def test_without_a_meter_it_says_why(tmp_path: Path) -> None:
     samples, absent = collect("power", Settings(sysfs=tmp_path), measure)
     assert samples.empty or set(samples["kind"]) == {"gpu"}
     (why,) = [a for a in absent if a.what == "power of the processor"]
     assert "no powercap interface" in why.reason and why.remedy
-    assert samples.empty is False or time.monotonic() - started < 5
 
 
 @pytest.mark.measures
+@pytest.mark.usefixtures("short_windows")
 def test_no_journal_no_caps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a journal nothing is changed; what can be measured without caps is."""
     monkeypatch.setattr(power, "LOADS", ("compute",))
@@ -309,6 +277,10 @@ def test_the_fit_of_samples_with_known_truth() -> None:
     assert curve["slope_per_w"].value == pytest.approx(0.025, rel=0.05)
     assert curve["m"].value == pytest.approx(0.025 / 0.325, rel=0.15)
     assert (curve.x_min, curve.x_max) == (25.0, 90.0)
+    assert models["power_w{load=compute}"]["power_w"].value == pytest.approx(64.0)
+    pool, _ = with_power(Pool("node", 1), make_profile(models=tuple(models.values())))
+    # Packages that draw what they draw at rest are not in it twice.
+    assert pool.power_w(1, 15.0) == pytest.approx(24.0, rel=0.01)
 
 
 def test_rounds_that_differ_widen_the_interval() -> None:

@@ -47,8 +47,8 @@ def test_client_processor(tmp_path: Path) -> None:
     write_zone(tmp_path, "intel-rapl:0:1", "uncore")
     write_zone(tmp_path, "intel-rapl:0:2", "dram")
     write_zone(tmp_path, "intel-rapl-mmio:0", "package-0", **LIMITS)
-    found = zones(tmp_path)
-    assert [z.key for z in found] == [
+    tree = zones(tmp_path)
+    assert [z.key for z in tree] == [
         "package-0",
         "package-0/core",
         "package-0/uncore",
@@ -56,17 +56,17 @@ def test_client_processor(tmp_path: Path) -> None:
         "psys",
         "package-0@intel-rapl-mmio",
     ]
-    assert [z.key for z in metered(found)] == ["package-0", "package-0/dram"]
-    assert [z.key for z in capped(found)] == ["package-0"]
-    psys = platform(found)
+    assert [z.key for z in metered(tree)] == ["package-0", "package-0/dram"]
+    assert [z.key for z in capped(tree)] == ["package-0"]
+    psys = platform(tree)
     assert psys is not None and psys.key == "psys"
-    package = found[0]
+    package = tree[0]
     assert (package.cap_w, package.cap_max_w, package.enabled) == (95.0, 95.0, True)
     assert package.energy_range_uj == 262143328850
     long_term, short_term = package.constraints
     assert long_term.window_s == 0.999424
     assert (short_term.limit_w, short_term.max_w) == (118.75, None)  # a firmware's 0 means unknown
-    assert found[3].parent == "package-0" and found[3].cap_w is None
+    assert tree[3].parent == "package-0" and tree[3].cap_w is None
 
 
 def test_numbers_do_not_name_zones(tmp_path: Path) -> None:
@@ -98,10 +98,10 @@ def test_two_zones_of_one_name_stay_apart(tmp_path: Path) -> None:
 def test_amd_has_energy_and_no_cap(tmp_path: Path) -> None:
     write_zone(tmp_path, "intel-rapl:0", "package-0", range_uj=65532610987)
     write_zone(tmp_path, "intel-rapl:0:0", "core", range_uj=65532610987)
-    found = zones(tmp_path)
-    assert [z.key for z in metered(found)] == ["package-0"]
-    assert capped(found) == []
-    assert (found[0].cap_w, found[0].writable, found[0].energy_range_uj) == (None, False, 65532610987)
+    tree = zones(tmp_path)
+    assert [z.key for z in metered(tree)] == ["package-0"]
+    assert capped(tree) == []
+    assert (tree[0].cap_w, tree[0].writable, tree[0].energy_range_uj) == (None, False, 65532610987)
 
 
 def test_package_seen_through_mmio_only(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ import pytest
 
 from agent.node_profile.profiler import FULL_ROUNDS
 from probes import storage
-from probes import storage as places
 from probes.run import Event, Run, collect, samples_of
 from probes.storage import (
     BLOCK,
@@ -43,10 +42,10 @@ MEMORY = Path("/dev/shm")
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Make an empty folder on a disk."""
-    found = tmp_path / "disk"
-    found.mkdir()
-    require(direct_io.try_write(found) == "direct", "a file system with direct I/O")
-    return found
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    require(direct_io.try_write(disk) == "direct", "a file system with direct I/O")
+    return disk
 
 
 @pytest.fixture
@@ -169,7 +168,7 @@ def test_each_kind_of_operation_goes_where_it_should(place: Place, monkeypatch: 
     for name in ("pwritev", "preadv"):
         monkeypatch.setattr(os, name, pretend(name))
     limits = Limits(0.0, 300, 60.0)
-    monkeypatch.setattr(places, "MOST_RANDOM_READS", 300)
+    monkeypatch.setattr(storage, "MOST_RANDOM_READS", 300)
     for kind, call, descriptor, size in (
         ("write", "pwritev", place.data, BLOCK),
         ("read", "preadv", place.data, BLOCK),
@@ -183,7 +182,7 @@ def test_each_kind_of_operation_goes_where_it_should(place: Place, monkeypatch: 
             place.batch(kind, limits)
         offsets = [offset for *_, offset in went]
         assert {step[:3] for step in went} == {(call, descriptor, size)}
-        end = places.LOG if kind == "fsync" else place.size
+        end = storage.LOG if kind == "fsync" else place.size
         assert all(offset % size == 0 and 0 <= offset < end for offset in offsets)
         if kind.startswith("random"):  # 6000 of 8192 blocks, drawn: 1 - exp(-6000 / 8192) of them met
             assert len(set(offsets)) / (end // size) == pytest.approx(0.519, abs=0.03)
@@ -214,7 +213,10 @@ def test_the_page_cache_is_seen(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_fails_costs_its_own_part_only(folder: Path, tmp_path: Path) -> None:
-    table, absent = quick(tmp_path / "nowhere", folder, budget_s=1.0)
+    for budget_s in (1.0, 10.0, 60.0):  # the longer ones where this machine is busy
+        table, absent = quick(tmp_path / "nowhere", folder, budget_s=budget_s)
+        if len(table):
+            break
     assert set(table["storage"]) == {str(folder)}
     (first,) = [a for a in absent if a.what == f"storage {tmp_path / 'nowhere'}"]
     assert "is missing" in first.reason and first.remedy.startswith("mkdir -p")
@@ -224,8 +226,8 @@ def test_a_folder_that_fails_costs_its_own_part_only(folder: Path, tmp_path: Pat
 def test_less_is_written_where_little_room_is_free(
     folder: Path, free: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places.direct_io, "free_bytes", lambda folder: float(free))
-    if free < places.LEAST_FREE:
+    monkeypatch.setattr(storage.direct_io, "free_bytes", lambda folder: float(free))
+    if free < storage.LEAST_FREE:
         with pytest.raises(Unavailable, match="94 MB free, which is too little; free 101 MB in"):
             prepared(folder, QUICK_BYTES, 1.0, np.random.default_rng(1)).__enter__()
     else:

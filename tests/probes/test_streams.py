@@ -217,8 +217,8 @@ def step(x: float) -> Step:
 
 def test_a_step_goes_to_the_nearest_cache_and_a_tlb_to_none() -> None:
     named = {1: 48.0, 2: 2048.0, 3: 32768.0}
-    found = assign([step(50), step(1800), step(8000), step(30000)], named)
-    assert {level: s.x for level, s in found.items()} == {1: 50, 2: 1800, 3: 30000}
+    steps = assign([step(50), step(1800), step(8000), step(30000)], named)
+    assert {level: s.x for level, s in steps.items()} == {1: 50, 2: 1800, 3: 30000}
     assert {level: s.x for level, s in assign([step(2000)], named).items()} == {2: 2000}
     assert assign([step(3)], named) == {} and assign([], named) == {}
 
@@ -276,8 +276,8 @@ def test_windows_that_do_not_count_are_left_out() -> None:
     apart = samples.assign(overlap=0.5, accesses=0)
     assert fit_samples("streams", apart) == [] and figures(apart, []) == []
     one_lost = samples[~((samples["cores"] == 2) & (samples["core"] == 1))]
-    found = [m.labels["cores"] for m in fit_samples("streams", one_lost) if "cores" in m.labels]
-    assert found == ["1"]
+    counts = [m.labels["cores"] for m in fit_samples("streams", one_lost) if "cores" in m.labels]
+    assert counts == ["1"]
 
 
 # --- the probe
@@ -302,7 +302,7 @@ def small_machine(root: Path) -> Path:
 @pytest.mark.measures
 def test_the_probe_measures_every_kernel_and_the_latency(library: Library, tmp_path: Path) -> None:
     samples, absent = collect(
-        "streams", Settings(quick=True, budget_s=2, sysfs=small_machine(tmp_path)), measure
+        "streams", Settings(quick=True, budget_s=1, sysfs=small_machine(tmp_path)), measure
     )
     cores = len(read_topology(tmp_path / "sys", os.sched_getaffinity(0)).cores)
     rows = samples[samples["kind"] == "bandwidth"]

@@ -14,10 +14,14 @@ from agent import doctor
 from agent.doctor import Case, Finding, Ticks, examine
 from agent.inventory import Roots, read_machine
 from agent.opencl_layer import build
-from probes.checkpoint import measure as measure_checkpoints
+from probes import checkpoint
 from probes.registry import PROBES
-from probes.run import collect
-from profiles.records import Inventory, Missing, Mpi, Settings, Storage
+from profiles.records import Inventory
+from profiles.records import Missing
+from profiles.records import Mpi
+from profiles.records import Storage
+from profiles.records import Settings
+from probes.run import Run
 from tests.support.labs.components import require
 from tests.support.labs.machines import (
     MACHINES,
@@ -50,9 +54,9 @@ def case(tree: Tree, **changes: object) -> Case:
 def one(findings: Iterator[Finding] | list[Finding], *words: str) -> Finding:
     """Return the only finding whose text has all the words."""
     everything = list(findings)
-    found = [f for f in everything if all(word in f"{f.what}; {f.reason}" for word in words)]
-    assert len(found) == 1, f"{words} in: " + "\n".join(str(f) for f in everything)
-    return found[0]
+    matching = [f for f in everything if all(word in f"{f.what}; {f.reason}" for word in words)]
+    assert len(matching) == 1, f"{words} in: " + "\n".join(str(f) for f in everything)
+    return matching[0]
 
 
 def none(findings: Iterator[Finding] | list[Finding], word: str) -> bool:
@@ -278,14 +282,16 @@ def test_a_device_without_a_twin_cannot_migrate(pristine: Pristine, monkeypatch:
     assert one(doctor.probe_findings(alone), "no migration").state == "limited"
 
 
-@pytest.mark.measures
 def test_the_doctor_says_of_migration_what_the_probe_does(tmp_path: Path) -> None:
     """On this machine, whatever devices it has."""
     findings = examine(Settings(storage=(tmp_path,)))
     require(any(f.what.startswith("checkpoint and restart of") for f in findings), "no OpenCL device")
-    settings = Settings(quick=True, budget_s=8, storage=(tmp_path,))
-    samples, _ = collect("checkpoint", settings, measure_checkpoints)
-    assert none(findings, "no migration") == ("migration" in set(samples["kind"]))
+    run = Run("checkpoint", Settings(quick=True, storage=(tmp_path,)), lambda event: None)
+    with checkpoint.ForkServer(checkpoint.cache_environment(tmp_path)) as fork_server:
+        place = checkpoint.Place(str(tmp_path), tmp_path, 8.0, [4])
+        bench = checkpoint.CheckpointBench(run, fork_server, tmp_path, {place.folder: place})
+        checkpoint._start_subjects(bench)
+        assert none(findings, "no migration") == bool(checkpoint._migrations(bench))
 
 
 def test_two_devices_can_migrate(pristine: Pristine) -> None:

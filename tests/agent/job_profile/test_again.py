@@ -30,8 +30,8 @@ pytestmark = pytest.mark.usefixtures("own_lock")
 def test_pooled_is_what_one_longer_session_would_have_said() -> None:
     runs, windows = samples(noise=0.03, repetitions=12)
     parts = []
-    for wanted, shift in ((runs["repetition"] <= 5, 0), (runs["repetition"] > 5, 5)):
-        kept = set(runs[wanted]["repetition"])
+    for half, shift in ((runs["repetition"] <= 5, 0), (runs["repetition"] > 5, 5)):
+        kept = set(runs[half]["repetition"])
         parts.append(
             {
                 name: table[table["repetition"].isin(kept)].assign(
@@ -55,10 +55,10 @@ def test_what_differs_from_hour_to_hour_is_in_the_interval_then() -> None:
     jobs = [make_job("a", **hour) for hour in hours]
     made, _ = pooled(jobs[1], hours[1], jobs[0], hours[0])
     truth = 1 + 0.05 * 5
-    *each, found = (slowdown_beside(job, [job]) for job in (*jobs, made))
-    assert all(one is not None and not one.low <= truth <= one.high for one in each)
-    assert found is not None and found.low <= truth <= found.high
-    assert found.value == pytest.approx(truth, rel=0.05)
+    *singles, whole = (slowdown_beside(job, [job]) for job in (*jobs, made))
+    assert all(single is not None and not single.low <= truth <= single.high for single in singles)
+    assert whole is not None and whole.low <= truth <= whole.high
+    assert whole.value == pytest.approx(truth, rel=0.05)
 
 
 def test_what_else_was_known_is_kept_and_the_condition_is_the_mean() -> None:
@@ -77,8 +77,8 @@ def test_what_else_was_known_is_kept_and_the_condition_is_the_mean() -> None:
 
 
 def test_the_same_is_measured_again() -> None:
-    one = same_again(make_job("a"), 60.0, None)
-    assert one == JobOrder("a", ("sleep", "10"), "/tmp", 1, False, 60.0, None, 2)
+    order = same_again(make_job("a"), 60.0, None)
+    assert order == JobOrder("a", ("sleep", "10"), "/tmp", 1, False, 60.0, None, 2)
     ranks = make_job("b", mpi=True, ranks=4, cpus=(0, 1), hosts=("x", "y"), quick=True)
     order = same_again(ranks, 60.0, 90.0)
     assert (order.cores, order.mpi, order.hosts, order.quick) == (4, True, ("x", "y"), True)

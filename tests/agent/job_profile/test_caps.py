@@ -58,14 +58,15 @@ def table(noise: float = 0.02, repetitions: int = 4, run_s: float = 10.0) -> pd.
 
 def test_the_curve_is_that_of_the_machine() -> None:
     """Knee 52 W, 1/40 a watt below; each within its interval; what does not hold is left out, and told."""
-    found = fit_caps(table(), "intel-1s")
-    assert found.speed is not None and found.speed.emulated and found.emulated == "intel-1s"
+    curve = fit_caps(table(), "intel-1s")
+    assert curve.speed is not None and curve.speed.emulated and curve.emulated == "intel-1s"
     for name, value in (("knee_w", REAL.knee_w), ("slope_per_w", REAL.slope_per_w)):
-        one = found.speed[name]
-        assert one.low is not None and one.high is not None and one.low <= value <= one.high
-        assert one.value == pytest.approx(value, rel=0.1)
-    assert "4 of 28 runs did not keep to their cap" in found.note
-    *under, free = found.levels
+        coefficient = curve.speed[name]
+        low, high = coefficient.low, coefficient.high
+        assert low is not None and high is not None and low <= value <= high
+        assert coefficient.value == pytest.approx(value, rel=0.1)
+    assert "4 of 28 runs did not keep to their cap" in curve.note
+    *under, free = curve.levels
     assert free.cap_w is None and [level.cap_w for level in under] == [20, 24, 31, 38, 45, 52, 60]
     assert [level.held for level in under] == [False] + [True] * 6
     assert under[1].run_s.value == pytest.approx(10.0 / REAL.speed(24.0), rel=0.05)
@@ -78,7 +79,7 @@ def test_the_curve_is_that_of_the_machine() -> None:
 def test_real_runs_under_emulated_caps() -> None:
     """Beside an unmarked one: a package draws what the cap allows, and no more than when busy."""
     order = UnderCapsOrder(
-        (sys.executable, "-S", "-c", SPIN.format(0.4)),
+        (sys.executable, "-S", "-c", SPIN.format(0.25)),
         "/",
         tuple(CPUS),
         100.0,
@@ -91,7 +92,7 @@ def test_real_runs_under_emulated_caps() -> None:
     assert len(caps) == 5 and len(rows) == 12 and REAL.lowest_cap_w <= caps[0] + 1.5
     assert ((rows["power_w"] > IDLE_W) & (rows["power_w"] < REAL.busy_w * 1.15)).all()
     lowest = rows[rows["cap_w"] == caps[0]]
-    assert (lowest["wall_s"] > 1.5 * 0.4).all() or len(CPUS) > 1  # one thread leaves the others idle
+    assert (lowest["wall_s"] > 1.3 * 0.25).all() or len(CPUS) > 1  # one thread leaves the others idle
     assert (rows["energy_j"] / rows["wall_s"]).tolist() == pytest.approx(rows["power_w"].tolist())
     assert not processes_below()
 
@@ -100,7 +101,7 @@ def test_real_runs_under_emulated_caps() -> None:
 def test_a_package_s_half_is_capped_alone() -> None:
     """A core of one of two packages: under its lowest cap it takes three times as long."""
     require(len(CPUS) == 2, "two cores, a package each")
-    command = (sys.executable, "-S", "-c", SPIN.format(0.5))
+    command = (sys.executable, "-S", "-c", SPIN.format(0.3))
     rows, doubt = measure(
         UnderCapsOrder(command, "/", (CPUS[0],), 100.0, quick=True, seed=2, emulated="intel-2s")
     )
@@ -108,7 +109,7 @@ def test_a_package_s_half_is_capped_alone() -> None:
     median = rows.groupby("cap_w", dropna=False)["power_w"].median()
     assert not doubt and median[caps[0]] < 0.8 * median[caps[-1]] <= 1.1 * 52.0
     slow, fast = (rows[rows["cap_w"] == cap]["wall_s"].min() for cap in (caps[0], caps[-1]))
-    assert slow > 0.75 and slow > 1.2 * min(fast, 0.625)  # 0.5 s of work at three tenths of the speed
+    assert slow > 0.4 and slow > 1.2 * min(fast, 0.375)  # 0.3 s of work at three tenths of the speed
 
 
 def test_what_fails_is_said() -> None:
@@ -135,8 +136,8 @@ def test_no_meter_is_said_before_anything_is_run() -> None:
     ],
 )
 def test_bad_input(options: list[str], says: str, tmp_path: Path) -> None:
-    found = tenbin("job", "profile", "x", *options, "--", "true", store=tmp_path)
-    assert found.returncode == 2 and says in found.stderr and len(found.stderr.splitlines()) == 1
+    done = tenbin("job", "profile", "x", *options, "--", "true", store=tmp_path)
+    assert done.returncode == 2 and says in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 def test_a_package_s_cpus_are_those_of_its_number(tmp_path: Path) -> None:
@@ -151,8 +152,8 @@ def test_a_package_s_cpus_are_those_of_its_number(tmp_path: Path) -> None:
         topology = tmp_path / f"devices/system/cpu/cpu{cpu}/topology"
         topology.mkdir(parents=True)
         (topology / "physical_package_id").write_text(str(cpu // 2))
-    found = cores_of(tmp_path, capped(zones(tmp_path)), {0, 2, 3})
-    assert found == {"package-0": (0,), "package-1": (2, 3)}
+    cores = cores_of(tmp_path, capped(zones(tmp_path)), {0, 2, 3})
+    assert cores == {"package-0": (0,), "package-1": (2, 3)}
 
 
 def test_parm_s_speed_is_the_job_s_own(tmp_path: Path) -> None:
@@ -161,9 +162,9 @@ def test_parm_s_speed_is_the_job_s_own(tmp_path: Path) -> None:
     measured, pool = ProfiledJobs(JobStore(tmp_path), KIND), Pool("node", 2, caps_w=(30.0, 40.0, 50.0, 60.0))
     unit = Unit(node=True, cores=1, package=True, emulated="intel-2s")
     spec = JobSpec(command=("lu",), folder="/", nodes=1, job_profile="lu")
-    found = under_caps(spec, measured.caps, unit)
-    assert found.cap_curve == pytest.approx((REAL.knee_w, REAL.slope_per_w), rel=0.1)
-    speed = speed_of(found, pool, unit, 1, most=None)
+    profiled = under_caps(spec, measured.caps, unit)
+    assert profiled.cap_curve == pytest.approx((REAL.knee_w, REAL.slope_per_w), rel=0.1)
+    speed = speed_of(profiled, pool, unit, 1, most=None)
     assert speed is not None and speed(1, 30.0) == 1.0
     for cap in (40.0, 50.0, 60.0):
         assert speed(1, cap) == pytest.approx(REAL.speed(cap) / REAL.speed(30.0), rel=0.1)
@@ -172,7 +173,7 @@ def test_parm_s_speed_is_the_job_s_own(tmp_path: Path) -> None:
     nodes, real = Unit(node=True, cores=1, emulated="intel-2s"), Unit(node=True, cores=1, package=True)
     assert under_caps(spec, measured.caps, nodes) == spec  # caps of whole nodes, or none
     assert under_caps(spec, measured.caps, real) == spec  # not the emulated ones
-    plain, other = (speed_of(one, pool, nodes, 1, most=None) for one in (spec, found))
+    plain, other = (speed_of(job, pool, nodes, 1, most=None) for job in (spec, profiled))
     assert plain == other
     steep = speed_of(spec.model_copy(update={"cap_curve": (60.0, 0.1)}), pool, unit, 1, most=None)
     assert steep is not None and steep(1, 60.0) == pytest.approx(100.0)
@@ -184,6 +185,6 @@ def test_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert "Under power caps (EMULATED: intel-1s)" in shown and "least energy" in shown
     assert "cap not kept to" in shown and "knee" in shown
-    drawn = next(one for one in report.figures([job]) if "power caps" in one.layout.title.text)
+    drawn = next(figure for figure in report.figures([job]) if "power caps" in figure.layout.title.text)
     assert drawn.data[0].name == "lu EMULATED" and drawn.data[0].y[1] == pytest.approx(0.3, rel=0.1)
     assert json.loads(job.model_dump_json())["caps"]["speed"]["form"] == "knee"

@@ -113,9 +113,9 @@ def test_they_become_needs_of_the_profile() -> None:
     runs = runs.assign(device_memory_mb=12.0, kernels=100.0, compile_s=0.02, registered_mb=3.0)
     runs["drain_s"] = pd.Series([None] * len(runs), dtype=float)
     job = make_job("cl", runs, windows)
-    found = {need.name: (need.value, need.unit) for need in job.alone}
-    assert found["device_memory_mb"] == (12.0, "MB") and found["kernels"] == (100.0, "1")
-    assert "drain_s" not in found and "kernels" not in {n.name for n in make_job("plain").alone}
+    needs = {need.name: (need.value, need.unit) for need in job.alone}
+    assert needs["device_memory_mb"] == (12.0, "MB") and needs["kernels"] == (100.0, "1")
+    assert "drain_s" not in needs and "kernels" not in {n.name for n in make_job("plain").alone}
     assert fit(runs, windows).alone == job.alone
     (first, *_) = runs_of(job)
     assert (first.registered_mb, first.compile_s, first.memory_mb) == (3.0, 0.02, 100.0)

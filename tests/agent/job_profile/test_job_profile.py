@@ -181,12 +181,12 @@ def test_a_real_job_is_measured_stored_and_shown(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(
         "agent.job_profile.session.QUICK_S", 600.0
     )  # three repetitions, however slow the machine is
-    told: list[float] = []
+    fractions: list[float] = []
     command = python(PROGRAM, str(tmp_path / "file"), "0.3")
     order = JobOrder("sleeper", command, str(tmp_path), quick=True)
-    made, tables = make_job_profile(order, lambda progress: told.append(progress.fraction))
+    made, tables = make_job_profile(order, lambda progress: fractions.append(progress.fraction))
     assert made.repetitions == 3 and made.kind == node_kind() and not made.interrupted
-    assert told == sorted(told) and told[-1] < 1
+    assert fractions == sorted(fractions) and fractions[-1] < 1
     runs = tables["runs"]
     assert sorted(runs.groupby("intensity_percent").size().items()) == [
         (0.0, 3),
@@ -291,7 +291,7 @@ def test_an_interrupt_keeps_the_repetitions_that_are_complete(
     assert set(tables["runs"]["repetition"]) == set(tables["windows"]["repetition"]) == {1}
     reference = tables["windows"][tables["windows"]["phase"] == "reference"]
     by_round = reference[reference["measured"]].groupby("round")["intensity_percent"]
-    assert [sorted(each) for _, each in by_round] == [[0.0, 50.0, 100.0]] * 3
+    assert [sorted(percents) for _, percents in by_round] == [[0.0, 50.0, 100.0]] * 3
     assert made.sensitivity and made.need("run_s") is not None
     assert slowdown_beside(made, [made]) is None or made.pressure_by() is not None
     assert not processes_below()
@@ -374,10 +374,10 @@ def test_this_kind_of_node_comes_before_another(tmp_path: Path) -> None:
 
 
 def test_kinds_differ_by_what_decides_interference_only() -> None:
-    one = make_inventory()
-    assert node_kind(one) == node_kind(make_inventory(kernel="7.0", hostname="other"))
-    assert node_kind(one).key != node_kind(make_inventory(memory_mb=99_000.0)).key
-    assert node_kind(one).title == "Example 9000, 2 cores, 7 GiB"
+    inventory = make_inventory()
+    assert node_kind(inventory) == node_kind(make_inventory(kernel="7.0", hostname="other"))
+    assert node_kind(inventory).key != node_kind(make_inventory(memory_mb=99_000.0)).key
+    assert node_kind(inventory).title == "Example 9000, 2 cores, 7 GiB"
 
 
 def test_a_profile_of_another_kind_of_node_is_said_to_be_one(tmp_path: Path) -> None:
@@ -398,8 +398,8 @@ def test_a_damaged_profile_is_named_and_costs_no_other(tmp_path: Path) -> None:
         load_job(broken)
     listed = tenbin("job", "list", "--json", store=tmp_path)
     assert listed.returncode == 2
-    found = json.loads(listed.stdout)
-    assert [row["name"] for row in found["job_profiles"]] == ["a"] and len(found["damaged"]) == 1
+    profiles = json.loads(listed.stdout)
+    assert [row["name"] for row in profiles["job_profiles"]] == ["a"] and len(profiles["damaged"]) == 1
 
 
 @pytest.mark.parametrize(

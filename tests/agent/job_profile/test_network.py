@@ -32,12 +32,12 @@ import sys, time
 from mpi4py import MPI
 comm, inside = MPI.COMM_WORLD, 0.0
 comm.Barrier()
-for _ in range(3):
+for _ in range(2):
     time.sleep(0.4 if comm.rank == 0 else 0.0)
     begin = time.monotonic()
     comm.Barrier()
     inside += time.monotonic() - begin
-    time.sleep(0.2)
+    time.sleep(0.1)
 open(f"{sys.argv[1]}/{comm.rank}", "w").write(str(inside))
 """
 WAITING_C = r"""
@@ -51,12 +51,12 @@ int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Barrier(MPI_COMM_WORLD);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 2; i++) {
         if (rank == 0) usleep(400000);
         double begin = MPI_Wtime();
         MPI_Barrier(MPI_COMM_WORLD);
         inside += MPI_Wtime() - begin;
-        usleep(200000);
+        usleep(100000);
     }
     snprintf(path, sizeof path, "%s/%d", argv[1], rank);
     FILE *file = fopen(path, "w");
@@ -112,7 +112,6 @@ def counted(
     return ended, mpi_time.read(counts)
 
 
-@pytest.mark.measures
 @pytest.mark.parametrize("language", ["mpi4py", "c"])
 def test_time_inside_mpi_is_what_the_program_itself_sees(
     mpi: MpiInstall, tmp_path: Path, language: str
@@ -137,12 +136,12 @@ def test_time_inside_mpi_is_what_the_program_itself_sees(
     ended, ranks = counted(command, tmp_path, mpi.environment(120.0) | libraries)
     assert ended.code == 0, ended.last_words
     truth = sum(float(path.read_text()) for path in own.iterdir())
-    assert len(ranks) == 2 and truth > 1.1
-    found = sum(rank.seconds for rank in ranks)
-    assert truth - 0.05 < found  # with the first barrier, in which one waits for the other to start
+    assert len(ranks) == 2 and truth > 0.75
+    inside_s = sum(rank.seconds for rank in ranks)
+    assert 0.8 * truth < inside_s  # with the first barrier, in which one waits for the other to start
     first_s = max(rank.seconds for rank in ranks)
-    assert first_s <= ended.wall_s and min(rank.calls for rank in ranks) >= 4
-    assert mpi_time.share(ranks, ended.wall_s) == pytest.approx(found / 2 / ended.wall_s)
+    assert first_s <= ended.wall_s and min(rank.calls for rank in ranks) >= 3
+    assert mpi_time.share(ranks, ended.wall_s) == pytest.approx(min(inside_s / 2 / ended.wall_s, 1.0))
 
 
 def test_a_program_without_mpi_leaves_no_counts_and_works(tmp_path: Path) -> None:
@@ -193,10 +192,10 @@ def test_comprobe_is_slower_beside_itself_and_ends_when_its_hosts_are_silent(
     """Two all-to-alls share a link that is full: together they send no more than it carries."""
     require(len(CPUS) > 1, "two CPUs")
     places = [RankPlaces(lab.hosts, (cpu, cpu)) for cpu in CPUS[:2]]
-    with Comprobe(mpi, places[0], 1.0, preflight=True) as one, Comprobe(mpi, places[1], 1.0) as other:
-        assert not one.doubts
-        one.windows(), other.windows()
-        seen = [probe.windows(8) for probe in (one, other)]
+    with Comprobe(mpi, places[0], 1.0, preflight=True) as first, Comprobe(mpi, places[1], 1.0) as other:
+        assert not first.doubts
+        first.windows(), other.windows()
+        seen = [probe.windows(8) for probe in (first, other)]
         rates = [sum(w.bytes for w in rows) / sum(w.wall_s for w in rows) for rows in seen]
         assert sum(rates) * 8 / 1e6 < 1.15 * 500
     with Comprobe(mpi, places[0], 0.25) as slow:
@@ -220,9 +219,9 @@ def test_a_job_over_hosts_is_measured_beside_both_probes(
     monkeypatch.setattr(session, "QUICK_MOST", 1)
     monkeypatch.setattr(session, "QUICK_INTENSITIES", (0.0, 100.0))
     command = (sys.executable, "-P", "-c", EXCHANGE, "40")
-    told: list[str] = []
+    steps: list[str] = []
     order = JobOrder("exchange", command, "/", 2, quick=True, mpi=True, hosts=lab.hosts)
-    made, tables = make_job_profile(order, lambda progress: told.append(progress.doing))
+    made, tables = make_job_profile(order, lambda progress: steps.append(progress.doing))
     runs, windows = tables["runs"], tables["windows"]
     assert sorted(zip(runs["beside"], runs["intensity_percent"], strict=True)) == [
         ("", 0.0),
@@ -236,7 +235,7 @@ def test_a_job_over_hosts_is_measured_beside_both_probes(
     assert half is not None and half.emulated and half.sensitivity and half.pressure
     assert half.pressure.slowdown.value > 0.5 and share is not None and share.value > 0.1
     assert made.sensitivity and made.hosts == lab.hosts and (made.ranks, made.cores) == (2, 1)
-    assert any("comprobe beside itself" in doing for doing in told)
+    assert any("comprobe beside itself" in doing for doing in steps)
     assert not processes_below()
 
 
@@ -247,7 +246,7 @@ def test_a_pair_over_hosts_has_cores_of_its_own_on_each(mpi: MpiInstall, lab: Ne
     programs = [
         Program(name, command, "/", 1, mpi, 2, lab.hosts, tuple(cores)) for name in ("exchange", "another")
     ]
-    starts = [one.start(CPUS, i, 60.0) for i, one in enumerate(programs)]
+    starts = [program.start(CPUS, i, 60.0) for i, program in enumerate(programs)]
     for i, start in enumerate(starts):
         assert f"{cores[0][i]},{cores[1][i]}" in start.command
     times = run_pairs(programs, [(0, 1)], CPUS, 1, limit_s=120.0)

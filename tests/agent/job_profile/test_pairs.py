@@ -44,7 +44,7 @@ def ways(left: Sequence[int], most: int = 2) -> Iterator[list[tuple[int, ...]]]:
     first, *rest = left
     for size in range(most):
         for others in combinations(rest, size):
-            for way in ways([one for one in rest if one not in others], most):
+            for way in ways([member for member in rest if member not in others], most):
                 yield [(first, *others), *way]
 
 
@@ -58,10 +58,10 @@ def far(name: str, presses: float, share: float, memory: float = 0.5) -> JobProf
 
 
 def test_each_direction_is_the_sensitivity_at_the_pressure() -> None:
-    found = {(one.job, one.beside): one.predicted for one in directions(JOBS[:3])}
-    assert len(found) == 9
+    predictions = {(way.job, way.beside): way.predicted for way in directions(JOBS[:3])}
+    assert len(predictions) == 9
     for (a, b), truth in {("a", "c"): 1 + 0.08 * 0.5, ("c", "a"): 1 + 0.01 * 9, ("a", "a"): 1.72}.items():
-        predicted = found[a, b]
+        predicted = predictions[a, b]
         assert predicted is not None and predicted.value == pytest.approx(truth)
 
 
@@ -81,45 +81,46 @@ def test_a_job_of_which_nothing_is_known_promises_no_gain() -> None:
 
 def test_three_jobs_go_on_less_disturbed_as_others_end() -> None:
     """Each GB/s costs 2 %, each job presses with 5 GB/s: 1.2 times slower beside two, 1.1 beside one."""
-    one, two, three = (job(name, 0.02, 5.0, run_s=s) for name, s in (("a", 5.0), ("b", 10.0), ("c", 15.0)))
+    run_s = {"a": 5.0, "b": 10.0, "c": 15.0}
+    first, second, third = (job(name, 0.02, 5.0, run_s=s) for name, s in run_s.items())
     # a ends at 6; b has 5 left: until 11.5; c has 15 - 6 / 1.2 - 5.5 / 1.1 = 5 left.
-    assert node_s([one, two, three]) == pytest.approx(6 + 5.5 + 5)
-    assert node_s([three, one, two]) == pytest.approx(6 + 5.5 + 5)
+    assert node_s([first, second, third]) == pytest.approx(6 + 5.5 + 5)
+    assert node_s([third, first, second]) == pytest.approx(6 + 5.5 + 5)
 
 
 @pytest.mark.parametrize(("count", "most"), [(1, 2), (2, 2), (3, 2), (4, 2), (5, 2), (4, 3), (5, 4)])
 def test_matching_takes_least_time_of_all_ways(count: int, most: int) -> None:
     jobs = JOBS[:count]
-    matched = next(one for one in suggestions(jobs, most) if one.rule == "matching")
+    matched = next(entry for entry in suggestions(jobs, most) if entry.rule == "matching")
     best = min(sum(node_s([jobs[i] for i in group]) for group in way) for way in ways(range(count), most))
     assert matched.paired_s == pytest.approx(best)
-    assert sorted(name for group in matched.groups for name in group) == [one.name for one in jobs]
+    assert sorted(name for group in matched.groups for name in group) == [entry.name for entry in jobs]
     assert matched.alone_s == pytest.approx(count * RUN_S)
 
 
 def test_the_rule_pairs_least_with_most_pressure() -> None:
-    ruled = next(one for one in suggestions(JOBS[:4]) if one.rule == "rule")
+    ruled = next(entry for entry in suggestions(JOBS[:4]) if entry.rule == "rule")
     assert {frozenset(group) for group in ruled.groups} == {frozenset("ac"), frozenset("bd")}
 
 
 def test_groups_that_need_more_cores_than_a_node_has_are_not_made() -> None:
-    for found in suggestions(JOBS, 4, cores=3):
-        assert max(map(len, found.groups)) == (2 if found.rule == "rule" else 3)
-    for found in suggestions(JOBS, 4, cores=1):
-        assert [len(group) for group in found.groups] == [1] * 5 and found.gain_percent == 0
+    for suggestion in suggestions(JOBS, 4, cores=3):
+        assert max(map(len, suggestion.groups)) == (2 if suggestion.rule == "rule" else 3)
+    for suggestion in suggestions(JOBS, 4, cores=1):
+        assert [len(group) for group in suggestion.groups] == [1] * 5 and suggestion.gain_percent == 0
 
 
 def test_jobs_over_hosts_suffer_on_the_network_too() -> None:
     """Memory: 2 % a GB/s at 0.5 GB/s; the network on top of that."""
     jobs = [far("a", presses=4.0, share=0.7), far("b", presses=1.0, share=0.0)]
-    found = {(one.job, one.beside): one.predicted for one in directions(jobs)}
+    predictions = {(way.job, way.beside): way.predicted for way in directions(jobs)}
     for a, b in [(0, 0), (0, 1), (1, 0)]:
-        predicted, network = found[jobs[a].name, jobs[b].name], on_network(jobs[a], [jobs[b]])
+        predicted, network = predictions[jobs[a].name, jobs[b].name], on_network(jobs[a], [jobs[b]])
         assert predicted is not None and network is not None
         assert predicted.value == pytest.approx(1.01 + network.value - 1)
         assert predicted.low <= predicted.value <= predicted.high
         assert (network.value > 1.05) == (a == b == 0)
-    here = {(one.job, one.beside): one.predicted for one in directions([jobs[1], JOBS[0]])}
+    here = {(way.job, way.beside): way.predicted for way in directions([jobs[1], JOBS[0]])}
     mixed = here["b", "b"]  # of the other nothing is known over hosts: memory only
     assert mixed is not None and mixed.value == pytest.approx(1.01)
 
@@ -129,10 +130,10 @@ def test_the_network_is_predicted_where_memory_cannot_be() -> None:
     for suffers in (0.01, 0.3):
         tables = over_hosts(samples(suffers, law=0.0), samples(suffers=0.1, pressure_gbs=3.0))
         job = make_job("a", *tables)
-        (one,) = directions([job])
+        (direction,) = directions([job])
         network = on_network(job, [job])
-        assert one.predicted is not None and network is not None
-        assert one.predicted.value == pytest.approx(max(1 + suffers * FULL_GBS, network.value))
+        assert direction.predicted is not None and network is not None
+        assert direction.predicted.value == pytest.approx(max(1 + suffers * FULL_GBS, network.value))
 
 
 def test_the_rule_passes_over_a_pair_that_the_network_forbids() -> None:
@@ -144,7 +145,7 @@ def test_the_rule_passes_over_a_pair_that_the_network_forbids() -> None:
     talks = far("talks", presses=0.2, share=0.5, memory=8.0)
     silent = far("silent", presses=0.2, share=0.01, memory=6.0)
     other = far("other", presses=0.2, share=0.01, memory=1.0)
-    ruled = next(one for one in suggestions([quiet, talks, silent, other]) if one.rule == "rule")
+    ruled = next(entry for entry in suggestions([quiet, talks, silent, other]) if entry.rule == "rule")
     assert {frozenset(g) for g in ruled.groups} == {
         frozenset({"quiet", "silent"}),
         frozenset({"talks", "other"}),
@@ -161,9 +162,9 @@ def sleeper(name: str, seconds: float) -> Program:
 
 def test_every_run_of_a_pair_is_beside_the_other() -> None:
     require(len(CPUS) > 1, "two CPUs")
-    told: list[str] = []
+    steps: list[str] = []
     programs = [sleeper("long", 1.0), sleeper("short", 0.2)]
-    times = run_pairs(programs, [(0, 1), (1, 1)], CPUS, 2, limit_s=60.0, tell=told.append)
+    times = run_pairs(programs, [(0, 1), (1, 1)], CPUS, 2, limit_s=60.0, tell=steps.append)
     assert {name: len(runs) for name, runs in times.alone.items()} == {"long": 4, "short": 4}
     assert {pair: len(runs) for pair, runs in times.beside.items()} == {
         ("long", "short"): 2,
@@ -172,26 +173,26 @@ def test_every_run_of_a_pair_is_beside_the_other() -> None:
     }
     assert all(run["wall"] >= 1.0 for run in times.beside["long", "short"])
     assert len(times.slowdowns("long", "short", "wall")) == 2
-    assert len(told) == 2 * 6 and not processes_below()
+    assert len(steps) == 2 * 6 and not processes_below()
 
 
 def test_a_program_beside_itself_is_not_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """The program starts at a random time of the other's run."""
     require(len(CPUS) > 1, "two CPUs")
-    asked: list[tuple[list[str], float]] = []
+    starts: list[tuple[list[str], float]] = []
     real = pair_trials._together
 
     def seen(members: Sequence[Program], cpus: Sequence[int], limit_s: float, ahead_s: float) -> Any:
-        asked.append(([member.name for member in members], ahead_s))
+        starts.append(([member.name for member in members], ahead_s))
         return real(members, cpus, limit_s, ahead_s)
 
     monkeypatch.setattr(pair_trials, "_together", seen)
     programs = [sleeper(name, 0.2)._replace(run_s=0.2) for name in ("a", "b")]
     times = run_pairs(programs, [(0, 0), (0, 1)], CPUS, 4, limit_s=60.0)
     assert len(times.beside["a", "a"]) == len(times.beside["b", "a"]) == 4
-    ahead = [ahead_s for names, ahead_s in asked if names == ["a", "a"]]
+    ahead = [ahead_s for names, ahead_s in starts if names == ["a", "a"]]
     assert len(set(ahead)) == 4 and all(0 < ahead_s < 0.2 for ahead_s in ahead)
-    assert {ahead_s for names, ahead_s in asked if names != ["a", "a"]} == {0.0}
+    assert {ahead_s for names, ahead_s in starts if names != ["a", "a"]} == {0.0}
     assert not processes_below()
 
 
@@ -249,13 +250,13 @@ def test_the_noise_floor_is_the_change_between_runs_alone() -> None:
 def test_pairs_are_printed_with_what_they_gain(tmp_path: Path) -> None:
     store = JobStore(tmp_path)
     assert "no job profile of this kind of node" in tenbin("pairs", store=tmp_path).stderr
-    for one in JOBS[:4]:
-        store.save(one.model_copy(update={"kind": node_kind()}), {})
+    for entry in JOBS[:4]:
+        store.save(entry.model_copy(update={"kind": node_kind()}), {})
     shown = tenbin("pairs", store=tmp_path)
     assert shown.returncode == 0 and "least predicted loss (matching)" in shown.stdout
-    found = json.loads(tenbin("pairs", "a", "c", "--json", store=tmp_path).stdout)
-    assert len(found["directions"]) == 4 and found["noise_ratio"] is None
-    matched = next(one for one in found["suggestions"] if one["rule"] == "matching")
+    answer = json.loads(tenbin("pairs", "a", "c", "--json", store=tmp_path).stdout)
+    assert len(answer["directions"]) == 4 and answer["noise_ratio"] is None
+    matched = next(entry for entry in answer["suggestions"] if entry["rule"] == "matching")
     # a ends first, after 1.04 times its run time; what c, slowed down 1.09 times, has left goes undisturbed.
     assert matched["groups"] == [["a", "c"]]
     assert matched["gain_percent"] == pytest.approx(100 * (1 - (10.4 + 10 - 10.4 / 1.09) / 20))

@@ -101,12 +101,12 @@ def test_known_laws_come_back(A: float, sigma: float, top: int, bounded: bool) -
         for _ in range(8)
     ]
     model = scaling.fit(pd.DataFrame(rows))
-    found, words = model["A"], downey.verdict(model)
-    assert found.low is not None and found.low <= A * 1.02
+    parallelism, words = model["A"], downey.verdict(model)
+    assert parallelism.low is not None and parallelism.low <= A * 1.02
     if bounded:
-        assert found.high is not None and found.high >= A * 0.98 and words.startswith("A = ")
+        assert parallelism.high is not None and parallelism.high >= A * 0.98 and words.startswith("A = ")
     else:
-        assert found.high is None and words.startswith("A ≥ ")
+        assert parallelism.high is None and words.startswith("A ≥ ")
 
 
 def test_a_job_of_many_sizes_takes_its_profile_s_speed(tmp_path: Path) -> None:
@@ -117,10 +117,10 @@ def test_a_job_of_many_sizes_takes_its_profile_s_speed(tmp_path: Path) -> None:
     JobStore(tmp_path).save(job, {"scaling": table})
     measured = ProfiledJobs(JobStore(tmp_path), KIND)
     spec = JobSpec(command=("lu",), folder="/", tasks=1, max_tasks=8, job_profile="lu")
-    found = sized(spec, measured.scaling, CORE)
-    assert found.speedup[1] == 1.0 and found.speedup[2] == pytest.approx(2.0, rel=0.02)
-    assert found.speedup[8] == pytest.approx(4.0, rel=0.02)
-    speed = speed_of(found, Pool("core", 8), CORE, 1, most=8)
+    profiled = sized(spec, measured.scaling, CORE)
+    assert profiled.speedup[1] == 1.0 and profiled.speedup[2] == pytest.approx(2.0, rel=0.02)
+    assert profiled.speedup[8] == pytest.approx(4.0, rel=0.02)
+    speed = speed_of(profiled, Pool("core", 8), CORE, 1, most=8)
     assert speed is not None and speed(2, None) == pytest.approx(2.0, rel=0.02)
     for other in (
         spec.model_copy(update={"speedup": {1: 1.0, 8: 2.0}}),
@@ -138,7 +138,7 @@ def test_the_report_shows_it() -> None:
     model = scaling.fit(pd.DataFrame(rows, columns=["cores", "wall_s"]))
     runs, windows = samples()
     job = make_job("lu", runs.assign(kernels=40.0, compile_s=0.25), windows, scaling=model)
-    curve = next(one for one in report.figures([job]) if "Speed-up" in one.layout.title.text).data[0]
+    curve = next(figure for figure in report.figures([job]) if "Speed-up" in figure.layout.title.text).data[0]
     assert curve.x[-1] == 16 and curve.y[1] == pytest.approx(2.0, rel=0.02) and curve.name == "lu"
     (row,) = report.table([job])
     assert len(row) == len(report.COLUMNS) and row[-2].startswith("A = ")

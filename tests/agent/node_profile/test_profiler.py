@@ -89,7 +89,7 @@ def test_a_failure_says_its_last_words() -> None:
 
 @pytest.mark.measures
 def test_a_probe_that_hangs_is_stopped() -> None:
-    ended, events = _run("hang", limit_s=4)
+    ended, events = _run("hang", limit_s=3)
     assert ended.trouble == "hung and was stopped" and _values(events) == [0.0, 1.0]
     assert not processes_below()
 
@@ -107,14 +107,14 @@ def test_a_second_interrupt_kills_the_probe_and_all_it_started() -> None:
 
 def test_a_profile_of_probes_that_go_wrong(tmp_path: Path) -> None:
     settings = Settings(quick=True, only=("crash", "fail", "well"), storage=(tmp_path,))
-    told: list[profiler.Progress] = []
-    made, samples = profiler.make_profile(settings, told.append)
+    steps: list[profiler.Progress] = []
+    made, samples = profiler.make_profile(settings, steps.append)
     assert made.samples == {"crash": 2, "fail": 2, "well": 3}
     assert [(a.probe, a.failed) for a in made.absent] == [("crash", True), ("fail", True)]
     assert "while at: the second half" in made.absent[0].reason
     assert list(samples["well"]["value_s"]) == [0.0, 1.0, 2.0]
     assert [c.probe for c in made.conditions] == ["well", "crash", "fail"]
-    assert not made.interrupted and told[-1].left_s == 0
+    assert not made.interrupted and steps[-1].left_s == 0
 
 
 def test_ctrl_c_ends_a_profile_with_what_was_measured(tmp_path: Path) -> None:

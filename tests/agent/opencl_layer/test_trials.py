@@ -56,9 +56,9 @@ def test_ratio_beside_the_truth(folder: Path, stepper: Stepper) -> None:
         said.clear()
         with stepper.busy():
             trial = requests.try_on(folder, pid, "pocl-1", said.append, watch_s=0.4)
-        here_s, _ = stepper.steps(5)
+        here_s, _ = stepper.steps(3)
         assert requests.move(folder, pid, "pocl-1").device == "pocl-1"
-        there_s, _ = stepper.steps(5)
+        there_s, _ = stepper.steps(3)
         requests.move(folder, pid, "pocl-0")
         assert trial.ratio is not None and trial.program_ratio is not None
         truth, found = here_s / there_s, (trial.ratio.value, trial.program_ratio.value)

@@ -178,7 +178,7 @@ def test_lu_notices_a_wrong_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "wanted"),
+    ("ranks", "choices"),
     [
         slow(2, ["ep:S", "cg:700", "cg:S", "ft:32", "ft:S", "mg:16", "mg:S", "lu:32", "lu:S"]),
         (3, ["ep:20", "ft:32", "mg:16", "lu:32"]),
@@ -186,12 +186,12 @@ def test_lu_notices_a_wrong_answer() -> None:
         slow(5, ["ep:20", "ft:32", "mg:16", "mg:S", "lu:32"]),  # cg talks too often for more ranks than cores
     ],
 )
-def test_the_same_answers_on_several_ranks(mpi: MpiInstall, ranks: int, wanted: list[str]) -> None:
+def test_the_same_answers_on_several_ranks(mpi: MpiInstall, ranks: int, choices: list[str]) -> None:
     lines: list[str] = []
-    program = [sys.executable, "-P", "-m", "mpi4py", "-m", "probes.loads", *wanted]
+    program = [sys.executable, "-P", "-m", "mpi4py", "-m", "probes.loads", *choices]
     run_ranks(mpi, program, ranks, timeout_s=120, on_line=lines.append)
     rows = [json.loads(line) for line in lines]
-    assert sorted(f"{row['load']}:{row['class']}" for row in rows) == sorted(wanted)
+    assert sorted(f"{row['load']}:{row['class']}" for row in rows) == sorted(choices)
     assert all(row["verified"] and row["ranks"] == ranks for row in rows)
 
 
@@ -224,9 +224,9 @@ def test_command_line() -> None:
     assert all(row["ranks"] == 1 and row["time_s"] > 0 and row["mops"] > 0 for row in rows)
 
 
-@pytest.mark.parametrize("wanted", ["dg", "cg:Q"])
-def test_bad_names_are_one_line(wanted: str) -> None:
-    done = subprocess.run([*RUN, wanted], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("choice", ["dg", "cg:Q"])
+def test_bad_names_are_one_line(choice: str) -> None:
+    done = subprocess.run([*RUN, choice], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1

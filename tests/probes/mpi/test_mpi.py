@@ -48,11 +48,11 @@ def python(code: str, mark: str = "") -> list[str]:
 
 
 def survivors(mark: str) -> list[psutil.Process]:
-    found = []
+    processes = []
     for process in psutil.process_iter(["cmdline", "status"]):
         if mark in (process.info["cmdline"] or []) and process.info["status"] != psutil.STATUS_ZOMBIE:
-            found.append(process)
-    return found
+            processes.append(process)
+    return processes
 
 
 def gone(mark: str) -> bool:

@@ -112,8 +112,8 @@ def end(rank: int, status: int, at_s: float, boot: str = "x") -> RankEnd:
 
 
 def test_a_report_survives_its_way() -> None:
-    told = RankEnd(3, 9, 1.795276e9 + 0.123456, "4325ce5f-ab67", "node7")
-    assert RankEnd.from_line(f"unfinished{told.to_line()}\n") == told
+    report = RankEnd(3, 9, 1.795276e9 + 0.123456, "4325ce5f-ab67", "node7")
+    assert RankEnd.from_line(f"unfinished{report.to_line()}\n") == report
     assert RankEnd.from_line("tenbin-rank-ended 3") is None
     assert RankEnd.from_line("something else") is None
     alone = RankEnd(None, 9, 1.5e9, "4325ce5f-ab67", "node7")  # under a launcher of another MPI
