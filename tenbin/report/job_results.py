@@ -54,15 +54,15 @@ def files_of(path: Path, policies: Sequence[str]) -> dict[str, Path]:
         raise BadInput(f"--jobs-out {path}: neither .csv nor .swf", "end its name in .csv or .swf")
     if len(policies) == 1:
         return {policies[0]: path}
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for text in policies:
         name, further = re.sub(r"[^A-Za-z0-9.=-]", "-", text), 1
         file = path.with_suffix(f".{name}{path.suffix}")
-        while file in found.values():
+        while file in files.values():
             further += 1
             file = path.with_suffix(f".{name}-{further}{path.suffix}")
-        found[text] = file
-    return found
+        files[text] = file
+    return files
 
 
 def text(

@@ -21,7 +21,7 @@ from probes.folders import inspect_folder
 from probes.scratch import scratch
 from profiles.errors import BadInput, Unavailable
 from profiles.records import Settings
-from tenbin.commands.files import storage_folder
+from tenbin.commands.options import storage_folder
 from tests.support.labs.components import processes_below, require
 
 _MNT_DETACH = 2

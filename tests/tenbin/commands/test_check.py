@@ -9,7 +9,7 @@ import pytest
 
 from profiles.checks.check import EXIT_CODES, Change, Verdict
 from profiles.checks.store import CheckStore
-from tenbin.commands.measure.check_text import TITLES, print_check
+from tenbin.commands.measure.check import TITLES, print_check
 from tests.support.checks import BEGIN, make_check
 from tests.support.programs import tenbin
 
