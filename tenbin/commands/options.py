@@ -54,27 +54,6 @@ def complete_selector(incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete) and name.isprintable()]
 
 
-def stored_profiles(store: Path | None) -> Store:
-    """Return the store of profiles in a folder; None: in the default one."""
-    from profiles.files.store import Store
-
-    return Store(store)
-
-
-def client_of(home: Path | None) -> Client:
-    """Return the client of the coordinator in a folder; None: of this user's."""
-    from tenbin.client.client import Client
-
-    return Client(home)
-
-
-def coordinator_folder(home: Path | None) -> Path:
-    """Return the absolute folder of a coordinator; None: of this user's."""
-    from tenbin.client.connection import default_home
-
-    return (home or default_home()).absolute()
-
-
 def _ask(path: str, field: str) -> list[str]:
     """Ask the coordinator for names to complete; empty if it does not answer."""
     try:
@@ -135,6 +114,30 @@ Selector = Annotated[
         metavar="PROFILE",
     ),
 ]
+
+
+# -- the coordinator, and what is stored --------------------------------------------------------------------
+
+
+def stored_profiles(store: Path | None) -> Store:
+    """Return the store of profiles in a folder; None: in the default one."""
+    from profiles.files.store import Store
+
+    return Store(store)
+
+
+def client_of(home: Path | None) -> Client:
+    """Return the client of the coordinator in a folder; None: of this user's."""
+    from tenbin.client.client import Client
+
+    return Client(home)
+
+
+def coordinator_folder(home: Path | None) -> Path:
+    """Return the absolute folder of a coordinator; None: of this user's."""
+    from tenbin.client.connection import default_home
+
+    return (home or default_home()).absolute()
 
 
 # -- files and folders that users name ---------------------------------------------------------------------

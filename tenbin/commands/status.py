@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from json import dumps
 from typing import Annotated, Any
 
 import typer
 
 from profiles.instants import local
 from tenbin.commands.options import HomeOption, JsonOption, client_of
-from tenbin.text import say
+from tenbin.text import print_json, say
 
 
 def down(
@@ -63,10 +62,11 @@ def status(home: HomeOption = None, json: JsonOption = False) -> None:
     _print(answer, json, text)
 
 
-def _print(answer: Any, as_json: bool, text: str) -> None:
-    import json
-
-    say(json.dumps(answer, indent=1) if as_json else text)
+def _print(answer: object, as_json: bool, text: str) -> None:
+    if as_json:
+        print_json(answer)
+    else:
+        say(text)
 
 
 # -- nodes -------------------------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ def _print(answer: Any, as_json: bool, text: str) -> None:
 def nodes(home: HomeOption = None, json: JsonOption = False) -> None:
     """List the nodes: resources of each, how much is free, its jobs, and its region."""
     table = client_of(home).call("GET", "/nodes")
-    say(dumps(table, indent=1) if json else "\n".join(node_lines(table)))
+    _print(table, json, "\n".join(node_lines(table)))
 
 
 def node_lines(table: list[dict[str, Any]]) -> list[str]:

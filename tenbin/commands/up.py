@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scheduler.engines import registry
-from scheduler.engines.options import Megabytes, Option, Seconds
+from scheduler.engines.options import Asked, Megabytes, Option, Seconds
 from scheduler.engines.registry import DEFAULT, ENGINES
 from tenbin.commands.options import (
     HomeOption,
@@ -26,6 +26,7 @@ from tenbin.commands.options import (
     complete_policy,
     stored_profiles,
 )
+from tenbin.commands.page import FILE, PORT, address, page_beside
 from tenbin.errors import TenbinError
 from tenbin.option_values import duration_s, size_mb
 from tenbin.text import say
@@ -101,7 +102,6 @@ START_S, PAGE_S = 60.0, 20.0
 # -- the command -------------------------------------------------------------------------------------------
 
 
-PAGE_PORT = "8471"
 PATHS = (  # variables that may be relative, which a daemon leaves its folder with
     "TENBIN_STORE",
     "TENBIN_OPENCL_FOLDER",
@@ -171,7 +171,7 @@ def up(
     page_listen: Annotated[
         str | None,
         typer.Option(
-            help=f"Where the page of --page listens. (default: {PAGE_PORT}, from this machine)",
+            help=f"Where the page of --page listens. (default: {PORT}, from this machine)",
             metavar="[HOST:]PORT",
         ),
     ] = None,
@@ -218,9 +218,7 @@ def up(
     from profiles.files.folders import in_utf8
     from scheduler.coordinator.journal.journal_file import hold
     from scheduler.engines.common.machine import Taken
-    from scheduler.engines.options import Asked
     from tenbin.client.connection import default_home
-    from tenbin.commands.page import page_beside
     from tenbin.server import tcp
     from tenbin.server.serve import make_ready, serve
 
@@ -233,7 +231,7 @@ def up(
     registry.check(engine, request, profiled=profile is not None)
     if listen is not None:
         tcp.where(listen)  # a wrong address is refused before anything is started
-    page_at = page_listen or (PAGE_PORT if page else "")
+    page_at = page_listen or (PORT if page else "")
     door = tcp.listen(page_at, "--page-listen") if page_at else None
     request = replace(request, profile=_profile(profile))
     for done in make_ready(folder, recover):
@@ -272,8 +270,6 @@ def _tell_url(folder: Path, url: str) -> None:
 
 
 def _tell_page(folder: Path) -> None:
-    from tenbin.commands.page import FILE, address
-
     url = address(folder, PAGE_S)
     typer.echo(f"tenbin: page at {url}" if url else "tenbin: the page is not ready yet")
     typer.echo(f"tenbin: each address works once; the next one is in {folder / FILE}")

@@ -25,7 +25,7 @@ from tenbin.errors import TenbinError
 from tenbin.page import jobs as job_view
 from tenbin.page.explainer import Explainer
 from tenbin.page.gantt import Gantt, Window
-from tenbin.page.jobs import Asked, Lists
+from tenbin.page.jobs import Lists, ListWindow
 from tenbin.page.mirror import Mirror
 from tenbin.page.nodes import Measured, NodeView
 from tenbin.page.truth import Truth
@@ -195,7 +195,7 @@ class Page:
             BadInput: the journal cannot be read.
         """
         self.mirror.refresh()
-        self.lists.find(Asked())
+        self.lists.find(ListWindow())
         now_s = time.time()
         self.gantt.find(Window(from_s=now_s - 3600.0, until_s=now_s), [])
 
@@ -239,7 +239,7 @@ def _questions(app: FastAPI, page: Page) -> None:
         }
 
     @app.get("/api/jobs")
-    async def jobs(query: Annotated[Asked, Query()]) -> dict[str, Any]:
+    async def jobs(query: Annotated[ListWindow, Query()]) -> dict[str, Any]:
         """List the rows of a window; those of them that wait are explained from now on."""
         window = await asyncio.to_thread(page.lists.window, query)
         waiting = [row["asks"] for row in window["rows"] if row["asks"] is not None]
@@ -272,7 +272,7 @@ def _questions(app: FastAPI, page: Page) -> None:
         return await asyncio.to_thread(page.truth.find)
 
     @app.get("/api/ids")
-    async def ids(query: Annotated[Asked, Query()]) -> dict[str, list[int]]:
+    async def ids(query: Annotated[ListWindow, Query()]) -> dict[str, list[int]]:
         """List the numbers of all rows of a list, to be selected."""
         rows = await asyncio.to_thread(page.lists.find, query)
         return {"ids": [row.id for row in rows[:MOST_SELECTED]]}

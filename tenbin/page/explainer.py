@@ -67,28 +67,26 @@ class Starts:
 
     def account(self) -> dict[str, Any]:
         """Return how many outcomes there are, and the quantiles of real wait / said wait if they suffice."""
-        figures: dict[str, Any] = {"outcomes": len(self._ratios), "needed": LEAST}
-        if len(self._ratios) < LEAST:
-            return figures | dict.fromkeys(("low", "middle", "high"))
-        low, *_, middle, _, _, _, high = quantiles(self._ratios, n=10)
-        return figures | {"low": max(low, 0.0), "middle": middle, "high": high}
+        low, middle, high = self._spread() or (None, None, None)
+        return self._counts() | {"low": low, "middle": middle, "high": high}
 
     def interval(self, answer: Answer) -> dict[str, Any]:
         """Return the start that is expected, and within what it lay in 8 of 10 cases lately."""
-        figures: dict[str, Any] = {
-            "outcomes": len(self._ratios),
-            "needed": LEAST,
-            "low_s": None,
-            "high_s": None,
-        }
-        if answer.expected_start_s is None or len(self._ratios) < LEAST:
-            return figures
-        low, *_, high = quantiles(self._ratios, n=10)
-        wait_s = max(answer.expected_start_s - answer.at_s, 0.0)
-        return figures | {
-            "low_s": answer.at_s + wait_s * max(low, 0.0),
-            "high_s": answer.at_s + wait_s * high,
-        }
+        low_s = high_s = None
+        if answer.expected_start_s is not None and (spread := self._spread()):
+            wait_s = max(answer.expected_start_s - answer.at_s, 0.0)
+            low_s, high_s = (answer.at_s + wait_s * ratio for ratio in (spread[0], spread[2]))
+        return self._counts() | {"low_s": low_s, "high_s": high_s}
+
+    def _counts(self) -> dict[str, int]:
+        return {"outcomes": len(self._ratios), "needed": LEAST}
+
+    def _spread(self) -> tuple[float, float, float] | None:
+        """Return the 10, 50 and 90 % quantiles of real wait / said wait; None: of too few outcomes."""
+        if len(self._ratios) < LEAST:
+            return None
+        low, *_, middle, _, _, _, high = quantiles(self._ratios, n=10)
+        return max(low, 0.0), middle, high
 
 
 class Explainer:

@@ -27,7 +27,7 @@ KEPT = 64  # sorted lists; viewers of one filter share one
 WAITING = (Stage.WAITING, Stage.HELD)
 
 
-class Asked(BaseModel):
+class ListWindow(BaseModel):
     """The rows that are asked for.
 
     Attributes:
@@ -98,7 +98,7 @@ class Lists:
         self._kept: OrderedDict[JobQuery, list[Row | Whole[Row]]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def find(self, window: Asked) -> list[Row | Whole[Row]]:
+    def find(self, window: ListWindow) -> list[Row | Whole[Row]]:
         """Return the whole list of which ``window`` is a part."""
         query = window.as_query()
         with self._lock:
@@ -111,7 +111,7 @@ class Lists:
                     self._kept.popitem(last=False)
             return rows
 
-    def window(self, window: Asked) -> dict[str, Any]:
+    def window(self, window: ListWindow) -> dict[str, Any]:
         """Return the rows that are shown, and how many there are."""
         rows = self.find(window)
         shown = [self.told(row) for row in rows[window.start : window.start + window.count]]

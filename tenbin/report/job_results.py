@@ -16,29 +16,9 @@ from scheduler.workloads.logs import swf
 
 KINDS = (".csv", ".swf")
 COLUMNS = (
-    "job",
-    "user",
-    "program",
-    "units",
-    "submit_s",
-    "start_s",
-    "end_s",
-    "wait_s",
-    "run_s",
-    "turnaround_s",
-    "bounded_slowdown",
-    "requested_s",
-    "how",
-    "counted",
-    "pool",
-    "used_units",
-    "nodes",
-    "preemptions",
-    "migrations",
-    "failures",
-    "overhead_s",
-    "lost_s",
-    "energy_j",
+    *("job", "user", "program", "units", "submit_s", "start_s", "end_s", "wait_s", "run_s", "turnaround_s"),
+    *("bounded_slowdown", "requested_s", "how", "counted", "pool", "used_units", "nodes", "preemptions"),
+    *("migrations", "failures", "overhead_s", "lost_s", "energy_j"),
 )
 
 

@@ -24,9 +24,12 @@ from tenbin.commands.jobs.jobs import (
     chosen_columns,
     chosen_states,
     print_csv,
+    print_rows,
     print_table,
+    select,
 )
 from tenbin.commands.options import HomeOption, JsonOption, client_of, complete_job
+from tenbin.option_values import past_instant
 from tenbin.text import duration, number, print_json
 
 COLUMNS = (
@@ -67,9 +70,6 @@ def history(
     json: JsonOption = False,
 ) -> None:
     """Show what jobs used: CPU time, memory, energy, place; those that run, and those that have ended."""
-    from tenbin.commands.jobs.jobs import select
-    from tenbin.option_values import past_instant
-
     chosen = chosen_columns(columns, COLUMNS, "history")
     if columns == "help":
         print("\n".join(COLUMNS))
@@ -89,12 +89,7 @@ def history(
     if which:
         request["ids"] = select(client, which, members=False).ids
     rows = client.call("POST", "/history", request)
-    chosen_rows = [{column: row[column] for column in chosen or COLUMNS} for row in rows]
-    if json:
-        print_json(chosen_rows)
-    elif csv:
-        print_csv(chosen_rows, chosen or COLUMNS)
-    else:
+    if not print_rows(rows, chosen or COLUMNS, csv=csv, json=json):
         said = {c for c in SHOWN_COLUMNS if any(row[c] != UNSAID.get(c, row) for row in rows)}
         print_table(rows, chosen or tuple(c for c in SHOWN_COLUMNS if c in said))
 
@@ -120,8 +115,6 @@ def efficiency(
     which: Which, csv: CsvOption = False, home: HomeOption = None, json: JsonOption = False
 ) -> None:
     """Say how much of cores, memory and time limit jobs used, with advice; of several jobs quantiles."""
-    from tenbin.commands.jobs.jobs import select
-
     check_formats(csv=csv, json=json)
     client = client_of(home)
     rows = client.call("POST", "/history", {"ids": select(client, which, members=False).ids})

@@ -14,7 +14,7 @@ import typer
 from profiles.errors import BadInput
 from profiles.instants import clock, local
 from tenbin.commands.options import HomeOption, JsonOption, client_of, complete_job, complete_place
-from tenbin.option_values import duration_s
+from tenbin.option_values import duration_s, past_instant
 from tenbin.text import duration, label, number, print_json, printable, ranges, say
 
 if TYPE_CHECKING:
@@ -128,6 +128,18 @@ def chosen_columns(text: str | None, known: tuple[str, ...], command: str) -> tu
     return columns
 
 
+def print_rows(
+    rows: list[dict[str, Any]], columns: tuple[str, ...], *, csv: bool = False, json: bool = False
+) -> bool:
+    """Print these columns of the rows for programs; False: in no such form."""
+    chosen = [{column: row[column] for column in columns} for row in rows]
+    if json:
+        print_json(chosen)
+    elif csv:
+        print_csv(chosen, columns)
+    return json or csv
+
+
 def print_csv(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
     """Print rows as CSV; lists as JSON, nothing for what is not known; control characters escaped."""
     import csv
@@ -232,8 +244,6 @@ def jobs(
     json: JsonOption = False,
 ) -> None:
     """List the jobs that wait or run, running ones first; an array is one row."""
-    from tenbin.option_values import past_instant
-
     chosen = chosen_columns(columns, COLUMNS, "jobs")
     if columns == "help":
         print("\n".join(COLUMNS))
@@ -254,12 +264,7 @@ def jobs(
     rows.sort(key=lambda job: job["stage"] not in BEGUN)
     for job in rows:
         job["since_s"] = since_s(job, time.time())
-    chosen_rows = [{column: job[column] for column in chosen or COLUMNS} for job in rows]
-    if json:
-        print_json(chosen_rows)
-        return
-    if csv:
-        print_csv(chosen_rows, chosen or COLUMNS)
+    if print_rows(rows, chosen or COLUMNS, csv=csv, json=json):
         return
     taken_over = ("slurm", "user") if any(job["slurm"] for job in rows) else ()
     print_table(rows, chosen or ("id", *taken_over, "name", "stage", "cores", "since_s", "trouble"))

@@ -6,12 +6,13 @@ import math
 import os
 import sys
 from itertools import combinations_with_replacement
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from profiles.errors import INTERRUPTED, BadInput
-from tenbin.commands.options import JsonOption, StoreOption, complete_job_profile
+from tenbin.commands.options import JsonOption, StoreOption, complete_job_profile, terminated_as_interrupted
 from tenbin.terminal import SafeConsole, table
 from tenbin.text import print_json, say
 
@@ -113,7 +114,6 @@ def _known(names: list[str], store: Any) -> list[JobProfile]:
 def _verified(known: list[JobProfile], repetitions: int, limit_s: float) -> Times:
     from agent.job_profile.pair_trials import run_pairs
     from probes.topology import usable_cores
-    from tenbin.commands.options import terminated_as_interrupted
 
     cpus = usable_cores()
     programs = _programs(known)
@@ -143,8 +143,6 @@ def _room(known: list[JobProfile]) -> int | None:
 
 def _sockets(known: list[JobProfile]) -> tuple[Sockets | None, str]:
     """Return the sockets of this node if jobs can be placed on several; else the reason."""
-    from pathlib import Path
-
     from agent.inventory import Roots, read_network
     from probes.topology import read_topology
     from profiles.records import Settings

@@ -14,8 +14,6 @@ from tenbin.text import printable
 if TYPE_CHECKING:
     from tenbin.client.client import Client
 
-    pass
-
 LONGEST = 4096  # characters of a text that are looked at
 
 Piece = tuple[str, str]  # text, and its style in rich's words

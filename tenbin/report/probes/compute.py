@@ -12,7 +12,7 @@ from probes.loads import work
 from profiles.fits.compute import LOADS, windows
 from profiles.records import Model
 from profiles.stats import median_interval
-from tenbin.report.style import COLOURS, draw_medians, figure
+from tenbin.report.style import COLOURS, draw_dots, draw_medians, figure
 
 EXPLANATION = (
     "Each core computes in a process of its own, all in the same window of time. Matrix products are "
@@ -143,14 +143,10 @@ def _clock_figure(rows: pd.DataFrame, suffix: str) -> go.Figure:
 
 def _over_cores(fig: go.Figure, group: pd.DataFrame, column: str, *, name: str, colour: str) -> None:
     """Draw every window as a pale dot, and the medians with their intervals as a line."""
-    common = {"name": name, "legendgroup": name}
-    marker = {"color": colour, "opacity": 0.35, "size": 6}
-    fig.add_scatter(
-        x=group["cores"], y=group[column], mode="markers", marker=marker, showlegend=False, **common
-    )
+    draw_dots(fig, group["cores"], group[column], name=name, colour=colour)
     counts = sorted(group["cores"].unique())
     medians = [median_interval(group.loc[group["cores"] == count, column]) for count in counts]
-    look = {"mode": "lines+markers", "line": {"color": colour}, **common}
+    look = {"mode": "lines+markers", "line": {"color": colour}, "name": name, "legendgroup": name}
     draw_medians(fig, [float(count) for count in counts], medians, colour, **look)
 
 

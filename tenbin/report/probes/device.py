@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from profiles.fits.device import speeds
 from profiles.records import Model
-from tenbin.report.style import COLOURS, draw_medians, figure
+from tenbin.report.style import COLOURS, draw_dots, draw_medians, figure
 
 EXPLANATION = (
     "Each device runs kernels of tenbin, and the host checks every result. Memory: arrays far larger than "
@@ -85,8 +85,7 @@ def _draw(fig: go.Figure, samples: pd.DataFrame, models: list[Model], shown: Seq
             centre = place - WIDTH / 2 + step * (i + 0.5)
             values = _observed(samples, subject, device)
             x = centre + np.linspace(-0.3 * step, 0.3 * step, len(values))
-            marker = {"color": colour, "opacity": 0.35, "size": 6}
-            fig.add_scatter(x=x, y=values, showlegend=False, marker=marker, **look)
+            draw_dots(fig, x, values, name=device, colour=colour)
             labels = subject[1] | {"device": device}
             for c in (m.coefficients[0] for m in models if (m.quantity, m.labels) == (subject[0], labels)):
                 at.append(centre)
