@@ -17,21 +17,12 @@ from typing import Literal, NamedTuple
 from agent.inventory import Roots, fields, gather, read, read_mounts
 from agent.node_profile.identity import explain
 from agent.users import default_storage
-from probes.c_library import REMEDY
-from probes.c_library import find_compiler
-from probes.opencl import may_have_twin
-from probes.memory_plan import choose_area
-from probes.meters import READ_REMEDY
-from probes.meters import powercap_meter
-from probes.powercap import Zone
-from probes.powercap import capped
-from probes.powercap import metered
-from probes.powercap import zones
-from probes.c_library import HEADERS_REMEDY
+from probes.c_library import HEADERS_REMEDY, REMEDY, find_compiler
 from probes.folders import LEAST_FREE
-from probes.memory_plan import ELEMENT
-from probes.memory_plan import choose_arrays
-from probes.memory_plan import plan_writings
+from probes.memory_plan import ELEMENT, choose_area, choose_arrays, plan_writings
+from probes.meters import READ_REMEDY, powercap_meter
+from probes.opencl import may_have_twin
+from probes.powercap import Zone, capped, metered, zones
 from probes.registry import PROBES
 from probes.topology import Topology, cpu_list, data_caches_kib, free_memory_mb, read_topology
 from profiles.card import BUSY, STOLEN

@@ -271,15 +271,17 @@ class Generations:
     @classmethod
     def here(cls, path: Path, variables: Mapping[str, str] = os.environ) -> Generations:
         """Take generation, folder and key from the environment, where tenbin has set them."""
-        told = variables.get("TENBIN_GENERATION")
-        if told is None:
+        generation = variables.get("TENBIN_GENERATION")
+        if generation is None:
             return cls(path)
-        if not told.isdecimal():
-            raise CheckpointError(f"TENBIN_GENERATION={told!r} is no number; leave it as tenbin sets it")
+        if not generation.isdecimal():
+            raise CheckpointError(
+                f"TENBIN_GENERATION={generation!r} is no number; leave it as tenbin sets it"
+            )
         home = variables.get("TENBIN_JOB_FOLDER")
         folder = None if home is None else Path(home)
         own = folder is not None and path.parent.resolve() == folder.resolve()
-        return cls(path, int(told), folder, "" if own else variables.get("TENBIN_JOB_KEY", ""))
+        return cls(path, int(generation), folder, "" if own else variables.get("TENBIN_JOB_KEY", ""))
 
     @property
     def file(self) -> Path:
@@ -296,7 +298,7 @@ class Generations:
         except FileNotFoundError:
             self.check()  # a later attempt has removed the file
             raise
-        self._remove(lambda found: self._mine(found) and found.generation < (self.generation or 0))
+        self._remove(lambda file: self._mine(file) and file.generation < (self.generation or 0))
 
     def take_up(self, look: Callable[[Path], Content]) -> tuple[Path, Content] | None:
         """Find the checkpoint to go on from, and apply ``look`` to it; None: there is no checkpoint.
@@ -306,7 +308,7 @@ class Generations:
         """
         self.check()
         # Unfinished files of killed attempts take room.
-        self._remove(lambda found: found.aside and not self._later(found))
+        self._remove(lambda file: file.aside and not self._later(file))
         while (source := self.newest()) is not None:
             with suppress(FileNotFoundError):  # an old copy has just replaced it by a later one
                 look(source)  # an error message names the file as found
@@ -326,7 +328,7 @@ class Generations:
         """Remove all checkpoints of this job, because its program has ended."""
         self.check()
         self.file.with_name(aside_name(self.file)).unlink(missing_ok=True)
-        self._remove(lambda found: not self._later(found))
+        self._remove(lambda file: not self._later(file))
         self.file.unlink(missing_ok=True)
 
     def check(self) -> None:
@@ -382,22 +384,22 @@ class Generations:
             raise
         except OSError:
             return source
-        self._remove(lambda found: found.path == source and not self._mine(found))
+        self._remove(lambda file: file.path == source and not self._mine(file))
         return self.file
 
-    def _mine(self, found: _Found) -> bool:
-        return found.key == (None if self.generation is None else self.key)
+    def _mine(self, file: _Found) -> bool:
+        return file.key == (None if self.generation is None else self.key)
 
-    def _later(self, found: _Found) -> bool:
+    def _later(self, file: _Found) -> bool:
         """Return True for files of this attempt, or of later attempts."""
-        return self._mine(found) and found.generation >= (self.generation or 0)
+        return self._mine(file) and file.generation >= (self.generation or 0)
 
     def _remove(self, which: Callable[[_Found], bool]) -> None:
         """Remove files; those that cannot be removed stay."""
-        for found in self._found():
-            if which(found):
+        for file in self._found():
+            if which(file):
                 with suppress(OSError):
-                    found.path.unlink()
+                    file.path.unlink()
 
     def _found(self) -> Iterator[_Found]:
         """List the files under this name, of all jobs and generations."""
@@ -591,14 +593,14 @@ class Checkpoint:
         if taken is None:
             self._ready(sum(part.bytes for part in self._parts()))
             return False
-        path, (state, found) = taken
+        path, (state, parts) = taken
         take = {name: self._to_device(buffer) for name, buffer in self._buffers.items()}
         take |= {name: _to_array(array) for name, array in self._arrays.items()}
-        with self._device("restoring"), self._phase("restore", sum(part.bytes for part in found.values())):
-            self._files.read(path, list(found.values()), [take[name] for name in found])
+        with self._device("restoring"), self._phase("restore", sum(part.bytes for part in parts.values())):
+            self._files.read(path, list(parts.values()), [take[name] for name in parts])
             self.queue.finish()
         self.state.update(state)
-        self._ready(sum(part.bytes for part in found.values()))
+        self._ready(sum(part.bytes for part in parts.values()))
         return True
 
     def finish(self) -> None:
@@ -624,17 +626,19 @@ class Checkpoint:
 
     def _header(self, path: Path) -> tuple[dict[str, Any], dict[str, Part]]:
         """State and parts of a checkpoint, which are those of this program; CheckpointError if not."""
-        state, found = read_header(path, self.program)
-        wanted, has = (
-            {(p.name, p.kind, p.bytes) for p in parts} for parts in (self._parts(), found.values())
+        state, in_file = read_header(path, self.program)
+        registered, has = (
+            {(p.name, p.kind, p.bytes) for p in parts} for parts in (self._parts(), in_file.values())
         )
-        if wanted != has:
-            there, here = (", ".join(" ".join(map(str, part)) for part in parts) for parts in (has, wanted))
+        if registered != has:
+            there, here = (
+                ", ".join(" ".join(map(str, part)) for part in parts) for parts in (has, registered)
+            )
             raise CheckpointError(
                 f"{path} has other parts ({there} bytes) than this program ({here} bytes); "
                 "remove it to begin anew"
             )
-        return state, found
+        return state, in_file
 
     # -- inside ---------------------------------------------------------------------------------------
 
@@ -731,12 +735,12 @@ def _find(number: int | str) -> Any:
     """Find the device of that number, counted over all platforms."""
     import pyopencl as cl
 
-    found = []
+    devices = []
     try:
         for platform in cl.get_platforms():
             with suppress(cl.Error):  # a driver without its hardware
-                found += platform.get_devices()
-        return found[int(str(number).partition(",")[0])]
+                devices += platform.get_devices()
+        return devices[int(str(number).partition(",")[0])]
     except (cl.Error, IndexError, ValueError) as error:
         raise CheckpointError(f"there is no OpenCL device {number}; see: tenbin doctor") from error
 

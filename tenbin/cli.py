@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 
 from profiles.errors import INTERRUPTED, BadInput, UserError
 from tenbin.errors import TenbinError
+from tenbin.text import say
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 MEASURE, TRY, RUN = "Measure this node", "Try policies in virtual time", "Run jobs on this machine"
@@ -30,26 +31,26 @@ COMMANDS = {  # in the order of --help: where the function, or the app of a grou
     "label": ("measure.stored:label", MEASURE),
     "delete": ("measure.stored:delete", MEASURE),
     "check": ("measure.check:check", MEASURE),
-    "drift": ("measure.drift:drift", MEASURE),
+    "drift": ("measure.compare:drift", MEASURE),
     "compare": ("measure.compare:compare", MEASURE),
-    "export": ("measure.export:export", MEASURE),
-    "report": ("measure.export:report", MEASURE),
+    "export": ("measure.stored:export", MEASURE),
+    "report": ("measure.stored:report", MEASURE),
     "pairs": ("measure.pairs:pairs", MEASURE),
     "slurm-config": ("measure.cluster:slurm_config", MEASURE),
     "restore": ("measure.doctor:restore", MEASURE),
-    "simulate": ("simulate.simulate:simulate", TRY),
-    "reproduce": ("simulate.reproduce:reproduce", TRY),
+    "simulate": ("simulate:simulate", TRY),
+    "reproduce": ("reproduce:reproduce", TRY),
     "up": ("up:up", RUN),
     "down": ("status:down", RUN),
     "status": ("status:status", RUN),
     "nodes": ("status:nodes", RUN),
     "page": ("page:page", RUN),
     "submit": ("jobs.submit:submit", RUN),
-    "map": ("jobs.map.command:map_", RUN),
+    "map": ("jobs.map:map_", RUN),
     "jobs": ("jobs.jobs:jobs", RUN),
-    "top": ("top.command:top", RUN),
+    "top": ("top:top", RUN),
     "history": ("jobs.history:history", RUN),
-    "efficiency": ("jobs.efficiency:efficiency", RUN),
+    "efficiency": ("jobs.history:efficiency", RUN),
     "info": ("jobs.jobs:info", RUN),
     "logs": ("jobs.jobs:logs", RUN),
     "wait": ("jobs.jobs:wait", RUN),
@@ -60,8 +61,8 @@ COMMANDS = {  # in the order of --help: where the function, or the app of a grou
     "migrate": ("jobs.jobs:migrate", RUN),
     "priority": ("jobs.jobs:priority", RUN),
     "calibration": ("jobs.calibration:calibration", RUN),
-    "opencl": ("opencl.command:app", RUN),
-    "job": ("job_profile.job:app", MEASURE),
+    "opencl": ("opencl:app", RUN),
+    "job": ("job:app", MEASURE),
     "agent": ("agent:app", None),
 }
 
@@ -79,15 +80,15 @@ class Commands(Mapping[str, Any]):
         place, panel = COMMANDS[name]
         module, attribute = place.split(":")
         imported = import_module(f"tenbin.commands.{module}")
-        found, of_its_own = getattr(imported, attribute), getattr(imported, "CommandClass", None)
-        one = typer.Typer(rich_markup_mode="rich")
-        if isinstance(found, typer.Typer):
-            one.add_typer(found, name=name, rich_help_panel=panel, hidden=panel is None)
+        target, of_its_own = getattr(imported, attribute), getattr(imported, "CommandClass", None)
+        group = typer.Typer(rich_markup_mode="rich")
+        if isinstance(target, typer.Typer):
+            group.add_typer(target, name=name, rich_help_panel=panel, hidden=panel is None)
         else:
-            one.command(name, cls=of_its_own, rich_help_panel=panel, help=found.__doc__)(
-                _nothing if self.brief else found
+            group.command(name, cls=of_its_own, rich_help_panel=panel, help=target.__doc__)(
+                _nothing if self.brief else target
             )
-        return typer.main.get_group(one).commands[name]
+        return typer.main.get_group(group).commands[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(COMMANDS)
@@ -172,8 +173,6 @@ def main() -> None:
     try:
         _run()
     except (UserError, TenbinError) as error:
-        from tenbin.text import say
-
         say(f"tenbin: {error}", error=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:  # the reader (head, less) has seen enough
@@ -187,7 +186,6 @@ def main() -> None:
     except OSError as error:
         if error.errno not in REFUSED or error.filename is None:
             raise
-        from tenbin.text import say
 
         remedy = "give yourself access, or name another folder: HOME, --home, --store"
         say(f"tenbin: {os.fsdecode(error.filename)}: {error.strerror}; {remedy}", error=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,6 +30,15 @@ def label(job: Mapping[str, Any]) -> str:
     """Name a job as people do: ``12``, or ``7[3]`` for the member 3 of array 7."""
     member = job["array"] is not None and job["array_index"] is not None
     return f"{job['array']}[{job['array_index']}]" if member else str(job["id"])
+
+
+def ranges(ids: Iterable[int]) -> str:
+    """Write numbers as people do: ``1-3, 7``."""
+    parts = []
+    for _, group in groupby(enumerate(sorted(ids)), key=lambda pair: pair[1] - pair[0]):
+        numbers = [identifier for _, identifier in group]
+        parts.append(str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}")
+    return ", ".join(parts)
 
 
 def value(coefficient: Coefficient) -> str:
@@ -92,9 +102,9 @@ def say(text: str, *, error: bool = False) -> None:
     print(printable_lines(text), file=sys.stderr if error else sys.stdout, flush=error)
 
 
-def print_json(found: object) -> None:
+def print_json(value: object) -> None:
     """Print for programs; every character outside ASCII is escaped."""
-    print(json.dumps(found, indent=1))
+    print(json.dumps(value, indent=1))
 
 
 def as_json(record: Record) -> str:

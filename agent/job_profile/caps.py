@@ -24,18 +24,11 @@ from agent.job_profile.trial import RunOutcome, Trial, as_ranks, check, plain
 from agent.journal import Journal
 from agent.measured_node import node_lock
 from agent.users import state_dir
+from probes.meters import Meter, Reading, choose_meter
 from probes.mpi.runner import find_mpi
-from probes.powercap import Caps
-from probes.powercap import find_caps
+from probes.power import HEADROOM, held
 from probes.power_load import MARK
-from probes.meters import Meter
-from probes.meters import Reading
-from probes.meters import choose_meter
-from probes.powercap import capped
-from probes.powercap import cores_of
-from probes.powercap import zones
-from probes.power import HEADROOM
-from probes.power import held
+from probes.powercap import Caps, capped, cores_of, find_caps, zones
 from probes.visits import Point, Visits
 from profiles.errors import Unavailable
 from profiles.records import Settings

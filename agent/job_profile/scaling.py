@@ -18,8 +18,7 @@ import pandas as pd
 from agent.job_profile.session import cores_of
 from agent.job_profile.trial import RunOutcome, Start, Trial, as_ranks, check, plain
 from agent.measured_node import node_lock
-from probes.mpi.runner import find_mpi
-from probes.mpi.runner import MpiInstall
+from probes.mpi.runner import MpiInstall, find_mpi
 from probes.visits import Point, Visits
 from profiles.errors import BadInput
 from profiles.models import downey

@@ -22,19 +22,13 @@ import numpy as np
 
 from agent.attempts import phases
 from agent.job_profile.trial import CommandFailed, RunOutcome, Start, Trial, check
-from probes.memory_plan import Spot
-from probes.memory import WINDOW_S
-from probes.memory import Stream
-from probes.memory import WriterPool
-from probes.memory import WriterWindow
-from probes.mpi.rank_failure import sweep_segments
 from agent.users import default_storage
+from probes.memory import WINDOW_S, Stream, WriterPool, WriterWindow
+from probes.memory_plan import Spot
 from probes.mpi import mpi_time
-from probes.mpi.launchers import MpiInstall
-from probes.network.hosts import greet
-from probes.network.stream import Comprobe
-from probes.network.stream import ExchangeWindow
-from probes.network.stream import RankPlaces
+from probes.mpi.rank_failure import sweep_segments
+from probes.mpi.runner import MpiInstall
+from probes.network import Comprobe, ExchangeWindow, RankPlaces, greet
 from probes.opencl import layer
 from probes.order_process import ProcessLost
 from probes.visits import Point, Visits

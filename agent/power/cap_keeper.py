@@ -25,13 +25,9 @@ from types import FrameType
 from agent.journal import Journal, restore_leftovers
 from agent.multi_node.lease import node_name
 from agent.processes import tree
-from probes.powercap import Caps
-from probes.powercap import find_caps
-from probes.meters import Counter
-from probes.powercap import Zone
-from probes.powercap import metered
-from probes.powercap import zones
 from agent.users import node_journal
+from probes.meters import Counter
+from probes.powercap import Caps, Zone, find_caps, metered, zones
 from profiles.errors import Busy, UserError
 
 # -- energy ------------------------------------------------------------------------------------------------

@@ -39,14 +39,11 @@ from agent.attempts import checked
 from agent.attempts.begin import LOG
 from agent.attempts.folder import Attempt
 from agent.attempts.records import Order
-from agent.journal import read_control
-from agent.journal import write_control
+from agent.journal import read_control, write_control
 from agent.multi_node.lease import node_name
 from agent.power.cap_keeper import CapKeeper, keeper_of_node
-from probes.powercap import Caps
-from probes.powercap import Zone
-from probes.powercap import zones
 from agent.users import state_dir
+from probes.powercap import Caps, Zone, zones
 from profiles.errors import Unavailable, UserError
 from profiles.files.safe_files import try_lock, write_whole
 

@@ -17,9 +17,8 @@ from pathlib import Path
 from agent.journal import restore_leftovers
 from agent.multi_node.lease import node_name
 from agent.power.cap_keeper import Energy, on_this_node
-from probes.powercap import find_caps
-from probes.powercap import Zone
 from agent.users import node_journal
+from probes.powercap import Zone, find_caps
 from profiles.errors import Unavailable, UserError
 
 LOOKS_S = 1.0

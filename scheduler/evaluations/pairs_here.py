@@ -14,13 +14,9 @@ from numpy.typing import NDArray
 
 from agent.job_profile.pair_trials import Times, program_of, run_pairs
 from agent.job_profile.profiler import make_job_profile, pooled
-from agent.job_profile.session import JobOrder
-from agent.job_profile.trial import as_ranks
-from probes.mpi.runner import find_mpi
-from probes.mpi.runner import MpiInstall
-from agent.job_profile.session import cores_of
-from agent.job_profile.trial import KERNELS
-from agent.job_profile.trial import command
+from agent.job_profile.session import JobOrder, cores_of
+from agent.job_profile.trial import KERNELS, as_ranks, command
+from probes.mpi.runner import MpiInstall, find_mpi
 from probes.topology import usable_cores
 from profiles.jobs import JobProfile
 from profiles.models.contention import slowdown_beside

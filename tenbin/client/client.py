@@ -111,8 +111,8 @@ class Job:
 
     def samples(self) -> list[dict[str, Any]]:
         """Return what the job has used over time, about a row a second (``GET /jobs/{job_id}/samples``)."""
-        found: list[dict[str, Any]] = self.client.call("GET", f"/jobs/{self.id}/samples")
-        return found
+        rows: list[dict[str, Any]] = self.client.call("GET", f"/jobs/{self.id}/samples")
+        return rows
 
     def stdout(self) -> str:
         """Return what the job has written to its standard output so far; what is not UTF-8 is replaced."""
@@ -187,13 +187,11 @@ class Job:
             Cancelled: the job was cancelled.
             TimeoutError: the job has not ended by then.
         """
-        found = self.wait(timeout)
-        if found["stage"] == "cancelled":
-            raise Cancelled(
-                f"job {self.id} was cancelled" + (f": {found['trouble']}" * bool(found["trouble"]))
-            )
-        if found["stage"] != "done" and not found["code"]:
-            return TenbinError(f"job {self.id} is {found['stage']}: {found['trouble']}")
+        info = self.wait(timeout)
+        if info["stage"] == "cancelled":
+            raise Cancelled(f"job {self.id} was cancelled" + (f": {info['trouble']}" * bool(info["trouble"])))
+        if info["stage"] != "done" and not info["code"]:
+            return TenbinError(f"job {self.id} is {info['stage']}: {info['trouble']}")
         return None
 
     def cancel(self) -> bool:
@@ -247,10 +245,10 @@ class Job:
     def _stage(self) -> str:
         return str((self._final or self.info())["stage"])
 
-    def _keep(self, found: dict[str, Any]) -> dict[str, Any]:
-        if found["stage"] in FINAL:
-            self._final = found
-        return found
+    def _keep(self, info: dict[str, Any]) -> dict[str, Any]:
+        if info["stage"] in FINAL:
+            self._final = info
+        return info
 
 
 class DoneAndNotDone(NamedTuple):
@@ -274,10 +272,10 @@ def wait(
         raise ValueError(f"return_when={return_when!r}")
     done: set[Job] = set()
     waiting, deadline = set(jobs), _deadline(timeout)
-    for job, found in _ends(waiting, deadline, return_when == ALL_COMPLETED):
+    for job, info in _ends(waiting, deadline, return_when == ALL_COMPLETED):
         done.add(job)
         enough = return_when == FIRST_COMPLETED
-        if enough or (return_when == FIRST_EXCEPTION and (found["stage"] != "done")):
+        if enough or (return_when == FIRST_EXCEPTION and (info["stage"] != "done")):
             break
     return DoneAndNotDone(done, waiting - done)
 
@@ -305,8 +303,8 @@ def _ends(jobs: set[Job], deadline: float, all: bool = False) -> Iterator[tuple[
     while by_client:
         for address, waiting in list(by_client.items()):
             client = next(iter(waiting.values())).client
-            for found in client.ended(list(waiting), min(longest, _left(deadline)), all):
-                yield waiting.pop(found["id"]), found
+            for info in client.ended(list(waiting), min(longest, _left(deadline)), all):
+                yield waiting.pop(info["id"]), info
             if not waiting:
                 del by_client[address]
         if not _left(deadline):
@@ -340,9 +338,9 @@ def pieces(
     start = 0
     while True:
         is_last = not follow or has_ended()
-        while found := read(start):
-            start += len(found)
-            yield found
+        while piece := read(start):
+            start += len(piece)
+            yield piece
         if is_last:
             return
         time.sleep(LOOK_S)
@@ -428,8 +426,8 @@ class Client(Connection):
 
     def output(self, job_id: int, stream: str = "stdout", start: int = 0) -> bytes:
         """Read a job's stdout or stderr, from a byte on; at most 4 MiB at once."""
-        found: bytes = self.call("GET", f"/jobs/{job_id}/{stream}?start={start}")
-        return found
+        content: bytes = self.call("GET", f"/jobs/{job_id}/{stream}?start={start}")
+        return content
 
 
 def submit(command: Sequence[str | os.PathLike[str]], **needs: Unpack[JobFields]) -> Job:

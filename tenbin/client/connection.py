@@ -57,7 +57,7 @@ class Callbacks:
             with self._lock:
                 ids = list(self._waiting)
             try:
-                ended = [found["id"] for found in self._ended(ids, CHECK_S)]
+                ended = [job["id"] for job in self._ended(ids, CHECK_S)]
             except TenbinError:  # the coordinator may be started again
                 time.sleep(CHECK_S)
                 continue
@@ -149,9 +149,9 @@ class Connection:
         part_s = wait_s if len(parts) == 1 else min(wait_s / len(parts), SHARED_WAIT_S)
         for part in parts:
             body = {"ids": part, "wait_s": part_s, "all": all}
-            found: list[dict[str, Any]] = self.call("POST", "/wait", body, part_s + 30)
-            if found:
-                return found
+            jobs: list[dict[str, Any]] = self.call("POST", "/wait", body, part_s + 30)
+            if jobs:
+                return jobs
         return []
 
     def change(

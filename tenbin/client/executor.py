@@ -139,13 +139,13 @@ class Call:
         with file:
             is_done, trace = pickle.load(file)
             try:
-                found = pickle.load(file)
+                value = pickle.load(file)
             except BaseException as error:  # the class of an exception may not take its own arguments
                 raise error from (None if is_done else RemoteTraceback(trace))
         if is_done:
-            return CallOutcome(found, None)
-        found.__cause__ = RemoteTraceback(trace)
-        return CallOutcome(None, found)
+            return CallOutcome(value, None)
+        value.__cause__ = RemoteTraceback(trace)
+        return CallOutcome(None, value)
 
     def discard(self) -> None:
         """Remove the files of the call."""
@@ -284,20 +284,20 @@ class FunctionFuture(Future[T]):
         """Cancel the call only; return False if the function has been called already."""
         return self.call.withdraw() and super().cancel()
 
-    def settle(self, found: dict[str, Any]) -> None:
-        """Take over what came of the call, now that its job has ended as ``found``."""
+    def settle(self, info: dict[str, Any]) -> None:
+        """Take over what came of the call, now that its job has ended as ``info``."""
         outcome: CallOutcome | None
         try:
             outcome = self.call.outcome()
         except BaseException as error:  # any code may run there; this thread is needed by other futures
-            outcome = CallOutcome(None, _unreadable(found, error))
-        if outcome is None and (found["stage"] == "cancelled" or self.call.is_withdrawn()):
+            outcome = CallOutcome(None, _unreadable(info, error))
+        if outcome is None and (info["stage"] == "cancelled" or self.call.is_withdrawn()):
             super().cancel()
         self.call.discard()
         if not self.set_running_or_notify_cancel():
             return
         if outcome is None:
-            self.set_exception(NoResult(_death(found)))
+            self.set_exception(NoResult(_death(info)))
         elif outcome.error is not None:
             self.set_exception(outcome.error)
         else:
@@ -448,14 +448,14 @@ class CallQueue:
         if ended:
             pause_s = min(PAUSE_S * len(ids), CHECK_S)
         with self._lock:
-            settled = [(self._jobs.pop(found["id"]), found) for found in ended]
+            settled = [(self._jobs.pop(info["id"]), info) for info in ended]
             try:
                 self._fill()
             except TenbinError:
                 pause_s = CHECK_S
             failed, self._failed = self._failed, []
-        for future, found in settled:
-            future.settle(found)
+        for future, info in settled:
+            future.settle(info)
         for future, error in failed:
             future.fail(error)
         time.sleep(pause_s)
@@ -491,18 +491,18 @@ def _is_down(error: TenbinError) -> bool:
     return isinstance(error.__cause__, ConnectionRefusedError | FileNotFoundError)
 
 
-def _unreadable(found: dict[str, Any], error: BaseException) -> NoResult:
+def _unreadable(info: dict[str, Any], error: BaseException) -> NoResult:
     """Make the error for a result that cannot be unpickled here."""
-    failure = NoResult(f"the result of job {found['id']} ({found['name']}) cannot be read: {error!r}")
+    failure = NoResult(f"the result of job {info['id']} ({info['name']}) cannot be read: {error!r}")
     failure.__cause__ = error
     return failure
 
 
-def _death(found: dict[str, Any]) -> str:
+def _death(info: dict[str, Any]) -> str:
     """Say how a job without a result has ended."""
-    reason = f"exit code {found['code']}" if found["code"] is not None else "no exit code"
-    job = f"job {found['id']} ({found['name']})"
-    return f"{job} is {found['stage']} and has left no result: {found['trouble'] or reason}"
+    reason = f"exit code {info['code']}" if info["code"] is not None else "no exit code"
+    job = f"job {info['id']} ({info['name']})"
+    return f"{job} is {info['stage']} and has left no result: {info['trouble'] or reason}"
 
 
 P = ParamSpec("P")

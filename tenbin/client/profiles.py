@@ -32,8 +32,8 @@ def load_profile(selector: str = "last", store: Path | str | None = None) -> Pro
         TenbinError: nothing matches, or the file is damaged.
     """
     with _told():
-        found: Profile = _store(store).load(selector)
-    return found
+        profile: Profile = _store(store).load(selector)
+    return profile
 
 
 def load_samples(selector: str = "last", store: Path | str | None = None) -> dict[str, pd.DataFrame]:
@@ -43,14 +43,14 @@ def load_samples(selector: str = "last", store: Path | str | None = None) -> dic
         TenbinError: nothing matches, or a file is damaged.
     """
     with _told():
-        found: dict[str, pd.DataFrame] = _own("files.store").samples(_store(store).find(selector))
-    return found
+        tables: dict[str, pd.DataFrame] = _own("files.store").samples(_store(store).find(selector))
+    return tables
 
 
 def predict(model: Model, x: float = 0.0) -> Prediction:
     """Predict one new observation at ``x`` (in the unit of ``model.x``): value, low and high (95 %)."""
-    found: Prediction = _own("models").predict(model, x)
-    return found
+    prediction: Prediction = _own("models").predict(model, x)
+    return prediction
 
 
 def __getattr__(name: str) -> Any:
@@ -125,5 +125,5 @@ def simulate(
     printed = json.loads(done.stdout)
     for name, reason in printed["unsuitable"].items():
         warnings.warn(f"policy {name} is left out: {reason}", stacklevel=2)
-    found: list[dict[str, Any]] = printed["results"]
-    return found
+    results: list[dict[str, Any]] = printed["results"]
+    return results

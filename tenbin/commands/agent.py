@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from json import dumps
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tenbin.commands.jobs.outcomes import exit_code
+from profiles.errors import BadInput, Busy
+from tenbin.commands.jobs.account import exit_code
 from tenbin.commands.options import JsonOption
 
 app = typer.Typer(
@@ -37,11 +40,8 @@ def execute(
 
     Exit codes: the job's own, 128 + signal, 125 without either, 3 if the attempt runs already.
     """
-    from dataclasses import asdict
-
     from agent.attempts.folder import Attempt
     from agent.supervisor.supervisor import run_in_foreground
-    from profiles.errors import BadInput, Busy
 
     attempt = Attempt(folder.absolute())
     if attempt.result() is None:
@@ -53,8 +53,6 @@ def execute(
     if result is None:
         raise Busy(f"{folder}: this attempt runs, or was given up", "look into its state.json")
     if json:
-        from json import dumps
-
         print(dumps(asdict(result), indent=1))
     elif result.trouble:
         typer.echo(f"tenbin: {result.trouble}", err=True)

@@ -1,13 +1,25 @@
-"""Options that several commands share, and what the shell completes for them."""
+"""Options that several commands share, what the shell completes, files that users name, progress."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from profiles.errors import BadInput, Unavailable
+from tenbin.errors import TenbinError
+from tenbin.text import duration
+
+if TYPE_CHECKING:
+    from agent.job_profile.session import JobProgress, Listener
+    from profiles.files.store import Store
+    from tenbin.client.client import Client
 
 
 def names_in(place: str) -> Callable[[str], list[str]]:
@@ -44,11 +56,8 @@ def complete_selector(incomplete: str) -> list[str]:
 
 def _ask(path: str, field: str) -> list[str]:
     """Ask the coordinator for names to complete; empty if it does not answer."""
-    from tenbin.client.client import Client
-    from tenbin.errors import TenbinError
-
     try:
-        return [str(row[field]) for row in Client().call("GET", path, timeout_s=1.0)]
+        return [str(row[field]) for row in client_of(None).call("GET", path, timeout_s=1.0)]
     except TenbinError:
         return []
 
@@ -105,3 +114,126 @@ Selector = Annotated[
         metavar="PROFILE",
     ),
 ]
+
+
+# -- the coordinator, and what is stored --------------------------------------------------------------------
+
+
+def stored_profiles(store: Path | None) -> Store:
+    """Return the store of profiles in a folder; None: in the default one."""
+    from profiles.files.store import Store
+
+    return Store(store)
+
+
+def client_of(home: Path | None) -> Client:
+    """Return the client of the coordinator in a folder; None: of this user's."""
+    from tenbin.client.client import Client
+
+    return Client(home)
+
+
+def coordinator_folder(home: Path | None) -> Path:
+    """Return the absolute folder of a coordinator; None: of this user's."""
+    from tenbin.client.connection import default_home
+
+    return (home or default_home()).absolute()
+
+
+# -- files and folders that users name ---------------------------------------------------------------------
+
+
+WRITABLE = "choose a file in a folder you may write"
+
+
+def storage_folder(folder: Path) -> Path:
+    """Resolve links in a ``--storage`` folder; a folder that does not answer is reported by its reader."""
+    from probes.folders import inspect_folder
+
+    try:
+        seen = inspect_folder(folder)
+    except Unavailable:
+        return folder.absolute()
+    if not seen.is_folder:
+        raise BadInput(f"--storage {folder}: not a folder", f"mkdir -p {folder}")
+    return Path(seen.there)
+
+
+def ensure_writable(option: str, file: Path) -> None:
+    """See that ``file`` could be written, before the work whose result is to go there.
+
+    Raises:
+        BadInput: it could not; names ``option``.
+    """
+    from tempfile import TemporaryFile
+
+    from profiles.files.safe_files import is_special
+
+    try:
+        if file.is_dir():
+            raise IsADirectoryError(None, "is a folder")
+        if is_special(file):
+            return
+        with TemporaryFile(dir=file.parent):
+            pass
+    except OSError as error:
+        raise BadInput(f"{option} {file}: {error.strerror}", WRITABLE) from error
+
+
+def write_output(option: str, file: Path, text: str) -> None:
+    """Write a whole file, or leave it as it was."""
+    from profiles.files.safe_files import write_chosen
+
+    try:
+        write_chosen(file, text)
+    except OSError as error:
+        raise BadInput(f"{option} {file}: {error.strerror}", WRITABLE) from error
+
+
+# -- progress of measurements, and their end by a signal ---------------------------------------------------
+
+
+@contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """Make SIGTERM end a profile as Ctrl-C does: kept, restored, tidy.
+
+    SIGINT is set too, because a shell starts background jobs with it ignored.
+    """
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+@contextmanager
+def progress(of: str = "") -> Iterator[Listener]:
+    """Show progress on standard error: a bar on a terminal, a line for each step elsewhere."""
+    if not sys.stderr.isatty():
+
+        def tell(now: JobProgress) -> None:
+            left = f" ({duration(now.left_s)} left)" if now.left_s else ""
+            print(f"tenbin: {of}{now.doing}{left}", file=sys.stderr, flush=True)
+
+        yield tell
+        return
+
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    from tenbin.terminal import SafeConsole
+
+    columns = (
+        BarColumn(bar_width=28),
+        TextColumn("{task.fields[left]:>9} left"),
+        TextColumn("[dim]{task.description}[/dim]", markup=True),
+    )
+    with Progress(*columns, console=SafeConsole(stderr=True), transient=True) as bars:
+        task = bars.add_task("", total=1.0, left="")
+
+        def show_bar(now: JobProgress) -> None:
+            left = duration(now.left_s) if now.left_s else "?"
+            bars.update(task, description=f"{of}{now.doing}", completed=now.fraction, left=left)
+
+        yield show_bar

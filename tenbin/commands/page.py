@@ -18,7 +18,7 @@ import typer
 from agent.processes.tree import end_with_parent
 from profiles.errors import BadInput, UserError
 from profiles.files.safe_files import write_whole
-from tenbin.commands.options import HomeOption
+from tenbin.commands.options import HomeOption, coordinator_folder
 
 PORT = "8471"
 
@@ -47,7 +47,6 @@ def page(
 
       tenbin page --listen 0 --no-open
     """
-    from tenbin.client.connection import default_home
     from tenbin.page.serve import serve
     from tenbin.server import tcp
 
@@ -57,16 +56,14 @@ def page(
         if first and not no_open:
             _open(url)
 
-    serve((home or default_home()).absolute(), tcp.listen(listen), tcp.where(listen)[0], tell)
+    serve(coordinator_folder(home), tcp.listen(listen), tcp.where(listen)[0], tell)
 
 
 def _open(url: str) -> None:
     """Open a browser if there is a display; its command line does not show the token to other users."""
     import atexit
-    import os
     import tempfile
     import webbrowser
-    from pathlib import Path
 
     if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         return

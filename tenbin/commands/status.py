@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 
-from tenbin.commands.options import HomeOption, JsonOption
+from profiles.instants import local
+from tenbin.commands.options import HomeOption, JsonOption, client_of
+from tenbin.text import print_json, say
 
 
 def down(
@@ -23,14 +27,9 @@ def down(
     Jobs of plain sbatch that were taken over wait on for as long as tenbin up --gate says, and start by
     themselves then.
     """
-    import os
-    import time
-
-    from tenbin.client.client import Client
-
-    client = Client(home)
-    found = client.call("POST", f"/down?let_go={'true' if let_go else 'false'}")
-    pid, guests = found["pid"], found["guests"]
+    client = client_of(home)
+    answer = client.call("POST", f"/down?let_go={'true' if let_go else 'false'}")
+    pid, guests = answer["pid"], answer["guests"]
     for _ in range(200 if client.address == str(client.home) else 0):
         try:
             os.kill(pid, 0)
@@ -47,30 +46,27 @@ def down(
 
 def status(home: HomeOption = None, json: JsonOption = False) -> None:
     """Say whether the coordinator runs, by which policy, and what it has to do."""
-    from profiles.instants import local
     from scheduler.jobs.literals import memory_text
-    from tenbin.client.client import Client
 
-    found = Client(home).call("GET", "/status")
-    counts = ", ".join(f"{count} {stage}" for stage, count in found["jobs"].items() if count) or "no jobs"
-    also = f", {found['url']}" if found["url"] else ""
-    text = f"pid {found['pid']}, policy {found['policy']}, {found['home']}{also}\n{counts}"
-    if held := found.get("held"):
+    answer = client_of(home).call("GET", "/status")
+    counts = ", ".join(f"{count} {stage}" for stage, count in answer["jobs"].items() if count) or "no jobs"
+    also = f", {answer['url']}" if answer["url"] else ""
+    text = f"pid {answer['pid']}, policy {answer['policy']}, {answer['home']}{also}\n{counts}"
+    if held := answer.get("held"):
         text += f"\nheld: {local(held)}"
-    if memory := found["memory"]:
+    if memory := answer["memory"]:
         given, total = (memory_text(memory[what]) for what in ("set_aside_mb", "total_mb"))
         text += f"\n{given} of {total} of memory set aside for jobs"
-    if power := found["power"]:
+    if power := answer["power"]:
         text += f"\n{power['allotted_w']:g} of {power['budget_w']:g} W allotted"
-    _print(found, json, text)
+    _print(answer, json, text)
 
 
-def _print(found: Any, as_json: bool, text: str) -> None:
-    import json
-
-    from tenbin.text import say
-
-    say(json.dumps(found, indent=1) if as_json else text)
+def _print(answer: object, as_json: bool, text: str) -> None:
+    if as_json:
+        print_json(answer)
+    else:
+        say(text)
 
 
 # -- nodes -------------------------------------------------------------------------------------------------
@@ -78,19 +74,14 @@ def _print(found: Any, as_json: bool, text: str) -> None:
 
 def nodes(home: HomeOption = None, json: JsonOption = False) -> None:
     """List the nodes: resources of each, how much is free, its jobs, and its region."""
-    from json import dumps
-
-    from tenbin.client.client import Client
-    from tenbin.text import say
-
-    found = Client(home).call("GET", "/nodes")
-    say(dumps(found, indent=1) if json else "\n".join(node_lines(found)))
+    table = client_of(home).call("GET", "/nodes")
+    _print(table, json, "\n".join(node_lines(table)))
 
 
-def node_lines(found: list[dict[str, Any]]) -> list[str]:
+def node_lines(table: list[dict[str, Any]]) -> list[str]:
     """Write a line for each pool, region and node."""
-    shared = {node["name"] for node in found if "up" in node and len(node.get("regions", ())) > 1}
-    return [line for node in found for line in (_pool(node, shared) if "units" in node else [_node(node)])]
+    shared = {node["name"] for node in table if "up" in node and len(node.get("regions", ())) > 1}
+    return [line for node in table for line in (_pool(node, shared) if "units" in node else [_node(node)])]
 
 
 def _pool(pool: dict[str, Any], shared: set[str]) -> Iterator[str]:

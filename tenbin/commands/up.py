@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import os
+import time
 from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial, wraps
@@ -13,14 +16,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scheduler.engines import registry
-from scheduler.engines.registry import DEFAULT, ENGINES, Megabytes, Option, Seconds
+from scheduler.engines.registry import DEFAULT, ENGINES, Asked, Megabytes, Option, Seconds
 from tenbin.commands.options import (
     HomeOption,
     RecoverOption,
+    client_of,
     complete_machine,
     complete_policy,
+    stored_profiles,
 )
+from tenbin.commands.page import FILE, PORT, address, page_beside
+from tenbin.errors import TenbinError
 from tenbin.option_values import duration_s, size_mb
+from tenbin.text import say
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -53,18 +61,18 @@ def with_engine_options(before: str) -> Callable[[Callable[..., None]], Callable
                     given[name] = IN_WORDS[option.kind](given[name], option)
             command(**given)
 
-        found: list[inspect.Parameter] = []
+        parameters: list[inspect.Parameter] = []
         for parameter in inspect.signature(command, eval_str=True).parameters.values():
             if parameter.kind is inspect.Parameter.VAR_KEYWORD:
                 continue
             if parameter.name == before:
-                found += map(_parameter, registry.options(registry.DEFAULT))
-            found.append(parameter)
+                parameters += map(_parameter, registry.options(registry.DEFAULT))
+            parameters.append(parameter)
             if parameter.name == before:
                 others = [name for name in registry.ENGINES if name != registry.DEFAULT]
-                found += [_parameter(option) for name in others for option in registry.options(name)]
-        call.__signature__ = inspect.Signature(found)  # type: ignore[attr-defined]
-        call.__annotations__ = {parameter.name: parameter.annotation for parameter in found}
+                parameters += [_parameter(option) for name in others for option in registry.options(name)]
+        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return call
 
     return decorate
@@ -93,7 +101,6 @@ START_S, PAGE_S = 60.0, 20.0
 # -- the command -------------------------------------------------------------------------------------------
 
 
-PAGE_PORT = "8471"
 PATHS = (  # variables that may be relative, which a daemon leaves its folder with
     "TENBIN_STORE",
     "TENBIN_OPENCL_FOLDER",
@@ -163,7 +170,7 @@ def up(
     page_listen: Annotated[
         str | None,
         typer.Option(
-            help=f"Where the page of --page listens. (default: {PAGE_PORT}, from this machine)",
+            help=f"Where the page of --page listens. (default: {PORT}, from this machine)",
             metavar="[HOST:]PORT",
         ),
     ] = None,
@@ -206,16 +213,11 @@ def up(
       tenbin up --engine slurm --policy regions --partitions tenbin
     """
     import logging
-    import os
-    from contextlib import ExitStack, nullcontext
 
     from profiles.files.safe_files import in_utf8
     from scheduler.coordinator.journal.journal_file import hold
-    from scheduler.engines import registry
     from scheduler.engines.common.machine import Taken
-    from scheduler.engines.registry import Asked
     from tenbin.client.connection import default_home
-    from tenbin.commands.page import page_beside
     from tenbin.server import tcp
     from tenbin.server.serve import make_ready, serve
 
@@ -224,18 +226,18 @@ def up(
     os.environ.update(
         {name: str(Path(os.environ[name]).absolute()) for name in PATHS if os.environ.get(name)}
     )
-    asked = Asked(policy, folder, devices, power_budget, emulate or "", own=own, drain_unfit=drain_unfit)
-    registry.check(engine, asked, profiled=profile is not None)
+    request = Asked(policy, folder, devices, power_budget, emulate or "", own=own, drain_unfit=drain_unfit)
+    registry.check(engine, request, profiled=profile is not None)
     if listen is not None:
         tcp.where(listen)  # a wrong address is refused before anything is started
-    page_at = page_listen or (PAGE_PORT if page else "")
+    page_at = page_listen or (PORT if page else "")
     door = tcp.listen(page_at, "--page-listen") if page_at else None
-    asked = replace(asked, profile=_profile(profile))
+    request = replace(request, profile=_profile(profile))
     for done in make_ready(folder, recover):
         typer.echo(f"tenbin: {done}")
     with ExitStack() as stack:
         try:
-            machine = stack.enter_context(registry.find(engine, asked))
+            machine = stack.enter_context(registry.find(engine, request))
         except Taken:
             os.close(hold(folder))  # by the coordinator that runs there: then that is what to say
             raise
@@ -267,10 +269,8 @@ def _tell_url(folder: Path, url: str) -> None:
 
 
 def _tell_page(folder: Path) -> None:
-    from tenbin.commands.page import FILE, address
-
-    found = address(folder, PAGE_S)
-    typer.echo(f"tenbin: page at {found}" if found else "tenbin: the page is not ready yet")
+    url = address(folder, PAGE_S)
+    typer.echo(f"tenbin: page at {url}" if url else "tenbin: the page is not ready yet")
     typer.echo(f"tenbin: each address works once; the next one is in {folder / FILE}")
 
 
@@ -285,9 +285,7 @@ def _told(machine: Machine) -> str:
 
 
 def _profile(selector: str | None) -> Any:
-    from profiles.files.store import Store
-
-    return None if selector is None else Store().load(selector)
+    return None if selector is None else stored_profiles(None).load(selector)
 
 
 def _go_into_background(folder: Path, *, page: bool) -> None:
@@ -299,13 +297,6 @@ def _go_into_background(folder: Path, *, page: bool) -> None:
     Raises:
         typer.Exit: in the first process.
     """
-    import os
-    import time
-
-    from tenbin.client.client import Client
-    from tenbin.errors import TenbinError
-    from tenbin.text import say
-
     log = folder / "coordinator.log"
     pid = os.fork()
     if pid == 0:
@@ -324,11 +315,11 @@ def _go_into_background(folder: Path, *, page: bool) -> None:
             say(last if last.startswith("tenbin:") else f"tenbin: {last}", error=True)
             raise typer.Exit(os.waitstatus_to_exitcode(status) or 1)
         try:
-            found = Client(folder).call("GET", "/status")
-            if found["pid"] == pid:
+            answer = client_of(folder).call("GET", "/status")
+            if answer["pid"] == pid:
                 typer.echo(f"tenbin: coordinator {pid} runs; its log: {log}")
-                if found["url"]:
-                    _tell_url(folder, found["url"])
+                if answer["url"]:
+                    _tell_url(folder, answer["url"])
                 if page:
                     _tell_page(folder)
                 raise typer.Exit()

@@ -25,7 +25,7 @@ from tenbin.errors import TenbinError
 from tenbin.page import jobs as job_view
 from tenbin.page.explainer import Explainer
 from tenbin.page.gantt import Gantt, Window
-from tenbin.page.jobs import Asked, Lists
+from tenbin.page.jobs import Lists, ListWindow
 from tenbin.page.mirror import Mirror
 from tenbin.page.nodes import Measured, NodeView
 from tenbin.page.truth import Truth
@@ -96,17 +96,17 @@ class Streams:
             news = self._news
             if (read := mirror.version) != version:  # before the rest: more may be read meanwhile
                 anew = mirror.epoch != epoch
-                told = _news(mirror, number, None if anew else version, anew=anew)
-                number, version, epoch = told["to"], read, mirror.epoch
-                yield _message("changes", told, number)
+                changes = _news(mirror, number, None if anew else version, anew=anew)
+                number, version, epoch = changes["to"], read, mirror.epoch
+                yield _message("changes", changes, number)
             if (now := self._state()) != state:
                 state = now
                 yield _message("coordinator", state)
             if explainer.version != answers:
-                found = explainer.changed_since(answers)
+                reasons = explainer.changed_since(answers)
                 answers = explainer.version
-                if found:
-                    yield _message("reasons", found)
+                if reasons:
+                    yield _message("reasons", reasons)
             await asyncio.sleep(APART_S)
             while news is self._news and not self._over:
                 try:
@@ -117,13 +117,13 @@ class Streams:
     def _state(self) -> dict[str, Any]:
         """Return what is known of journal and coordinator."""
         status = self._explainer.status or {}
-        told = {name: status.get(name) for name in ("policy", "power")}
+        state = {name: status.get(name) for name in ("policy", "power")}
         explainer = self._explainer
         return {
             "journal": self.trouble,
             "trouble": explainer.trouble,
             "status": explainer.status_number,
-        } | told
+        } | state
 
 
 def _news(mirror: Mirror, number: int, version: int | None, *, anew: bool) -> dict[str, Any]:
@@ -195,7 +195,7 @@ class Page:
             BadInput: the journal cannot be read.
         """
         self.mirror.refresh()
-        self.lists.find(Asked())
+        self.lists.find(ListWindow())
         now_s = time.time()
         self.gantt.find(Window(from_s=now_s - 3600.0, until_s=now_s), [])
 
@@ -239,13 +239,13 @@ def _questions(app: FastAPI, page: Page) -> None:
         }
 
     @app.get("/api/jobs")
-    async def jobs(asked: Annotated[Asked, Query()]) -> dict[str, Any]:
+    async def jobs(query: Annotated[ListWindow, Query()]) -> dict[str, Any]:
         """List the rows of a window; those of them that wait are explained from now on."""
-        found = await asyncio.to_thread(page.lists.window, asked)
-        waiting = [row["asks"] for row in found["rows"] if row["asks"] is not None]
+        window = await asyncio.to_thread(page.lists.window, query)
+        waiting = [row["asks"] for row in window["rows"] if row["asks"] is not None]
         page.explainer.watch(waiting, sooner=True)
-        found["reasons"] = {job: page.explainer.told(job) for job in waiting}
-        return found | {"now_s": time.time()}
+        window["reasons"] = {job: page.explainer.told(job) for job in waiting}
+        return window | {"now_s": time.time()}
 
     @app.get("/api/gantt")
     async def gantt(window: Annotated[Window, Query()]) -> dict[str, Any]:
@@ -263,8 +263,8 @@ def _questions(app: FastAPI, page: Page) -> None:
     async def measured(node: str) -> dict[str, Any]:
         """Return the pictures of what was measured of a node, or of a pool of this machine."""
         name = page.nodes.measured_as(node)
-        found = await asyncio.to_thread(page.measured.find, name)
-        return {"node": name, "measured": found}
+        pictures = await asyncio.to_thread(page.measured.find, name)
+        return {"node": name, "measured": pictures}
 
     @app.get("/api/truth")
     async def truth() -> dict[str, Any]:
@@ -272,10 +272,10 @@ def _questions(app: FastAPI, page: Page) -> None:
         return await asyncio.to_thread(page.truth.find)
 
     @app.get("/api/ids")
-    async def ids(asked: Annotated[Asked, Query()]) -> dict[str, list[int]]:
+    async def ids(query: Annotated[ListWindow, Query()]) -> dict[str, list[int]]:
         """List the numbers of all rows of a list, to be selected."""
-        found = await asyncio.to_thread(page.lists.find, asked)
-        return {"ids": [row.id for row in found[:MOST_SELECTED]]}
+        rows = await asyncio.to_thread(page.lists.find, query)
+        return {"ids": [row.id for row in rows[:MOST_SELECTED]]}
 
     @app.get("/api/events")
     async def events(
@@ -317,16 +317,16 @@ def _of_job(app: FastAPI, page: Page) -> None:
 
     @app.get("/api/jobs/{job_id}")
     async def job(job_id: int) -> dict[str, Any]:
-        found = await asyncio.to_thread(job_view.account, page.store, job_id)
+        account = await asyncio.to_thread(job_view.account, page.store, job_id)
         row = page.mirror.rows.get(job_id)
-        if found is None or row is None:
+        if account is None or row is None:
             if any(row.array == job_id for row in list(page.mirror.rows.values())):
                 return {"array": True}
             raise HTTPException(404, f"there is no job {job_id}")
         shown = page.lists.told(row)
         if shown["asks"] is not None:
             page.explainer.watch([job_id], sooner=True)
-        return found | shown | {"reason": page.explainer.told(job_id), "now_s": time.time()}
+        return account | shown | {"reason": page.explainer.told(job_id), "now_s": time.time()}
 
     @app.get("/api/jobs/{job_id}/output")
     async def output(
@@ -350,16 +350,16 @@ def _changes(app: FastAPI, page: Page) -> None:
     """Add the route that changes jobs: the coordinator is asked, with the rights of this process's user."""
 
     @app.post("/api/change/{verb}")
-    async def change(verb: Verb, asked: Change) -> dict[str, Any]:
-        body: dict[str, Any] = {"ids": [], "where_possible": asked.ids}
+    async def change(verb: Verb, request: Change) -> dict[str, Any]:
+        body: dict[str, Any] = {"ids": [], "where_possible": request.ids}
         if verb == "migrate":
-            if not asked.to:
+            if not request.to:
                 raise HTTPException(422, "to: name a device or a node")
-            body["to"] = asked.to
+            body["to"] = request.to
         if verb == "priority":
-            body["priority"] = asked.priority
+            body["priority"] = request.priority
         try:
-            found: dict[str, Any] = await asyncio.to_thread(page.client.call, "POST", f"/{verb}", body)
+            answer: dict[str, Any] = await asyncio.to_thread(page.client.call, "POST", f"/{verb}", body)
         except TenbinError as error:
             raise HTTPException(503 if error.exit_code == 4 else 422, str(error)) from error
-        return found
+        return answer

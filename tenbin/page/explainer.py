@@ -67,25 +67,26 @@ class Starts:
 
     def account(self) -> dict[str, Any]:
         """Return how many outcomes there are, and the quantiles of real wait / said wait if they suffice."""
-        found: dict[str, Any] = {"outcomes": len(self._ratios), "needed": LEAST}
-        if len(self._ratios) < LEAST:
-            return found | dict.fromkeys(("low", "middle", "high"))
-        low, *_, middle, _, _, _, high = quantiles(self._ratios, n=10)
-        return found | {"low": max(low, 0.0), "middle": middle, "high": high}
+        low, middle, high = self._spread() or (None, None, None)
+        return self._counts() | {"low": low, "middle": middle, "high": high}
 
     def interval(self, answer: Answer) -> dict[str, Any]:
         """Return the start that is expected, and within what it lay in 8 of 10 cases lately."""
-        found: dict[str, Any] = {
-            "outcomes": len(self._ratios),
-            "needed": LEAST,
-            "low_s": None,
-            "high_s": None,
-        }
-        if answer.expected_start_s is None or len(self._ratios) < LEAST:
-            return found
-        low, *_, high = quantiles(self._ratios, n=10)
-        wait_s = max(answer.expected_start_s - answer.at_s, 0.0)
-        return found | {"low_s": answer.at_s + wait_s * max(low, 0.0), "high_s": answer.at_s + wait_s * high}
+        low_s = high_s = None
+        if answer.expected_start_s is not None and (spread := self._spread()):
+            wait_s = max(answer.expected_start_s - answer.at_s, 0.0)
+            low_s, high_s = (answer.at_s + wait_s * ratio for ratio in (spread[0], spread[2]))
+        return self._counts() | {"low_s": low_s, "high_s": high_s}
+
+    def _counts(self) -> dict[str, int]:
+        return {"outcomes": len(self._ratios), "needed": LEAST}
+
+    def _spread(self) -> tuple[float, float, float] | None:
+        """Return the 10, 50 and 90 % quantiles of real wait / said wait; None: of too few outcomes."""
+        if len(self._ratios) < LEAST:
+            return None
+        low, *_, middle, _, _, _, high = quantiles(self._ratios, n=10)
+        return max(low, 0.0), middle, high
 
 
 class Explainer:
@@ -164,7 +165,7 @@ class Explainer:
     async def _call(self, path: str) -> Any:
         began = time.monotonic()
         try:
-            found = await asyncio.to_thread(self._client.call, "GET", path, None, ANSWER_S)
+            answer = await asyncio.to_thread(self._client.call, "GET", path, None, ANSWER_S)
         except TenbinError as error:
             if error.exit_code != 4:
                 self._earned_s -= time.monotonic() - began
@@ -175,14 +176,14 @@ class Explainer:
             return None
         self._earned_s -= time.monotonic() - began
         self._say("")
-        return found
+        return answer
 
     async def _ask_status(self) -> None:
         before = self._mirror.version
-        if (found := await self._call("/status")) is not None:
+        if (status := await self._call("/status")) is not None:
             self._asked_at, self._asked_version = time.monotonic(), before
-            if found != self.status:
-                self.status = found
+            if status != self.status:
+                self.status = status
                 self.status_number += 1
                 self.version += 1
 
@@ -193,13 +194,13 @@ class Explainer:
     async def _ask(self, job: int, *, sooner: bool = False) -> None:
         if sooner:
             self._sooner_at[job] = time.monotonic()
-        found = await self._call(f"/jobs/{job}?sooner=true" if sooner else f"/jobs/{job}")
-        if found is None:
+        fields = await self._call(f"/jobs/{job}?sooner=true" if sooner else f"/jobs/{job}")
+        if fields is None:
             self._watched.pop(job, None)
             return
         before = self._answers.get(job)
-        told = found.get("sooner", before and before.sooner)
-        answer = Answer(found["why"], found["expected_start_s"], time.time(), _still(told, found))
+        starts = fields.get("sooner", before and before.sooner)
+        answer = Answer(fields["why"], fields["expected_start_s"], time.time(), _still(starts, fields))
         self.starts.say(job, answer)
         self._answers[job] = answer
         if before is None or before._replace(at_s=answer.at_s) != answer:
@@ -240,8 +241,8 @@ class Explainer:
             self.version += 1
 
 
-def _still(told: list[dict[str, Any]] | None, found: dict[str, Any]) -> list[dict[str, Any]] | None:
+def _still(starts: list[dict[str, Any]] | None, fields: dict[str, Any]) -> list[dict[str, Any]] | None:
     """Leave out what was said before and would not start the job sooner any more."""
-    if told is None or found["expected_start_s"] is None:
-        return told
-    return [one for one in told if one["expected_start_s"] < found["expected_start_s"]]
+    if starts is None or fields["expected_start_s"] is None:
+        return starts
+    return [start for start in starts if start["expected_start_s"] < fields["expected_start_s"]]

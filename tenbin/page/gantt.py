@@ -120,7 +120,7 @@ class Packing:
     def _update(self, job: int, place: int, lane: str, span: Span) -> None:
         at = self._places.get((job, place, lane))
         if at is None:
-            ends = [self.columns.end_s[one] for one in self._last.get(lane, ())]
+            ends = [self.columns.end_s[stay] for stay in self._last.get(lane, ())]
             row = next((row for row, end_s in enumerate(ends) if end_s <= span.start_s), len(ends))
             self._put(job, place, lane, span, row=row)
         elif span.end_s is not None:
@@ -190,10 +190,11 @@ class Power:
             return None
         edges = np.linspace(from_s, until_s, STEPS + 1)
         few = len(jobs) <= MOST_JOBS
-        held = [one for job in jobs for one in self._held(job)] if few else []
-        held = [one for one in held if one.start_s < until_s and one.end_s > from_s]
-        metered = [found for one in held if (found := self._metered(one))] if len(held) <= MOST_READ else []
-        rest_w = power["allotted_w"] - sum(one.cap_w or 0.0 for one in self._running())
+        held = [stay for job in jobs for stay in self._held(job)] if few else []
+        held = [stay for stay in held if stay.start_s < until_s and stay.end_s > from_s]
+        meters = map(self._metered, held if len(held) <= MOST_READ else ())
+        metered = [meter for meter in meters if meter is not None]
+        rest_w = power["allotted_w"] - sum(stay.cap_w or 0.0 for stay in self._running())
         drawn = sum((drawn_of(edges, meter) for meter in metered), np.zeros(STEPS))
         return {
             "budget_w": power["budget_w"],
@@ -206,8 +207,8 @@ class Power:
 
     def _running(self) -> list[Held]:
         rows = list(self._mirror.rows.values())
-        held = [one for row in rows if row.stage in BEGUN for one in self._held(row.id)[-1:]]
-        return [one for one in held if math.isinf(one.end_s)]  # a paused job has given its power back
+        held = [stay for row in rows if row.stage in BEGUN for stay in self._held(row.id)[-1:]]
+        return [stay for stay in held if math.isinf(stay.end_s)]  # a paused job has given its power back
 
     def _held(self, job: int) -> list[Held]:
         row = self._mirror.rows.get(job)
@@ -237,16 +238,16 @@ class Power:
 def allotted(edges: NDArray[Any], held: Sequence[Held]) -> NDArray[Any]:
     """Return the mean of the sum of the caps in each step between two edges."""
     energy = np.zeros(len(edges))
-    for one in held:
-        energy += (one.cap_w or 0.0) * np.clip(edges - one.start_s, 0.0, one.end_s - one.start_s)
-    found: NDArray[Any] = np.diff(energy) / np.diff(edges)
-    return found
+    for stay in held:
+        energy += (stay.cap_w or 0.0) * np.clip(edges - stay.start_s, 0.0, stay.end_s - stay.start_s)
+    mean_w: NDArray[Any] = np.diff(energy) / np.diff(edges)
+    return mean_w
 
 
 def drawn_of(edges: NDArray[Any], meter: Meter) -> NDArray[Any]:
     """Return the mean power of one meter in each step; 0 before its first reading and after its last."""
-    found: NDArray[Any] = np.diff(np.interp(edges, meter.at_s, meter.energy_j)) / np.diff(edges)
-    return found
+    mean_w: NDArray[Any] = np.diff(np.interp(edges, meter.at_s, meter.energy_j)) / np.diff(edges)
+    return mean_w
 
 
 @lru_cache(maxsize=4096)
@@ -328,12 +329,12 @@ class Gantt:
         versions = self._mirror.version, self._explainer.version
         name = *versions, window.from_s, window.until_s, window.width
         with self._lock:
-            found = self._kept.get(name)
-            if found is None or time.time() - found["now_s"] > 1.0:
-                found = self._kept[name] = self._find(window, planned)
+            answer = self._kept.get(name)
+            if answer is None or time.time() - answer["now_s"] > 1.0:
+                answer = self._kept[name] = self._find(window, planned)
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
-            return found
+            return answer
 
     def _find(self, window: Window, planned: list[int]) -> dict[str, Any]:
         self._packing.refresh()
@@ -350,7 +351,7 @@ class Gantt:
         # What runs, what is planned, then what ended last.
         newest = np.argsort(stays["end_s"], kind="stable")[: -LISTED - 1 : -1]
         known = [self._one(stays, at) for at in newest]
-        runs = [one for one in known if one.end_s is None]
+        runs = [rectangle for rectangle in known if rectangle.end_s is None]
         listed = runs + later + known[len(runs) :]
         lanes = self._lanes(shown)
         return {
@@ -358,7 +359,7 @@ class Gantt:
             "lanes": lanes[:MOST_LANES],
             "left_out": max(len(lanes) - MOST_LANES, 0),
             "rectangles": shown,
-            "jobs": [self._listed(one) for one in listed[:LISTED]],
+            "jobs": [self._listed(rectangle) for rectangle in listed[:LISTED]],
             "total": len(stays["job"]) + len(later),
             "power": self._power.find(
                 window.from_s, min(window.until_s, now_s), sorted(set(stays["job"].tolist()))
@@ -366,14 +367,16 @@ class Gantt:
         }
 
     def _rectangles(self, stays: Stays, groups: list[NDArray[np.intp]]) -> list[Rectangle]:
-        found = []
+        rectangles = []
         for group in groups:
-            one = self._one(stays, group[0])
+            rectangle = self._one(stays, group[0])
             if len(group) > 1:
                 end_s = float(stays["end_s"][group].max())
-                one = Rectangle(one.lane, one.row, one.start_s, end_s, "several", len(group))
-            found.append(one)
-        return found
+                rectangle = Rectangle(
+                    rectangle.lane, rectangle.row, rectangle.start_s, end_s, "several", len(group)
+                )
+            rectangles.append(rectangle)
+        return rectangles
 
     def _one(self, stays: Stays, at: Any) -> Rectangle:
         job, end_s = int(stays["job"][at]), float(stays["end_s"][at])
@@ -394,15 +397,15 @@ class Gantt:
     def _planned(self, window: Window, jobs: list[int], now_s: float) -> list[Rectangle]:
         """Return what waits and has an expected start, in rows below each other where they overlap."""
         names, rows = self.names(), self._mirror.rows
-        found: list[Rectangle] = []
+        rectangles: list[Rectangle] = []
         ends = {
             lane: [
                 _free_from(rows.get(job) if runs else None, now_s) for job, runs in self._packing.last(lane)
             ]
             for lane in names
         }
-        told = [(answer["expected_start_s"], job) for job in jobs if (answer := self._explainer.told(job))]
-        for start_s, job in sorted((at, job) for at, job in told if at is not None):
+        starts = [(answer["expected_start_s"], job) for job in jobs if (answer := self._explainer.told(job))]
+        for start_s, job in sorted((at, job) for at, job in starts if at is not None):
             row = rows.get(job)
             if row is None or row.stage != "waiting":
                 continue
@@ -414,8 +417,10 @@ class Gantt:
             free[place : place + 1] = [math.inf if end_s is None else end_s]
             if start_s < window.until_s and (end_s is None or end_s > window.from_s):
                 at = min(place, MOST_ROWS - 1)
-                found.append(Rectangle(lane, at, start_s, end_s, how="planned", job=job, label=row.label))
-        return found
+                rectangles.append(
+                    Rectangle(lane, at, start_s, end_s, how="planned", job=job, label=row.label)
+                )
+        return rectangles
 
     def names(self) -> list[str]:
         """Name the lanes: the coordinator's nodes, else its pools, else those where jobs have been."""
@@ -426,8 +431,8 @@ class Gantt:
 
     def _lanes(self, shown: list[Rectangle]) -> list[dict[str, Any]]:
         deepest: dict[str, int] = dict.fromkeys(self.names(), 0)
-        for one in shown:
-            deepest[one.lane] = max(deepest.get(one.lane, 0), one.row)
+        for rectangle in shown:
+            deepest[rectangle.lane] = max(deepest.get(rectangle.lane, 0), rectangle.row)
         status = self._explainer.status or {"nodes": []}
         trouble = {node["name"]: node.get("trouble", "") for node in status["nodes"]}
         regions = {node["name"]: region_names(node) for node in status["nodes"]}
@@ -441,16 +446,16 @@ class Gantt:
             for name, row in deepest.items()
         ]
 
-    def _listed(self, one: Rectangle) -> dict[str, Any]:
-        row = self._mirror.rows.get(one.job or 0)
+    def _listed(self, rectangle: Rectangle) -> dict[str, Any]:
+        row = self._mirror.rows.get(rectangle.job or 0)
         more = (row.name, row.cores, row.region) if row else ("", 0, "")
-        return one._asdict() | dict(zip(("name", "cores", "region"), more, strict=True))
+        return rectangle._asdict() | dict(zip(("name", "cores", "region"), more, strict=True))
 
 
 def region_names(node: dict[str, Any]) -> list[str]:
     """Name the regions that a node, or a pool, lies in: as ``GET /status`` lists them."""
-    found = node.get("regions") or {}
-    return list(found) if isinstance(found, dict) else [region["name"] for region in found]
+    regions = node.get("regions") or {}
+    return list(regions) if isinstance(regions, dict) else [region["name"] for region in regions]
 
 
 def expected_end(row: Row) -> float | None:

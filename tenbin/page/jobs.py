@@ -25,7 +25,7 @@ KEPT = 64  # sorted lists; viewers of one filter share one
 WAITING = (Stage.WAITING, Stage.HELD)
 
 
-class Asked(BaseModel):
+class ListWindow(BaseModel):
     """The rows that are asked for.
 
     Attributes:
@@ -96,9 +96,9 @@ class Lists:
         self._kept: OrderedDict[JobQuery, list[Row | Whole[Row]]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def find(self, asked: Asked) -> list[Row | Whole[Row]]:
-        """Return the whole list of which ``asked`` is a window."""
-        query = asked.as_query()
+    def find(self, window: ListWindow) -> list[Row | Whole[Row]]:
+        """Return the whole list of which ``window`` is a part."""
+        query = window.as_query()
         with self._lock:
             if self._jobs.version != self._mirror.version:
                 self._jobs = MirrorJobs(self._mirror)
@@ -109,11 +109,11 @@ class Lists:
                     self._kept.popitem(last=False)
             return rows
 
-    def window(self, asked: Asked) -> dict[str, Any]:
+    def window(self, window: ListWindow) -> dict[str, Any]:
         """Return the rows that are shown, and how many there are."""
-        rows = self.find(asked)
-        shown = [self.told(row) for row in rows[asked.start : asked.start + asked.count]]
-        return {"total": len(rows), "start": asked.start, "rows": shown}
+        rows = self.find(window)
+        shown = [self.told(row) for row in rows[window.start : window.start + window.count]]
+        return {"total": len(rows), "start": window.start, "rows": shown}
 
     def told(self, row: Row | Whole[Row]) -> dict[str, Any]:
         """Return a row as JSON has it; ``asks``: the job to explain, if it waits."""
@@ -148,7 +148,7 @@ def account(store: Path, job_id: int) -> dict[str, Any] | None:
         "migrations": entry.migrations,
         "usage": entry.usage,
         "history": [{"at_s": at, "what": what, "detail": detail} for at, what, detail in record.history],
-        "predictions": [one.told() for one in record.predictions],
+        "predictions": [prediction.told() for prediction in record.predictions],
     }
 
 
@@ -174,7 +174,7 @@ def samples(store: Path, entry: Entry) -> list[dict[str, Any]]:
     """Return what the last attempt used over time: between two points cores, watts and the most memory."""
     rows = JobFolders(store).samples(entry.id, entry.attempt)
     step = len(rows) // MOST_POINTS + 1
-    found = []
+    points = []
     for first in range(0, len(rows) - 1, step):
         group = rows[first : first + step + 1]
         before, row = group[0], group[-1]
@@ -184,14 +184,14 @@ def samples(store: Path, entry: Entry) -> list[dict[str, Any]]:
         power_w = None
         if row.energy_j is not None and before.energy_j is not None:
             power_w = (row.energy_j - before.energy_j) / passed_s
-        found.append(
+        points.append(
             {
                 "at_s": row.at_s,
                 "cores": (row.cpu_s - before.cpu_s) / passed_s,
-                "memory_mb": max(one.memory_mb for one in group[1:]),
+                "memory_mb": max(sample.memory_mb for sample in group[1:]),
                 "power_w": power_w,
                 "processes": row.processes,
                 "threads": row.threads,
             }
         )
-    return found
+    return points

@@ -109,38 +109,38 @@ def _asked(text: str) -> _Asked:
 
 def row_of(values: Sequence[Any]) -> Row:
     """Make the row of a job from ``COLUMNS``."""
-    found = dict(zip(COLUMNS, values, strict=True))
-    asked = _asked(found["spec"])
-    array, index = found["array"], found["array_index"]
+    record = dict(zip(COLUMNS, values, strict=True))
+    spec = _asked(record["spec"])
+    array, index = record["array"], record["array_index"]
     pool, units, nodes, cap_w, region = "", 1, list[list[int]](), None, ""
-    if found["placement"] not in (None, "null"):
-        pool, units, nodes, cap_w, region, *_ = json.loads(found["placement"])
-    hosts = _listed(found["hosts"]) or [f"{pool}{node}" for node, _ in nodes]
-    stage, held = STAGES[found["stage"]], bool(found["held_by_user"])
-    limit_s = asked.time_s if found["limit_s"] is None else found["limit_s"]
+    if record["placement"] not in (None, "null"):
+        pool, units, nodes, cap_w, region, *_ = json.loads(record["placement"])
+    hosts = _listed(record["hosts"]) or [f"{pool}{node}" for node, _ in nodes]
+    stage, held = STAGES[record["stage"]], bool(record["held_by_user"])
+    limit_s = spec.time_s if record["limit_s"] is None else record["limit_s"]
     return Row(
-        id=found["id"],
-        name=asked.name,
+        id=record["id"],
+        name=spec.name,
         array=array,
-        array_index=asked.member if index is None else index,
+        array_index=spec.member if index is None else index,
         stage=Stage.SUSPENDED if stage is Stage.HELD and held else stage,
-        slurm=asked.slurm,
-        user=asked.user,
+        slurm=spec.slurm,
+        user=spec.user,
         held_by_user=held,
-        cores=len(_listed(found["cores"])) or asked.cores,
-        priority=asked.priority if found["new_priority"] is None else found["new_priority"],
+        cores=len(_listed(record["cores"])) or spec.cores,
+        priority=spec.priority if record["new_priority"] is None else record["new_priority"],
         place=pool or None,
-        submit_s=found["submit_s"],
-        start_s=found["start_s"],
-        end_s=found["end_s"],
+        submit_s=record["submit_s"],
+        start_s=record["start_s"],
+        end_s=record["end_s"],
         time_limit_s=None if limit_s is None or math.isinf(limit_s) else limit_s,
-        code=found["code"],
-        trouble=found["blocked"] or found["trouble"] or "",
+        code=record["code"],
+        trouble=record["blocked"] or record["trouble"] or "",
         lane=tuple(hosts) or ((pool,) if pool else ()),
-        since_s=found["since_s"],
-        expected=_expected(asked, found["predicted"], pool),
-        attempt=found["attempt"],
-        served_s=found["served_s"] or 0.0,
+        since_s=record["since_s"],
+        expected=_expected(spec, record["predicted"], pool),
+        attempt=record["attempt"],
+        served_s=record["served_s"] or 0.0,
         cap_w=None if cap_w is None else cap_w * units,
         region=region,
     )
@@ -150,16 +150,16 @@ def _listed(text: str | None) -> list[Any]:
     return [] if text in (None, "null", "[]") else json.loads(text)
 
 
-def _expected(asked: _Asked, predicted: str | None, pool: str) -> Expected | None:
+def _expected(spec: _Asked, predicted: str | None, pool: str) -> Expected | None:
     """Return the run time that the owner states, else what earlier runs say, on the job's pool."""
-    if asked.expect_s:
-        run_s = asked.expect_s.get(pool, next(iter(asked.expect_s.values())))
+    if spec.expect_s:
+        run_s = spec.expect_s.get(pool, next(iter(spec.expect_s.values())))
         return Expected(run_s, None, None, "stated by the user")
-    told = {} if predicted in (None, "null") else (json.loads(predicted).get("run_s") or {})
-    if not told:
+    by_pool = {} if predicted in (None, "null") else (json.loads(predicted).get("run_s") or {})
+    if not by_pool:
         return None
-    found = told.get(pool) or next(iter(told.values()))
-    return Expected(found["middle"], found["low"], found["high"], found["rule"])
+    prediction = by_pool.get(pool) or next(iter(by_pool.values()))
+    return Expected(prediction["middle"], prediction["low"], prediction["high"], prediction["rule"])
 
 
 # -- the times in which a job held its place, made from the journal's events -------------------------------
@@ -226,7 +226,7 @@ def earlier_lane(store: Path, job_id: int, attempt: int) -> tuple[str, ...] | No
 REMEMBERED = 20_000  # events, and changes of jobs, for viewers that are behind
 
 
-# -- the mirror ----------------------------------------------------------------------------------------------
+# -- the mirror --------------------------------------------------------------------------------------------
 
 
 class Mirror:
@@ -259,49 +259,49 @@ class Mirror:
         """
         gc.disable()  # the rows stay: to look for garbage in them takes long
         try:
-            found = self._reader.changes()
+            changes = self._reader.changes()
         finally:
             gc.enable()
-        if found is None:
+        if changes is None:
             return False
-        if found.anew:
-            self._begin(found)
+        if changes.anew:
+            self._begin(changes)
         else:
-            extend(self.spans, found.events, self.rows)
-            self._note(found)
-        self.number = found.number
+            extend(self.spans, changes.events, self.rows)
+            self._note(changes)
+        self.number = changes.number
         self.version += 1
         return True
 
-    def _begin(self, found: Changes[Row]) -> None:
+    def _begin(self, changes: Changes[Row]) -> None:
         made: Spans = {}
-        extend(made, found.events, {})
-        for row in found.jobs:
+        extend(made, changes.events, {})
+        for row in changes.jobs:
             go_on(made, row)
             for place, span in enumerate(made.get(row.id, ())):
                 if span.attempt < row.attempt:
                     lane = earlier_lane(self.store, row.id, span.attempt)
                     made[row.id][place] = span._replace(lane=lane)
-        self.rows, self.spans = {row.id: row for row in found.jobs}, made
+        self.rows, self.spans = {row.id: row for row in changes.jobs}, made
         self._events.clear()
-        self._events.extend(found.events[-REMEMBERED:])
+        self._events.extend(changes.events[-REMEMBERED:])
         self._changed.clear()
         self.epoch += 1
 
-    def _note(self, found: Changes[Row]) -> None:
-        for row in found.jobs:
+    def _note(self, changes: Changes[Row]) -> None:
+        for row in changes.jobs:
             self.rows[row.id] = row
             go_on(self.spans, row)
-        self._events.extend(found.events)
-        jobs = {event.job for event in found.events} | {row.id for row in found.jobs}
+        self._events.extend(changes.events)
+        jobs = {event.job for event in changes.events} | {row.id for row in changes.jobs}
         self._changed.extend((self.version + 1, job) for job in jobs)
 
     def events_since(self, number: int) -> list[JournalEvent] | None:
         """List the events after one; None: it is too long ago, or of another journal."""
         if number >= self.number:
             return [] if number == self.number else None
-        found = [event for event in list(self._events) if event.number > number]
-        return found if found and found[0].number == number + 1 else None
+        later = [event for event in list(self._events) if event.number > number]
+        return later if later and later[0].number == number + 1 else None
 
     def changed_since(self, version: int) -> list[int] | None:
         """List the jobs that changed after a version; None: they are too many to remember."""

@@ -74,12 +74,12 @@ class NodeView:
 
     def _sign_of_life(self, jobs: list[Row]) -> dict[str, Any] | None:
         """Return which of the newest jobs took a sample last, and when; None: no job has one."""
-        found = []
+        signs = []
         for row in jobs[-LOOKED_AT:]:
             path = self._folders.folder(row.id) / f"attempt-{row.attempt}"
             with suppress(OSError):
-                found.append((Attempt(path).samples.stat().st_mtime, row.label))
-        at_s, label = max(found, default=(None, ""))
+                signs.append((Attempt(path).samples.stat().st_mtime, row.label))
+        at_s, label = max(signs, default=(None, ""))
         return None if at_s is None else {"at_s": at_s, "job": label}
 
     def _profile(self, node: str) -> dict[str, Any] | None:
@@ -100,7 +100,7 @@ class NodeView:
 def _told(path: Path, jobs: JobStore) -> dict[str, Any]:
     """Describe a profile: its card, the coefficients of its models, and how much programs slow each other."""
     profile = load(path)
-    found = card(profile)
+    summary = card(profile)
     figures = [
         {
             "name": figure.name,
@@ -109,25 +109,25 @@ def _told(path: Path, jobs: JobStore) -> dict[str, Any]:
             "meaning": figure.meaning,
             "emulated": figure.emulated,
         }
-        for figure in found.figures
+        for figure in summary.figures
     ]
     coefficients = [
         {
             "probe": model.probe,
             "quantity": f"{model.quantity} {subject(model)}".strip(),
-            "name": one.name,
-            "value": f"{bounded(one.value, one.low, one.high)} {one.unit}",
-            "interval": limits(one.low, one.high),
-            "quality": str(one.quality.value),
+            "name": coefficient.name,
+            "value": f"{bounded(coefficient.value, coefficient.low, coefficient.high)} {coefficient.unit}",
+            "interval": limits(coefficient.low, coefficient.high),
+            "quality": str(coefficient.quality.value),
             "emulated": model.emulated,
         }
         for model in profile.models
-        for one in model.coefficients
+        for coefficient in model.coefficients
     ]
     return {
         "headline": headline(profile),
         "figures": figures,
-        "unusual": found.unusual,
+        "unusual": summary.unusual,
         "coefficients": coefficients,
         "pairs": _pairs(profile, jobs),
     }
@@ -143,14 +143,14 @@ def _pairs(profile: Profile, store: JobStore) -> dict[str, Any] | None:
         return None
     cells = [
         None
-        if one.predicted is None
+        if direction.predicted is None
         else {
-            "ratio": one.predicted.value,
-            "interval": limits(one.predicted.low, one.predicted.high)
-            if math.isfinite(one.predicted.high)
+            "ratio": direction.predicted.value,
+            "interval": limits(direction.predicted.low, direction.predicted.high)
+            if math.isfinite(direction.predicted.high)
             else "",
         }
-        for one in directions(programs)
+        for direction in directions(programs)
     ]
     names, count = [job.name for job in programs], len(programs)
     return {"programs": names, "cells": [cells[at : at + count] for at in range(0, count * count, count)]}
@@ -205,5 +205,5 @@ def _drawn(path: Path) -> dict[str, Any]:
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip().splitlines() or ["its process was killed"]
         raise BadInput(f"{path}: {said[-1]}", remedy)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    pictures: dict[str, Any] = json.loads(done.stdout)
+    return pictures

@@ -132,10 +132,10 @@ class Gate:
 
     def _knows(self, cookies: bytes) -> bool:
         try:
-            found = SimpleCookie(cookies.decode("latin-1")).get(self._cookie)
+            cookie = SimpleCookie(cookies.decode("latin-1")).get(self._cookie)
         except CookieError:
             return False
-        given = found.value.encode() if found else b""
+        given = cookie.value.encode() if cookie else b""
         return any(secrets.compare_digest(given, session.encode()) for session in self._sessions)
 
 

@@ -28,17 +28,17 @@ REFITTED = ", refitted from "  # as ``profiles.fits.checkpoint`` writes in a pro
 def last_refit(store: Store) -> dict[str, Any] | None:
     """Describe the newest refitted profile beside the one that it comes from; None: there is none."""
     for path in store.paths()[:MOST_READ]:
-        found = _read(path)
-        if found is None or REFITTED not in found.origin:
+        profile = _read(path)
+        if profile is None or REFITTED not in profile.origin:
             continue
-        before = _read(path.parents[1] / found.origin.partition(REFITTED)[0] / path.name)
+        before = _read(path.parents[1] / profile.origin.partition(REFITTED)[0] / path.name)
         return {
-            "node": found.node,
-            "profile": found.id,
-            "made_s": found.created.timestamp(),
-            "origin": found.origin,
-            "emulated": found.emulated,
-            "changes": None if before is None else _changes(before, found),
+            "node": profile.node,
+            "profile": profile.id,
+            "made_s": profile.created.timestamp(),
+            "origin": profile.origin,
+            "emulated": profile.emulated,
+            "changes": None if before is None else _changes(before, profile),
         }
     return None
 
@@ -53,20 +53,22 @@ def _read(path: Path) -> Profile | None:
 def _changes(before: Profile, after: Profile) -> list[dict[str, str]]:
     return [
         {
-            "quantity": one.model,
-            "coefficient": one.coefficient,
-            "before": _value(one.of_a),
-            "after": _value(one.of_b),
-            "ratio": "-" if one.ratio is None else f"{one.ratio:.2f}",
-            "verdict": str(one.verdict.value),
+            "quantity": difference.model,
+            "coefficient": difference.coefficient,
+            "before": _value(difference.of_a),
+            "after": _value(difference.of_b),
+            "ratio": "-" if difference.ratio is None else f"{difference.ratio:.2f}",
+            "verdict": str(difference.verdict.value),
         }
-        for one in compare(before, after)
-        if one.of_a != one.of_b
+        for difference in compare(before, after)
+        if difference.of_a != difference.of_b
     ]
 
 
-def _value(one: Coefficient | None) -> str:
-    return "-" if one is None else f"{text.value_with_unit(one)} ({text.limits(one.low, one.high)})"
+def _value(coefficient: Coefficient | None) -> str:
+    if coefficient is None:
+        return "-"
+    return f"{text.value_with_unit(coefficient)} ({text.interval(coefficient)})"
 
 
 MOST, MOST_POINTS, MOST_JOBS = 20_000, 400, 2000  # the last predictions; of a chart; jobs for the coverage
@@ -103,10 +105,10 @@ class Truth:
             return kept[2]
         predictions = predictions_of(self._mirror.store, last=MOST)
         points: dict[str, list[tuple[float, float, int]]] = defaultdict(list)
-        for one in predictions:
-            if (error := error_of(one)) is not None and not one.is_stated:
-                points[one.kind].append((one.at_s, error, one.job))
-        found = {
+        for prediction in predictions:
+            if (error := error_of(prediction)) is not None and not prediction.is_stated:
+                points[prediction.kind].append((prediction.at_s, error, prediction.job))
+        account = {
             "rows": [row.told() for row in summary(predictions)],
             "points": {kind: points[kind][-MOST_POINTS:] for kind in UNITS if kind in points},
             "coverage": coverage(predictions, self._mirror.rows),
@@ -114,8 +116,8 @@ class Truth:
             "last": MOST,
             "refit": self._last_refit(),
         }
-        self._kept = version, now, found
-        return found
+        self._kept = version, now, account
+        return account
 
     def _last_refit(self) -> dict[str, Any] | None:
         newest = self._store.paths()[:1]
@@ -130,13 +132,15 @@ def coverage(predictions: Iterable[TrackedPrediction], rows: Mapping[int, Row]) 
     The outcomes are those of the errors: attempts' own run times, in which no pause and no start-up counts.
     """
     ran = []
-    for one in predictions:
-        row = rows.get(one.job)
+    for prediction in predictions:
+        row = rows.get(prediction.job)
         if row is None or row.expected is None or row.expected.low_s is None or row.expected.high_s is None:
             continue
-        if one.kind in RUN_TIMES and not one.is_stated and one.attempt == 1 and one.measured is not None:
-            share = one.predicted / row.expected.run_s  # under a cap it takes longer than stands in the row
-            ran.append((one.measured, share * row.expected.low_s, share * row.expected.high_s))
+        if prediction.kind not in RUN_TIMES or prediction.is_stated or prediction.attempt != 1:
+            continue
+        if prediction.measured is not None:  # under a cap it takes longer than stands in the row
+            share = prediction.predicted / row.expected.run_s
+            ran.append((prediction.measured, share * row.expected.low_s, share * row.expected.high_s))
     ran = ran[-MOST_JOBS:]
     below = sum(run_s < low_s for run_s, low_s, _ in ran)
     above = sum(run_s > high_s for run_s, _, high_s in ran)

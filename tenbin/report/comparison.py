@@ -29,7 +29,7 @@ from profiles.compare import (
 from profiles.quantities import Better, better
 from profiles.records import Profile
 from tenbin import text
-from tenbin.report.pictures.picture import picture
+from tenbin.report.pictures import picture
 from tenbin.report.style import COLOURS, figure, write
 from tenbin.text import number
 
@@ -53,7 +53,7 @@ def page(a: Profile, b: Profile) -> str:
     """Write one self-contained HTML page."""
     rows, differences = main_rows(a, b), compare(a, b)
     groups = _groups(differences)
-    both = [one for group in groups for one in group.judged]
+    both = [judged for group in groups for judged in group.judged]
     return write(
         "comparison.html",
         profiles={"A": a, "B": b},
@@ -66,30 +66,30 @@ def page(a: Profile, b: Profile) -> str:
         changes=explain(a.inventory, b.inventory),
         groups=groups,
         both=len(both),
-        sure=sum(one.advantage.certainty is Certainty.SURELY for one in both),
+        sure=sum(judged.advantage.certainty is Certainty.SURELY for judged in both),
         drift=explain_drift(a, b),
     )
 
 
 def _groups(differences: Sequence[Difference]) -> list[Group]:
     """Group by probe: sure and large differences first, in each group and among the groups."""
-    found = []
+    groups = []
     for probe in dict.fromkeys(d.probe for d in differences):
         of_probe = [d for d in differences if d.probe == probe]
         judged = [Judged(d, advantage) for d in of_probe if (advantage := judge_difference(d)) is not None]
         alone = [d for d in of_probe if d.verdict in (Verdict.ONLY_A, Verdict.ONLY_B)]
         title = PROBES[probe].title if probe in PROBES else probe
-        found.append(Group(title, sorted(judged, key=_rank), alone))
-    return sorted(found, key=lambda group: min(map(_rank, group.judged), default=_LAST))
+        groups.append(Group(title, sorted(judged, key=_rank), alone))
+    return sorted(groups, key=lambda group: min(map(_rank, group.judged), default=_LAST))
 
 
 _ORDER = list(Certainty)
 _LAST = (len(_ORDER), False, 0.0)
 
 
-def _rank(one: Judged) -> tuple[int, bool, float]:
+def _rank(judged: Judged) -> tuple[int, bool, float]:
     """Rank by certainty; then what is better on one side before what is neither; then by size."""
-    return _ORDER.index(one.advantage.certainty), not one.advantage.of, -one.advantage.size
+    return _ORDER.index(judged.advantage.certainty), not judged.advantage.of, -judged.advantage.size
 
 
 def _machines(a: Profile, b: Profile) -> list[tuple[str, str, str]]:
@@ -109,19 +109,21 @@ def _forest(rows: Sequence[Row]) -> go.Figure:
     """Draw how many times as good B is as A at each main figure, with the interval; 1 is equal."""
     fig = figure("Main figures: how many times as good B is as A", "left of 1: A is better; right: B", "")
     for side, colour in (("A", COLOURS[1]), ("B", COLOURS[0])):
-        told = [row for row in rows if row.advantage.of == side and row.advantage.low and row.advantage.high]
-        if not told:
+        bounded = [
+            row for row in rows if row.advantage.of == side and row.advantage.low and row.advantage.high
+        ]
+        if not bounded:
             continue
-        ratios = [[row.advantage.ratio, row.advantage.low, row.advantage.high] for row in told]
+        ratios = [[row.advantage.ratio, row.advantage.low, row.advantage.high] for row in bounded]
         times = [[r if side == "B" else 1 / r for r in three if r] for three in ratios]
         fig.add_scatter(
             x=[three[0] for three in times],
-            y=[row.a.name for row in told],
+            y=[row.a.name for row in bounded],
             error_x={
                 "array": [max(three) - three[0] for three in times],
                 "arrayminus": [three[0] - min(three) for three in times],
             },
-            text=[f"{row.a.name}: {row.advantage.words}, {row.advantage.certainty}" for row in told],
+            text=[f"{row.a.name}: {row.advantage.words}, {row.advantage.certainty}" for row in bounded],
             mode="markers",
             name=f"better for {side}",
             marker={"color": colour, "symbol": "diamond", "size": 10},
@@ -153,15 +155,15 @@ def cluster_page(
     """Write one self-contained HTML page; ``kinds`` has the kind of each node."""
     squares = (pairs_figure(survey, of) for of in BETWEEN)
     drawn = [nodes_figure(values, kinds), *(square for square in squares if square)]
-    rows = [(f"node {one.node}", one.reason, one.remedy) for one in survey.refused]
-    rows += [(one.what, one.reason, one.remedy) for one in survey.absent]
+    rows = [(f"node {item.node}", item.reason, item.remedy) for item in survey.refused]
+    rows += [(item.what, item.reason, item.remedy) for item in survey.absent]
     emulated = " (EMULATED)" if survey.emulated else ""
     return write(
         "cluster.html",
         interactive=interactive,
         title=f"Cluster {survey.cluster}{emulated}",
         subtitle=f"{len(survey.nodes)} nodes, {survey.id}, tenbin {survey.tenbin_version}",
-        odd=[str(one) for one in odd],
+        odd=[str(item) for item in odd],
         none=none_odd(len(survey.nodes)),
         figures=[picture(fig, interactive=interactive) for fig in drawn],
         rows=rows,
@@ -183,10 +185,10 @@ def nodes_figure(values: Sequence[Value], kinds: Mapping[str, str]) -> go.Figure
         colour.append([])
         words.append([])
         for node in nodes:
-            one = known.get((node, *column))
+            value = known.get((node, *column))
             like = siblings.get((kinds.get(node, ""), *column))
-            colour[-1].append(_worse(one, median(like)) if one and like and not one.poor else None)
-            words[-1].append(f"{number(one.value)} {one.unit}" if one else "")
+            colour[-1].append(_worse(value, median(like)) if value and like and not value.poor else None)
+            words[-1].append(f"{number(value.value)} {value.unit}" if value else "")
     fig = figure("Nodes against their siblings", "", "")
     fig.add_heatmap(
         z=colour,
@@ -245,32 +247,32 @@ DAY_S = 86400.0
 
 def drift_page(node: str, series: Sequence[Drift], siblings: Mapping[str, Sequence[Drift]]) -> str:
     """Write one self-contained HTML page: a figure for each quantity, those that changed first."""
-    drawn = sorted(series, key=lambda one: (one.finding is None, len(one.levels) == 1, one.source != CHECKS))
-    changed = sum(len(one.levels) > 1 for one in series)
+    drawn = sorted(series, key=lambda row: (row.finding is None, len(row.levels) == 1, row.source != CHECKS))
+    changed = sum(len(row.levels) > 1 for row in series)
     note = (
         f"{len(series)} quantities, {changed} changed; siblings: {', '.join(siblings) or 'none'}. "
         "Points are checks or profiles, lines the levels between two change points."
     )
-    pictures = [picture(draw(one, siblings)) for one in drawn if len(one.values) > 1]
+    pictures = [picture(draw(row, siblings)) for row in drawn if len(row.values) > 1]
     return write("parts.html", title=f"{node} over time", parts=[(f"{node} over time", note, pictures)])
 
 
-def draw(one: Drift, siblings: Mapping[str, Sequence[Drift]]) -> go.Figure:
+def draw(row: Drift, siblings: Mapping[str, Sequence[Drift]]) -> go.Figure:
     """Draw a quantity with its levels; those of the siblings in grey behind it."""
-    last = one.times[-1]
+    last = row.times[-1]
 
     def days(times: Sequence[datetime]) -> list[float]:
         return [(time - last).total_seconds() / DAY_S for time in times]
 
-    fig = figure(f"{one.title} ({one.source})", f"days; 0 is {last:%Y-%m-%d %H:%M} UTC", one.unit)
-    for name, several in siblings.items() if one.source == CHECKS else ():
+    fig = figure(f"{row.title} ({row.source})", f"days; 0 is {last:%Y-%m-%d %H:%M} UTC", row.unit)
+    for name, several in siblings.items() if row.source == CHECKS else ():
         for other in several:
-            if other.title == one.title:
+            if other.title == row.title:
                 look = {"mode": "lines", "line": {"color": SOFT, "width": 1}, "showlegend": False}
                 fig.add_scatter(x=days(other.times), y=other.values, name=name, **look)
     dots = {"mode": "markers", "marker": {"color": COLOURS[0], "size": 6}}
-    fig.add_scatter(x=days(one.times), y=one.values, name="measured", **dots)
-    for place, level in enumerate(one.levels):
+    fig.add_scatter(x=days(row.times), y=row.values, name="measured", **dots)
+    for place, level in enumerate(row.levels):
         fig.add_scatter(
             x=days([level.since, level.until]),
             y=[level.value] * 2,

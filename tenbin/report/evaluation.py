@@ -16,15 +16,15 @@ VERDICTS = {True: "yes", False: "no", None: ""}
 
 def finding_row(finding: Finding) -> tuple[str, ...]:
     """Write one line of the table of findings, in the order of ``HEADINGS``."""
-    found, unit = finding.tenbin, f" {finding.unit}" if finding.unit else ""
+    estimate, unit = finding.tenbin, f" {finding.unit}" if finding.unit else ""
     paper = "-" if finding.paper is None else f"{number(finding.paper)}{unit}"
-    difference = "-" if finding.paper is None else f"{found.mean - finding.paper:+.3g}"
+    difference = "-" if finding.paper is None else f"{estimate.mean - finding.paper:+.3g}"
     return (
         finding.what,
         paper,
-        f"{number(found.mean)}{unit}",
-        interval(found),
-        str(found.n),
+        f"{number(estimate.mean)}{unit}",
+        interval(estimate),
+        str(estimate.n),
         difference,
         VERDICTS[finding.agrees],
     )
@@ -39,13 +39,13 @@ def interval(estimate: Estimate) -> str:
 
 def to_dict(evaluation: Evaluation) -> dict[str, Any]:
     """Convert to JSON: no infinities, with the verdicts, and each difference to the paper."""
-    found = asdict(evaluation)
-    for finding, entry in zip(evaluation.findings, found["findings"], strict=True):
+    fields = asdict(evaluation)
+    for finding, entry in zip(evaluation.findings, fields["findings"], strict=True):
         entry["tenbin"] = {k: _finite(v) for k, v in finding.tenbin._asdict().items()}
         entry["same"] = finding.same and [_finite(bound) for bound in finding.same]
         entry["difference"] = None if finding.paper is None else finding.tenbin.mean - finding.paper
         entry["agrees"] = finding.agrees
-    return found
+    return fields
 
 
 def _finite(value: float) -> float | None:
@@ -85,10 +85,10 @@ def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def page(evaluation: Evaluation) -> str:
     """Write one self-contained HTML page with the pictures."""
-    from tenbin.report.pictures.picture import picture
+    from tenbin.report.pictures import picture
     from tenbin.report.style import write
 
-    drawn = [picture(draw(one)) for one in evaluation.pictures]
+    drawn = [picture(draw(figure)) for figure in evaluation.pictures]
     note = " ".join(evaluation.assumptions)
     return write("parts.html", title="evaluation", parts=[(evaluation.paper, note, drawn)])
 

@@ -16,29 +16,9 @@ from scheduler.workloads.logs import swf
 
 KINDS = (".csv", ".swf")
 COLUMNS = (
-    "job",
-    "user",
-    "program",
-    "units",
-    "submit_s",
-    "start_s",
-    "end_s",
-    "wait_s",
-    "run_s",
-    "turnaround_s",
-    "bounded_slowdown",
-    "requested_s",
-    "how",
-    "counted",
-    "pool",
-    "used_units",
-    "nodes",
-    "preemptions",
-    "migrations",
-    "failures",
-    "overhead_s",
-    "lost_s",
-    "energy_j",
+    *("job", "user", "program", "units", "submit_s", "start_s", "end_s", "wait_s", "run_s", "turnaround_s"),
+    *("bounded_slowdown", "requested_s", "how", "counted", "pool", "used_units", "nodes", "preemptions"),
+    *("migrations", "failures", "overhead_s", "lost_s", "energy_j"),
 )
 
 
@@ -54,15 +34,15 @@ def files_of(path: Path, policies: Sequence[str]) -> dict[str, Path]:
         raise BadInput(f"--jobs-out {path}: neither .csv nor .swf", "end its name in .csv or .swf")
     if len(policies) == 1:
         return {policies[0]: path}
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for text in policies:
         name, further = re.sub(r"[^A-Za-z0-9.=-]", "-", text), 1
         file = path.with_suffix(f".{name}{path.suffix}")
-        while file in found.values():
+        while file in files.values():
             further += 1
             file = path.with_suffix(f".{name}-{further}{path.suffix}")
-        found[text] = file
-    return found
+        files[text] = file
+    return files
 
 
 def text(

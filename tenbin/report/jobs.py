@@ -37,7 +37,7 @@ def figures(jobs: Sequence[JobProfile]) -> list[go.Figure]:
         _scaling(jobs),
         _under_caps(jobs),
     ]
-    return [one for one in drawn if one.data]
+    return [fig for fig in drawn if fig.data]
 
 
 def table(jobs: Sequence[JobProfile]) -> list[tuple[str, ...]]:
@@ -46,8 +46,8 @@ def table(jobs: Sequence[JobProfile]) -> list[tuple[str, ...]]:
 
 
 def _row(job: JobProfile) -> tuple[str, ...]:
-    def times(found: Coefficient | None) -> str:
-        return "-" if found is None else f"{found.value:.2f}x ({text.interval(found)})"
+    def times(coefficient: Coefficient | None) -> str:
+        return "-" if coefficient is None else f"{coefficient.value:.2f}x ({text.interval(coefficient)})"
 
     run, share, pressure = job.need("run_s"), job.need("mpi_share"), job.pressure_by()
     phases, half, memory = job.phases_by(), job.network, job.sensitivity_by()
@@ -76,8 +76,8 @@ def _on_device(job: JobProfile) -> str:
         "compile_s": " to build (K)",
         "drain_s": " to drain",
     }
-    found = ((job.need(name), unit) for name, unit in words.items())
-    return ", ".join(f"{text.value_with_unit(need)}{unit}" for need, unit in found if need) or "-"
+    needs = ((job.need(name), unit) for name, unit in words.items())
+    return ", ".join(f"{text.value_with_unit(need)}{unit}" for need, unit in needs if need) or "-"
 
 
 def _scaling(jobs: Sequence[JobProfile]) -> go.Figure:
@@ -117,14 +117,14 @@ def _under_caps(jobs: Sequence[JobProfile]) -> go.Figure:
 def _curves(title: str, x: str, curves: dict[str, Curve]) -> go.Figure:
     fig = figure(title, x, "run time / alone")
     for i, (name, curve) in enumerate(curves.items()):
-        found = [level.slowdown for level in curve.levels]
+        times = [level.slowdown for level in curve.levels]
         fig.add_scatter(
             x=[level.offered_gbs for level in curve.levels],
-            y=[one.value for one in found],
+            y=[time.value for time in times],
             error_y={
                 "type": "data",
-                "array": [one.high - one.value if one.high is not None else 0.0 for one in found],
-                "arrayminus": [one.value - one.low if one.low is not None else 0.0 for one in found],
+                "array": [time.high - time.value if time.high is not None else 0.0 for time in times],
+                "arrayminus": [time.value - time.low if time.low is not None else 0.0 for time in times],
             },
             name=name,
             line={"color": COLOURS[i % len(COLOURS)]},

@@ -24,7 +24,7 @@ from profiles.files.store import JobStore, load, load_job, samples
 from profiles.jobs import JobProfile
 from profiles.records import Profile
 from tenbin import text
-from tenbin.report.pictures.picture import picture
+from tenbin.report.pictures import picture
 from tenbin.report.style import write
 
 
@@ -44,11 +44,11 @@ def write_report(path: Path, output: Path, *, interactive: bool = False) -> None
 
 def jobs_beside(path: Path, profile: Profile) -> list[JobProfile]:
     """Load the newest job profile of each name, of this kind of node, in the same store; no damaged ones."""
-    found = []
+    jobs = []
     for job in JobStore(path.parents[2]).newest(node_kind(profile.inventory).key).values():
         with suppress(BadInput):
-            found.append(load_job(job))
-    return found
+            jobs.append(load_job(job))
+    return jobs
 
 
 def previous(path: Path, profile: Profile) -> Profile | None:
@@ -101,13 +101,13 @@ def sections(
     profile: Profile, tables: dict[str, pd.DataFrame], jobs: Sequence[JobProfile] = ()
 ) -> list[dict[str, Any]]:
     """Return title, explanation and pictures of each probe, and of the job profiles, without the numbers."""
-    found = [
+    drawn = [
         _section(name, profile, tables, interactive=False) for name in PROBES if _has(name, profile, tables)
     ]
     if of_jobs := _jobs(jobs, interactive=False):
-        found.append({"title": "Jobs", "emulated": any(job.emulated for job in jobs)} | of_jobs)
+        drawn.append({"title": "Jobs", "emulated": any(job.emulated for job in jobs)} | of_jobs)
     names = "title", "explanation", "figures", "emulated"
-    return [{name: one[name] for name in names} for one in found if one["figures"]]
+    return [{name: section[name] for name in names} for section in drawn if section["figures"]]
 
 
 def _jobs(jobs: Sequence[JobProfile], *, interactive: bool) -> dict[str, Any] | None:
@@ -166,7 +166,7 @@ def main() -> int:
     path = Path(sys.argv[1])
     try:
         profile = load(path)
-        found = {
+        answer = {
             "id": profile.id,
             "headline": text.headline(profile),
             "trust": trust(profile).sentence,
@@ -176,7 +176,7 @@ def main() -> int:
     except BadInput as error:
         print(error, file=sys.stderr)
         return 2
-    print(json.dumps(found))
+    print(json.dumps(answer))
     return 0
 
 

@@ -56,6 +56,12 @@ def draw_fit(fig: go.Figure, x: Sequence[float], fit: Sequence[Prediction], look
     )
 
 
+def draw_dots(fig: go.Figure, x: Any, y: Any, *, name: str, colour: str) -> None:
+    """Draw every single observation, pale, under the legend entry of its median."""
+    marker = {"color": colour, "opacity": 0.35, "size": 6}
+    fig.add_scatter(x=x, y=y, mode="markers", name=name, legendgroup=name, showlegend=False, marker=marker)
+
+
 def draw_medians(
     fig: go.Figure, x: Sequence[float], medians: Sequence[Interval], colour: str, **trace: Any
 ) -> None:

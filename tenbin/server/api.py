@@ -93,7 +93,7 @@ class Submission(BaseModel):
         for place, indices in self.arrays.items():
             if len(set(indices)) < len(indices):
                 raise ValueError(f"arrays: {place}: an index stands there twice")
-        if len(self.specs) + sum(len(each) - 1 for each in self.arrays.values()) > MOST_JOBS:
+        if len(self.specs) + sum(len(members) - 1 for members in self.arrays.values()) > MOST_JOBS:
             raise ValueError(f"more than {MOST_JOBS:,} jobs; submit them in parts")
         lists = [of if isinstance(of, list) else chain(*of.values()) for of in self.waits_for.values()]
         if sum(1 for _ in chain(*lists)) > MOST_WAITS:
@@ -118,14 +118,14 @@ class JobEnds:
     """The signal to requests that wait for the end of a job.
 
     Args:
-        told: called at each signal.
+        on_signal: called at each signal.
 
     Attributes:
         over: the coordinator ends; requests must not wait any more.
     """
 
-    def __init__(self, told: Callable[[], None] = lambda: None) -> None:
-        self._event, self._told = asyncio.Event(), told
+    def __init__(self, on_signal: Callable[[], None] = lambda: None) -> None:
+        self._event, self._told = asyncio.Event(), on_signal
         self.over = False
 
     def tell(self) -> None:
@@ -154,19 +154,19 @@ class EarlierStarts:
     async def of(self, job_id: int) -> list[dict[str, Any]]:
         """Return the changes that would let a waiting job start sooner."""
         async with self._lock:
-            asked = question(self._coordinator, job_id)
-            if asked is None:
+            situation = question(self._coordinator, job_id)
+            if situation is None:
                 return []
-            until_s, found = self._kept.get(job_id, (0.0, []))
+            until_s, rows = self._kept.get(job_id, (0.0, []))
             began_s = time.monotonic()
             if began_s >= until_s:
-                starts = await asyncio.to_thread(earlier_starts, asked)
-                found = [start._asdict() for start in starts]
+                starts = await asyncio.to_thread(earlier_starts, situation)
+                rows = [start._asdict() for start in starts]
                 took_s = time.monotonic() - began_s
                 if len(self._kept) >= SOONER_KEPT:
                     self._kept.clear()
-                self._kept[job_id] = time.monotonic() + min(SOONER_PAUSE * took_s, SOONER_LONGEST_S), found
-            return [start for start in found if start["expected_start_s"] < asked.expected_start_s]
+                self._kept[job_id] = time.monotonic() + min(SOONER_PAUSE * took_s, SOONER_LONGEST_S), rows
+            return [start for start in rows if start["expected_start_s"] < situation.expected_start_s]
 
 
 class Api(FastAPI):
@@ -338,8 +338,8 @@ def _questions(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
         await ends(coordinator, news, [job_id], wait_s=wait_s)
         if job_id in coordinator.job_table.arrays:
             return array_summary(coordinator, job_id)
-        told = {"sooner": await earlier.of(job_id)} if sooner else {}
-        return {**describe(coordinator, job_id), **told}
+        starts = {"sooner": await earlier.of(job_id)} if sooner else {}
+        return {**describe(coordinator, job_id), **starts}
 
     @api.get("/jobs/{job_id}/samples", responses=OF_JOBS)
     async def samples(job_id: int) -> list[dict[str, Any]]:
@@ -404,8 +404,8 @@ def piece(folders: JobFolders, path: Path, start: int, last: int | None = None) 
         content = folders.packed.content(path) or b""
         return content[start:][:PIECE] if last is None else content[-last:]
     with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "not a file that can be read again")
-        file.seek(start if last is None else max(found.st_size - last, 0))
+        file.seek(start if last is None else max(status.st_size - last, 0))
         return file.read(last or PIECE)

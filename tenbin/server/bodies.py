@@ -184,9 +184,9 @@ async def refuse_invalid(_request: Request, error: Exception) -> JSONResponse:
 
 def sentence(errors: Sequence[Mapping[str, Any]]) -> str:
     """Format what does not fit, as ``specs.0.cores: Input should be greater than or equal to 1``."""
-    told = [_told(error) for error in errors[:NAMED]]
-    more = len(errors) - len(told)
-    return "; ".join(told) + (f"; and {more} more" if more else "")
+    faults = [_told(error) for error in errors[:NAMED]]
+    more = len(errors) - len(faults)
+    return "; ".join(faults) + (f"; and {more} more" if more else "")
 
 
 def _told(error: Mapping[str, Any]) -> str:

@@ -55,9 +55,9 @@ def in_use(coordinator: Coordinator) -> list[dict[str, Any]]:
     sums: dict[str, list[float]] = {}
 
     def add(name: str, free: float, total: float) -> None:
-        found = sums.setdefault(name, [0.0, 0.0])
-        found[0] += total - free
-        found[1] += total
+        totals = sums.setdefault(name, [0.0, 0.0])
+        totals[0] += total - free
+        totals[1] += total
 
     state = coordinator.state
     for pool in state.cluster.pools:
@@ -75,10 +75,10 @@ def _regions(
     coordinator: Coordinator, pool: Pool, places: Mapping[str, Mapping[str, int]]
 ) -> list[dict[str, Any]]:
     """List the regions of a pool, and their nodes."""
-    used, least, found = coordinator.state.region_used, 1, []
+    used, least, rows = coordinator.state.region_used, 1, []
     for region in coordinator.state.regions.get(pool.name, ()) if places else ():
         where = {name: shares[region.name] for name, shares in places.items() if region.name in shares}
-        found.append(
+        rows.append(
             {
                 "name": region.name,
                 "units": region.units,
@@ -88,7 +88,7 @@ def _regions(
             }
         )
         least = region.max_units + 1
-    return found
+    return rows
 
 
 def _hosts(
@@ -167,7 +167,7 @@ def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
         "moves": moves(coordinator, entry),
         "memory_limit_by": memory_limit_by(coordinator, entry),
         "from_unrelated_jobs": None if entry.attempt else coordinator.run_times.unproved(entry),
-        "forecasts": [one.told() for one in coordinator.journal.predictions(job=job_id)],
+        "forecasts": [forecast.told() for forecast in coordinator.journal.predictions(job=job_id)],
         "history": [
             {"at_s": at, "what": what, "detail": detail}
             for at, what, detail in coordinator.job_table.history(job_id)
@@ -190,13 +190,13 @@ def moves(coordinator: Coordinator, entry: Entry) -> str | None:
 def memory_limit_by(coordinator: Coordinator, entry: Entry) -> str | None:
     """Name what holds a job's memory limit: "cgroup v1", "cgroup v2" or "looking"; None: nothing."""
     if entry.usage is not None:
-        found = entry.usage.get("memory_limit_by")
+        holder = entry.usage.get("memory_limit_by")
     elif entry.spec.memory_mb is not None and entry.alive:
         state = coordinator.folders.state(entry)
-        found = None if state is None else state.memory_limit_by
+        holder = None if state is None else state.memory_limit_by
     else:
-        found = None
-    return found or None
+        holder = None
+    return holder or None
 
 
 def hosts(coordinator: Coordinator, entry: Entry) -> list[str]:
@@ -217,8 +217,8 @@ def summary(coordinator: Coordinator) -> dict[str, Any]:
 
 def state(coordinator: Coordinator) -> dict[str, Any]:
     """Describe what the coordinator has to do, without its nodes."""
-    found = Counter(entry.shown for entry in coordinator.job_table.entries.values())
-    counts = {stage.value: found[stage] for stage in Stage if not stage.final}
+    by_stage = Counter(entry.shown for entry in coordinator.job_table.entries.values())
+    counts = {stage.value: by_stage[stage] for stage in Stage if not stage.final}
     return {
         "pid": os.getpid(),
         "policy": coordinator.policy_text,
@@ -269,8 +269,8 @@ def prometheus(coordinator: Coordinator) -> bytes:
         amounts = gauge("tenbin_memory_bytes", "Memory for jobs, and what is set aside of it", "what")
         amounts.labels("total").set(room["total_mb"] * 1e6)
         amounts.labels("set_aside").set(room["set_aside_mb"] * 1e6)
-    if found := power(coordinator):
+    if budget := power(coordinator):
         watts = gauge("tenbin_power_watts", "The power budget, and what is allotted of it", "what")
-        watts.labels("budget").set(found["budget_w"])
-        watts.labels("allotted").set(found["allotted_w"])
+        watts.labels("budget").set(budget["budget_w"])
+        watts.labels("allotted").set(budget["allotted_w"])
     return generate_latest(registry)

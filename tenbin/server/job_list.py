@@ -178,17 +178,17 @@ def add_lists(api: FastAPI, coordinator: Coordinator) -> None:
     """Add the routes that list jobs."""
 
     @api.get("/jobs", responses=OF_VALUES, response_model=list[dict[str, Any]])
-    async def jobs(wanted: Annotated[Listed, Query()]) -> Response:
+    async def jobs(query: Annotated[Listed, Query()]) -> Response:
         """List the jobs that have not ended, or all, by conditions; to a limit the last, and all that run.
 
         ``members``: each member of an array is a row; else the array is one.
         """
-        return Response(ROWS.dump_json(list_jobs(coordinator, wanted)), media_type="application/json")
+        return Response(ROWS.dump_json(list_jobs(coordinator, query)), media_type="application/json")
 
     @api.get("/queue", responses=OF_VALUES)
-    async def queue(wanted: Annotated[Window, Query()]) -> dict[str, Any]:
+    async def queue(query: Annotated[Window, Query()]) -> dict[str, Any]:
         """Show a window of the sorted list of jobs, how many are in the list, and the coordinator's state."""
-        return window(coordinator, wanted)
+        return window(coordinator, query)
 
     @api.get("/jobs/count", responses=OF_VALUES)
     async def count(all: bool = False, members: bool = True) -> dict[str, int]:
@@ -196,22 +196,22 @@ def add_lists(api: FastAPI, coordinator: Coordinator) -> None:
         return {"count": count_rows(coordinator, all=all, members=members)}
 
 
-def list_jobs(coordinator: Coordinator, wanted: Listed) -> list[JobRow]:
+def list_jobs(coordinator: Coordinator, query: Listed) -> list[JobRow]:
     """List the jobs that are meant, a row each; to a limit the last ones, and every one that runs."""
-    jobs = CoordinatorJobs(coordinator, ended=wanted.ended, limit=wanted.limit)
-    rows = find_rows(jobs, JobQuery(wanted.as_filter(), wanted.members, "id"))
-    if wanted.limit is not None:
+    jobs = CoordinatorJobs(coordinator, ended=query.ended, limit=query.limit)
+    rows = find_rows(jobs, JobQuery(query.as_filter(), query.members, "id"))
+    if query.limit is not None:
         stage = stage_of(jobs.reading, wholes=jobs.has_arrays)
-        begun = [row for row in rows[: -wanted.limit] if not GROUPS[stage(row)]]
-        rows = begun + rows[-wanted.limit :]
+        begun = [row for row in rows[: -query.limit] if not GROUPS[stage(row)]]
+        rows = begun + rows[-query.limit :]
     return [jobs.row(row) for row in rows]
 
 
-def window(coordinator: Coordinator, wanted: Window) -> dict[str, Any]:
+def window(coordinator: Coordinator, query: Window) -> dict[str, Any]:
     """Describe the rows of a window, how long the list is, and the state of the coordinator."""
-    jobs = CoordinatorJobs(coordinator, ended=wanted.ended, limit=wanted.limit)
-    rows = find_rows(jobs, JobQuery(wanted.as_filter(), wanted.members, wanted.order, wanted.reverse))
-    shown = [as_json(jobs.row(row)) for row in rows[wanted.start : wanted.start + wanted.rows]]
+    jobs = CoordinatorJobs(coordinator, ended=query.ended, limit=query.limit)
+    rows = find_rows(jobs, JobQuery(query.as_filter(), query.members, query.order, query.reverse))
+    shown = [as_json(jobs.row(row)) for row in rows[query.start : query.start + query.rows]]
     return {**state(coordinator), "in_use": in_use(coordinator), "total": len(rows), "rows": shown}
 
 
@@ -256,11 +256,11 @@ def add_history(api: FastAPI, coordinator: Coordinator) -> None:
     """Add the route that tells what jobs used."""
 
     @api.post("/history", responses=OF_BODIES)
-    async def history(wanted: Wanted) -> list[dict[str, Any]]:
+    async def history(query: Wanted) -> list[dict[str, Any]]:
         """Tell what jobs used that have begun or ended, in the order of their numbers."""
-        jobs = CoordinatorJobs(coordinator, waiting=False, limit=wanted.limit)
-        entries = list(jobs.find(wanted.as_filter()))
-        return [used(coordinator, entry) for entry in entries[-(wanted.limit or 0) :]]
+        jobs = CoordinatorJobs(coordinator, waiting=False, limit=query.limit)
+        entries = list(jobs.find(query.as_filter()))
+        return [used(coordinator, entry) for entry in entries[-(query.limit or 0) :]]
 
 
 def used(coordinator: Coordinator, entry: Entry) -> dict[str, Any]:
@@ -277,12 +277,12 @@ def used(coordinator: Coordinator, entry: Entry) -> dict[str, Any]:
         peak_mb = max(row.memory_mb for row in rows)
     end_s = time.time() if entry.end_s is None else entry.end_s
     asked_mb = entry.spec.memory_mb and entry.spec.memory_mb * coordinator.job_table.tasks(entry)
-    found = brief(coordinator, entry)
+    fields = brief(coordinator, entry)
     cpu_share = None
     if cpu_s is not None and running_s and running_s > 0:
-        cpu_share = cpu_s / (running_s * found["cores"])
+        cpu_share = cpu_s / (running_s * fields["cores"])
     return {
-        **found,
+        **fields,
         "elapsed_s": None if entry.start_s is None else end_s - entry.start_s,
         "running_s": running_s,
         "cpu_s": cpu_s,

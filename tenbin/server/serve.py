@@ -171,9 +171,9 @@ async def _serve(coordinator: Coordinator, address: Path, door: TcpDoor | None) 
 def close_home(home: Path) -> str:
     """Close a coordinator's folder to all but its owner; return what was done, or nothing."""
     make_folder(home, 0o700)
-    found = home.stat()
-    mode = stat.S_IMODE(found.st_mode)
-    if found.st_uid != os.getuid():
+    status = home.stat()
+    mode = stat.S_IMODE(status.st_mode)
+    if status.st_uid != os.getuid():
         raise BadInput(f"{home} belongs to somebody else", "choose another --home")
     if not mode & 0o077:
         return ""

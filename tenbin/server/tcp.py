@@ -38,11 +38,11 @@ App = Callable[[Scope, Any, Any], Awaitable[None]]
 
 def where(text: str, option: str = "--listen") -> tuple[str, int]:
     """Read host and port of ``8470``, ``HOST:8470`` or ``[::1]:8470``; the default host is the loopback."""
-    found = re.fullmatch(r"(?:(?:\[([0-9a-fA-F:.]+)\]|([^\s:\[\]/]+)):)?(\d{1,5})", text)
-    if not found or int(found[3]) > 65535:
+    match = re.fullmatch(r"(?:(?:\[([0-9a-fA-F:.]+)\]|([^\s:\[\]/]+)):)?(\d{1,5})", text)
+    if not match or int(match[3]) > 65535:
         remedy = "write PORT (only from this machine), 0.0.0.0:PORT (from everywhere) or HOST:PORT"
         raise BadInput(f"{option} {text!r} is no place to listen", remedy)
-    return found[1] or found[2] or LOOPBACK, int(found[3])
+    return match[1] or match[2] or LOOPBACK, int(match[3])
 
 
 def listen(text: str, option: str = "--listen") -> socket.socket:
@@ -89,8 +89,8 @@ def own_names(names: Iterable[str]) -> set[str]:
 
 def is_here(host: bytes, names: set[str]) -> bool:
     """Return True if a Host header names this machine, by an address (no page can rebind it) or a name."""
-    found = re.fullmatch(r"(?:\[([^\]]*)\]|([^:]*))(?::\d*)?", host.decode("latin-1"))
-    name = (found[1] or found[2] or "") if found else ""
+    match = re.fullmatch(r"(?:\[([^\]]*)\]|([^:]*))(?::\d*)?", host.decode("latin-1"))
+    name = (match[1] or match[2] or "") if match else ""
     try:
         ipaddress.ip_address(name)
     except ValueError:

@@ -20,7 +20,7 @@ from agent.node_profile.profiler import make_profile
 from probes.folders import inspect_folder, scratch
 from profiles.errors import BadInput, Unavailable
 from profiles.records import Settings
-from tenbin.commands.files import storage_folder
+from tenbin.commands.options import storage_folder
 from tests.support.labs.components import processes_below, require
 
 _MNT_DETACH = 2

@@ -113,7 +113,12 @@ def test_the_fit_finds_the_truth(latency_us: float, gbs: float) -> None:
 
 def test_partial_and_emulated_samples() -> None:
     whole = synthetic(1e-6, 1.0)
-    assert fit_messages(pd.DataFrame()) == fit_messages(whole.drop(columns="message_s")) == figures(pd.DataFrame(), []) == []
+    assert (
+        fit_messages(pd.DataFrame())
+        == fit_messages(whole.drop(columns="message_s"))
+        == figures(pd.DataFrame(), [])
+        == []
+    )
     part = whole[(whole["pattern"] == "latency") & (whole["repetition"] == 0)]
     assert [model.quantity for model in fit_messages(part)] == ["message_latency_s"]
     assert len(figures(part, [])) == 2

@@ -14,10 +14,9 @@ from pathlib import Path
 from agent.attempts.folder import Attempt
 from agent.inventory import Roots, read_limits
 from agent.journal import restore_leftovers
-from agent.paths import state_dir
-from agent.power.cap_files import requested_cap
-from agent.power.caps import set_package_caps
+from agent.power.caps import requested_cap, set_package_caps
 from agent.processes.claims import Claims, holder, running_jobs
+from agent.users import state_dir
 from probes.topology import cpu_ranges, read_topology
 from profiles.errors import BadInput
 from scheduler.engines.common.machine import Taken

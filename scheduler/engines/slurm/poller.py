@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 
 from agent.attempts.checked import LASTING
 from agent.multi_node.lease import MARGIN_S, WIDTH, beat_file, beats_every_s
-from agent.power.cap_files import IN_FORCE
+from agent.power.caps import IN_FORCE
 from profiles.errors import Unavailable
 from profiles.files.safe_files import read_plain
 from scheduler.engines.slurm.sbatch_queue import SeenJob

@@ -11,10 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from agent.attempts.folder import Attempt
-from agent.power.caps import CapRequest
-from agent.power.caps import cap_in_force
-from agent.power.caps import request_cap
-from agent.power.caps import requested_cap
+from agent.power.caps import CapRequest, cap_in_force, request_cap, requested_cap
 from scheduler.engines.slurm.attempt_step import SlurmAttempt
 from scheduler.engines.slurm.poller import Key
 from scheduler.model.jobs import Pool

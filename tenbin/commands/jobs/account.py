@@ -1,15 +1,20 @@
-"""Everything about one job, as text."""
+"""Everything about one job, as text: what it is, what it uses over time, what came of it."""
 
 from __future__ import annotations
 
 import shlex
 import time
-from typing import Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 from profiles.instants import clock, local
-from scheduler.prediction.predictions import ELSEWHERE, TRIED, UNITS
-from tenbin.commands.jobs.selection import ranges
-from tenbin.text import label, number, printable
+from tenbin.errors import TenbinError
+from tenbin.text import label, number, printable, ranges
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from tenbin.client.client import Client
 
 AT_ONCE_S = 2.0  # a start that is expected within so long
 
@@ -19,7 +24,11 @@ def account(job: dict[str, Any]) -> str:
     lines = [f"job {label(job)}: {job['stage']}{': ' + local(job['trouble']) if job['trouble'] else ''}"]
     lines += [f"  stderr ends: {job['stderr_end']}"] if job.get("stderr_end") else []
     lines += [f"  {line}" for line in (*_asked(job), *_expected(job), *_placed(job), *_used(job))]
-    lines += [f"  {_prediction_and_outcome(one)}" for one in job["forecasts"] if one["measured"] is not None]
+    lines += [
+        f"  {_prediction_and_outcome(forecast)}"
+        for forecast in job["forecasts"]
+        if forecast["measured"] is not None
+    ]
     packed = f"; its folder is packed, see: tenbin logs {job['id']}" if job.get("packed") else ""
     lines.append(f"  output: {job['stdout']}, {job['stderr']}{packed}")
     for event in job["history"]:
@@ -58,11 +67,11 @@ def _asked(job: dict[str, Any]) -> list[str]:
 def _expected(job: dict[str, Any]) -> list[str]:
     """List the run time that the owner states, else predictions from earlier runs, and trials."""
     predicted = job.get("predicted") or {}
-    stated, told = job["spec"]["expect_s"].items(), predicted.get("run_s", {}).items()
+    stated, predictions = job["spec"]["expect_s"].items(), predicted.get("run_s", {}).items()
     lines = [f"stated by the user to run {number(seconds)} s{_on(device)}" for device, seconds in stated]
     lines += [
-        f"expected to run {prediction_words(found)}{_on(pool)}: {local(found['rule'])}"
-        for pool, found in told
+        f"expected to run {prediction_words(prediction)}{_on(pool)}: {local(prediction['rule'])}"
+        for pool, prediction in predictions
     ]
     lines += map(_tried, predicted.get("tried", ()))
     if unrelated := job.get("from_unrelated_jobs"):
@@ -70,13 +79,13 @@ def _expected(job: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _tried(one: dict[str, Any]) -> str:
+def _tried(trial: dict[str, Any]) -> str:
     """Write what a trial of the program told."""
-    low, value, high = (number(one[name]) for name in ("low", "value", "high"))
-    results = "agree" if one["agrees"] else "DIFFER: no policy moves it there"
+    low, value, high = (number(trial[name]) for name in ("low", "value", "high"))
+    results = "agree" if trial["agrees"] else "DIFFER: no policy moves it there"
     return (
-        f"tried on {one['pool']} at {clock(one['at_s'])}: {value} times ({low} .. {high}) as fast as on "
-        f"{one['over']}, results {results}"
+        f"tried on {trial['pool']} at {clock(trial['at_s'])}: {value} times ({low} .. {high}) as fast as on "
+        f"{trial['over']}, results {results}"
     )
 
 
@@ -84,12 +93,16 @@ def _on(device: str) -> str:
     return f" on {device}" if device else ""
 
 
-def prediction_words(found: dict[str, Any], unit: str = "s") -> str:
+def prediction_words(prediction: dict[str, Any], unit: str = "s") -> str:
     """Write a prediction: its middle, and its 10 and 90 % quantiles, or its bounds."""
-    middle, low, high = (number(found[name]) for name in ("middle", "low", "high"))
-    if by := {ELSEWHERE: "the figures of the devices", TRIED: "a trial of the program"}.get(found["basis"]):
+    from scheduler.prediction.predictions import ELSEWHERE, TRIED
+
+    middle, low, high = (number(prediction[name]) for name in ("middle", "low", "high"))
+    if by := {ELSEWHERE: "the figures of the devices", TRIED: "a trial of the program"}.get(
+        prediction["basis"]
+    ):
         return f"{middle} {unit} ({low} .. {high} {unit} by {by})"
-    return f"{middle} {unit} ({low} .. {high} {unit} in 8 of 10 cases; n = {found['n']})"
+    return f"{middle} {unit} ({low} .. {high} {unit} in 8 of 10 cases; n = {prediction['n']})"
 
 
 def _placed(job: dict[str, Any]) -> list[str]:
@@ -97,7 +110,7 @@ def _placed(job: dict[str, Any]) -> list[str]:
     lines = [local(job["why"])] if job["why"] else []
     if job["expected_start_s"]:
         lines.append(f"should start at {clock(job['expected_start_s'])}")
-    lines += [sooner_words(one) for one in job.get("sooner", ())]
+    lines += [sooner_words(start) for start in job.get("sooner", ())]
     if job["start_s"] and (place := _place(job)):
         lines.append(f"{place}; attempt {job['attempt']}")
     lines += [local(job["moves"])] if job.get("moves") else []
@@ -152,18 +165,136 @@ def _now(job: dict[str, Any]) -> list[str]:
     if not now:
         return []
     asked_mb = (job["spec"]["memory_mb"] or 0) * job["tasks"]
-    asked = f" of {number(asked_mb)} MB" if asked_mb else ""
+    limit = f" of {number(asked_mb)} MB" if asked_mb else ""
     power = "" if now["power_w"] is None else f"; power {number(now['power_w'])} W"
-    memory = f"memory {number(now['memory_mb'])} MB, at most {number(now['peak_memory_mb'])}{asked}"
+    memory = f"memory {number(now['memory_mb'])} MB, at most {number(now['peak_memory_mb'])}{limit}"
     rates = f"reads {number(now['read_mb_s'])} MB/s, writes {number(now['written_mb_s'])} MB/s"
     return [f"uses now: {number(now['cores'])} of {job['cores']} cores; {memory}; {rates}{power}"]
 
 
 def _prediction_and_outcome(forecast: dict[str, Any]) -> str:
     """Write a prediction and its outcome."""
+    from scheduler.prediction.predictions import UNITS
+
     kind, to = forecast["kind"], forecast["detail"].get("to")
     said = f"predicted {number(forecast['predicted'])}"
     if forecast["stated"] is not None:
         said = f"stated by the user {number(forecast['stated'])}"
     values = f"{said}, measured {number(forecast['measured'])}"
     return f"{kind}{f' to {to}' if to else ''}: {values} {UNITS[kind]}"
+
+
+# -- a job's resource use over time ------------------------------------------------------------------------
+
+
+LINES = 25
+
+
+def sample_table(samples: list[dict[str, Any]], start_s: float | None) -> Table:
+    """Make at most ``LINES`` lines, each of the span since the line before; memory is its maximum."""
+    from tenbin.terminal import table
+
+    metered = any(row["energy_j"] is not None for row in samples)
+    columns = ("after", "cores", "memory", "read", "written", "processes", "threads")
+    made = table(*columns, *["power"] * metered)
+    for before, row in pairwise(_thinned(_from_start(samples, start_s))):
+        span = max(row["at_s"] - before["at_s"], 1e-9)
+        made.add_row(
+            f"{row['at_s'] - (start_s or samples[0]['at_s']):.1f} s",
+            f"{(row['cpu_s'] - before['cpu_s']) / span:.2f}",
+            f"{row['memory_mb']:.0f} MB",
+            f"{number((row['read_mb'] - before['read_mb']) / span)} MB/s",
+            f"{number((row['written_mb'] - before['written_mb']) / span)} MB/s",
+            str(row["processes"]),
+            str(row["threads"]),
+            *[f"{number(_power_w(before, row, span))} W"] * metered,
+        )
+    return made
+
+
+def used_now(samples: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return what a job uses, between its last two samples; None before the second.
+
+    Returns:
+        Cores in use, memory now and at most, rates of I/O in MB/s, power in W (None without a meter).
+    """
+    if len(samples) < 2:
+        return None
+    before, row = samples[-2:]
+    span = max(row["at_s"] - before["at_s"], 1e-9)
+    return {
+        "cores": (row["cpu_s"] - before["cpu_s"]) / span,
+        "memory_mb": row["memory_mb"],
+        "peak_memory_mb": max(sample["memory_mb"] for sample in samples),
+        "read_mb_s": (row["read_mb"] - before["read_mb"]) / span,
+        "written_mb_s": (row["written_mb"] - before["written_mb"]) / span,
+        "power_w": _power_w(before, row, span),
+    }
+
+
+def _from_start(samples: list[dict[str, Any]], start_s: float | None) -> list[dict[str, Any]]:
+    """Add a row of nothing used at the job's start."""
+    if start_s is None or not samples:
+        return samples
+    return [{**dict.fromkeys(samples[0], 0), "at_s": start_s, "energy_j": None}, *samples]
+
+
+def _thinned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Keep the first row, and the last of each group of rows, with the most memory in the group."""
+    size = max(-(-(len(rows) - 1) // LINES), 1)
+    spans = [rows[begin : begin + size] for begin in range(1, len(rows), size)]
+    return rows[:1] + [{**span[-1], "memory_mb": max(row["memory_mb"] for row in span)} for span in spans]
+
+
+def _power_w(before: dict[str, Any], row: dict[str, Any], span: float) -> float | None:
+    if row["energy_j"] is None or before["energy_j"] is None:
+        return None
+    return float((row["energy_j"] - before["energy_j"]) / span)
+
+
+# -- outcomes; a failure comes with the last line that the job wrote to stderr -----------------------------
+
+
+LOST = 125  # exit code of wait for a job that did not succeed and left with none, or with 0
+SIGNALLED = 128
+TAIL_BYTES = 4096
+LONGEST_LINE = 500
+
+
+def exit_code(job: dict[str, Any]) -> int:
+    """Return 0 for a job that succeeded; else its own exit code, 128 + signal, or 125 without either."""
+    if job["stage"] == "done":
+        return 0
+    if job["signal"]:
+        return SIGNALLED + int(job["signal"])
+    return int(job["code"] or LOST)
+
+
+def has_failed(job: dict[str, Any]) -> bool:
+    """Return True if a job has ended without success, and was not cancelled."""
+    from tenbin.client.client import FINAL
+
+    return job["stage"] in FINAL - {"done", "cancelled"}
+
+
+def last_error(client: Client, job: dict[str, Any]) -> str:
+    """Return the last line that a failed job wrote to stderr; "" without one, or if it cannot be read."""
+    if not has_failed(job):
+        return ""
+    try:
+        end: bytes = client.call("GET", f"/jobs/{job['id']}/stderr?last={TAIL_BYTES}")
+    except TenbinError:
+        return ""
+    lines = [line.strip() for line in end.decode(errors="replace").splitlines()]
+    return next((line[:LONGEST_LINE] for line in reversed(lines) if line), "")
+
+
+def outcome(client: Client, job: dict[str, Any]) -> str:
+    """Name the reason why a job did not succeed; "": the job succeeded."""
+    if job["stage"] == "done":
+        return ""
+
+    trouble, said = local(job["trouble"]), last_error(client, job)
+    lines = [f"job {label(job)}: {job['stage']}{': ' if trouble else ''}{trouble}"]
+    lines += [f"  stderr ends: {said}"] if said else []
+    return "\n".join(map(printable, lines))

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import socket
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
-from tenbin.commands.options import HomeOption, JsonOption, StoreOption, complete_selector, names_in
+from profiles.errors import BadInput
+from tenbin.commands.options import (
+    HomeOption,
+    JsonOption,
+    StoreOption,
+    complete_selector,
+    coordinator_folder,
+    names_in,
+)
 from tenbin.terminal import SafeConsole, table
 from tenbin.text import number, print_json, say
 
@@ -53,14 +63,12 @@ def calibration(
 
       tenbin calibration --refit && tenbin up --devices --policy mctbm --profile last
     """
-    from profiles.errors import BadInput
     from scheduler.coordinator.journal.journal import predictions_of
     from scheduler.prediction.predictions import UNITS, summary
-    from tenbin.client.connection import default_home
 
     if kind is not None and kind not in UNITS:
         raise BadInput(f"--kind {kind}: no such kind", f"choose from {', '.join(UNITS)}")
-    folder = (home or default_home()).absolute()
+    folder = coordinator_folder(home)
     predictions = predictions_of(folder, kind=kind, last=last)
     made = _refit(predictions, folder, profile, store) if refit else None
     rows = summary(predictions)
@@ -79,12 +87,8 @@ def _refit(
     predictions: list[TrackedPrediction], folder: Path, selector: str, store: Path | None
 ) -> tuple[Profile, Path]:
     """Fit a new profile and store it; return it with its path."""
-    import socket
-    from datetime import UTC, datetime
-
     import pandas as pd
 
-    from profiles.errors import BadInput
     from profiles.files.store import Store, load, samples
     from profiles.fits.checkpoint import refitted
     from scheduler.prediction import predictions as calibrating
@@ -111,16 +115,16 @@ def _print_json(
 ) -> None:
     from scheduler.prediction.predictions import within_bounds
 
-    found: dict[str, Any] = {
+    answer: dict[str, Any] = {
         "summary": [row.told() for row in rows],
         "forecasts": [prediction.told() for prediction in predictions],
     }
     bounded, inside = within_bounds(predictions)
     if bounded:
-        found["bounded"] = {"n": bounded, "within": inside}
+        answer["bounded"] = {"n": bounded, "within": inside}
     if made is not None:
-        found["refitted"] = {"profile": made[0].id, "origin": made[0].origin, "path": str(made[1])}
-    print_json(found)
+        answer["refitted"] = {"profile": made[0].id, "origin": made[0].origin, "path": str(made[1])}
+    print_json(answer)
 
 
 def _print_tables(rows: list[AccuracyRow], predictions: list[TrackedPrediction]) -> None:
@@ -144,18 +148,18 @@ def _print_tables(rows: list[AccuracyRow], predictions: list[TrackedPrediction])
     console.print(errors)
     counts = {"before anything was known": "blind", "not known yet": "open", "without outcome": "void"}
     others = {text: sum(getattr(row, name) for row in rows) for text, name in counts.items()}
-    if told := ", ".join(f"{count} {text}" for text, count in others.items() if count):
-        console.print(f"beside these: {told}")
+    if remainder := ", ".join(f"{count} {text}" for text, count in others.items() if count):
+        console.print(f"beside these: {remainder}")
     for kind in dict.fromkeys(row.kind for row in rows):
-        bounded, inside = within_bounds([one for one in predictions if one.kind == kind])
+        bounded, inside = within_bounds([prediction for prediction in predictions if prediction.kind == kind])
         if bounded:
             console.print(f"{kind}: {inside} of {bounded} outcomes lie within the bounds of their prediction")
-    if not (found := parts(predictions)):
+    if not (move_parts := parts(predictions)):
         return
     title = "Parts of a move (medians)"
     parts_of = ("part", "n", "predicted", "measured", "difference")
     moves = table(*parts_of, left=("part",), title=title, title_justify="left", **look)
-    for part, n, predicted, measured in found:
+    for part, n, predicted, measured in move_parts:
         moves.add_row(part, str(n), *(f"{number(v)} s" for v in (predicted, measured, predicted - measured)))
     console.print()
     console.print(moves)

@@ -1,26 +1,36 @@
-"""``tenbin history``: use of CPU, memory and energy by jobs that have begun or ended."""
+"""``tenbin history`` and ``efficiency``: what jobs used that have begun or ended.
+
+CPU time, memory and energy; how much that is of what they asked for, and what to ask for next time.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
-from tenbin.commands.jobs.columns import (
+from profiles.errors import BadInput
+from tenbin.commands.jobs.jobs import (
     SHOWN,
     CsvOption,
     NameOption,
     PlaceOption,
     StateOption,
     UserOption,
+    Which,
     check_formats,
     chosen_columns,
     chosen_states,
     print_csv,
+    print_rows,
     print_table,
+    select,
 )
-from tenbin.commands.options import HomeOption, JsonOption, complete_job
-from tenbin.text import print_json
+from tenbin.commands.options import HomeOption, JsonOption, client_of, complete_job
+from tenbin.option_values import past_instant
+from tenbin.text import duration, number, print_json
 
 COLUMNS = (
     *("id", "array", "array_index", "name", "user", "slurm", "stage", "submit_s", "start_s", "end_s"),
@@ -60,16 +70,12 @@ def history(
     json: JsonOption = False,
 ) -> None:
     """Show what jobs used: CPU time, memory, energy, place; those that run, and those that have ended."""
-    from tenbin.client.client import Client
-    from tenbin.commands.jobs.selection import select
-    from tenbin.option_values import past_instant
-
     chosen = chosen_columns(columns, COLUMNS, "history")
     if columns == "help":
         print("\n".join(COLUMNS))
         return
     check_formats(csv=csv, json=json)
-    wanted: dict[str, Any] = {
+    request: dict[str, Any] = {
         "stages": chosen_states(state, STATES),
         "name": name,
         "user": user,
@@ -79,15 +85,127 @@ def history(
         "array": array,
         "limit": None if which else limit,
     }
-    client = Client(home)
+    client = client_of(home)
     if which:
-        wanted["ids"] = select(client, which, members=False).ids
-    rows = client.call("POST", "/history", wanted)
-    told = [{column: row[column] for column in chosen or COLUMNS} for row in rows]
-    if json:
-        print_json(told)
-    elif csv:
-        print_csv(told, chosen or COLUMNS)
-    else:
+        request["ids"] = select(client, which, members=False).ids
+    rows = client.call("POST", "/history", request)
+    if not print_rows(rows, chosen or COLUMNS, csv=csv, json=json):
         said = {c for c in SHOWN_COLUMNS if any(row[c] != UNSAID.get(c, row) for row in rows)}
         print_table(rows, chosen or tuple(c for c in SHOWN_COLUMNS if c in said))
+
+
+# -- ``tenbin efficiency`` ---------------------------------------------------------------------------------
+
+
+ENOUGH = 0.5  # of what was asked for: less is worth a sentence
+ROOM = 1.25  # of what was used, to ask for next time
+SHORTEST_S = 10.0  # a shorter run says little about cores
+LEAST_MB = 100.0  # less memory is in nobody's way
+LEAST_LIMIT_S = 600.0
+QUANTILES = {"min": 0.0, "q10": 0.1, "median": 0.5, "q90": 0.9, "max": 1.0}
+TABLE = ("share", "jobs", *QUANTILES)
+SHARES = {
+    "cpu": ("cpu_efficiency", "CPU time of run time x cores"),
+    "memory": ("memory_efficiency", "memory used of asked"),
+    "time": ("time_share", "run time of limit"),
+}
+
+
+def efficiency(
+    which: Which, csv: CsvOption = False, home: HomeOption = None, json: JsonOption = False
+) -> None:
+    """Say how much of cores, memory and time limit jobs used, with advice; of several jobs quantiles."""
+    check_formats(csv=csv, json=json)
+    client = client_of(home)
+    rows = client.call("POST", "/history", {"ids": select(client, which, members=False).ids})
+    ended = [row for row in rows if row["end_s"] is not None and row["elapsed_s"] is not None]
+    if not ended:
+        raise BadInput("none of these jobs has run and ended", "tenbin info shows what a running job uses")
+    by_share = shares(ended)
+    if json:
+        print_json({"jobs": len(ended), **by_share, "advice": advice(ended)})
+        return
+    if csv:
+        lines = [{"share": key, "jobs": len(ended), **(by_share[key] or {})} for key in SHARES]
+        print_csv([{**dict.fromkeys(TABLE), **line} for line in lines], TABLE)
+        return
+    left_out = f"; {len(rows) - len(ended):,} left out, which have not run and ended"
+    print(f"{len(ended):,} job{'s' * (len(ended) != 1)}{left_out * (len(rows) > len(ended))}")
+    for key, (_, words) in SHARES.items():
+        print(f"  {words}: {_share_words(by_share[key])}")
+    for sentence in advice(ended):
+        print(f"  {sentence}")
+
+
+def shares(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float] | None]:
+    """Return the least, the 10, 50 and 90 % quantiles and the most of each share; None: of none known."""
+    return {key: quantiles([_share(row, field) for row in rows]) for key, (field, _) in SHARES.items()}
+
+
+def quantiles(values: Sequence[float | None]) -> dict[str, float] | None:
+    """Return quantiles by nearest rank of what is known."""
+    known = sorted(value for value in values if value is not None)
+    if not known:
+        return None
+    return {name: known[max(math.ceil(share * len(known)) - 1, 0)] for name, share in QUANTILES.items()}
+
+
+def advice(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say in a sentence each what to ask for next time; of several jobs the one that used most counts."""
+    sentences = (_cores(rows), _memory(rows), _limit(rows))
+    return [sentence for sentence in sentences if sentence]
+
+
+def _cores(rows: Sequence[Mapping[str, Any]]) -> str:
+    known = [row for row in rows if row["cpu_efficiency"] is not None and row["running_s"] >= SHORTEST_S]
+    requested = max((row["cores"] for row in known), default=1)
+    used = max((row["cpu_efficiency"] * row["cores"] for row in known), default=0.0)
+    fit = max(math.ceil(used - 0.1), 1)
+    if not known or fit > ENOUGH * requested:
+        return ""
+    return f"used {number(used)} of {requested} cores: {fit} would do (-n tasks x -c cores)"
+
+
+def _memory(rows: Sequence[Mapping[str, Any]]) -> str:
+    known = [row for row in rows if row["memory_efficiency"] is not None and row["stage"] == "done"]
+    requested = max((row["memory_asked_mb"] for row in known), default=0.0)
+    used = max((row["peak_memory_mb"] for row in known), default=0.0)
+    if requested < LEAST_MB or used > ENOUGH * requested:
+        return ""
+    fit_mb = max(math.ceil(used * ROOM / LEAST_MB) * LEAST_MB, LEAST_MB)
+    if fit_mb >= requested:
+        return ""
+    comparison = f"asked for {_size(requested)}, used {_size(used)}"
+    return f"{comparison}: ask for {_size(fit_mb)} in all (--memory is of a task)"
+
+
+def _limit(rows: Sequence[Mapping[str, Any]]) -> str:
+    known = [row for row in rows if _share(row, "time_share") is not None and row["stage"] == "done"]
+    limit = max((row["time_limit_s"] for row in known), default=0.0)
+    ran = max((row["running_s"] for row in known), default=0.0)
+    fit_s = max(math.ceil(ran * ROOM / 60) * 60.0, LEAST_LIMIT_S)
+    if not known or fit_s > ENOUGH * limit:
+        return ""
+    minutes = f"--time {fit_s / 60:.0f}m"
+    return f"ran {duration(ran)} of a limit of {duration(limit)}: {minutes} starts sooner under backfill"
+
+
+def _share(row: Mapping[str, Any], field: str) -> float | None:
+    if field == "time_share":
+        ran_s, limit_s = row["running_s"], row["time_limit_s"]
+        return ran_s / limit_s if limit_s and ran_s is not None else None
+    value: float | None = row[field]
+    return value
+
+
+def _share_words(share: Mapping[str, float] | None) -> str:
+    if share is None:
+        return "not known"
+    if share["min"] == share["max"]:
+        return f"{share['median']:.0%}"
+    low, middle, high = (f"{share[name]:.0%}" for name in ("q10", "median", "q90"))
+    return f"{middle} ({low} .. {high} in 8 of 10 jobs)"
+
+
+def _size(mb: float) -> str:
+    return f"{number(mb / 1000)} GB" if mb >= 1000 else f"{number(mb)} MB"

@@ -19,10 +19,10 @@ from profiles.errors import BadInput
 from scheduler.jobs.dependencies import KINDS, Kind, check_places
 from scheduler.jobs.specs import JobRefused, JobSpec, fault
 from scheduler.model.parameters import unknown
-from tenbin.commands.jobs.selection import ranges
 from tenbin.errors import TenbinError
 from tenbin.fields import KEY_OF, OPTIONS
 from tenbin.option_values import BadOption
+from tenbin.text import ranges
 
 PAGE = "see docs/job-files.md"
 LARGEST = 64 << 20  # bytes, as of a submission
@@ -71,8 +71,8 @@ def read(path: Path) -> Batch:
         batch.labels.append(label)
         waits.append(names)
     for place, by_kind in enumerate(waits):
-        for kind, wanted in by_kind.items():
-            others = sorted({named.find(name, batch.labels[place]) for name in wanted})
+        for kind, job_names in by_kind.items():
+            others = sorted({named.find(name, batch.labels[place]) for name in job_names})
             batch.waits_for.setdefault(place, {})[kind] = others
     try:
         check_places(batch.waits_for, batch.arrays, len(batch.specs))
@@ -113,15 +113,15 @@ def _load(path: Path) -> tuple[list[Any], TomlTable, Path]:
                 content, folder = file.read(LARGEST + 1), path.absolute().parent
         if len(content) > LARGEST:
             raise BadInput(f"--file {path} has more than {LARGEST >> 20} MiB", "submit it in parts")
-        found = tomllib.loads(content.decode("utf-8-sig"))
+        document = tomllib.loads(content.decode("utf-8-sig"))
     except OSError as error:
         raise BadInput(f"--file {path}: {error.strerror}", "name a job file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInput(f"{path} is no TOML: {error}", PAGE) from error
-    for key in found:
+    for key in document:
         if key not in ("job", "defaults"):
             raise _at(str(path), unknown("table", key, ("job", "defaults")))
-    jobs, defaults = found.get("job"), found.get("defaults", {})
+    jobs, defaults = document.get("job"), document.get("defaults", {})
     if not isinstance(jobs, list) or not jobs:
         raise BadInput(f"{path} has no jobs", "begin each job with [[job]]")
     if not isinstance(defaults, dict):
@@ -210,9 +210,9 @@ def show(
     """Write a line for each job, or array of jobs, that would be submitted."""
     lines = []
     for place, spec in enumerate(specs):
-        asked = _checked(spec, f"job {place + 1}").model_dump(mode="json", exclude_defaults=True)
-        unsaid = {"command", "folder", *(key for key, value in asked.items() if value in ([], {}))}
-        words = [f"{key}={value}" for key, value in asked.items() if key not in unsaid]
+        fields = _checked(spec, f"job {place + 1}").model_dump(mode="json", exclude_defaults=True)
+        unsaid = {"command", "folder", *(key for key, value in fields.items() if value in ([], {}))}
+        words = [f"{key}={value}" for key, value in fields.items() if key not in unsaid]
         if place in arrays:
             words.append(f"array of {len(arrays[place])}: {ranges(arrays[place])}")
         for kind, others in waits_for.get(place, {}).items():

@@ -2,32 +2,200 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+import json as json_module
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from urllib.parse import urlencode
 
 import typer
 
 from profiles.errors import BadInput
-from tenbin.commands.jobs.columns import (
-    SHOWN,
-    CsvOption,
-    NameOption,
-    PlaceOption,
-    StateOption,
-    UserOption,
-    check_formats,
-    chosen_columns,
-    chosen_states,
-    print_csv,
-    print_table,
-    since_s,
-)
-from tenbin.commands.jobs.selection import select, tell_left_out
-from tenbin.commands.options import HomeOption, JsonOption, complete_job, complete_place
-from tenbin.option_values import duration_s
-from tenbin.text import label, print_json
+from profiles.instants import clock, local
+from tenbin.commands.options import HomeOption, JsonOption, client_of, complete_job, complete_place
+from tenbin.option_values import duration_s, past_instant
+from tenbin.text import duration, label, number, print_json, printable, ranges, say
 
 if TYPE_CHECKING:
     from tenbin.client.client import Client
+
+# -- selection of jobs, and the jobs that a change has left out --------------------------------------------
+
+
+class Chosen(NamedTuple):
+    """The numbers of the jobs that were selected.
+
+    Attributes:
+        named: by a number or ``last``: a change of them is refused if one has ended.
+        among: by a range or ``all``: a change leaves out those that have ended.
+    """
+
+    named: list[int]
+    among: list[int]
+
+    @property
+    def ids(self) -> list[int]:
+        """List all of them, each once."""
+        return list(dict.fromkeys((*self.named, *self.among)))
+
+
+def select(client: Client, which: Iterable[str], *, members: bool = True) -> Chosen:
+    """Find the numbers that selectors mean; the coordinator knows.
+
+    Args:
+        members: give the members of an array in place of its number.
+    """
+    answer = client.call("POST", "/select", {"words": list(which), "members": members})
+    for note in answer["notes"]:
+        print(f"tenbin: {note}", file=sys.stderr)
+    return Chosen(answer["named"], answer["among"])
+
+
+def tell_left_out(answer: Mapping[str, Any]) -> None:
+    """Say which jobs of ranges and ``all`` a change did not apply to."""
+    for line in left_out_lines(answer):
+        print(f"tenbin: {line}", file=sys.stderr)
+
+
+def left_out_lines(answer: Mapping[str, Any]) -> list[str]:
+    """Write which jobs a change did not apply to; one line for each reason."""
+    earlier = {reason: [job] for job, reason in answer["left_out"].items()}  # of a coordinator of before
+    reasons = answer.get("reasons", earlier)
+    return [f"left out {job_ranges(labels)}: {reason}" for reason, labels in reasons.items()]
+
+
+def job_ranges(labels: Iterable[str]) -> str:
+    """Write jobs as people do: ``1-3, 7, 9[2-5,8]``."""
+    arrays: dict[str, list[int]] = {}
+    for name in labels:
+        array, _, index = name.removesuffix("]").rpartition("[")
+        arrays.setdefault(array, []).append(int(index))
+    single = ranges(arrays.pop("", ()))
+    parts = [f"{array}[{ranges(indices).replace(' ', '')}]" for array, indices in arrays.items()]
+    return ", ".join([*([single] if single else []), *parts])
+
+
+# -- tables of jobs: options to choose jobs and columns, and the forms of the answer -----------------------
+
+
+SHOWN = 50
+HEADINGS = {
+    "id": "job",
+    "since_s": "since",
+    "elapsed_s": "elapsed",
+    "cpu_s": "CPU\ntime",
+    "cpu_efficiency": "CPU\nuse",
+    "peak_memory_mb": "used\nMB",
+    "memory_asked_mb": "asked\nMB",
+    "energy_j": "energy\nJ",
+    "migrations": "moves",
+    "attempts": "tries",
+    "code": "exit",
+    "trouble": "",
+}
+
+StateOption = Annotated[str | None, typer.Option(help="Only of these: failed,killed.")]
+NameOption = Annotated[str | None, typer.Option(help="Only of a name like this: 'fit*'.")]
+UserOption = Annotated[str | None, typer.Option(help="Only of this user.")]
+PlaceOption = Annotated[
+    str | None, typer.Option(help="Only on this device or node.", autocompletion=complete_place)
+]
+CsvOption = Annotated[bool, typer.Option("--csv", help="Print CSV, with a line of names.")]
+
+
+def check_formats(*, csv: bool, json: bool) -> None:
+    """Refuse two forms of one answer."""
+    if csv and json:
+        raise BadInput("--csv and --json are both given", "give one of them")
+
+
+def chosen_states(text: str | None, known: tuple[str, ...]) -> list[str]:
+    """Read ``failed,killed``; none: empty."""
+    states = [part.strip() for part in text.split(",")] if text is not None else []
+    if unknown := [part for part in states if part not in known]:
+        raise BadInput(f"--state {unknown[0]!r} is no state of these jobs", f"one of {', '.join(known)}")
+    return states
+
+
+def chosen_columns(text: str | None, known: tuple[str, ...], command: str) -> tuple[str, ...]:
+    """Read ``id,name``; none, or ``help``: empty."""
+    columns = tuple(part.strip() for part in text.split(",")) if text not in (None, "help") else ()
+    if unknown := [part for part in columns if part not in known]:
+        raise BadInput(
+            f"--columns {unknown[0]!r} is no column", f"tenbin {command} --columns help lists them"
+        )
+    return columns
+
+
+def print_rows(
+    rows: list[dict[str, Any]], columns: tuple[str, ...], *, csv: bool = False, json: bool = False
+) -> bool:
+    """Print these columns of the rows for programs; False: in no such form."""
+    chosen = [{column: row[column] for column in columns} for row in rows]
+    if json:
+        print_json(chosen)
+    elif csv:
+        print_csv(chosen, columns)
+    return json or csv
+
+
+def print_csv(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
+    """Print rows as CSV; lists as JSON, nothing for what is not known; control characters escaped."""
+    import csv
+
+    writer = csv.writer(sys.stdout)
+    writer.writerow(columns)
+    for row in rows:
+        values = (json_module.dumps(row[c]) if isinstance(row[c], list) else row[c] for c in columns)
+        writer.writerow("" if value is None else printable(str(value)) for value in values)
+
+
+def print_table(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
+    """Print rows as a table for people."""
+    from rich.markup import escape
+
+    from tenbin.terminal import SafeConsole, table
+
+    left = ("name", "user", "stage", "place", "hosts", "")
+    listed = table(*(HEADINGS.get(column, column) for column in columns), left=left, collapse_padding=True)
+    for row in rows:
+        listed.add_row(*(escape(printable(cell(row, column))) for column in columns))
+    SafeConsole().print(listed)
+
+
+def since_s(job: dict[str, Any], now: float) -> int:
+    """Return the seconds since the job's end, else since its start, else since its submission."""
+    begin_s: float = job["end_s"] or job["start_s"] or job["submit_s"]
+    return round(now - begin_s)
+
+
+def cell(row: dict[str, Any], column: str) -> str:
+    """Write one value for people."""
+    value = row[column]
+    if column == "id":
+        text = label(row)
+    elif column == "trouble":
+        counts = ", ".join(f"{stage} {count:,}" for stage, count in row.get("stages", {}).items())
+        text = counts or local(value)
+    elif value is None or value == []:
+        text = "-"
+    elif column in ("submit_s", "start_s", "end_s"):
+        text = clock(value, date=True)
+    elif column.endswith("_s"):
+        text = duration(round(value, 2))
+    elif column.endswith("efficiency"):
+        text = f"{value:.0%}"
+    elif isinstance(value, list):
+        text = ", ".join(map(str, value))
+    else:
+        emulated = " (EMULATED)" if column == "energy_j" and row["emulated"] else ""
+        text = f"{number(value) if isinstance(value, float) else value}{emulated}"
+    return text
+
+
+# -- the commands ------------------------------------------------------------------------------------------
+
 
 COLUMNS = (
     *("id", "array", "array_index", "name", "user", "slurm", "stage", "cores", "priority", "place"),
@@ -76,12 +244,6 @@ def jobs(
     json: JsonOption = False,
 ) -> None:
     """List the jobs that wait or run, running ones first; an array is one row."""
-    import time
-    from urllib.parse import urlencode
-
-    from tenbin.client.client import Client
-    from tenbin.option_values import past_instant
-
     chosen = chosen_columns(columns, COLUMNS, "jobs")
     if columns == "help":
         print("\n".join(COLUMNS))
@@ -97,29 +259,24 @@ def jobs(
     filters = {key: value for key, value in given.items() if value}
     # Programs get the jobs themselves.
     which = {"all": str(everything).lower(), "members": str(members or json or csv).lower()}
-    client = Client(home)
-    found = client.call("GET", f"/jobs?{urlencode({**which, **filters, 'limit': limit}, doseq=True)}")
-    found.sort(key=lambda job: job["stage"] not in BEGUN)
-    for job in found:
+    client = client_of(home)
+    rows = client.call("GET", f"/jobs?{urlencode({**which, **filters, 'limit': limit}, doseq=True)}")
+    rows.sort(key=lambda job: job["stage"] not in BEGUN)
+    for job in rows:
         job["since_s"] = since_s(job, time.time())
-    told = [{column: job[column] for column in chosen or COLUMNS} for job in found]
-    if json:
-        print_json(told)
+    if print_rows(rows, chosen or COLUMNS, csv=csv, json=json):
         return
-    if csv:
-        print_csv(told, chosen or COLUMNS)
-        return
-    taken_over = ("slurm", "user") if any(job["slurm"] for job in found) else ()
-    print_table(found, chosen or ("id", *taken_over, "name", "stage", "cores", "since_s", "trouble"))
-    if len(found) < limit:
+    taken_over = ("slurm", "user") if any(job["slurm"] for job in rows) else ()
+    print_table(rows, chosen or ("id", *taken_over, "name", "stage", "cores", "since_s", "trouble"))
+    if len(rows) < limit:
         return
     if filters:  # to count what they leave would take the coordinator's time
         print(f"at most {limit:,} are shown; more: --limit")
         return
     count = client.call("GET", f"/jobs/count?{urlencode(which)}")["count"]
-    if count > len(found):
+    if count > len(rows):
         options = f"{' --all' * everything}{' --members' * members} --limit {count}"
-        print(f"and {count - len(found):,} more: tenbin jobs{options}")
+        print(f"and {count - len(rows):,} more: tenbin jobs{options}")
 
 
 def info(
@@ -136,45 +293,43 @@ def info(
 
     Of an array: how far it is.
     """
-    from tenbin.client.client import Client
-    from tenbin.commands.jobs.outcomes import last_error
-    from tenbin.commands.jobs.samples import used_now
+    from tenbin.commands.jobs.account import last_error, used_now
 
     check_formats(csv=csv, json=json)
     if csv and not samples:
         raise BadInput("--csv without --samples", f"tenbin history {job} --csv has what it used in all")
-    client, told = Client(home), []
+    client, answers = client_of(home), []
     ids = select(client, [job], members=samples).ids
     if csv:
         print_csv([{"id": job_id, **row} for job_id in ids for row in client.job(job_id).samples()], SAMPLED)
         return
     for job_id in ids:
-        found = client.job(job_id).info(sooner=True)
-        if "members" in found:
+        details = client.job(job_id).info(sooner=True)
+        if "members" in details:
             from tenbin.commands.jobs.account import array_account
 
-            told.append(found)
+            answers.append(details)
             if not json:
-                print(array_account(found))
+                print(array_account(details))
             continue
-        found["stderr_end"] = last_error(client, found)
-        runs = found["stage"] in ("running", "stopping")
+        details["stderr_end"] = last_error(client, details)
+        runs = details["stage"] in ("running", "stopping")
         rows = client.job(job_id).samples() if samples or runs else []
-        found["now"] = used_now(rows) if runs else None
+        details["now"] = used_now(rows) if runs else None
         if json:
-            told.append({**found, "samples": rows} if samples else found)
+            answers.append({**details, "samples": rows} if samples else details)
             continue
         from tenbin.commands.jobs.account import account
 
-        print(account(found))
+        print(account(details))
         if samples:
-            from tenbin.commands.jobs.samples import sample_table
+            from tenbin.commands.jobs.account import sample_table
             from tenbin.terminal import SafeConsole
 
-            table = sample_table(rows, found["start_s"])
+            table = sample_table(rows, details["start_s"])
             SafeConsole().print(table if table.row_count else "  no samples: it was too short, or waits")
     if json:
-        print_json(told[0] if len(told) == 1 else told)
+        print_json(answers[0] if len(answers) == 1 else answers)
 
 
 def logs(
@@ -191,16 +346,12 @@ def logs(
 
     Of several jobs, as the members of an array, a line on standard error names each: ==> job 7[3] <==
     """
-    import sys
-
-    from tenbin.client.client import Client
-
-    client, stream, told = Client(home), "stderr" if error else "stdout", []
+    client, stream, answers = client_of(home), "stderr" if error else "stdout", []
     ids = select(client, [job]).ids
     for job_id in ids:
         if json:
             whole = {name: b"".join(client.job(job_id).output(name, follow)) for name in ("stdout", "stderr")}
-            told.append(
+            answers.append(
                 {"id": job_id} | {name: said.decode(errors="replace") for name, said in whole.items()}
             )
             continue
@@ -211,20 +362,19 @@ def logs(
             sys.stdout.buffer.flush()
         _tell_failure(client, job_id, error)
     if json:
-        print_json(told[0] if len(told) == 1 else told)
+        print_json(answers[0] if len(answers) == 1 else answers)
 
 
 def _tell_failure(client: Client, job_id: int, error_shown: bool) -> None:
     """Say that a job failed, after its output, and where its standard error is."""
-    from tenbin.commands.jobs.outcomes import last_error
-    from tenbin.text import printable
+    from tenbin.commands.jobs.account import last_error
 
-    found = client.job(job_id).info()
-    if not (error_shown or found["stdout"] == found["stderr"]) and last_error(client, found):
-        reason = f": {found['trouble']}" if found["trouble"] else ""
-        name = label(found)
+    job = client.job(job_id).info()
+    if not (error_shown or job["stdout"] == job["stderr"]) and last_error(client, job):
+        reason = f": {job['trouble']}" if job["trouble"] else ""
+        name = label(job)
         where = f"it wrote to standard error: tenbin logs {name} --error"
-        typer.echo(printable(f"tenbin: job {name} {found['stage']}{reason}; {where}"), err=True)
+        typer.echo(printable(f"tenbin: job {name} {job['stage']}{reason}; {where}"), err=True)
 
 
 def cancel(which: Which, home: HomeOption = None, json: JsonOption = False) -> None:
@@ -244,11 +394,13 @@ def resume(which: Which, home: HomeOption = None, json: JsonOption = False) -> N
 
 def retry(which: Which, home: HomeOption = None, json: JsonOption = False) -> None:
     """Run jobs that failed, or were killed or cancelled, again, under the same number; of an array those."""
-    found = _change("retry", which, home, json)
+    answer = _change("retry", which, home, json)
     if not json:
-        count = len(found["ids"])
-        told = f"{count:,} job{'s' * (count != 1)} will run again"
-        typer.echo(f"{told}; jobs that were cancelled because of a failure stay so, unless named", err=True)
+        count = len(answer["ids"])
+        sentence = f"{count:,} job{'s' * (count != 1)} will run again"
+        typer.echo(
+            f"{sentence}; jobs that were cancelled because of a failure stay so, unless named", err=True
+        )
 
 
 def migrate(
@@ -284,10 +436,8 @@ def wait(
     json: JsonOption = False,
 ) -> None:
     """Wait for the end of jobs; exit with the first exit code that is not 0."""
-    from tenbin.client.client import Client
-
     timeout_s = None if timeout is None else duration_s(timeout, "--timeout", least=0)
-    client = Client(home)
+    client = client_of(home)
     ids = select(client, which).ids
     code = wait_for(client, ids, timeout_s, quiet=json)
     if json:
@@ -297,10 +447,7 @@ def wait(
 
 def wait_for(client: Client, ids: list[int], timeout_s: float | None = None, quiet: bool = False) -> int:
     """Wait for all jobs, and say why a job did not succeed; return the exit code to hand on."""
-    import time
-
-    from tenbin.commands.jobs.outcomes import exit_code, outcome
-    from tenbin.text import say
+    from tenbin.commands.jobs.account import exit_code, outcome
 
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     code, ended = 0, dict[int, dict[str, Any]]()
@@ -311,25 +458,23 @@ def wait_for(client: Client, ids: list[int], timeout_s: float | None = None, qui
         if job_id in ended and ended[job_id]["stage"] == "done":
             continue
         try:
-            found = client.job(job_id).wait(left)
+            ended_job = client.job(job_id).wait(left)
         except TimeoutError:
             typer.echo(f"tenbin: job {label(client.job(job_id).info())} has not ended", err=True)
             return 124
-        if not quiet and (sentence := outcome(client, found)):
+        if not quiet and (sentence := outcome(client, ended_job)):
             say(sentence, error=True)
-        code = code or exit_code(found)
+        code = code or exit_code(ended_job)
     return code
 
 
 def _change(what: str, which: list[str], home: Any, as_json: bool, **more: str | int) -> dict[str, Any]:
     """Ask for a change of jobs; of ranges and ``all`` it concerns the jobs to which it applies."""
-    from tenbin.client.client import Client
-
-    client = Client(home)
+    client = client_of(home)
     chosen = select(client, which, members=False)
-    found = client.change(what, chosen.named, chosen.among, **more)
+    answer = client.change(what, chosen.named, chosen.among, **more)
     if as_json:
-        print_json(found)
+        print_json(answer)
     else:
-        tell_left_out(found)
-    return found
+        tell_left_out(answer)
+    return answer

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,8 +13,7 @@ import typer
 from rich.markup import escape
 
 from profiles.errors import INTERRUPTED, BadInput, Unavailable, UserError
-from tenbin.commands.files import write_output
-from tenbin.commands.options import JsonOption, StoreOption
+from tenbin.commands.options import JsonOption, StoreOption, stored_profiles, write_output
 from tenbin.terminal import SafeConsole, table
 from tenbin.text import number, print_json, say
 
@@ -40,7 +41,6 @@ def profile_nodes(
 ) -> None:
     """Measure nodes of a Slurm cluster (``tenbin profile --nodes``)."""
     from profiles.clusters import ClusterStore
-    from profiles.files.store import Store
     from scheduler.engines.slurm.admin import survey
     from scheduler.engines.slurm.admin.survey import ClusterMeasurement
     from scheduler.engines.slurm.slurm_commands import Slurm
@@ -56,7 +56,7 @@ def profile_nodes(
     measurement = ClusterMeasurement(slurm, settings, machine=machine, tell=tell)
     made = measurement.measure(chosen, partitions)
     for name, profile in measurement.profiles.items():
-        Store(store).save(profile, measurement.samples[name])
+        stored_profiles(store).save(profile, measurement.samples[name])
     if made.nodes:
         import pandas as pd
 
@@ -75,7 +75,7 @@ def _exit_code(made: Survey) -> int:
         return INTERRUPTED
     if not made.nodes:
         return Unavailable.exit_code
-    return 1 if made.refused or any(one.failed for one in made.absent) else 0
+    return 1 if made.refused or any(absence.failed for absence in made.absent) else 0
 
 
 def known(cluster: str, store: Path | None) -> tuple[Survey, dict[str, Profile]]:
@@ -110,12 +110,10 @@ def show_cluster(survey: Survey, profiles: dict[str, Profile], json: bool) -> No
     """Print the nodes side by side, the odd ones, the pairs, and what was not measured."""
     every, odd, _ = judged(survey, profiles)
     if json:
-        from dataclasses import asdict
-
-        told = survey.model_dump(mode="json")
-        told["values"] = [asdict(value) for value in every]
-        told["odd"] = [asdict(one) | {"ratio": one.ratio, "sentence": str(one)} for one in odd]
-        print_json(told)
+        answer = survey.model_dump(mode="json")
+        answer["values"] = [asdict(value) for value in every]
+        answer["odd"] = [asdict(item) | {"ratio": item.ratio, "sentence": str(item)} for item in odd]
+        print_json(answer)
         return
 
     from profiles.card import trust
@@ -133,8 +131,8 @@ def show_cluster(survey: Survey, profiles: dict[str, Profile], json: bool) -> No
         for of in BETWEEN:
             _print_pairs(console, survey, of)
         _print_odd(console, survey, odd)
-    missing = [(one.node, one.reason, one.remedy) for one in survey.refused]
-    missing += [(one.what, one.reason, one.remedy) for one in survey.absent]
+    missing = [(item.node, item.reason, item.remedy) for item in survey.refused]
+    missing += [(item.what, item.reason, item.remedy) for item in survey.absent]
     for what, reason, remedy in missing:
         console.print(f"[yellow]not measured[/]  {escape(f'{what}: {reason}')}", soft_wrap=True)
         if remedy:
@@ -148,7 +146,7 @@ def show_cluster(survey: Survey, profiles: dict[str, Profile], json: bool) -> No
 
 
 def _print_nodes(console: Console, survey: Survey, every: list[Value], odd: list[Odd]) -> None:
-    strange = {(one.value.node, one.value.quantity) for one in odd}
+    strange = {(outlier.value.node, outlier.value.quantity) for outlier in odd}
     local = [value for value in every if value.subject != "to other nodes"]
     known = {(v.node, *v.column): v for v in local}
     last = {v.quantity: v for v in local}
@@ -194,8 +192,8 @@ def _print_odd(console: Console, survey: Survey, odd: list[Odd]) -> None:
     from profiles.clusters import none_odd
 
     console.print("\n[bold]Odd nodes[/bold]")
-    for one in odd:
-        console.print(f"  {one}", soft_wrap=True, markup=False)
+    for outlier in odd:
+        console.print(f"  {outlier}", soft_wrap=True, markup=False)
     if not odd:
         console.print(f"  {none_odd(len(survey.nodes))}")
 
@@ -251,19 +249,17 @@ def slurm_config(
 
       tenbin slurm-config --job-submit /run/tenbin.lease -o /etc/slurm    # and: JobSubmitPlugins=lua
     """
-    from json import dumps
-
-    told: object
+    answer: object
     if job_submit is not None:
         from scheduler.engines.slurm.admin.slurm_conf import script
 
-        files = told = {LUA: script(job_submit.absolute(), partition)}
+        files = answer = {LUA: script(job_submit.absolute(), partition)}
     elif partition is not None:
         raise BadInput("--partition needs --job-submit", "leave it out")
     else:
-        files, told = _node_files(cluster, store)
+        files, answer = _node_files(cluster, store)
     if json:
-        print(dumps(told, indent=1))
+        print(dumps(answer, indent=1))
     elif output is None:
         print("\n# gres.conf:\n".join(files.values()), end="")
     else:

@@ -1,23 +1,27 @@
-"""``tenbin compare``: two profiles side by side, and which of their differences are real."""
+"""``tenbin compare`` and ``drift``: two profiles side by side, and all of a node over time."""
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from profiles.errors import BadInput
-from tenbin.commands.files import write_output
-from tenbin.commands.options import JsonOption, StoreOption, complete_selector
-from tenbin.terminal import SafeConsole
+from tenbin.commands.options import JsonOption, StoreOption, complete_selector, ensure_writable, write_output
 from tenbin.text import headline, number, print_json, say, value
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from rich.console import Console
 
+    from profiles.checks.check import Check, CheckStore
+    from profiles.checks.drift import Drift
     from profiles.compare import Difference
     from profiles.files.store import Store
+    from profiles.records import Profile
 
 PROFILE_HELP = "A profile: 'last', 'previous', a node's name, an id, a label, or a path to a profile.json."
 STYLES = {"same": "dim", "higher": "bold", "lower": "bold"}
@@ -54,6 +58,7 @@ def compare(
     from profiles import compare as comparing
     from profiles.compare import sentences
     from profiles.files.store import Store, load
+    from tenbin.terminal import SafeConsole
 
     in_store = Store(store)
     paths = in_store.find(a), in_store.find(b)
@@ -68,8 +73,8 @@ def compare(
         write_output("--report", report, page(first, second))
     if json:
         rows = [_as_json(d) for d in differences]
-        told = {"a": first.id, "b": second.id, "summary": summary, "differences": rows, "drift": drift}
-        print_json(told)
+        answer = {"a": first.id, "b": second.id, "summary": summary, "differences": rows, "drift": drift}
+        print_json(answer)
         return
 
     console = SafeConsole()
@@ -93,8 +98,11 @@ def _as_json(difference: Difference) -> dict[str, object]:
     """Add to a difference which is better; null in one profile only, or where neither is better (power)."""
     from profiles.compare import judge_difference
 
-    found = judge_difference(difference)
-    judged = {"better": (found and found.of) or None, "certainty": found and str(found.certainty)}
+    judgement = judge_difference(difference)
+    judged = {
+        "better": (judgement and judgement.of) or None,
+        "certainty": judgement and str(judgement.certainty),
+    }
     return {**difference.model_dump(mode="json"), "ratio": difference.ratio, **judged}
 
 
@@ -142,3 +150,117 @@ def _print_row(console: Console, cells: tuple[str, ...], style: str) -> None:
     name, a, b, unit, ratio, limits, verdict = cells
     line = f"   {name:<11} {a:>9} {b:>9} {unit:<5} {ratio:>6} {limits:>22} {verdict}"
     console.print(line, style=style, markup=False, soft_wrap=True)
+
+
+# -- ``tenbin drift``: every coefficient of a node over time -----------------------------------------------
+
+
+def _complete_node(incomplete: str) -> list[str]:
+    from profiles.checks.check import CheckStore
+
+    return [name for name in CheckStore().nodes() if name.startswith(incomplete)]
+
+
+def drift(
+    node: Annotated[
+        str,
+        typer.Argument(
+            help="A node of the store (default: this one).",
+            metavar="[NODE]",
+            autocompletion=_complete_node,
+            show_default=False,
+        ),
+    ] = "",
+    *,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also quantities without a change, and those of profiles.")
+    ] = False,
+    report: Annotated[
+        Path | None,
+        typer.Option(help="Also draw them into this HTML file, beside the siblings.", show_default=False),
+    ] = None,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show how a node changed over all its profiles and checks: levels, and when a new level began.
+
+    Siblings are the other nodes of its kind in the store. Checks that others disturbed are left out.
+
+    [bold]Examples[/bold]
+
+      tenbin drift
+
+      tenbin drift node7 --all --report node7.html
+    """
+    from profiles.checks.check import CheckStore
+    from profiles.checks.drift import drift as over_time
+    from profiles.checks.drift import medians
+
+    node = node or socket.gethostname()
+    if report is not None:
+        ensure_writable("--report", report)
+    checks = CheckStore(store)
+    own = checks.of_node(node)
+    series = over_time(_profiles(node, store), own)
+    if not series:
+        raise BadInput(f"{node} has neither checks nor profiles", "make one with 'tenbin check'")
+    others = {name: over_time([], of) for name, of in _siblings(checks, node, own).items()}
+    if report is not None:
+        from tenbin.report.comparison import drift_page
+
+        write_output("--report", report, drift_page(node, series, others))
+    if json:
+        beside = medians(others.values())
+        rows = [{**row.model_dump(mode="json"), "siblings_median": beside.get(row.title)} for row in series]
+        print_json({"node": node, "siblings": sorted(others), "series": rows})
+        return
+    _print(node, series, medians(others.values()), everything=everything)
+
+
+def _profiles(node: str, store: Path | None) -> list[Profile]:
+    from profiles.files.store import Store, load
+
+    profiles = []
+    for path in Store(store).of_node(node):
+        try:
+            profiles.append(load(path))
+        except BadInput:  # a damaged profile is 'tenbin list's business
+            continue
+    return profiles
+
+
+def _siblings(checks: CheckStore, node: str, own: Sequence[Check]) -> Mapping[str, Sequence[Check]]:
+    """Read the checks of the other nodes of the same kind."""
+    kind = own[-1].kind if own else ""
+    by_node = {name: checks.of_node(name) for name in checks.nodes() if name != node and kind}
+    return {name: of for name, of in by_node.items() if of and of[-1].kind == kind}
+
+
+def _print(node: str, series: Sequence[Drift], beside: Mapping[str, float], *, everything: bool) -> None:
+    from profiles.checks.drift import CHECKS
+    from tenbin.commands.measure.check import signed
+    from tenbin.terminal import SafeConsole
+
+    console = SafeConsole()
+    shown = [row for row in series if everything or len(row.levels) > 1]
+    of_checks = sum(row.source == CHECKS for row in series)
+    console.print(
+        f"{node}: {of_checks} quantities of checks, {len(series) - of_checks} of profiles; "
+        f"{sum(len(row.levels) > 1 for row in series)} changed",
+        markup=False,
+    )
+    for row in shown:
+        console.print(row.title, style="cyan", markup=False)
+        for level in row.levels:
+            last = level is row.levels[-1]
+            change = "" if level.change_ratio is None else signed(level.change_ratio)
+            siblings = beside.get(row.title) if last and row.source == CHECKS else None
+            also = "" if siblings is None else f"  siblings {number(siblings)}"
+            since, until = (at.astimezone().strftime("%Y-%m-%d %H:%M") for at in (level.since, level.until))
+            value = f"{number(level.value):>9} {row.unit:<8}"
+            console.print(
+                f"  {since} .. {until}  {level.n:>4}  {value} {change:>9}{also}",
+                style="bold red" if last and row.finding else "",
+                markup=False,
+                soft_wrap=True,
+            )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
@@ -10,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from profiles.errors import BadInput, Unavailable
-from tenbin.commands.files import storage_folder
-from tenbin.commands.options import JsonOption
+from tenbin.commands.options import JsonOption, storage_folder
 from tenbin.text import print_json
 
 if TYPE_CHECKING:
@@ -67,8 +67,6 @@ def doctor(
 
 def _last_profile() -> Profile | None:
     """Load the last profile of this node; None: there is none that can be read."""
-    import socket
-
     from profiles.files.store import Store, load
 
     with suppress(BadInput):

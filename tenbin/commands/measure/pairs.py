@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
+from itertools import combinations_with_replacement
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from profiles.errors import INTERRUPTED, BadInput
-from tenbin.commands.options import JsonOption, StoreOption, complete_job_profile
+from tenbin.commands.options import JsonOption, StoreOption, complete_job_profile, terminated_as_interrupted
 from tenbin.terminal import SafeConsole, table
 from tenbin.text import print_json, say
 
@@ -65,23 +68,23 @@ def pairs(
     cores = _room(known)
     predicted, advice = directions(known), suggestions(known, per_node, cores)
     times = _verified(known, repetitions, duration_s(limit, "--limit")) if verify else None
-    rows = [_row(one, known, times) for one in predicted]
+    rows = [_row(item, known, times) for item in predicted]
     sockets, why_not = _sockets(known)
     if json:
         noise = {job.name: times.noise(job.name, job.clock) for job in known} if times else None
         advised = [
             {
-                "rule": one.rule,
-                "groups": one.groups,
-                "gain_percent": one.gain_percent,
-                "excluded": one.excluded,
-                "placements": _placed(one, known, sockets),
+                "rule": item.rule,
+                "groups": item.groups,
+                "gain_percent": item.gain_percent,
+                "excluded": item.excluded,
+                "placements": _placed(item, known, sockets),
             }
-            for one in advice
+            for item in advice
         ]
-        found = {"directions": rows, "suggestions": advised, "noise_ratio": noise}
+        answer = {"directions": rows, "suggestions": advised, "noise_ratio": noise}
         more = {"network": over_network(known), "no_placements": why_not or None}
-        print_json(found | more)
+        print_json(answer | more)
     else:
         _print(rows, advice, known, times)
         _print_placements(advice, known, sockets, why_not)
@@ -93,33 +96,30 @@ def _known(names: list[str], store: Any) -> list[JobProfile]:
     from profiles.files.store import JobStore, load_job
 
     kind, stored = node_kind(), JobStore(store)
-    found = [stored.load(name, kind.key) for name in dict.fromkeys(names)]
-    found = found or [load_job(path) for path in stored.newest(kind.key).values()]
-    if not found:
+    jobs = [stored.load(name, kind.key) for name in dict.fromkeys(names)]
+    jobs = jobs or [load_job(path) for path in stored.newest(kind.key).values()]
+    if not jobs:
         raise BadInput(
             f"no job profile of this kind of node in {stored.root}",
             "make one with: tenbin job profile NAME -- CMD...",
         )
-    for job in found:
+    for job in jobs:
         if job.kind.key != kind.key:
             say(f"tenbin: {job.name} was measured on another kind of node ({job.kind.title})", error=True)
-    if len({job.kind.key for job in found}) > 1:
+    if len({job.kind.key for job in jobs}) > 1:
         raise BadInput("the job profiles are of different kinds of node", "see: tenbin job list")
-    return found
+    return jobs
 
 
 def _verified(known: list[JobProfile], repetitions: int, limit_s: float) -> Times:
-    from itertools import combinations_with_replacement
-
     from agent.job_profile.pair_trials import run_pairs
     from probes.topology import usable_cores
-    from tenbin.commands.progress import terminated_as_interrupted
 
     cpus = usable_cores()
     programs = _programs(known)
-    wanted = list(combinations_with_replacement(range(len(programs)), 2))
-    room = min((len(cores) for one in programs for cores in one.host_cores), default=len(cpus))
-    for a, b in wanted:
+    pairs = list(combinations_with_replacement(range(len(programs)), 2))
+    room = min((len(cores) for program in programs for cores in program.host_cores), default=len(cpus))
+    for a, b in pairs:
         if programs[a].cores + programs[b].cores > room:
             both = f"{programs[a].name} ({programs[a].cores}) and {programs[b].name} ({programs[b].cores})"
             raise BadInput(f"--verify: {both} need more than the {room} cores here", "name other jobs")
@@ -128,7 +128,7 @@ def _verified(known: list[JobProfile], repetitions: int, limit_s: float) -> Time
         print(f"tenbin: {doing}", file=sys.stderr, flush=True)
 
     with terminated_as_interrupted():
-        return run_pairs(programs, wanted, cpus, repetitions, limit_s=limit_s, tell=tell)
+        return run_pairs(programs, pairs, cpus, repetitions, limit_s=limit_s, tell=tell)
 
 
 def _room(known: list[JobProfile]) -> int | None:
@@ -143,9 +143,6 @@ def _room(known: list[JobProfile]) -> int | None:
 
 def _sockets(known: list[JobProfile]) -> tuple[Sockets | None, str]:
     """Return the sockets of this node if jobs can be placed on several; else the reason."""
-    import os
-    from pathlib import Path
-
     from agent.inventory import Roots, read_network
     from probes.topology import read_topology
     from profiles.records import Settings
@@ -154,11 +151,11 @@ def _sockets(known: list[JobProfile]) -> tuple[Sockets | None, str]:
     if _room(known) is None:
         return None, "the jobs' node is not this one, or several"
     topology = read_topology(Path("/sys"), os.sched_getaffinity(0))
-    found = sockets_of(topology, read_network(Roots.of(Settings())))
-    return (None, found.why_not) if found.why_not else (found, "")
+    layout = sockets_of(topology, read_network(Roots.of(Settings())))
+    return (None, layout.why_not) if layout.why_not else (layout, "")
 
 
-def _placed(one: Suggestion, known: list[JobProfile], sockets: Sockets | None) -> list[dict[str, Any]]:
+def _placed(suggestion: Suggestion, known: list[JobProfile], sockets: Sockets | None) -> list[dict[str, Any]]:
     """Return, for each job of each group, the paper's word for its placement, and its CPUs here."""
     from scheduler.model.interference import WORDS
 
@@ -166,7 +163,7 @@ def _placed(one: Suggestion, known: list[JobProfile], sockets: Sockets | None) -
         return []
     cores = {job.name: job.cores for job in known}
     rows = []
-    for group, bindings in zip(one.groups, one.bindings, strict=True):
+    for group, bindings in zip(suggestion.groups, suggestion.bindings, strict=True):
         laid = sockets.lay(bindings, [cores[name] for name in group])
         for i, (name, binding) in enumerate(zip(group, bindings, strict=True)):
             rows.append({"job": name, "placement": WORDS[binding], "cpus": laid[i] if laid else None})
@@ -179,9 +176,9 @@ def _print_placements(
     if sockets is None:
         print(f"\nNo placements (4x2, 2x4, 2x4F, 2x4B): {why_not}.")
         return
-    for one in advice:
-        print(f"\nPlacements by the rule of Konishi et al., {RULES[one.rule]}:")
-        for row in _placed(one, known, sockets):
+    for suggestion in advice:
+        print(f"\nPlacements by the rule of Konishi et al., {RULES[suggestion.rule]}:")
+        for row in _placed(suggestion, known, sockets):
             cpus = "no room for that" if row["cpus"] is None else f"CPUs {', '.join(map(str, row['cpus']))}"
             print(f"  {row['job']} {row['placement']}: {cpus}")
     if not sockets.card:
@@ -191,8 +188,8 @@ def _print_placements(
 def _programs(known: list[JobProfile]) -> list[Program]:
     """List the programs to run: over the hosts that all jobs were measured on, else here."""
     from agent.job_profile.pair_trials import program_of
-    from probes.mpi.runner import find_mpi
     from agent.job_profile.session import cores_of
+    from probes.mpi.runner import find_mpi
     from scheduler.policies.sharing.pairs import over_network
 
     mpi = find_mpi() if any(job.mpi for job in known) else None
@@ -208,28 +205,28 @@ def _programs(known: list[JobProfile]) -> list[Program]:
     return [program_of(job, mpi if job.mpi else None, cores) for job in known]
 
 
-def _row(one: Direction, known: list[JobProfile], times: Times | None) -> dict[str, Any]:
+def _row(direction: Direction, known: list[JobProfile], times: Times | None) -> dict[str, Any]:
     from profiles.stats import median_interval
 
-    row: dict[str, Any] = {"job": one.job, "beside": one.beside}
-    row["predicted"] = _plain(one.predicted)
+    row: dict[str, Any] = {"job": direction.job, "beside": direction.beside}
+    row["predicted"] = _plain(direction.predicted)
     if times is None:
         return row
-    clock = next(job.clock for job in known if job.name == one.job)
-    ratios = times.slowdowns(one.job, one.beside, clock)
+    clock = next(job.clock for job in known if job.name == direction.job)
+    ratios = times.slowdowns(direction.job, direction.beside, clock)
     if ratios:
         value, low, high = median_interval(ratios)
         row["measured"] = {"value": value, "low": low, "high": high, "n": len(ratios), "clock": clock}
-        row["error"] = one.predicted.value - value if one.predicted else None
+        row["error"] = direction.predicted.value - value if direction.predicted else None
     return row
 
 
-def _plain(found: Prediction | None) -> dict[str, float | None] | None:
+def _plain(prediction: Prediction | None) -> dict[str, float | None] | None:
     """Convert to JSON; bounds that are not known are null."""
-    if found is None:
+    if prediction is None:
         return None
-    known = math.isfinite(found.high)
-    return {"value": found.value, "low": found.low if known else None, "high": found.high if known else None}
+    low, high = (prediction.low, prediction.high) if math.isfinite(prediction.high) else (None, None)
+    return {"value": prediction.value, "low": low, "high": high}
 
 
 def _print(
@@ -250,14 +247,16 @@ def _print(
     if times is not None:
         floors = ", ".join(f"{job.name} {times.noise(job.name, job.clock):.1%}" for job in known)
         console.print(f"Noise floor (how much two runs alone differ): {floors}")
-    for one in advice:
+    for suggestion in advice:
         groups = "; ".join(
-            " + ".join(group) if len(group) > 1 else f"{group[0]} alone" for group in one.groups
+            " + ".join(group) if len(group) > 1 else f"{group[0]} alone" for group in suggestion.groups
         )
-        console.print(f"\n{RULES[one.rule]}: {groups}", markup=False)
-        console.print(f"  gains {one.gain_percent:.0f} % over running one after the other", markup=False)
-        if one.excluded:
-            passed = "; ".join(" + ".join(pair) for pair in one.excluded)
+        console.print(f"\n{RULES[suggestion.rule]}: {groups}", markup=False)
+        console.print(
+            f"  gains {suggestion.gain_percent:.0f} % over running one after the other", markup=False
+        )
+        if suggestion.excluded:
+            passed = "; ".join(" + ".join(pair) for pair in suggestion.excluded)
             console.print(f"  not together, because of the network, if avoidable: {passed}", markup=False)
     if not over_network(known) and any(job.network for job in known):
         console.print("\nWithout the network: not all of them were measured over hosts.", markup=False)
@@ -268,8 +267,8 @@ def _print(
         console.print(f"\nDoubtful, see tenbin job show: {', '.join(doubtful)}", markup=False)
 
 
-def _cells(found: dict[str, Any] | None) -> list[str]:
-    if found is None:
+def _cells(prediction: dict[str, Any] | None) -> list[str]:
+    if prediction is None:
         return ["-", ""]
-    low, high = found["low"], found["high"]
-    return [f"{found['value']:.2f}x", "unknown" if low is None else f"{low:.2f} .. {high:.2f}"]
+    low, high = prediction["low"], prediction["high"]
+    return [f"{prediction['value']:.2f}x", "unknown" if low is None else f"{low:.2f} .. {high:.2f}"]

@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from probes.registry import PROBES
-from profiles.errors import INTERRUPTED, BadInput, Unavailable
-from tenbin.commands.files import ensure_writable, storage_folder
+from profiles.errors import INTERRUPTED, BadInput, Unavailable, UserError
 from tenbin.commands.options import (
     JsonOption,
     StoreOption,
     complete_machine,
+    ensure_writable,
+    storage_folder,
+    stored_profiles,
+    terminated_as_interrupted,
 )
-from tenbin.commands.progress import terminated_as_interrupted
+from tenbin.text import as_json, duration, say
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -40,7 +43,6 @@ def _complete_probes(incomplete: str) -> list[str]:
 
 
 def _complete_nodes(incomplete: str) -> list[str]:
-    from profiles.errors import UserError
     from scheduler.engines.slurm.slurm_commands import Slurm
 
     try:
@@ -115,8 +117,6 @@ def profile(
       tenbin profile --hosts node1,node2 --report node1.html
       tenbin profile --nodes all --quick --report cluster.html
     """
-    from profiles.files.store import Store
-
     if nodes and hosts:
         raise BadInput(
             "--nodes and --hosts exclude each other", "--nodes measures between its nodes by itself"
@@ -145,11 +145,11 @@ def profile(
             settings = settings.model_copy(update={"storage": elsewhere})
             profile_nodes(nodes, settings, emulate, report=report, store=store, json=json)
     with terminated_as_interrupted():
-        made = _measure(settings, emulate, Store(store))
+        made = _measure(settings, emulate, stored_profiles(store))
     if report:
         from tenbin.report.page import write_report
 
-        write_report(Store(store).find(made.id), report)
+        write_report(stored_profiles(store).find(made.id), report)
     _tell(made, report, json)
     raise typer.Exit(_exit_code(made))
 
@@ -198,8 +198,8 @@ def _measure(settings: Settings, emulate: str, store: Store) -> Profile:
     store.prepare()
     for restored in restore_leftovers(state_dir() / "journal"):
         print(f"tenbin: left changed by a crash, now {restored}", file=sys.stderr)
-    with _emulated(settings, emulate) as asked, _progress() as listener:
-        made, samples = make_profile(asked, listener)
+    with _emulated(settings, emulate) as effective, _progress() as listener:
+        made, samples = make_profile(effective, listener)
     if samples:
         _save(store, made, samples)
     return made
@@ -207,13 +207,11 @@ def _measure(settings: Settings, emulate: str, store: Store) -> Profile:
 
 def _save(store: Store, made: Profile, samples: dict[str, DataFrame]) -> None:
     """Store the profile; where the store has become unusable meanwhile, keep it in a temporary folder."""
-    from profiles.files.store import Store
-
     try:
         store.save(made, samples)
     except BadInput as error:
         refuge = Path(tempfile.mkdtemp(prefix="tenbin-"))
-        Store(refuge).save(made, samples)
+        stored_profiles(refuge).save(made, samples)
         raise BadInput(error.what, f"the profile is kept: tenbin show {made.id} --store {refuge}") from error
 
 
@@ -234,8 +232,6 @@ def _emulated(settings: Settings, machine: str) -> Iterator[Settings]:
 @contextmanager
 def _progress() -> Iterator[Listener]:
     """Progress on standard error: a bar on a terminal, a line for each step elsewhere."""
-    from tenbin.text import duration
-
     if not sys.stderr.isatty():
         seen = set()
 
@@ -279,8 +275,6 @@ def _progress() -> Iterator[Listener]:
 
 
 def _tell(made: Profile, report: Path | None, json: bool) -> None:
-    from tenbin.text import as_json, say
-
     if json:
         print(as_json(made))
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from profiles.errors import BadInput
-from tenbin.commands.options import ClusterOption, JsonOption, Selector, StoreOption
+from tenbin.commands.options import ClusterOption, JsonOption, Selector, StoreOption, stored_profiles
 from tenbin.terminal import QUALITY_STYLE, SafeConsole, table
 from tenbin.text import (
     as_json,
@@ -43,10 +44,10 @@ def print_card(console: Console, profile: Profile) -> None:
     """Print the main figures, what is unusual, and what to do next."""
     from profiles.card import card
 
-    found = card(profile)
-    if found.figures:
+    summary = card(profile)
+    if summary.figures:
         listed = table("", "", "95 % interval", " ", left=("", " "), collapse_padding=True)
-        for figure in found.figures:
+        for figure in summary.figures:
             style = QUALITY_STYLE.get(figure.quality, "")
             value = f"{bounded(figure.value, figure.low, figure.high)} {figure.unit}"
             marks = " [magenta]EMULATED[/]" if figure.emulated else ""
@@ -55,11 +56,11 @@ def print_card(console: Console, profile: Profile) -> None:
             indented = Padding(f"{name}{marks}", (0, 0, 0, 2))
             listed.add_row(indented, f"[bold]{value}[/]", interval, f"[{style or 'dim'}]{meaning}[/]")
         console.print(listed)
-    told = Table.grid(padding=(0, 1))
-    for heading, sentences in (("unusual", found.unusual), ("next", found.next_steps)):
+    advice = Table.grid(padding=(0, 1))
+    for heading, sentences in (("unusual", summary.unusual), ("next", summary.next_steps)):
         for place, sentence in enumerate(sentences):
-            told.add_row(Text("" if place else f"  {heading}"), Text(printable(sentence)))
-    console.print(told)
+            advice.add_row(Text("" if place else f"  {heading}"), Text(printable(sentence)))
+    console.print(advice)
 
 
 # -- the commands ------------------------------------------------------------------------------------------
@@ -85,9 +86,8 @@ def show(
 
         show_cluster(*known("" if which == "last" else which, store), json)
         return
-    from profiles.files.store import Store
 
-    profile = Store(store).load(which)
+    profile = stored_profiles(store).load(which)
     if json:
         print(as_json(profile))
         return
@@ -101,8 +101,6 @@ def stale(profile: Profile) -> list[str]:
 
     By what files tell: to ask the drivers (``tenbin doctor`` does) takes longer than all the rest.
     """
-    import socket
-
     if profile.emulated or profile.inventory.hostname != socket.gethostname():
         return []
     from agent.inventory import read_machine
@@ -190,11 +188,11 @@ def _print_models(console: Console, models: list[Model]) -> None:
 
 def list_profiles(store: StoreOption = None, json: JsonOption = False) -> None:
     """List the stored profiles, newest first; a damaged one is named and costs no other."""
-    from profiles.files.store import Store, label, load
+    from profiles.files.store import label, load
 
     rows: list[dict[str, object]] = []
     broken: list[str] = []
-    for path in Store(store).paths():
+    for path in stored_profiles(store).paths():
         try:
             profile = load(path)
         except BadInput as error:

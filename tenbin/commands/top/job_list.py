@@ -1,23 +1,196 @@
-"""The list of jobs: cursor, marks, and changes of the marked jobs."""
+"""The list of jobs: what is asked for, its rows, cursor and marks, and changes of the marked jobs."""
 
 from __future__ import annotations
 
+import shlex
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlencode
+
+from rich.cells import cell_len
 
 from profiles.errors import BadInput
-from tenbin.commands.jobs.selection import job_ranges, left_out_lines
-from tenbin.commands.top.effects import Back, Call, Confirm, Effect, Open, Prompt, Quit, Redraw, Tell
-from tenbin.commands.top.lines import Line
+from scheduler.jobs.literals import memory_text
+from tenbin.commands.jobs.jobs import (
+    HEADINGS,
+    STATES,
+    cell,
+    chosen_states,
+    job_ranges,
+    left_out_lines,
+    since_s,
+)
 from tenbin.commands.top.pages import AccountPage, KeysPage, NodesPage, OutputPage
-from tenbin.commands.top.query import Query
-from tenbin.commands.top.rows import columns, headings, row_line, state_lines
-from tenbin.text import label
+from tenbin.commands.top.screen import (
+    Back,
+    Call,
+    Confirm,
+    Effect,
+    Line,
+    Open,
+    Piece,
+    Prompt,
+    Quit,
+    Redraw,
+    Tell,
+    fit,
+)
+from tenbin.option_values import past_instant
+from tenbin.text import label, number, printable
 
 if TYPE_CHECKING:
     from tenbin.client.client import Client
+
+# -- the query: filters, order, and window -----------------------------------------------------------------
+
+
+ORDERS = ("queue", "since", "name", "stage", "cores", "place", "user", "id")
+ENDED = 1000  # jobs that have ended, the last ones
+FIELDS = ("name", "state", "place", "user", "since")
+
+
+@dataclass(frozen=True)
+class Query:
+    """The list of jobs that is wanted.
+
+    Attributes:
+        text: the filter as the user wrote it. filters: as the API takes it.
+        everything: also jobs that have ended.
+        array: only the members of this array, each in a row.
+    """
+
+    text: str = ""
+    filters: Mapping[str, Any] = field(default_factory=dict)
+    order: str = ORDERS[0]
+    reverse: bool = False
+    everything: bool = False
+    array: int | None = None
+
+    def path(self, start: int, rows: int) -> str:
+        """Return the path of the request for these rows."""
+        given: dict[str, Any] = {**self.filters, "order": self.order, "start": start, "rows": rows}
+        if self.array is not None:
+            given["array"] = self.array
+        flags = {"reverse": self.reverse, "all": self.everything, "members": self.array is not None}
+        given |= {name: str(value).lower() for name, value in flags.items()}
+        return f"/queue?{urlencode({**given, 'limit': ENDED}, doseq=True)}"
+
+    def words(self) -> str:
+        """Say what is listed, and in which order."""
+        parts = [f"by {self.order}{', reversed' if self.reverse else ''}"]
+        parts += [f"jobs of array {self.array}"] if self.array is not None else []
+        parts += ["also ended ones"] if self.everything else []
+        parts += [f"filter: {self.text}"] if self.text else []
+        return "; ".join(parts)
+
+    def next_order(self) -> Query:
+        """Return the same list in the next order."""
+        return replace(self, order=ORDERS[(ORDERS.index(self.order) + 1) % len(ORDERS)], reverse=False)
+
+    def filtered(self, text: str) -> Query:
+        """Return the list with another filter.
+
+        Raises:
+            BadInput: the filter cannot be read.
+        """
+        return replace(self, text=text.strip(), filters=read_filter(text))
+
+
+def read_filter(text: str) -> dict[str, Any]:
+    """Read ``fit name=fit* state=running,held``; a word alone is a part of the name, or its pattern."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise BadInput(f"filter {text!r}: {error}", "write for instance name='my fit*'") from error
+    filters: dict[str, Any] = {}
+    for word in words:
+        name, sign, value = word.partition("=")
+        if not sign:
+            name, value = "name", word if any(c in word for c in "*?[") else f"*{word}*"
+        if name not in FIELDS:
+            raise BadInput(f"filter {name!r} is not known", f"one of {', '.join(FIELDS)}")
+        if name == "state":
+            filters["stages"] = chosen_states(value, STATES)
+        elif name == "since":
+            filters["since_s"] = past_instant(value, "since")
+        else:
+            filters[name] = value
+    return filters
+
+
+# -- rows of jobs, and the lines above them, as wide as the terminal ---------------------------------------
+
+
+STYLES = {"running": "green", "suspended": "yellow", "failed": "red", "killed": "red"}
+WIDE = 110  # from so many cells on the place has a column
+LONGEST_NAME = 24  # cells, of 80
+RIGHT = ("id", "cores", "since_s")
+
+
+class Column(NamedTuple):
+    """A column of the list, and its width in cells."""
+
+    name: str
+    width: int
+
+
+def columns(rows: list[dict[str, Any]], width: int) -> list[Column]:
+    """Choose the columns for these jobs in so many cells; job and name are as wide as they need."""
+    users = [Column("user", 10)] if any(row["slurm"] for row in rows) else []
+    place = [Column("place", 12)] if width >= WIDE else []
+    fixed = [Column("stage", 9), Column("cores", 5), Column("since_s", 10), *place]
+    ids = max((len(label(row)) for row in rows), default=0)
+    names = max((cell_len(printable(row["name"][:width])) for row in rows), default=0)
+    names = min(max(names, 8), LONGEST_NAME + max(width - 80, 0) // 2)
+    chosen = [Column("id", max(ids, 4)), *users, Column("name", names), *fixed]
+    rest = width - 2 - sum(column.width + 1 for column in chosen)
+    return [*chosen, Column("trouble", max(rest, 0))]
+
+
+def headings(shown: list[Column], width: int) -> Line:
+    """Write the names of the columns."""
+    texts = [
+        fit(HEADINGS.get(column.name, column.name), column.width, right=column.name in RIGHT)
+        for column in shown
+    ]
+    return ((fit("  " + " ".join(texts), width), "bold underline"),)
+
+
+def row_line(
+    row: dict[str, Any], shown: list[Column], now: float, *, here: bool = False, marked: bool = False
+) -> Line:
+    """Write one job. ``here``: the cursor is on it."""
+    row = {**row, "since_s": steady_s(since_s(row, now))}
+    base = "reverse" if here else ""
+    pieces: list[Piece] = [(f"{'>' if here else ' '}{'*' if marked else ' '}", base)]
+    for column in shown:
+        style = f"{base} {STYLES.get(row['stage'], '')}".strip() if column.name == "stage" else base
+        text = fit(cell(row, column.name), column.width, right=column.name in RIGHT)
+        pieces += [(text, style), (" ", base)]
+    return tuple(pieces[:-1])
+
+
+def steady_s(seconds: int) -> int:
+    """Round down to 10 s from a minute on: a row that is drawn each second fills a slow line."""
+    return seconds if seconds < 60 else seconds - seconds % 10
+
+
+def state_lines(state: dict[str, Any], listed: str, width: int) -> list[Line]:
+    """Write the coordinator's state in three lines, of which the last one says what is listed."""
+    counts = ", ".join(f"{count:,} {stage}" for stage, count in state["jobs"].items() if count) or "no jobs"
+    used = [f"{row['name']} {number(row['used'])} of {number(row['total'])}" for row in state["in_use"]]
+    if memory := state["memory"]:
+        used.append(f"memory {memory_text(memory['set_aside_mb'])} of {memory_text(memory['total_mb'])}")
+    if power := state["power"]:
+        used.append(f"power {power['allotted_w']:g} of {power['budget_w']:g} W")
+    return [
+        (("tenbin top", "bold"), (fit(f"  policy {state['policy']}; {counts}", width - 10), "")),
+        ((fit(f"in use: {', '.join(used)}", width), ""),),
+        ((fit(listed, width), ""),),
+    ]
+
 
 MOST_ROWS = 1000  # of one answer
 HEAD = 4  # lines above the first job
@@ -60,10 +233,10 @@ class JobList:
 
     def take(self, answer: Any) -> None:
         """Take the rows; the cursor stays on its job, if the job is among them."""
-        query, start, found = answer
+        query, start, queue = answer
         if query != self.query:  # a late answer to what was wanted before
             return
-        self.state, self.total, self.start, self.rows = found, found["total"], start, found["rows"]
+        self.state, self.total, self.start, self.rows = queue, queue["total"], start, queue["rows"]
         places = {row["id"]: start + place for place, row in enumerate(self.rows)}
         if self._current in places:
             self.cursor = places[self._current]
@@ -179,9 +352,9 @@ class JobList:
     def _mark_all(self) -> Effect:
         path = self.query.path(0, MOST_ROWS)
 
-        def mark(found: dict[str, Any]) -> Effect:
-            self.marks |= {row["id"]: _mark(row) for row in found["rows"]}
-            rest = found["total"] - len(found["rows"])
+        def mark(queue: dict[str, Any]) -> Effect:
+            self.marks |= {row["id"]: _mark(row) for row in queue["rows"]}
+            rest = queue["total"] - len(queue["rows"])
             return Tell(f"{rest:,} more are not marked") if rest else Redraw()
 
         return Call(lambda client: client.call("GET", path), mark)
@@ -198,12 +371,12 @@ class JobList:
         body = {"ids" if len(meant) == 1 else "where_possible": list(meant), **more}
         to = "".join(f" to {value}" for value in more.values())
 
-        def changed(found: dict[str, Any]) -> Effect:
+        def changed(answer: dict[str, Any]) -> Effect:
             self._unmark()
-            labels = [meant[number].label for number in found["ids"] if number in meant]
-            jobs = job_ranges(labels) or f"{len(found['ids']):,} jobs"  # retry names the members of an array
-            told = [f"{verb} {jobs}{to}: accepted"] if found["ids"] else []
-            return Tell("; ".join([*told, *left_out_lines(found)]))
+            labels = [meant[number].label for number in answer["ids"] if number in meant]
+            jobs = job_ranges(labels) or f"{len(answer['ids']):,} jobs"  # retry names the members of an array
+            accepted = [f"{verb} {jobs}{to}: accepted"] if answer["ids"] else []
+            return Tell("; ".join([*accepted, *left_out_lines(answer)]))
 
         call = Call(lambda client: client.call("POST", f"/{verb}", body), changed)
         return Confirm(f"{verb} {_in_words(meant)}{to}?", call)

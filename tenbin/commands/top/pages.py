@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tenbin.commands.top.effects import Back, Effect, Open, Quit, Redraw
-from tenbin.commands.top.keys import key_lines
-from tenbin.commands.top.lines import Line, fit, wrapped
+from tenbin.commands.top.screen import Back, Effect, Line, Open, Quit, Redraw, fit, wrapped
 
 if TYPE_CHECKING:
     from tenbin.client.client import Client
@@ -43,12 +41,12 @@ class Page:
         """Draw the title, and the lines that fit."""
         if self.text is None:
             return [((fit(self.title, width), "bold underline"),), (("...", ""),)]
-        found = [part for line in self.text for part in wrapped(line, width)]
+        wrapped_lines = [part for line in self.text for part in wrapped(line, width)]
         self._height = height - 1
-        self._last = max(len(found) - self._height, 0)
+        self._last = max(len(wrapped_lines) - self._height, 0)
         begin = self._last if self.scroll is None else min(self.scroll, self._last)
-        shown = found[begin : begin + self._height]
-        where = f"  (lines {begin + 1} to {begin + len(shown)} of {len(found)})" if self._last else ""
+        shown = wrapped_lines[begin : begin + self._height]
+        where = f"  (lines {begin + 1} to {begin + len(shown)} of {len(wrapped_lines)})" if self._last else ""
         title = fit(f"{self.title}{where}", width)
         return [((title, "bold underline"),), *(((fit(line, width), ""),) for line in shown)]
 
@@ -120,24 +118,22 @@ class AccountPage(OfJob):
 
     def question(self) -> Callable[[Client], Any]:
         """Return the call for the account; samples, and what would start it sooner, come with each fifth."""
-        from tenbin.commands.jobs.account import account, array_account
-        from tenbin.commands.jobs.outcomes import last_error
-        from tenbin.commands.jobs.samples import used_now
+        from tenbin.commands.jobs.account import account, array_account, last_error, used_now
 
         whole = self._asked % SLOW_EVERY == 0
         self._asked += 1
 
         def ask(client: Client) -> list[str]:
-            found = client.job(self.job_id).info(sooner=whole)
-            if "members" in found:
-                return array_account(found).split("\n")
-            runs = found["stage"] in ("running", "stopping")
-            if whole or found["stage"] != self._stage:
+            job = client.job(self.job_id).info(sooner=whole)
+            if "members" in job:
+                return array_account(job).split("\n")
+            runs = job["stage"] in ("running", "stopping")
+            if whole or job["stage"] != self._stage:
                 now = used_now(client.job(self.job_id).samples()) if runs else None
-                self._slow = {"now": now, "stderr_end": last_error(client, found)}
-                self._slow["sooner"] = found.get("sooner", [])
-                self._stage = found["stage"]
-            return account({**found, **self._slow}).split("\n")
+                self._slow = {"now": now, "stderr_end": last_error(client, job)}
+                self._slow["sooner"] = job.get("sooner", [])
+                self._stage = job["stage"]
+            return account({**job, **self._slow}).split("\n")
 
         return ask
 
@@ -159,7 +155,55 @@ class OutputPage(OfJob):
 
 def output_lines(content: bytes) -> list[str]:
     """Make lines of the end of an output; of a line that was written over the last version is shown."""
-    found = content.decode(errors="replace").removesuffix("\n").split("\n")
-    if len(content) >= LAST_BYTES and len(found) > 1:
-        found = found[1:]  # the begin of the first line is missing
-    return [line.rstrip("\r").rpartition("\r")[2].expandtabs() for line in found]
+    lines = content.decode(errors="replace").removesuffix("\n").split("\n")
+    if len(content) >= LAST_BYTES and len(lines) > 1:
+        lines = lines[1:]  # the begin of the first line is missing
+    return [line.rstrip("\r").rpartition("\r")[2].expandtabs() for line in lines]
+
+
+# -- the keys; ``?`` shows them ----------------------------------------------------------------------------
+
+
+class Key(NamedTuple):
+    """Names of one key, and its purpose."""
+
+    names: tuple[str, ...]
+    purpose: str
+
+
+MOVES = (
+    Key(("up", "k"), "one line up"),
+    Key(("down", "j"), "one line down"),
+    Key(("pageup",), "one screen up"),
+    Key(("pagedown",), "one screen down"),
+    Key(("home", "g"), "to the first line"),
+    Key(("end", "G"), "to the last line"),
+)
+LIST = (
+    Key(("enter",), "open: the jobs of an array, or all about a job"),
+    Key(("escape",), "go back"),
+    Key(("e",), "explain: why it waits, what it uses now, its story, predictions"),
+    Key(("t",), "the end of its standard output, as it comes"),
+    Key(("T",), "the end of its standard error"),
+    Key(("n",), "nodes: what is free, jobs, regions"),
+    Key(("/",), "filter: fit name=fit* state=held place=node1 user=ann since=2h"),
+    Key(("s",), "next order: queue, since, name, stage, cores, place, user, id"),
+    Key(("S",), "reverse the order"),
+    Key(("a",), "also jobs that have ended (the last 1,000), or not"),
+    Key(("space",), "mark a job, or unmark it"),
+    Key(("*",), "mark all that are listed (the first 1,000)"),
+    Key(("u",), "unmark all"),
+    Key(("c",), "cancel the marked jobs, else the job under the cursor"),
+    Key(("p",), "suspend (pause) them; their cores are free for others"),
+    Key(("r",), "resume them"),
+    Key(("R",), "retry those that did not succeed"),
+    Key(("m",), "migrate them to another device or node"),
+    Key(("P",), "change their priority; the higher is first"),
+    Key(("?",), "these keys"),
+    Key(("q",), "end tenbin top; jobs and coordinator go on"),
+)
+
+
+def key_lines() -> list[str]:
+    """Write a line for each key."""
+    return [f"{' '.join(key.names):>12}  {key.purpose}" for key in (*MOVES, *LIST)]

@@ -75,9 +75,9 @@ def _lines(
             marker={"color": colour, "size": 6, "opacity": 0.5},
         )
         tops.append(float(group.groupby(x)["seconds"].quantile(0.9).max()))
-        wanted = dict(zip(labels, map(str, subject), strict=True))
+        labels_of = dict(zip(labels, map(str, subject), strict=True))
         for model in models:
-            if model.quantity == f"{kind}_s" and model.labels == wanted:
+            if model.quantity == f"{kind}_s" and model.labels == labels_of:
                 at = np.linspace(0, model.x_max or 1.0, 40).tolist()
                 fit = [predict(model, value) for value in at]
                 draw_fit(fig, at, fit, {"colour": colour, "name": name})

@@ -12,7 +12,7 @@ from probes.loads import work
 from profiles.fits.compute import LOADS, windows
 from profiles.records import Model
 from profiles.stats import median_interval
-from tenbin.report.style import COLOURS, draw_medians, figure
+from tenbin.report.style import COLOURS, draw_dots, draw_medians, figure
 
 EXPLANATION = (
     "Each core computes in a process of its own, all in the same window of time. Matrix products are "
@@ -39,23 +39,23 @@ def figures(samples: pd.DataFrame, models: list[Model]) -> list[go.Figure]:
     if samples.empty:
         return []
     suffix = " (emulated)" if samples["emulated"].any() else ""
-    found = windows(samples)
+    rows = windows(samples)
     drawn = []
-    if (fast := found[found["gflops"].notna()]).size:
+    if (fast := rows[rows["gflops"].notna()]).size:
         drawn.append(_speed_figure(fast, suffix))
-    if (told := found[found["clock_ghz"].notna()]).size:
-        drawn.append(_clock_figure(told, suffix))
+    if (clocked := rows[rows["clock_ghz"].notna()]).size:
+        drawn.append(_clock_figure(clocked, suffix))
     return drawn
 
 
 def figures_across(models: Sequence[Model]) -> list[go.Figure]:
     """Draw the roofline of one core and of all with the built-in loads, from the ``models`` of all probes."""
-    found = [*_roofs(models)]
-    if not found:
+    roofs = [*_roofs(models)]
+    if not roofs:
         return []
     suffix = " (emulated)" if any(model.emulated for model in models) else ""
     fig = figure(f"Roofline{suffix}", "operations for each byte of memory", "GFLOP/s")
-    for i, (name, precision, peak, bandwidth) in enumerate(found):
+    for i, (name, precision, peak, bandwidth) in enumerate(roofs):
         colour = COLOURS[precision == "single"]
         line = {"color": colour, "dash": "dot" if name.startswith("1 ") else "solid"}
         roof = np.minimum(peak, INTENSITIES * bandwidth)
@@ -114,55 +114,51 @@ def _is_local_triad(model: Model) -> bool:
     return model.labels["kernel"] == "triad" and model.labels["numa"] == "local"
 
 
-def _speed_figure(found: pd.DataFrame, suffix: str) -> go.Figure:
+def _speed_figure(rows: pd.DataFrame, suffix: str) -> go.Figure:
     fig = figure(f"Floating point speed over cores{suffix}", "cores computing together", "GFLOP/s")
-    for i, ((kind, precision), group) in enumerate(found.groupby(["kind", "precision"])):
+    for i, ((kind, precision), group) in enumerate(rows.groupby(["kind", "precision"])):
         name = f"{NAMES[str(kind)]}, {precision}"
-        one = group.loc[group["cores"] == 1, "gflops"].median()
-        if pd.notna(one):
-            _ideal(fig, float(one), int(group["cores"].max()), name=name, colour=COLOURS[i])
+        alone = group.loc[group["cores"] == 1, "gflops"].median()
+        if pd.notna(alone):
+            _ideal(fig, float(alone), int(group["cores"].max()), name=name, colour=COLOURS[i])
         _over_cores(fig, group, "gflops", name=name, colour=COLOURS[i])
-    _axes(fig, found)
+    _axes(fig, rows)
     return fig
 
 
-def _clock_figure(found: pd.DataFrame, suffix: str) -> go.Figure:
+def _clock_figure(rows: pd.DataFrame, suffix: str) -> go.Figure:
     fig = figure(f"Clock over busy cores{suffix}", "cores computing together", "clock, GHz")
     for i, ((kind, precision), load) in enumerate(LOADS.items()):
-        group = found[(found["kind"] == kind) & (found["precision"] == precision)]
+        group = rows[(rows["kind"] == kind) & (rows["precision"] == precision)]
         if len(group):
             _over_cores(fig, group, "clock_ghz", name=BUSY[load], colour=COLOURS[i])
-            told = group.groupby("cores")["cpufreq_ghz"].median().dropna()
-            if len(told):
+            clocks = group.groupby("cores")["cpufreq_ghz"].median().dropna()
+            if len(clocks):
                 mark = {"color": COLOURS[i], "symbol": "x", "size": 8}
                 name = f"{BUSY[load]}: the kernel says"
-                fig.add_scatter(x=told.index, y=told, mode="markers", name=name, marker=mark)
-    _axes(fig, found)
+                fig.add_scatter(x=clocks.index, y=clocks, mode="markers", name=name, marker=mark)
+    _axes(fig, rows)
     return fig
 
 
 def _over_cores(fig: go.Figure, group: pd.DataFrame, column: str, *, name: str, colour: str) -> None:
     """Draw every window as a pale dot, and the medians with their intervals as a line."""
-    common = {"name": name, "legendgroup": name}
-    marker = {"color": colour, "opacity": 0.35, "size": 6}
-    fig.add_scatter(
-        x=group["cores"], y=group[column], mode="markers", marker=marker, showlegend=False, **common
-    )
+    draw_dots(fig, group["cores"], group[column], name=name, colour=colour)
     counts = sorted(group["cores"].unique())
     medians = [median_interval(group.loc[group["cores"] == count, column]) for count in counts]
-    look = {"mode": "lines+markers", "line": {"color": colour}, **common}
+    look = {"mode": "lines+markers", "line": {"color": colour}, "name": name, "legendgroup": name}
     draw_medians(fig, [float(count) for count in counts], medians, colour, **look)
 
 
-def _ideal(fig: go.Figure, one: float, most: int, *, name: str, colour: str) -> None:
+def _ideal(fig: go.Figure, alone: float, most: int, *, name: str, colour: str) -> None:
     line = {"color": colour, "dash": "dot", "width": 1}
     fig.add_scatter(
-        x=[1, most], y=[one, one * most], mode="lines", line=line, legendgroup=name, showlegend=False
+        x=[1, most], y=[alone, alone * most], mode="lines", line=line, legendgroup=name, showlegend=False
     )
 
 
-def _axes(fig: go.Figure, found: pd.DataFrame) -> None:
-    counts = sorted(found["cores"].unique())
+def _axes(fig: go.Figure, rows: pd.DataFrame) -> None:
+    counts = sorted(rows["cores"].unique())
     fig.update_xaxes(tickvals=counts)
     if counts[-1] > 16:  # 1, 2, 4 ... 128
         fig.update_xaxes(type="log")

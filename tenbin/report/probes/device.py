@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from profiles.fits.device import speeds
 from profiles.records import Model
-from tenbin.report.style import COLOURS, draw_medians, figure
+from tenbin.report.style import COLOURS, draw_dots, draw_medians, figure
 
 EXPLANATION = (
     "Each device runs kernels of tenbin, and the host checks every result. Memory: arrays far larger than "
@@ -24,18 +24,20 @@ EXPLANATION = (
     "many waits less. Every dot is a batch; diamond and bar are the median and its 95 % interval."
 )
 
-Wanted = tuple[str, dict[str, str], str]  # a quantity, its labels, and their word on the x axis
+Subject = tuple[str, dict[str, str], str]  # a quantity, its labels, and their word on the x axis
 
-MEMORY: list[Wanted] = [("device_bandwidth_gbs", {"kernel": one}, one) for one in ("read", "write", "copy")]
-ARITHMETIC: list[Wanted] = [
-    ("device_gflops", {"precision": one}, one) for one in ("half", "single", "double")
+MEMORY: list[Subject] = [
+    ("device_bandwidth_gbs", {"kernel": kind}, kind) for kind in ("read", "write", "copy")
 ]
-COPIES: list[Wanted] = [
+ARITHMETIC: list[Subject] = [
+    ("device_gflops", {"precision": kind}, kind) for kind in ("half", "single", "double")
+]
+COPIES: list[Subject] = [
     ("device_copy_gbs", {"direction": f"{way}_device", "memory": memory}, f"{way} device,<br>{memory}")
     for memory in ("pinned", "pageable")
     for way in ("to", "from")
 ]
-LAUNCHES: list[Wanted] = [
+LAUNCHES: list[Subject] = [
     ("device_queue_s", {}, "until it begins"),
     ("device_launch_s", {}, "until its end is known"),
 ]
@@ -54,24 +56,24 @@ def figures(samples: pd.DataFrame, models: list[Model]) -> list[go.Figure]:
         ("Launch of a kernel", "time, s", LAUNCHES),
     )
     drawn = []
-    for title, y, wanted in pictures:
-        shown = [one for one in wanted if len(_observed(samples, one))]
+    for title, y, quantities in pictures:
+        shown = [quantity for quantity in quantities if len(_observed(samples, quantity))]
         if shown:
             drawn.append(fig := figure(f"{title}{suffix}", "", y))
             _draw(fig, samples, models, shown)
     return drawn
 
 
-def _observed(samples: pd.DataFrame, wanted: Wanted, device: str = "") -> pd.Series[float]:
+def _observed(samples: pd.DataFrame, subject: Subject, device: str = "") -> pd.Series[float]:
     """Select the observations of a quantity and its labels, of one device or of all."""
-    quantity, labels, _ = wanted
+    quantity, labels, _ = subject
     rows = speeds(samples, quantity)
     for name, value in (labels | ({"device": device} if device else {})).items():
         rows = rows[rows[name] == value]
     return rows["value"]
 
 
-def _draw(fig: go.Figure, samples: pd.DataFrame, models: list[Model], shown: Sequence[Wanted]) -> None:
+def _draw(fig: go.Figure, samples: pd.DataFrame, models: list[Model], shown: Sequence[Subject]) -> None:
     """Draw a cloud for each word and device, and over it the fitted median."""
     devices = [str(device) for device in samples["device"].unique()]
     step = WIDTH / len(devices)
@@ -79,14 +81,13 @@ def _draw(fig: go.Figure, samples: pd.DataFrame, models: list[Model], shown: Seq
         colour = COLOURS[i % len(COLOURS)]
         look = {"mode": "markers", "name": device, "legendgroup": device}
         at, medians = [], []
-        for place, wanted in enumerate(shown):
+        for place, subject in enumerate(shown):
             centre = place - WIDTH / 2 + step * (i + 0.5)
-            values = _observed(samples, wanted, device)
+            values = _observed(samples, subject, device)
             x = centre + np.linspace(-0.3 * step, 0.3 * step, len(values))
-            marker = {"color": colour, "opacity": 0.35, "size": 6}
-            fig.add_scatter(x=x, y=values, showlegend=False, marker=marker, **look)
-            labels = wanted[1] | {"device": device}
-            for c in (m.coefficients[0] for m in models if (m.quantity, m.labels) == (wanted[0], labels)):
+            draw_dots(fig, x, values, name=device, colour=colour)
+            labels = subject[1] | {"device": device}
+            for c in (m.coefficients[0] for m in models if (m.quantity, m.labels) == (subject[0], labels)):
                 at.append(centre)
                 medians.append((c.value, c.low, c.high))
         draw_medians(fig, at, medians, colour, **look)

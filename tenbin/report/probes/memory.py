@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from numpy.typing import ArrayLike
 
 from profiles.fits.memory import CLOCKS, bandwidths, slowdowns
 from profiles.records import Model
-from tenbin.report.style import COLOURS, draw_medians, figure
+from tenbin.report.style import COLOURS, draw_dots, draw_medians, figure
 
 EXPLANATION = (
     "Each core writes one word in every cache line of an area too large for its caches, so that every "
@@ -45,7 +44,7 @@ def _bandwidth_figure(windows: pd.DataFrame, models: list[Model], suffix: str) -
     for i, (numa, group) in enumerate(windows.groupby("numa", sort=False)):
         colour = COLOURS[i % len(COLOURS)]
         name = "local memory" if numa == "local" else f"node {str(numa).replace('->', ' to node ')}"
-        _dots(fig, group["cores"], group["gbs"], name=name, colour=colour)
+        draw_dots(fig, group["cores"], group["gbs"], name=name, colour=colour)
         fitted = [m for m in models if m.quantity == "memory_bandwidth_gbs" and m.labels["numa"] == numa]
         fitted.sort(key=lambda model: int(model.labels["cores"]))
         cores = [float(model.labels["cores"]) for model in fitted]
@@ -69,7 +68,7 @@ def _slowdown_figure(ratios: pd.DataFrame, models: list[Model], suffix: str) -> 
         x, medians = [], []
         for i, (kind, group) in enumerate(pairs):
             at = i + centre + np.linspace(-0.12, 0.12, len(group))
-            _dots(fig, at, group[clock], name=name, colour=colour)
+            draw_dots(fig, at, group[clock], name=name, colour=colour)
             for model in models:
                 if model.labels.get("pair") == kind and model.labels.get("clock") == clock:
                     x.append(i + centre)
@@ -79,12 +78,6 @@ def _slowdown_figure(ratios: pd.DataFrame, models: list[Model], suffix: str) -> 
     names = [f"{kind}<br>CPUs {group['cpus'].iloc[0].replace(',', ' and ')}" for kind, group in pairs]
     fig.update_xaxes(tickvals=list(range(len(pairs))), ticktext=names, range=[-0.6, len(pairs) - 0.4])
     return fig
-
-
-def _dots(fig: go.Figure, x: ArrayLike, y: pd.Series[float], *, name: str, colour: str) -> None:
-    """Draw every single observation, pale, under the legend entry of its median."""
-    marker = {"color": colour, "opacity": 0.35, "size": 6}
-    fig.add_scatter(x=x, y=y, mode="markers", name=name, legendgroup=name, showlegend=False, marker=marker)
 
 
 def _medians(

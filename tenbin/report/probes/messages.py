@@ -40,7 +40,7 @@ def _quantiles(samples: pd.DataFrame) -> pd.DataFrame:
         for size in sorted(group["message_bytes"].unique().tolist()):
             several = repetitions(group, size, "message_s")
             times = np.concatenate(several)
-            middle = float(np.median([np.median(one) for one in several]))
+            middle = float(np.median([np.median(run) for run in several]))
             tail = max(float(np.quantile(times, 0.99)), middle)
             rows.append(
                 {

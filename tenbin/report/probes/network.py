@@ -37,7 +37,7 @@ def _quantiles(samples: pd.DataFrame) -> pd.DataFrame:
         for size in sorted(group["message_bytes"].unique().tolist()):
             several = repetitions(group, size)
             times = np.concatenate(several)
-            middle = float(np.median([np.median(one) for one in several]))  # as in the fit
+            middle = float(np.median([np.median(run) for run in several]))  # as in the fit
             tail = max(float(np.quantile(times, 0.99)), middle)
             sent_gb = (ranks - 1) * size / 1e9
             rows.append(
@@ -102,11 +102,11 @@ def _levels(fig: go.Figure, table: pd.DataFrame, models: list[Model], quantity: 
     """Draw the profile's values as dotted lines in the set's colour; the legend has their intervals."""
     ends = [table["size"].min(), table["size"].max()]
     for colour, (name, rows) in zip(COLOURS * 9, table.groupby("name", sort=False), strict=False):
-        one = rows.iloc[0]
-        wanted = {"scope": one["scope"], "ranks": str(one["ranks"])}
-        wanted |= {"hosts": one["hosts"]} if one["hosts"] else {}
+        first = rows.iloc[0]
+        labels = {"scope": first["scope"], "ranks": str(first["ranks"])}
+        labels |= {"hosts": first["hosts"]} if first["hosts"] else {}
         for model in models:
-            if model.quantity != quantity or not wanted.items() <= model.labels.items():
+            if model.quantity != quantity or not labels.items() <= model.labels.items():
                 continue
             value = model.coefficients[0]
             text = f"{value.name} {value.value * scale:.3g} {'µs' if scale > 1 else value.unit}"

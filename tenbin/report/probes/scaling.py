@@ -60,11 +60,11 @@ def _load(
     runs = samples[(samples["load"] == load) & (samples["size"] == size)]
     if "verified" in runs:
         runs = runs[runs["verified"].astype(bool)]
-    one = float(runs.loc[runs["cores"] == 1, "run_s"].median())
+    alone_s = float(runs.loc[runs["cores"] == 1, "run_s"].median())
     marker = {"color": colour, "opacity": 0.3, "size": 5}
     fig.add_scatter(
         x=_beside(runs["cores"].to_numpy(), shift, wide),
-        y=one / runs["run_s"],
+        y=alone_s / runs["run_s"],
         mode="markers",
         legendgroup=load,
         showlegend=False,
@@ -73,7 +73,7 @@ def _load(
     )
     groups = list(runs.groupby("cores"))
     middle = [median_interval(group["run_s"]) for _, group in groups]
-    inverse = [(one / m, high and one / high, low and one / low) for m, low, high in middle]
+    inverse = [(alone_s / m, high and alone_s / high, low and alone_s / low) for m, low, high in middle]
     draw_medians(
         fig,
         _beside(np.array([float(str(n)) for n, _ in groups]), shift, wide).tolist(),

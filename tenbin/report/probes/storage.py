@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from profiles.fits.storage import SEQUENTIAL, SMALL, completed
 from profiles.records import Model
-from tenbin.report.style import COLOURS, draw_medians, figure
+from tenbin.report.style import COLOURS, draw_dots, draw_medians, figure
 
 EXPLANATION = (
     "Files are written and read past the page cache (direct I/O), one operation at a time, in a file that "
@@ -74,7 +74,7 @@ def _figure(
                 centre = place - _WIDTH / 2 + step * (i * len(columns) + j + 0.5)
                 group = rows[(rows["storage"] == folder) & (rows["kind"] == kind)].dropna(subset=[column])
                 x = centre + np.linspace(-0.3 * step, 0.3 * step, len(group))
-                _dots(fig, x, group[column], name=str(folder), colour=colour)
+                draw_dots(fig, x, group[column], name=str(folder), colour=colour)
                 model = _model(models, f"storage_{kind}_{column}", str(folder))
                 if model is not None:
                     at.append(centre)
@@ -92,12 +92,6 @@ def _figure(
 def _model(models: list[Model], quantity: str, folder: str) -> Model | None:
     """Find the model of a quantity and a folder."""
     return next((m for m in models if m.quantity == quantity and m.labels.get("storage") == folder), None)
-
-
-def _dots(fig: go.Figure, x: np.ndarray, y: pd.Series[float], *, name: str, colour: str) -> None:
-    """Draw every batch, pale, under the legend entry of its folder."""
-    marker = {"color": colour, "opacity": 0.35, "size": 6}
-    fig.add_scatter(x=x, y=y, mode="markers", name=name, legendgroup=name, showlegend=False, marker=marker)
 
 
 def _medians(fig: go.Figure, x: list[float], models: list[Model], *, name: str, colour: str) -> None:

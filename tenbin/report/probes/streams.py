@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from profiles.fits.memory import KERNELS, latencies, named_caches, stream_bandwidths
 from profiles.records import Model
-from tenbin.report.style import COLOURS, draw_medians, figure
+from tenbin.report.style import COLOURS, draw_dots, draw_medians, figure
 
 NAMES = {"write_nt": "write past the caches"}
 
@@ -48,10 +48,7 @@ def _bandwidth_figure(windows: pd.DataFrame, models: list[Model], suffix: str) -
     for colour, kernel in zip(COLOURS, KERNELS, strict=True):
         rows, name = windows[windows["kernel"] == kernel], NAMES.get(kernel, kernel)
         look = {"name": name, "legendgroup": name}
-        marker = {"color": colour, "opacity": 0.35, "size": 6}
-        fig.add_scatter(
-            x=rows["cores"], y=rows["gbs"], mode="markers", showlegend=False, marker=marker, **look
-        )
+        draw_dots(fig, rows["cores"], rows["gbs"], name=name, colour=colour)
         fitted = [m for m in models if m.labels.get("kernel") == kernel]
         fitted.sort(key=lambda model: int(model.labels["cores"]))
         medians = [(c.value, c.low, c.high) for c in (m.coefficients[0] for m in fitted)]

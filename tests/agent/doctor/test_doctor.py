@@ -16,12 +16,8 @@ from agent.inventory import Roots, read_machine
 from agent.opencl_layer import build
 from probes import checkpoint
 from probes.registry import PROBES
-from profiles.records import Inventory
-from profiles.records import Missing
-from profiles.records import Mpi
-from profiles.records import Storage
-from profiles.records import Settings
 from probes.run import Run
+from profiles.records import Inventory, Missing, Mpi, Settings, Storage
 from tests.support.labs.components import require
 from tests.support.labs.machines import (
     MACHINES,

@@ -18,7 +18,7 @@ from profiles.errors import BadInput
 from profiles.files.store import JobStore
 from profiles.fits.job import fit
 from profiles.models.contention import slowdown_beside
-from tenbin.commands.job_profile.job import again
+from tenbin.commands.job import again
 from tests.support.job_profiles import make_job, samples
 from tests.support.labs.components import processes_below, require
 from tests.support.programs import tenbin

@@ -24,7 +24,7 @@ from scheduler.jobs.sizes import Unit, speed_of, under_caps
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Pool
 from scheduler.prediction.profiles import ProfiledJobs
-from tenbin.commands.job_profile.show import print_job
+from tenbin.commands.job import print_job
 from tenbin.report import jobs as report
 from tests.support.job_profiles import make_job
 from tests.support.labs.components import processes_below, require

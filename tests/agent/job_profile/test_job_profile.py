@@ -30,7 +30,7 @@ from profiles.errors import BadInput, Unavailable
 from profiles.files.store import JobStore, load_job
 from profiles.fits.job import fit
 from profiles.models.contention import slowdown_beside
-from tenbin.commands.job_profile.job import examples
+from tenbin.commands.job import examples
 from tests.support.job_profiles import make_job, over_hosts, samples
 from tests.support.labs.components import processes_below, require
 from tests.support.programs import TENBIN, tenbin

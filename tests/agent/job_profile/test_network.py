@@ -22,7 +22,7 @@ from probes.mpi import mpi_time
 from probes.mpi.runner import MpiInstall
 from probes.network import Comprobe, RankPlaces
 from profiles.errors import BadInput, Unavailable
-from tenbin.commands.job_profile.parts import planned
+from tenbin.commands.job import planned
 from tests.support.labs.components import processes_below, require
 from tests.support.labs.network_lab import NetLab, netlab, require_netlab
 

@@ -21,13 +21,8 @@ import pytest
 
 from agent.node_check import make_check
 from probes.registry import BATTERY, CHECKS
+from profiles.checks.check import EXIT_CODES, Check, CheckStore, Figure, Verdict, stamp
 from profiles.checks.figures import LEAST_REFERENCES
-from profiles.checks.check import EXIT_CODES
-from profiles.checks.check import Check
-from profiles.checks.check import Verdict
-from profiles.checks.check import CheckStore
-from profiles.checks.check import Figure
-from profiles.checks.store import stamp
 from profiles.checks.verdict import Reference, give_verdict, is_disturbed
 from profiles.records import Settings
 from tests.support.labs.components import require

@@ -20,8 +20,7 @@ from agent.power.caps import (
     requested_cap,
     set_package_caps,
 )
-from tests.probes.test_powercap import LIMITS
-from tests.probes.test_powercap import write_zone
+from tests.probes.test_powercap import LIMITS, write_zone
 
 ORIGINAL = int(LIMITS["constraint_0_power_limit_uw"])
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from profiles.checks.check import EXIT_CODES, Change, CheckStore, Verdict
-from tenbin.commands.measure.check_text import TITLES, print_check
+from tenbin.commands.measure.check import TITLES, print_check
 from tests.support.checks import BEGIN, make_check
 from tests.support.programs import tenbin
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tenbin.commands.job_profile.job import complete_kernel
+from tenbin.commands.job import complete_kernel
 from tenbin.commands.jobs.calibration import complete_kind
 from tenbin.commands.options import complete_machine, complete_policy
-from tenbin.commands.simulate.reproduce import complete_evaluation
+from tenbin.commands.reproduce import complete_evaluation
 
 
 @pytest.mark.parametrize(

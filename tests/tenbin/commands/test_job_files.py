@@ -14,7 +14,7 @@ from scheduler.coordinator.coordinator import Coordinator
 from scheduler.jobs.entry import Stage
 from scheduler.jobs.specs import JobSpec
 from tenbin.commands.jobs.job_file import LARGEST, read
-from tenbin.commands.jobs.map.sources import combinations
+from tenbin.commands.jobs.map import combinations
 from tests.support.coordinator import Up
 from tests.support.paths import ROOT
 from tests.support.programs import TENBIN

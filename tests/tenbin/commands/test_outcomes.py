@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tenbin.commands.jobs.outcomes import exit_code
+from tenbin.commands.jobs.account import exit_code
 from tenbin.errors import TenbinError
 from tests.support.coordinator import Up
 

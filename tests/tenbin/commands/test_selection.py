@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from tenbin.commands.jobs.selection import job_ranges, ranges
+from tenbin.commands.jobs.jobs import job_ranges
+from tenbin.text import ranges
 from tests.support.coordinator import Up
 
 

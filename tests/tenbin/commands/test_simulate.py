@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from scheduler.model.jobs import Cluster, Pool
 from scheduler.policies.registry import create
 from tenbin.client import profiles as client
-from tenbin.commands.simulate.simulate import complete_workload
+from tenbin.commands.simulate import complete_workload
 from tenbin.report.job_results import files_of
 from tenbin.report.schedule import figures, lanes, means, page
 from tests.support import programs

@@ -20,13 +20,14 @@ from agent.users import user_name
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.job_table import JobTable
 from scheduler.coordinator.journal.journal import Journal
+from scheduler.engines.registry import Asked
 from scheduler.jobs.arrays import array_stage
 from scheduler.jobs.entry import FINAL, Entry, Stage
 from scheduler.jobs.job_list import JobFilter, JobQuery, as_json, find_rows
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.clusters import parse_cluster
 from scheduler.model.jobs import Placement
-from tenbin.page.jobs import Asked, Lists
+from tenbin.page.jobs import Lists
 from tenbin.page.mirror import Mirror
 from tenbin.server.job_list import CoordinatorJobs, Listed, Window, array_summary, list_jobs, window
 from tests.support.amounts import examples

@@ -21,10 +21,8 @@ from agent.attempts.checked import Broken
 from agent.attempts.folder import Attempt
 from agent.attempts.records import How, Request, Result, RunState, Usage
 from agent.multi_node.lease import beat_file
-from agent.multi_node.ranks import NodeReport
-from agent.multi_node.ranks import RankFiles
+from agent.multi_node.ranks import RANKS, NodeReport, RankFiles
 from agent.power import caps
-from agent.multi_node.ranks import RANKS
 from agent.processes import samples
 from agent.supervisor.allocation_reuse import _was_short
 from scheduler.engines.slurm.batch_jobs import BY, passed_on_to

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from scheduler.jobs.literals import limit_s
-from tenbin.commands.jobs.scripts.needs import size_mib
+from tenbin.commands.jobs.sbatch import size_mib
 from tests.support.coordinator import Up
 from tests.support.labs.slurm_lab import SlurmLab, slurmlab
 from tests.support.programs import tenbin

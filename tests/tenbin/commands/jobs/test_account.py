@@ -12,7 +12,7 @@ from scheduler.jobs.specs import JobSpec
 from scheduler.model.clusters import parse_cluster
 from tenbin.client.connection import _refusal
 from tenbin.commands.jobs.account import account
-from tenbin.commands.jobs.columns import cell
+from tenbin.commands.jobs.jobs import cell
 from tenbin.server.descriptions import describe
 from tests.support.scheduling.virtual_engine import BEGIN_S, virtual
 from tests.support.zones import zone

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tenbin.commands.jobs.efficiency import advice, quantiles, shares
+from tenbin.commands.jobs.history import advice, quantiles, shares
 
 
 def record(**more: Any) -> dict[str, Any]:

@@ -12,12 +12,19 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from profiles.errors import BadInput
-from tenbin.commands.top.command import top
-from tenbin.commands.top.keys import LIST, MOVES
-from tenbin.commands.top.lines import Line, changes, fit, wrapped
-from tenbin.commands.top.pages import LAST_BYTES, output_lines
-from tenbin.commands.top.query import ORDERS, Query, read_filter
-from tenbin.commands.top.rows import columns, headings, row_line, state_lines, steady_s
+from tenbin.commands.top import top
+from tenbin.commands.top.job_list import (
+    ORDERS,
+    Query,
+    columns,
+    headings,
+    read_filter,
+    row_line,
+    state_lines,
+    steady_s,
+)
+from tenbin.commands.top.pages import LAST_BYTES, LIST, MOVES, output_lines
+from tenbin.commands.top.screen import Line, changes, fit, wrapped
 from tests.support.amounts import examples
 
 HOSTILE = [

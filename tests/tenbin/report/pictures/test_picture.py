@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenbin.report.pictures.picture import linear_ticks, picture
+from tenbin.report.pictures import linear_ticks, picture
 from tenbin.report.style import COLOURS, figure
 from tests.support.amounts import examples
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
-from tenbin.commands.jobs.map.runner import LARGEST, script_of
+from tenbin.commands.jobs.map import LARGEST_SCRIPT, script_of
 from tests.support.amounts import examples
 from tests.support.labs.components import require
 
@@ -60,7 +60,7 @@ def test_the_last_of_ten_thousand_is_found(tmp_path: Path) -> None:
         ([["-c", "x"]], "'-c' is no program"),
         ([["", "x"]], "'' is no program"),
         ([["echo", "x" * 131_072]], "has 131,072 bytes"),
-        ([["echo", "x" * 100_000]] * (LARGEST // 100_000 + 1), "more than 4 MiB together"),
+        ([["echo", "x" * 100_000]] * (LARGEST_SCRIPT // 100_000 + 1), "more than 4 MiB together"),
     ],
 )
 def test_commands_that_cannot_be_run_are_refused(commands: list[list[str]], words: str) -> None:

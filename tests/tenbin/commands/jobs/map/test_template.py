@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
-from tenbin.commands.jobs.map.sources import combinations, split
-from tenbin.commands.jobs.map.template import check, expand
+from tenbin.commands.jobs.map import check, combinations, expand, split
 from tests.support.amounts import examples
 from tests.support.labs.components import require
 

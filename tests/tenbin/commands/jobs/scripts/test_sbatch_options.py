@@ -13,8 +13,7 @@ from typer import Typer
 from typer.main import get_command
 
 from profiles.errors import BadInput
-from tenbin.commands.jobs.scripts.needs import needs_of
-from tenbin.commands.jobs.scripts.sbatch_options import (
+from tenbin.commands.jobs.sbatch import (
     KINDS,
     LEFT_OUT,
     REFUSED,
@@ -23,10 +22,11 @@ from tenbin.commands.jobs.scripts.sbatch_options import (
     SILENT,
     TAKEN,
     Given,
+    needs_of,
     of_tenbin,
     options,
 )
-from tenbin.commands.jobs.scripts.script import SBATCH, read_script
+from tenbin.commands.jobs.scripts import SBATCH, read_script
 from tenbin.commands.jobs.submit import submit
 from tests.support.amounts import examples
 from tests.support.programs import tenbin

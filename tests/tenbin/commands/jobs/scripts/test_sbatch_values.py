@@ -8,7 +8,7 @@ from datetime import datetime
 import pytest
 
 from scheduler.jobs.literals import instant_s, limit_s
-from tenbin.commands.jobs.scripts.needs import (
+from tenbin.commands.jobs.sbatch import (
     adjustment,
     array_indices,
     dependencies,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import BadInput
-from tenbin.commands.jobs.scripts.script import is_script
+from tenbin.commands.jobs.scripts import is_script
 
 
 @pytest.fixture(autouse=True)

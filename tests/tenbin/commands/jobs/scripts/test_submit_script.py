@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import BadInput
-from tenbin.commands.jobs.scripts.script import LARGEST, read_script
+from tenbin.commands.jobs.scripts import LARGEST, read_script
 from tests.support.coordinator import Up
 from tests.support.programs import tenbin
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from glob import escape, glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from profiles.errors import BadInput
-from tenbin.commands.files import ensure_writable, write_output
 from tenbin.commands.options import (
     JsonOption,
     StoreOption,
     complete_policy,
     complete_selector,
+    ensure_writable,
+    stored_profiles,
+    write_output,
 )
 from tenbin.option_values import duration_s
 from tenbin.terminal import SafeConsole
@@ -28,20 +31,18 @@ if TYPE_CHECKING:
     from scheduler.prediction.profiles import MeasuredCluster
     from scheduler.simulator.metrics import Cut, Window
     from scheduler.workloads.arrivals import Unstated
-    from tenbin.commands.simulate.run import PolicyComparison, PolicyResult, Setup
+    from tenbin.commands.policy_runs import PolicyComparison, PolicyResult, Setup
 
 FEWEST_RESAMPLES = 10
 
 
 def complete_workload(incomplete: str) -> list[str]:
     """Complete generators, readers and files."""
-    from glob import escape, glob
-
     from scheduler.workloads import GENERATORS, PREFIX, READERS
 
     names = [PREFIX + name for name in GENERATORS] + [f"{name}:" for name in READERS]
-    found = glob(escape(incomplete) + "*")  # noqa: PTH207 (as it was typed)
-    files = sorted(path + "/" * Path(path).is_dir() for path in found)
+    paths = glob(escape(incomplete) + "*")  # noqa: PTH207 (as it was typed)
+    files = sorted(path + "/" * Path(path).is_dir() for path in paths)
     return [name for name in names if name.startswith(incomplete)] + files
 
 
@@ -134,7 +135,7 @@ def simulate(
       tenbin simulate -p fcfs -p easy -w log.swf -c 100 --warm-up 5% --resamples 40 --jobs-out jobs.csv
     """
     from scheduler.model.clusters import parse_cluster
-    from tenbin.commands.simulate.run import Setup, compare
+    from tenbin.commands.policy_runs import Setup, compare
 
     machine = parse_cluster(cluster)
     policies = list(dict.fromkeys(policy))
@@ -192,7 +193,7 @@ def _run_all(
         BadInput: none of them can.
     """
     from scheduler.policies.registry import create
-    from tenbin.commands.simulate.run import Unsuitable
+    from tenbin.commands.policy_runs import Unsuitable
 
     for text in policies:
         create(text, setup.seed)  # a slip of the pen in the last one is told before the first one runs
@@ -205,9 +206,9 @@ def _run_all(
             unsuitable[text] = reason
     if not results:
         alone = len(unsuitable) == 1
-        causes = [one.reason if alone else f"{text}: {one.reason}" for text, one in unsuitable.items()]
+        causes = [cause.reason if alone else f"{text}: {cause.reason}" for text, cause in unsuitable.items()]
         raise BadInput("; ".join(causes), next(iter(unsuitable.values())).remedy)
-    return results, {text: one.reason for text, one in unsuitable.items()}
+    return results, {text: cause.reason for text, cause in unsuitable.items()}
 
 
 def _write(
@@ -243,8 +244,7 @@ def _print(
     window: Window | None,
     comparison: PolicyComparison | None,
 ) -> None:
-    from tenbin.commands.simulate.run import reasons
-    from tenbin.commands.simulate.show import print_results, unstated, window_note
+    from tenbin.commands.policy_runs import print_results, reasons, unstated, window_note
 
     first = results[0].figures
     notes = [f"{name} cannot run: {reason}" for name, reason in unsuitable.items()]
@@ -294,11 +294,11 @@ def _cut(option: str, text: str | None) -> Cut:
 
     if text is None:
         return NO_CUT
-    if found := re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text):
-        if float(found[1]) < 100:
-            return Cut(share=float(found[1]) / 100)
-    elif found := re.fullmatch(r"(\d{1,12})\s*jobs?", text):
-        return Cut(jobs=int(found[1]))
+    if match := re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text):
+        if float(match[1]) < 100:
+            return Cut(share=float(match[1]) / 100)
+    elif match := re.fullmatch(r"(\d{1,12})\s*jobs?", text):
+        return Cut(jobs=int(match[1]))
     else:
         with suppress(BadInput):
             return Cut(seconds=duration_s(text))
@@ -308,7 +308,6 @@ def _cut(option: str, text: str | None) -> Cut:
 
 def _measured(given: list[str], machine: Cluster, store: Path | None) -> MeasuredCluster:
     """Read ``PROFILE`` (for every class) and ``CLASS=PROFILE``."""
-    from profiles.files.store import Store
     from scheduler.prediction.profiles import measured_cluster
 
     chosen: dict[str, str] = {}
@@ -318,5 +317,5 @@ def _measured(given: list[str], machine: Cluster, store: Path | None) -> Measure
             chosen[name] = selector
         else:
             chosen.update({pool.name: text for pool in machine.pools if pool.name not in chosen})
-    profiles = Store(store)
+    profiles = stored_profiles(store)
     return measured_cluster(machine, {name: profiles.load(selector) for name, selector in chosen.items()})

@@ -1,6 +1,7 @@
-"""The needs that a script's ``#SBATCH`` lines state, as fields of a JobSpec.
+"""The ``#SBATCH`` lines of a script (Slurm 22.05): options of sbatch, and the needs that they state.
 
-Functions that read a value of an option raise ValueError, with what to write, if they cannot read it.
+Of the options tenbin takes what it can do. It leaves out, with a line, what concerns the site or tells people
+something, and silently what it does anyway. It refuses what would change the run.
 """
 
 from __future__ import annotations
@@ -11,28 +12,271 @@ import platform
 import pwd
 import re
 import subprocess
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from agent.users import user_name
 from profiles.errors import BadInput
 from scheduler.jobs.literals import instant_s, limit_s, size_bytes
 from scheduler.jobs.specs import JobSpec
-from tenbin.commands.jobs.scripts.sbatch_options import (
-    LEFT_OUT,
-    REFUSED,
-    SILENT,
-    Given,
-    options,
-    remedy,
-)
-from tenbin.commands.jobs.scripts.script import SBATCH, Script
+from scheduler.model.parameters import unknown
+from tenbin.commands.jobs.scripts import SBATCH, Script
 from tenbin.fields import SBATCH_WORDS
 from tenbin.option_values import array_and_limit
+
+# -- the options of sbatch, and what tenbin does with each -------------------------------------------------
+
+
+Value = Literal["", "needed", "optional"]
+
+
+class Taken(NamedTuple):
+    """An option that tenbin can do; ``scheduler/jobs/fields.py`` says which of its own goes before it.
+
+    Attributes:
+        short: its letter. value: whether it takes one.
+        ours: what to write on tenbin's own command line, where that is not the option of the field.
+    """
+
+    short: str = ""
+    value: Value = "needed"
+    ours: str = ""
+
+
+GPU = Taken(ours="--device gpu, one for each task")
+TAKEN: dict[str, Taken] = {
+    "array": Taken("a"),
+    "begin": Taken("b"),
+    "chdir": Taken("D"),
+    "cpus-per-task": Taken("c"),
+    "deadline": Taken(),
+    "dependency": Taken("d", ours="--after JOB, --after-any, --after-not-ok or --after-corr"),
+    "error": Taken("e"),
+    "export": Taken(ours="--env NAME=VALUE; all variables of this shell are handed on anyway"),
+    "gpus": GPU._replace(short="G"),
+    "gpus-per-node": GPU,
+    "gpus-per-task": GPU,
+    "gres": GPU,
+    "job-name": Taken("J"),
+    "mem": Taken(ours="--memory, of each task"),
+    "mem-per-cpu": Taken(ours="--memory, of each task"),
+    "nice": Taken(value="optional", ours="--priority, with the sign turned"),
+    "no-requeue": Taken(value="", ours="--no-requeue"),
+    "nodes": Taken("N", ours="--nodes for whole nodes, or -n TASKS"),
+    "ntasks": Taken("n"),
+    "ntasks-per-node": Taken(ours="-n, the number of all tasks"),
+    "output": Taken("o"),
+    "requeue": Taken(value="", ours="--requeue"),
+    "test-only": Taken(value="", ours="--dry-run"),
+    "time": Taken("t", ours="--time, where a number alone is in seconds: 90s, 10m, 1:30:00"),
+    "wait": Taken("W", "", "--wait"),
+}
+SAME = {"tasks": "ntasks", "tasks-per-node": "ntasks-per-node"}
+SILENT: dict[str, tuple[str, Value]] = {
+    "help": ("h", ""),
+    "ignore-pbs": ("", ""),
+    "parsable": ("", ""),
+    "quiet": ("Q", ""),
+    "usage": ("", ""),
+    "verbose": ("v", ""),
+    "version": ("V", ""),
+}
+SITE = "of the site's Slurm only"
+NOTED = "tenbin keeps no such note"
+PLACE = "tenbin chooses the place itself"
+WHOLE = "for jobs on several nodes only"
+SHARE = "the job has its cores to itself all the same"
+LEFT_OUT: dict[str, tuple[str, Value, str]] = {
+    "account": ("A", "needed", SITE),
+    "acctg-freq": ("", "needed", "tenbin samples at its own times"),
+    "bb": ("", "needed", "tenbin has no burst buffers"),
+    "bbf": ("", "needed", "tenbin has no burst buffers"),
+    "clusters": ("M", "needed", SITE),
+    "cluster-constraint": ("", "needed", SITE),
+    "comment": ("", "needed", NOTED),
+    "contiguous": ("", "", WHOLE),
+    "delay-boot": ("", "needed", SITE),
+    "distribution": ("m", "needed", PLACE),
+    "get-user-env": ("", "optional", "the job has the variables of this shell"),
+    "gpu-bind": ("", "needed", PLACE),
+    "gres-flags": ("", "needed", PLACE),
+    "mail-type": ("", "needed", "tenbin sends no mail (see: tenbin wait)"),
+    "mail-user": ("", "needed", "tenbin sends no mail (see: tenbin wait)"),
+    "mcs-label": ("", "needed", SITE),
+    "mem-bind": ("", "needed", PLACE),
+    "network": ("", "needed", SITE),
+    "no-kill": ("k", "optional", WHOLE),
+    "open-mode": ("", "needed", "tenbin always appends to files of output"),
+    "oversubscribe": ("s", "", SHARE),
+    "partition": ("p", "needed", SITE),
+    "power": ("", "needed", SITE),
+    "prefer": ("", "needed", "a wish, and tenbin knows no features of nodes"),
+    "priority": ("", "needed", "numbers of Slurm's own; tenbin has --priority"),
+    "profile": ("", "needed", "tenbin info --samples shows what a job used"),
+    "propagate": ("", "optional", "limits are those of whoever started tenbin up"),
+    "qos": ("q", "needed", SITE),
+    "reservation": ("", "needed", SITE),
+    "spread-job": ("", "", WHOLE),
+    "switches": ("", "needed", WHOLE),
+    "time-min": ("", "needed", "the limit is that of --time"),
+    "use-min-nodes": ("", "", WHOLE),
+    "wait-all-nodes": ("", "needed", WHOLE),
+    "wckey": ("", "needed", SITE),
+}
+FEATURES = "tenbin knows no features of nodes"
+SHAPE = "tenbin gives whole cores, and does not choose among sockets and threads"
+WHERE = "tenbin chooses the nodes"
+REFUSED: dict[str, tuple[str, Value, str]] = {
+    "batch": ("", "needed", FEATURES),
+    "constraint": ("C", "needed", FEATURES),
+    "container": ("", "needed", "tenbin starts no containers; start it in the script"),
+    "core-spec": ("S", "needed", SHAPE),
+    "cores-per-socket": ("", "needed", SHAPE),
+    "cpu-freq": ("", "needed", "tenbin sets no frequencies for a job"),
+    "cpus-per-gpu": ("", "needed", "say how many cores a task needs: --cpus-per-task"),
+    "exclude": ("x", "needed", WHERE),
+    "exclusive": ("", "optional", "for whole nodes write #TENBIN --nodes"),
+    "export-file": ("", "needed", "read the file in the script"),
+    "extra-node-info": ("B", "needed", SHAPE),
+    "gid": ("", "needed", "jobs run as whoever started tenbin up"),
+    "gpu-freq": ("", "needed", "tenbin sets no frequencies for a job"),
+    "gpus-per-socket": ("", "needed", SHAPE),
+    "hint": ("", "needed", SHAPE),
+    "hold": ("H", "", "submit without it, then: tenbin suspend"),
+    "input": ("i", "needed", "redirect the input in the script"),
+    "kill-on-invalid-dep": ("", "needed", "a job whose jobs before it fail is cancelled"),
+    "licenses": ("L", "needed", "tenbin counts no licences"),
+    "mem-per-gpu": ("", "needed", "say how much memory the job needs: --mem"),
+    "mincpus": ("", "needed", "say how many cores a task needs: --cpus-per-task"),
+    "nodefile": ("F", "needed", WHERE),
+    "nodelist": ("w", "needed", WHERE),
+    "ntasks-per-core": ("", "needed", SHAPE),
+    "ntasks-per-gpu": ("", "needed", SHAPE),
+    "ntasks-per-socket": ("", "needed", SHAPE),
+    "ntasks-per-tres": ("", "needed", SHAPE),
+    "overcommit": ("O", "", "tenbin gives each task cores of its own"),
+    "reboot": ("", "", "tenbin reboots no nodes"),
+    "signal": ("", "needed", "tenbin sends SIGTERM at the limit only, ten seconds before SIGKILL"),
+    "sockets-per-node": ("", "needed", SHAPE),
+    "thread-spec": ("", "needed", SHAPE),
+    "threads-per-core": ("", "needed", SHAPE),
+    "tmp": ("", "needed", "tenbin does not count disk space"),
+    "tres-per-task": ("", "needed", "say what a task needs: --cpus-per-task, --gpus-per-task"),
+    "uid": ("", "needed", "jobs run as whoever started tenbin up"),
+    "wrap": ("", "needed", "a command is given by itself: tenbin submit -- sh -c 'CMD'"),
+}
+TABLES: tuple[Mapping[str, tuple[Any, ...]], ...] = (TAKEN, LEFT_OUT, REFUSED, SILENT)
+KINDS: dict[str, Value] = {
+    **{name: entry[1] for table in TABLES for name, entry in table.items()},
+    **dict.fromkeys(SAME, "needed"),
+}
+SHORT = {entry[0]: name for table in TABLES for name, entry in table.items() if entry[0]}
+
+
+def of_tenbin(option: str) -> BadInput | None:
+    """Make the error for an option of sbatch on tenbin's own command line; None: sbatch has none such.
+
+    Args:
+        option: as it was written, without its value: ``-t``, ``--gres``.
+    """
+    written = option.lstrip("-")
+    name = SHORT.get(written, "") if len(written) == 1 else SAME.get(written, written)
+    what = f"{option} is an option of sbatch" + (f" (--{name})" if option != f"--{name}" else "")
+    if taken := TAKEN.get(name):
+        return BadInput(what, f"write {taken.ours or SBATCH_WORDS[name].spelling[-1]}")
+    if name in SILENT:
+        return BadInput(what, "leave it out")
+    if left_out := LEFT_OUT.get(name):
+        return BadInput(f"{what}: {left_out[2]}", "leave it out")
+    if refused := REFUSED.get(name):
+        return BadInput(f"{what}: {refused[2]}", "leave it out, or see: tenbin submit --help")
+    return None
+
+
+class Given(NamedTuple):
+    """An option as a script gives it."""
+
+    name: str
+    value: str | None
+    where: str
+
+    def wrong(self, why: str) -> BadInput:
+        """Make the error for a value that cannot be read or taken."""
+        return BadInput(f"{self.where}: #SBATCH {self}: {why}", remedy(self.name))
+
+    def __str__(self) -> str:
+        return f"--{self.name}" + (f"={self.value}" if self.value is not None else "")
+
+
+def remedy(name: str) -> str:
+    """Name the ways on from an option that is refused."""
+    return f"change or remove the line, or add: #TENBIN --ignore-sbatch {name}"
+
+
+def options(words: Sequence[str], where: str) -> Iterator[Given]:
+    """Read words as getopt_long does: ``-n 4``, ``-n4``, ``--ntasks=4``, ``--ntasks 4``, unique beginnings.
+
+    Raises:
+        BadInput: sbatch has no such option, or its value is missing.
+    """
+    left = list(words)
+    while left:
+        word = left.pop(0)
+        if word.startswith("--") and word != "--":
+            text, sign, value = word[2:].partition("=")
+            name = _whole_name(text, where)
+            yield _given(name, value if sign else None, left, where)
+        elif word.startswith("-") and word not in ("-", "--"):
+            yield from _short(word[1:], left, where)
+        else:
+            raise BadInput(
+                f"{where}: #SBATCH: {word!r} is no option of sbatch",
+                "write --option=value without blanks around =, and a comment after #",
+            )
+
+
+def _short(letters: str, left: list[str], where: str) -> Iterator[Given]:
+    """Read short options that stand together; the first that takes a value takes the rest of the word."""
+    while letters:
+        if letters[0] not in SHORT:
+            raise BadInput(f"{where}: #SBATCH -{letters[0]}: sbatch has no such option", "see: man sbatch")
+        name, letters = SHORT[letters[0]], letters[1:]
+        value, letters = (letters or None, "") if KINDS[name] else (None, letters)
+        yield _given(name, value, left, where)
+
+
+def _given(name: str, value: str | None, left: list[str], where: str) -> Given:
+    if KINDS[name] == "needed" and value is None and left:
+        value = left.pop(0)
+    if (KINDS[name] == "needed" and not value) or (value is not None and not KINDS[name]):
+        what = "needs a value" if KINDS[name] else "takes no value"
+        raise BadInput(f"{where}: #SBATCH --{name} {what}", "see: man sbatch")
+    return Given(SAME.get(name, name), value, where)
+
+
+def _whole_name(text: str, where: str) -> str:
+    """Find the option whose name is, or alone begins with, the text."""
+    if text in KINDS:
+        return text
+    candidates = sorted({SAME.get(name, name) for name in KINDS if text and name.startswith(text)})
+    if len(candidates) > 1:
+        names = ", ".join(f"--{name}" for name in candidates)
+        raise BadInput(f"{where}: #SBATCH --{text} may be {names}", "write the whole name")
+    if not candidates:
+        error = unknown("option of sbatch", text, KINDS)
+        near = error.remedy.partition("there are:")[0].strip() or "see: man sbatch"
+        raise BadInput(f"{where}: #SBATCH --{text}: sbatch has no such option", near)
+    return candidates[0]
+
+
+# -- values: functions that read one -----------------------------------------------------------------------
+#
+# Functions that read a value of an option raise ValueError, with what to write, if they cannot read it.
+
 
 T = TypeVar("T")
 MB_IN_MIB = 1.048576
@@ -116,26 +360,26 @@ class SbatchNeeds:
 
     def _tasks(self) -> tuple[int, bool]:
         """Return the number of tasks, and whether all must be on one node."""
-        asked = self._taken("ntasks", whole_number)
+        total = self._taken("ntasks", whole_number)
         nodes = self._taken("nodes", node_range)
-        each = self._taken("ntasks-per-node", whole_number)
+        per_node = self._taken("ntasks-per-node", whole_number)
         least = nodes[0] if nodes else 1
-        tasks = asked or (each or 1) * least
+        tasks = total or (per_node or 1) * least
         needed = min(least, tasks)
-        if each and asked:
-            needed = max(needed, -(-asked // each))
+        if per_node and total:
+            needed = max(needed, -(-total // per_node))
         if needed > 1:
             at = self.given["nodes" if least > 1 else "ntasks-per-node"]
             raise BadInput(
                 f"{at.where}: {SBATCH} {at}: {needed} nodes, which tenbin does not count out for a script",
                 "add #TENBIN --nodes N for whole nodes, or #TENBIN -n TASKS wherever there is room",
             )
-        return tasks, bool(nodes or each) and tasks > 1
+        return tasks, bool(nodes or per_node) and tasks > 1
 
     def _gpus(self, tasks: int) -> int:
         if "device" in self.overruled:
             return 0
-        found = 0
+        gpus = 0
         for name in ("gres", "gpus", "gpus-per-node", "gpus-per-task"):
             count = self._taken(name, gres_count if name == "gres" else gpu_count) or 0
             count *= tasks if name == "gpus-per-task" else 1
@@ -143,31 +387,31 @@ class SbatchNeeds:
                 raise self.given[name].wrong(
                     f"{count} GPUs for {tasks} tasks: tenbin gives each task one device"
                 )
-            found = found or count
-        return found
+            gpus = gpus or count
+        return gpus
 
     def variables(self, spec: Mapping[str, Any]) -> dict[str, str]:
         """Return the variables that Slurm would set and that are known before the start."""
-        found = {"SLURM_SUBMIT_DIR": str(Path.cwd()), "SLURM_SUBMIT_HOST": platform.node()}
-        asked = {"ntasks", "nodes", "ntasks-per-node"} & self.given.keys()
-        tasks = self._tasks()[0] if asked and "tasks" not in self.overruled else spec["tasks"]
-        if asked or "tasks" in self.overruled:
-            found |= {"SLURM_NTASKS": str(tasks), "SLURM_NPROCS": str(tasks)}
-        found["SLURM_TASKS_PER_NODE"] = str(tasks)
+        variables = {"SLURM_SUBMIT_DIR": str(Path.cwd()), "SLURM_SUBMIT_HOST": platform.node()}
+        counts = {"ntasks", "nodes", "ntasks-per-node"} & self.given.keys()
+        tasks = self._tasks()[0] if counts and "tasks" not in self.overruled else spec["tasks"]
+        if counts or "tasks" in self.overruled:
+            variables |= {"SLURM_NTASKS": str(tasks), "SLURM_NPROCS": str(tasks)}
+        variables["SLURM_TASKS_PER_NODE"] = str(tasks)
         if "cores" in self.overruled:
-            found["SLURM_CPUS_PER_TASK"] = str(spec["cores"])
+            variables["SLURM_CPUS_PER_TASK"] = str(spec["cores"])
         elif "cpus-per-task" in self.given:
-            found["SLURM_CPUS_PER_TASK"] = str(self._taken("cpus-per-task", whole_number))
+            variables["SLURM_CPUS_PER_TASK"] = str(self._taken("cpus-per-task", whole_number))
         for name, variable, read in (
             ("ntasks-per-node", "SLURM_NTASKS_PER_NODE", whole_number),
             ("mem", "SLURM_MEM_PER_NODE", size_mib),
             ("mem-per-cpu", "SLURM_MEM_PER_CPU", size_mib),
         ):
             if name in self.given and overruled_by(name) not in self.overruled:
-                found[variable] = str(self._taken(name, read))
+                variables[variable] = str(self._taken(name, read))
         if "export" in self.given:
-            found["SLURM_EXPORT_ENV"] = str(self.given["export"].value)
-        return found
+            variables["SLURM_EXPORT_ENV"] = str(self.given["export"].value)
+        return variables
 
     def _taken(self, name: str, read: Callable[[str], T]) -> T | None:
         """Read the value of an option, if it is given."""
@@ -240,11 +484,11 @@ def _fill(needs: SbatchNeeds, name: str) -> None:
     read = READERS.get(name)
     if read is None:
         return
-    found = needs._taken(name, lambda text: read(text, needs))
-    for field_name in found or {}:
+    fields = needs._taken(name, lambda text: read(text, needs))
+    for field_name in fields or {}:
         if field_name not in JobSpec.model_fields:
             raise needs.given[name].wrong("this tenbin cannot do that")
-    needs.fields |= found or {}
+    needs.fields |= fields or {}
 
 
 def _array(text: str, needs: SbatchNeeds) -> dict[str, Any]:
@@ -287,7 +531,7 @@ def _login_variables() -> dict[str, str]:
         "USER": name,
     }
     try:
-        told = subprocess.run(
+        output = subprocess.run(
             [bare["SHELL"], "-l", "-c", "env -0"],
             env=bare,
             stdin=subprocess.DEVNULL,
@@ -297,7 +541,7 @@ def _login_variables() -> dict[str, str]:
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return bare
-    pairs = (os.fsdecode(entry).partition("=") for entry in told.split(b"\0") if b"=" in entry)
+    pairs = (os.fsdecode(entry).partition("=") for entry in output.split(b"\0") if b"=" in entry)
     return bare | {name: value for name, _, value in pairs if name}
 
 
@@ -324,9 +568,9 @@ def whole_number(text: str) -> int:
 
 def node_range(text: str) -> tuple[int, int]:
     """Read ``2``, ``1-4`` or ``1k`` as the fewest and the most nodes."""
-    found = re.fullmatch(r"(\d{1,6})([km]?)(?:-(\d{1,6})([km]?))?", text.lower())
-    least = int(found[1]) * MULTIPLES[found[2]] if found else 0
-    most = int(found[3]) * MULTIPLES[found[4]] if found and found[3] else least
+    match = re.fullmatch(r"(\d{1,6})([km]?)(?:-(\d{1,6})([km]?))?", text.lower())
+    least = int(match[1]) * MULTIPLES[match[2]] if match else 0
+    most = int(match[3]) * MULTIPLES[match[4]] if match and match[3] else least
     if least < 1 or most < least:
         raise ValueError("write for instance 1 or 1-4")
     return least, most
@@ -366,15 +610,15 @@ def dependencies(text: str) -> dict[str, list[int]]:
             raise ValueError(f"{kind}: {LATER[kind]}")
         if kind not in DEPENDENCIES or not ids:
             raise ValueError("write for instance afterok:1:2,afterany:3")
-        for each in ids:
-            if re.fullmatch(r"\d+_(\d+|\[.*\])", each):
-                raise ValueError(f"{each}: name the member by its own number (tenbin jobs)")
-            if not re.fullmatch(r"\d{1,18}(_\*)?", each):
-                raise ValueError(f"{each!r} is no number of a job")
-            found = waits.setdefault(DEPENDENCIES[kind], [])
-            number = int(each.removesuffix("_*"))
-            if number not in found:
-                found.append(number)
+        for word in ids:
+            if re.fullmatch(r"\d+_(\d+|\[.*\])", word):
+                raise ValueError(f"{word}: name the member by its own number (tenbin jobs)")
+            if not re.fullmatch(r"\d{1,18}(_\*)?", word):
+                raise ValueError(f"{word!r} is no number of a job")
+            numbers = waits.setdefault(DEPENDENCIES[kind], [])
+            number = int(word.removesuffix("_*"))
+            if number not in numbers:
+                numbers.append(number)
     return waits
 
 
@@ -445,12 +689,12 @@ def output_pattern(text: str, user: str) -> str:
     if "\\" in text:
         return text.replace("\\", "").replace("%", "%%")
 
-    def replace(found: re.Match[str]) -> str:
-        width, letter = found[1], found[2]
+    def replace(match: re.Match[str]) -> str:
+        width, letter = match[1], match[2]
         fixed = {"u": user.replace("%", "%%"), "n": "0", "t": "0", "s": "batch", "J": f"%{width}j", "%": "%%"}
         if letter in fixed:
             return fixed[letter]
-        return found[0] if letter in ("A", "a", "j", "x", "N") else f"%{found[0]}"
+        return match[0] if letter in ("A", "a", "j", "x", "N") else f"%{match[0]}"
 
     return re.sub(r"%(\d*)(.?)", replace, text)
 

@@ -107,7 +107,7 @@ def read_script(path: str) -> Script:
 
 def _directives(path: str, text: str) -> list[Directive]:
     """Find the directives; the first line that is neither empty nor a comment ends them."""
-    found: list[Directive] = []
+    directives: list[Directive] = []
     ignores_others, others = False, 0
     for number, line in enumerate(text.split("\n"), 1):
         if line.startswith(SBATCH):
@@ -118,19 +118,19 @@ def _directives(path: str, text: str) -> list[Directive]:
                     "submit a script for each",
                 )
             ignores_others = ignores_others or "--ignore-pbs" in words
-            found.append(Directive(SBATCH, number, tuple(words)))
+            directives.append(Directive(SBATCH, number, tuple(words)))
         elif line.startswith(TENBIN):
-            found.append(Directive(TENBIN, number, _tenbin_words(line, f"{path}, line {number}")))
+            directives.append(Directive(TENBIN, number, _tenbin_words(line, f"{path}, line {number}")))
         elif line.startswith(OTHERS):
             others = others or number
         elif line.strip() and not line.lstrip().startswith("#"):
             break
-    if others and not ignores_others and any(directive.kind == SBATCH for directive in found):
+    if others and not ignores_others and any(directive.kind == SBATCH for directive in directives):
         raise BadInput(
             f"{path}, line {others}: sbatch would read this line too, tenbin does not",
             f"remove it, or write: {SBATCH} --ignore-pbs",
         )
-    return found
+    return directives
 
 
 def _tenbin_words(line: str, where: str) -> tuple[str, ...]:

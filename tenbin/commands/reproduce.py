@@ -13,8 +13,7 @@ import typer
 from rich.markup import escape
 
 from profiles.errors import BadInput
-from tenbin.commands.files import ensure_writable, write_output
-from tenbin.commands.options import JsonOption, names_in
+from tenbin.commands.options import JsonOption, ensure_writable, names_in, write_output
 from tenbin.terminal import SafeConsole, table
 from tenbin.text import print_json
 
@@ -122,8 +121,8 @@ def _print(result: Evaluation, figure: Path | None) -> None:
     for finding in result.findings:
         if finding.note:
             console.print(f"{finding.what}: {finding.note}", markup=False)
-    for found in result.tables:
-        console.print(_grid(found.title, found.columns, report.cells(found)))
+    for data in result.tables:
+        console.print(_grid(data.title, data.columns, report.cells(data)))
     for sentence in result.remarks:
         console.print(f"- {sentence}", markup=False)
     if result.pictures:

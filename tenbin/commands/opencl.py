@@ -1,7 +1,12 @@
-"""``tenbin opencl``: run, status, estimate, park, resume, move, try."""
+"""``tenbin opencl``: start unmodified OpenCL programs so that they can be moved, and move them."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agent.opencl_layer.requests import LayerStatus
+    from agent.opencl_layer.trials import KernelTrial, Ratio, Trial
     from profiles.records import OpenCLDevice
 
 BELOW = " tenbin"  # last word of a driver's version, as the layer tells it
@@ -54,12 +60,9 @@ def run(
 
     The program sees one device, whose limits all devices admit that it may use. It starts on the first one.
     """
-    import os
-    import shutil
-
     from agent.opencl_layer import build, loader, requests
 
-    known = {one.key: one for one in _devices({})}
+    known = {opencl_device.key: opencl_device for opencl_device in _devices({})}
     for key in device or ():
         if key not in known:
             raise BadInput(f"no OpenCL device {key!r}", f"choose from {', '.join(known)}")
@@ -99,18 +102,18 @@ def status(
     outside = [] if pid else [pair for folder in _folders() for pair in requests.outsiders(folder)]
     for other, why in outside:
         say(f"{other}: cannot be moved: {why}", error=json)
-    found = (
+    programs = (
         [requests.status(_folder(pid), pid)]
         if pid
-        else [one for folder in _folders() for one in requests.statuses(folder)]
+        else [program for folder in _folders() for program in requests.statuses(folder)]
     )
     if json:
-        print_json([asdict(one) for one in found])
+        print_json([asdict(program) for program in programs])
         return
-    if not found and not outside:
+    if not programs and not outside:
         say("no OpenCL program runs that was started by: tenbin opencl run -- CMD, or as a job on a device")
-    for one in found:
-        say(_line(one))
+    for program in programs:
+        say(_line(program))
 
 
 @app.command("park")
@@ -158,12 +161,13 @@ def estimate(
     """Predict the pause of a move: do all of it while the program runs, and let it go before the pause."""
     from agent.opencl_layer import requests
 
-    found = requests.estimate(_folder(pid), pid, to)
+    prediction = requests.estimate(_folder(pid), pid, to)
     if json:
-        print_json(asdict(found) | {"pause_s": found.pause_s, "total_s": found.total_s})
+        print_json(asdict(prediction) | {"pause_s": prediction.pause_s, "total_s": prediction.total_s})
         return
-    amount = f"{number(found.dirty_bytes / 1e6)} of {number(found.bytes / 1e6)} MB are written meanwhile"
-    say(f"{pid}: a move takes {duration(found.total_s)} with a pause of {duration(found.pause_s)}; {amount}")
+    written, all_mb = number(prediction.dirty_bytes / 1e6), number(prediction.bytes / 1e6)
+    times = f"{duration(prediction.total_s)} with a pause of {duration(prediction.pause_s)}"
+    say(f"{pid}: a move takes {times}; {written} of {all_mb} MB are written meanwhile")
 
 
 @app.command("move")
@@ -219,7 +223,8 @@ def try_(
     changes; it stands still while launches are timed on its own device.
     """
     from agent.opencl_layer import requests
-    from tenbin.commands.opencl.trials import lines
+
+    pass
 
     trial = requests.try_on(
         _folder(pid),
@@ -236,44 +241,47 @@ def try_(
         say(line)
 
 
-def _tell(one: LayerStatus, json: bool) -> None:
+def _tell(program: LayerStatus, json: bool) -> None:
     if json:
-        print_json(asdict(one) | {"predicted_pause_s": one.estimate.pause_s if one.estimate else None})
+        print_json(
+            asdict(program) | {"predicted_pause_s": program.estimate.pause_s if program.estimate else None}
+        )
     else:
-        say(_line(one))
+        say(_line(program))
 
 
-def _line(one: LayerStatus) -> str:
+def _line(program: LayerStatus) -> str:
     """Write one line on a program."""
-    if one.state == "parked":
-        parked = f"{number(one.parked_bytes / 1e6)} MB in {'a file' if one.parked_in == 'file' else 'memory'}"
-        return f"{one.pid}: parked, {parked}; was on {one.device}"
-    parts = [f"{one.pid}: on {one.device}"]
-    if one.hindrances:
-        parts.append(f"cannot be moved: uses {_hindrances(one)}")
-    elif one.postponed:
+    if program.state == "parked":
+        where = "a file" if program.parked_in == "file" else "memory"
+        parked = f"{number(program.parked_bytes / 1e6)} MB in {where}"
+        return f"{program.pid}: parked, {parked}; was on {program.device}"
+    parts = [f"{program.pid}: on {program.device}"]
+    if program.hindrances:
+        parts.append(f"cannot be moved: uses {_hindrances(program)}")
+    elif program.postponed:
         parts.append("a move is postponed")
     else:
-        others = [device["key"] for device in one.devices if device["key"] != one.device]
+        others = [device["key"] for device in program.devices if device["key"] != program.device]
         parts.append(f"can be moved to {', '.join(others)}" if others else "can be parked")
-    if one.moves and one.last_pause_s is not None:
-        times = f"{one.moves} move{'s' * (one.moves != 1)}"
-        predicted = f" (predicted {duration(one.estimate.pause_s)})" if one.estimate else ""
-        parts.append(f"{times}, the last with a pause of {duration(one.last_pause_s)}{predicted}")
-    if one.last_trouble:
-        parts.append(f"last failure: {one.last_trouble}")
+    if program.moves and program.last_pause_s is not None:
+        times = f"{program.moves} move{'s' * (program.moves != 1)}"
+        predicted = f" (predicted {duration(program.estimate.pause_s)})" if program.estimate else ""
+        parts.append(f"{times}, the last with a pause of {duration(program.last_pause_s)}{predicted}")
+    if program.last_trouble:
+        parts.append(f"last failure: {program.last_trouble}")
     return "; ".join(parts)
 
 
-def _hindrances(one: LayerStatus) -> str:
-    return ", ".join(f"{item['uses']} since {clock(item['since'])}" for item in one.hindrances)
+def _hindrances(program: LayerStatus) -> str:
+    return ", ".join(f"{item['uses']} since {clock(item['since'])}" for item in program.hindrances)
 
 
 def _devices(variables: dict[str, str]) -> list[OpenCLDevice]:
     """List the devices that a program sees with these variables."""
     from profiles.records import OpenCLDevice
 
-    return [OpenCLDevice.model_validate(one) for one in _listed(variables)]
+    return [OpenCLDevice.model_validate(row) for row in _listed(variables)]
 
 
 def _lacking(keys: Sequence[str]) -> str:
@@ -286,9 +294,6 @@ def _lacking(keys: Sequence[str]) -> str:
 def _listed(variables: dict[str, str], *options: str) -> list[Any]:
     """List devices by a process of its own, because drivers crash."""
     import json
-    import os
-    import subprocess
-    import sys
 
     command = [sys.executable, "-P", "-m", "probes.opencl", *options]
     environment = {**os.environ, **variables}
@@ -296,3 +301,56 @@ def _listed(variables: dict[str, str], *options: str) -> list[Any]:
     if done.returncode:
         raise Unavailable(done.stderr.strip() or "the OpenCL drivers crash")
     return list(json.loads(done.stdout))
+
+
+# -- the outcome of a trial in words -----------------------------------------------------------------------
+
+
+def lines(trial: Trial, pid: int) -> Iterator[str]:
+    """Write what a trial has shown, the sum first."""
+    whole, kernels = trial.program_ratio, trial.ratio
+    if whole is None or kernels is None:
+        yield f"{pid}: no kernel could be tried on {trial.on}"
+    else:
+        yield f"{pid}: on {trial.on} it would be {_speed(whole)} as on {trial.device}; {_results(trial)}"
+        yield f"its kernels: {_speed(kernels)}; they run {100 * trial.busy_share:.0f} % of the time"
+    for kernel in trial.kernels:
+        yield f"  {_kernel(kernel)}"
+    if trial.not_kept:
+        yield f"  {trial.not_kept} launches of further kernels were not tried"
+    yield (
+        f"watched for {duration(trial.watched_s)}; "
+        f"stood still for {duration(trial.stopped_s)} in all, {duration(trial.longest_stop_s)} at once"
+    )
+
+
+def _speed(ratio: Ratio) -> str:
+    return f"{number(ratio.value)} times ({number(ratio.low)} .. {number(ratio.high)}) as fast"
+
+
+def _results(trial: Trial) -> str:
+    if trial.agrees is False:
+        return "RESULTS DIFFER"
+    same = all(not kernel.differing_bytes for kernel in trial.kernels)
+    return "results are bit-identical" if same else "results agree but for rounding"
+
+
+def _kernel(kernel: KernelTrial) -> str:
+    sizes = " x ".join(map(str, kernel.global_size))
+    local = f" by {' x '.join(map(str, kernel.local_size))}" if kernel.local_size else ""
+    name = f"{kernel.name} ({sizes}{local}), {kernel.launches} launch{'es' * (kernel.launches != 1)}"
+    if kernel.here is None or kernel.there is None:
+        return f"{name}: not tried: {kernel.trouble}"
+    times = f"{duration(kernel.here.median_s)} here, {duration(kernel.there.median_s)} there"
+    return f"{name}: {times} (n = {kernel.here.n}, {kernel.there.n}); {_comparison(kernel)}"
+
+
+def _comparison(kernel: KernelTrial) -> str:
+    if not kernel.compared_bytes:
+        return "writes nothing"
+    if not kernel.differing_bytes:
+        return f"{kernel.compared_bytes} bytes written are identical"
+    share = f"{kernel.differing_bytes} of {kernel.compared_bytes} bytes written differ"
+    if kernel.relative_difference is None:
+        return share
+    return f"{share}, numbers by at most {kernel.relative_difference:.2g} of themselves"

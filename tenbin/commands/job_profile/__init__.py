@@ -1,1 +1,0 @@
-"""Commands for job profiles: how much a program slows others down, and others slow the program."""

@@ -1,1 +1,0 @@
-"""``tenbin opencl``: start unmodified OpenCL programs so that they can be moved, and move them."""

@@ -1,1 +1,0 @@
-"""Commands that try policies in virtual time."""
