@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from profiles.errors import BadInput
 from scheduler.coordinator import events as ev
-from scheduler.coordinator.holds import not_before_s
-from scheduler.coordinator.machine_state import PARK_AGAIN_S, MachineState
+from scheduler.coordinator.machine_state import PARK_AGAIN_S, MachineState, not_before_s
 from scheduler.jobs.entry import Entry, Phase, Stage
 from scheduler.jobs.sizes import beyond
 from scheduler.model.events import Event, Submitted

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from profiles.errors import BadInput
-from scheduler.coordinator import admission, decisions, ends, external_jobs, holds
+from scheduler.coordinator import admission, decisions, ends, external_jobs, machine_state
 from scheduler.coordinator import events as ev
 from scheduler.coordinator.job_table import JobTable, NoRoom
 from scheduler.coordinator.journal.journal import Journal
@@ -391,7 +391,7 @@ class Coordinator:
         if entry.blocked:
             return Reason(entry.blocked)
         if entry.stage is Stage.HELD:
-            return Reason(holds.why(entry, m.holds.verdict(entry), self.clock()))
+            return Reason(machine_state.why_held(entry, m.holds.verdict(entry), self.clock()))
         if entry.stage is Stage.WAITING:
             why = self.why_held() or m.array_limits.why(job_id) or m.memory.why(job_id)
             return Reason(why) if why else self.policy.why(self.job_table.job(entry), self.state)

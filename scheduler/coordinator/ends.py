@@ -16,8 +16,7 @@ from profiles.instants import stamp
 from scheduler.coordinator import events as ev
 from scheduler.coordinator.admission import admit, admit_anew, give_back, hold_blocked, leave, unfit
 from scheduler.coordinator.decisions import new_attempt, request
-from scheduler.coordinator.holds import left
-from scheduler.coordinator.machine_state import MachineState
+from scheduler.coordinator.machine_state import MachineState, tries_left
 from scheduler.engines.protocol import Report
 from scheduler.jobs.entry import UNKNOWN, Entry, Phase, Stage
 from scheduler.jobs.policy_view import results_differ
@@ -222,7 +221,9 @@ def try_again(m: MachineState, event: ev.FailedByItself) -> Event | None:
     entry.code = entry.signal = None
     entry.done, entry.served_s = entry.kept, entry.kept_s
     m.jobs.predictions.void(entry.id, event.trouble)
-    m.record(entry, "failed", f"{event.trouble}; tried again at {stamp(entry.not_before_s)}, {left(entry)}")
+    m.record(
+        entry, "failed", f"{event.trouble}; tried again at {stamp(entry.not_before_s)}, {tries_left(entry)}"
+    )
     give_back(m, entry)
     if not entry.held_by_user:
         admit(m, entry)

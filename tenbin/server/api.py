@@ -21,7 +21,7 @@ from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, 
 
 from profiles.errors import UserError
 from scheduler.coordinator.coordinator import Coordinator
-from scheduler.coordinator.requests.selection import select as selected
+from scheduler.coordinator.job_table import select as selected
 from scheduler.engines.common.job_folders import JobFolders
 from scheduler.jobs.choice.left_out import LeftOut
 from scheduler.jobs.dependencies import Kind

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from scheduler.coordinator.coordinator import Coordinator
-from scheduler.coordinator.requests.earlier_starts import earlier_starts, question
+from scheduler.coordinator.earlier_starts import earlier_starts, question
 
 PAUSE = 100  # an answer is good for so many times as long as it took
 LONGEST_S = 10.0

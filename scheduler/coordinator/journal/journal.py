@@ -20,10 +20,15 @@ from typing import Any
 from profiles.errors import BadInput
 from profiles.files.own_files import make_folder
 from scheduler.coordinator.journal import journal_file as file
-from scheduler.coordinator.journal.jobs_on_disk import job_folders
-from scheduler.coordinator.journal.rows import INSERT, prediction_row, read_predictions, thaw
-from scheduler.coordinator.journal.tally import Tally, TallyFile
-from scheduler.engines.common.job_folders import PackedJobs
+from scheduler.coordinator.journal.journal_file import (
+    INSERT,
+    Tally,
+    TallyFile,
+    prediction_row,
+    read_predictions,
+    thaw,
+)
+from scheduler.engines.common.job_folders import PackedJobs, folders_on_disk
 from scheduler.jobs.choice.filters import JobFilter
 from scheduler.jobs.entry import FINAL, Entry, Stage
 from scheduler.jobs.rows import CHANGING, COLUMNS, as_row, entry_of, new_rows
@@ -80,7 +85,7 @@ class Journal:
             self._tally = Tally(*self._db.execute("SELECT commits, jobs, last FROM tally").fetchone())
             self._tally_file = TallyFile(store, self._tally)
             # The journal may be younger than the folders.
-            self._last = max(self._tally.last, *job_folders(store), *PackedJobs(store).numbers(), 0)
+            self._last = max(self._tally.last, *folders_on_disk(store), *PackedJobs(store).numbers(), 0)
         except BaseException:
             os.close(self._lock)
             raise
