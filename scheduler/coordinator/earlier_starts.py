@@ -100,8 +100,9 @@ def question(coordinator: Coordinator, job_id: int) -> Question | None:
     if entry is None or not _can_be_varied(coordinator, entry):
         return None
     coordinator.set_clock()
-    expected_s = coordinator.policy.why(coordinator.job_table.job(entry), coordinator.state).expected_start_s
-    present = Present.of(coordinator.state, coordinator.machine.state.timers.pending())
+    job, cluster = coordinator.job_table.job(entry), coordinator.cluster
+    expected_s = coordinator.policy.why(job, cluster).expected_start_s
+    present = Present.of(cluster, coordinator.machine.state.timers.pending())
     return Question(
         job_id,
         coordinator.policy_text,
@@ -163,7 +164,7 @@ def _can_be_varied(coordinator: Coordinator, entry: Entry) -> bool:
 
 def _variants(coordinator: Coordinator, entry: Entry) -> Iterator[tuple[Change, Job]]:
     """Yield the changed jobs that could run here."""
-    table, now = coordinator.job_table, coordinator.state.now
+    table, now = coordinator.job_table, coordinator.cluster.now
     number = table.journal.last_id() + 1
     for change in changes(coordinator, entry.spec):
         try:
@@ -180,7 +181,7 @@ def changes(coordinator: Coordinator, spec: JobSpec) -> Iterator[Change]:
     """Yield changes of a specification, of each kind the smallest first."""
     yield from _smaller(spec)
     yield from _shorter(coordinator, spec)
-    pools = coordinator.state.cluster.pools
+    pools = coordinator.cluster.cluster.pools
     if pools[0].kind and spec.device != "any":
         for pool in pools:
             if spec.device not in (pool.kind, pool.name):

@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import fields
 from hashlib import sha256
@@ -187,12 +187,14 @@ class Layout(NamedTuple):
 
     Attributes:
         columns: of a job; those from ``changing`` on are written more than once.
+        bring_forward: enters what earlier versions did not note, in their rows.
     """
 
     version: int
     schema: str
     columns: tuple[str, ...]
     changing: int
+    bring_forward: Callable[[sqlite3.Connection], None]
 
 
 def hold(store: Path) -> int:
@@ -256,6 +258,7 @@ def _upgrade(db: sqlite3.Connection, layout: Layout) -> None:
             db.execute(statement)
         for table, columns in SUMMED.items():
             db.execute(f"UPDATE {table} SET sum = row_sum({', '.join(columns)}) WHERE sum IS NULL")
+        layout.bring_forward(db)
         if db.execute("SELECT 1 FROM tally").fetchone() is None:
             db.execute("INSERT INTO tally SELECT 1, count(*), coalesce(max(id), 0) FROM jobs")
         db.execute(f"PRAGMA application_id = {APPLICATION_ID ^ layout.version}")
