@@ -7,13 +7,14 @@ admits those that wait for it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from profiles.errors import BadInput
 from scheduler.coordinator import events as ev
-from scheduler.coordinator.holds import not_before_s
-from scheduler.coordinator.machine_state import PARK_AGAIN_S, MachineState
+from scheduler.coordinator.machine_state import PARK_AGAIN_S, MachineState, not_before_s
 from scheduler.jobs.entry import Entry, Phase, Stage
 from scheduler.jobs.sizes import beyond
-from scheduler.model.events import Event, Submitted
+from scheduler.model.events import Event, Submitted, Timer
 from scheduler.model.jobs import Placement
 
 # -- into the queue ------------------------------------------------------------------------------------------
@@ -44,6 +45,11 @@ def admit(m: MachineState, entry: Entry) -> None:
             m.jobs.mark_changed(entry)
         if not m.array_limits.must_wait(entry):
             _admit_to_queue(m, entry)
+
+
+def arrive(m: MachineState, event: ev.SubmittedByOwner) -> None:
+    """Let a job that the journal has just got wait for its turn."""
+    admit(m, event.entry)
 
 
 def _admit_to_queue(m: MachineState, entry: Entry) -> None:
@@ -93,6 +99,25 @@ def enter(m: MachineState, event: ev.Admitted) -> Event | None:
 def waits_for_admission(m: MachineState, entry: Entry) -> bool:
     """Return true if a job waits for a place in its array, or for memory."""
     return m.array_limits.waits(entry.id) or m.memory.waits(entry.id)
+
+
+def prioritize(m: MachineState, entries: Iterable[Entry], priority: int) -> None:
+    """Give jobs another priority, as if they had been submitted with it."""
+    waiting = []
+    for entry in entries:
+        if entry.priority == priority:
+            continue
+        m.record(entry, "priority", f"{priority}, {entry.priority} before")
+        job = m.jobs.prioritize(entry, priority)
+        m.memory.prioritize(entry.id, priority)
+        if entry.id in m.cluster.waiting:
+            waiting.append(job)
+        elif entry.id in m.cluster.running or entry.id in m.cluster.suspended:
+            m.cluster.reconsider(job)
+    m.cluster.prioritize(waiting)
+    admit_by_memory(m)
+    m.stale = True  # no event tells a policy of another order
+    m.queue.put(ev.Applied(Timer(m.now)))
 
 
 # -- out of the cluster state --------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from profiles.errors import BadInput
-from scheduler.coordinator import admission, decisions, ends, external_jobs, holds
+from scheduler.coordinator import admission, decisions, ends, external_jobs, machine_state
 from scheduler.coordinator import events as ev
 from scheduler.coordinator.job_table import JobTable, NoRoom
 from scheduler.coordinator.journal.journal import Journal
@@ -103,8 +103,8 @@ class Coordinator:
     # What others read of the one state.
 
     @property
-    def state(self) -> ClusterState:
-        """The cluster state."""
+    def cluster(self) -> ClusterState:
+        """The cluster state, which is the policy's view."""
         return self.machine.state.cluster
 
     @property
@@ -150,11 +150,11 @@ class Coordinator:
             NoRoom: the journal cannot be written; nothing was taken in.
         """
         self.set_clock()
-        now, waits_for = self.state.now, waits_for or {}
+        now, waits_for = self.cluster.now, waits_for or {}
         unit = self.job_table.unit
         specs = [sized(spec, self.measured.scaling, unit) for spec in specs]
         specs = [under_caps(spec, self.measured.caps, unit) for spec in specs]
-        total_mb = self.state.cluster.memory_mb
+        total_mb = self.cluster.cluster.memory_mb
         check_places(waits_for, arrays or {}, len(specs))
         self.measured.check(spec.job_profile for spec in specs)
         if self.profiles is not None:
@@ -174,19 +174,22 @@ class Coordinator:
             entries = self.job_table.add(
                 specs, environment, now, waits_for, arrays=arrays, predicted=predicted
             )
-            m = self.machine.state
-            for entry in sorted(entries, key=lambda entry: -entry.spec.priority):
-                with m.queue.sparing(entry, "as it was submitted"):
-                    admission.admit(m, entry)
+            self._arrive(sorted(entries, key=lambda entry: -entry.spec.priority))
             self.turn()
         finally:
             gc.enable()
         return entries
 
+    def _arrive(self, entries: Iterable[Entry]) -> None:
+        """Let jobs wait for their turn, when all that were submitted together are known."""
+        for entry in entries:
+            with self.machine.state.queue.sparing(entry, "as it was submitted"):
+                self.machine.happen(ev.SubmittedByOwner(entry))
+
     def check(self, spec: JobSpec, now: float) -> None:
         """Raise BadInput if the job cannot be accepted."""
-        job = as_job(0, now, spec, self.state.cluster, user=self.job_table.user, unit=self.job_table.unit)
-        why = self.state.misfit(job) or self.policy.refuses(job, self.state.cluster)
+        job = as_job(0, now, spec, self.cluster.cluster, user=self.job_table.user, unit=self.job_table.unit)
+        why = self.cluster.misfit(job) or self.policy.refuses(job, self.cluster.cluster)
         if why:
             raise BadInput(f"the job can never run here: {why}", "ask for less")
         if (spec.account or spec.share is not None) and not self.policy.fair:
@@ -234,9 +237,7 @@ class Coordinator:
         m.jobs.bring_back(entries)
         for entry in entries:
             self.machine.happen(ev.RetriedByOwner(entry))
-        for entry in entries:
-            with m.queue.sparing(entry, "retried"):
-                admission.admit(m, entry)
+        self._arrive(entries)
         self.settle()
         return entries, left_out
 
@@ -271,10 +272,10 @@ class Coordinator:
     def _target(self, entry: Entry, to: str) -> Placement:
         """Return the placement to which a job can move; BadInput if it cannot."""
         _refuse_ending(entry)
-        if entry.id not in self.state.running:
+        if entry.id not in self.cluster.running:
             raise BadInput(f"job {entry.label} is {entry.shown}, not running", "see: tenbin jobs")
         target = self._place(to, entry.place.units)
-        why = self._why_it_stays(entry, target, to) or self.state.obstacle(entry.job, target)
+        why = self._why_it_stays(entry, target, to) or self.cluster.obstacle(entry.job, target)
         if why:
             raise BadInput(f"job {entry.label} cannot move to {to}: {why}", "see: tenbin nodes")
         try:
@@ -290,14 +291,14 @@ class Coordinator:
         here, m = entry.place, self.machine.state
         if target.pool in results_differ(entry):  # policies may move it as its owner does
             entry.predicted = {**(entry.predicted or {}), "moved_by_hand": True}
-            self.state.reconsider(m.jobs.renewed(entry))
+            self.cluster.reconsider(m.jobs.renewed(entry))
         decisions.apply(m, act.Migrate(entry.id, target))
         entry.goals = (target, here)  # should somebody else be quicker: as before
         m.stale = True  # no policy has asked for this: it begins anew with what is there
 
     def _place(self, to: str, units: int) -> Placement:
         """Make a placement of ``to``: a class of device, or a node as ``tenbin nodes`` names it."""
-        for pool in self.state.cluster.pools:
+        for pool in self.cluster.cluster.pools:
             if to in pool.names:
                 return Placement(pool.name, units, ((pool.names.index(to), units),))
             number = to.removeprefix(pool.name)
@@ -318,7 +319,7 @@ class Coordinator:
         """Tell if a job's owner may have it moved to a class, also to one where a trial had other results."""
         if pool not in results_differ(entry):
             return entry.job.runs_on(pool)
-        kinds = [each.kind for each in self.state.cluster.pools if each.name == pool]
+        kinds = [each.kind for each in self.cluster.cluster.pools if each.name == pool]
         return bool(kinds) and entry.spec.device in ("any", pool, *kinds)
 
     def set_priority(
@@ -333,22 +334,9 @@ class Coordinator:
         m = self.machine.state
         entries, left_out = m.jobs.choose(job_ids, where_possible)
         before: dict[int, list[int]] = {}
-        waiting = []
         for entry in entries:
             before.setdefault(entry.priority, []).append(entry.id)
-            if entry.priority == priority:
-                continue
-            m.record(entry, "priority", f"{priority}, {entry.priority} before")
-            job = m.jobs.prioritize(entry, priority)
-            m.memory.prioritize(entry.id, priority)
-            if entry.id in m.cluster.waiting:
-                waiting.append(job)
-            elif entry.id in m.cluster.running or entry.id in m.cluster.suspended:
-                m.cluster.reconsider(job)
-        m.cluster.prioritize(waiting)
-        admission.admit_by_memory(m)
-        m.stale = True  # no event tells a policy of another order
-        m.queue.put(ev.Applied(Timer(m.now)))
+        admission.prioritize(m, entries, priority)
         self.settle()
         return before, left_out
 
@@ -369,7 +357,7 @@ class Coordinator:
         if self.engine.nodes is not None:
             raise BadInput("a cluster holds its own nodes", "scontrol update State=DRAIN")
         self.set_clock()
-        self.machine.state.hold.until_s = self.state.now + seconds
+        self.machine.state.hold.until_s = self.cluster.now + seconds
         self.turn()
         return self.why_held()
 
@@ -389,10 +377,10 @@ class Coordinator:
         if entry.blocked:
             return Reason(entry.blocked)
         if entry.stage is Stage.HELD:
-            return Reason(holds.why(entry, m.holds.verdict(entry), self.clock()))
+            return Reason(machine_state.why_held(entry, m.holds.verdict(entry), self.clock()))
         if entry.stage is Stage.WAITING:
             why = self.why_held() or m.array_limits.why(job_id) or m.memory.why(job_id)
-            return Reason(why) if why else self.policy.why(self.job_table.job(entry), self.state)
+            return Reason(why) if why else self.policy.why(self.job_table.job(entry), self.cluster)
         if entry.stage is Stage.SUSPENDED:
             return Reason("paused by the policy in favour of other jobs")
         return Reason(self.engine.nodes.hindrance(entry) if self.engine.nodes is not None else "")

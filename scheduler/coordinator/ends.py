@@ -16,8 +16,7 @@ from profiles.instants import stamp
 from scheduler.coordinator import events as ev
 from scheduler.coordinator.admission import admit, admit_anew, give_back, hold_blocked, leave, unfit
 from scheduler.coordinator.decisions import new_attempt, request
-from scheduler.coordinator.holds import left
-from scheduler.coordinator.machine_state import MachineState
+from scheduler.coordinator.machine_state import MachineState, tries_left
 from scheduler.engines.protocol import Report
 from scheduler.jobs.dependencies import pause_s, tried_again
 from scheduler.jobs.entry import UNKNOWN, Entry, Phase, Stage
@@ -142,10 +141,8 @@ def outcome_of(spec: JobSpec, tasks: int, result: Result) -> tuple[Stage, str]:
 
 
 def told_to_end(entry: Entry) -> tuple[Stage, str]:
-    """Return the final stage of a job that was told to end, by its owner or at its deadline, and why."""
-    if entry.trouble.startswith(FAULT):
-        return Stage.FAILED, entry.trouble
-    return (Stage.KILLED, DEADLINE) if entry.trouble == DEADLINE else (Stage.CANCELLED, "")
+    """Return the final stage of a job that was told to end, and why: by its owner if nothing is noted."""
+    return (Stage.CANCELLED, "") if entry.ending is None else (entry.ending, entry.trouble)
 
 
 def _name(number: int) -> str:
@@ -222,7 +219,9 @@ def try_again(m: MachineState, event: ev.FailedByItself) -> Event | None:
     entry.code = entry.signal = None
     entry.done, entry.served_s = entry.kept, entry.kept_s
     m.jobs.predictions.void(entry.id, event.trouble)
-    m.record(entry, "failed", f"{event.trouble}; tried again at {stamp(entry.not_before_s)}, {left(entry)}")
+    m.record(
+        entry, "failed", f"{event.trouble}; tried again at {stamp(entry.not_before_s)}, {tries_left(entry)}"
+    )
     give_back(m, entry)
     if not entry.held_by_user:
         admit(m, entry)
@@ -248,7 +247,7 @@ def pass_deadline(m: MachineState, event: ev.DeadlinePassed) -> None:
         trouble = f"its deadline passed before it could {'go on' if entry.attempt else 'start'}"
         m.queue.put(ev.Ended(entry, Stage.CANCELLED, trouble))
     else:
-        entry.trouble = DEADLINE
+        entry.ending, entry.trouble = Stage.KILLED, DEADLINE
         m.record(entry, "deadline")
         request(m, entry, "end")
 
@@ -274,7 +273,7 @@ def end(m: MachineState, event: ev.Ended) -> Event | None:
 def _close(m: MachineState, entry: Entry, stage: Stage, trouble: str, *, ended_s: float) -> None:
     """Note the end of a job that has left the cluster state, or was never in it."""
     entry.stage, entry.trouble, entry.end_s = stage, trouble, ended_s
-    entry.held_by_user = entry.alive = False
+    entry.held_by_user, entry.alive, entry.ending = False, False, None
     if entry.start_s is not None and entry.usage:  # the clock may have been set while nobody saw it
         entry.start_s = min(entry.start_s, ended_s - entry.usage["wall_s"])
     m.postponed.discard(entry.id)
@@ -293,7 +292,7 @@ def set_aside(m: MachineState, event: ev.Fault) -> Event | None:
     if entry.phase is Phase.ENDING:
         return None
     if entry.alive:  # it has its place until it has ended
-        entry.trouble = trouble
+        entry.ending, entry.trouble = Stage.FAILED, trouble
         m.record(entry, "fault", trouble)
         request(m, entry, "end")
         return None

@@ -78,6 +78,12 @@ class Fault(JobEvent):
     error: Exception
 
 
+class SubmittedByOwner(JobEvent):
+    """A user has submitted a job, or has one run again that the journal has as held."""
+
+    kind = Submitted
+
+
 class CancelledByOwner(JobEvent):
     """A user has cancelled a job."""
 

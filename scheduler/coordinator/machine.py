@@ -16,6 +16,9 @@ that was noted is repeated, and the supervisor knows its number. So each effect 
 but never be unknown. If the journal cannot be written nothing is lost either: the marks stay, and the effects
 of the next turn follow from the same state.
 
+Another priority is no event of the table: it changes no phase, and the queue is put in its new order once for
+all jobs of a request (``admission.prioritize``). The policy begins anew with that order.
+
 An error of tenbin's own ends no queue: the job is set aside on whose event a transition chokes
 (``ev.Fault``), and a policy that chokes begins anew with the next event.
 """

@@ -37,6 +37,7 @@ OPEN = HELD, WAITING, RUNNING, *LEAVING, PAUSED, SUSPENDED, BY_OWNER  # and ENDI
 
 TABLE: dict[type[ev.Event], Mapping[Phase, Transition]] = {
     # What its owner asks for.
+    ev.SubmittedByOwner: _on(HELD, WAITING, do=admission.arrive, to=(HELD, WAITING)),
     ev.CancelledByOwner: _on(*OPEN, ENDING, do=ends.cancel, to=(ENDING,)),  # or an end follows
     ev.SuspendedByOwner: {
         **_on(RUNNING, do=departures.suspend_running, to=(PARKING, BY_OWNER)),

@@ -74,6 +74,8 @@ class Entry(JobState):
         fixed: why the engine cannot park and move its present attempt, as a clause; "": it can. None: no
             attempt, or no such engine.
         new_priority: its priority as its owner has changed it; None: as in the spec.
+        ending: what it becomes, where tenbin told it to end: at its deadline, or for a fault. None: it was
+            not told to end, or by its owner.
     """
 
     job: Job = field(default=UNKNOWN, kw_only=True, compare=False)
@@ -108,6 +110,7 @@ class Entry(JobState):
     not_before_s: float | None = None
     new_priority: int | None = None
     fixed: str | None = None
+    ending: Stage | None = None
 
     def shift(self, step_s: float) -> None:
         """Move what durations are counted from with a clock that was set; deadline and begin stay."""

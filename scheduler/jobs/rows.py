@@ -22,7 +22,7 @@ COLUMNS = (
     *("stage", "attempt", "alive", "placement", "cores", "devices", "request", "want", "held_by_user"),
     *("start_s", "since_s", "served_s", "done", "kept", "kept_s", "preemptions", "migrations", "failures"),
     *("end_s", "code", "signal", "trouble", "usage", "goals", "predicted", "blocked", "limit_s", "tasks"),
-    *("hosts", "retried", "not_before_s", "new_priority", "fixed"),
+    *("hosts", "retried", "not_before_s", "new_priority", "fixed", "ending"),
 )
 AS_JSON = {"cores", "devices", "usage", "predicted", "hosts"}
 CHANGING = COLUMNS[COLUMNS.index("stage") :]
@@ -90,6 +90,8 @@ def _parse(row: Sequence[Any]) -> Entry:
     values["spec"] = _spec_of(values["spec"])
     values.setdefault("array_index", values["spec"].array_index)  # before version 7 it was there only
     values["stage"] = Stage(values["stage"])
+    if "ending" in values:
+        values["ending"] = Stage(values["ending"])
     values["held_by_user"], values["alive"] = bool(values["held_by_user"]), bool(values["alive"])
     for name in AS_JSON & values.keys():
         values[name] = _loads(values[name])

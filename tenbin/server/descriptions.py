@@ -231,7 +231,7 @@ def state(coordinator: Coordinator) -> dict[str, Any]:
 
 def power(coordinator: Coordinator) -> dict[str, Any] | None:
     """Return the power budget, and the sum of the caps in use; None where no power is scheduled."""
-    state, caps = coordinator.state, coordinator.engine.caps
+    state, caps = coordinator.cluster, coordinator.engine.caps
     rest_w = caps.rest_w() if caps is not None else 0.0
     if state.budget_w is None:
         return None
@@ -262,9 +262,9 @@ def prometheus(coordinator: Coordinator) -> bytes:
         ended.labels(stage).inc(count)
     free = gauge("tenbin_free_units", "Free units (cores, or whole nodes), by pool", "pool")
     units = gauge("tenbin_units", "Units in service, by pool", "pool")
-    for pool in coordinator.state.cluster.pools:
-        free.labels(pool.name).set(coordinator.state.free[pool.name])
-        units.labels(pool.name).set(coordinator.state.in_service[pool.name])
+    for pool in coordinator.cluster.cluster.pools:
+        free.labels(pool.name).set(coordinator.cluster.free[pool.name])
+        units.labels(pool.name).set(coordinator.cluster.in_service[pool.name])
     if room := memory(coordinator):
         amounts = gauge("tenbin_memory_bytes", "Memory for jobs, and what is set aside of it", "what")
         amounts.labels("total").set(room["total_mb"] * 1e6)

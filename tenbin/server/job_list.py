@@ -106,7 +106,7 @@ class CoordinatorJobs:
         self._table = coordinator.job_table
         self._waiting, self._ended, self._limit = waiting, ended, limit
         self.reading = entry_reading(self._table.user)
-        self.ranked = coordinator.state.ranked
+        self.ranked = coordinator.cluster.ranked
         self.has_arrays = any(self._table.arrays)  # their numbers
 
     def find(self, conditions: JobFilter) -> Iterable[Entry]:

@@ -39,7 +39,7 @@ from profiles.errors import UserError
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.job_table import NoRoom
 from scheduler.coordinator.journal.journal import Journal
-from scheduler.coordinator.journal.tally import FILE as TALLY
+from scheduler.coordinator.journal.journal_file import TALLY
 from scheduler.engines.protocol import Engine, Report
 from scheduler.jobs.entry import Entry, Phase, Stage
 from scheduler.jobs.sizes import CORE, Unit

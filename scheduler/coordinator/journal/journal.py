@@ -20,10 +20,14 @@ from typing import Any
 from profiles.errors import BadInput
 from profiles.files.safe_files import make_folder
 from scheduler.coordinator.journal import journal_file as file
-from scheduler.coordinator.journal.jobs_on_disk import job_folders
-from scheduler.coordinator.journal.rows import INSERT, prediction_row, read_predictions, thaw
-from scheduler.coordinator.journal.tally import Tally, TallyFile
+from scheduler.coordinator.journal.journal_file import INSERT
+from scheduler.coordinator.journal.journal_file import prediction_row
+from scheduler.coordinator.journal.journal_file import read_predictions
+from scheduler.coordinator.journal.journal_file import thaw
+from scheduler.coordinator.journal.journal_file import Tally
+from scheduler.coordinator.journal.journal_file import TallyFile
 from scheduler.engines.common.job_folders import PackedJobs
+from scheduler.engines.common.job_folders import folders_on_disk
 from scheduler.jobs.entry import FINAL, Entry, Stage
 from scheduler.jobs.job_list import JobFilter
 from scheduler.jobs.rows import CHANGING, COLUMNS, as_row, entry_of, new_rows
@@ -31,8 +35,9 @@ from scheduler.model.jobs import Region
 from scheduler.prediction.predictions import Kind, TrackedPrediction
 
 # 1 had no goals, 2 no predictions, 3 nothing of what others change, 4 no tasks and hosts, 5 no checksums,
-# 6 no arrays, 7 no changed priorities, 8 not which programs can be moved, 9 checksums of jobs only.
-VERSION = 10
+# 6 no arrays, 7 no changed priorities, 8 not which programs can be moved, 9 checksums of jobs only,
+# 10 not what jobs become that were told to end.
+VERSION = 11
 MARKS = ", ".join("?" * len(FINAL))
 BUSY_MS = 5000  # to wait for somebody who reads
 LARGEST = (1 << 63) - 1  # number that SQLite knows
@@ -59,7 +64,18 @@ CREATE INDEX IF NOT EXISTS forecasts_open ON forecasts (number) WHERE measured I
 # What a job asked for never changes: only the rest is written again.
 ADD = f"INSERT INTO jobs ({', '.join(COLUMNS)}, asked, sum) VALUES ({', '.join('?' * len(COLUMNS))}, ?, ?)"
 CHANGE = f"UPDATE jobs SET {', '.join(f'{c} = ?' for c in CHANGING)}, sum = ? WHERE id = ?"
-LAYOUT = file.Layout(VERSION, SCHEMA, COLUMNS, COLUMNS.index("stage"))
+
+
+def _note_endings(db: sqlite3.Connection) -> None:
+    """Note what jobs become that tenbin has told to end; before version 11 only their trouble told it."""
+    where = "alive AND want = 'end' AND ending IS NULL AND trouble <> ''"
+    rows = db.execute(f"SELECT {', '.join(COLUMNS)} FROM jobs WHERE {where}").fetchall()
+    for entry in map(entry_of, rows):
+        entry.ending = Stage.KILLED if entry.trouble == "it reached its deadline" else Stage.FAILED
+        db.execute(CHANGE, _changed_row(entry))
+
+
+LAYOUT = file.Layout(VERSION, SCHEMA, COLUMNS, COLUMNS.index("stage"), _note_endings)
 
 
 class Journal:
@@ -80,7 +96,7 @@ class Journal:
             self._tally = Tally(*self._db.execute("SELECT commits, jobs, last FROM tally").fetchone())
             self._tally_file = TallyFile(store, self._tally)
             # The journal may be younger than the folders.
-            self._last = max(self._tally.last, *job_folders(store), *PackedJobs(store).numbers(), 0)
+            self._last = max(self._tally.last, *folders_on_disk(store), *PackedJobs(store).numbers(), 0)
         except BaseException:
             os.close(self._lock)
             raise

@@ -3,7 +3,7 @@
 SQLite takes much for whole that is not: it drops what follows a damaged place of its log in silence, and has
 no checksums of what is in the file itself. So each row has one (a job's has two, because what was asked for
 never changes), the header has the version twice, and the tally beside the file says how much there must be
-(``scheduler.coordinator.journal.tally``).
+(``scheduler.coordinator.journal.journal_file``).
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import json
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
+from dataclasses import fields
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,11 +23,144 @@ from zlib import crc32
 
 from profiles.errors import BadInput, Busy
 from profiles.files.safe_files import sync
-from scheduler.coordinator.journal.rows import SUMMED
-from scheduler.coordinator.journal.tally import FILE as TALLY
-from scheduler.coordinator.journal.tally import Tally, read_tally
+from profiles.files.whole_files import write_whole
 from scheduler.jobs.rows import Damaged
-from scheduler.prediction.predictions import UNITS
+from scheduler.prediction.predictions import UNITS, Kind, TrackedPrediction
+
+# -- rows of the other tables ------------------------------------------------------------------------------
+#
+# Rows of the journal's tables other than that of jobs: their columns, predictions, and tags of timers.
+
+
+PREDICTION = tuple(field.name for field in fields(TrackedPrediction))
+# Of each table whose rows have a checksum, the columns that it is of.
+SUMMED = {
+    "events": ("at_s", "job", "kind", "detail"),
+    "timers": ("at_s", "tag"),
+    "regions": ("pool", "name", "units", "max_units"),
+    "forecasts": PREDICTION,
+}
+
+
+def insertion(table: str) -> str:
+    """Return the statement that adds a row, or replaces one, with its checksum."""
+    columns = SUMMED[table]
+    values = ", ".join(f"?{place}" for place in range(1, len(columns) + 1))
+    return f"INSERT OR REPLACE INTO {table} ({', '.join(columns)}, sum) VALUES ({values}, row_sum({values}))"
+
+
+INSERT = {table: insertion(table) for table in SUMMED}
+
+
+def read_predictions(
+    db: sqlite3.Connection, *, job: int | None, kind: Kind | None, last: int | None, open: bool
+) -> list[TrackedPrediction]:
+    """See ``Journal.predictions``."""
+    where = [f"{name} = ?" for name, value in (("job", job), ("kind", kind)) if value is not None]
+    where += ["measured IS NULL AND void = ''"] if open else []
+    query = f"SELECT {', '.join(PREDICTION)} FROM forecasts WHERE {' AND '.join(where) or 'true'}"
+    values = [value for value in (job, kind) if value is not None]
+    found = []
+    for row in db.execute(f"{query} ORDER BY number DESC LIMIT ?", [*values, -1 if last is None else last]):
+        found.append(prediction_of(row))
+    return found[::-1]
+
+
+def prediction_row(prediction: TrackedPrediction) -> list[Any]:
+    values = (getattr(prediction, name) for name in PREDICTION)
+    return [json.dumps(value) if isinstance(value, dict) else value for value in values]
+
+
+def prediction_of(row: Sequence[Any]) -> TrackedPrediction:
+    """Make the prediction of a row; Damaged if the row is."""
+    named = dict(zip(PREDICTION, row, strict=True))
+    try:
+        named["emulated"], named["detail"] = bool(named["emulated"]), json.loads(named["detail"])
+    except (ValueError, TypeError) as error:
+        raise Damaged(f"the journal is damaged: prediction {row[0]}: {error}") from error
+    return TrackedPrediction(**named)
+
+
+def thaw(tag: object) -> object:
+    """Make a timer's tag hashable again, because JSON has no tuples."""
+    return tuple(map(thaw, tag)) if isinstance(tag, list) else tag
+
+
+# -- the tally beside the journal --------------------------------------------------------------------------
+#
+# The tally beside the journal: the count of commits and jobs that the journal must hold.
+#
+# The journal counts its commits in a table; here the count is written again after each commit, before
+# anybody is told of it. So the journal never holds less, unless it was damaged: after a crash at any
+# instant it holds as much, or one commit more. The file need not be as durable as the journal: one that is
+# behind is lawful.
+
+
+TALLY = "journal.tally"
+WIDTH = 96  # bytes, always the same: it is written over the one before, within a sector
+
+
+class Tally(NamedTuple):
+    """Commits so far, jobs in the journal, and the highest number that a job has had."""
+
+    commits: int = 0
+    jobs: int = 0
+    last: int = 0
+
+
+class TallyFile:
+    """The tally beside the journal of a store, to write."""
+
+    def __init__(self, store: Path, tally: Tally) -> None:
+        """Write the file for the first time, or again.
+
+        Raises:
+            BadInput: it cannot be written.
+        """
+        path = store / TALLY
+        try:
+            if not path.exists():
+                write_whole(path, _line(tally), 0o600)
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+            self.note(tally)
+        except OSError as error:
+            raise BadInput(f"{path}: {error.strerror}", "free some space there") from error
+
+    def note(self, tally: Tally) -> None:
+        """Write the tally, not yet durably. If that raises OSError, the last tally stays, which is lawful."""
+        os.pwrite(self._descriptor, _line(tally), 0)
+
+    def settle(self) -> None:
+        """Make the last tally durable."""
+        os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def read_tally(store: Path) -> Tally | None:
+    """Read the tally of a store, None if it has none.
+
+    Raises:
+        BadInput: it is damaged.
+    """
+    path = store / TALLY
+    try:
+        words = path.read_bytes().split()
+        tally = Tally(*map(int, words[:3]))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError) as error:
+        raise BadInput(f"{path} cannot be read: {error}") from None
+    if words != _line(tally).split():
+        raise BadInput(f"{path} is damaged")
+    return tally
+
+
+def _line(tally: Tally) -> bytes:
+    text = f"{tally.commits} {tally.jobs} {tally.last}"
+    return f"{text} {crc32(text.encode()):08x}".encode().ljust(WIDTH - 1) + b"\n"
+
 
 FILE = "journal.sqlite"
 LOCK_HINT = "use that one, or stop it with: tenbin down"
@@ -54,12 +188,14 @@ class Layout(NamedTuple):
 
     Attributes:
         columns: of a job; those from ``changing`` on are written more than once.
+        bring_forward: enters what earlier versions did not note, in their rows.
     """
 
     version: int
     schema: str
     columns: tuple[str, ...]
     changing: int
+    bring_forward: Callable[[sqlite3.Connection], None]
 
 
 def hold(store: Path) -> int:
@@ -123,6 +259,7 @@ def _upgrade(db: sqlite3.Connection, layout: Layout) -> None:
             db.execute(statement)
         for table, columns in SUMMED.items():
             db.execute(f"UPDATE {table} SET sum = row_sum({', '.join(columns)}) WHERE sum IS NULL")
+        layout.bring_forward(db)
         if db.execute("SELECT 1 FROM tally").fetchone() is None:
             db.execute("INSERT INTO tally SELECT 1, count(*), coalesce(max(id), 0) FROM jobs")
         db.execute(f"PRAGMA application_id = {APPLICATION_ID ^ layout.version}")

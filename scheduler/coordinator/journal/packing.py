@@ -16,9 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from profiles.errors import BadInput
-from scheduler.coordinator.journal.jobs_on_disk import job_folders
 from scheduler.coordinator.journal.journal import as_it_is
-from scheduler.engines.common.job_folders import SCRIPTS, JobFolders, PackedJobs
+from scheduler.engines.common.job_folders import SCRIPTS, JobFolders, PackedJobs, folders_on_disk
 from scheduler.jobs.entry import Stage
 from scheduler.jobs.rows import COLUMNS
 
@@ -54,7 +53,7 @@ class Packer:
             OSError, sqlite3.Error: there is no room, for instance.
             BadInput: the journal cannot be read.
         """
-        folders = job_folders(self.store).keys() - self._looked_at
+        folders = folders_on_disk(self.store).keys() - self._looked_at
         due = self._due(sorted(folders)) if len(folders) > self.keep else []
         rest_s = 0.0
         while due and not self.over.wait(rest_s):
@@ -68,7 +67,7 @@ class Packer:
 
     def _drop_scripts(self) -> None:
         """Remove the kept scripts that only jobs name whose files are packed."""
-        folders = job_folders(self.store).keys() - self._packed.numbers()
+        folders = folders_on_disk(self.store).keys() - self._packed.numbers()
         query = (
             "SELECT spec FROM jobs WHERE (stage <> ? OR id IN (SELECT value FROM json_each(?))) "
             f"AND instr(spec, '/{SCRIPTS}/')"

@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from profiles.errors import BadInput
 from scheduler.coordinator.journal import journal_file as file
 from scheduler.coordinator.journal.journal import MARKS, VERSION, as_it_is
-from scheduler.coordinator.journal.rows import read_predictions
+from scheduler.coordinator.journal.journal_file import read_predictions
 from scheduler.jobs.entry import FINAL, Entry
 from scheduler.jobs.rows import COLUMNS, entry_of
 from scheduler.prediction.predictions import TrackedPrediction

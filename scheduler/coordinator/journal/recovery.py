@@ -23,13 +23,12 @@ from typing import Any, TypeVar
 
 from agent.attempts.folder import Attempt
 from profiles.errors import BadInput, UserError
-from profiles.files.safe_files import sync, write_whole
-from scheduler.coordinator.journal import journal_file, rows
-from scheduler.coordinator.journal.jobs_on_disk import attempts_of, job_folders
+from profiles.files.safe_files import sync
+from profiles.files.safe_files import write_whole
+from scheduler.coordinator.journal import journal_file
 from scheduler.coordinator.journal.journal import LAYOUT, Journal
-from scheduler.coordinator.journal.tally import FILE as TALLY
-from scheduler.coordinator.journal.tally import read_tally
-from scheduler.engines.common.job_folders import PackedJobs
+from scheduler.coordinator.journal.journal_file import TALLY, read_tally
+from scheduler.engines.common.job_folders import PackedJobs, attempts_on_disk, folders_on_disk
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.rows import COLUMNS, Damaged, entry_of
 from scheduler.jobs.specs import JobSpec
@@ -59,9 +58,9 @@ def check_folders(journal: Journal) -> None:
 
 def unknown(journal: Journal) -> list[int]:
     """Find the jobs whose folder, or last attempt, the journal does not know."""
-    folders, known = job_folders(journal.store), journal.ids()
+    folders, known = folders_on_disk(journal.store), journal.ids()
     packed = PackedJobs(journal.store).numbers()  # of jobs that have ended
-    lost = {number for number, folder in folders.items() if number not in known and attempts_of(folder)}
+    lost = {number for number, folder in folders.items() if number not in known and attempts_on_disk(folder)}
     lost |= packed - known
     for entry in journal.open_jobs():  # of one that has ended no attempt can be missing
         folder = folders.get(entry.id)
@@ -146,8 +145,10 @@ def _read(folder: Path, empty: Path) -> Found:
     found.entries = {entry.id: entry for entry in entries}
     found.environments = _those_that_fit(lambda row: dict(json.loads(row[0])), rows_of["environments"])
     found.events = rows_of["events"]
-    found.predictions = _those_that_fit(rows.from_row, rows_of["forecasts"])
-    found.timers = _those_that_fit(lambda row: (row[0], rows.thaw(json.loads(row[1]))), rows_of["timers"])
+    found.predictions = _those_that_fit(journal_file.prediction_of, rows_of["forecasts"])
+    found.timers = _those_that_fit(
+        lambda row: (row[0], journal_file.thaw(json.loads(row[1]))), rows_of["timers"]
+    )
     for pool, *region in rows_of["regions"]:
         found.regions.setdefault(pool, []).append(Region(*region))
     return found
@@ -203,7 +204,7 @@ def _rows(db: sqlite3.Connection, table: str) -> dict[int, Any]:
         else:
             broken, columns = (
                 journal_file.broken(db, table),
-                ", ".join(rows.SUMMED.get(table, ("variables",))),
+                ", ".join(journal_file.SUMMED.get(table, ("variables",))),
             )
         query = f"SELECT rowid, {broken}, {columns} FROM {table} ORDER BY rowid"
         for order in ("ASC", "DESC"):
@@ -239,8 +240,8 @@ def _look_into_folders(store: Path, found: Found) -> None:
         if known is None or not known.stage.final:
             found.entries[values["id"]] = entry_of([values.get(name) for name in COLUMNS])
     keys = {journal_file.key_of(json.dumps(each, sort_keys=True)) for each in found.environments}
-    for number, folder in sorted(job_folders(store).items()):
-        entry, attempts = found.entries.get(number), attempts_of(folder)
+    for number, folder in sorted(folders_on_disk(store).items()):
+        entry, attempts = found.entries.get(number), attempts_on_disk(folder)
         is_known = entry is not None and (
             entry.stage.final or (entry.environment in keys and entry.attempt >= max(attempts, default=0))
         )

@@ -245,6 +245,21 @@ class JobFolders:
         return checked.read_phases(self.folder(job.id))
 
 
+def folders_on_disk(store: Path) -> dict[int, Path]:
+    """Return the folders of jobs, by the job's number."""
+    try:
+        paths = list((store / "jobs").iterdir())
+    except FileNotFoundError:
+        return {}
+    return {int(path.name): path for path in paths if path.name.isascii() and path.name.isdecimal()}
+
+
+def attempts_on_disk(folder: Path) -> list[int]:
+    """Return the numbers of the attempts that have a folder in that of their job."""
+    names = [path.name.removeprefix("attempt-") for path in folder.glob("attempt-*")]
+    return [int(name) for name in names if name.isascii() and name.isdecimal()]
+
+
 # -- attempts whose folders are not as they should be: one job's stop no other -----------------------------
 
 

@@ -338,7 +338,8 @@ def _note_snapshot(attempt: SlurmAttempt, job: SlurmJob | None, effects: list[Ef
     attempt = replace(attempt, seen=job, snapshots=attempt.snapshots + 1)
     if not attempt.given_up:
         parked = attempt.want == "park" and attempt.done >= attempt.request
-        beats = should_beat(job, paused=attempt.want == "pause" or parked)
+        paused = attempt.want == "pause" or parked
+        beats = should_beat(job, begun=attempt.started, paused=paused)
         if beats is not None:
             effects.append(Expect(beats))
     elif job is not None and not job.final and job.state != "COMPLETING":
@@ -346,14 +347,17 @@ def _note_snapshot(attempt: SlurmAttempt, job: SlurmJob | None, effects: list[Ef
     return attempt
 
 
-def should_beat(job: SlurmJob | None, *, paused: bool) -> bool | None:
+def should_beat(job: SlurmJob | None, *, begun: bool = False, paused: bool) -> bool | None:
     """Say whether an attempt should leave heartbeats; None: as before.
 
-    Of jobs on a node out of reach, Slurm also says that they are over: the silence there goes on.
+    Of jobs on a node out of reach, Slurm also says that they are over: the silence there goes on. A job that
+    has begun and waits in Slurm again may run still, because slurmctld has forgotten its start, or be gone;
+    and on a drained node Slurm never starts it again. Its heartbeats tell which.
     """
     if job is not None and job.final:
         return None
-    return job is not None and job.state in ("RUNNING", "COMPLETING") and not paused
+    states = ("RUNNING", "COMPLETING", "PENDING") if begun else ("RUNNING", "COMPLETING")
+    return job is not None and job.state in states and not paused
 
 
 def _judge(

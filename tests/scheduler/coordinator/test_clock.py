@@ -34,10 +34,10 @@ def test_a_job_ran_as_long_as_it_did(tmp_path: Path, step_s: float) -> None:
         job = submit(coordinator)
         pass_time(coordinator, engine, 10)
         engine.now += step_s
-        assert coordinator.state.running[job].attained_s(coordinator.state.now) == pytest.approx(10.0)
+        assert coordinator.cluster.running[job].attained_s(coordinator.cluster.now) == pytest.approx(10.0)
         pass_time(coordinator, engine, 10)
-        state = coordinator.state.running[job]
-        assert state.attained_s(coordinator.state.now) == pytest.approx(20.0)
+        state = coordinator.cluster.running[job]
+        assert state.attained_s(coordinator.cluster.now) == pytest.approx(20.0)
         assert state.expected_end_s == pytest.approx(engine.now + 80.0), "its limit is 100 s"
         engine.end(job, ran_s=20.0)
         coordinator.turn()
@@ -137,7 +137,7 @@ def test_the_clock_is_set_back_while_no_coordinator_runs(tmp_path: Path) -> None
         assert used(coordinator, ended(coordinator, first))["elapsed_s"] == pytest.approx(20.0)
         assert coordinator.job_table.open(second).since_s <= engine.now
         pass_time(coordinator, engine, 5)
-        assert coordinator.state.running[second].attained_s(engine.now) >= 5.0
+        assert coordinator.cluster.running[second].attained_s(engine.now) >= 5.0
 
 
 @STEPS
@@ -150,7 +150,7 @@ def test_a_new_coordinator_goes_by_the_clock_that_was_set(tmp_path: Path, step_s
         pass_time(coordinator, engine, 1)
     with engine.coordinator(tmp_path) as coordinator:
         pass_time(coordinator, engine, 1)
-        assert coordinator.state.running[job].attained_s(coordinator.state.now) == pytest.approx(12.0)
+        assert coordinator.cluster.running[job].attained_s(coordinator.cluster.now) == pytest.approx(12.0)
 
 
 @STEPS
@@ -176,11 +176,11 @@ def test_a_clock_that_goes_wrong_by_little_is_followed(tmp_path: Path) -> None:
     engine = ManualEngine()
     with engine.coordinator(tmp_path) as coordinator:
         job, seen = submit(coordinator), []
-        began_s = coordinator.state.running[job].since_s
+        began_s = coordinator.cluster.running[job].since_s
         for _ in range(100):
             engine.wait(1.0)
             engine.now -= 0.3
             coordinator.turn()
-            seen.append(coordinator.state.now)
-        assert seen == sorted(seen) and coordinator.state.running[job].since_s == began_s
-        assert coordinator.state.now == pytest.approx(engine.now)
+            seen.append(coordinator.cluster.now)
+        assert seen == sorted(seen) and coordinator.cluster.running[job].since_s == began_s
+        assert coordinator.cluster.now == pytest.approx(engine.now)

@@ -22,9 +22,8 @@ import pytest
 from profiles.errors import BadInput
 from scheduler.coordinator.job_table import JobTable
 from scheduler.coordinator.journal.journal import Journal
-from scheduler.coordinator.journal.journal_file import read_only
+from scheduler.coordinator.journal.journal_file import TallyFile, read_only, read_tally
 from scheduler.coordinator.journal.recovery import recover
-from scheduler.coordinator.journal.tally import TallyFile, read_tally
 from scheduler.jobs.entry import Entry
 from scheduler.model.jobs import Cluster, Pool
 
@@ -38,7 +37,7 @@ from scheduler.coordinator.journal.journal import Journal
 from scheduler.jobs.entry import Stage
 from scheduler.coordinator.job_table import JobTable
 from scheduler.coordinator.journal.recovery import recover
-from scheduler.coordinator.journal.tally import TallyFile, read_tally
+from scheduler.coordinator.journal.journal_file import TallyFile, read_tally
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Placement, Pool, Region
 

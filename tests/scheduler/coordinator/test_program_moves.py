@@ -88,7 +88,7 @@ class Scene:
 
     @property
     def free(self) -> dict[str, int]:
-        return dict(self.lab.coordinator.state.free)
+        return dict(self.lab.coordinator.cluster.free)
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_a_move_is_measured_and_costs_no_restart(scene: Scene) -> None:
     scene.lab.run(0.5)
     job, _ = scene.jobs
     assert (job.stage, job.migrations, job.attempt) == (Stage.RUNNING, 1, 1)
-    state = scene.lab.coordinator.state.state(job.id)
+    state = scene.lab.coordinator.cluster.state(job.id)
     assert state.works_from_s == state.since_s
     found = {one.kind: one for one in predictions_of(scene.home) if one.job == job.id}
     assert found["migration"].measured == pytest.approx(1.5)

@@ -135,7 +135,8 @@ def check(coordinator: Coordinator, scenario: str, folder: Path) -> None:
     assert as_told(Scripted.told) == as_told(expected)
     ended = ["killed" if stops == [Stop.NEVER] else "done"] * len(ids)
     assert [str(coordinator.job_table.stage(job)) for job in ids] == ended
-    assert coordinator.state.nodes["node"].free.tolist() == coordinator.state.nodes["node"].capacity.tolist()
+    nodes = coordinator.cluster.nodes["node"]
+    assert nodes.free.tolist() == nodes.capacity.tolist()
 
 
 def test_local(scenario: str, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.coordinator.holds import Holds
+from scheduler.coordinator.machine_state import Holds
 from scheduler.jobs.arrays import Arrays
 from scheduler.jobs.dependencies import KINDS, Kind, Standing, WaitCondition, by_kind, places, verdict
 from scheduler.jobs.entry import Entry, Stage

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from profiles.errors import BadInput
+from scheduler.coordinator.journal import journal_file
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.coordinator.journal.recovery import recover
-from scheduler.jobs.entry import Entry
+from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Region
 from scheduler.prediction.predictions import TrackedPrediction
@@ -210,3 +211,25 @@ def test_a_journal_without_checksums_is_brought_forward(
         db.commit()
     with pytest.raises(BadInput, match="row 3 of its forecasts"):
         content(home)
+
+
+def test_what_jobs_become_that_were_told_to_end_is_brought_forward(tmp_path: Path) -> None:
+    """Before version 11 only the trouble of a job said whether its deadline, a fault or its owner ends it."""
+    troubles = {"it reached its deadline": Stage.KILLED, "a fault of tenbin's: Odd": Stage.FAILED, "": None}
+    with closing(Journal(tmp_path)) as journal:
+        key = journal.keep_environment({})
+        spec = JobSpec(command=("true",), folder="/")
+        entries = [
+            Entry(number, spec, key, 1.0, alive=True, want="end", trouble=trouble)
+            for number, trouble in enumerate(troubles, 1)
+        ]
+        again = Entry(4, spec, key, 1.0, trouble="exit code 3")  # it is to be tried again
+        journal.commit((), (), [*entries, again])
+    with closing(sqlite3.connect(tmp_path / "journal.sqlite", isolation_level=None)) as db:
+        db.execute("ALTER TABLE jobs DROP COLUMN ending")
+        db.execute(f"PRAGMA application_id = {journal_file.APPLICATION_ID ^ 10}")
+        db.execute("PRAGMA user_version = 10")
+    for _ in range(2):  # its rows are whole when it is opened again
+        with closing(Journal(tmp_path)) as journal:
+            assert [entry.ending for entry in journal.open_jobs()] == [*troubles.values(), None]
+    assert (tmp_path / "journal-version-10" / "journal.sqlite").exists()

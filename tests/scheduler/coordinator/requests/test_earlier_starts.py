@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduler.coordinator.requests.earlier_starts import EarlierStart, earlier_starts, question
+from scheduler.coordinator.earlier_starts import EarlierStart, earlier_starts, question
 from scheduler.model.jobs import Cluster, Pool
 from tests.support.amounts import examples, sweep
 from tests.support.scheduling.virtual_engine import Virtual, virtual

@@ -16,7 +16,7 @@ from agent.node_profile.identity import node_kind
 from probes.topology import read_topology
 from profiles.errors import BadInput
 from profiles.files.store import JobStore
-from scheduler.coordinator.journal.rows import read_predictions
+from scheduler.coordinator.journal.journal_file import read_predictions
 from scheduler.engines.local.discovery import divide
 from scheduler.model.interference import PACKED, SPREAD
 from scheduler.prediction.predictions import TrackedPrediction

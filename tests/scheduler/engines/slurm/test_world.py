@@ -27,6 +27,7 @@ def test_histories(policy: str, machine: str) -> None:
         (45, "mct", "units"),
         (18001, "mctb", "units"),  # taken back just before a kill: told as cancelled by somebody
         (5023, "easy", "whole"),  # the same: failed, though it had never begun
+        (441, "conservative", "units"),  # begun, and pending again on a drained node: it ran for ever
     ],
 )
 def test_histories_that_have_failed(seed: int, policy: str, machine: str) -> None:

@@ -93,6 +93,7 @@ def test_who_should_give_signs() -> None:
     assert should_beat(seen("RUNNING"), paused=False) and should_beat(seen("COMPLETING"), paused=False)
     assert should_beat(seen("RUNNING"), paused=True) is should_beat(seen("SUSPENDED"), paused=False) is False
     assert should_beat(seen("PENDING"), paused=False) is should_beat(None, paused=False) is False
+    assert should_beat(seen("PENDING"), begun=True, paused=False)  # slurmctld may have forgotten its start
     assert should_beat(seen("NODE_FAIL"), paused=False) is should_beat(seen("CANCELLED"), paused=True) is None
 
 

@@ -1,1 +1,0 @@
-"""Requests of users: a choice of jobs, other priorities, an earlier start."""
