@@ -26,13 +26,13 @@ import pytest
 
 from agent.opencl_layer import build, loader, requests
 from profiles.errors import BadInput, UserError
-from tests.benchmarks import FULL
+from tests.benchmarks import amount
 from tests.support.labs.components import require
 from tests.support.moving import ONE, below_on, command, layer, output, two_devices, variables
 from tests.support.opencl_programs.tour import PROGRAMS
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(7200)]
-RUNS, LIMIT_S = (20, 600) if FULL else (2, 60)  # from each device; of one run
+RUNS, LIMIT_S = amount((20, 600), (2, 60), (1, 60))  # from each device; of one run
 BAD = "fail|incorrect|error"
 
 

@@ -6,7 +6,6 @@ it on a quiet machine. Checks that others disturbed are counted apart.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from pathlib import Path
 
@@ -19,11 +18,11 @@ from profiles.checks.check import Check, Verdict
 from profiles.checks.store import CheckStore
 from profiles.checks.verdict import Reference, give_verdict, together
 from profiles.records import Settings
+from tests.benchmarks import amount
 
 pytestmark = pytest.mark.benchmark
 
-FULL = os.environ.get("TENBIN_BENCHMARK_FULL") == "1"
-LEARN, CHECKS = (20, 200) if FULL else (8, 12)
+LEARN, CHECKS = amount((20, 200), (8, 12), (1, 1))
 
 
 @pytest.mark.timeout(7200)

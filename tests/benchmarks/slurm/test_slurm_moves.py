@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from scheduler.coordinator.journal.journal import predictions_of
-from tests.benchmarks import FULL
+from tests.benchmarks import amount
 from tests.benchmarks.jobs.test_migration_cost import move_about, profiled, shown, told
 from tests.scheduler.engines.conftest import _cluster, lab
 from tests.support.coordinator import Up
@@ -25,7 +25,7 @@ from tests.support.programs import opencl_devices
 
 __all__ = ["_cluster", "lab"]
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
-CELLS, MOVES = ((724, 1448, 2896), 6) if FULL else ((724,), 2)  # 8, 34, 134 MB
+CELLS, MOVES = amount(((724, 1448, 2896), 6), ((724,), 2), ((724,), 1))  # 8, 34, 134 MB
 
 
 @pytest.fixture
