@@ -18,9 +18,9 @@ from profiles.checks.check import Check, Verdict
 from profiles.checks.store import CheckStore
 from profiles.checks.verdict import Reference, give_verdict, together
 from profiles.records import Settings
-from tests.benchmarks import amount
+from tests.benchmarks import SMALL, amount
 
-pytestmark = pytest.mark.benchmark
+pytestmark = [pytest.mark.benchmark, *([pytest.mark.usefixtures("own_lock")] if SMALL else [])]
 
 LEARN, CHECKS = amount((20, 200), (8, 12), (1, 1))
 

@@ -31,6 +31,7 @@ from scheduler.policies.registry import create
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, OutcomeRecorder, SimulationSettings
 from tests.benchmarks import FULL, amount
+from tests.benchmarks.checkpoint_costs import store_costs
 from tests.benchmarks.slurm.test_slurm_list import by_sbatch, finished, minutes
 from tests.scheduler.engines.conftest import _cluster, lab
 from tests.support.coordinator import Up
@@ -92,8 +93,7 @@ def _told_apart(lab: SlurmLab, node: str, feature: str, weight: int) -> None:
 def up(two_classes: SlurmLab, tmp_path: Path) -> Iterator[Up]:
     """With a profile of this machine: what a checkpoint and a restart cost."""
     one = Up(tmp_path / "home")
-    done = one.run("profile", "--quick", "--only", "checkpoint", "--storage", str(tmp_path), "--json")
-    assert done.returncode == 0, done.stderr
+    store_costs(tmp_path)
     yield one
     one.sweep()
 
