@@ -21,9 +21,9 @@ def check_all(
     Raises:
         BadInput: names the job and the path.
     """
-    seen: set[tuple[str, str, str]] = set()
+    seen: set[tuple[str, ...]] = set()
     for place, spec in enumerate(specs):
-        paths = spec.folder, spec.stdout, spec.stderr
+        paths = spec.folder, spec.stdout, spec.stderr, spec.command[0]
         if paths in seen or named(spec) or waits_for.get(place):
             continue
         seen.add(paths)
