@@ -21,6 +21,7 @@ from profiles.errors import Unavailable
 from tests.benchmarks import SMALL, amount
 from tests.support.labs.components import require
 
+pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
 ROUNDS = amount(3, 3, 1)
 PLACES = {  # option of clpeak, and the lines of its output that count
     "global-bandwidth": r"float\d* +: ([\d.]+)",
@@ -60,7 +61,7 @@ def clpeak(choice: list[str], option: str, pattern: str) -> float:
 
 def compare(ours: dict[str, Callable[[], float]], theirs: Callable[[], float], unit: str) -> None:
     """Measure all in turns, and print the ratio of each of ``ours``."""
-    for measure in ours.values():
+    for measure in () if SMALL else ours.values():
         measure()  # compiles
     rows = [([measure() for measure in ours.values()], theirs()) for _ in range(ROUNDS)]
     others = np.array([row[1] for row in rows])
@@ -72,7 +73,6 @@ def compare(ours: dict[str, Callable[[], float]], theirs: Callable[[], float], u
         )
 
 
-@pytest.mark.benchmark
 def test_memory(device: tuple[str, list[str]]) -> None:
     key, choice = device
     bench, option = DeviceBench(key), "global-bandwidth"
@@ -84,7 +84,6 @@ def test_memory(device: tuple[str, list[str]]) -> None:
     compare({"read": ours}, lambda: clpeak(choice, option, PLACES[option]), "GB/s")
 
 
-@pytest.mark.benchmark
 @pytest.mark.parametrize(("precision", "option"), [("single", "compute-sp"), ("double", "compute-dp")])
 def test_arithmetic(
     device: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch, precision: str, option: str
@@ -111,7 +110,6 @@ def test_arithmetic(
     compare(ours, lambda: clpeak(choice, option, PLACES[option]), "GFLOP/s")
 
 
-@pytest.mark.benchmark
 @pytest.mark.parametrize(("direction", "pattern"), [("to_s", WRITE), ("from_s", READ)])
 def test_copies(
     device: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch, direction: str, pattern: str
@@ -128,7 +126,6 @@ def test_copies(
     compare({title: ours}, lambda: clpeak(choice, "transfer-bandwidth", pattern), "GB/s")
 
 
-@pytest.mark.benchmark
 def test_launches(device: tuple[str, list[str]]) -> None:
     """Compare the time until a kernel begins: clpeak's mean of 20,000, our median of 100."""
     key, choice = device
