@@ -171,6 +171,7 @@ def _is_revoked(folder: str) -> bool:
 
 
 NO_READER = "nobody reads this pipe; start its reader first, or name a file"
+FIRST_LINE = 256  # bytes of it that Linux reads (BINPRM_BUF_SIZE)
 DEFAULT_SIGNALS = (
     signal.SIGPIPE,
     signal.SIGXFSZ,
@@ -207,8 +208,29 @@ def launch(order: Order | SimpleNamespace) -> tuple[int, list[int]]:
         except (OSError, ValueError) as error:  # of a name in the environment, for instance
             number = error.errno if isinstance(error, OSError) else errno.EINVAL
             reason = error.strerror if isinstance(error, OSError) else str(error)
-            raise OSError(number, reason, order.command[0]) from error
+            blamed = order.command[0]
+            if number in (errno.ENOENT, errno.EACCES) and os.access(program, os.X_OK):
+                blamed = interpreter(program) or blamed
+            raise OSError(number, reason, blamed) from error
     return pid, tree.die_with_me(pid)
+
+
+def interpreter(program: str) -> str | None:
+    """Return the program that the first line of a script names (``#!``); "": none. None: it is no script."""
+    try:
+        opened = os.open(program, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return None
+    try:
+        before, mark, line = os.read(opened, FIRST_LINE).partition(b"\n")[0].partition(b"#!")
+    except OSError:
+        return None
+    finally:
+        os.close(opened)
+    if before or not mark:
+        return None
+    words = line.replace(b"\t", b" ").split(b" ")
+    return next((os.fsdecode(word) for word in words if word), "")
 
 
 def cpus_for(order: Order | SimpleNamespace, places: tuple[int, ...]) -> tuple[int, ...]:

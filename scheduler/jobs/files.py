@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import re
+import resource
 import shlex
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from collections.abc import Sequence
+from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
 
 from profiles.errors import BadInput
@@ -16,6 +20,7 @@ from scheduler.jobs.entry import Entry
 from scheduler.jobs.specs import LONGEST_ARGUMENT, JobRefused, JobSpec
 
 WIDEST = 10  # digits of a number in the name of an output file
+OF_TENBIN = 8192  # bytes of variables that the job gets besides
 
 
 def check_commands(specs: Sequence[JobSpec], environment: Mapping[str, str], *, script: bool) -> None:
@@ -31,9 +36,10 @@ def check_commands(specs: Sequence[JobSpec], environment: Mapping[str, str], *, 
         BadInput: names the job and the word.
     """
     checked: set[tuple[str, str]] = set()
+    room = longest_together() - OF_TENBIN - _bytes(f"{name}={value}" for name, value in environment.items())
     for place, spec in enumerate(specs):
         try:
-            check_lengths(spec)
+            check_lengths(spec, room)
             if not script and (spec.command[0], spec.folder) not in checked:
                 path = spec.env.get("PATH") or environment.get("PATH")
                 check_program(spec.command[0], spec.folder, path)
@@ -65,8 +71,11 @@ def check_program(word: str, folder: str, path: str | None) -> None:
         )
 
 
-def check_lengths(spec: JobSpec) -> None:
+def check_lengths(spec: JobSpec, room: int) -> None:
     """Refuse texts that the kernel hands on to no program.
+
+    Args:
+        room: bytes for the arguments and variables of the job.
 
     Raises:
         BadInput: names one.
@@ -75,6 +84,24 @@ def check_lengths(spec: JobSpec) -> None:
         check_length(f"argument {number}", word)
     for name, value in spec.env.items():
         check_length(f"env {name[:100]}", f"{name}={value}")
+    size = _bytes(spec.command) + _bytes(f"{name}={value}" for name, value in spec.env.items())
+    if size > room:
+        raise BadInput(
+            f"arguments and variables have {size - room:,} bytes more than a program takes on this machine",
+            "put them into a file, or have the coordinator started under a larger ulimit -s",
+        )
+
+
+def longest_together() -> int:
+    """Return how many bytes of arguments and variables a program can have (execve(2))."""
+    stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    most = 6 << 20
+    return max(LONGEST_ARGUMENT, most if stack == resource.RLIM_INFINITY else min(stack // 4, most))
+
+
+def _bytes(texts: Iterable[str]) -> int:
+    """Count what the kernel does: each text with its end and a pointer."""
+    return sum(len(os.fsencode(text)) + 9 for text in texts)
 
 
 def check_length(what: str, text: str) -> None:
@@ -102,9 +129,9 @@ def check_paths(
     Raises:
         BadInput: names the job and the path.
     """
-    seen: set[tuple[str, str, str]] = set()
+    seen: set[tuple[str, ...]] = set()
     for place, spec in enumerate(specs):
-        paths = spec.folder, spec.stdout, spec.stderr
+        paths = spec.folder, spec.stdout, spec.stderr, spec.command[0]
         if paths in seen or named(spec) or waits_for.get(place):
             continue
         seen.add(paths)

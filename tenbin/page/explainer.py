@@ -105,6 +105,7 @@ class Explainer:
         self._looked_at: dict[int, float] = {}  # when a viewer saw a job's sentence last
         self._sooner_at: dict[int, float] = {}
         self._answers: dict[int, Answer] = {}
+        self._answered_at: dict[int, float] = {}
         self._changed: deque[tuple[int, int]] = deque(maxlen=10_000)
         self._earned_s, self._earned_at = BURST_S, time.monotonic()
         self._asked_at, self._asked_version = -math.inf, -1
@@ -202,7 +203,7 @@ class Explainer:
         starts = fields.get("sooner", before and before.sooner)
         answer = Answer(fields["why"], fields["expected_start_s"], time.time(), _still(starts, fields))
         self.starts.say(job, answer)
-        self._answers[job] = answer
+        self._answers[job], self._answered_at[job] = answer, time.monotonic()
         if before is None or before._replace(at_s=answer.at_s) != answer:
             self.version += 1
             self._changed.append((self.version, job))
@@ -216,12 +217,12 @@ class Explainer:
             if now - at > WATCHED_S or row is None or row.stage not in ("waiting", "held", "suspended"):
                 del self._watched[job]
                 self._answers.pop(job, None)
+                self._answered_at.pop(job, None)
                 self._looked_at.pop(job, None)
                 self._sooner_at.pop(job, None)
-        due_s = time.time() - FRESH_S
-        ages = [(answer.at_s if (answer := self._answers.get(job)) else 0.0, job) for job in self._watched]
+        ages = [(self._answered_at.get(job, -math.inf), job) for job in self._watched]
         oldest = min(ages, default=None)
-        return None if oldest is None or oldest[0] > due_s else oldest[1]
+        return None if oldest is None or oldest[0] > now - FRESH_S else oldest[1]
 
     def _next_sooner(self) -> int | None:
         """Choose the job for which to ask what would start it sooner; nothing else is to be asked."""

@@ -268,7 +268,7 @@ MOST_RECTANGLES, MOST_LANES, MOST_ROWS, LISTED = 4000, 400, 60, 100
 
 PLANNED = 40  # jobs at the head of the queue whose start is asked for
 UNPLACED = "not placed yet"
-KEPT = 32  # answers
+KEPT, FRESH_S = 32, 1.0  # answers; how long each may be given again
 Stays = dict[str, NDArray[Any]]
 
 
@@ -311,7 +311,7 @@ class Gantt:
         self._mirror, self._explainer = mirror, explainer
         self._packing = Packing(mirror)
         self._power = Power(mirror, explainer)
-        self._kept: OrderedDict[object, dict[str, Any]] = OrderedDict()
+        self._kept: OrderedDict[object, tuple[float, dict[str, Any]]] = OrderedDict()
         self._head: tuple[int, list[int]] = -1, []
         self._lock = threading.Lock()
 
@@ -329,9 +329,11 @@ class Gantt:
         versions = self._mirror.version, self._explainer.version
         name = *versions, window.from_s, window.until_s, window.width
         with self._lock:
-            answer = self._kept.get(name)
-            if answer is None or time.time() - answer["now_s"] > 1.0:
-                answer = self._kept[name] = self._find(window, planned)
+            now = time.monotonic()
+            at, answer = self._kept.get(name, (-math.inf, {}))
+            if now - at > FRESH_S:
+                answer = self._find(window, planned)
+                self._kept[name] = now, answer
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
             return answer

@@ -231,12 +231,12 @@ def _changes(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
         is_script = submission.script is not None
         check = partial(check_commands, script=is_script)
         await asyncio.to_thread(check, submission.specs, submission.environment)
-        if checks is not None:
-            await asyncio.to_thread(checks.prepare, submission.specs)
-            await asyncio.to_thread(check_paths, checks.check_paths, submission.specs, submission.waits_for)
         specs = submission.specs
         if submission.script is not None:
             specs = await asyncio.to_thread(_with_script, coordinator, specs, submission.script)
+        if checks is not None:
+            await asyncio.to_thread(checks.prepare, specs)
+            await asyncio.to_thread(check_paths, checks.check_paths, specs, submission.waits_for)
         given = specs, submission.environment, submission.waits_for, submission.arrays
         entries: list[Entry] = change(coordinator.submit, *given)
         arrays = list(dict.fromkeys(entry.array for entry in entries if entry.array is not None))

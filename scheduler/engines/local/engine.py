@@ -23,6 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent.attempts.begin import interpreter
 from agent.attempts.folder import Attempt
 from agent.attempts.records import Request, Want
 from agent.processes import control_groups, tree
@@ -428,6 +429,8 @@ REMEDY = "make it, or name another with --{}: paths are those of the coordinator
 def check_paths_here(spec: JobSpec) -> None:
     """Refuse a job that could not be started in its working directory, or could not open its output.
 
+    And a script whose interpreter is not here.
+
     Raises:
         BadInput: names the path, and what is wrong with it.
     """
@@ -443,6 +446,19 @@ def check_paths_here(spec: JobSpec) -> None:
         except (OSError, ValueError) as error:
             what = f"{option} {folder / stream}: {_reason(error)}"
             raise BadInput(what, REMEDY.format(option)) from error
+    program = spec.command[0]
+    name = interpreter(str(folder / program)) if "/" in program else None
+    if name == "":
+        raise BadInput(
+            f"the first line of {Path(program).name} (#!) names no program", "write #!/bin/sh there"
+        )
+    if name is not None:
+        try:
+            (folder / name).stat()
+            _check_access(folder / name, os.X_OK)
+        except (OSError, ValueError) as error:
+            what = f"{name}: {_reason(error)}; the first line of {Path(program).name} (#!) names it"
+            raise BadInput(what, "install it, or correct that line") from error
 
 
 def _check_entry(folder: Path) -> None:

@@ -258,6 +258,8 @@ class Parm(Policy):
         Of jobs with the same configurations only so many can run as have room with their fewest units. In the
         place of one of the others, one of the heaviest is worth no less.
         """
+        if free_units < 1:
+            return []
         alike: dict[tuple[object, int, int | None], list[Job]] = {}
         for job in waiting:
             alike.setdefault((job.speed, job.units, job.max_units), []).append(job)

@@ -58,6 +58,8 @@ def is_script(word: str) -> bool:
         return False
     if os.path.isdir(word):  # noqa: PTH112 (any text)
         raise BadInput(f"{word} is a folder", "name a script or a program")
+    if os.path.exists(word) and not os.path.isfile(word):  # noqa: PTH110, PTH113
+        raise BadInput(f"{word} is no regular file", "name a script or a program")
     if head is None:
         return False
     if b"\0" not in head:  # the same guess as a shell's
@@ -78,6 +80,8 @@ def _head(word: str) -> bytes | None:
         return None
     try:
         return os.read(descriptor, HEAD) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+    except OSError:  # of /proc/self/mem, for instance
+        return None
     finally:
         os.close(descriptor)
 

@@ -195,7 +195,7 @@ def test_command_line(tmp_path: Path) -> None:
     try:
         for words in (["--help"], ["submit", "--", "true"], ["jobs"], ["info", "last"]):
             took = []
-            for _ in range(5):
+            for _ in range(amount(5, 5, 1)):
                 before = os.times()
                 command = [sys.executable, "-P", "-c", "from tenbin.cli import main; main()", *words]
                 environment = {**os.environ, "TENBIN_HOME": str(tmp_path / "tenbin" / "home")}

@@ -4,6 +4,7 @@
 
 The devices are a GPU and the processor, or PoCL's twice where there is one driver only. In FOLDER are
 programs of others, for example SHOC's level 1, which get ``TENBIN_MOVED_ARGUMENTS`` (else ``-s 1 -n 4``).
+Where none is named, it is clpeak.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import random
 import re
 import shlex
+import shutil
 import threading
 import time
 from collections import Counter
@@ -26,13 +28,13 @@ import pytest
 
 from agent.opencl_layer import build, loader, requests
 from profiles.errors import BadInput, UserError
-from tests.benchmarks import FULL
+from tests.benchmarks import amount
 from tests.support.labs.components import require
 from tests.support.moving import ONE, below_on, command, layer, output, two_devices, variables
 from tests.support.opencl_programs.tour import PROGRAMS
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(7200)]
-RUNS, LIMIT_S = (20, 600) if FULL else (2, 60)  # from each device; of one run
+RUNS, LIMIT_S = amount((20, 600), (2, 60), (1, 60))  # from each device; of one run
 BAD = "fail|incorrect|error"
 
 
@@ -99,15 +101,26 @@ def test_tour_between_two_devices(name: str, folder: Path) -> None:
     assert len(found) == 1
 
 
-def test_programs_moved_at_random(folder: Path) -> None:
-    if not (named := os.environ.get("TENBIN_MOVED_PROGRAMS")):
-        pytest.skip("TENBIN_MOVED_PROGRAMS names no folder of programs")
+@pytest.fixture
+def programs(tmp_path: Path) -> tuple[Path, list[str]]:
+    """Give the folder of programs, and their arguments."""
+    arguments = os.environ.get("TENBIN_MOVED_ARGUMENTS")
+    if named := os.environ.get("TENBIN_MOVED_PROGRAMS"):
+        return Path(named).resolve(), shlex.split("-s 1 -n 4" if arguments is None else arguments)
+    clpeak = shutil.which("clpeak")
+    require(clpeak, "clpeak: apt-get install clpeak; or name programs: TENBIN_MOVED_PROGRAMS=FOLDER")
+    (tmp_path / "clpeak").symlink_to(str(clpeak))
+    return tmp_path, shlex.split(arguments or "--kernel-latency")
+
+
+def test_programs_moved_at_random(folder: Path, programs: tuple[Path, list[str]]) -> None:
+    place, arguments = programs
     below = [(order, below_on(folder, build.build(), order)) for order in orders()]  # as users have it
     require(not (trouble := loader.trouble(below[0][1])), trouble)
     everything: list[Run] = []
-    files = filter(Path.is_file, sorted(Path(named).resolve().iterdir()))
+    files = filter(Path.is_file, sorted(place.iterdir()))
     for program in (file for file in files if os.access(file, os.X_OK)):
-        words = [str(program), *shlex.split(os.environ.get("TENBIN_MOVED_ARGUMENTS", "-s 1 -n 4"))]
+        words = [str(program), *arguments]
         plains = [run(words, plain(folder, key), folder) for key in orders()[0]]
         if any(one.status for one in plains):
             print(f"\nBENCH {program.name}: left out, plain it ends with {[one.status for one in plains]}")

@@ -21,17 +21,18 @@ import pytest
 from agent.opencl_layer import build
 from scheduler.coordinator.journal.journal import predictions_of
 from tenbin.client.client import Job
-from tests.benchmarks import FULL
+from tests.benchmarks import amount
 from tests.scheduler.coordinator.test_coordinator import STENCIL
 from tests.support.coordinator import Up
 from tests.support.moving import PROGRAMS, layer, two_devices
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
-EACH = 6 if FULL else 3
+EACH = amount(6, 3, 1)
+POLICIES = amount(*2 * [("mct", "mctm", "mctbm")], ("mctm",))
 SORT = STENCIL.with_name("sort.py")
 PROGRAM: dict[str, list[str]] = {
-    "unmodified": [str(PROGRAMS / "bursts.py"), "20", "2000", "65536", "1", "40"],
-    "saves itself": [str(SORT), "--values", "20000"],
+    "unmodified": [str(PROGRAMS / "bursts.py"), "20", "2000", "65536", "1", amount("40", "40", "2")],
+    "saves itself": [str(SORT), "--values", amount("20000", "20000", "200")],
 }
 
 
@@ -75,7 +76,7 @@ def test_makespan_and_moves(up: Up, devices: list[str]) -> None:
         )
         print(f"; {'results are equal' if len(said[kind]) == 1 else 'results differ'}", end="")
     up.kill(signal.SIGTERM)
-    for policy in ("mct", "mctm", "mctbm"):
+    for policy in POLICIES:
         before = len(predictions_of(up.home))
         up.start("--devices", "--policy", policy, "--no-trials")
         began_s = time.monotonic()

@@ -19,14 +19,14 @@ import pytest
 from agent.opencl_layer import build, requests
 from probes.opencl import find
 from profiles.records import MB
-from tests.benchmarks import FULL
+from tests.benchmarks import FULL, SMALL, amount
 from tests.support.labs.components import require
 from tests.support.moving import Stepper, below_on, layer, two_devices, variables
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(600)]
-ROUNDS, MOVES, PARKS = 7, 15, 5
+ROUNDS, MOVES, PARKS = amount((7, 15, 5), (7, 15, 5), (1, 2, 1))
 WRITTEN = 2  # buffers
-TRIALS, STEPS = 5, 100
+TRIALS, STEPS, WATCH_S = amount((5, 100, 1.0), (5, 100, 1.0), (1, 5, 0.2))
 CALLS = (
     ("clSetKernelArg, a value", "set_value_s"),
     ("clSetKernelArg, a buffer", "set_buffer_s"),
@@ -92,6 +92,8 @@ def test_calls(program: str, tmp_path: Path) -> None:
 
 def sizes() -> list[tuple[int, int]]:
     """List sizes (MiB) of a program's memory, and in how many buffers it is."""
+    if SMALL:
+        return [(16, 8)]
     found = two_devices()[0]
     large = (FULL or gpu()) and min(one["global_memory_mb"] for one in found) * MB >= 3 * 2048 << 20
     return [(64, 8), (512, 8), *([(2048, 20)] if large else [])]
@@ -246,7 +248,7 @@ def test_trials(tmp_path: Path, factor: str) -> None:
     errors, stopped_s = [], []
     for _ in range(TRIALS):
         with program.busy():
-            trial = requests.try_on(tmp_path, pid, "pocl-1", watch_s=1.0)
+            trial = requests.try_on(tmp_path, pid, "pocl-1", watch_s=WATCH_S)
         here_s, _ = program.steps(STEPS)
         requests.move(tmp_path, pid, "pocl-1")
         program.steps(20)

@@ -22,12 +22,14 @@ from scheduler.coordinator.journal.journal import Journal
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Placement
+from tests.benchmarks import amount
 from tests.support.coordinator import Up
 from tests.support.page import Messages, PageProcess
 from tests.support.viewer import Viewer
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(600)]
-JOBS, VIEWERS = 100_000, 20
+JOBS, VIEWERS, QUEUED = amount((100_000, 20, 200), (100_000, 20, 200), (2_000, 2, 5))
+LOOKED_S = amount(20.0, 20.0, 1.0)
 
 
 def long_journal(home: Path) -> None:
@@ -39,7 +41,7 @@ def long_journal(home: Path) -> None:
     for place in range(JOBS):
         job = journal.next_id()
         submit = now - (JOBS - place) * 2.0
-        waits = place >= JOBS - 20_000
+        waits = place >= JOBS - JOBS // 5
         if place % 3:
             spec = spec.model_copy(update={"name": f"fit-{place}", "priority": 0})
         start, end = submit + 1.0, submit + 1.0 + chance.expovariate(1 / 30)
@@ -130,11 +132,11 @@ def cost(process: psutil.Process, seconds: float) -> float:
 
 def test_twenty_viewers_cost_the_coordinator_little(up: Up) -> None:
     up.start("--cores", "1")
-    for _ in range(200):
+    for _ in range(QUEUED):
         up.client.submit(["sleep", "600"], time_s=900)
     assert up.process is not None
     coordinator = psutil.Process(up.process.pid)
-    alone = cost(coordinator, 20)
+    alone = cost(coordinator, LOOKED_S)
     page = PageProcess(up.home)
     try:
         page.enter()
@@ -150,9 +152,9 @@ def test_twenty_viewers_cost_the_coordinator_little(up: Up) -> None:
         viewers = [threading.Thread(target=look, args=(n,), daemon=True) for n in range(VIEWERS)]
         for one in viewers:
             one.start()
-        time.sleep(5)
-        watched = cost(coordinator, 30)
-        mine = cost(psutil.Process(page.process.pid), 10)
+        time.sleep(LOOKED_S / 4)
+        watched = cost(coordinator, 1.5 * LOOKED_S)
+        mine = cost(psutil.Process(page.process.pid), LOOKED_S / 2)
         over.set()
         print(
             f"\ncoordinator: {alone:.2%} of a processor alone, {watched:.2%} with {VIEWERS} viewers: "

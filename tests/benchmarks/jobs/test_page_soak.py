@@ -21,13 +21,14 @@ from scheduler.coordinator.journal.journal import Journal
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Placement
+from tests.benchmarks import amount
 from tests.benchmarks.jobs.test_page import JOBS, long_journal
 from tests.support.page import PageProcess
 from tests.support.viewer import Viewer
 
-SOAK_S = float(os.environ.get("TENBIN_SOAK_S", "120"))
+SOAK_S = float(os.environ.get("TENBIN_SOAK_S", amount("120", "120", "4")))
 LOG = os.environ.get("TENBIN_SOAK_LOG")
-EVERY_S, RUNNING = 60.0, 30  # between two lines; jobs that run at a time
+EVERY_S, RUNNING = amount((60.0, 30), (60.0, 30), (2.0, 2))  # between two lines; jobs that run at a time
 VIEWS = ("queue", "gantt", "queue", "nodes", "queue", "truth", "queue", "job/7")
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(SOAK_S + 600)]
 

@@ -21,7 +21,8 @@ from tests.support.programs import TENBIN
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(900)]
 QUEUES = amount((10_000, 100_000), (10_000,), (300,))
-ROUNDS, LOOKED_S, LIMIT_S = 10, 20.0, 60.0
+ROUNDS, LOOKED_S = amount((10, 20.0), (10, 20.0), (1, 1.0))
+LIMIT_S = 60.0
 CODES = re.compile(rb"\x1b\[[0-9;?$]*[A-Za-z]")
 PAGE = 18
 

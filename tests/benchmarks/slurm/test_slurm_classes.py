@@ -30,7 +30,8 @@ from scheduler.model.jobs import Cluster, EstimateKind, Job, Stop
 from scheduler.policies.registry import create
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, OutcomeRecorder, SimulationSettings
-from tests.benchmarks import FULL
+from tests.benchmarks import FULL, amount
+from tests.benchmarks.checkpoint_costs import store_costs
 from tests.benchmarks.slurm.test_slurm_list import by_sbatch, finished, minutes
 from tests.scheduler.engines.conftest import _cluster, lab
 from tests.support.coordinator import Up
@@ -40,9 +41,11 @@ from tests.support.programs import opencl_devices
 
 __all__ = ["_cluster", "lab"]
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(3600)]
-ALL = ("fcfs", "mct", "mctb", "mctm", "mctbm") if FULL else ("mctbm",)
+ALL = amount(("fcfs", "mct", "mctb", "mctm", "mctbm"), ("mctbm",), ("mctbm",))
 POLICIES = tuple(os.environ.get("TENBIN_BENCHMARK_POLICIES", " ".join(ALL)).split())
-JOBS, SHORTEST_S, LONGEST_S, SLOWER, LOAD = (24, 3.0, 20.0, 3.0, 1.1) if FULL else (4, 1.0, 3.0, 3.0, 1.5)
+JOBS, SHORTEST_S, LONGEST_S, SLOWER, LOAD = amount(
+    (24, 3.0, 20.0, 3.0, 1.1), (4, 1.0, 3.0, 3.0, 1.5), (2, 0.2, 0.5, 3.0, 1.5)
+)
 BETTER, OTHER = "pocl-0@node1", "pocl-0@node2"
 PROGRAM = Path(__file__).with_name("class_sleeper.py")
 NAME = "sleeper"
@@ -90,8 +93,7 @@ def _told_apart(lab: SlurmLab, node: str, feature: str, weight: int) -> None:
 def up(two_classes: SlurmLab, tmp_path: Path) -> Iterator[Up]:
     """With a profile of this machine: what a checkpoint and a restart cost."""
     one = Up(tmp_path / "home")
-    done = one.run("profile", "--quick", "--only", "checkpoint", "--storage", str(tmp_path), "--json")
-    assert done.returncode == 0, done.stderr
+    store_costs(tmp_path)
     yield one
     one.sweep()
 

@@ -35,7 +35,7 @@ from scheduler.policies.registry import create, policy_class
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, OutcomeRecorder, SimulationSettings
 from tenbin.client.client import Job
-from tests.benchmarks import FULL
+from tests.benchmarks import amount
 from tests.scheduler.engines.conftest import _cluster, lab
 from tests.support.coordinator import Up
 from tests.support.job_profiles import make_job, samples
@@ -44,9 +44,11 @@ from tests.support.labs.slurm_lab import SlurmLab
 __all__ = ["_cluster", "lab"]
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(7200)]
 CUT = ",interval_s=60,target_s=20"
-ALL = ("fcfs", "easy", f"regions{CUT}", "las", "match") if FULL else ("easy", "las")
+ALL = amount(("fcfs", "easy", f"regions{CUT}", "las", "match"), ("easy", "las"), ("easy",))
 POLICIES = tuple(os.environ.get("TENBIN_BENCHMARK_POLICIES", " ".join(ALL)).split())
-JOBS, SHORTEST_S, LONGEST_S, LOAD, ALONE = (60, 2.0, 40.0, 1.2, 5) if FULL else (5, 0.2, 0.8, 2.0, 1)
+JOBS, SHORTEST_S, LONGEST_S, LOAD, ALONE = amount(
+    (60, 2.0, 40.0, 1.2, 5), (5, 0.2, 0.8, 2.0, 1), (2, 0.2, 0.4, 2.0, 1)
+)
 SIZES = (1, 1, 1, 2, 2, 4, 6)
 SLACK_S = 5.0  # of limits, beyond a factor: no job is killed because the machine is busy
 SLEEPER = "sleeper"

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from scheduler.coordinator.journal.journal import predictions_of
-from tests.benchmarks import FULL
-from tests.benchmarks.jobs.test_migration_cost import move_about, profiled, shown, told
+from tests.benchmarks import amount
+from tests.benchmarks.checkpoint_costs import store_costs
+from tests.benchmarks.jobs.test_migration_cost import move_about, shown, told
 from tests.scheduler.engines.conftest import _cluster, lab
 from tests.support.coordinator import Up
 from tests.support.labs.components import require
@@ -25,7 +26,7 @@ from tests.support.programs import opencl_devices
 
 __all__ = ["_cluster", "lab"]
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
-CELLS, MOVES = ((724, 1448, 2896), 6) if FULL else ((724,), 2)  # 8, 34, 134 MB
+CELLS, MOVES = amount(((724, 1448, 2896), 6), ((724,), 2), ((724,), 2))  # 8, 34, 134 MB
 
 
 @pytest.fixture
@@ -39,7 +40,8 @@ def up(lab: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 def test_moves_between_nodes(lab: SlurmLab, up: Up) -> None:
     require(len(opencl_devices()) == 1, "one OpenCL device (PoCL)")
-    profiled(up.home)
+    up.home.mkdir(mode=0o700)
+    store_costs(up.home)
     up.start("--engine", "slurm", "--devices", "--policy", "fcfs", "--profile", "last")
     print(f"\nload average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
 

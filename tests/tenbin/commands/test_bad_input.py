@@ -157,6 +157,43 @@ def test_paths_that_are_not_there(up: Up, tmp_path: Path) -> None:
     assert late.returncode == 125 and f"could not be started: {made}: No such file" in late.stderr
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            "#!/no/such/python -u",
+            "/no/such/python: No such file or directory; the first line of job (#!) names",
+        ),
+        ("#! \t./no-such x", "./no-such: No such file or directory"),
+        ("#!/etc/passwd", "/etc/passwd: Permission denied"),
+        ("#!", "the first line of job (#!) names no program; write #!/bin/sh there"),
+    ],
+)
+def test_a_script_whose_interpreter_is_not_here(line: str, message: str, up: Up, tmp_path: Path) -> None:
+    """Refused when the job is taken in; one that waits for another may find what that installed."""
+    up.start("--cores", "1")
+    script = tmp_path / "job"
+    script.write_text(f"{line}\n")
+    script.chmod(0o755)
+    for words in ((str(script),), ("--", str(script)), ("--chdir", str(tmp_path), "--", "./job")):
+        done = up.run("submit", *words)
+        assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    assert up.run("jobs", "--all", "--json").stdout.strip() == "[]"
+    up.client.submit(["true"])
+    late = up.run("submit", "--wait", "--after", "1", str(script))
+    reason = message.partition(";")[0] if line != "#!" else "Exec format error"
+    assert late.returncode == 125 and reason in late.stderr, late.stderr
+
+
+def test_more_than_a_program_can_be_given(up: Up) -> None:
+    up.start("--cores", "1")
+    words = ["x" * 131_000] * 50  # 6 MiB; the kernel takes no more of anybody
+    with pytest.raises(TenbinError, match=r"arguments and variables have .* bytes more than a program takes"):
+        up.client.submit(["true", *words])
+    with pytest.raises(TenbinError, match=r"arguments and variables have .* bytes more"):
+        up.client.submit(["true"], env={f"V{number}": word for number, word in enumerate(words)})
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_paths_that_may_not_be_used(up: Up, tmp_path: Path) -> None:
     up.start("--cores", "1")

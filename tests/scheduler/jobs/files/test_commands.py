@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import BadInput
-from scheduler.jobs.files import check_commands, check_length, check_program
+from scheduler.jobs.files import check_commands
+from scheduler.jobs.files import check_length
+from scheduler.jobs.files import check_program
+from scheduler.jobs.files.commands import OF_TENBIN
+from scheduler.jobs.files.commands import longest_together
 from scheduler.jobs.specs import JobSpec
 
 
@@ -53,6 +57,21 @@ def test_a_variable_counts_with_its_name() -> None:
     check_commands([JobSpec(command=("true",), env={"AB": "x" * 131_068})], {}, script=False)
     with pytest.raises(BadInput, match="env AB has 131,072 bytes"):
         check_commands([JobSpec(command=("true",), env={"AB": "x" * 131_069})], {}, script=False)
+
+
+def test_what_a_program_can_be_given_together_is_the_kernels() -> None:
+    """What is accepted runs; a little more would not."""
+    environment = {"PATH": os.environ["PATH"], "A": "x" * 100_000}
+    given = sum(len(f"{name}={value}") + 9 for name, value in environment.items())
+    room = longest_together() - OF_TENBIN - given - len("true") - 9
+    words = ["x" * 99_991] * (room // 100_000)
+    words.append("x" * (room - len(words) * 100_000 - 9))
+    check_commands([JobSpec(command=("true", *words))], environment, script=False)
+    assert subprocess.run(["true", *words], env=environment, check=False).returncode == 0
+    with pytest.raises(BadInput, match="arguments and variables have 1 bytes more than a program takes"):
+        check_commands([JobSpec(command=("true", *words[:-1], words[-1] + "x"))], environment, script=False)
+    with pytest.raises(OSError, match="Argument list too long"):
+        subprocess.run(["true", *words, "x" * OF_TENBIN], env=environment, check=False)
 
 
 @pytest.mark.parametrize("word", ["", " "])

@@ -1,0 +1,70 @@
+"""A clock that was ahead and is set right: the page asks and draws on as before."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from scheduler.coordinator.journal.journal import Journal
+from tenbin.page.mirror import Mirror
+from tenbin.page.views import explainer, gantt
+from tenbin.page.views.explainer import Explainer
+from tenbin.page.views.gantt import Gantt, Window
+
+
+class Clock:
+    """Stands for the module ``time``; the wall clock can be set."""
+
+    def __init__(self) -> None:
+        self.passed_s, self.wall_s = 100.0, 1e9
+
+    def monotonic(self) -> float:
+        return self.passed_s
+
+    def time(self) -> float:
+        return self.wall_s
+
+    def step_back(self) -> None:
+        self.passed_s, self.wall_s = self.passed_s + 60.0, self.wall_s - 3600.0
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    for module in (explainer, gantt):
+        monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+def test_the_reason_of_a_wait_is_asked_for_again(
+    clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answer(_self: Explainer, _path: str) -> dict[str, Any]:
+        return {"why": "waits", "expected_start_s": None}
+
+    monkeypatch.setattr(Explainer, "_call", answer)
+    mirror = SimpleNamespace(rows={1: SimpleNamespace(stage="waiting")})
+    one = Explainer(tmp_path, cast(Mirror, mirror))
+    one.watch([1])
+    assert one._next() == 1
+    asyncio.run(one._ask(1))
+    assert one._next() is None
+    clock.step_back()
+    one.watch([1])
+    assert one._next() == 1
+
+
+def test_the_chart_is_drawn_again(clock: Clock, tmp_path: Path) -> None:
+    Journal(tmp_path / "home").close()
+    mirror = Mirror(tmp_path / "home")
+    mirror.refresh()
+    chart = Gantt(mirror, Explainer(tmp_path / "home", mirror))
+    window = Window(from_s=0.0, until_s=2e9)
+    first = chart.find(window, [])
+    assert chart.find(window, []) is first
+    clock.step_back()
+    assert chart.find(window, [])["now_s"] == clock.wall_s
