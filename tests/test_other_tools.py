@@ -111,8 +111,9 @@ def test_status_and_cancel_commands(up: Up, programs: Path) -> None:
 def snakemake(tmp_path: Path) -> Path:
     """Install Snakemake with its generic cluster executor in a folder of the test's own."""
     folder = tmp_path / "venv"
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    install = [str(folder / "bin" / "pip"), "install", "-q", *PACKAGES]
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(folder)]
+    install = [*pip, "install", "-q", "--no-compile", *PACKAGES]
     done = subprocess.run(install, capture_output=True, text=True, check=False)
     require(done.returncode == 0, f"Snakemake by pip: {done.stderr.strip()[-200:]}")
     return folder / "bin" / "snakemake"

@@ -1,4 +1,7 @@
-"""Amounts of work: ``tests/run`` takes some examples and some cases of a sweep, ``--all`` all of them."""
+"""Amounts of work: ``tests/run`` takes some examples and some cases of a sweep, ``--all`` more.
+
+``TENBIN_DRILL=SEED`` takes all examples, and runs all drills long.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,12 @@ from typing import Any
 import pytest
 
 ALL = os.environ.get("TENBIN_TESTS") == "all"
+DRILL = os.environ.get("TENBIN_DRILL")
 
 
 def examples(most: int) -> int:
-    """Return the number of examples for hypothesis: ``most`` under ``--all``, else a sixth of them."""
-    return most if ALL else max(10, most // 6)
+    """Return the number of examples for hypothesis: half of ``most`` under ``--all``, else a sixth."""
+    return most if DRILL else max(10, most // (2 if ALL else 6))
 
 
 def sweep(cases: Iterable[Any], quick: Collection[Any]) -> list[Any]:

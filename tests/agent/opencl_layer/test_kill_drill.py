@@ -127,6 +127,7 @@ class Life:
         return None
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3600 if FULL else 300)
 def test_every_program_ends_as_if_nobody_had_asked(tmp_path: Path) -> None:
     """Neither sockets nor files are left, and no request waits for ever."""

@@ -14,10 +14,11 @@ import pytest
 from agent.opencl_layer import requests
 from profiles.errors import UserError
 from tests.agent.opencl_layer.test_requests import LIVE, REST, ask, other_device
-from tests.support.amounts import slow
+from tests.support.amounts import DRILL, slow, sweep
 from tests.support.moving import Worker, variables
 
 FEW = (1, 7)
+MANY = range(1, 1000, 1 if DRILL else 4)
 
 
 @pytest.fixture(scope="module")
@@ -27,10 +28,10 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("steps", [FEW, slow(range(1, 1000))], ids=["two steps", "every step"])
-@pytest.mark.parametrize("request_", ["move", "park", "resume"])
+@pytest.mark.parametrize("steps", [FEW, slow(MANY)], ids=["two steps", "many steps"])
+@pytest.mark.parametrize("request_", sweep(["move", "park", "resume"], {"move"}))
 def test_killed_program(tmp_path: Path, cache: str, request_: str, steps: Sequence[int]) -> None:
-    """The caller is told so, and neither a socket nor a file is left."""
+    """The caller is told so, and neither a socket nor a file is left. ``TENBIN_DRILL``: at every step."""
     missing = next((step for step in steps if not killed(tmp_path, cache, request_, step)), None)
     print(f"the first step that a {request_} does not have: {missing}")
     assert missing is None if steps == FEW else missing is not None and missing > max(FEW)

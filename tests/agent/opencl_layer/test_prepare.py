@@ -31,7 +31,7 @@ def test_what_is_written_during_the_copies(tmp_path: Path) -> None:
     moved = Worker(variables(tmp_path, below=True))
     moved.digest([])
     pid = moved.process.pid
-    rounds, written_again = 8 if ALL else 2, False
+    rounds, written_again = 3 if ALL else 1, False
     for turn in range(40):
         if turn >= rounds and written_again:  # no move of the first rounds may have met a write
             break

@@ -19,6 +19,7 @@ import pytest
 
 from agent.opencl_layer import requests
 from profiles.errors import BadInput, Unavailable, UserError
+from tests.support.amounts import sweep
 from tests.support.moving import Worker, variables
 
 LIVE = [
@@ -105,7 +106,7 @@ def test_park_and_resume(worker: Worker, folder: Path, expected: str, place: str
     assert (resumed.state, resumed.device) == ("running", device)
 
 
-@pytest.mark.parametrize("request_", ["move", "park", "resume", "estimate"])
+@pytest.mark.parametrize("request_", sweep(["move", "park", "resume", "estimate"], {"move"}))
 def test_every_step_may_fail(worker: Worker, folder: Path, expected: str, request_: str) -> None:
     """Step after step fails; then all succeed, and results are those of an undisturbed run."""
     pid = worker.process.pid

@@ -110,12 +110,14 @@ def test_a_start_and_an_end_in_one_turn(tmp_path: Path) -> None:
         journal.close()
 
 
-def test_dependencies(up: Up) -> None:
+def test_dependencies(up: Up, tmp_path: Path) -> None:
     up.start("--cores", "2")
-    good, bad = up.client.submit(["sleep", "0.4"]), up.client.submit(["false"])
+    gate = ["sh", "-c", f"until [ -e {tmp_path}/go ]; do sleep 0.02; done"]
+    good, bad = up.client.submit(gate), up.client.submit(["false"])
     after_good = up.client.submit(["true"], after=[good.id])
     after_both = up.client.submit(["true"], after=[good.id, bad.id])
     assert f"waits for job {good.id} to succeed" in after_good.info()["why"]
+    (tmp_path / "go").touch()
     assert after_good.wait(20)["stage"] == "done"
     assert after_good.info()["start_s"] >= good.info()["end_s"] - 0.05
     found = after_both.wait(20)

@@ -72,6 +72,7 @@ def other(place: str) -> str:
     return "pocl-1" if place == "pocl-0" else "pocl-0"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_moved_five_times_the_cost_was_predicted(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit-identical to the undisturbed run; each move has its prediction and its outcome, part by part."""

@@ -17,6 +17,7 @@ from tests.support.viewer import Viewer
 SAVES_ITSELF = ["bash", "-c", "trap 'exit 85' URG; while :; do sleep 0.05; done"]
 
 
+@pytest.mark.slow
 def test_jobs_move_and_run_again(up: Up, browser: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POCL_DEVICES", TWO)
     require(len(opencl_devices()) == 2, "two OpenCL devices (PoCL)")

@@ -97,6 +97,7 @@ def test_the_queue_is_live_and_acts(up: Up, view: Open) -> None:
     up.until(lambda: up.client.call("GET", "/jobs/count")["count"] == 1)  # else one may end as it is killed
 
 
+@pytest.mark.slow
 def test_what_would_start_a_job_sooner(up: Up, view: Open) -> None:
     """In queue and job view, in the coordinator's words; and so it is."""
     up.client.submit(["sleep", "600"], name="first", time_s=3600)

@@ -167,6 +167,7 @@ def test_the_chart_shows_what_was_is_and_will_be(up: Up, view: Callable[..., Vie
     tab.get_by_role("heading", name="Job 2: now").wait_for()
 
 
+@pytest.mark.slow
 def test_power_of_the_window_is_that_of_caps_and_meters(up: Up, browser: Any) -> None:
     up.start("--policy", "parm", "--power-budget", "400", "--emulate", "intel-2s")
     page = PageProcess(up.home)

@@ -36,6 +36,7 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Store().save(profile.model_copy(update={"models": tuple(models)}), {"memory": memory_samples()})
 
 
+@pytest.mark.slow
 def test_the_pictures_of_the_report_are_one_click_away(
     up: Up, page: PageProcess, stored: Path, view: Callable[..., Viewer]
 ) -> None:

@@ -31,7 +31,7 @@ CHECKS = [
     response_schema_conformance,
     negative_data_rejection,
 ]
-EXAMPLES, EXAMPLES_OF_JOBS = (12, 40) if ALL else (4, 12)
+EXAMPLES, EXAMPLES_OF_JOBS = (6, 20) if ALL else (3, 9)
 LONGEST_WAIT_S = 0.01
 
 

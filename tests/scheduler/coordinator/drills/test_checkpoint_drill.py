@@ -26,7 +26,7 @@ from tests.support.programs import opencl_devices
 
 STENCIL = EXAMPLES / "stencil.py"
 CELLS, STEPS = (128, 192), 60_000 if FULL else 20_000
-BLOWS = 30 if FULL else 10
+BLOWS = 30 if FULL else 5
 
 
 @pytest.mark.slow

@@ -28,9 +28,9 @@ from tests.support.moving import PROGRAMS, TWO, layer
 STEPS = (150, 250, 350)
 LAS = "las-mq,spare-s=1,first-s=1"
 # How often jobs are parked or moved, before no more are submitted.
-LEAST = {"fcfs": 4, "mctm": 4, "mctbm": 4, LAS: 10}
+LEAST = {"fcfs": 4, "mctm": 4, "mctbm": 4, LAS: 10} if FULL else {"fcfs": 2, LAS: 4}
 MOVES_BY_OWNER = ("migrate", "migrate", "suspend", "suspend", "resume", "supervisor", "coordinator")
-MOVES_BY_POLICY = (*["nothing"] * 5, "suspend", "resume", "supervisor", "coordinator")
+MOVES_BY_POLICY = (*["nothing"] * (5 if FULL else 0), "suspend", "resume", "supervisor", "coordinator")
 
 
 @pytest.mark.timeout(1800 if FULL else 300)

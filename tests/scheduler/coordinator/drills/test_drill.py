@@ -31,7 +31,7 @@ from tests.support.coordinator import Up, fill, small_disk
 from tests.support.programs import start
 
 FULL = os.environ.get("TENBIN_DRILL")
-JOBS, BLOWS = (300, 50) if FULL else (120, 20)
+JOBS, BLOWS = (300, 50) if FULL else (60, 8)
 SEED = int(FULL or 20261121)
 BODY = """
 echo "begin $TENBIN_JOB_ID $$ $(date +%s.%N)" >> "$LOG"

@@ -23,7 +23,7 @@ from tenbin.errors import TenbinError
 from tests.scheduler.coordinator.drills.test_drill import FULL, SEED, read, strike
 from tests.support.coordinator import Up
 
-JOBS, BLOWS = (150, 25) if FULL else (60, 8)
+JOBS, BLOWS = (150, 25) if FULL else (30, 4)
 # Succeeds when it has come to its end more than so many times.
 BODY = """
 echo "begin $TENBIN_JOB_ID $$ $(date +%s.%N)" >> "$LOG"

@@ -261,6 +261,7 @@ def moves(found: Any) -> int:
     return sum(event["what"] == "moved" for event in found["history"])
 
 
+@pytest.mark.slow
 def test_long_jobs_give_way_to_short_ones(devices: Up) -> None:
     """By ``las``, on both devices: parked, and bit-identical at their ends; one with SVM keeps its device."""
     devices.kill()

@@ -195,18 +195,19 @@ def test_the_cap_of_a_running_job_changes(capped: Capped) -> None:
     assert capped.caps_w() == [ORIGINAL_W, ORIGINAL_W]
 
 
+@pytest.mark.slow
 def test_what_a_cap_costs_is_predicted_and_measured(capped: Capped) -> None:
     """Ground truth: the speed that the emulation gives a package under 34 W, of 40 W with 6 W beside it."""
     capped.start(40.0, profiled=True)
-    code = "import time\nwhile time.process_time() < 2: sum(range(1000))"
-    job = capped.up.client.submit([sys.executable, "-c", code], expect_s={"": 2.0})
+    code = "import time\nwhile time.process_time() < 1: sum(range(1000))"
+    job = capped.up.client.submit([sys.executable, "-c", code], expect_s={"": 1.0})
     assert job.result(120) == 0
     found = job.info()
     of = {one["kind"]: one for one in found["forecasts"]}
     real = truth("intel-2s")
     speed = 1 - 2 * real.slope_per_w * (real.knee_w / 2 - found["cap_w"])
     assert of["cap"]["predicted"] == pytest.approx(1 / speed) and speed < 0.9
-    assert of["run-time"]["stated"] == pytest.approx(2 / speed)
+    assert of["run-time"]["stated"] == pytest.approx(1 / speed)
     assert of["cap"]["emulated"] and of["run-time"]["emulated"]
     assert of["cap"]["measured"] > 0.9 / speed  # on a busy machine it takes longer
     shown = capped.up.run("calibration", "--kind", "cap")

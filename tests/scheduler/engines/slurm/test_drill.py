@@ -37,7 +37,7 @@ from tests.support.coordinator import Up
 from tests.support.labs.slurm_lab import SlurmLab, require_slurm, slurmlab
 
 FULL = os.environ.get("TENBIN_SLURM_DRILL")
-JOBS, BLOWS = (100, 30) if FULL else (30, 9)
+JOBS, BLOWS = (100, 30) if FULL else (18, 5)
 SEED = int(FULL or 20261122)
 START = ("--engine", "slurm", "--unit", "1", "--lease", "3")
 MODULUS = 1_000_003

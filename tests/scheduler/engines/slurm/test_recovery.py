@@ -113,6 +113,7 @@ def test_slurmctld_has_forgotten_that_it_has_started_a_job(up: Up, lab: SlurmLab
     assert attempts() == sorted(attempts()), "two at once"
 
 
+@pytest.mark.slow
 def test_what_others_do_in_slurm_is_respected(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
     up.start(*START)
     run(up, "submit", "--array", "1-3", "--chdir", str(tmp_path), "--", "sh", "-c", NOTES)

@@ -93,6 +93,7 @@ def test_what_a_node_that_refuses_says() -> None:
     assert "it refused the probe (exit code 3)" in step_failure([], 3).what
 
 
+@pytest.mark.slow
 def test_a_cluster_with_a_drained_node_is_measured_shown_drawn_and_told_to_slurm(
     lab: SlurmLab, mpi: MpiInstall, tmp_path: Path
 ) -> None:
@@ -181,6 +182,7 @@ def test_ctrl_c_keeps_what_was_measured_and_gives_the_nodes_back(lab: SlurmLab, 
     lab._until(lambda: not lab.call("squeue", "-h", "-o", "%i").strip())
 
 
+@pytest.mark.slow
 def test_when_tenbin_is_killed_the_nodes_are_given_back(lab: SlurmLab, tmp_path: Path) -> None:
     environment = os.environ | {"TENBIN_STORE": str(tmp_path), "PYTHONPATH": ":".join(sys.path)}
     process = subprocess.Popen(

@@ -142,6 +142,7 @@ def test_cancelled_on_all_nodes(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
     assert silent(tmp_path, 4)
 
 
+@pytest.mark.slow
 def test_limits_hold_on_all_nodes(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
     up.start(*START)
     found = submit(up, tmp_path, BEATS, tasks=4, time_s=3.0, grace_s=1).wait(60)
@@ -154,6 +155,7 @@ def test_limits_hold_on_all_nodes(up: Up, lab: SlurmLab, tmp_path: Path) -> None
     assert silent(tmp_path, 4)
 
 
+@pytest.mark.slow
 def test_paused_on_all_nodes(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
     up.start(*START)
     job = submit(up, tmp_path, BEATS, tasks=4)

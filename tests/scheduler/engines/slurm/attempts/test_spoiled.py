@@ -39,6 +39,7 @@ STUBBORN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", STUBBORN)
 def test_cancel_ends_it_and_its_cores_are_free(up: Up, lab: SlurmLab, how: str) -> None:
     up.start("--engine", "slurm")
@@ -50,6 +51,7 @@ def test_cancel_ends_it_and_its_cores_are_free(up: Up, lab: SlurmLab, how: str) 
     assert waits.result(120) == 3 and job.info()["stage"] == "cancelled"
 
 
+@pytest.mark.slow
 def test_a_pipe_that_nobody_reads(up: Up, lab: SlurmLab) -> None:
     up.start("--engine", "slurm")
     os.mkfifo(up.home / "pipe")

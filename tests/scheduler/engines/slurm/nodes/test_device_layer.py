@@ -86,6 +86,7 @@ def test_suspended_and_resumed_a_program_is_parked(devices: Up, lab: SlurmLab, t
     assert order["layer"] and not Path(order["layer"]).exists()
 
 
+@pytest.mark.slow
 def test_a_program_that_cannot_be_parked_is_only_suspended(devices: Up, lab: SlurmLab) -> None:
     """Of shared virtual memory, as its supervisor says; it goes on on its node, and can be cancelled."""
     job = devices.client.submit([*LONG, "100000", "0.01", "svm"], device=HERE)

@@ -212,6 +212,7 @@ def parent(pid: int) -> int:
         return 0
 
 
+@pytest.mark.slow
 def test_the_cap_of_a_running_job_changes(up: Up, lab: SlurmLab) -> None:
     """One alone has more than what is left for each of two."""
     start(up, lab, 100.0, "parm,alpha=0")

@@ -85,6 +85,7 @@ def check_inside(up: Up) -> int:
     return len(infos)
 
 
+@pytest.mark.slow
 def test_jobs_run_in_their_region_only_also_after_a_kill(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
     up.start(*FIXED)
     small, large = submit(up, tmp_path, 1, count=12), submit(up, tmp_path, 4, count=4)
@@ -181,6 +182,7 @@ def test_regions_are_partitions(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
     assert partitions(lab) == theirs
 
 
+@pytest.mark.slow
 def test_partitions_follow_regions_that_move(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
     """Jobs that run where they were sent before a move go on."""
     up.start(*MOVING, "--partitions", "tb")
