@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agent.attempts.records import Result, RunState, Usage, Want
-from profiles.errors import UserError
+from profiles.errors import BadInput, UserError
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.job_table import NoRoom
 from scheduler.coordinator.journal.journal import Journal
@@ -44,6 +44,8 @@ from scheduler.engines.protocol import Engine, Report
 from scheduler.jobs.entry import Entry, Phase, Stage
 from scheduler.jobs.sizes import CORE, Unit
 from scheduler.jobs.specs import JobSpec
+from scheduler.model.allocation import RuleBroken
+from scheduler.model.events import Checkpointed, Event, Failed, Finished
 from scheduler.model.jobs import Cluster, Placement, Pool, Region
 from scheduler.policies.registry import POLICIES, policy_class
 from tenbin.page.mirror import Mirror
@@ -544,6 +546,7 @@ class History:
         self.machine = self.new_machine(seed)
         self.lives = 0
         self.ids: list[int] = []
+        self.deadlines = set[int | None]()  # jobs that have one
         self.ended: dict[int, tuple[Stage, float | None]] = {}
         self.gone: dict[int, int] = {}
         self.begin(self.folder / "0")
@@ -578,6 +581,29 @@ class History:
             steady=lambda: self.machine.now,
             unit=self.setting.unit,
         )
+        self._watch_policy()
+
+    def _watch_policy(self) -> None:
+        """Look whether the policy is told of each job that leaves its place, and how it has ended."""
+        machine = self.coordinator.machine
+        cluster, ask = machine.state.cluster, machine._ask_policy
+        running = set(cluster.running)
+
+        def watched(event: Event | None) -> None:
+            nonlocal running
+            job = event.job.id if isinstance(event, Finished | Checkpointed | Failed) else None
+            gone = running - cluster.running.keys() - {job}
+            if gone and not (machine.state.stale or cluster.overtaken):
+                raise Broken("the policy is told who leaves", f"jobs {gone} have left; it is told {event}")
+            limited = job not in self.ids or job in self.deadlines
+            if isinstance(event, Finished) and event.how == "killed" and not limited:
+                results = [a.result for a in self.machine.attempts.values() if a.job == job and a.result]
+                if not results or results[-1].how != "time-limit":
+                    raise Broken("the policy is told how a job ended", f"{event}: {results[-1:]}")
+            ask(event)
+            running = set(cluster.running)
+
+        machine._ask_policy = watched  # type: ignore[method-assign]
 
     def killed(self) -> None:
         """Begin again after a kill with the files as they are then, or as a torn write leaves them."""
@@ -649,9 +675,13 @@ class History:
             entries = self.coordinator.submit([spec], {}, arrays=arrays)
         except UserError as error:
             self.say(f"submit {details} is refused: {error}")
+            small = spec.tasks == spec.cores == 1 and spec.memory_mb is None
+            if isinstance(error, BadInput) and small and spec.deadline_s is None:
+                raise Broken("who fits is accepted", str(error)) from None
             return
         self.say(f"submit {[entry.id for entry in entries]} {details}")
         self.ids += [entry.id for entry in entries]
+        self.deadlines.update(entry.id for entry in entries if spec.deadline_s is not None)
 
     def ask(self, draw: random.Random, name: str, *arguments: Any) -> int | None:
         """Ask for something for one of the jobs; return which, if it was granted."""
@@ -869,7 +899,7 @@ class History:
         places = {}
         for attempt in alive:
             entry, key = self.jobs.get(attempt.job), f"attempt {attempt.number} of job {attempt.job}"
-            if entry is None or entry.attempt != attempt.number:
+            if entry is None or entry.attempt != attempt.number or not entry.alive:
                 raise Broken("nothing runs that nobody knows", key)
             if attempt.works and attempt.want != "end":
                 if attempt.job not in self.engine.held:
@@ -918,6 +948,8 @@ class Faults(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info and record.exc_info[1] is not None:
             self.seen.append(record.exc_info[1])
+        elif record.args and isinstance(record.args[-1], RuleBroken):  # type: ignore[index]
+            self.seen.append(record.args[-1])  # type: ignore[index]
 
 
 # -- many histories, and one that fails -------------------------------------------------------------------
