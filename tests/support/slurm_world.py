@@ -40,7 +40,6 @@ from agent.multi_node.lease import MARGIN_S, WIDTH, beat_file
 from agent.power.cap_files import CapInForce, confirm_cap, requested_cap
 from agent.supervisor import allocation_reuse
 from profiles.files.whole_files import overwrite
-from scheduler.coordinator.ends import MOST_FAILURES
 from scheduler.engines.protocol import Report
 from scheduler.engines.slurm import engine as engine_module
 from scheduler.engines.slurm.attempts.attempt import SlurmAttempt
@@ -55,7 +54,7 @@ from scheduler.jobs.entry import Entry, Phase, Stage
 from scheduler.jobs.sizes import Unit
 from scheduler.model.jobs import Cluster, Pool
 from tests.support import world
-from tests.support.world import BEGIN_S, TURNS, Attempt, Broken, History, Killed, Machine, Setting, Step
+from tests.support.world import BEGIN_S, TURNS, Attempt, Broken, History, Machine, Setting, Step
 
 NODES, CPUS, MEMORY_MB = ("node1", "node2", "node3"), 2, 1000
 LEASES_S, SLURMD_TIMEOUTS_S = (6.0, 6.0, 20.0), (60.0, 10.0)
@@ -886,7 +885,7 @@ class SlurmHistory(History):
     slurm: WorldEngine
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
-        self.quiet, self.suspended, self.cancelled = False, set[int](), set[int]()
+        self.quiet, self.suspended = False, set[int]()
         self.to_end: dict[int, int] = {}  # attempts that an administrator has ended, by job
         self.ended_in_slurm = set[int]()  # Slurm jobs that an administrator has cancelled
         self._asked: dict[tuple[int, int], float] = {}  # requests that are not heard yet, and since when
@@ -1115,8 +1114,6 @@ class SlurmHistory(History):
                 raise Broken("who is back is resumed", f"{down}")
         if left := self.open():
             raise Broken("no Slurm job is left", f"{left}")
-        for job_id in self.ids:
-            self._check_end(job_id)
 
     # -- rules -------------------------------------------------------------------------------------------
 
@@ -1125,49 +1122,21 @@ class SlurmHistory(History):
         return [job for job in self.machine.queue.values() if not job.final]
 
     def _check_end(self, job_id: int) -> None:
-        """Compare the end of a job with what has happened."""
-        entry = self.coordinator.job_table.entry(job_id)
-        assert entry is not None
-        attempt = self.machine.attempts.get((job_id, entry.attempt))
-        result = attempt.result if attempt is not None else None
-        how, code = (result.how, result.code) if result is not None else ("", None)
-        good = {
-            Stage.DONE: how == "exited" and code == 0,
-            Stage.FAILED: (how in ("exited", "not-started") and code != 0)
-            or entry.failures >= MOST_FAILURES
-            or (not entry.spec.requeue and attempt is not None),
-            Stage.CANCELLED: self._may_be_cancelled(entry),
-        }
-        number = self.to_end.get(job_id)
-        if number is not None and self._ended_by_admin(job_id, number) and entry.stage is not Stage.CANCELLED:
+        super()._check_end(job_id)
+        entry, number = self.coordinator.job_table.entry(job_id), self.to_end.get(job_id)
+        if number is None or entry is None or entry.stage is Stage.CANCELLED:
+            return
+        result = self.machine.attempts[job_id, number].result
+        if result is not None and result.how == "interrupted" and result.signal == 15:
             raise Broken("who was cancelled in Slurm is", f"job {job_id} is {entry.stage}, {entry.attempt}")
-        if not good.get(entry.stage, True):
-            raise Broken("an end is told as it was", f"job {job_id} is {entry.stage}, was {result}")
 
-    def _ended_by_admin(self, job: int, number: int) -> bool:
-        result = self.machine.attempts[job, number].result
-        return result is not None and result.how == "interrupted" and result.signal == 15
-
-    def _may_be_cancelled(self, entry: Entry) -> bool:
-        spec = entry.spec
-        waits = spec.after or spec.after_any or spec.after_not_ok or spec.deadline_s is not None
+    def may_be_cancelled(self, entry: Entry) -> bool:
         by_admin = self.machine.ran_in.get((entry.id, entry.attempt)) in self.ended_in_slurm
-        return bool(waits or by_admin or entry.id in self.cancelled)
-
-    def ask(self, draw: random.Random, name: str, *arguments: Any) -> int | None:
-        try:
-            job = super().ask(draw, name, *arguments)
-        except Killed:  # it may have been granted
-            self.cancelled.update(self.ids if name == "cancel" else ())
-            raise
-        if job is not None and name == "cancel":
-            self.cancelled.add(job)
-        return job
+        return by_admin or super().may_be_cancelled(entry)
 
     def may_happen(self, name: str, job: int) -> None:
         super().may_happen(name, job)
         self.to_end.clear()
-        self.cancelled.update([job] if name == "cancel" else ())
 
     def _check_requests(self) -> None:
         """Look whether supervisors have heard what they are asked for, where nothing is in the way."""
