@@ -36,29 +36,41 @@ import pytest
 from agent.attempts import begin
 from agent.attempts.folder import Attempt as Folder
 from agent.attempts.records import Result, Want
-from agent.multi_node.lease import WIDTH, beat_file
+from agent.multi_node.lease import MARGIN_S, WIDTH, beat_file
+from agent.power.cap_files import CapInForce, confirm_cap, requested_cap
 from agent.supervisor import allocation_reuse
 from profiles.files.safe_files import overwrite
-from scheduler.coordinator.ends import MOST_FAILURES
 from scheduler.engines.protocol import Report
 from scheduler.engines.slurm import engine as engine_module
 from scheduler.engines.slurm import poller
 from scheduler.engines.slurm.attempt_step import SlurmAttempt
 from scheduler.engines.slurm.engine import SlurmEngine
-from scheduler.engines.slurm.node_inventory import ClusterNode, NodeInventory, Site
+from scheduler.engines.slurm.node_inventory import ClusterNode
+from scheduler.engines.slurm.node_inventory import NodeInventory
+from scheduler.engines.slurm.node_inventory import Site
+from scheduler.jobs.entry import Entry
+from scheduler.jobs.entry import Stage
 from scheduler.engines.slurm.poller import SlurmPoller
-from scheduler.engines.slurm.slurm_commands import FINAL, MIB, Slurm, SlurmSilent, error_of
-from scheduler.jobs.entry import Entry, Stage
+from scheduler.engines.slurm.slurm_commands import FINAL
+from scheduler.engines.slurm.slurm_commands import MIB
+from scheduler.engines.slurm.slurm_commands import Slurm
+from scheduler.engines.slurm.slurm_commands import SlurmSilent
+from scheduler.engines.slurm.slurm_commands import error_of
+from scheduler.engines.slurm.site import SitePower
+from scheduler.jobs.entry import Phase
 from scheduler.jobs.sizes import Unit
 from scheduler.model.jobs import Cluster, Pool
 from tests.support import world
-from tests.support.world import BEGIN_S, TURNS, Attempt, Broken, History, Killed, Machine, Setting, Step
+from tests.support.world import BEGIN_S, TURNS, Attempt, Broken, History, Machine, Setting, Step
 
 NODES, CPUS, MEMORY_MB = ("node1", "node2", "node3"), 2, 1000
-LEASES_S, SLURMD_TIMEOUTS_S = (6.0, 6.0, 20.0), (30.0, 10.0)
-SILENT_S = 3.0  # until slurmctld notes that a node does not answer
+LEASES_S, SLURMD_TIMEOUTS_S = (6.0, 6.0, 20.0), (60.0, 10.0)
+SILENT = 0.5  # of SlurmdTimeout: until slurmctld notes that a node does not answer
 KILL_WAIT_S = 5.0
 HEARD_S = 15.0  # in which a request is heard
+NOTICED_S = MARGIN_S + 8.0  # after the end of its lease: who was lost with its node is known to be
+STARTS_S = 30.0  # beside leases and SlurmdTimeout: until what is to run runs
+KNOCKS_S = 12.0  # between knocks at a node, and two looks
 MIN_AGE_S = 60.0  # slurmctld forgets a job so long after its end
 SAVED_S = 5.0  # and has on disk what is older
 QUIET_S = 8000.0  # in which all jobs of a history end
@@ -94,6 +106,12 @@ SETTINGS = {
         Unit(node=True, cores=2),
         {"tasks": (1, 1, 2), "cores": (1, 1, 2), **MEMORY},
     ),
+    "capped": Setting(
+        "power",
+        Cluster((Pool("node", 3, peak_w=60.0, caps_w=(30.0, 40.0, 60.0), names=NODES),), budget_w=130.0),
+        Unit(node=True, cores=2, hosts=((1, MEMORY_MB * MIB),)),
+        {"tasks": (1, 1, 2, 3), "max_tasks": (None, None, 3)},
+    ),
 }
 
 
@@ -107,6 +125,7 @@ class Node:
     Attributes:
         power, network, daemon, disk: it has them; without network it sees neither slurmctld nor the disk.
         silent_since: since when it has not answered slurmctld. down, drain: reasons, if it is.
+        answers_since: since when it has answered whoever asks.
     """
 
     name: str
@@ -117,6 +136,7 @@ class Node:
     silent_since: float = math.inf
     down: str = ""
     drain: str = ""
+    answers_since: float = 0.0
 
     @property
     def sees_disk(self) -> bool:
@@ -132,7 +152,7 @@ class BatchJob:
     """A job as slurmctld knows it.
 
     Attributes:
-        starts_s: it starts then at the earliest. changed_s: when it changed last.
+        starts_s: it starts then at the earliest. limit_s, memory_mb: as it was submitted.
     """
 
     id: int
@@ -141,6 +161,8 @@ class BatchJob:
     cpus: int
     folder: Path
     starts_s: float
+    limit_s: float = math.inf
+    memory_mb: float = math.inf
     state: str = "PENDING"
     reason: str = "None"
     start_s: float = 0.0
@@ -163,7 +185,8 @@ class Process:
         key: of the attempt that it runs; None: between two. folder: of that attempt, or of the last one.
         waits: for the disk, to begin. until_s: so long it waits for another. stopped: by SIGSTOP.
         dark_since: since when it sees no disk. kill_s: SIGKILL comes then. unpublished: a result for which it
-            saw no disk.
+            saw no disk. cap_w: each of its nodes is under this cap, by request number cap_number.
+        ends_s: Slurm ends it then. memory_mb: it has so much of each node.
     """
 
     slurm: int
@@ -179,6 +202,10 @@ class Process:
     interrupted: bool = False
     unpublished: Result | None = None
     beats: int = 0
+    cap_w: float | None = None
+    cap_number: int = 0
+    ends_s: float = math.inf
+    memory_mb: float = math.inf
 
     @property
     def node(self) -> str:
@@ -192,6 +219,7 @@ class SlurmCluster(Machine):
         orders: jobs as they were when the orders of their attempts were written, by attempt. ran_in: the
             Slurm jobs of attempts.
         disturbed: attempts that something has happened to. repairs: when what is mended.
+        lost: attempts that have died with their node: when that must be known, and the node.
         dead: slurmctld does not run. unheard: so many of the next calls get no answer; heard: they are made
             nevertheless. delay_s: how long a call takes.
     """
@@ -204,6 +232,7 @@ class SlurmCluster(Machine):
         self.processes: list[Process] = []
         self.ran_in: dict[tuple[int, int], int] = {}
         self.disturbed: set[tuple[int, int]] = set()
+        self.lost: dict[tuple[int, int], tuple[float, str]] = {}
         self.repairs: list[tuple[float, Callable[[], object]]] = []
         self.lease_s = LEASES_S[seed % len(LEASES_S)]
         self.timeout_s = SLURMD_TIMEOUTS_S[seed // 2 % len(SLURMD_TIMEOUTS_S)]
@@ -237,14 +266,14 @@ class SlurmCluster(Machine):
 
     def batch(self, job: BatchJob) -> None:
         """Start a batch process."""
-        process = Process(job.id, job.nodes, job.cpus, job.folder, waits=True)
+        process = Process(job.id, job.nodes, job.cpus, job.folder, waits=True, memory_mb=job.memory_mb)
         self.processes.append(process)
         self._begin(process)
 
     def _begin(self, process: Process) -> None:
         """Run the first attempt of a batch process, once there is its disk."""
         if process.waits and not process.stopped and self.nodes[process.node].sees_disk:
-            process.waits = False
+            process.waits, process.ends_s = False, self.now + self.queue[process.slurm].limit_s
             self.supervise(process, process.folder)
 
     def supervise(self, process: Process, folder: Path) -> None:
@@ -272,10 +301,56 @@ class SlurmCluster(Machine):
         self.ran_in[key] = process.slurm
         if any(not (self.nodes[name].answers and self.nodes[name].sees_disk) for name in process.nodes):
             self.disturbed.add(key)
+        self._check_place(process, self.orders[key])
         self.start(self.orders[key])  # type: ignore[arg-type]
+        self.hold_cap(process)
         draw = random.Random(f"{self.seed} {key} long")
         self.attempts[key].left_s *= draw.choice([1, 1, 4])
         return None
+
+    def _check_place(self, process: Process, order: SimpleNamespace) -> None:
+        """Compare what Slurm has given a process with what its attempt is to have."""
+        spec, key = order.spec, f"attempt {order.attempt} of job {order.id}"
+        shares = Counter(NODES[core // CPUS] for core in order.cores)
+        if set(process.nodes) != set(shares) or process.cpus != max(shares.values()):
+            given = f"{process.cpus} CPUs of {', '.join(process.nodes)}"
+            raise Broken("who runs has what it was given", f"{key}: {given}, is to have {dict(shares)}")
+        if spec.memory_mb and process.memory_mb * len(process.nodes) < spec.memory_mb * spec.tasks - 1e-6:
+            raise Broken("who runs has its memory", f"{key}: {process.memory_mb:g} MB of each node")
+        if spec.time_s and process.ends_s < self.now + spec.time_s:
+            raise Broken("who runs has its time", f"{key}: Slurm ends it at {process.ends_s - BEGIN_S:g}")
+
+    # -- power caps, as ``agent.power.caps`` has them ----------------------------------------------------
+
+    def hold_cap(self, process: Process) -> None:
+        """Put the nodes under the cap that is requested, if one is."""
+        wanted = requested_cap(Folder(process.folder))
+        if wanted is not None and wanted.cap_w is not None:
+            process.cap_w, process.cap_number = wanted.cap_w, wanted.number
+            confirm_cap(Folder(process.folder), CapInForce(wanted.number, wanted.cap_w))
+        self._check_power()
+
+    def follow_cap(self, process: Process) -> None:
+        """Hold a cap that was requested since."""
+        wanted = requested_cap(Folder(process.folder))
+        if process.cap_w is not None and wanted is not None and wanted.number > process.cap_number:
+            self.story(f"caps: {', '.join(process.nodes)} at {wanted.cap_w:g} W")
+            self.hold_cap(process)
+
+    def release_cap(self, process: Process) -> None:
+        if process.cap_w is not None:
+            process.cap_w = None
+            confirm_cap(Folder(process.folder), CapInForce(process.cap_number, None))
+
+    def _check_power(self) -> None:
+        cluster = self.setting.cluster
+        if cluster.budget_w is None:
+            return
+        power = {process.key: (len(process.nodes), process.cap_w) for process, _ in self.running()}
+        if sum(cluster.pools[0].power_w(nodes, cap_w) for nodes, cap_w in power.values() if cap_w) > (
+            cluster.budget_w + 1e-6
+        ):
+            raise Broken("the power is within its budget", f"{power} of {cluster.budget_w:g} W")
 
     def report(self, attempt: Attempt, what: Any, **more: Any) -> None:
         """Write down what the supervisor of an attempt has to tell."""
@@ -287,6 +362,10 @@ class SlurmCluster(Machine):
             self.story(f"the supervisor dies: attempt {attempt.number} of job {attempt.job}")
             self.leave(process, 137)
         elif self.nodes[process.node].sees_disk and attempt.state is not None:
+            if attempt.state.paused:
+                self.release_cap(process)
+            elif process.cap_w is None and what == "obeyed":
+                self.hold_cap(process)
             Folder(process.folder).write_state(attempt.state)
 
     def publish(self, process: Process, result: Result) -> None:
@@ -349,6 +428,7 @@ class SlurmCluster(Machine):
         attempt = self.attempts[process.key] if process.key is not None else None
         if attempt is None or attempt.over or process.stopped or not self.nodes[process.node].sees_disk:
             return
+        self.follow_cap(process)
         request = Folder(process.folder).request()
         if request is not None:
             self.story(f"obeys: job {attempt.job}, {request.want}")
@@ -419,7 +499,7 @@ class SlurmCluster(Machine):
         return all(self._usable(node) and self.room(node.name) >= job.cpus for node in nodes)
 
     def _usable(self, node: Node) -> bool:
-        return not (node.down or node.drain) and node.silent_since == math.inf
+        return not (node.down or node.drain) and self.now < node.silent_since
 
     def _schedule(self) -> None:
         for job in list(self.queue.values()):
@@ -441,8 +521,8 @@ class SlurmCluster(Machine):
         for node in self.nodes.values():
             if not node.answers:
                 if node.silent_since == math.inf:
-                    node.silent_since = self.now + SILENT_S
-                if self.now >= node.silent_since - SILENT_S + self.timeout_s - 1e-6 and not node.down:
+                    node.silent_since = self.now + SILENT * self.timeout_s
+                if self.now >= node.silent_since + (1 - SILENT) * self.timeout_s - 1e-6 and not node.down:
                     node.down = "Not responding"
                 if node.down == "Not responding":
                     self._fail(node)
@@ -482,6 +562,15 @@ class SlurmCluster(Machine):
         else:
             self.changed_s = min(self.changed_s, self.now)
 
+    def check_down(self, node: Node) -> None:
+        """Look whether a node that is set down answers, or has jobs that live."""
+        if self.now > node.answers_since + KNOCKS_S + 4 * self.delay_s:
+            raise Broken("who answers is not set down", node.name)
+        for process, attempt in self.running():
+            if process.node == node.name and node.sees_disk and not process.stopped and process.beats > 1:
+                what = f"attempt {attempt.number} of job {attempt.job} lives on {node.name}"
+                raise Broken("where jobs live is not set down", what)
+
     def forget(self) -> None:
         """Slurmctld is killed: when it comes back it knows what it had saved."""
         self.number, self.queue = copy.deepcopy(self.saved)
@@ -492,6 +581,8 @@ class SlurmCluster(Machine):
         for repair in [repair for repair in self.repairs if repair[0] <= self.now + 1e-6]:
             self.repairs.remove(repair)
             repair[1]()
+        for node in self.nodes.values():
+            node.answers_since = min(node.answers_since, self.now) if node.answers else math.inf
         for process in list(self.processes):
             node = self.nodes[process.node]
             process.dark_since = math.inf if node.sees_disk else min(process.dark_since, self.now)
@@ -531,7 +622,7 @@ class SlurmCluster(Machine):
             times += [job.starts_s for job in self.queue.values() if self._may_start(job)]
             for node in self.nodes.values():
                 if node.silent_since < math.inf and not node.down:
-                    times.append(node.silent_since - SILENT_S + self.timeout_s)
+                    times.append(node.silent_since + (1 - SILENT) * self.timeout_s)
         return min(times)
 
 
@@ -571,6 +662,10 @@ class SimulatedSlurm(Slurm):
         cpus = int(named["ntasks"]) * int(named["cpus-per-task"]) // len(nodes)
         delay_s = random.Random(f"{cluster.seed} {cluster.number}").choice([0.0, 0.3, 1.0])
         job = BatchJob(cluster.number, named["comment"], nodes, cpus, folder, cluster.now + delay_s)
+        job.limit_s = 60.0 * float(named.get("time", math.inf))
+        job.memory_mb = float(named["mem"].removesuffix("M")) * MIB if "mem" in named else math.inf
+        if "mem" in named and job.memory_mb > MEMORY_MB * MIB:
+            raise Broken("a job fits its nodes", f"Slurm job {job.id}: {named['mem']} of {MEMORY_MB}M")
         cluster.queue[job.id] = job
         cluster.story(f"sbatch: Slurm job {job.id} for {folder.parent.name}, {folder.name}")
         return job.id
@@ -608,6 +703,7 @@ class SimulatedSlurm(Slurm):
         state, reason = words[2].partition("=")[2], "".join(words[3:]).partition("=")[2]
         cluster.story(f"scontrol: {node.name} {state.lower()}: {reason}")
         if state == "DOWN":
+            cluster.check_down(node)
             node.down = reason
             cluster._fail(node)
         elif state == "DRAIN":
@@ -651,6 +747,13 @@ class SimulatedSlurm(Slurm):
         if job is None:
             raise error_of((what,), f"{what} error: Invalid job id specified", 1)
         return job
+
+    def _srun(self, words: Sequence[str], _: str) -> str:
+        """Run a short program on nodes, at once or not at all."""
+        names = next(word for word in words if word.startswith("--nodelist=")).partition("=")[2].split(",")
+        if any(self.cluster.room(name) < 1 or not self.cluster.nodes[name].answers for name in names):
+            raise error_of(("srun",), "srun: error: Unable to allocate resources", 1)
+        return ""
 
     def _line(self, node: Node) -> str:
         used = CPUS - self.cluster.room(node.name)
@@ -723,7 +826,7 @@ class WorldEngine(SlurmEngine):
         cluster = self.cluster_of_world
         cluster.write()
         cluster.orders[attempt.key] = SimpleNamespace(
-            id=job.id, attempt=job.attempt, spec=job.spec, placement=job.placement
+            id=job.id, attempt=job.attempt, spec=job.spec, placement=job.placement, cores=job.cores
         )
         written = super()._write_order(job, environment, attempt)
         cluster.may_be_killed()
@@ -789,9 +892,11 @@ class SlurmHistory(History):
     slurm: WorldEngine
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
-        self.quiet, self.suspended, self.cancelled = False, set[int](), set[int]()
+        self.quiet, self.suspended = False, set[int]()
+        self.to_end: dict[int, int] = {}  # attempts that an administrator has ended, by job
         self.ended_in_slurm = set[int]()  # Slurm jobs that an administrator has cancelled
         self._asked: dict[tuple[int, int], float] = {}  # requests that are not heard yet, and since when
+        self._waits: dict[tuple[int, int], float] = {}  # attempts that are to run and do not, and since when
         super().__init__(*arguments, **named)
 
     def new_machine(self, seed: int) -> Machine:
@@ -811,8 +916,17 @@ class SlurmHistory(History):
         WorldPoller.cluster = WorldEngine.cluster_of_world = self.machine
         pool = self.setting.cluster.pools[0]
         inventory = NodeInventory(HOSTS, self.setting.unit, whole=pool.name == "node" and pool.counted)
-        set_down = self.machine.seed % 2 == 0
-        site = Site(SimulatedSlurm(self.machine), "main", inventory, self.machine.lease_s, set_down=set_down)
+        power = None if self.setting.cluster.budget_w is None else SitePower("/sys", self.folder, 0.0)
+        site = Site(
+            SimulatedSlurm(self.machine),
+            "main",
+            inventory,
+            self.machine.lease_s,
+            power=power,
+            set_down=self.machine.seed % 2 == 0,
+        )
+        self._waits.clear()
+        self._delay_notice()
         with virtual_time(self.machine):
             self.slurm = WorldEngine(store, self.setting.cluster, site, self.setting.unit)
             self.coordinate(home, self.slurm)
@@ -831,6 +945,7 @@ class SlurmHistory(History):
     def _break(self, draw: random.Random, node: Node, *parts: str, story: str = "") -> None:
         """Take parts of a node away, until they are mended."""
         self.say(f"{node.name} {story}")
+        self.to_end.clear()
         self.machine.disturb(node.name)
         self._set(node, *parts, there=False)
         self.machine.later(draw.choice([1.0, 10.0, 25.0, 60.0]), lambda: self._set(node, *parts, there=True))
@@ -848,6 +963,8 @@ class SlurmHistory(History):
             machine.processes.remove(process)
             if process.key is not None:
                 attempt = machine.attempts[process.key]
+                if not attempt.over and process.beats and not process.stopped:
+                    machine.lost[process.key] = machine.now + machine.lease_s + NOTICED_S, node.name
                 attempt.lost, attempt.works = attempt.result is None, False
         machine.look()
 
@@ -868,6 +985,7 @@ class SlurmHistory(History):
         forgets = draw.random() < 0.6
         self.say("slurmctld is dead" + ", and forgets" * forgets)
         if forgets:
+            self.to_end.clear()
             self.machine.disturb()
             self.machine.forget()
         self.machine.dead = True
@@ -906,6 +1024,9 @@ class SlurmHistory(History):
     def admin_cancel(self, draw: random.Random) -> None:
         if (job := self._slurm_job(draw, "RUNNING", "PENDING")) is not None:
             self.say("an administrator:")
+            for process, attempt in self.machine.running():
+                if process.slurm == job.id and process.key not in self.machine.disturbed:
+                    self.to_end[attempt.job] = attempt.number
             self.machine.disturb(job.nodes[0])
             self.ended_in_slurm.add(job.id)
             self.cancelled.add(int(job.comment.split(":")[2]))
@@ -991,10 +1112,15 @@ class SlurmHistory(History):
         ):
             node.drain = "an administrator, for good"  # there is room for every job on the others
         super().finish()
+        down = [node.name for node in machine.nodes.values() if node.down]
+        if down and not self.machine.dead:
+            self.quiet = False
+            self.pass_s(2 * KNOCKS_S)
+            self.quiet = True
+            if any(node.down for node in machine.nodes.values()):
+                raise Broken("who is back is resumed", f"{down}")
         if left := self.open():
             raise Broken("no Slurm job is left", f"{left}")
-        for job_id in self.ids:
-            self._check_end(job_id)
 
     # -- rules -------------------------------------------------------------------------------------------
 
@@ -1003,41 +1129,21 @@ class SlurmHistory(History):
         return [job for job in self.machine.queue.values() if not job.final]
 
     def _check_end(self, job_id: int) -> None:
-        """Compare the end of a job with what has happened."""
-        entry = self.coordinator.job_table.entry(job_id)
-        assert entry is not None
-        attempt = self.machine.attempts.get((job_id, entry.attempt))
-        result = attempt.result if attempt is not None else None
-        how, code = (result.how, result.code) if result is not None else ("", None)
-        good = {
-            Stage.DONE: how == "exited" and code == 0,
-            Stage.FAILED: (how in ("exited", "not-started") and code != 0)
-            or entry.failures >= MOST_FAILURES
-            or (not entry.spec.requeue and attempt is not None),
-            Stage.CANCELLED: self._may_be_cancelled(entry),
-        }
-        if not good.get(entry.stage, True):
-            raise Broken("an end is told as it was", f"job {job_id} is {entry.stage}, was {result}")
+        super()._check_end(job_id)
+        entry, number = self.coordinator.job_table.entry(job_id), self.to_end.get(job_id)
+        if number is None or entry is None or entry.stage is Stage.CANCELLED:
+            return
+        result = self.machine.attempts[job_id, number].result
+        if result is not None and result.how == "interrupted" and result.signal == 15:
+            raise Broken("who was cancelled in Slurm is", f"job {job_id} is {entry.stage}, {entry.attempt}")
 
-    def _may_be_cancelled(self, entry: Entry) -> bool:
-        spec = entry.spec
-        waits = spec.after or spec.after_any or spec.after_not_ok or spec.deadline_s is not None
+    def may_be_cancelled(self, entry: Entry) -> bool:
         by_admin = self.machine.ran_in.get((entry.id, entry.attempt)) in self.ended_in_slurm
-        return bool(waits or by_admin or entry.id in self.cancelled)
-
-    def ask(self, draw: random.Random, name: str, *arguments: Any) -> int | None:
-        try:
-            job = super().ask(draw, name, *arguments)
-        except Killed:  # it may have been granted
-            self.cancelled.update(self.ids if name == "cancel" else ())
-            raise
-        if job is not None and name == "cancel":
-            self.cancelled.add(job)
-        return job
+        return by_admin or super().may_be_cancelled(entry)
 
     def may_happen(self, name: str, job: int) -> None:
         super().may_happen(name, job)
-        self.cancelled.update([job] if name == "cancel" else ())
+        self.to_end.clear()
 
     def _check_requests(self) -> None:
         """Look whether supervisors have heard what they are asked for, where nothing is in the way."""
@@ -1053,8 +1159,44 @@ class SlurmHistory(History):
                     raise Broken("a request is heard", f"job {entry.id} is to {entry.want}")
         self._asked = waits
 
+    def _delay_notice(self) -> None:
+        """Begin anew to wait until it is known who was lost."""
+        by_s = self.machine.now + self.machine.lease_s + NOTICED_S
+        self.machine.lost = {key: (by_s, name) for key, (_, name) in self.machine.lost.items()}
+
+    def _check_lost(self) -> None:
+        """Look whether it is known in time who has died with its node."""
+        machine = self.machine
+        if machine.dead or machine.unheard or machine.delay_s > 0.1:
+            self._delay_notice()
+        for key, (by_s, name) in list(machine.lost.items()):
+            # What Slurm has seen by itself is not asked again, and given up for the time of a lease.
+            seen = machine.now >= machine.nodes[name].silent_since
+            entry = self.jobs.get(key[0])
+            if entry is None or entry.attempt != key[1] or not entry.alive:
+                del machine.lost[key]
+            elif entry.phase is not Phase.RUNNING or machine.ran_in[key] in self.suspended:
+                machine.lost[key] = machine.now + machine.lease_s + NOTICED_S, name
+            elif machine.now > by_s + seen * (machine.lease_s + MARGIN_S):
+                raise Broken("who is lost is known to be", f"attempt {key[1]} of job {key[0]}")
+
+    def _check_starts(self) -> None:
+        """Look whether what is to run runs, where nothing is in the way."""
+        machine, waits = self.machine, dict[tuple[int, int], float]()
+        run = {(attempt.job, attempt.number) for _, attempt in machine.running()}
+        for entry in self.jobs.values() if self.quiet else ():
+            key = entry.id, entry.attempt
+            if entry.alive and entry.phase is Phase.RUNNING and key not in run:
+                waits[key] = self._waits.get(key, machine.now)
+                most_s = 2 * (machine.lease_s + MARGIN_S) + machine.timeout_s + STARTS_S
+                if machine.now > waits[key] + most_s:
+                    raise Broken("what is to run runs", f"attempt {key[1]} of job {key[0]}")
+        self._waits = waits
+
     def _check_attempts(self) -> None:
         self._check_requests()
+        self._check_lost()
+        self._check_starts()
         used = Counter[str]()
         for process, attempt in self.machine.running():
             if process.stopped:  # and ended when its node is back
@@ -1063,7 +1205,7 @@ class SlurmHistory(History):
             if process.slurm not in self.suspended and attempt.want != "end":
                 used.update(dict.fromkeys(process.nodes, process.cpus))
             entry, key = self.jobs.get(attempt.job), f"attempt {attempt.number} of job {attempt.job}"
-            if entry is None or entry.attempt != attempt.number:
+            if entry is None or entry.attempt != attempt.number or not entry.alive:
                 raise Broken("nothing runs that nobody knows", key)
         if max(used.values(), default=0) > CPUS:
             raise Broken("no CPU is given twice", f"{dict(used)} of {CPUS}")

@@ -35,8 +35,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agent.attempts.records import Result, RunState, Usage, Want
-from profiles.errors import UserError
+from profiles.errors import BadInput, UserError
 from scheduler.coordinator.coordinator import Coordinator
+from scheduler.coordinator.ends import MOST_FAILURES
 from scheduler.coordinator.job_table import NoRoom
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.coordinator.journal.journal_file import TALLY
@@ -44,6 +45,8 @@ from scheduler.engines.protocol import Engine, Report
 from scheduler.jobs.entry import Entry, Phase, Stage
 from scheduler.jobs.sizes import CORE, Unit
 from scheduler.jobs.specs import JobSpec
+from scheduler.model.allocation import RuleBroken
+from scheduler.model.events import Checkpointed, Event, Failed, Finished
 from scheduler.model.jobs import Cluster, Placement, Pool, Region
 from scheduler.policies.registry import POLICIES, policy_class
 from tenbin.page.mirror import Mirror
@@ -544,6 +547,8 @@ class History:
         self.machine = self.new_machine(seed)
         self.lives = 0
         self.ids: list[int] = []
+        self.deadlines = set[int | None]()  # jobs that have one
+        self.cancelled, self.retried = set[int](), set[int]()  # or may have been
         self.ended: dict[int, tuple[Stage, float | None]] = {}
         self.gone: dict[int, int] = {}
         self.begin(self.folder / "0")
@@ -578,6 +583,29 @@ class History:
             steady=lambda: self.machine.now,
             unit=self.setting.unit,
         )
+        self._watch_policy()
+
+    def _watch_policy(self) -> None:
+        """Look whether the policy is told of each job that leaves its place, and how it has ended."""
+        machine = self.coordinator.machine
+        cluster, ask = machine.state.cluster, machine._ask_policy
+        running = set(cluster.running)
+
+        def watched(event: Event | None) -> None:
+            nonlocal running
+            job = event.job.id if isinstance(event, Finished | Checkpointed | Failed) else None
+            gone = running - cluster.running.keys() - {job}
+            if gone and not (machine.state.stale or cluster.overtaken):
+                raise Broken("the policy is told who leaves", f"jobs {gone} have left; it is told {event}")
+            limited = job not in self.ids or job in self.deadlines
+            if isinstance(event, Finished) and event.how == "killed" and not limited:
+                results = [a.result for a in self.machine.attempts.values() if a.job == job and a.result]
+                if not results or results[-1].how != "time-limit":
+                    raise Broken("the policy is told how a job ended", f"{event}: {results[-1:]}")
+            ask(event)
+            running = set(cluster.running)
+
+        machine._ask_policy = watched  # type: ignore[method-assign]
 
     def killed(self) -> None:
         """Begin again after a kill with the files as they are then, or as a torn write leaves them."""
@@ -649,9 +677,13 @@ class History:
             entries = self.coordinator.submit([spec], {}, arrays=arrays)
         except UserError as error:
             self.say(f"submit {details} is refused: {error}")
+            small = spec.tasks == spec.cores == 1 and spec.memory_mb is None
+            if isinstance(error, BadInput) and small and spec.deadline_s is None:
+                raise Broken("who fits is accepted", str(error)) from None
             return
         self.say(f"submit {[entry.id for entry in entries]} {details}")
         self.ids += [entry.id for entry in entries]
+        self.deadlines.update(entry.id for entry in entries if spec.deadline_s is not None)
 
     def ask(self, draw: random.Random, name: str, *arguments: Any) -> int | None:
         """Ask for something for one of the jobs; return which, if it was granted."""
@@ -660,17 +692,24 @@ class History:
         job = draw.choice(self.ids)
         try:
             getattr(self.coordinator, name)([job], *arguments)
+        except Killed:
+            self.may_happen(name, job)
+            raise
         except UserError as error:
             self.say(f"{name} {job} is refused: {error}")
             if isinstance(error, NoRoom):
                 self.may_happen(name, job)
             return None
         self.say(f"{name} {job} {' '.join(map(str, arguments))}")
+        self.cancelled.update([job] if name == "cancel" else ())
+        self.retried.update([job] if name == "retry" else ())
         return job
 
     def may_happen(self, name: str, job: int) -> None:
-        """Note what was refused for want of room, and happens all the same if there is some in time."""
+        """Note what was refused for want of room, or cut short by a kill, and may happen all the same."""
+        self.cancelled.update([job] if name == "cancel" else ())
         if name == "retry":
+            self.retried.add(job)
             self.ended.clear()
             self.gone.clear()
 
@@ -687,12 +726,7 @@ class History:
         self.ask(draw, "resume")
 
     def retry(self, draw: random.Random) -> None:
-        try:
-            job = self.ask(draw, "retry")
-        except Killed:  # it may have been granted
-            self.ended.clear()
-            self.gone.clear()
-            raise
+        job = self.ask(draw, "retry")
         if job is not None:
             self.ended.pop(job, None)
             self.gone.pop(job, None)
@@ -806,9 +840,53 @@ class History:
         }
         if stuck:
             raise Broken("every job ends", str(stuck))
+        for job in self.ids:
+            self._check_end(job)
         self.look(random.Random(0))
 
     # -- rules ---------------------------------------------------------------------------------------------
+
+    def _check_end(self, job_id: int) -> None:
+        """Compare the end of a job with what has happened."""
+        entry = self.coordinator.job_table.entry(job_id)
+        assert entry is not None
+        attempts = [attempt for attempt in self.machine.attempts.values() if attempt.job == job_id]
+        attempt = self.machine.attempts.get((job_id, entry.attempt))
+        result = attempt.result if attempt is not None else None
+        how, code = (result.how, result.code) if result is not None else ("", None)
+        good = {
+            Stage.DONE: how == "exited" and code == 0,
+            Stage.FAILED: (how in ("exited", "not-started") and code != 0)
+            or entry.failures >= MOST_FAILURES
+            or (not entry.spec.requeue and attempt is not None),
+            Stage.CANCELLED: self.may_be_cancelled(entry),
+            Stage.KILLED: how == "time-limit" or entry.spec.deadline_s is not None,
+        }
+        if not good[entry.stage]:
+            raise Broken("an end is told as it was", f"job {job_id} is {entry.stage}, was {result}")
+        results = [attempt.result for attempt in attempts if attempt.result is not None]
+        failed, tries = sum(r.how == "exited" and r.code != 0 for r in results), 1 + entry.spec.retries
+        by_itself = entry.stage is Stage.FAILED and how == "exited"
+        by_itself = by_itself and job_id not in self.cancelled and entry.spec.deadline_s is None
+        if job_id not in self.retried and (failed > tries or (by_itself and failed < tries)):
+            raise Broken("who fails is tried as often as it may", f"job {job_id}: {failed} of {tries} times")
+
+    def may_be_cancelled(self, entry: Entry) -> bool:
+        spec = entry.spec
+        waits = spec.after or spec.after_any or spec.after_not_ok or spec.deadline_s is not None
+        return bool(waits or entry.id in self.cancelled)
+
+    def _check_order(self, attempt: Attempt) -> None:
+        """Look whether the jobs have ended for which one had to wait."""
+        spec = attempt.spec
+        for job in {*spec.after, *spec.after_any, *spec.after_not_ok} - self.retried:
+            before = self.coordinator.job_table.entry(job)
+            if before is None or before.array is not None:
+                continue
+            bad = Stage.DONE if job in spec.after_not_ok else Stage.FAILED if job in spec.after else None
+            if not before.stage.final or before.stage is bad:
+                what = f"job {attempt.job} runs, job {job} is {before.stage}"
+                raise Broken("who waits for others runs after them", what)
 
     def snapshot(self) -> dict[int, tuple[Any, ...]]:
         """Return what users know of each job that has not ended."""
@@ -869,8 +947,9 @@ class History:
         places = {}
         for attempt in alive:
             entry, key = self.jobs.get(attempt.job), f"attempt {attempt.number} of job {attempt.job}"
-            if entry is None or entry.attempt != attempt.number:
+            if entry is None or entry.attempt != attempt.number or not entry.alive:
                 raise Broken("nothing runs that nobody knows", key)
+            self._check_order(attempt)
             if attempt.works and attempt.want != "end":
                 if attempt.job not in self.engine.held:
                     raise Broken("who works has a place", f"{key}, which is {entry.stage}")
@@ -918,6 +997,8 @@ class Faults(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info and record.exc_info[1] is not None:
             self.seen.append(record.exc_info[1])
+        elif record.args and isinstance(record.args[-1], RuleBroken):  # type: ignore[index]
+            self.seen.append(record.args[-1])  # type: ignore[index]
 
 
 # -- many histories, and one that fails -------------------------------------------------------------------
