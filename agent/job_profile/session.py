@@ -20,16 +20,16 @@ from typing import Self
 
 import numpy as np
 
-from agent.attempts import phases
+from agent.attempts import checked
 from agent.job_profile.trial import CommandFailed, RunOutcome, Start, Trial, check
 from agent.users import default_storage
+from probes import opencl_layer
 from probes.memory import WINDOW_S, Stream, WriterPool, WriterWindow
 from probes.memory_plan import Spot
 from probes.mpi import mpi_time
 from probes.mpi.rank_failure import sweep_segments
 from probes.mpi.runner import MpiInstall
 from probes.network import Comprobe, ExchangeWindow, RankPlaces, greet
-from probes.opencl import layer
 from probes.order_process import ProcessLost
 from probes.visits import Point, Visits
 from profiles.errors import BadInput, Unavailable, UserError
@@ -613,7 +613,7 @@ class DeviceWatch:
 
         ``tenbin.Checkpoint`` goes before the layer, because its build times are those of a restart.
         """
-        noted, facts = phases.read(self._folder), layer.read(self._folder)
+        noted, facts = checked.read_phases(self._folder), opencl_layer.read(self._folder)
         needs: dict[str, float | None] = {}
         if facts is not None:
             needs = {

@@ -13,13 +13,10 @@ from agent.users import user_name
 from profiles.errors import BadInput, UserError
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.jobs.arrays import Arrays, array_stage
-from scheduler.jobs.choice.selectors import Selector
-from scheduler.jobs.choice.selectors import Span
-from scheduler.jobs.choice.selectors import read_selector
 from scheduler.jobs.dependencies import Standing, WaitsByPlace, by_kind, named
 from scheduler.jobs.entry import UNKNOWN, Entry, Stage
 from scheduler.jobs.policy_view import as_job, moves, stays_on
-from scheduler.jobs.selectors import LeftOut
+from scheduler.jobs.selectors import LeftOut, Selector, Span, read_selector
 from scheduler.jobs.sizes import CORE, Unit, memory_mb, tasks_on
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Job, Placement, Region

@@ -17,14 +17,8 @@ from scheduler.coordinator.job_table import JobTable
 from scheduler.engines.common.job_folders import JobFolders
 from scheduler.engines.protocol import Engine
 from scheduler.jobs.arrays import ArrayLimits
-from scheduler.jobs.entry import Entry
-from scheduler.jobs.dependencies import Standing
-from scheduler.jobs.dependencies import WaitCondition
-from scheduler.jobs.dependencies import WaitVerdict
-from scheduler.jobs.dependencies import conditions
-from scheduler.jobs.dependencies import verdict
-from scheduler.jobs.entry import Phase
-from scheduler.jobs.entry import Stage
+from scheduler.jobs.dependencies import Standing, WaitCondition, WaitVerdict, conditions, verdict
+from scheduler.jobs.entry import Entry, Phase, Stage
 from scheduler.jobs.memory_admission import MemoryAdmission
 from scheduler.model.events import NodeDown, NodeUp
 from scheduler.model.jobs import Pool

@@ -8,10 +8,7 @@ import re
 import resource
 import shlex
 import shutil
-from collections.abc import Mapping
-from collections.abc import Sequence
-from collections.abc import Callable
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from profiles.errors import BadInput

@@ -433,7 +433,7 @@ QUANTITIES = {
 def complete_program(incomplete: str) -> list[str]:
     """Programs that have run, and names of job profiles."""
     try:
-        names = {run.asked.program for run in _runs(coordinator_folder(None), None, "")}
+        names = {run.signature.program for run in _runs(coordinator_folder(None), None, "")}
     except UserError:
         names = set()
     return sorted(name for name in names if name.startswith(incomplete))
@@ -484,11 +484,11 @@ def predict(
 
     folder = coordinator_folder(home)
     runs = _runs(folder, store, name)
-    history, mine = History(runs), [run for run in runs if run.asked.program == name]
-    size = (cores, 0) if cores else mine[-1].asked.size if mine else (1, 0)
-    words = tuple(arguments) if arguments else mine[-1].asked.arguments if mine else ()
+    history, mine = History(runs), [run for run in runs if run.signature.program == name]
+    size = (cores, 0) if cores else mine[-1].signature.size if mine else (1, 0)
+    words = tuple(arguments) if arguments else mine[-1].signature.arguments if mine else ()
     signature = JobSignature(name, words, user or user_name(), size)
-    rows = _told(history, signature, [run.asked.pool for run in mine])
+    rows = _told(history, signature, [run.signature.pool for run in mine])
     if not rows:
         raise BadInput(
             f"nothing is known of {name}: no such job ended with success, none of {signature.user}'s at all",

@@ -22,9 +22,8 @@ from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, 
 
 from profiles.errors import UserError
 from scheduler.coordinator.coordinator import Coordinator
+from scheduler.coordinator.earlier_starts import earlier_starts, question
 from scheduler.coordinator.job_table import select as selected
-from scheduler.coordinator.requests.earlier_starts import earlier_starts
-from scheduler.coordinator.requests.earlier_starts import question
 from scheduler.engines.common.job_folders import JobFolders
 from scheduler.jobs.dependencies import Kind
 from scheduler.jobs.entry import Entry

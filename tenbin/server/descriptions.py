@@ -27,13 +27,13 @@ def node_table(coordinator: Coordinator) -> list[dict[str, Any]]:
     engine = coordinator.engine
     absent = engine.nodes.absent() if engine.nodes is not None else {}
     places = engine.regions.places() if engine.regions is not None and coordinator.policy.fences else {}
-    for pool in coordinator.state.cluster.pools:
+    for pool in coordinator.cluster.cluster.pools:
         if pool.counted:
-            free = coordinator.state.free[pool.name]
+            free = coordinator.cluster.free[pool.name]
             regions = _regions(coordinator, pool, places)
             table.append({"name": pool.name, "units": pool.units, "free": free, "regions": regions})
             continue
-        nodes = coordinator.state.nodes[pool.name]
+        nodes = coordinator.cluster.nodes[pool.name]
         for number in range(pool.units):
             table.append(
                 {
@@ -45,7 +45,7 @@ def node_table(coordinator: Coordinator) -> list[dict[str, Any]]:
                     "jobs": sorted(nodes.jobs[number]),
                 }
             )
-    if all(pool.counted for pool in coordinator.state.cluster.pools):
+    if all(pool.counted for pool in coordinator.cluster.cluster.pools):
         table += _hosts(coordinator, engine.nodes, places)
     return table
 
@@ -59,7 +59,7 @@ def in_use(coordinator: Coordinator) -> list[dict[str, Any]]:
         totals[0] += total - free
         totals[1] += total
 
-    state = coordinator.state
+    state = coordinator.cluster
     for pool in state.cluster.pools:
         if pool.counted:
             add(pool.name, state.free[pool.name], state.in_service[pool.name])
@@ -75,8 +75,8 @@ def _regions(
     coordinator: Coordinator, pool: Pool, places: Mapping[str, Mapping[str, int]]
 ) -> list[dict[str, Any]]:
     """List the regions of a pool, and their nodes."""
-    used, least, rows = coordinator.state.region_used, 1, []
-    for region in coordinator.state.regions.get(pool.name, ()) if places else ():
+    used, least, rows = coordinator.cluster.region_used, 1, []
+    for region in coordinator.cluster.regions.get(pool.name, ()) if places else ():
         where = {name: shares[region.name] for name, shares in places.items() if region.name in shares}
         rows.append(
             {

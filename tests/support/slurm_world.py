@@ -37,7 +37,7 @@ from agent.attempts import begin
 from agent.attempts.folder import Attempt as Folder
 from agent.attempts.records import Result, Want
 from agent.multi_node.lease import MARGIN_S, WIDTH, beat_file
-from agent.power.cap_files import CapInForce, confirm_cap, requested_cap
+from agent.power.caps import CapInForce, confirm_cap, requested_cap
 from agent.supervisor import allocation_reuse
 from profiles.files.safe_files import overwrite
 from scheduler.engines.protocol import Report
@@ -45,19 +45,10 @@ from scheduler.engines.slurm import engine as engine_module
 from scheduler.engines.slurm import poller
 from scheduler.engines.slurm.attempt_step import SlurmAttempt
 from scheduler.engines.slurm.engine import SlurmEngine
-from scheduler.engines.slurm.node_inventory import ClusterNode
-from scheduler.engines.slurm.node_inventory import NodeInventory
-from scheduler.engines.slurm.node_inventory import Site
-from scheduler.jobs.entry import Entry
-from scheduler.jobs.entry import Stage
+from scheduler.engines.slurm.node_inventory import ClusterNode, NodeInventory, Site, SitePower
 from scheduler.engines.slurm.poller import SlurmPoller
-from scheduler.engines.slurm.slurm_commands import FINAL
-from scheduler.engines.slurm.slurm_commands import MIB
-from scheduler.engines.slurm.slurm_commands import Slurm
-from scheduler.engines.slurm.slurm_commands import SlurmSilent
-from scheduler.engines.slurm.slurm_commands import error_of
-from scheduler.engines.slurm.site import SitePower
-from scheduler.jobs.entry import Phase
+from scheduler.engines.slurm.slurm_commands import FINAL, MIB, Slurm, SlurmSilent, error_of
+from scheduler.jobs.entry import Entry, Phase, Stage
 from scheduler.jobs.sizes import Unit
 from scheduler.model.jobs import Cluster, Pool
 from tests.support import world

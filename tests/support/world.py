@@ -45,9 +45,9 @@ from scheduler.engines.protocol import Engine, Report
 from scheduler.jobs.entry import Entry, Phase, Stage
 from scheduler.jobs.sizes import CORE, Unit
 from scheduler.jobs.specs import JobSpec
-from scheduler.model.allocation import RuleBroken
 from scheduler.model.events import Checkpointed, Event, Failed, Finished
 from scheduler.model.jobs import Cluster, Placement, Pool, Region
+from scheduler.model.state import RuleBroken
 from scheduler.policies.registry import POLICIES, policy_class
 from tenbin.page.mirror import Mirror
 from tenbin.server.descriptions import describe

@@ -20,14 +20,15 @@ from typing import Any
 from profiles.errors import BadInput
 from profiles.files.safe_files import make_folder
 from scheduler.coordinator.journal import journal_file as file
-from scheduler.coordinator.journal.journal_file import INSERT
-from scheduler.coordinator.journal.journal_file import prediction_row
-from scheduler.coordinator.journal.journal_file import read_predictions
-from scheduler.coordinator.journal.journal_file import thaw
-from scheduler.coordinator.journal.journal_file import Tally
-from scheduler.coordinator.journal.journal_file import TallyFile
-from scheduler.engines.common.job_folders import PackedJobs
-from scheduler.engines.common.job_folders import folders_on_disk
+from scheduler.coordinator.journal.journal_file import (
+    INSERT,
+    Tally,
+    TallyFile,
+    prediction_row,
+    read_predictions,
+    thaw,
+)
+from scheduler.engines.common.job_folders import PackedJobs, folders_on_disk
 from scheduler.jobs.entry import FINAL, Entry, Stage
 from scheduler.jobs.job_list import JobFilter
 from scheduler.jobs.rows import CHANGING, COLUMNS, as_row, entry_of, new_rows

@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from profiles.errors import BadInput, Busy
-from profiles.files.safe_files import sync
-from profiles.files.whole_files import write_whole
+from profiles.files.safe_files import sync, write_whole
 from scheduler.jobs.rows import Damaged
 from scheduler.prediction.predictions import UNITS, Kind, TrackedPrediction
 

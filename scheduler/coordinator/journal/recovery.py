@@ -23,8 +23,7 @@ from typing import Any, TypeVar
 
 from agent.attempts.folder import Attempt
 from profiles.errors import BadInput, UserError
-from profiles.files.safe_files import sync
-from profiles.files.safe_files import write_whole
+from profiles.files.safe_files import sync, write_whole
 from scheduler.coordinator.journal import journal_file
 from scheduler.coordinator.journal.journal import LAYOUT, Journal
 from scheduler.coordinator.journal.journal_file import TALLY, read_tally

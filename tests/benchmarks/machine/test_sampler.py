@@ -8,10 +8,8 @@ import time
 import pytest
 
 from agent.emulation.machines import emulated_node
-from probes.meters import INTERVAL_S
-from probes.meters import powercap_meter
-from tests.benchmarks import amount
-from tests.benchmarks import SMALL
+from probes.meters import INTERVAL_S, powercap_meter
+from tests.benchmarks import SMALL, amount
 
 REPETITIONS, SECONDS = amount((9, 1.0), (9, 1.0), (2, 0.2))
 

@@ -17,13 +17,13 @@ from scheduler.policies.base import View
 from scheduler.policies.registry import create
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival
-from scheduler.workloads.generators.power_set1 import machine
+from scheduler.workloads.generators.power_sets import small_machine
 from tests.benchmarks import amount
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(3600)]
 WAITING, DECISIONS = amount((10_000, 30), (10_000, 10), (300, 3))
 EVERY_S = 10.0  # a submission, after the many at once
-MACHINES = {"las-mq": parse_cluster("4xgpu+8xcpu"), "parm": machine(1_000, 60_000.0)}
+MACHINES = {"las-mq": parse_cluster("4xgpu+8xcpu"), "parm": small_machine(1_000, 60_000.0)}
 
 
 def crowd(cluster: Cluster) -> Iterator[Arrival]:

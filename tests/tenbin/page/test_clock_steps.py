@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 
 from scheduler.coordinator.journal.journal import Journal
+from tenbin.page import explainer, gantt
+from tenbin.page.explainer import Explainer
+from tenbin.page.gantt import Gantt, Window
 from tenbin.page.mirror import Mirror
-from tenbin.page.views import explainer, gantt
-from tenbin.page.views.explainer import Explainer
-from tenbin.page.views.gantt import Gantt, Window
 
 
 class Clock:

@@ -9,11 +9,7 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import BadInput
-from scheduler.jobs.files import check_commands
-from scheduler.jobs.files import check_length
-from scheduler.jobs.files import check_program
-from scheduler.jobs.files.commands import OF_TENBIN
-from scheduler.jobs.files.commands import longest_together
+from scheduler.jobs.files import OF_TENBIN, check_commands, check_length, check_program, longest_together
 from scheduler.jobs.specs import JobSpec
 
 
