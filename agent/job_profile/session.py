@@ -590,7 +590,7 @@ class DeviceWatch:
         self._aside = tempfile.TemporaryDirectory(prefix="tenbin-job-")
         self._root = Path(self._aside.name)
         try:
-            self._library = layer.build(self._root)
+            self._library = opencl_layer.build(self._root)
         except Unavailable as error:
             self.trouble = str(error)
         return self
@@ -605,7 +605,7 @@ class DeviceWatch:
         self._runs += 1
         folder = self._folder
         folder.mkdir()
-        more = layer.environment(self._library, folder) if self._library else {}
+        more = opencl_layer.environment(self._library, folder) if self._library else {}
         return {"TENBIN_JOB_FOLDER": str(folder), **more}
 
     def seen(self) -> dict[str, float | None]:
