@@ -112,7 +112,7 @@ def lines_of(
     start = LinearCost(_least_0(back, "alpha_R"), _least_0(back, "beta_R") + k)
     k_text = f"K {k:.3g}" if compiling is not None else "K unknown"
     note = (
-        f"{device} on {out.labels['storage']}: checkpoint {_told(stop)}, restart {_told(start)} "
+        f"{device} on {out.labels['storage']}: checkpoint {_line_words(stop)}, restart {_line_words(start)} "
         f"({k_text} included){_doubts(out, back)}"
     )
     return (stop, start), note
@@ -220,7 +220,7 @@ def _devices(profile: Profile, quantity: str = "checkpoint_s") -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _told(line: LinearCost) -> str:
+def _line_words(line: LinearCost) -> str:
     return f"{line.slope:.3g} s/MB + {line.offset:.3g} s"
 
 

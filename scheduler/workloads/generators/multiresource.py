@@ -276,7 +276,7 @@ class Resample:
         before = _columns(jobs)
         after = _spread(before, self.aim, rng)
         changed = list(_changed(jobs, before, after))
-        reached = f"cv and correlation: {_told(after)} (in the trace {_told(before)})"
+        reached = f"cv and correlation: {_spread_words(after)} (in the trace {_spread_words(before)})"
         arrivals: Iterable[Arrival] | Closed = changed
         if self.closed_load is not None:
             arrivals = Closed(changed, cluster, self.closed_load, source.skipped)
@@ -445,7 +445,7 @@ def _factors(before: Floats, after: Floats) -> list[float]:
     return factors
 
 
-def _told(columns: JobColumns) -> str:
+def _spread_words(columns: JobColumns) -> str:
     parts = []
     if columns.cpu is not None:
         parts.append(f"CPU {cv(columns.cpu):.3f}")

@@ -361,7 +361,7 @@ NEEDED = (
 class AlibabaGpu2023(TaskParameters):
     """Alibaba's GPU cluster trace of 2023: the list of pods.
 
-    ``clusters.parse_cluster`` reads that of the nodes.     The columns are found by their names: cpu_milli,
+    ``clusters.parse_cluster`` reads that of the nodes. The columns are found by their names: cpu_milli,
     memory_mib, num_gpu, gpu_milli (of each GPU), creation_time, scheduled_time and deletion_time (s). The
     demand of a pod is (cores, memory in MB of 10^6 bytes, GPUs). A shared GPU counts by its share; that a
     share must lie on one GPU is not modelled, nor is a wish for a model. The run time is that from scheduling
