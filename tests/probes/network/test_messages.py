@@ -121,5 +121,5 @@ def test_partial_and_emulated_samples() -> None:
     assert [model.quantity for model in fit_messages(one)] == ["message_latency_s"]
     assert len(figures(one, [])) == 2
     emulated = whole.assign(emulated=True)
-    assert all(model.emulated for model in fit_messages(emulated))
+    assert all(model.emulated for model in fit_samples("messages", emulated))
     assert all("emulated" in str(figure.layout.title.text) for figure in figures(emulated, []))

@@ -89,7 +89,7 @@ def test_the_whole_probe_finds_the_ground_truth(tmp_path: Path, monkeypatch: pyt
         before = known(sysfs)
         for round_ in range(40):
             events += measured(name, sysfs, tmp_path / "journal", round_, budget_s=8.0)  # one sweep
-            models = {m.title: m for m in fit(samples_of(events))}
+            models = {m.title: m for m in fit_samples("power", samples_of(events))}
             model = models["power_speed_ratio{load=compute}"]
             knee, slope = model["knee_w"], model["slope_per_w"]
             bound = 0.05 * expected.slope_per_w
