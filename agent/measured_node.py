@@ -1,4 +1,4 @@
-"""The node while it is measured: its lock, and the conditions that may explain a later difference."""
+"""The node while it is measured: its lock, the conditions that may explain a difference, its storage."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ import shlex
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 import psutil
 
-from agent.users import user_name
-from profiles.errors import Busy
-from profiles.files.safe_files import credentials_of_peer
-from profiles.records import Condition
+from agent.users import default_storage, user_name
+from probes.folders import inspect_folder
+from profiles.errors import Busy, Unavailable
+from profiles.files.safe_files import credentials_of_peer, make_folder
+from profiles.records import Condition, Settings
 
 # -- the lock, because two measurements at a time would disturb each other ---------------------------------
 #
@@ -147,3 +148,17 @@ def _counters() -> tuple[float, float, float, float]:
     own = psutil.Process().cpu_times()
     ours = own.user + own.system + own.children_user + own.children_system
     return total, total - idle - steal, steal, ours
+
+
+# -- the folder whose storage is measured ------------------------------------------------------------------
+
+
+def with_storage(settings: Settings) -> Settings:
+    """Name the default folder where ``settings`` name none; the probe says what is wrong with it."""
+    if settings.storage:
+        return settings
+    folder = default_storage()
+    with suppress(OSError, Unavailable):
+        inspect_folder(folder)  # first, because mkdir would wait for ever for a lost server
+        make_folder(folder)
+    return settings.model_copy(update={"storage": (folder,)})

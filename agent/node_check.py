@@ -17,17 +17,13 @@ from pathlib import Path
 import psutil
 
 from agent.inventory import Roots, fields, gather, link_name, number, read
-from agent.measured_node import Watch, node_lock
+from agent.measured_node import Watch, node_lock, with_storage
 from agent.node_profile.identity import deciding_facts, node_kind
 from agent.node_profile.probe_process import run_child
-from agent.users import default_storage
-from probes.folders import inspect_folder
 from probes.registry import BATTERY, CHECKS
 from probes.run import Event
 from profiles.checks.check import Check, CheckConditions, Consumer, stamp
 from profiles.checks.figures import cpu_share, figures
-from profiles.errors import Unavailable
-from profiles.files.safe_files import make_folder
 from profiles.records import Absent, Inventory, Settings
 
 # -- the check, without its verdict, which ``profiles.checks.verdict`` gives -------------------------------
@@ -51,7 +47,9 @@ def make_check(
     Raises:
         Busy: another check or profile is measuring this node.
     """
-    settings, heard = _complete(settings), _Heard()
+    entry, heard = CHECKS[BATTERY], _Heard()
+    update = {"budget_s": entry.quick_s if settings.quick else entry.full_s}
+    settings = with_storage(settings.model_copy(update=update))
     with node_lock():
         created = datetime.now(UTC)
         tell("what the machine is")
@@ -99,19 +97,6 @@ class _Heard:
             self.absent.append(Absent(**event["absent"]))
         else:
             self.doing = event["doing"]
-
-
-def _complete(settings: Settings) -> Settings:
-    """Add the time that the slices may take, and the default folder where none is named."""
-    entry = CHECKS[BATTERY]
-    update: dict[str, object] = {"budget_s": entry.quick_s if settings.quick else entry.full_s}
-    if not settings.storage:
-        folder = default_storage()
-        with suppress(OSError, Unavailable):  # the battery says what is wrong with it
-            inspect_folder(folder)
-            make_folder(folder)
-        update["storage"] = (folder,)
-    return settings.model_copy(update=update)
 
 
 # -- facts that decide the machine's speed: of the fingerprint, and others ---------------------------------

@@ -29,7 +29,7 @@ def csv(profile: Profile) -> str:
     writer = csv_module.writer(text, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
     for model in profile.models:
-        labels = ",".join(f"{name}={value}" for name, value in sorted(model.labels.items()))
+        labels = _subject(model.labels)
         for c in model.coefficients:
             about = (profile.node, profile.id, model.probe, model.quantity, labels)
             measured = (c.name, c.value, c.low, c.high, c.unit, c.n, c.quality)
@@ -51,7 +51,7 @@ def prometheus(profile: Profile) -> str:
         for part, words in (("value", "value"), ("low", "lower 95 % limit"), ("high", "upper 95 % limit"))
     }
     for model in profile.models:
-        subject = ",".join(f"{k}={v}" for k, v in sorted(model.labels.items()))
+        subject = _subject(model.labels)
         for c in model.coefficients:
             about = (profile.node, model.probe, model.quantity, subject)
             labels = (*about, c.name, c.unit, str(model.emulated).lower())

@@ -1,7 +1,8 @@
-"""Facts about quantities that their numbers do not tell: which way is better, and words for more and less."""
+"""What numbers and facts do not tell by themselves: which way a quantity is better, and what is a loss."""
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -91,3 +92,47 @@ def better(quantity: str, coefficient: str = "") -> Better:
     """Say which way a coefficient of a quantity is better; neither for a quantity that nobody has entered."""
     entry = QUANTITIES.get(f"{quantity}.{coefficient}") or QUANTITIES.get(quantity)
     return entry.better if entry else Better.NEITHER
+
+
+# -- facts of a machine that differ ------------------------------------------------------------------------
+
+
+# Facts whose numbers say how much of something there is. A smaller number, or none, is a loss by itself.
+CAPACITIES = ("memory", "logical CPUs", "sockets", "GPU", "PCIe link", "interface", "L1", "L2", "L3")
+
+
+class Difference(NamedTuple):
+    """A fact that is not what it was; None: it was not there before, or is gone."""
+
+    fact: str
+    before: str | None
+    after: str | None
+
+    def __str__(self) -> str:
+        if self.after is None:
+            return f"{self.fact} is gone ({self.before})"
+        if self.before is None:
+            return f"{self.fact} is new ({self.after})"
+        return f"{self.fact} {self.before} -> {self.after}"
+
+    @property
+    def is_loss(self) -> bool:
+        """Tell whether there is less of something now, or nothing."""
+        if self.before is None or not self.fact.startswith(CAPACITIES):
+            return False
+        before, after = _amount(self.before), _amount(self.after or "")
+        if self.after is None or before is None or after is None:
+            return self.after is None
+        return after < before
+
+
+def compare_facts(before: dict[str, str], after: dict[str, str]) -> list[Difference]:
+    """List the facts that differ; none where those before are not known."""
+    every = [Difference(name, before.get(name), after.get(name)) for name in dict.fromkeys((*before, *after))]
+    return [difference for difference in every if before and difference.before != difference.after]
+
+
+def _amount(text: str) -> float | None:
+    """Read a speed or a size (``mlx5_core, 100000 Mbit/s``), else the first number (``x16``)."""
+    number = re.search(r"([\d.]+) (?:Mbit/s|GiB)", text) or re.search(r"(\d+)", text)
+    return float(number[1]) if number else None

@@ -17,6 +17,7 @@ import json
 from agent.inventory import read_machine
 from probes.topology import cpu_ranges
 from profiles.jobs import NodeKind
+from profiles.quantities import compare_facts
 from profiles.records import Cpu, Inventory, Settings
 
 # -- kind --------------------------------------------------------------------------------------------------
@@ -59,16 +60,7 @@ def explain(old: Inventory, new: Inventory) -> list[str]:
 
     Empty exactly where the fingerprints are equal.
     """
-    before, after = deciding_facts(old), deciding_facts(new)
-    phrases = []
-    for what in dict.fromkeys((*before, *after)):
-        if what not in after:
-            phrases.append(f"{what} is gone ({before[what]})")
-        elif what not in before:
-            phrases.append(f"{what} is new ({after[what]})")
-        elif before[what] != after[what]:
-            phrases.append(f"{what} {before[what]} -> {after[what]}")
-    return phrases
+    return [str(difference) for difference in compare_facts(deciding_facts(old), deciding_facts(new))]
 
 
 def deciding_facts(inventory: Inventory) -> dict[str, str]:

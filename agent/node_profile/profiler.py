@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -12,15 +11,12 @@ from importlib.metadata import version
 import pandas as pd
 
 from agent.inventory import gather
-from agent.measured_node import Watch, node_lock
+from agent.measured_node import Watch, node_lock, with_storage
 from agent.node_profile.identity import fingerprint
 from agent.node_profile.probe_process import ProbeExit, run_child
-from agent.users import default_storage
-from probes.folders import inspect_folder
 from probes.registry import PROBES
 from probes.run import Event
-from profiles.errors import BadInput, Unavailable
-from profiles.files.safe_files import make_folder
+from profiles.errors import BadInput
 from profiles.files.store import id_at
 from profiles.fits import fit_samples
 from profiles.records import Absent, Condition, Inventory, Model, Profile, Settings
@@ -89,12 +85,7 @@ def make_profile(
     """
     steps = plan(settings)
     created, began = datetime.now(UTC), time.monotonic()
-    if not settings.storage:
-        folder = default_storage()
-        with suppress(OSError, Unavailable):  # the checkpoint probe says what is wrong with it
-            inspect_folder(folder)  # first, because mkdir would wait for ever for a lost server
-            make_folder(folder)
-        settings = settings.model_copy(update={"storage": (folder,)})
+    settings = with_storage(settings)
     with node_lock():
         inventory = gather(settings)
         session = _Session(settings, listener)

@@ -6,63 +6,15 @@ slow arithmetic down in them, but it does take memory bandwidth and caches.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from profiles.card import BUSY
 from profiles.checks.check import Cause, Change, CheckConditions, Consumer
 from profiles.jobs import JobProfile
 from profiles.models import predict
+from profiles.quantities import Difference
 from profiles.records import Profile
-
-# -- facts that differ -------------------------------------------------------------------------------------
-
-
-# Facts whose numbers say how much of something there is. A smaller number, or none, is a loss by itself.
-CAPACITIES = ("memory", "logical CPUs", "sockets", "GPU", "PCIe link", "interface", "L1", "L2", "L3")
-
-
-class Difference(NamedTuple):
-    """A fact that is not what it was; None: it was not there before, or is gone."""
-
-    fact: str
-    before: str | None
-    after: str | None
-
-    def __str__(self) -> str:
-        if self.after is None:
-            return f"{self.fact} is gone ({self.before})"
-        if self.before is None:
-            return f"{self.fact} is new ({self.after})"
-        return f"{self.fact} {self.before} -> {self.after}"
-
-    @property
-    def is_loss(self) -> bool:
-        """Tell whether there is less of something now, or nothing."""
-        if self.before is None or not self.fact.startswith(CAPACITIES):
-            return False
-        before, after = _amount(self.before), _amount(self.after or "")
-        if self.after is None or before is None or after is None:
-            return self.after is None
-        return after < before
-
-
-def compare_facts(before: dict[str, str], after: dict[str, str]) -> list[Difference]:
-    """List the facts that differ; none where those before are not known."""
-    every = [Difference(name, before.get(name), after.get(name)) for name in dict.fromkeys((*before, *after))]
-    return [difference for difference in every if before and difference.before != difference.after]
-
-
-def _amount(text: str) -> float | None:
-    """Read a speed or a size (``mlx5_core, 100000 Mbit/s``), else the first number (``x16``)."""
-    number = re.search(r"([\d.]+) (?:Mbit/s|GiB)", text) or re.search(r"(\d+)", text)
-    return float(number[1]) if number else None
-
-
-# -- causes ------------------------------------------------------------------------------------------------
-
 
 HOT_C = 90.0
 ALIKE = 0.5  # the clock explains a loss of speed if it lost at least this share of it

@@ -39,27 +39,27 @@ class Verdict(StrEnum):
 EXIT_CODES = {Verdict.PASS: 0, Verdict.CHANGED: 1, Verdict.DISTURBED: 3, Verdict.UNKNOWN: 3}
 
 
-class Figure(Record):
-    """A quantity in a check: the mean over the rounds of the best tenth of each round's slices."""
+class Subject(Record):
+    """What a number of a check is of."""
 
     quantity: str
     labels: dict[str, str] = Field(default_factory=dict, description="the subject, as in a profile's models")
     unit: str
-    value: float = Field(gt=0)
-    rounds: tuple[float, ...] = Field(description="the value of each round; a quick check has one")
-    slices: int
-    spread_ratio: float = Field(ge=0, description="interquartile range of the slices over their median")
-    note: str = ""
 
     @property
     def key(self) -> Key:
         """Identity of the same figure in two checks."""
         return (self.quantity, *(f"{k}={v}" for k, v in sorted(self.labels.items())))
 
-    @property
-    def title(self) -> str:
-        """The quantity with its labels."""
-        return " ".join(self.key)
+
+class Figure(Subject):
+    """A quantity in a check: the mean over the rounds of the best tenth of each round's slices."""
+
+    value: float = Field(gt=0)
+    rounds: tuple[float, ...] = Field(description="the value of each round; a quick check has one")
+    slices: int
+    spread_ratio: float = Field(ge=0, description="interquartile range of the slices over their median")
+    note: str = ""
 
 
 class Consumer(Record):
@@ -87,12 +87,9 @@ class CheckConditions(Record):
     quiet: str = Field(default="", description="who was asked for a quiet moment, and the answer")
 
 
-class Change(Record):
+class Change(Subject):
     """A figure beside its reference. Losses are relative, above 0 where the machine became worse."""
 
-    quantity: str
-    labels: dict[str, str]
-    unit: str
     was: float = Field(description="mean of the reference")
     now: float = Field(description="mean of the last ``checks`` checks")
     loss_ratio: float
@@ -107,10 +104,6 @@ class Change(Record):
     state: State = "unknown"
     references: int = Field(default=0, description="earlier checks that it is held against")
     note: str = ""
-
-    @property
-    def key(self) -> Key:
-        return (self.quantity, *(f"{k}={v}" for k, v in sorted(self.labels.items())))
 
     @property
     def change_ratio(self) -> float:

@@ -32,7 +32,7 @@ from typing import NamedTuple
 import numpy as np
 
 from profiles.card import BUSY, STOLEN
-from profiles.checks.causes import LEAST_SHARE, Difference, compare_facts, explain
+from profiles.checks.causes import LEAST_SHARE, explain
 from profiles.checks.check import Change, Check, CheckConditions, Figure, Key, State, Verdict
 from profiles.checks.figures import (
     FALSE_ALARM_RATIO,
@@ -48,6 +48,7 @@ from profiles.checks.figures import (
     sign,
     significant,
 )
+from profiles.quantities import Difference, compare_facts
 
 IQR_TO_SD = 0.7413  # of a normal distribution
 BEST_TENTH_ERROR = (

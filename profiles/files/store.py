@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import ValidationError
 
 from ..errors import BadInput
-from ..jobs import JobProfile
 from ..records import SCHEMA_VERSION, Profile, Record
 from .safe_files import (
     make_folder,
@@ -39,6 +38,8 @@ from .safe_files import (
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from ..jobs import JobProfile
 
 
 R = TypeVar("R", bound=Record)
@@ -291,6 +292,8 @@ def load_job(path: Path) -> JobProfile:
     Raises:
         BadInput: not there, damaged, or not a job profile; the field is named.
     """
+    from ..jobs import JobProfile  # late, because most commands load profiles of nodes only
+
     return load_record(JobProfile, path, "delete its folder and measure the job again")
 
 

@@ -51,7 +51,8 @@ def fit_samples(probe: str, samples: pd.DataFrame) -> list[Model]:
     if samples["emulated"].nunique() > 1:
         raise ValueError(f"samples of {probe} mix emulated and measured rows")
     fit: Callable[[pd.DataFrame], list[Model]] = getattr(import_module(name), function)
-    models = fit(samples)
+    emulated = bool((samples["emulated"] == True).any())  # noqa: E712 - the column may hold None
+    models = [model.model_copy(update={"emulated": emulated}) for model in fit(samples)]
     rounds = [group for _, group in samples.groupby("round")]
     if len(rounds) < 2:
         return models

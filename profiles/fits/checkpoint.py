@@ -38,7 +38,7 @@ BUFFERED = "direct I/O refused by this file system: through the page cache"
 
 # Columns of rows; a table lacks a column that no row has.
 _TEXTS = ("kind", "phase", "device", "to_device", "costs_of", "to_costs_of", "storage", "cache", "io")
-_NUMBERS = ("memory_mb", "queued_kernels", "seconds", "emulated")
+_NUMBERS = ("memory_mb", "queued_kernels", "seconds")
 
 
 class _Line(NamedTuple):
@@ -94,7 +94,6 @@ def _lines(samples: pd.DataFrame, lines: Iterable[_Line]) -> Iterator[Model]:
                     x_name=line.x,
                     names=line.names,
                     labels=labels,
-                    emulated=_emulated(group),
                     note=BUFFERED if (group["io"] == "buffered").any() else "",
                 )
             except ValueError:  # too few points for a line
@@ -115,7 +114,6 @@ def _constants(samples: pd.DataFrame) -> Iterator[Model]:
                 name=name,
                 unit="s",
                 labels=subject,
-                emulated=_emulated(group),
             )
 
 
@@ -129,7 +127,6 @@ def _errors(samples: pd.DataFrame, models: list[Model]) -> Iterator[Model]:
             name="error",
             unit="",
             labels=labels,
-            emulated=_emulated(group),
             note=_share(group),
             scale=1.0,
         )
@@ -175,10 +172,6 @@ def _rows(samples: pd.DataFrame, kind: str, phase: str = "") -> pd.DataFrame:
     """Select the rows of one kind (and phase)."""
     rows = samples[samples["kind"] == kind]
     return rows[rows["phase"] == phase] if phase else rows
-
-
-def _emulated(rows: pd.DataFrame) -> bool:
-    return bool((rows["emulated"] == True).any())  # noqa: E712  (a column of objects, with gaps)
 
 
 def _share(rows: pd.DataFrame) -> str:

@@ -30,7 +30,7 @@ def fit(samples: pd.DataFrame) -> list[Model]:
     if complete.empty:
         return []
     most = int(complete["cores"].max())
-    ends = complete[complete["cores"].isin([1, most])].assign(emulated=bool(samples["emulated"].iloc[0]))
+    ends = complete[complete["cores"].isin([1, most])]
     return [*_speeds(ends), *_clocks(ends), *_shares(ends, most)]
 
 
@@ -67,7 +67,6 @@ def _speeds(ends: pd.DataFrame) -> list[Model]:
             name="speed",
             unit="GFLOP/s",
             labels={"kind": str(kind), "precision": str(precision), "cores": str(cores)},
-            emulated=bool(group["emulated"].iloc[0]),
             note=_made_by(group.iloc[0]),
         )
         for (kind, precision, cores), group in ends[ends["gflops"].notna()].groupby(
@@ -96,7 +95,6 @@ def _clocks(ends: pd.DataFrame) -> list[Model]:
                 name="clock",
                 unit="GHz",
                 labels={"load": load, "cores": str(cores)},
-                emulated=bool(group["emulated"].iloc[0]),
                 note=_kernel_clocks(group),
             )
             for cores, group in rows.groupby("cores")
@@ -136,7 +134,6 @@ def _shares(ends: pd.DataFrame, most: int) -> list[Model]:
                 name=column,
                 unit="ratio",
                 labels=labels,
-                emulated=bool(group["emulated_one"].iloc[0]),
                 note=f"{most} cores",
             )
             for column, quantity, labels in quantities
@@ -171,7 +168,6 @@ def fit_scaling(samples: pd.DataFrame) -> list[Model]:
                 probe="scaling",
                 quantity="run_s",
                 labels={"load": str(load), "size": str(size)},
-                emulated=bool(runs["emulated"].any()) if "emulated" in runs else False,
             )
         )
     return models

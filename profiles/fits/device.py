@@ -47,7 +47,6 @@ def fit(samples: pd.DataFrame) -> list[Model]:
                     name=name,
                     unit=unit,
                     labels={str(label): str(value) for label, value in labels.items()},
-                    emulated=bool(samples["emulated"].iloc[0]),
                     note=_note(group),
                 )
             )

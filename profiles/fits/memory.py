@@ -40,19 +40,19 @@ def fit(samples: pd.DataFrame) -> list[Model]:
     """Fit every bandwidth and slow-down with enough complete, well-placed windows."""
     if samples.empty:
         return []
-    emulated = bool(samples["emulated"].iloc[0])
-    return [*_bandwidths(samples, emulated), *_slowdowns(samples, emulated)]
+    models = _bandwidths(bandwidths(samples), "memory", "memory_bandwidth_gbs", ["cores", "numa"])
+    return [*models, *_slowdowns(samples)]
 
 
-def bandwidths(samples: pd.DataFrame) -> pd.DataFrame:
-    """Make a row a window: ``cores``, ``numa``, ``cpus``, ``gbs``; incomplete windows are left out."""
-    rows = _usable(samples, "bandwidth", [*BANDWIDTH, "core", "wall_s"])
+def bandwidths(samples: pd.DataFrame, window: Sequence[str] = BANDWIDTH) -> pd.DataFrame:
+    """Make a row a window, with its columns, and ``gbs``; incomplete windows are left out."""
+    rows = _usable(samples, "bandwidth", [*window, "core", "wall_s"])
     windows = (
-        rows.groupby(BANDWIDTH, sort=False)
+        rows.groupby(list(window), sort=False)
         .agg(n=("core", "size"), bytes=("bytes", "sum"), wall_s=("wall_s", "max"))
         .reset_index()
     )
-    windows = windows[windows["n"] == windows["cores"]]
+    windows = windows[windows["n"] == windows["cores"]].astype({"cores": int})
     return windows.assign(gbs=windows["bytes"] / windows["wall_s"] / 1e9)
 
 
@@ -79,23 +79,22 @@ def _usable(samples: pd.DataFrame, kind: str, columns: list[str]) -> pd.DataFram
     return samples[(samples["kind"] == kind) & met & ~(placed < PLACED)]
 
 
-def _bandwidths(samples: pd.DataFrame, emulated: bool) -> list[Model]:
+def _bandwidths(windows: pd.DataFrame, probe: str, quantity: str, labels: list[str]) -> list[Model]:
     return [
         constant.fit(
             group["gbs"].tolist(),
-            probe="memory",
-            quantity="memory_bandwidth_gbs",
+            probe=probe,
+            quantity=quantity,
             name="bandwidth",
             unit="GB/s",
-            labels={"cores": str(cores), "numa": str(numa)},
-            emulated=emulated,
+            labels={label: str(group[label].iloc[0]) for label in labels},
             note=f"CPUs {group['cpus'].iloc[0]}",
         )
-        for (numa, cores), group in bandwidths(samples).groupby(["numa", "cores"])
+        for _, group in windows.groupby(labels[::-1])
     ]
 
 
-def _slowdowns(samples: pd.DataFrame, emulated: bool) -> list[Model]:
+def _slowdowns(samples: pd.DataFrame) -> list[Model]:
     models = []
     for kind, group in slowdowns(samples).groupby("pair_kind", sort=False):
         if len(group) < PAIRED_REPETITIONS:
@@ -108,7 +107,6 @@ def _slowdowns(samples: pd.DataFrame, emulated: bool) -> list[Model]:
                 name="slowdown",
                 unit="ratio",
                 labels={"pair": str(kind), "clock": clock},
-                emulated=emulated,
             )
             note = f"CPUs {group['cpus'].iloc[0]}; {verdict(group[clock])}"
             models.append(model.model_copy(update={"note": note}))
@@ -142,23 +140,15 @@ def fit_streams(samples: pd.DataFrame) -> list[Model]:
     """Fit every bandwidth, and the levels of memory that the latency shows."""
     if samples.empty:
         return []
-    emulated = bool(samples["emulated"].iloc[0])
-    return [*_stream_bandwidths(samples, emulated), *_levels(samples, emulated)]
+    labels = ["kernel", "cores", "numa"]
+    models = _bandwidths(stream_bandwidths(samples), "streams", "stream_bandwidth_gbs", labels)
+    models.sort(key=lambda model: KERNELS.index(model.labels["kernel"]))
+    return [*models, *_levels(samples)]
 
 
 def stream_bandwidths(samples: pd.DataFrame) -> pd.DataFrame:
     """Make a row a complete window: ``kernel``, ``cores``, ``numa``, ``cpus``, ``gbs``."""
-    columns = ["kind", *STREAM_WINDOW, "core", "wall_s", "bytes", "overlap", "placed"]
-    rows = samples.reindex(columns=columns)
-    rows = rows[rows["kind"] == "bandwidth"]
-    rows = rows[(rows["overlap"] >= OVERLAP) & (rows["bytes"] > 0) & ~(rows["placed"].astype(float) < PLACED)]
-    windows = (
-        rows.groupby(STREAM_WINDOW, sort=False)
-        .agg(n=("core", "size"), bytes=("bytes", "sum"), wall_s=("wall_s", "max"))
-        .reset_index()
-    )
-    windows = windows[windows["n"] == windows["cores"]].astype({"cores": int})
-    return windows.assign(gbs=windows["bytes"] / windows["wall_s"] / 1e9)
+    return bandwidths(samples, STREAM_WINDOW)
 
 
 def latencies(samples: pd.DataFrame) -> pd.DataFrame:
@@ -196,25 +186,7 @@ def assign(steps: Sequence[Step], named: Mapping[int, float]) -> dict[int, Step]
     return best[2]
 
 
-def _stream_bandwidths(samples: pd.DataFrame, emulated: bool) -> list[Model]:
-    groups = stream_bandwidths(samples).groupby(["numa", "cores", "kernel"])
-    models = [
-        constant.fit(
-            group["gbs"].tolist(),
-            probe="streams",
-            quantity="stream_bandwidth_gbs",
-            name="bandwidth",
-            unit="GB/s",
-            labels={"kernel": str(kernel), "cores": str(cores), "numa": str(numa)},
-            emulated=emulated,
-            note=f"CPUs {group['cpus'].iloc[0]}",
-        )
-        for (numa, cores, kernel), group in groups
-    ]
-    return sorted(models, key=lambda model: KERNELS.index(model.labels["kernel"]))
-
-
-def _levels(samples: pd.DataFrame, emulated: bool) -> list[Model]:
+def _levels(samples: pd.DataFrame) -> list[Model]:
     """Fit the latency of each level between two steps, and the size of each cache."""
     curve, named = latencies(samples), named_caches(samples)
     caches = find_caches(curve, named)
@@ -222,16 +194,16 @@ def _levels(samples: pd.DataFrame, emulated: bool) -> list[Model]:
     sizes, speeds, reached = list[Model](), list[Model](), 0.0
     for level, step in caches.items():
         if level == 1 or level - 1 in caches:
-            speeds += _latency(curve, f"L{level}", (reached, step.begin), emulated)
+            speeds += _latency(curve, f"L{level}", (reached, step.begin))
         sweeps = len(curve[SET[:2]].drop_duplicates())
-        sizes.append(_size(level, step, named.get(level), n=sweeps).model_copy(update={"emulated": emulated}))
+        sizes.append(_size(level, step, named.get(level), n=sweeps))
         reached = step.end
     if last and last in caches:
-        speeds += _latency(curve, MEMORY, (reached, np.inf), emulated)
+        speeds += _latency(curve, MEMORY, (reached, np.inf))
     return speeds + sizes
 
 
-def _latency(curve: pd.DataFrame, level: str, between: tuple[float, float], emulated: bool) -> list[Model]:
+def _latency(curve: pd.DataFrame, level: str, between: tuple[float, float]) -> list[Model]:
     """Fit the latency of the working sets in KiB ``between`` two steps; nothing where there are none."""
     inside = curve[curve["working_set_kib"].between(*between)]
     if inside.empty:
@@ -244,7 +216,6 @@ def _latency(curve: pd.DataFrame, level: str, between: tuple[float, float], emul
         name="latency",
         unit="ns",
         labels={"level": level},
-        emulated=emulated,
         note=f"working sets of {sizes.min():.0f} .. {sizes.max():.0f} KiB",
     )
     return [model]

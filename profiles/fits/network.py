@@ -20,7 +20,7 @@ FEWEST_ITERATIONS = 100  # below that, a 99th percentile is just the largest val
 FEWEST_REPETITIONS = 6
 RESAMPLES = 1000
 _NEEDED = {
-    "scope", "ranks", "hosts", "message_bytes", "batch", "round", "repetition", "alltoall_s", "emulated",
+    "scope", "ranks", "hosts", "message_bytes", "batch", "round", "repetition", "alltoall_s",
 }  # fmt: skip
 
 Times = list[npt.NDArray[np.float64]]  # seconds of each iteration, an array a repetition
@@ -39,11 +39,11 @@ def fit(samples: pd.DataFrame) -> list[Model]:
         first = group.iloc[0]
         labels = {"scope": str(first["scope"]), "ranks": str(first["ranks"])}
         labels |= {"hosts": str(first["hosts"])} if first["hosts"] else {}
-        models += _of_one_set(group, int(first["ranks"]), labels, bool(first["emulated"]))
+        models += _of_one_set(group, int(first["ranks"]), labels)
     return models
 
 
-def _of_one_set(group: pd.DataFrame, ranks: int, labels: dict[str, str], emulated: bool) -> Iterator[Model]:
+def _of_one_set(group: pd.DataFrame, ranks: int, labels: dict[str, str]) -> Iterator[Model]:
     sizes = sorted(group["message_bytes"].unique().tolist())
     times = {size: repetitions(group, size) for size in sizes}
     smallest, largest = sizes[0], sizes[-1]
@@ -54,7 +54,6 @@ def _of_one_set(group: pd.DataFrame, ranks: int, labels: dict[str, str], emulate
         name="latency",
         unit="s",
         labels=labels | {"size": size_name(smallest)},
-        emulated=emulated,
         note="one all-to-all, slowest rank",
     )
     sent_gb = (ranks - 1) * largest / 1e9
@@ -65,13 +64,12 @@ def _of_one_set(group: pd.DataFrame, ranks: int, labels: dict[str, str], emulate
         name="bandwidth",
         unit="GB/s",
         labels=labels | {"size": size_name(largest)},
-        emulated=emulated,
         note="sent by each rank to the others, while it receives as much",
     )
     for size in JITTER_SIZES:
         several = times.get(size, [])
         if len(several) >= FEWEST_REPETITIONS and sum(map(len, several)) >= FEWEST_ITERATIONS:
-            yield _jitter(several, labels | {"size": size_name(size)}, emulated)
+            yield _jitter(several, labels | {"size": size_name(size)})
 
 
 def repetitions(group: pd.DataFrame, size: int, column: str = "alltoall_s") -> Times:
@@ -81,7 +79,7 @@ def repetitions(group: pd.DataFrame, size: int, column: str = "alltoall_s") -> T
     return [iterations.to_numpy(float) for _, iterations in rows.groupby(["round", "repetition"])[column]]
 
 
-def _jitter(several: Times, labels: dict[str, str], emulated: bool) -> Model:
+def _jitter(several: Times, labels: dict[str, str]) -> Model:
     """Compute p99 / p50 over all iterations, its interval by resampling repetitions (cluster bootstrap)."""
     value = _tail_ratio(several)
     random = np.random.default_rng(0)
@@ -103,7 +101,6 @@ def _jitter(several: Times, labels: dict[str, str], emulated: bool) -> Model:
         method="p99/p50 of iterations, bootstrap over repetitions",
         coefficients=(coefficient,),
         residual_sd=float(again.std(ddof=1)),
-        emulated=emulated,
     )
 
 
@@ -151,7 +148,6 @@ def fit_messages(samples: pd.DataFrame) -> list[Model]:
                 name="latency" if latency else "bandwidth",
                 unit="s" if latency else "GB/s",
                 labels=labels | {"size": size_name(size)},
-                emulated=bool(first["emulated"]),
                 note="half a round trip" if latency else "64 messages on their way at once",
             )
         )

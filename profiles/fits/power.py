@@ -22,32 +22,29 @@ def fit(samples: pd.DataFrame) -> list[Model]:
     """Fit every model that ``samples`` support; models without rows are left out."""
     if samples.empty or "kind" not in samples:
         return []
-    emulated = bool(samples["emulated"].iloc[0])
     rows = samples.reindex(columns=list(dict.fromkeys([*samples.columns, *COLUMNS])))
     models = []
     at_rest = rows[rows["kind"] == "idle"]
     idle = at_rest["total_w"].dropna()
     if len(idle):
-        models.append(_constant(idle, "W_base", {}, emulated=emulated))
+        models.append(_constant(idle, "W_base", {}))
     beside = (at_rest["total_w"] - at_rest["package_w"]).dropna()
     if len(beside):  # often near 0, where a share of itself says nothing
         scale = float(idle.median())
-        models.append(
-            _constant(beside, "beside_packages_w", {}, emulated=emulated, scale=scale if scale > 0 else None)
-        )
+        models.append(_constant(beside, "beside_packages_w", {}, scale=scale if scale > 0 else None))
     for load, group in rows.groupby("load"):
         labels = {"load": str(load)}
         uncapped = group.loc[group["kind"].isin(["uncapped", "reference"]), "total_w"].dropna()
         if len(uncapped):
-            models.append(_constant(uncapped, "power_w", labels, emulated=emulated))
-        if curve := _curve(group, labels, emulated):
+            models.append(_constant(uncapped, "power_w", labels))
+        if curve := _curve(group, labels):
             models.append(curve)
     gpus = rows[(rows["kind"] == "gpu") & rows["state"].isin(["idle", "busy"])]
     for (gpu, state), group in gpus.groupby(["gpu", "state"]):
         watts = group["gpu_w"].dropna()
         if len(watts):
             subject = {"gpu": str(gpu), "state": str(state)}
-            models.append(_constant(watts, "gpu_power_w", subject, emulated=emulated))
+            models.append(_constant(watts, "gpu_power_w", subject))
     return models
 
 
@@ -63,7 +60,6 @@ def _constant(
     quantity: str,
     labels: dict[str, str],
     *,
-    emulated: bool,
     scale: float | None = None,
 ) -> Model:
     return constant.fit(
@@ -73,12 +69,11 @@ def _constant(
         name=quantity,
         unit="W",
         labels=labels,
-        emulated=emulated,
         scale=scale,
     )
 
 
-def _curve(group: pd.DataFrame, labels: dict[str, str], emulated: bool) -> Model | None:
+def _curve(group: pd.DataFrame, labels: dict[str, str]) -> Model | None:
     rows = sweep(group)
     if not (rows["kind"] == "cap").any():
         return None
@@ -91,7 +86,6 @@ def _curve(group: pd.DataFrame, labels: dict[str, str], emulated: bool) -> Model
             probe="power",
             quantity="power_speed_ratio",
             labels=labels,
-            emulated=emulated,
             note=f"{lost} of {len(caps)} caps did not hold and were left out" if lost else "",
         )
     except ValueError:  # too few caps so far

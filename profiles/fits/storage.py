@@ -79,6 +79,5 @@ def _fitted(rows: pd.DataFrame) -> Iterator[Model]:
                 name=figure.name,
                 unit=figure.unit,
                 labels={"storage": str(folder)},
-                emulated=bool(group["emulated"].iloc[0]),
                 note=f"{int(group['operations'].sum())} operations",
             )

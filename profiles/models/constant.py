@@ -95,7 +95,6 @@ def fit(
     name: str,
     unit: str,
     labels: dict[str, str] | None = None,
-    emulated: bool = False,
     note: str = "",
     scale: float | None = None,
 ) -> Model:
@@ -111,7 +110,6 @@ def fit(
         method="median, Student's interval" if students else "median, order-statistic interval",
         coefficients=(coefficient,),
         residual_sd=deviation,
-        emulated=emulated,
         note=note,
     )
 

@@ -54,7 +54,6 @@ def fit(
     x_name: str,
     names: Names = Names(),
     labels: dict[str, str] | None = None,
-    emulated: bool = False,
     note: str = "",
 ) -> Model:
     """Fit the line of ``y`` over ``x`` with 95 % intervals, covariance, and the spread as a function of x.
@@ -84,7 +83,6 @@ def fit(
         residual_sd=float(spread @ (1.0, xs.mean())),
         residual_sd_line=(float(spread[0]), float(spread[1])),
         r2=_r2(ys, xs * line[1] + line[0]),
-        emulated=emulated,
         note="; ".join(filter(None, (note, *doubts.words))),
     )
 

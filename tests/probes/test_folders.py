@@ -92,7 +92,7 @@ def test_a_profile_goes_on_where_its_own_folder_is_on_a_dead_mount(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr("agent.measured_node.NAME", f"tenbin-{os.getpid()}")  # nothing is measured here
-    monkeypatch.setattr("agent.node_profile.profiler.default_storage", lambda: dead / "tenbin")
+    monkeypatch.setattr("agent.measured_node.default_storage", lambda: dead / "tenbin")
     made, _ = make_profile(Settings(quick=True, only=(probe,)))
     assert made.settings.storage == (dead / "tenbin",)
     (storage,) = [m for m in made.inventory.missing if m.what == f"storage {dead / 'tenbin'}"]

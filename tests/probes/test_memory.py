@@ -500,7 +500,7 @@ def test_figures_show_every_observation_and_the_medians() -> None:
 
 def test_emulated_samples_are_marked_in_models_and_titles() -> None:
     samples = made_up(emulated=True)
-    models = fit(samples)
+    models = fit_samples("memory", samples)
     assert all(m.emulated for m in models)
     assert all("emulated" in f.layout.title.text for f in figures(samples, models))
 

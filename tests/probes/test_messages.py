@@ -123,5 +123,5 @@ def test_partial_and_emulated_samples() -> None:
     assert [model.quantity for model in fit_messages(part)] == ["message_latency_s"]
     assert len(figures(part, [])) == 2
     emulated = whole.assign(emulated=True)
-    assert all(model.emulated for model in fit_messages(emulated))
+    assert all(model.emulated for model in fit_samples("messages", emulated))
     assert all("emulated" in str(figure.layout.title.text) for figure in figures(emulated, []))

@@ -251,7 +251,7 @@ def test_only_one_kind_of_batch_is_fitted() -> None:
 
 def test_emulated_data_is_marked() -> None:
     samples = synthetic(1e-6, 1.0).assign(emulated=True)
-    models = fit(samples)
+    models = fit_samples("network", samples)
     assert models and all(m.emulated for m in models)
     assert all("emulated" in f.layout.title.text for f in figures(samples, models))
 

@@ -77,7 +77,7 @@ def test_the_whole_probe_samples_every_kind_and_puts_the_limits_back(
     assert samples["emulated"].all()
     assert set(samples["kind"]) == {"idle", "uncapped", "cap", "reference"}
     assert samples[samples["kind"] == "cap"]["cap_w"].nunique() >= 8
-    models = {m.title: m for m in fit(samples)}
+    models = {m.title: m for m in fit_samples("power", samples)}
     assert all(np.isfinite(c.value) for model in models.values() for c in model.coefficients)
     assert "power_speed_ratio{load=compute}" in models and all(m.emulated for m in models.values())
     base_w = truth(name).base_w
@@ -96,7 +96,7 @@ def test_caps_that_read_back_but_do_not_hold(tmp_path: Path) -> None:
     samples = samples_of(events)
     caps = samples[samples["kind"] == "cap"]
     assert len(caps) >= 4 and not caps["held"].any()
-    titles = [m.title for m in fit(samples)]
+    titles = [m.title for m in fit_samples("power", samples)]
     assert "W_base" in titles and "power_w{load=memory}" in titles
     assert not any("ratio" in t for t in titles)
 
@@ -107,7 +107,7 @@ def test_amd_has_power_and_no_curve(tmp_path: Path) -> None:
     with emulated_node("amd") as sysfs:
         events = measured("amd", sysfs, tmp_path)
     assert any("no power limits" in a for a in absents(events))
-    titles = {m.title: m for m in fit(samples_of(events))}
+    titles = {m.title: m for m in fit_samples("power", samples_of(events))}
     assert titles["W_base"]["W_base"].value == pytest.approx(12.0, rel=0.1)
     assert titles["beside_packages_w"]["beside_packages_w"].value == 0.0  # its meter sees packages only
     assert titles["power_w{load=compute}"]["power_w"].value == pytest.approx(52.0, rel=0.1)
@@ -120,7 +120,7 @@ def test_a_meter_lost_in_the_middle_keeps_what_was_seen(tmp_path: Path) -> None:
         events = measured("intel-1s+vanish", sysfs, tmp_path)
         assert known(sysfs) == before
     assert any("could not be read" in a for a in absents(events))
-    assert "W_base" in [m.title for m in fit(samples_of(events))]
+    assert "W_base" in [m.title for m in fit_samples("power", samples_of(events))]
 
 
 def test_without_a_meter_it_says_why(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_no_journal_no_caps(monkeypatch: pytest.MonkeyPatch) -> None:
         measure(Run("power", Settings(sysfs=sysfs, emulated="intel-2die", budget_s=1.0), events.append))
         assert known(sysfs) == before
     assert any("no journal" in a for a in absents(events))
-    titles = {m.title: m for m in fit(samples_of(events))}
+    titles = {m.title: m for m in fit_samples("power", samples_of(events))}
     assert titles["W_base"]["W_base"].value == pytest.approx(30.0, rel=0.1)
 
 
@@ -292,7 +292,7 @@ def test_rounds_that_differ_widen_the_interval() -> None:
 
 
 def test_caps_that_did_not_hold_are_left_out_and_counted() -> None:
-    models = fit(synthetic(locked=True))
+    models = fit_samples("power", synthetic(locked=True))
     curve = next((m for m in models if m.form == "knee"), None)
     assert curve is not None and "did not hold" in curve.note
     assert curve.x_min == 40.0
@@ -301,10 +301,10 @@ def test_caps_that_did_not_hold_are_left_out_and_counted() -> None:
 @pytest.mark.parametrize("keep", [0, 1, 3, 12, 20])
 def test_interrupted_samples_give_fewer_models_and_figures(keep: int) -> None:
     samples = synthetic().head(keep)
-    models = fit(samples)
+    models = fit_samples("power", samples)
     assert all(np.isfinite(m.coefficients[0].value) for m in models)
     assert len(figures(samples, models)) in (0, 2)
-    assert fit(samples.drop(columns=["held", "speed_ratio"], errors="ignore")) is not None
+    assert fit_samples("power", samples.drop(columns=["held", "speed_ratio"], errors="ignore")) is not None
 
 
 def test_figures() -> None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from profiles.checks.causes import Difference, explain
+from profiles.checks.causes import explain
 from profiles.checks.check import Change, Consumer
+from profiles.quantities import Difference
 from tests.support.checks import QUIET
 
 SPEED, CLOCK, CORE = "compute_gflops", "compute_clock_ghz", "compute_core_ratio"

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from profiles.checks.causes import compare_facts, consequences
+from profiles.checks.causes import consequences
 from profiles.checks.check import EXIT_CODES, Check, CheckStore, Consumer, Verdict
 from profiles.checks.figures import LEAST_REFERENCES, MOST_REFERENCES, cpu_share, figures
 from profiles.checks.verdict import Reference, give_verdict
 from profiles.errors import BadInput
 from profiles.export import prometheus_of_check
+from profiles.quantities import compare_facts
 from tests.support.checks import QUIET, figures_of, make_check
 from tests.support.records import make_coefficient, make_model, make_profile
 

@@ -136,7 +136,7 @@ def test_costs_of_a_twin_are_those_of_its_twin(samples: pd.DataFrame) -> None:
 
 def test_buffered_files_and_emulation_are_marked(samples: pd.DataFrame) -> None:
     table = samples.assign(emulated=True, io=samples["io"].replace("direct", "buffered"))
-    models = fit(table)
+    models = fit_samples("checkpoint", table)
     assert all(model.emulated for model in models)
     assert "direct I/O refused" in find(models, "write_s").note
     assert all("(emulated)" in figure.layout.title.text for figure in figures(table, models))
