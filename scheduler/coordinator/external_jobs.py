@@ -167,7 +167,6 @@ def _block(m: MachineState, entry: Entry, why: str) -> None:
 
 
 def _source(m: MachineState) -> ExternalJobSource:
-    assert m.engine.external_jobs is not None
     return m.engine.external_jobs
 
 

@@ -7,7 +7,7 @@ it: what happens to a job is seen here, or it has not happened.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -269,7 +269,7 @@ class MachineState:
     ) -> None:
         self.engine, self.cluster, self.jobs, self.folders = engine, cluster, jobs, folders
         self.tracker, self.run_times, self.co_location = tracker, run_times, co_location
-        if engine.device_moves is not None:
+        if engine.device_moves.able:
             jobs.why_not_moved = engine.device_moves.why_not
         self.queue, self.holds, self.hold = EventQueue(), Holds(jobs), MachineHold()
         self.memory, self.array_limits = MemoryAdmission(engine.cluster.memory_mb), ArrayLimits()
@@ -317,8 +317,8 @@ class MachineState:
         when they are free. Where nodes have no names, all of the machine is in service, or held.
         """
         nodes, cluster = self.engine.nodes, self.cluster
-        held = nodes is None and bool(self.hold.why(self.now))
-        absent: Mapping[int, str] = nodes.absent() if nodes is not None else {}
+        held = not nodes.named and bool(self.hold.why(self.now))
+        absent = nodes.absent()
         changes = list[NodeDown | NodeUp]()
         for pool in cluster.cluster.pools:
             if pool.counted:
@@ -340,7 +340,7 @@ class MachineState:
 
     def _out_of_service(self, pool: Pool, *, held: bool) -> int:
         """Count the units of a counted pool that cannot be used now and that no job has."""
-        if self.engine.nodes is not None:
+        if self.engine.nodes.named:
             return self.engine.nodes.out_of_service(pool.name)
         used = self.cluster.in_service[pool.name] - self.cluster.free[pool.name]
         return pool.units - used if held else 0

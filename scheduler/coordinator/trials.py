@@ -11,7 +11,6 @@ import math
 
 from scheduler.coordinator import events as ev
 from scheduler.coordinator.machine_state import MachineState, TrialKey
-from scheduler.engines.protocol import DeviceTrials
 from scheduler.jobs.entry import Entry, Phase
 from scheduler.model.state import JobState
 from scheduler.prediction.tried import ratio_of, tried_words
@@ -24,8 +23,8 @@ TOO_FEW = "too few of its launches could be tried"
 
 def look(m: MachineState) -> None:
     """Begin a trial where it tells something new, or give up the one that is in the way now."""
-    trials = _of_engine(m)
-    if trials is None:
+    trials = m.engine.device_moves.trials
+    if not trials.able:
         return
     if trials.busy:
         if why := _hindrance(m):
@@ -35,11 +34,6 @@ def look(m: MachineState) -> None:
         entry = m.jobs.entries[state.job.id]
         if _may_be_tried(m, state, entry) and _begin(m, state, entry):
             return
-
-
-def _of_engine(m: MachineState) -> DeviceTrials | None:
-    moves = m.engine.device_moves
-    return moves.trials if moves is not None else None
 
 
 def _hindrance(m: MachineState) -> str:
@@ -87,10 +81,9 @@ def _begin(m: MachineState, state: JobState, entry: Entry) -> bool:
 
 def _start(m: MachineState, entry: Entry, pool: str) -> bool:
     run = m.folders.state(entry)
-    trials = _of_engine(m)
-    if trials is None or run is None or run.paused:
+    if run is None or run.paused:
         return False
-    return trials.begin(entry, run, pool)
+    return m.engine.device_moves.trials.begin(entry, run, pool)
 
 
 # -- what a trial tells --------------------------------------------------------------------------------------

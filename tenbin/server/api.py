@@ -205,9 +205,8 @@ def _changes(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
         is_script = submission.script is not None
         check = partial(check_commands, script=is_script)
         await asyncio.to_thread(check, submission.specs, submission.environment)
-        if checks is not None:
-            await asyncio.to_thread(checks.prepare, submission.specs)
-            await asyncio.to_thread(check_all, checks.check_paths, submission.specs, submission.waits_for)
+        await asyncio.to_thread(checks.prepare, submission.specs)
+        await asyncio.to_thread(check_all, checks.check_paths, submission.specs, submission.waits_for)
         specs = submission.specs
         if submission.script is not None:
             specs = await asyncio.to_thread(_with_script, coordinator, specs, submission.script)

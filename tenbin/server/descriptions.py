@@ -77,14 +77,14 @@ def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
 
 def moves(coordinator: Coordinator, entry: Entry) -> str | None:
     """Say whether a job can be moved to another device now, or why not; None if that is no question."""
-    able = coordinator.engine.device_moves
-    if able is None or not entry.alive:
+    device_moves = coordinator.engine.device_moves
+    if not device_moves.able or not entry.alive:
         return None
     if entry.spec.checkpoint_signal is not None:
         return "can be moved, by checkpoints of its own"
     if entry.fixed or entry.fixed is None:
         return f"cannot be moved: {entry.fixed or 'it was started by an earlier tenbin'}"
-    return able.told(entry, coordinator.folders.state(entry))
+    return device_moves.told(entry, coordinator.folders.state(entry))
 
 
 def memory_limit_by(coordinator: Coordinator, entry: Entry) -> str | None:
@@ -101,10 +101,7 @@ def memory_limit_by(coordinator: Coordinator, entry: Entry) -> str | None:
 
 def hosts(coordinator: Coordinator, entry: Entry) -> list[str]:
     """Name the nodes of a job, as journalled when it was placed; none where there is only this machine."""
-    nodes = coordinator.engine.nodes
-    if entry.hosts is not None or nodes is None:
-        return entry.hosts or []
-    return nodes.where(entry)
+    return coordinator.engine.nodes.where(entry) if entry.hosts is None else entry.hosts
 
 
 def summary(coordinator: Coordinator) -> dict[str, Any]:
@@ -128,8 +125,7 @@ def state(coordinator: Coordinator) -> dict[str, Any]:
 
 def power(coordinator: Coordinator) -> dict[str, Any] | None:
     """Return the power budget, and the sum of the caps in use; None where no power is scheduled."""
-    state, caps = coordinator.cluster, coordinator.engine.caps
-    rest_w = caps.rest_w() if caps is not None else 0.0
+    state, rest_w = coordinator.cluster, coordinator.engine.caps.rest_w()
     if state.budget_w is None:
         return None
     return {"budget_w": state.budget_w + rest_w, "allotted_w": state.power_w + rest_w}

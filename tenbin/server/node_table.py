@@ -15,8 +15,8 @@ def node_table(coordinator: Coordinator) -> list[dict[str, Any]]:
     """List each node, or each pool of counted units and the nodes under it, with what is free."""
     table: list[dict[str, Any]] = []
     engine = coordinator.engine
-    absent = engine.nodes.absent() if engine.nodes is not None else {}
-    places = engine.regions.places() if engine.regions is not None and coordinator.policy.fences else {}
+    absent = engine.nodes.absent()
+    places = engine.regions.places() if coordinator.policy.fences else {}
     for pool in coordinator.cluster.cluster.pools:
         if pool.counted:
             free = coordinator.cluster.free[pool.name]
@@ -82,11 +82,9 @@ def _regions(
 
 
 def _hosts(
-    coordinator: Coordinator, nodes: Nodes | None, places: Mapping[str, Mapping[str, int]]
+    coordinator: Coordinator, nodes: Nodes, places: Mapping[str, Mapping[str, int]]
 ) -> list[dict[str, Any]]:
     """Return the nodes that lie under units without identity."""
-    if nodes is None:
-        return []
     names, absent = nodes.names(), nodes.absent()
     jobs: dict[str, list[int]] = {name: [] for name in names}
     for entry in coordinator.job_table.entries.values():

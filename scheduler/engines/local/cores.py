@@ -22,6 +22,7 @@ from probes.topology import cpu_ranges, read_topology
 from profiles.errors import BadInput
 from scheduler.engines.common.machine import Taken
 from scheduler.engines.common.region_placement import StoredRegionPlacement
+from scheduler.engines.protocol import Regions
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.sizes import Unit
 from scheduler.model.jobs import Cluster, Placement, Region
@@ -246,7 +247,7 @@ class Supply:
         return True
 
 
-class Cores:
+class Cores(Regions):
     """The cores node by node, and the devices of each pool of devices; free ones, and jobs' own.
 
     Args:

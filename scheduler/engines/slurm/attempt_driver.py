@@ -14,7 +14,7 @@ from functools import partial
 from agent.attempts.records import Request
 from agent.multi_node.ranks import RankFiles
 from scheduler.engines.common.job_folders import job_errors_logged, revoked
-from scheduler.engines.protocol import ExternalJob, Report
+from scheduler.engines.protocol import ExternalJob, ExternalJobSource, Report
 from scheduler.engines.slurm import attempt_step
 from scheduler.engines.slurm.attempt_step import (
     Call,
@@ -378,7 +378,7 @@ class OrphanedJobs:
 # -- external jobs -----------------------------------------------------------------------------------------
 
 
-class SlurmExternalJobs:
+class SlurmExternalJobs(ExternalJobSource):
     """The external jobs of a partition in the last snapshot.
 
     Args:

@@ -28,6 +28,7 @@ from profiles.errors import Unavailable
 from profiles.files.whole_files import write_whole
 from scheduler.engines.common import layer_words
 from scheduler.engines.common.supervisor_orders import Files, Orders
+from scheduler.engines.protocol import DeviceMoves
 from scheduler.engines.slurm.attempt_step import SlurmAttempt
 from scheduler.engines.slurm.node_inventory import Devices, Site, Slot
 from scheduler.engines.slurm.slurm_commands import MIB, Batch, SlurmNode, run_on_node
@@ -217,14 +218,14 @@ AGAIN_S = 30.0  # until a node that was busy, or did not answer, is asked again
 log = logging.getLogger("tenbin")
 
 
-class NodeLayers:
+class NodeLayers(DeviceMoves):
     """The layer's library on each node with devices, by a thread of its own, and the jobs above it.
 
     Args:
         store: folder of the coordinator; keeps what the nodes have said.
     """
 
-    trials = None
+    able = True
 
     def __init__(self, site: Site, devices: Devices, store: Path) -> None:
         self._site, self._devices, self._file = site, devices, store / "layers.json"
