@@ -320,7 +320,7 @@ class Coordinator:
         """Tell if a job's owner may have it moved to a class, also to one where a trial had other results."""
         if pool not in results_differ(entry):
             return entry.job.runs_on(pool)
-        kinds = [each.kind for each in self.cluster.cluster.pools if each.name == pool]
+        kinds = [known.kind for known in self.cluster.cluster.pools if known.name == pool]
         return bool(kinds) and entry.spec.device in ("any", pool, *kinds)
 
     def set_priority(

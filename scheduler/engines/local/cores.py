@@ -299,8 +299,8 @@ class Cores(Regions):
             job.cores = self._in_region(self._fences, placement)
             self._hold(job, placement)
         else:
-            each = self.unit.cores if job.spec.nodes else job.spec.cores
-            parts = [(node, units * each) for node, units in placement.nodes] or [(0, placement.units)]
+            of_unit = self.unit.cores if job.spec.nodes else job.spec.cores
+            parts = [(node, units * of_unit) for node, units in placement.nodes] or [(0, placement.units)]
             job.cores = tuple(core for node, n in parts for core in self._take(node, n))
 
     def _in_region(self, fences: StoredRegionPlacement, placement: Placement) -> tuple[int, ...]:

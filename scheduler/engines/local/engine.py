@@ -304,7 +304,7 @@ class LocalEngine(Engine):
         """Read what supervisors have reported."""
         with suppress(BlockingIOError):
             while True:
-                path, what, *told = json.loads(self._socket.recv(LARGEST_REPORT))
+                path, what, *times = json.loads(self._socket.recv(LARGEST_REPORT))
                 folder = Path(path)
                 key = (int(folder.parent.name), int(folder.name.removeprefix("attempt-")))
                 watched = self._watched.get(key)
@@ -312,21 +312,21 @@ class LocalEngine(Engine):
                     continue
                 watched.begun = True
                 if what == "ended":
-                    self._look(watched, told=True)
+                    self._look(watched, ended=True)
                     continue
                 if watched.pidfd is None:
                     for pid in watched.attempt.supervisors():
                         self._observe(watched, pid)
-                at_s = told[0] if told else time.time()  # supervisors of earlier versions do not tell it
+                at_s = times[0] if times else time.time()  # supervisors of earlier versions do not tell it
                 if what == "started":
                     self._reports.append(Report(*key, "started", at_s))
                 elif (state := watched.attempt.state()) is not None:
                     self._reports.append(Report(*key, "obeyed", at_s, done=state.done, state=state))
 
-    def _look(self, watched: Watched, told: bool = False) -> None:
+    def _look(self, watched: Watched, ended: bool = False) -> None:
         """Look at an attempt; what cannot be looked at now (no room for a claim) is at the next sweep."""
         with job_errors_logged(watched.job_id):
-            self._judge(watched, told)
+            self._judge(watched, ended)
 
     def _enforce(self, watched: Watched) -> None:
         """Its supervisor was to end it, and does not: it is stopped, waits for something, or cannot tell."""
@@ -336,16 +336,16 @@ class LocalEngine(Engine):
             revoked(watched.attempt)  # should nobody have come to supervise it, nobody will
         watched.begun = True
 
-    def _judge(self, watched: Watched, told: bool) -> None:
+    def _judge(self, watched: Watched, ended: bool) -> None:
         """Report an attempt if it has ended; a lost attempt is over when none of its processes is left.
 
         What lies in its folder may be the job's own, or be gone: while its supervisor lives the attempt has
-        not ended, unless that has ``told`` so.
+        not ended, unless that has ``ended`` so.
         """
         attempt, key = watched.attempt, (watched.job_id, watched.number)
         if key not in self._watched:
             return  # two signs of the same end
-        result = attempt.result() if told else None
+        result = attempt.result() if ended else None
         if result is None:
             if not watched.begun and not attempt.claimed():
                 if watched.gone and revoked(attempt):

@@ -79,15 +79,15 @@ class BatchWriter:
 
     def places(self, job: Entry) -> tuple[int, ...]:
         """Return the cores that the job is bound to, where Slurm does not see to that."""
-        one = self.site.shared and len(self.inventory.shares(job.cores)) == 1
-        return self.inventory.places(job.cores) if one else ()
+        bound = self.site.shared and len(self.inventory.shares(job.cores)) == 1
+        return self.inventory.places(job.cores) if bound else ()
 
     def _batch(self, job: Entry, attempt: SlurmAttempt, memory_mb: float | None) -> Batch:
         """Describe the batch job; Slurm holds as many cores of each node as of the one that gives most."""
         folder: Path = attempt.files.path
         most = max(attempt.cpus.values())
-        each = job.spec.cores * self.site.threads
-        each = each if most % each == 0 else most
+        of_task = job.spec.cores * self.site.threads
+        of_task = of_task if most % of_task == 0 else most
         words = [sys.executable, "-I", "-S", batch_process.__file__, str(folder)]
         # A request may come before there is a supervisor: the signal must not kill the shell.
         script = f"#!/bin/sh\ntrap '' USR1\nexec {shlex.join(words)}\n"
@@ -97,8 +97,8 @@ class BatchWriter:
             comment=attempt.comment,
             partition=attempt.partition,
             nodes=tuple(attempt.cpus),
-            tasks=most // each * len(attempt.cpus),
-            cpus=each,
+            tasks=most // of_task * len(attempt.cpus),
+            cpus=of_task,
             memory_mb=self._memory_mb(job, memory_mb),
             time_s=None if job.spec.time_s is None else job.spec.time_s + job.spec.grace_s,
             output=folder / LOG,
@@ -158,7 +158,7 @@ class AllocationReuse:
         self._open = [(before, until) for before, until in self._open if until > now]
         for before, _ in self._open:
             if now - before.since < OLDEST_S and _size(before.batch) == _size(attempt.batch):
-                self._open = [one for one in self._open if one[0] is not before]
+                self._open = [offer for offer in self._open if offer[0] is not before]
                 file.write_text(before.comment)
                 if allocation_reuse.pass_on(before.files.path, attempt.files.path):
                     return replace(
@@ -182,7 +182,7 @@ class AllocationReuse:
             if not before.cpus.keys().isdisjoint(nodes):
                 with suppress(OSError):  # then it leaves a moment later
                     allocation_reuse.pass_on(before.files.path, "")
-        self._open = [one for one in self._open if one[0].cpus.keys().isdisjoint(nodes)]
+        self._open = [offer for offer in self._open if offer[0].cpus.keys().isdisjoint(nodes)]
 
 
 def passed_on_to(attempt: Attempt, mark: str) -> str:
@@ -287,31 +287,31 @@ class NodeLayers(DeviceMoves):
 
     def _said_before(self) -> dict[str, str]:
         with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-            found = json.loads(self._file.read_text())
-            if found["sources"] == self._sources:
-                return {str(name): str(path) for name, path in found["libraries"].items()}
+            kept = json.loads(self._file.read_text())
+            if kept["sources"] == self._sources:
+                return {str(name): str(path) for name, path in kept["libraries"].items()}
         return {}
 
     def _work(self) -> None:
         """Ask the nodes, until each has answered."""
-        wanted = {self._name(slot) for slot in self._devices.slots if not slot.gres}
-        while not self._ended.is_set() and (left := wanted - self._asked):
+        with_devices = {self._name(slot) for slot in self._devices.slots if not slot.gres}
+        while not self._ended.is_set() and (left := with_devices - self._asked):
             with suppress(Unavailable):
                 nodes = [node for node in self._site.slurm.nodes() if node.name in left and node.usable]
                 # The first one compiles for all that share its user's home folder.
                 for group in filter(None, (nodes[:1], nodes[1:])):
                     self._ask(group)
-            if wanted - self._asked:
+            if with_devices - self._asked:
                 self._ended.wait(AGAIN_S)
 
     def _ask(self, nodes: Sequence[SlurmNode]) -> None:
         for first in range(0, len(nodes), AT_ONCE):
             group = nodes[first : first + AT_ONCE]
             # Nobody waits for these threads when the coordinator ends.
-            asked = [threading.Thread(target=self._ask_one, args=(node,), daemon=True) for node in group]
-            for thread in asked:
+            threads = [threading.Thread(target=self._ask_one, args=(node,), daemon=True) for node in group]
+            for thread in threads:
                 thread.start()
-            for thread in asked:
+            for thread in threads:
                 thread.join()
         content = {"sources": self._sources, "libraries": self._libraries}
         with suppress(OSError):
