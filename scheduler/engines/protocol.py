@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from agent.attempts.records import Result, RunState, Want
 from agent.opencl_layer.trials import Trial
-from scheduler.jobs.entry import Entry
+from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Placement, Region
 
@@ -273,3 +273,27 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Let go; what runs goes on."""
+
+
+# -- words on the layer below OpenCL programs, the same under each engine that has it ----------------------
+
+
+NOT_BEGUN = "cannot be moved before it has begun"
+LAYER_COMPILING = "the layer is being compiled{where}; jobs that start later can be moved"
+
+
+def why_without_layer(spec: JobSpec) -> str:
+    """Say as a clause why a job is to be without the layer; "" if it is to have it."""
+    if not spec.move:
+        return "it was submitted with --no-move"
+    return "its ranks are started by mpiexec" if spec.mpi else ""
+
+
+def where_parked(job: Entry, state: RunState) -> str:
+    """Say where the contents of a parked job are, and what it waits for."""
+    if state.parked_mb is None:
+        return "cannot be moved while it is paused"
+    parked = f"it is parked: {state.parked_mb:.3g} MB that it had on {state.device}"
+    if job.stage is Stage.RUNNING and job.placement is not None:
+        return f"{parked}; it goes on as soon as {job.placement.pool} takes it"
+    return parked

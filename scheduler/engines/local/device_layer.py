@@ -22,8 +22,15 @@ from agent.opencl_layer.trials import Trial
 from agent.processes import tree
 from agent.supervisor import parking
 from profiles.errors import Unavailable, UserError
-from scheduler.engines.common import layer_words
-from scheduler.engines.protocol import DeviceMoves, DeviceTrials, Report
+from scheduler.engines.protocol import (
+    LAYER_COMPILING,
+    NOT_BEGUN,
+    DeviceMoves,
+    DeviceTrials,
+    Report,
+    where_parked,
+    why_without_layer,
+)
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Pool
@@ -139,7 +146,7 @@ class DeviceLayer(DeviceMoves):
         self._pools, self.folder = pools, beside / requests.OF_JOBS
         self.trials: DeviceTrials = Trials(self.folder) if tries else DeviceTrials()
         self._library: Path | None = None
-        self._trouble = layer_words.COMPILING.format(where="")
+        self._trouble = LAYER_COMPILING.format(where="")
         self._build: subprocess.Popen[str] | None = subprocess.Popen(
             [sys.executable, "-P", "-m", "agent.opencl_layer.build"],
             stdout=subprocess.PIPE,
@@ -152,7 +159,7 @@ class DeviceLayer(DeviceMoves):
 
     def why_not(self, spec: JobSpec, devices: Sequence[int] = ()) -> str:
         """Say as a clause why the layer is not below a job that starts now, on any device; "" if it is."""
-        if why := layer_words.left_out(spec):
+        if why := why_without_layer(spec):
             return why
         self._look()
         return self._trouble
@@ -184,9 +191,9 @@ class DeviceLayer(DeviceMoves):
     def told(self, job: Entry, state: RunState | None) -> str:
         """Say whether the programs of a job that runs can be moved now, or why not."""
         if state is None:
-            return layer_words.UNBEGUN
+            return NOT_BEGUN
         if state.paused:
-            return layer_words.paused(job, state)
+            return where_parked(job, state)
         return requests.moves(self.folder, tree.descendants(state.supervisor_pid))
 
     def close(self) -> None:

@@ -26,9 +26,14 @@ from agent.supervisor import allocation_reuse, batch_process
 from probes.power.loads import MARK as LOAD
 from profiles.errors import Unavailable
 from profiles.files.whole_files import write_whole
-from scheduler.engines.common import layer_words
 from scheduler.engines.common.supervisor_orders import Files, Orders
-from scheduler.engines.protocol import DeviceMoves
+from scheduler.engines.protocol import (
+    LAYER_COMPILING,
+    NOT_BEGUN,
+    DeviceMoves,
+    where_parked,
+    why_without_layer,
+)
 from scheduler.engines.slurm.attempt_step import SlurmAttempt
 from scheduler.engines.slurm.node_inventory import Devices, Site, Slot
 from scheduler.engines.slurm.slurm_commands import MIB, Batch, SlurmNode, run_on_node
@@ -239,7 +244,7 @@ class NodeLayers(DeviceMoves):
 
     def why_not(self, spec: JobSpec, devices: Sequence[int] = ()) -> str:
         """Say as a clause why the layer is not below a job that starts now; "" if it is, or may be."""
-        if why := layer_words.left_out(spec):
+        if why := why_without_layer(spec):
             return why
         slots = self._devices.slots
         among = [slots[number] for number in devices if number < len(slots)] or slots
@@ -254,7 +259,7 @@ class NodeLayers(DeviceMoves):
             return ""
         if node in self._troubles:
             return f"{node} has no layer: {self._troubles[node]}"
-        return layer_words.COMPILING.format(where=f" on {node}")
+        return LAYER_COMPILING.format(where=f" on {node}")
 
     def below(self, order: Order, job: Entry) -> Order:
         """Return the order by which the supervisor on the node puts the layer below the program."""
@@ -269,9 +274,9 @@ class NodeLayers(DeviceMoves):
     def told(self, job: Entry, state: RunState | None) -> str:
         """Say whether the programs of a job that runs can be parked now, or why not."""
         if state is None:
-            return layer_words.UNBEGUN
+            return NOT_BEGUN
         if state.paused:
-            return layer_words.paused(job, state)
+            return where_parked(job, state)
         if state.moves == "can be moved":
             return f"can be parked; it stays on its device of {', '.join(job.hosts or ())}"
         return state.moves or "cannot be moved yet: nothing is known of its program"
