@@ -252,11 +252,11 @@ def _find(command: str, path: str) -> str:
             return file
     import shutil
 
-    found = shutil.which(command, path=path)
-    if found is None:
+    program = shutil.which(command, path=path)
+    if program is None:
         number = errno.ENOENT if shutil.which(command, os.F_OK, path) is None else errno.EACCES
         raise OSError(number, os.strerror(number), command or "''")
-    return found
+    return program
 
 
 class _WorkingIn:

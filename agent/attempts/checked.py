@@ -56,11 +56,11 @@ def content(path: Path, most: int = MOST_BYTES, last: bool = False) -> bytes | N
 
 def table(path: Path) -> dict[str, Any] | None:
     """Read the JSON object in a file, None if there is no file. Raises as ``content``."""
-    found = content(path)
-    if found is None:
+    raw = content(path)
+    if raw is None:
         return None
     try:
-        value = _DECODER.decode(found.decode())
+        value = _DECODER.decode(raw.decode())
     except (ValueError, RecursionError):
         raise Broken(f"{path.name} cannot be read: no JSON") from None
     if not isinstance(value, dict):
@@ -70,14 +70,14 @@ def table(path: Path) -> dict[str, Any] | None:
 
 def read(kind: type[T], path: Path) -> T | None:
     """Read the record in a file, None if there is no file. Raises as ``content``."""
-    found = table(path)
-    return None if found is None else record(kind, found, f"{path.name} cannot be read: ")
+    values = table(path)
+    return None if values is None else record(kind, values, f"{path.name} cannot be read: ")
 
 
 def text(path: Path, most: int = MOST_BYTES, last: bool = False) -> str | None:
     """Read as ``content``, in characters that every terminal can show."""
-    found = content(path, most, last)
-    return None if found is None else shown(found.decode(errors="replace"))
+    raw = content(path, most, last)
+    return None if raw is None else shown(raw.decode(errors="replace"))
 
 
 def shown(text: str) -> str:
@@ -85,7 +85,7 @@ def shown(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
 
 
-def record(kind: type[T], found: Mapping[str, Any], where: str = "") -> T:
+def record(kind: type[T], given: Mapping[str, Any], where: str = "") -> T:
     """Make a record of checked values; fields that the record does not have are left out.
 
     Args:
@@ -95,11 +95,11 @@ def record(kind: type[T], found: Mapping[str, Any], where: str = "") -> T:
         Broken: a field is missing, or its value is of another type.
     """
     values, hints = {}, _hints(cast(Any, kind))
-    for one in fields(cast(Any, kind)):
-        if one.name in found:
-            values[one.name] = _value(hints[one.name], found[one.name], where + one.name)
-        elif one.default is MISSING and one.default_factory is MISSING:
-            raise Broken(f"{where}{one.name} is missing")
+    for member in fields(cast(Any, kind)):
+        if member.name in given:
+            values[member.name] = _value(hints[member.name], given[member.name], where + member.name)
+        elif member.default is MISSING and member.default_factory is MISSING:
+            raise Broken(f"{where}{member.name} is missing")
     return kind(**values)
 
 
@@ -124,7 +124,7 @@ def _value(kind: Any, value: Any, what: str) -> Any:
     if origin is UnionType:
         return None if value is None else _value(inner[0], value, what)
     if origin is tuple and isinstance(value, list):
-        return tuple(_value(inner[0], one, what) for one in value)
+        return tuple(_value(inner[0], item, what) for item in value)
     if is_dataclass(kind) and isinstance(value, dict):
         return record(cast(Any, kind), value, f"{what}.")
     if origin is Literal and isinstance(value, str):
@@ -182,7 +182,7 @@ class Phase(NamedTuple):
 
 def read_phases(folder: Path) -> list[Phase]:
     """Read the last phases, in their order; damaged lines are left out."""
-    found = []
+    phases = []
     end = b""
     with suppress(OSError):
         end = read_plain(folder / PHASES, MOST_PHASES, last=True)
@@ -192,5 +192,5 @@ def read_phases(folder: Path) -> list[Phase]:
             took, size, at = (float(row[name]) for name in ("time_s", "bytes", "at_s"))
             if all(math.isfinite(number) and number >= 0 for number in (took, size, at)):
                 words = (shown(str(row.get(name, ""))) for name in ("phase", "program"))
-                found.append(Phase(next(words), took, size, at, next(words)))
-    return found
+                phases.append(Phase(next(words), took, size, at, next(words)))
+    return phases

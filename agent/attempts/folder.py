@@ -81,10 +81,10 @@ class Attempt:
     def _check_same(self, order: Order) -> None:
         """Raise FileExistsError if the claimed order is another job's."""
         try:
-            found = json.loads((self.path / "order.json").read_bytes())["environment"].get(JOB_KEY)
+            key = json.loads((self.path / "order.json").read_bytes())["environment"].get(JOB_KEY)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            found = None
-        if found is None or found != order.environment.get(JOB_KEY):
+            key = None
+        if key is None or key != order.environment.get(JOB_KEY):
             raise FileExistsError(errno.EEXIST, "another job has run in this folder", str(self.path))
 
     def _write_generation(self, number: int) -> None:
@@ -156,9 +156,9 @@ class Attempt:
     def group(self) -> Path | None:
         """Read the path of the attempt's control group, which may be gone."""
         with suppress(Broken):
-            found = Path(checked.text(self.path / "group") or "/")
-            if control_groups.known(found):
-                return found
+            group = Path(checked.text(self.path / "group") or "/")
+            if control_groups.known(group):
+                return group
         return None
 
     @property
@@ -283,7 +283,7 @@ def _same_file(path: Path, about: os.stat_result) -> bool:
 
 def _result(file: Path) -> Result | None:
     """Read a complete result; None if there is no file. Raises as ``checked.read``."""
-    found = checked.read(Result, file)
-    if found is not None and found.how in ENDED and getattr(found, ENDED[found.how]) is None:
-        raise Broken(f"{file.name} cannot be read: {found.how} without {ENDED[found.how]}")
-    return found
+    result = checked.read(Result, file)
+    if result is not None and result.how in ENDED and getattr(result, ENDED[result.how]) is None:
+        raise Broken(f"{file.name} cannot be read: {result.how} without {ENDED[result.how]}")
+    return result

@@ -176,8 +176,8 @@ class Result:
     usage: Usage = field(default_factory=lambda: Usage(0.0, 0.0, 0.0, 0.0, 0.0))
 
 
-def as_order(found: dict[str, Any]) -> Order:
+def as_order(values: dict[str, Any]) -> Order:
     """Make an order of the JSON object in its file."""
-    lists = {name: tuple(found[name]) for name in ("command", "cores")}
-    more = {name: tuple(found.get(name, ())) for name in ("inherit", "places", "capped_nodes")}
-    return Order(**{**found, **lists, **more})
+    lists = {name: tuple(values[name]) for name in ("command", "cores")}
+    more = {name: tuple(values.get(name, ())) for name in ("inherit", "places", "capped_nodes")}
+    return Order(**{**values, **lists, **more})

@@ -38,13 +38,13 @@ def rank_processes(root: int) -> list[int]:
 
     A signal for the job goes to these, because mpiexec or a guard would kill its ranks at once.
     """
-    found: list[int] = []
+    pids: list[int] = []
     guard = [b"-I", b"-S", os.fsencode(rank_guard.__file__)]  # mpiexec has these words further on
     for pid in tree.descendants(root):
         with suppress(OSError):
             if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:4] == guard:
-                found += tree.descendants(pid)
-    return found
+                pids += tree.descendants(pid)
+    return pids
 
 
 def first_death(code: int, attempt: Path, stderr: Path) -> tuple[int, str]:

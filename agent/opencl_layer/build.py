@@ -344,8 +344,8 @@ def _passed(f: Function) -> list[str]:
         return [*lines, f"return target->{f.name}({', '.join(arguments)});"]
     if f.name in {"clEnqueueMarkerWithWaitList", "clEnqueueBarrierWithWaitList"}:
         lines.append(f"waits.keep_meaning({given}, {queue});")
-    wanted = event if blocking == "false" else f"{event} || {blocking}"
-    call = f"target->{f.name}({', '.join(arguments)})".replace("@event", f"{wanted} ? &made : nullptr")
+    needs_event = event if blocking == "false" else f"{event} || {blocking}"
+    call = f"target->{f.name}({', '.join(arguments)})".replace("@event", f"{needs_event} ? &made : nullptr")
     return [
         *lines,
         "cl_event made = nullptr;",

@@ -95,10 +95,10 @@ def _given(environment: Mapping[str, str]) -> str:
     # The linker lists what it would load, and ends: neither the program nor a library runs.
     preloaded = f"{environment.get('LD_PRELOAD', '')}:{NAME}"
     listing = {**environment, "LD_PRELOAD": preloaded, "LD_TRACE_LOADED_OBJECTS": "1"}
-    found = re.search(
+    match = re.search(
         rf"^\t(?:{NAME} => )?(.*libOpenCL\.so.*) \(0x", _output("true", env=listing), re.MULTILINE
     )
-    return found[1] if found else ""
+    return match[1] if match else ""
 
 
 def _folders() -> list[str]:

@@ -178,15 +178,19 @@ def status(folder: Path, pid: int, *, patience_s: float = _ANSWER_S) -> LayerSta
 def moves(folder: Path, among: Iterable[int]) -> str:
     """Say whether the programs among these processes can be moved now, or why not."""
     processes = list(among)
-    found = programs(folder, processes)
-    if not found:
+    pids = programs(folder, processes)
+    if not pids:
         why = loader.outside(processes)
         return f"cannot be moved: {why}" if why else UNUSED
     try:
-        statuses_now = [status(folder, pid, patience_s=_SOON_S) for pid in found]
+        statuses_now = [status(folder, pid, patience_s=_SOON_S) for pid in pids]
     except UserError as error:
         return f"cannot be moved now: {error}"
-    used = [f"{one['uses']} since {stamp(one['since'])}" for each in statuses_now for one in each.hindrances]
+    used = [
+        f"{hindrance['uses']} since {stamp(hindrance['since'])}"
+        for answer in statuses_now
+        for hindrance in answer.hindrances
+    ]
     return f"cannot be moved: uses {', '.join(used)}" if used else "can be moved"
 
 
@@ -234,9 +238,9 @@ def move(folder: Path, pid: int, device: str, *, patience_s: float = PATIENCE_S)
 
 def estimate(folder: Path, pid: int, device: str) -> MoveEstimate:
     """Predict a move to the device of this key: all is done and let go but its pause."""
-    found = _ask(folder, pid, f"estimate {device}", None).estimate
-    assert found is not None
-    return found
+    predicted = _ask(folder, pid, f"estimate {device}", None).estimate
+    assert predicted is not None
+    return predicted
 
 
 def try_on(
@@ -270,8 +274,8 @@ def _ask(folder: Path, pid: int, request: str, timeout_s: float | None) -> Layer
     """
     answer = _checked(_exchange(folder / str(pid), pid, request, timeout_s), pid)
     known = {field.name for field in fields(LayerStatus)}
-    found = answer.get("estimate")
-    answer["estimate"] = MoveEstimate(**found) if found else None
+    predicted = answer.get("estimate")
+    answer["estimate"] = MoveEstimate(**predicted) if predicted else None
     return LayerStatus(**{key: value for key, value in answer.items() if key in known})
 
 

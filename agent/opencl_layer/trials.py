@@ -122,7 +122,7 @@ class Trial:
         overlap: so much that those here take as long as kernels were under way. Of the time there no larger
         share is left out than here, because a call that does nothing tells only about what another one takes.
         """
-        timed = [(one.launches, one.here, one.there) for one in self.kernels]
+        timed = [(kernel.launches, kernel.here, kernel.there) for kernel in self.kernels]
         kernels = _ratio([(n, here, there) for n, here, there in timed if here and there])
         if kernels is None:
             return None
@@ -158,7 +158,7 @@ class Trial:
 
     @property
     def _tried(self) -> list[KernelTrial]:
-        return [one for one in self.kernels if one.here and one.there]
+        return [kernel for kernel in self.kernels if kernel.here and kernel.there]
 
     @property
     def _busy_s(self) -> float:
@@ -181,17 +181,17 @@ class Trial:
     def _sum_s(self, time: str, number: str = "launches") -> float:
         """Sum up a time (as ``here.median_s``) of so many launches of each kernel that was tried."""
         time_of_one, number_of = attrgetter(time), attrgetter(number)
-        return float(sum(number_of(one) * time_of_one(one) for one in self._tried))
+        return float(sum(number_of(kernel) * time_of_one(kernel) for kernel in self._tried))
 
     @property
     def agrees(self) -> bool | None:
         """All kernels that were tried agree; None: none was."""
-        told = [one.agrees for one in self.kernels if one.agrees is not None]
-        return all(told) if told else None
+        verdicts = [kernel.agrees for kernel in self.kernels if kernel.agrees is not None]
+        return all(verdicts) if verdicts else None
 
     def as_json(self) -> dict[str, Any]:
         """Give all figures, also those that follow from others."""
-        kernels = [_with(one, ratio=one.ratio, agrees=one.agrees) for one in self.kernels]
+        kernels = [_with(kernel, ratio=kernel.ratio, agrees=kernel.agrees) for kernel in self.kernels]
         return asdict(self) | {
             "kernels": kernels,
             "ratio": _json(self.ratio),
@@ -214,25 +214,25 @@ def trial_from(answer: Mapping[str, Any], at_s: float) -> Trial:
         stopped_s=answer["stopped_s"],
         longest_stop_s=answer["longest_stop_s"],
         not_kept=int(answer["not_kept"]),
-        kernels=tuple(map(_kernel, sorted(answer["kernels"], key=lambda one: -one["launches"]))),
+        kernels=tuple(map(_kernel, sorted(answer["kernels"], key=lambda kernel: -kernel["launches"]))),
     )
 
 
-def _kernel(told: Mapping[str, Any]) -> KernelTrial:
+def _kernel(row: Mapping[str, Any]) -> KernelTrial:
     return KernelTrial(
-        name=told["name"],
-        global_size=tuple(told["global_size"]),
-        local_size=tuple(told["local_size"]),
-        launches=int(told["launches"]),
-        ended=int(told["ended"]),
-        memory_bytes=int(told["bytes"]),
-        here=time_of(told["source_s"], told["source_call_s"]),
-        there=time_of(told["target_s"], told["target_call_s"]),
-        compared_bytes=int(told["compared_bytes"]),
-        differing_bytes=int(told["differing_bytes"]),
-        types=told["types"],
-        relative_difference=told["relative_difference"],
-        trouble=told["trouble"],
+        name=row["name"],
+        global_size=tuple(row["global_size"]),
+        local_size=tuple(row["local_size"]),
+        launches=int(row["launches"]),
+        ended=int(row["ended"]),
+        memory_bytes=int(row["bytes"]),
+        here=time_of(row["source_s"], row["source_call_s"]),
+        there=time_of(row["target_s"], row["target_call_s"]),
+        compared_bytes=int(row["compared_bytes"]),
+        differing_bytes=int(row["differing_bytes"]),
+        types=row["types"],
+        relative_difference=row["relative_difference"],
+        trouble=row["trouble"],
     )
 
 
@@ -266,18 +266,18 @@ def _ratio(timed: Sequence[tuple[int, Time, Time]]) -> Ratio | None:
         return None
 
     def sums(end: str) -> tuple[float, float]:
-        here, there = (sum(one[0] * getattr(one[which], end) for one in timed) for which in (1, 2))
+        here, there = (sum(kernel[0] * getattr(kernel[which], end) for kernel in timed) for which in (1, 2))
         return here, there
 
     (low_here, low_there), (here, there), (high_here, high_there) = map(sums, ("low_s", "median_s", "high_s"))
     return Ratio(low_here / high_there, here / there, high_here / low_there)
 
 
-def _json(one: Ratio | None) -> dict[str, float] | None:
-    return None if one is None else one._asdict()
+def _json(ratio: Ratio | None) -> dict[str, float] | None:
+    return None if ratio is None else ratio._asdict()
 
 
-def _with(one: KernelTrial, *, ratio: Ratio | None, agrees: bool | None) -> dict[str, Any]:
-    times = {"here": one.here, "there": one.there}
-    told = {name: None if time is None else time._asdict() for name, time in times.items()}
-    return asdict(one) | told | {"ratio": _json(ratio), "agrees": agrees}
+def _with(kernel: KernelTrial, *, ratio: Ratio | None, agrees: bool | None) -> dict[str, Any]:
+    times = {"here": kernel.here, "there": kernel.there}
+    times_as_json = {name: None if time is None else time._asdict() for name, time in times.items()}
+    return asdict(kernel) | times_as_json | {"ratio": _json(ratio), "agrees": agrees}

@@ -127,7 +127,9 @@ def known(group: Path, root: Path = Path("/")) -> bool:
     """Return whether the path is in a control group file system; other folders may name any process."""
     mounts = (line.partition(" - ") for line in _lines(root / "proc/self/mountinfo"))
     points = [mount.split(" ")[4] for mount, _, kind in mounts if kind.startswith("cgroup")]
-    return ".." not in group.parts and any(group.is_relative_to(root / one.lstrip("/")) for one in points)
+    return ".." not in group.parts and any(
+        group.is_relative_to(root / mounted.lstrip("/")) for mounted in points
+    )
 
 
 def remove(group: Path, limit_s: float = 1.0) -> bool:
@@ -156,7 +158,7 @@ def _own_folders(root: Path) -> dict[Version, tuple[Path, Path]]:
             paths["cgroup v1"] = path
         elif not controllers:
             paths["cgroup v2"] = path
-    found: dict[Version, tuple[Path, Path]] = {}
+    folders: dict[Version, tuple[Path, Path]] = {}
     for line in _lines(root / "proc/self/mountinfo"):
         mount, _, system = line.partition(" - ")
         kind, _, options = system.split(" ", 2)
@@ -168,8 +170,8 @@ def _own_folders(root: Path) -> dict[Version, tuple[Path, Path]]:
         shown, point = mount.split(" ")[3:5]
         if PurePath(paths[version]).is_relative_to(shown):
             top = root / point.lstrip("/")
-            found[version] = (top / PurePath(paths[version]).relative_to(shown), top)
-    return found
+            folders[version] = (top / PurePath(paths[version]).relative_to(shown), top)
+    return folders
 
 
 def _write(file: Path, value: str) -> None:

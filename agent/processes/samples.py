@@ -113,23 +113,23 @@ class Sampler:
     def look(self) -> Sample:
         """Sample now; counts never fall."""
         began = time.thread_time()
-        found, last = look(self.root, self.reaped, self.meter()), self._last
+        sample, last = look(self.root, self.reaped, self.meter()), self._last
         if last is not None:
-            found = found._replace(
-                cpu_s=max(found.cpu_s, last.cpu_s),
-                read_mb=max(found.read_mb, last.read_mb),
-                written_mb=max(found.written_mb, last.written_mb),
+            sample = sample._replace(
+                cpu_s=max(sample.cpu_s, last.cpu_s),
+                read_mb=max(sample.read_mb, last.read_mb),
+                written_mb=max(sample.written_mb, last.written_mb),
             )
-        self._last = found
-        self.peak_mb = max(self.peak_mb, found.memory_mb)
-        self._since_row_mb = max(self._since_row_mb, found.memory_mb)
+        self._last = sample
+        self.peak_mb = max(self.peak_mb, sample.memory_mb)
+        self._since_row_mb = max(self._since_row_mb, sample.memory_mb)
         now = time.monotonic()
         if now >= self._written_at + self._row_s:
-            self._append(found, now)
+            self._append(sample, now)
         slow_s = 0.0 if self.steady else (time.thread_time() - began) / SHARE
         self.due = now + max(self.wait_s, slow_s)
         self.wait_s = min(2 * self.wait_s, LATER_S)
-        return found
+        return sample
 
     def end(self) -> Sample:
         """Take the last sample, which becomes a row if there are others."""
@@ -138,10 +138,10 @@ class Sampler:
             return self.look()
         return look(self.root, self.reaped, self.meter())
 
-    def _append(self, found: Sample, now: float) -> None:
+    def _append(self, sample: Sample, now: float) -> None:
         head = "" if self.rows else ",".join(Sample._fields) + "\n"
         with suppress(OSError):  # a full disk leaves gaps
-            _append(self.file, head + _line(found._replace(memory_mb=self._since_row_mb)))
+            _append(self.file, head + _line(sample._replace(memory_mb=self._since_row_mb)))
             self.rows += 1
             self._since_row_mb, self._written_at = 0.0, now
             if self.rows >= MOST_ROWS:

@@ -105,7 +105,7 @@ def has_children() -> bool:
 
 def descendants(pid: int) -> list[int]:
     """Find all processes below ``pid``, parents first, at a cost that grows with the tree only."""
-    found: list[int] = []
+    pids: list[int] = []
     frontier = [pid] if pid != os.getpid() or has_children() else []
     while frontier:
         parent = frontier.pop()
@@ -113,9 +113,9 @@ def descendants(pid: int) -> list[int]:
             for task in os.listdir(f"/proc/{parent}/task"):  # noqa: PTH208 (Path is four times slower)
                 with suppress(OSError), open(f"/proc/{parent}/task/{task}/children") as file:  # noqa: PTH123
                     children = [int(word) for word in file.read().split()]
-                    found += children
+                    pids += children
                     frontier += children
-    return found
+    return pids
 
 
 def send(pids: list[int], number: int) -> None:
@@ -190,13 +190,13 @@ def reap(main: int = 0, reaped: Reaped | None = None) -> int | None:
     status = None
     with suppress(ChildProcessError):
         while True:
-            pid, found, usage = os.wait4(-1, os.WNOHANG)
+            pid, wait_status, usage = os.wait4(-1, os.WNOHANG)
             if pid == 0:
                 break
             if reaped is not None:
                 reaped.add(usage, _own_peak_mb() if pid == main else 0.0)
             if pid == main:
-                status = found
+                status = wait_status
     return status
 
 
@@ -218,14 +218,14 @@ def kill(root: int, reaped: Reaped | None = None) -> None:
 def marked(mark: str) -> list[int]:
     """Find the processes with the mark that live and that this process may signal."""
     variable, limit = f"{MARK}={mark}".encode(), str(number_of(mark)).encode()
-    found = []
+    pids = []
     for name in os.listdir("/proc"):  # noqa: PTH208
         if name.isdigit():
             with suppress(OSError):
                 if limit in _read(name, "limits").split() or variable in _read(name, "environ").split(b"\0"):
                     os.kill(int(name), 0)
-                    found += [int(name)] if _lives(name) else []
-    return found
+                    pids += [int(name)] if _lives(name) else []
+    return pids
 
 
 def _lives(pid: str) -> bool:
@@ -247,17 +247,17 @@ def lockers(path: Path, among: list[int] | None = None) -> list[int]:
     """
     folder, name = os.path.split(path)
     named = os.path.join(os.path.realpath(folder), name)  # noqa: PTH118
-    found = []
+    pids = []
     running = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208
     for pid in running if among is None else among:
         with suppress(OSError):
-            for one in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208
-                if os.readlink(f"/proc/{pid}/fd/{one}") not in (named, f"{named} (deleted)"):  # noqa: PTH115
+            for descriptor in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208
+                if os.readlink(f"/proc/{pid}/fd/{descriptor}") not in (named, f"{named} (deleted)"):  # noqa: PTH115
                     continue
-                with open(f"/proc/{pid}/fdinfo/{one}") as file:  # noqa: PTH123
+                with open(f"/proc/{pid}/fdinfo/{descriptor}") as file:  # noqa: PTH123
                     if "FLOCK" in file.read():
-                        found.append(pid)
-    return [pid for pid in found if pid != os.getpid()]
+                        pids.append(pid)
+    return [pid for pid in pids if pid != os.getpid()]
 
 
 def kill_marked(mark: str, limit_s: float = 10.0) -> bool:

@@ -156,25 +156,25 @@ class Parking:
         """Park all programs, or none; a single one moves if the device where it is to go on is reserved."""
         began = time.monotonic()
         patience_s = requests.PATIENCE_S if request.device else 0.0
-        while not (found := requests.programs(self._folder, tree.descendants(self._me))):
+        while not (pids := requests.programs(self._folder, tree.descendants(self._me))):
             waited_s = time.monotonic() - began
             if waited_s >= patience_s:
                 why = loader.outside(tree.descendants(self._me))
                 if not why or waited_s >= LOADING_S:
                     return Outcome(request.number, why or NOT_USED, for_now=not why)
             time.sleep(LOOK_S)
-        if request.reserved and len(found) == 1 and self._move(found[0], request.device):
+        if request.reserved and len(pids) == 1 and self._move(pids[0], request.device):
             return Outcome(request.number)
         parked: list[requests.LayerStatus] = []
         try:
-            for pid in found:
+            for pid in pids:
                 parked.append(self._park_one(pid))
         except UserError:
-            for one in parked:
-                self._until_resumed(one.pid)
+            for program in parked:
+                self._until_resumed(program.pid)
             raise
-        self.parked = [one.pid for one in parked]
-        self._parked_mb = sum(one.parked_bytes for one in parked) / 1e6
+        self.parked = [program.pid for program in parked]
+        self._parked_mb = sum(program.parked_bytes for program in parked) / 1e6
         self._device = parked[0].device
         return Outcome(request.number)
 

@@ -82,10 +82,10 @@ class Spawner:
         """Hand an attempt to a supervisor; return its process number, or an error number below zero."""
         try:
             while True:
-                one = self.waiting.pop() if self.waiting else self._fork()
-                if one.take(line):
-                    return one.pid
-                self._drop(one)  # it was killed
+                supervisor = self.waiting.pop() if self.waiting else self._fork()
+                if supervisor.take(line):
+                    return supervisor.pid
+                self._drop(supervisor)  # it was killed
         except OSError as error:
             return -(error.errno or errno.EAGAIN)
 
@@ -95,24 +95,24 @@ class Spawner:
             with suppress(OSError):
                 self.waiting.append(self._fork())
 
-    def _hear(self, one: Waiting) -> None:
+    def _hear(self, supervisor: Waiting) -> None:
         """Note that a supervisor is idle again, or has ended."""
         with suppress(OSError):
-            if one.channel.recv(len(FREE)) == FREE:
-                self.waiting.append(one)
+            if supervisor.channel.recv(len(FREE)) == FREE:
+                self.waiting.append(supervisor)
                 self._keep(MOST_WAITING)
                 return
-        self._drop(one)
+        self._drop(supervisor)
 
     def _keep(self, most: int) -> None:
         while len(self.waiting) > most:
             self._drop(self.waiting[0])  # the last ones worked last
 
-    def _drop(self, one: Waiting) -> None:
-        if one in self.waiting:
-            self.waiting.remove(one)
-        self.events.unregister(one.channel)
-        one.channel.close()
+    def _drop(self, supervisor: Waiting) -> None:
+        if supervisor in self.waiting:
+            self.waiting.remove(supervisor)
+        self.events.unregister(supervisor.channel)
+        supervisor.channel.close()
 
     def _fork(self) -> Waiting:
         """Fork a supervisor; OSError if no more processes are possible now."""

@@ -393,7 +393,7 @@ class Supervisor:
 
 def _told_to_end() -> bool:
     """Return whether a signal to end came after the end of the job; earlier ones concerned the job."""
-    told = False
+    to_end = False
     while (got := signal.sigtimedwait(AWAITED, 0)) is not None:
-        told = told or got.si_signo in TO_END
-    return told
+        to_end = to_end or got.si_signo in TO_END
+    return to_end

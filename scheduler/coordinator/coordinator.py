@@ -96,8 +96,7 @@ class Coordinator:
             engine, cluster, jobs, folders, tracker=tracker, run_times=run_times, co_location=beside
         )
         self.machine = StateMachine(policy, m)
-        if engine.external_jobs is not None:
-            external_jobs.recall(m, [*last, *jobs.entries.values()])
+        external_jobs.recall(m, [*last, *jobs.entries.values()])
         self._recover()
 
     # What others read of the one state.
@@ -319,7 +318,7 @@ class Coordinator:
         """Tell if a job's owner may have it moved to a class, also to one where a trial had other results."""
         if pool not in results_differ(entry):
             return entry.job.runs_on(pool)
-        kinds = [each.kind for each in self.cluster.cluster.pools if each.name == pool]
+        kinds = [known.kind for known in self.cluster.cluster.pools if known.name == pool]
         return bool(kinds) and entry.spec.device in ("any", pool, *kinds)
 
     def set_priority(
@@ -343,8 +342,6 @@ class Coordinator:
     def let_external_jobs_go(self, let_go: bool) -> int:
         """Count the external jobs that wait; with ``let_go`` leave them to the cluster's own scheduler."""
         m = self.machine.state
-        if self.engine.external_jobs is None:
-            return 0
         count = len(external_jobs.waiting(m))
         if let_go:
             self.set_clock()
@@ -354,7 +351,7 @@ class Coordinator:
 
     def hold(self, seconds: float) -> str:
         """Start no job for so long, 0: go on; return why none is started. A restart forgets it."""
-        if self.engine.nodes is not None:
+        if self.engine.nodes.named:
             raise BadInput("a cluster holds its own nodes", "scontrol update State=DRAIN")
         self.set_clock()
         self.machine.state.hold.until_s = self.cluster.now + seconds
@@ -383,7 +380,7 @@ class Coordinator:
             return Reason(why) if why else self.policy.why(self.job_table.job(entry), self.cluster)
         if entry.stage is Stage.SUSPENDED:
             return Reason("paused by the policy in favour of other jobs")
-        return Reason(self.engine.nodes.hindrance(entry) if self.engine.nodes is not None else "")
+        return Reason(self.engine.nodes.hindrance(entry))
 
     # -- the turn -------------------------------------------------------------------------------------------
 
@@ -443,9 +440,8 @@ class Coordinator:
         for report in reports:
             with m.queue.sparing(m.jobs.entries.get(report.job_id), report.what):
                 ends.note(m, report)
-        if self.engine.external_jobs is not None:
-            with m.queue.sparing(None, "external jobs"):
-                external_jobs.look(m, self.check)
+        with m.queue.sparing(None, "external jobs"):
+            external_jobs.look(m, self.check)
         for change in m.update_nodes():
             m.queue.put(ev.Applied(change))
         with m.queue.sparing(None, "phases of programs"):
@@ -470,7 +466,6 @@ class Coordinator:
             if isinstance(effect, ev.Start):
                 self._start(effect)
             elif isinstance(effect, ev.SetCaps):
-                assert self.engine.caps is not None
                 self.engine.caps.cap(effect.jobs, lower=effect.lower)
                 self.machine.settle(effect)
             else:
@@ -512,8 +507,7 @@ class Coordinator:
             cut = regions.get(pool.name, ())
             if cut and sum(region.units for region in cut) <= pool.units:  # else the policy cuts it anew
                 m.cluster.repartition(pool.name, cut)
-                if self.engine.regions is not None:
-                    self.engine.regions.cut(pool.name, cut)
+                self.engine.regions.cut(pool.name, cut)
         if self.profiles is not None:
             self.profiles.recall(entry.spec.job_profile for entry in m.jobs.entries.values())
         admission.recover(m)

@@ -44,8 +44,7 @@ def apply(m: MachineState, action: act.Action) -> None:
         m.cluster.broken(action.job_id, "resize", "a running job keeps its size")
     elif isinstance(action, act.Repartition):
         m.cluster.repartition(action.pool, action.regions)
-        if m.engine.regions is not None:
-            m.engine.regions.cut(action.pool, action.regions)
+        m.engine.regions.cut(action.pool, action.regions)
         m.regions_changed = True
     elif isinstance(action, act.WakeAt):
         m.timers.set(max(action.at_s, m.now), action.tag)
@@ -58,8 +57,7 @@ def apply(m: MachineState, action: act.Action) -> None:
 
 def _run(m: MachineState, entry: Entry, placement: Placement) -> None:
     m.engine.place(entry, placement)
-    nodes = m.engine.nodes
-    m.jobs.place(entry, placement, nodes.where(entry) if nodes is not None else [])
+    m.jobs.place(entry, placement, m.engine.nodes.where(entry))
     m.jobs.mark_changed(entry)
     if entry.alive:
         request(m, entry, "run")
@@ -73,7 +71,7 @@ def new_attempt(m: MachineState, entry: Entry) -> None:
     entry.attempt += 1
     entry.alive, entry.want = True, ""
     m.starts[entry.id] = entry
-    if m.engine.device_moves is not None and entry.spec.checkpoint_signal is None:
+    if m.engine.device_moves.able and entry.spec.checkpoint_signal is None:
         fix(m, entry, m.engine.device_moves.why_not(entry.spec, entry.devices))
     m.record(entry, "start", f"attempt {entry.attempt}")
     m.tracker.starts(entry, m.now)

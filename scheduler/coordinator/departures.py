@@ -160,10 +160,10 @@ def _moved(m: MachineState, entry: Entry, now: RunState) -> Event:
     """Let a job whose program has moved while it ran leave its old place."""
     m.tracker.moved(entry, now, m.now)
     m.cluster.end_stop(entry)
-    told = _left(m, entry, "moved")
+    event_of_policy = _left(m, entry, "moved")
     m.cluster.expect(entry, m.now)  # it needs no restart
     _suspend_now(m, entry)
-    return told
+    return event_of_policy
 
 
 def _suspend_now(m: MachineState, entry: Entry) -> None:
@@ -191,9 +191,9 @@ def _refused(m: MachineState, entry: Entry, why: str, *, for_now: bool) -> Event
         _suspend_now(m, entry)
         return None
     if entry.held_by_user:
-        told = _hold(m, entry)
+        event_of_policy = _hold(m, entry)
         fix(m, entry, why)
-        return told
+        return event_of_policy
     if entry.goals or why != NOT_USED:
         entry.goals = ()
         m.cluster.go_on(entry)

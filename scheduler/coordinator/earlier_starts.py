@@ -112,27 +112,27 @@ def question(coordinator: Coordinator, job_id: int) -> Question | None:
     )
 
 
-def earlier_starts(asked: Question) -> list[EarlierStart]:
+def earlier_starts(query: Question) -> list[EarlierStart]:
     """Simulate, and return the changes that are worth saying, the earliest start first."""
     until_s = time.thread_time() + BUDGET_S
-    now, best_s = asked.present.now, dict[str, float]()
-    found: list[EarlierStart] = []
+    now, best_s = query.present.now, dict[str, float]()
+    starts: list[EarlierStart] = []
     try:
-        start_s = start_of(asked.job_id, asked.present, asked.policy, until_s=until_s)
-        limit_s = min(math.inf if start_s is None else start_s, asked.expected_start_s)
-        for change, job in asked.variants:
+        start_s = start_of(query.job_id, query.present, query.policy, until_s=until_s)
+        limit_s = min(math.inf if start_s is None else start_s, query.expected_start_s)
+        for change, job in query.variants:
             before_s = best_s.get(change.kind, limit_s)
             if not _gains(now, now, before_s):
                 continue  # it starts at once, nearly
             start_s = start_of(
-                job.id, asked.present, asked.policy, without=asked.job_id, new=job, until_s=until_s
+                job.id, query.present, query.policy, without=query.job_id, new=job, until_s=until_s
             )
             if start_s is not None and _gains(start_s, now, before_s):
                 best_s[change.kind] = start_s
-                found.append(EarlierStart(change.words, change.fields, change.told_by, start_s))
+                starts.append(EarlierStart(change.words, change.fields, change.told_by, start_s))
     except OutOfTime:
         pass
-    return sorted(found, key=lambda one: one.expected_start_s)[:MOST_TOLD]
+    return sorted(starts, key=lambda start: start.expected_start_s)[:MOST_TOLD]
 
 
 def _gains(start_s: float, now: float, before_s: float) -> bool:
@@ -170,8 +170,10 @@ def _variants(coordinator: Coordinator, entry: Entry) -> Iterator[tuple[Change, 
         try:
             spec = JobSpec.model_validate({**dict(entry.spec), **change.fields, "priority": entry.priority})
             coordinator.check(spec, now)
-            (told,) = coordinator.run_times.expect([spec])
-            job = as_job(number, now, spec, table.cluster, user=table.user, unit=table.unit, predicted=told)
+            (predicted,) = coordinator.run_times.expect([spec])
+            job = as_job(
+                number, now, spec, table.cluster, user=table.user, unit=table.unit, predicted=predicted
+            )
         except (BadInput, ValueError):
             continue
         yield change, job
@@ -204,15 +206,15 @@ def _smaller(spec: JobSpec) -> Iterator[Change]:
         size = least
     else:
         what, size = ("cores", spec.cores) if spec.cores > 1 else ("tasks", spec.tasks)
-    each = " a task" if what == "cores" and spec.tasks > 1 else ""
+    of_a_task = " a task" if what == "cores" and spec.tasks > 1 else ""
     for smaller in _halves(size, 1):
-        yield Change("size", f"{_counted(smaller, what)}{each} in place of {size}", {what: smaller})
+        yield Change("size", f"{_counted(smaller, what)}{of_a_task} in place of {size}", {what: smaller})
 
 
 def _halves(size: int, least: int) -> list[int]:
     """Return a half, a quarter, and the least size, as far as they are smaller than ``size``."""
-    found = (max(size // 2, least), max(size // 4, least), least)
-    return list(dict.fromkeys(one for one in found if one < size))
+    sizes = (max(size // 2, least), max(size // 4, least), least)
+    return list(dict.fromkeys(smaller for smaller in sizes if smaller < size))
 
 
 def _counted(number: int, what: str) -> str:
@@ -223,8 +225,8 @@ def _shorter(coordinator: Coordinator, spec: JobSpec) -> Iterator[Change]:
     """Yield a shorter limit, if earlier runs of the program took far less than the present one."""
     if spec.time_s is None or spec.expect_s:
         return
-    (told,) = coordinator.run_times.expect([spec.model_copy(update={"time_s": None})])
-    runs = [run for run in (told or {}).get("run_s", {}).values() if run["basis"] != "user"]
+    (predicted,) = coordinator.run_times.expect([spec.model_copy(update={"time_s": None})])
+    runs = [run for run in (predicted or {}).get("run_s", {}).values() if run["basis"] != "user"]
     if not runs:
         return
     longest = max(runs, key=lambda run: float(run["high"]))

@@ -53,8 +53,8 @@ def look(m: MachineState, check: Check) -> None:
 
 def waiting(m: MachineState) -> dict[str, Entry]:
     """Return the external jobs that wait for tenbin, by their names there."""
-    found = m.jobs.entries.values()
-    return {e.spec.external.id: e for e in found if e.spec.external is not None and not e.alive}
+    entries = m.jobs.entries.values()
+    return {e.spec.external.id: e for e in entries if e.spec.external is not None and not e.alive}
 
 
 def leave(m: MachineState, remark: str) -> None:
@@ -146,8 +146,8 @@ def _take_in(m: MachineState, new: Sequence[ExternalJob], check: Check) -> None:
 
 
 def _let_go(m: MachineState, key: str, entry: Entry | None, remark: str) -> None:
-    told = _source(m).command, _source(m).scheduler
-    log.warning("job %s of %s is left to %s: %s", key, *told, remark)
+    names = _source(m).command, _source(m).scheduler
+    log.warning("job %s of %s is left to %s: %s", key, *names, remark)
     _source(m).let_go(key, remark)
     if entry is not None:
         _finish(m, entry, f"left to {_source(m).scheduler}: {remark}")
@@ -167,7 +167,6 @@ def _block(m: MachineState, entry: Entry, why: str) -> None:
 
 
 def _source(m: MachineState) -> ExternalJobSource:
-    assert m.engine.external_jobs is not None
     return m.engine.external_jobs
 
 
@@ -197,10 +196,10 @@ def adopt(m: MachineState, event: ev.StartedElsewhere) -> Event | ev.Event | Non
         m.jobs.job(entry)
         m.cluster.restore(entry)
     job, nodes = entry.job, external.nodes or ()
-    each, more = divmod(job.units, len(nodes) or 1)
-    there = tuple((node, each + (place < more)) for place, node in enumerate(nodes))
+    share, more = divmod(job.units, len(nodes) or 1)
+    there = tuple((node, share + (place < more)) for place, node in enumerate(nodes))
     placement = Placement(m.cluster.cluster.pools[0].name, job.units, there)
-    why = "" if nodes and each and _source(m).has_room(placement) else "its nodes are taken, or others"
+    why = "" if nodes and share and _source(m).has_room(placement) else "its nodes are taken, or others"
     why = why or m.cluster.obstacle(job, placement)
     if why:
         trouble = f"somebody has had it start where tenbin has no room for it ({why})"

@@ -365,8 +365,10 @@ class JobTable:
         placement, cores = entry.placement, len(entry.cores)
         if placement is None or not cores:
             return entry.spec.tasks
-        each = cores // placement.units  # journalled before version 5: what a unit was, its cores tell
-        return tasks_on(entry.spec, placement.units, Unit(each > 1, each))
+        cores_of_unit = (
+            cores // placement.units
+        )  # journalled before version 5: what a unit was, its cores tell
+        return tasks_on(entry.spec, placement.units, Unit(cores_of_unit > 1, cores_of_unit))
 
     def memory_mb(self, entry: Entry) -> float:
         """Return the memory that the job asks for on the most units it can have, in MB; 0: no limit."""
@@ -424,9 +426,9 @@ class JobTable:
         if nothing and young and timers is None and regions is None:
             return
         changed = [entry for entry in self._changed.values() if entry.id not in self._added]
-        told = sorted(self._remarks + self._history, key=itemgetter(0))
+        history = sorted(self._remarks + self._history, key=itemgetter(0))
         self.journal.commit(
-            changed, told, self._added.values(), timers, regions=regions, predictions=predictions
+            changed, history, self._added.values(), timers, regions=regions, predictions=predictions
         )
         self._added, self._changed, self._history, self._remarks = {}, {}, [], []
         self.predictions.committed()
@@ -478,22 +480,22 @@ def select(table: JobTable, words: Iterable[str], *, members: bool) -> Selection
     Raises:
         BadInput: a word selects nothing.
     """
-    found = Selection()
+    selection = Selection()
     for word in words:
         selector = read_selector(word)
         if selector.word == "all":
-            found.among += sorted(table.entries)
+            selection.among += sorted(table.entries)
         elif selector.word == "last":
-            found.named += _last_submission(table)
+            selection.named += _last_submission(table)
         elif selector.array is not None:
             for span in selector.spans:
-                _add_members(table, selector.array, span, found)
+                _add_members(table, selector.array, span, selection)
         else:
-            _add_numbers(table, selector, found)
+            _add_numbers(table, selector, selection)
     if members:
-        found.named = _members_in_place(table, found.named)
-        found.among = _members_in_place(table, found.among)
-    return found
+        selection.named = _members_in_place(table, selection.named)
+        selection.among = _members_in_place(table, selection.among)
+    return selection
 
 
 def _last_submission(table: JobTable) -> list[int]:
@@ -501,7 +503,7 @@ def _last_submission(table: JobTable) -> list[int]:
     return [entry.array or entry.id for entry in table.journal.entries(1)]
 
 
-def _add_members(table: JobTable, array: int, span: Span, found: Selection) -> None:
+def _add_members(table: JobTable, array: int, span: Span, selection: Selection) -> None:
     if array not in table.arrays:
         what = "there is no array" if table.stage(array) is None else "a job and no array has the number"
         raise BadInput(f"{what} {array}", "see: tenbin jobs --all")
@@ -510,23 +512,23 @@ def _add_members(table: JobTable, array: int, span: Span, found: Selection) -> N
         which = str(span.low) if span.single else f"{span.low}-{span.high}"
         least, most = table.journal.index_range(array)
         raise BadInput(f"array {array} has no index {which}", f"its indices lie from {least} to {most}")
-    (found.named if span.single else found.among).extend(ids)
+    (selection.named if span.single else selection.among).extend(ids)
 
 
-def _add_numbers(table: JobTable, selector: Selector, found: Selection) -> None:
+def _add_numbers(table: JobTable, selector: Selector, selection: Selection) -> None:
     (span,) = selector.spans
     if span.single:
-        found.named.append(span.low)
+        selection.named.append(span.low)
         return
     last = max((entry.id for entry in table.journal.entries(1)), default=0)
     if span.low > last or span.high < 1:
         raise BadInput(f"there are no jobs {span.low}-{span.high}", "see: tenbin jobs --all")
     if span.high > last:
-        found.notes.append(f"the last job is {last}")
+        selection.notes.append(f"the last job is {last}")
     numbers = range(max(span.low, 1), min(span.high, last) + 1)
     arrays = [array for array in table.arrays if array in numbers]
     of_arrays = {array + place for array in arrays for place in range(1, table.arrays.members(array) + 1)}
-    found.among += [number for number in numbers if number not in of_arrays]
+    selection.among += [number for number in numbers if number not in of_arrays]
 
 
 def _members_in_place(table: JobTable, numbers: list[int]) -> list[int]:

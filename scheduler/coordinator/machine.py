@@ -81,15 +81,12 @@ class StateMachine:
         for job_id, entry in list(m.asks.items()):
             if not (entry.alive and entry.want) or job_id in starting:
                 del m.asks[job_id]
-        caps = m.engine.caps is not None
-        if not caps:
-            m.caps.clear()
         capped = tuple(m.caps)
         return [
-            *([ev.SetCaps(capped, lower=True)] if caps else ()),
+            *([ev.SetCaps(capped, lower=True)] if capped else ()),
             *(ev.Revoke(entry) for entry in revoked),
             *(ev.Ask(entry, entry.want) for entry in m.asks.values() if entry.want),
-            *([ev.SetCaps(capped, lower=False)] if caps else ()),
+            *([ev.SetCaps(capped, lower=False)] if capped else ()),
             *([ev.Start(starts)] if starts else ()),
         ]
 

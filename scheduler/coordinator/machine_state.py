@@ -7,7 +7,7 @@ it: what happens to a job is seen here, or it has not happened.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -52,13 +52,13 @@ class Holds:
         """Judge what a job waits for; one that has begun before waits for no other job any more."""
         if entry.attempt:
             return WaitVerdict()
-        asked = conditions(entry.spec, entry.array_index, self.job_table.members)
-        return verdict(asked, self.job_table.standing)
+        of_spec = conditions(entry.spec, entry.array_index, self.job_table.members)
+        return verdict(of_spec, self.job_table.standing)
 
-    def hold(self, entry: Entry, told: WaitVerdict) -> None:
+    def hold(self, entry: Entry, judged: WaitVerdict) -> None:
         """Let a job wait until its conditions hold, or cannot any more."""
         pending: dict[int, list[WaitCondition]] = {}
-        for condition in told.waits:
+        for condition in judged.waits:
             pending.setdefault(condition.number, []).append(condition)
             self._followers.setdefault(condition.number, {})[entry.id] = None
         self._pending[entry.id] = pending
@@ -83,11 +83,11 @@ class Holds:
             entry, pending = self.job_table.entries.get(job_id), self._pending.get(job_id, {})
             if entry is None or entry.phase is not Phase.HELD:
                 continue  # if it is resumed, it is judged anew
-            told = verdict(pending.pop(number, ()), lambda _: standing)
-            if told.waits:
-                pending[number] = list(told.waits)
+            judged = verdict(pending.pop(number, ()), lambda _: standing)
+            if judged.waits:
+                pending[number] = list(judged.waits)
                 self._followers.setdefault(number, {})[job_id] = None
-            if told.hopeless or not pending:
+            if judged.hopeless or not pending:
                 self._pending.pop(job_id, None)
                 yield entry
 
@@ -112,14 +112,14 @@ class Holds:
 
     def due(self, now: float) -> list[Entry]:
         """Take the jobs whose time has come and that have not ended."""
-        found = {}
+        entries = {}
         while self._alarms and self._alarms[0][0] <= now:
             alarm = heapq.heappop(self._alarms)
             self._set.remove(alarm)
             entry = self.job_table.entries.get(alarm[1])
             if entry is not None:
-                found[entry.id] = entry
-        return list(found.values())
+                entries[entry.id] = entry
+        return list(entries.values())
 
     def next_s(self) -> float | None:
         """Return when the next job is to be looked at, in seconds since 1970."""
@@ -132,9 +132,9 @@ def not_before_s(entry: Entry) -> float | None:
     return max(times, default=None)
 
 
-def why_held(entry: Entry, told: WaitVerdict, now: float) -> str:
+def why_held(entry: Entry, judged: WaitVerdict, now: float) -> str:
     """Say why a job is held, as a sentence."""
-    parts = [told.why()] if told.waits else []
+    parts = [judged.why()] if judged.waits else []
     if entry.not_before_s is not None and entry.not_before_s > now:
         parts.append(f"{entry.trouble}; tried again at {stamp(entry.not_before_s)}, {tries_left(entry)}")
     elif entry.spec.begin_s is not None and entry.spec.begin_s > now:
@@ -269,7 +269,7 @@ class MachineState:
     ) -> None:
         self.engine, self.cluster, self.jobs, self.folders = engine, cluster, jobs, folders
         self.tracker, self.run_times, self.co_location = tracker, run_times, co_location
-        if engine.device_moves is not None:
+        if engine.device_moves.able:
             jobs.why_not_moved = engine.device_moves.why_not
         self.queue, self.holds, self.hold = EventQueue(), Holds(jobs), MachineHold()
         self.memory, self.array_limits = MemoryAdmission(engine.cluster.memory_mb), ArrayLimits()
@@ -317,8 +317,8 @@ class MachineState:
         when they are free. Where nodes have no names, all of the machine is in service, or held.
         """
         nodes, cluster = self.engine.nodes, self.cluster
-        held = nodes is None and bool(self.hold.why(self.now))
-        absent: Mapping[int, str] = nodes.absent() if nodes is not None else {}
+        held = not nodes.named and bool(self.hold.why(self.now))
+        absent = nodes.absent()
         changes = list[NodeDown | NodeUp]()
         for pool in cluster.cluster.pools:
             if pool.counted:
@@ -340,7 +340,7 @@ class MachineState:
 
     def _out_of_service(self, pool: Pool, *, held: bool) -> int:
         """Count the units of a counted pool that cannot be used now and that no job has."""
-        if self.engine.nodes is not None:
+        if self.engine.nodes.named:
             return self.engine.nodes.out_of_service(pool.name)
         used = self.cluster.in_service[pool.name] - self.cluster.free[pool.name]
         return pool.units - used if held else 0

@@ -11,7 +11,6 @@ import math
 
 from scheduler.coordinator import events as ev
 from scheduler.coordinator.machine_state import MachineState, TrialKey
-from scheduler.engines.protocol import DeviceTrials
 from scheduler.jobs.entry import Entry, Phase
 from scheduler.model.jobs import JobState
 from scheduler.prediction.run_times import ratio_of, tried_words
@@ -24,8 +23,8 @@ TOO_FEW = "too few of its launches could be tried"
 
 def look(m: MachineState) -> None:
     """Begin a trial where it tells something new, or give up the one that is in the way now."""
-    trials = _of_engine(m)
-    if trials is None:
+    trials = m.engine.device_moves.trials
+    if not trials.able:
         return
     if trials.busy:
         if why := _hindrance(m):
@@ -35,11 +34,6 @@ def look(m: MachineState) -> None:
         entry = m.jobs.entries[state.job.id]
         if _may_be_tried(m, state, entry) and _begin(m, state, entry):
             return
-
-
-def _of_engine(m: MachineState) -> DeviceTrials | None:
-    moves = m.engine.device_moves
-    return moves.trials if moves is not None else None
 
 
 def _hindrance(m: MachineState) -> str:
@@ -69,8 +63,8 @@ def _begin(m: MachineState, state: JobState, entry: Entry) -> bool:
     """Begin a trial of a job on the first class that is idle and on which its speed is not known."""
     now, here = m.now, state.place.pool
     for pool in m.cluster.cluster.pools:
-        one = TrialKey(entry.id, entry.attempt, pool.name)
-        if pool.name == here or now < m.trials.not_before_s.get(one, 0.0):
+        key = TrialKey(entry.id, entry.attempt, pool.name)
+        if pool.name == here or now < m.trials.not_before_s.get(key, 0.0):
             continue
         if not (state.job.runs_on(pool.name) and _idle(m, pool.name)):
             continue
@@ -78,19 +72,18 @@ def _begin(m: MachineState, state: JobState, entry: Entry) -> bool:
         began = m.run_times.wants_trial(entry.spec, pool, here) and _start(m, entry, pool.name)
         entries, known = m.jobs.entries, m.trials.not_before_s
         m.trials.not_before_s = {of: at_s for of, at_s in known.items() if of.job_id in entries}
-        m.trials.not_before_s[one] = math.inf if began else now + AGAIN_S
+        m.trials.not_before_s[key] = math.inf if began else now + AGAIN_S
         if began:
-            m.trials.present, m.trials.began_s = one, now
+            m.trials.present, m.trials.began_s = key, now
             return True
     return False
 
 
 def _start(m: MachineState, entry: Entry, pool: str) -> bool:
     run = m.folders.state(entry)
-    trials = _of_engine(m)
-    if trials is None or run is None or run.paused:
+    if run is None or run.paused:
         return False
-    return trials.begin(entry, run, pool)
+    return m.engine.device_moves.trials.begin(entry, run, pool)
 
 
 # -- what a trial tells --------------------------------------------------------------------------------------
@@ -98,16 +91,16 @@ def _start(m: MachineState, entry: Entry, pool: str) -> bool:
 
 def tried(m: MachineState, event: ev.Tried) -> None:
     """Learn from a trial, or note why it failed."""
-    found = ratio_of(event.trial) if event.trial is not None else None
-    if found is None and event.for_now:
+    ratio = ratio_of(event.trial) if event.trial is not None else None
+    if ratio is None and event.for_now:
         m.trials.not_before_s[m.trials.present] = m.now + AGAIN_S
         return
-    if found is None:
+    if ratio is None:
         why = f"on {m.trials.present.pool}: {event.trouble or TOO_FEW}"
         m.jobs.record_later(event.entry, m.now, "not tried", why)
         return
-    m.jobs.record_later(event.entry, m.now, "tried", tried_words(found))
-    m.unsure.update(dict.fromkeys(m.run_times.tried(event.entry.spec, found)))
+    m.jobs.record_later(event.entry, m.now, "tried", tried_words(ratio))
+    m.unsure.update(dict.fromkeys(m.run_times.tried(event.entry.spec, ratio)))
     _predict_begun(m, event.entry)
 
 
@@ -119,8 +112,8 @@ def _predict_begun(m: MachineState, tried: Entry) -> None:
         for entry in m.jobs.entries.values()
         if entry.attempt and m.run_times.program(entry.spec) == program
     ]
-    told = m.run_times.expect([entry.spec for entry in begun], [entry.predicted for entry in begun])
-    for entry, new in zip(begun, told, strict=True):
+    predictions = m.run_times.expect([entry.spec for entry in begun], [entry.predicted for entry in begun])
+    for entry, new in zip(begun, predictions, strict=True):
         if new is None:
             continue
         by_hand = {"moved_by_hand": True} if (entry.predicted or {}).get("moved_by_hand") else {}

@@ -1,5 +1,7 @@
 """The contract of engines: ten methods that all of them have, and capabilities that an engine declares.
 
+A capability that an engine lacks is one that does nothing: the base class of each.
+
 An engine starts attempts of jobs and hands requests on to them. A coordinator that was killed repeats its
 last calls when it starts again; the engine does nothing twice.
 """
@@ -11,7 +13,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from agent.attempts.records import Result, RunState, Want
 from agent.opencl_layer.trials import Trial
-from scheduler.jobs.entry import Entry
+from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Placement, Region
 
@@ -57,21 +59,22 @@ class ExternalJob(NamedTuple):
         return self.key.split("_")[0]
 
 
-class ExternalJobSource(Protocol):
-    """The capability of an engine to take over jobs that came to the cluster another way.
+class ExternalJobSource:
+    """The capability of an engine to take over jobs that came to the cluster another way, here none.
 
     Attributes:
         scheduler: name of the cluster's own scheduler. command: the command by which users submit there.
     """
 
-    scheduler: str
-    command: str
+    scheduler = command = ""
 
     def look(self) -> Sequence[ExternalJob] | None:
         """Return all external jobs; None: as at the last look."""
+        return None
 
     def has_room(self, placement: Placement) -> bool:
         """Return true if the nodes of a placement are free in the cluster state."""
+        return True
 
     def let_go(self, key: str, remark: str) -> None:
         """Leave the job to the cluster's own scheduler, for that reason."""
@@ -102,8 +105,8 @@ class Report(NamedTuple):
     for_now: bool = False
 
 
-class JobChecks(Protocol):
-    """Checks of jobs before they are accepted; both may take a second, in any thread."""
+class JobChecks:
+    """Checks of jobs before they are accepted, here none; both may take a second, in any thread."""
 
     def prepare(self, specs: Sequence[JobSpec]) -> None:
         """Find what these jobs need besides their command.
@@ -120,27 +123,41 @@ class JobChecks(Protocol):
         """
 
 
-class Nodes(Protocol):
-    """Nodes with names, which can fail while others go on."""
+class Nodes:
+    """Nodes with names, which can fail while others go on; here there are none but this machine.
+
+    Attributes:
+        named: there are some.
+    """
+
+    named = False
 
     def absent(self) -> Mapping[int, str]:
         """Return the nodes that cannot be used now, by number, and why; jobs may still be there."""
+        return {}
 
     def names(self) -> Sequence[str]:
         """Name the nodes, by number."""
+        return ()
 
     def out_of_service(self, pool: str) -> int:
         """Count the units of a counted pool that cannot be used now and that no job has."""
+        return 0
 
     def where(self, job: Entry) -> list[str]:
         """Name the nodes that the job has."""
+        return []
 
     def hindrance(self, job: Entry) -> str:
         """Say as a sentence why a job that was started does not get on; "" if nothing known hinders it."""
+        return ""
 
 
-class Regions(Protocol):
-    """Pools that can be cut into regions; a job whose placement names a region runs on its part only."""
+class Regions:
+    """Pools that can be cut into regions; a job whose placement names a region runs on its part only.
+
+    Here regions are in the cluster state alone.
+    """
 
     def cut(self, pool: str, regions: Sequence[Region]) -> None:
         """Cut a pool into regions; after a restart this comes before ``occupy``."""
@@ -150,44 +167,51 @@ class Regions(Protocol):
 
         Nothing where the pool is not cut.
         """
+        return {}
 
 
-class PowerCaps(Protocol):
-    """Power caps of running jobs."""
+class PowerCaps:
+    """Power caps of running jobs, here none."""
 
     def cap(self, jobs: Sequence[Entry], lower: bool) -> None:
         """Lower (or raise) the caps of running jobs to those of their placements, before it returns."""
 
     def rest_w(self) -> float:
         """Return the power of all nodes at rest, where the cluster's budget does not contain it."""
+        return 0.0
 
 
-class DeviceTrials(Protocol):
-    """Trials of running programs on other devices, one at a time.
+class DeviceTrials:
+    """Trials of running programs on other devices, one at a time; here none.
 
     Attributes:
-        busy: a trial is under way, or its report has not been taken yet.
+        able: programs can be tried.
     """
 
+    able = False
+
     @property
-    def busy(self) -> bool: ...
+    def busy(self) -> bool:
+        """True while a trial is under way, or its report has not been taken."""
+        return False
 
     def begin(self, job: Entry, state: RunState, pool: str) -> bool:
         """Try a job on an idle class of device, and report that; False: its program uses no device yet."""
+        return False
 
     def give_up(self, why: str) -> None:
         """End the trial; the program is left alone as soon as the launch under way has ended."""
 
 
-class DeviceMoves(Protocol):
-    """Programs on devices that know nothing of tenbin, and are parked and moved while they run.
+class DeviceMoves:
+    """Programs on devices that know nothing of tenbin, and are parked and moved while they run; here none.
 
     Attributes:
-        trials: None: programs are not tried.
+        able: programs can be moved.
     """
 
-    @property
-    def trials(self) -> DeviceTrials | None: ...
+    able = False
+    trials = DeviceTrials()
 
     def why_not(self, spec: JobSpec, devices: Sequence[int] = ()) -> str:
         """Say as a clause why an attempt that starts now cannot be moved like that; "" if it can.
@@ -195,13 +219,15 @@ class DeviceMoves(Protocol):
         Args:
             devices: those that the attempt has, by number; (): not known yet.
         """
+        return "this engine moves no programs"
 
     def told(self, job: Entry, state: RunState | None) -> str:
         """Say whether the programs of a job that runs can be moved now, or why not."""
+        return self.why_not(job.spec)
 
 
 class Engine(Protocol):
-    """Contract of all engines; a capability that an engine lacks is None.
+    """Contract of all engines.
 
     Attributes:
         cluster: the resources for jobs.
@@ -211,12 +237,12 @@ class Engine(Protocol):
 
     cluster: Cluster
     moves: bool = True
-    checks: JobChecks | None = None
-    nodes: Nodes | None = None
-    regions: Regions | None = None
-    caps: PowerCaps | None = None
-    device_moves: DeviceMoves | None = None
-    external_jobs: ExternalJobSource | None = None
+    checks: JobChecks = JobChecks()
+    nodes: Nodes = Nodes()
+    regions: Regions = Regions()
+    caps: PowerCaps = PowerCaps()
+    device_moves: DeviceMoves = DeviceMoves()
+    external_jobs: ExternalJobSource = ExternalJobSource()
 
     def place(self, job: Entry, placement: Placement) -> None:
         """Give the job the cores, or devices, of a placement; they are its own until ``free``."""
@@ -247,3 +273,27 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Let go; what runs goes on."""
+
+
+# -- words on the layer below OpenCL programs, the same under each engine that has it ----------------------
+
+
+NOT_BEGUN = "cannot be moved before it has begun"
+LAYER_COMPILING = "the layer is being compiled{where}; jobs that start later can be moved"
+
+
+def why_without_layer(spec: JobSpec) -> str:
+    """Say as a clause why a job is to be without the layer; "" if it is to have it."""
+    if not spec.move:
+        return "it was submitted with --no-move"
+    return "its ranks are started by mpiexec" if spec.mpi else ""
+
+
+def where_parked(job: Entry, state: RunState) -> str:
+    """Say where the contents of a parked job are, and what it waits for."""
+    if state.parked_mb is None:
+        return "cannot be moved while it is paused"
+    parked = f"it is parked: {state.parked_mb:.3g} MB that it had on {state.device}"
+    if job.stage is Stage.RUNNING and job.placement is not None:
+        return f"{parked}; it goes on as soon as {job.placement.pool} takes it"
+    return parked

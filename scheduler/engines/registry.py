@@ -90,36 +90,36 @@ DEFAULT = "local"
 
 def options(engine: str) -> tuple[Option, ...]:
     """Return the options that only this engine has."""
-    found: tuple[Option, ...] = _module(engine, "options").OPTIONS
-    return found
+    declared: tuple[Option, ...] = _module(engine, "options").OPTIONS
+    return declared
 
 
-def check(engine: str, asked: Asked, *, profiled: bool) -> None:
+def check(engine: str, request: Asked, *, profiled: bool) -> None:
     """Refuse options of other engines, and options that do not go together.
 
     Args:
-        asked: with the values of the options of all engines. profiled: a profile is named, not yet loaded.
+        request: with the values of the options of all engines. profiled: a profile is named, not yet loaded.
 
     Raises:
         BadInput: names the options.
     """
-    if asked.emulate and asked.power_budget_w is None:
+    if request.emulate and request.power_budget_w is None:
         raise BadInput("--emulate is of power caps", "add --power-budget")
     for other in ENGINES.keys() - {engine}:
         of = _module(other, "options").OF
         for option in options(other):
-            if asked.own[option.name] == option.default:
+            if request.own[option.name] == option.default:
                 continue
             if other == DEFAULT:
                 raise BadInput(f"{option.flag} with --engine {engine}: it is of {of}", "leave it out")
             raise BadInput(f"{option.flag} is of {of}", f"add --engine {other}")
-    _module(engine, "options").check(asked, profiled=profiled)
+    _module(engine, "options").check(request, profiled=profiled)
 
 
-def find(engine: str, asked: Asked) -> AbstractContextManager[Machine]:
+def find(engine: str, request: Asked) -> AbstractContextManager[Machine]:
     """Find the resources of an engine; what is emulated lasts until the context ends."""
-    found: AbstractContextManager[Machine] = _module(engine, "discovery").find(asked)
-    return found
+    context: AbstractContextManager[Machine] = _module(engine, "discovery").find(request)
+    return context
 
 
 def _module(engine: str, name: str) -> ModuleType:

@@ -233,9 +233,8 @@ def _changes(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
         specs = submission.specs
         if submission.script is not None:
             specs = await asyncio.to_thread(_with_script, coordinator, specs, submission.script)
-        if checks is not None:
-            await asyncio.to_thread(checks.prepare, specs)
-            await asyncio.to_thread(check_paths, checks.check_paths, specs, submission.waits_for)
+        await asyncio.to_thread(checks.prepare, specs)
+        await asyncio.to_thread(check_paths, checks.check_paths, specs, submission.waits_for)
         given = specs, submission.environment, submission.waits_for, submission.arrays
         entries: list[Entry] = change(coordinator.submit, *given)
         arrays = list(dict.fromkeys(entry.array for entry in entries if entry.array is not None))

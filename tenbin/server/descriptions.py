@@ -25,8 +25,8 @@ def node_table(coordinator: Coordinator) -> list[dict[str, Any]]:
     """List each node, or each pool of counted units and the nodes under it, with what is free."""
     table: list[dict[str, Any]] = []
     engine = coordinator.engine
-    absent = engine.nodes.absent() if engine.nodes is not None else {}
-    places = engine.regions.places() if engine.regions is not None and coordinator.policy.fences else {}
+    absent = engine.nodes.absent()
+    places = engine.regions.places() if coordinator.policy.fences else {}
     for pool in coordinator.cluster.cluster.pools:
         if pool.counted:
             free = coordinator.cluster.free[pool.name]
@@ -92,11 +92,9 @@ def _regions(
 
 
 def _hosts(
-    coordinator: Coordinator, nodes: Nodes | None, places: Mapping[str, Mapping[str, int]]
+    coordinator: Coordinator, nodes: Nodes, places: Mapping[str, Mapping[str, int]]
 ) -> list[dict[str, Any]]:
     """Return the nodes that lie under units without identity."""
-    if nodes is None:
-        return []
     names, absent = nodes.names(), nodes.absent()
     jobs: dict[str, list[int]] = {name: [] for name in names}
     for entry in coordinator.job_table.entries.values():
@@ -177,14 +175,14 @@ def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
 
 def moves(coordinator: Coordinator, entry: Entry) -> str | None:
     """Say whether a job can be moved to another device now, or why not; None if that is no question."""
-    able = coordinator.engine.device_moves
-    if able is None or not entry.alive:
+    device_moves = coordinator.engine.device_moves
+    if not device_moves.able or not entry.alive:
         return None
     if entry.spec.checkpoint_signal is not None:
         return "can be moved, by checkpoints of its own"
     if entry.fixed or entry.fixed is None:
         return f"cannot be moved: {entry.fixed or 'it was started by an earlier tenbin'}"
-    return able.told(entry, coordinator.folders.state(entry))
+    return device_moves.told(entry, coordinator.folders.state(entry))
 
 
 def memory_limit_by(coordinator: Coordinator, entry: Entry) -> str | None:
@@ -201,10 +199,7 @@ def memory_limit_by(coordinator: Coordinator, entry: Entry) -> str | None:
 
 def hosts(coordinator: Coordinator, entry: Entry) -> list[str]:
     """Name the nodes of a job, as journalled when it was placed; none where there is only this machine."""
-    nodes = coordinator.engine.nodes
-    if entry.hosts is not None or nodes is None:
-        return entry.hosts or []
-    return nodes.where(entry)
+    return coordinator.engine.nodes.where(entry) if entry.hosts is None else entry.hosts
 
 
 # -- the coordinator ---------------------------------------------------------------------------------------
@@ -231,8 +226,7 @@ def state(coordinator: Coordinator) -> dict[str, Any]:
 
 def power(coordinator: Coordinator) -> dict[str, Any] | None:
     """Return the power budget, and the sum of the caps in use; None where no power is scheduled."""
-    state, caps = coordinator.cluster, coordinator.engine.caps
-    rest_w = caps.rest_w() if caps is not None else 0.0
+    state, rest_w = coordinator.cluster, coordinator.engine.caps.rest_w()
     if state.budget_w is None:
         return None
     return {"budget_w": state.budget_w + rest_w, "allotted_w": state.power_w + rest_w}

@@ -92,7 +92,7 @@ def serve(
             coordinator = Coordinator(
                 journal, engine, policy, machine.costs, unit=unit, profiles=profiles, measured=measured
             )
-            if drain_unfit and engine.nodes is None:  # a cluster drains its nodes by itself
+            if drain_unfit and not engine.nodes.named:  # a cluster drains its nodes by itself
                 fitness, node = Fitness(), socket.gethostname()
                 coordinator.hold_while_unfit(lambda: fitness.why_unfit(node) or "")
             door = None

@@ -23,7 +23,6 @@ from probes.powercap import Caps, find_caps
 from probes.run import Event, Run, collect, samples_of
 from profiles.errors import Unavailable, UserError
 from profiles.fits import fit_samples
-from profiles.fits.power import fit
 from profiles.records import Settings
 from scheduler.model.jobs import Pool
 from scheduler.prediction.profiles import with_power

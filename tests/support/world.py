@@ -41,7 +41,7 @@ from scheduler.coordinator.ends import MOST_FAILURES
 from scheduler.coordinator.job_table import NoRoom
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.coordinator.journal.journal_file import TALLY
-from scheduler.engines.protocol import Engine, Report
+from scheduler.engines.protocol import DeviceTrials, Engine, Report
 from scheduler.jobs.entry import Entry, Phase, Stage
 from scheduler.jobs.sizes import CORE, Unit
 from scheduler.jobs.specs import JobSpec
@@ -337,8 +337,11 @@ class SimulatedEngine(Engine):
         self.known: set[tuple[int, int]] = set()  # ends that were reported
         self.reports: list[Report] = []
         self.next_sweep_s = machine.now + SWEEP_S
-        self.regions, self.caps = self, self if self.cluster.budget_w is not None else None
-        self.device_moves = self if machine.setting.devices else None
+        self.regions = self
+        if self.cluster.budget_w is not None:
+            self.caps = self
+        if machine.setting.devices:
+            self.device_moves = self
         machine.mail.clear()  # nobody has listened
 
     # -- units -----------------------------------------------------------------------------------------
@@ -377,7 +380,7 @@ class SimulatedEngine(Engine):
     def rest_w(self) -> float:
         return 0.0
 
-    trials = None
+    able, trials = True, DeviceTrials()
 
     def why_not(self, spec: JobSpec, devices: Sequence[int] = ()) -> str:
         return "" if spec.move else "it was submitted with --no-move"

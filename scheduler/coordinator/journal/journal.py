@@ -158,7 +158,9 @@ class Journal:
                 self._db.executemany(INSERT["timers"], rows)
             if regions is not None:
                 self._db.execute("DELETE FROM regions")
-                parts = [(pool, r.name, r.units, r.max_units) for pool, each in regions.items() for r in each]
+                parts = [
+                    (pool, r.name, r.units, r.max_units) for pool, of_pool in regions.items() for r in of_pool
+                ]
                 self._db.executemany(INSERT["regions"], parts)
             self._db.executemany(INSERT["forecasts"], list(map(prediction_row, predictions)))
         self._tally, self._last = tally, last
@@ -177,10 +179,10 @@ class Journal:
         """Return the variables; KeyError if the environment was never stored."""
         if key == self._last_environment[0]:  # most jobs that start one after the other share one
             return self._last_environment[1]
-        found = self._db.execute("SELECT variables FROM environments WHERE key = ?", (key,)).fetchone()
-        if found is None:
+        row = self._db.execute("SELECT variables FROM environments WHERE key = ?", (key,)).fetchone()
+        if row is None:
             raise KeyError(key)
-        self._last_environment = key, json.loads(found[0])
+        self._last_environment = key, json.loads(row[0])
         return self._last_environment[1]
 
     def open_jobs(self) -> list[Entry]:
@@ -193,8 +195,8 @@ class Journal:
 
     def stage(self, job_id: int) -> Stage | None:
         """Return the stage of a job, without the rest of it."""
-        found = self._db.execute("SELECT stage FROM jobs WHERE id = ?", (job_id,)).fetchone()
-        return None if found is None else Stage(found[0])
+        row = self._db.execute("SELECT stage FROM jobs WHERE id = ?", (job_id,)).fetchone()
+        return None if row is None else Stage(row[0])
 
     def numbers(self, array: int) -> dict[int, int]:
         """Return the number of each member of an array, by its index."""
@@ -202,31 +204,31 @@ class Journal:
 
     def entries(self, limit: int | None = None) -> list[Entry]:
         """Return the last jobs (all), in the order of their numbers."""
-        found = list(self._select("ORDER BY id DESC LIMIT ?", (-1 if limit is None else limit,)))
-        return found[::-1]
+        latest_first = list(self._select("ORDER BY id DESC LIMIT ?", (-1 if limit is None else limit,)))
+        return latest_first[::-1]
 
     def count_single_jobs(self) -> int:
         """Count the jobs that belong to no array, ended or not."""
         members = self._db.execute("SELECT count(*) FROM jobs WHERE array IS NOT NULL").fetchone()[0]
         return self.count() - int(members)
 
-    def ended(self, wanted: JobFilter, user: str) -> Iterator[Entry]:
-        """Yield jobs that have ended, the last ones first; of ``wanted`` only what is cheap is looked at.
+    def ended(self, job_filter: JobFilter, user: str) -> Iterator[Entry]:
+        """Yield jobs that have ended, the last ones first; of ``job_filter`` only what is cheap is looked at.
 
         Args:
             user: whose jobs those are that name nobody.
         """
-        if wanted.ids is not None:
+        if job_filter.ids is not None:
             given = "(SELECT value FROM json_each(?))"
             where = f"WHERE (id IN {given} OR array IN {given}) AND stage IN ({MARKS}) ORDER BY id DESC"
-            ids = json.dumps(list(wanted.ids))
+            ids = json.dumps(list(job_filter.ids))
             yield from self._select(where, (ids, ids, *FINAL))
             return
-        checks = wanted.conditions(user)
+        checks = job_filter.conditions(user)
         where = "".join(f" AND {text}" for text in checks)
-        index = "by_array" if wanted.array is not None else "by_stage"
+        index = "by_array" if job_filter.array is not None else "by_stage"
         text = f"INDEXED BY {index} WHERE stage = ?{where} ORDER BY id DESC"
-        stages = [stage for stage in FINAL if not wanted.stages or stage in wanted.stages]
+        stages = [stage for stage in FINAL if not job_filter.stages or stage in job_filter.stages]
         parts = [self._select(text, (stage, *checks.values())) for stage in stages]
         yield from merge(*parts, key=lambda entry: entry.id, reverse=True)
 
@@ -253,8 +255,8 @@ class Journal:
 
     def last_event_s(self) -> float:
         """Return when the last event was, by the clock as it was then; 0 before the first."""
-        found = self._db.execute("SELECT at_s FROM events ORDER BY number DESC LIMIT 1").fetchone()
-        return 0.0 if found is None else float(found[0])
+        row = self._db.execute("SELECT at_s FROM events ORDER BY number DESC LIMIT 1").fetchone()
+        return 0.0 if row is None else float(row[0])
 
     def count_ended(self) -> dict[str, int]:
         """Count the jobs that have ended, by stage."""
@@ -292,10 +294,10 @@ class Journal:
 
     def regions(self) -> dict[str, tuple[Region, ...]]:
         """Return the regions of each pool that is divided."""
-        found: dict[str, tuple[Region, ...]] = {}
+        regions: dict[str, tuple[Region, ...]] = {}
         for pool, *region in self._db.execute("SELECT pool, name, units, max_units FROM regions"):
-            found[pool] = (*found.get(pool, ()), Region(*region))
-        return found
+            regions[pool] = (*regions.get(pool, ()), Region(*region))
+        return regions
 
     def last_prediction(self) -> int:
         """Return the number of the last prediction, 0 before the first."""

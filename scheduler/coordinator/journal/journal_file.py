@@ -59,10 +59,10 @@ def read_predictions(
     where += ["measured IS NULL AND void = ''"] if open else []
     query = f"SELECT {', '.join(PREDICTION)} FROM forecasts WHERE {' AND '.join(where) or 'true'}"
     values = [value for value in (job, kind) if value is not None]
-    found = []
+    latest_first = []
     for row in db.execute(f"{query} ORDER BY number DESC LIMIT ?", [*values, -1 if last is None else last]):
-        found.append(prediction_of(row))
-    return found[::-1]
+        latest_first.append(prediction_of(row))
+    return latest_first[::-1]
 
 
 def prediction_row(prediction: TrackedPrediction) -> list[Any]:
@@ -228,8 +228,8 @@ def open_file(store: Path, layout: Layout) -> sqlite3.Connection:
         if 0 < version < layout.version:
             set_aside(store, f"journal-version-{version}")
         os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
-        for each in (path, *store.glob(f"{FILE}-*")):  # SQLite makes its log with the file's mode
-            each.chmod(0o600)
+        for file in (path, *store.glob(f"{FILE}-*")):  # SQLite makes its log with the file's mode
+            file.chmod(0o600)
         db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
@@ -329,10 +329,10 @@ def _check_tally(db: sqlite3.Connection, path: Path, known: Tally | None) -> Non
     tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     held = Tally()
     if "tally" in tables:
-        found = db.execute("SELECT commits, jobs, last FROM tally").fetchall()
-        if len(found) != 1 or not all(isinstance(value, int) for value in found[0]):
+        rows = db.execute("SELECT commits, jobs, last FROM tally").fetchall()
+        if len(rows) != 1 or not all(isinstance(value, int) for value in rows[0]):
             raise Damaged(f"{path} is damaged: it does not tell how many jobs it has")
-        held = Tally(*found[0])
+        held = Tally(*rows[0])
     if known is None and held.commits > 1:
         raise Damaged(f"{path.with_name(TALLY)} is gone: nothing tells whether {path.name} is whole")
     if known is not None and held.commits < known.commits:
@@ -354,15 +354,15 @@ def _check_rows(db: sqlite3.Connection, path: Path, layout: Layout, older: bool)
     for table in BROKEN:
         if older and not _columns(db, table):
             continue
-        found = db.execute(f"SELECT rowid FROM {table} WHERE {broken(db, table)}").fetchone()
-        if found is not None:
-            raise Damaged(f"{path} is damaged: row {found[0]} of its {table}")
+        fault = db.execute(f"SELECT rowid FROM {table} WHERE {broken(db, table)}").fetchone()
+        if fault is not None:
+            raise Damaged(f"{path} is damaged: row {fault[0]} of its {table}")
     lacking = (
         "SELECT id FROM jobs WHERE stage NOT IN ('done', 'failed', 'cancelled', 'killed') "
         "AND environment NOT IN (SELECT key FROM environments)"
     )
-    if (found := db.execute(lacking).fetchone()) is not None:
-        raise Damaged(f"{path} is damaged: the environment of job {found[0]} is not there")
+    if (fault := db.execute(lacking).fetchone()) is not None:
+        raise Damaged(f"{path} is damaged: the environment of job {fault[0]} is not there")
 
 
 def broken(db: sqlite3.Connection, table: str) -> str:
@@ -380,8 +380,8 @@ def _columns(db: sqlite3.Connection, table: str) -> set[str]:
 def columns_of(db: sqlite3.Connection, layout: Layout, older: bool) -> list[str]:
     """List the columns of a job and its checksums; ``older``: nothing for columns that are not there."""
     has = _columns(db, "jobs")
-    wanted = (*layout.columns, "asked", "sum")
-    return [name if name in has or not older else f"NULL AS {name}" for name in wanted]
+    names = (*layout.columns, "asked", "sum")
+    return [name if name in has or not older else f"NULL AS {name}" for name in names]
 
 
 def read_only(path: Path, *, any_thread: bool = False) -> sqlite3.Connection:
@@ -426,9 +426,9 @@ def row_sum(*values: Any) -> int:
 
 def sound(row: Sequence[Any], layout: Layout) -> bool:
     """Check a row by its checksums; a row of an older version has none."""
-    *values, asked, changing = row
-    found = sums(values, layout)
-    return asked in (None, found[0]) and changing in (None, found[1])
+    *values, sum_of_request, changing = row
+    computed = sums(values, layout)
+    return sum_of_request in (None, computed[0]) and changing in (None, computed[1])
 
 
 def _is_json(text: object) -> bool:

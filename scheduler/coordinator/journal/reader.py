@@ -94,7 +94,7 @@ class JournalReader(Generic[T]):
                 return None
             self._db.execute("BEGIN")
             try:
-                found = self._all() if anew else self._new()
+                changes = self._all() if anew else self._new()
             finally:
                 self._db.execute("ROLLBACK")
         except OSError as error:
@@ -103,7 +103,7 @@ class JournalReader(Generic[T]):
             self.close()
             raise BadInput(f"{self._path}: {file.in_a_line(error)}", "see: tenbin up") from error
         self._version = version
-        return found
+        return changes
 
     def _open(self, inode: int) -> None:
         self.close()
@@ -141,9 +141,9 @@ class JournalReader(Generic[T]):
     def _events(self) -> list[JournalEvent]:
         assert self._db is not None
         query = "SELECT number, at_s, job, kind FROM events WHERE number > ? ORDER BY number"
-        found = [JournalEvent(*row) for row in self._db.execute(query, (self._number,))]
-        self._number = found[-1].number if found else self._number
-        return found
+        events = [JournalEvent(*row) for row in self._db.execute(query, (self._number,))]
+        self._number = events[-1].number if events else self._number
+        return events
 
     def _open_sums(self) -> dict[int, int | None]:
         """Return the checksum of each job that has not ended, by which a change of it is seen."""
@@ -168,6 +168,6 @@ def job_record(store: Path, job_id: int) -> JobRecord | None:
             return None
         query = "SELECT at_s, kind, detail FROM events WHERE job = ? ORDER BY number"
         history = db.execute(query, (job_id,)).fetchall()
-        told = read_predictions(db, job=job_id, kind=None, last=None, open=False)
-        return JobRecord(entry_of(row), history, told)
+        predictions = read_predictions(db, job=job_id, kind=None, last=None, open=False)
+        return JobRecord(entry_of(row), history, predictions)
     return None

@@ -128,11 +128,11 @@ def _read(folder: Path, empty: Path) -> Found:
     Args:
         empty: the folder of a new journal.
     """
-    found = Found()
+    readable = Found()
     with suppress(BadInput):
         tally = read_tally(folder)
         if tally is not None:
-            found.jobs, found.last = tally.jobs, tally.last
+            readable.jobs, readable.last = tally.jobs, tally.last
     tables: dict[str, dict[int, Any]] = {table: {} for table in ("jobs", *journal_file.BROKEN)}
     for path in _readings(folder, empty):
         with suppress(*journal_file.UNREADABLE), closing(journal_file.read_only(path)) as db:
@@ -141,16 +141,16 @@ def _read(folder: Path, empty: Path) -> Found:
                 tables[table] = _rows(db, table) | before
     rows_of = {table: [whole[place] for place in sorted(whole)] for table, whole in tables.items()}
     entries = _those_that_fit(lambda row: entry_of(row[: len(COLUMNS)]), rows_of["jobs"])
-    found.entries = {entry.id: entry for entry in entries}
-    found.environments = _those_that_fit(lambda row: dict(json.loads(row[0])), rows_of["environments"])
-    found.events = rows_of["events"]
-    found.predictions = _those_that_fit(journal_file.prediction_of, rows_of["forecasts"])
-    found.timers = _those_that_fit(
+    readable.entries = {entry.id: entry for entry in entries}
+    readable.environments = _those_that_fit(lambda row: dict(json.loads(row[0])), rows_of["environments"])
+    readable.events = rows_of["events"]
+    readable.predictions = _those_that_fit(journal_file.prediction_of, rows_of["forecasts"])
+    readable.timers = _those_that_fit(
         lambda row: (row[0], journal_file.thaw(json.loads(row[1]))), rows_of["timers"]
     )
     for pool, *region in rows_of["regions"]:
-        found.regions.setdefault(pool, []).append(Region(*region))
-    return found
+        readable.regions.setdefault(pool, []).append(Region(*region))
+    return readable
 
 
 def _readings(folder: Path, empty: Path) -> Iterator[Path]:
@@ -179,8 +179,8 @@ def _pages(folder: Path, size: int) -> bytearray:
     """Return the pages of a journal, those of its log up to its last commit in the place of older ones."""
     path = folder / journal_file.FILE
     pages, log = (
-        bytearray(each.read_bytes()) if each.exists() else bytearray()
-        for each in (path, path.with_name(f"{path.name}-wal"))
+        bytearray(file.read_bytes()) if file.exists() else bytearray()
+        for file in (path, path.with_name(f"{path.name}-wal"))
     )
     starts = range(LOG_HEADER_BYTES, len(log) - size - FRAME_HEADER_BYTES + 1, size + FRAME_HEADER_BYTES)
     # Frames that an earlier log has left behind have another salt; this log's header has its own, too.
@@ -196,7 +196,7 @@ def _pages(folder: Path, size: int) -> bytearray:
 
 def _rows(db: sqlite3.Connection, table: str) -> dict[int, Any]:
     """Those of a table's rows that are whole, by their place: from both ends, up to what cannot be read."""
-    found: dict[int, Any] = {}
+    rows_by_place: dict[int, Any] = {}
     with suppress(*journal_file.UNREADABLE):
         if table == "jobs":
             broken, columns = "false", ", ".join(journal_file.columns_of(db, LAYOUT, older=True))
@@ -209,11 +209,11 @@ def _rows(db: sqlite3.Connection, table: str) -> dict[int, Any]:
         for order in ("ASC", "DESC"):
             with suppress(*journal_file.UNREADABLE):
                 for place, is_broken, *row in db.execute(f"{query} {order}"):
-                    if place in found:
+                    if place in rows_by_place:
                         break
                     whole = not is_broken and (table != "jobs" or journal_file.sound(row, LAYOUT))
-                    found[place] = row if whole else None
-    return {place: row for place, row in found.items() if row is not None}
+                    rows_by_place[place] = row if whole else None
+    return {place: row for place, row in rows_by_place.items() if row is not None}
 
 
 def _those_that_fit(make: Callable[[Any], T], rows: Iterable[Sequence[Any]]) -> list[T]:
@@ -227,7 +227,7 @@ def _those_that_fit(make: Callable[[Any], T], rows: Iterable[Sequence[Any]]) -> 
 # -- of the jobs' folders -----------------------------------------------------------------------------------
 
 
-def _look_into_folders(store: Path, found: Found) -> None:
+def _look_into_folders(store: Path, readable: Found) -> None:
     """Add what the folders tell: jobs and attempts that the journal does not know, and environments.
 
     Of jobs whose folders are packed, their last row is known. Another one is held until it is known what
@@ -235,12 +235,12 @@ def _look_into_folders(store: Path, found: Found) -> None:
     """
     for row in PackedJobs(store).rows().values():
         values = json.loads(row)
-        known = found.entries.get(values["id"])
+        known = readable.entries.get(values["id"])
         if known is None or not known.stage.final:
-            found.entries[values["id"]] = entry_of([values.get(name) for name in COLUMNS])
-    keys = {journal_file.key_of(json.dumps(each, sort_keys=True)) for each in found.environments}
+            readable.entries[values["id"]] = entry_of([values.get(name) for name in COLUMNS])
+    keys = {journal_file.key_of(json.dumps(variables, sort_keys=True)) for variables in readable.environments}
     for number, folder in sorted(folders_on_disk(store).items()):
-        entry, attempts = found.entries.get(number), attempts_on_disk(folder)
+        entry, attempts = readable.entries.get(number), attempts_on_disk(folder)
         is_known = entry is not None and (
             entry.stage.final or (entry.environment in keys and entry.attempt >= max(attempts, default=0))
         )
@@ -248,14 +248,16 @@ def _look_into_folders(store: Path, found: Found) -> None:
             made, environment = _from_folder(number, folder, max(attempts))
             if entry is not None and entry.attempt >= max(attempts):
                 made = entry  # only its environment is taken from there
-            found.entries[number], found.sources[number] = made, environment
+            readable.entries[number], readable.sources[number] = made, environment
     taken: set[tuple[str, int]] = set()
-    for entry in found.entries.values():
-        if not entry.stage.final and entry.environment not in keys and entry.id not in found.sources:
+    for entry in readable.entries.values():
+        if not entry.stage.final and entry.environment not in keys and entry.id not in readable.sources:
             entry.stage, entry.held_by_user = Stage.HELD, True
-            found.sources[entry.id] = {}
+            readable.sources[entry.id] = {}
         if entry.stage in PLACED:
-            place = {("core", core) for core in entry.cores} | {("device", one) for one in entry.devices}
+            place = {("core", core) for core in entry.cores} | {
+                ("device", device) for device in entry.devices
+            }
             if place & taken:
                 entry.stage, entry.held_by_user = Stage.HELD, True
             taken |= place
@@ -323,22 +325,22 @@ def _make(store: Path, old: Path) -> None:
     beside = store / f".{journal_file.REPLACEMENT}"
     shutil.rmtree(beside, ignore_errors=True)
     with closing(Journal(beside)) as journal:
-        found = _read(old, beside)
-        _look_into_folders(store, found)
-        for each in found.environments:
-            journal.keep_environment(each)
-        for number, environment in found.sources.items():
-            found.entries[number].environment = journal.keep_environment(environment)
+        readable = _read(old, beside)
+        _look_into_folders(store, readable)
+        for variables in readable.environments:
+            journal.keep_environment(variables)
+        for number, environment in readable.sources.items():
+            readable.entries[number].environment = journal.keep_environment(environment)
         now = time.time()
         whence = {True: "from its folder", False: "without its environment"}
-        told = [(now, number, "recovered", whence[bool(env)]) for number, env in found.sources.items()]
-        entries = [found.entries[number] for number in sorted(found.entries)]
-        journal.reserve(found.last)
-        events = [*found.events, *told]
+        history = [(now, number, "recovered", whence[bool(env)]) for number, env in readable.sources.items()]
+        entries = [readable.entries[number] for number in sorted(readable.entries)]
+        journal.reserve(readable.last)
+        events = [*readable.events, *history]
         journal.commit(
-            (), events, entries, found.timers, regions=found.regions, predictions=found.predictions
+            (), events, entries, readable.timers, regions=readable.regions, predictions=readable.predictions
         )
-    write_whole(beside / OUTCOME, _told(store, found, old))
+    write_whole(beside / OUTCOME, _told(store, readable, old))
     beside.rename(store / journal_file.REPLACEMENT)
     sync(store)
 
@@ -361,16 +363,17 @@ def _replace(store: Path) -> str:
     return done
 
 
-def _told(store: Path, found: Found, aside: Path) -> str:
-    kept = len(found.entries) - len(found.sources)
-    told = [found.entries[number] for number in sorted(found.sources)]
-    held = [entry.id for entry in told if entry.held_by_user and not _result_file(store, entry).exists()]
-    words = [
-        f"the journal is made anew: {kept} of its jobs could be read, {len(told)} are as their folders tell"
+def _told(store: Path, readable: Found, aside: Path) -> str:
+    kept = len(readable.entries) - len(readable.sources)
+    from_folders = [readable.entries[number] for number in sorted(readable.sources)]
+    held = [
+        entry.id for entry in from_folders if entry.held_by_user and not _result_file(store, entry).exists()
     ]
-    if found.jobs > len(found.entries):
-        known = found.entries.keys() | {entry.array for entry in found.entries.values()}
-        numbers = [number for number in range(1, found.last + 1) if number not in known]
+    others = f"{len(from_folders)} are as their folders tell"
+    words = [f"the journal is made anew: {kept} of its jobs could be read, {others}"]
+    if readable.jobs > len(readable.entries):
+        known = readable.entries.keys() | {entry.array for entry in readable.entries.values()}
+        numbers = [number for number in range(1, readable.last + 1) if number not in known]
         words.append(f"lost, because no folder tells of them: {spans(numbers)}")
     if held:
         words.append(f"nobody knows how far {spans(held)} came: held, until you say tenbin resume, or cancel")
@@ -383,12 +386,12 @@ def _result_file(store: Path, entry: Entry) -> Path:
 
 def spans(numbers: Sequence[int]) -> str:
     """Numbers of jobs as people write them: jobs 1-3, 7."""
-    found: list[list[int]] = []
+    ranges: list[list[int]] = []
     for number in numbers:
-        if found and number == found[-1][-1] + 1:
-            found[-1][1:] = [number]
+        if ranges and number == ranges[-1][-1] + 1:
+            ranges[-1][1:] = [number]
         else:
-            found.append([number])
-    words = ["-".join(map(str, span)) for span in found]
+            ranges.append([number])
+    words = ["-".join(map(str, span)) for span in ranges]
     more = f" and {len(words) - 8} more" if len(words) > 8 else ""
     return f"job{'s' if len(numbers) > 1 else ''} {', '.join(words[:8])}{more}"

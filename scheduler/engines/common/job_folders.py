@@ -110,11 +110,11 @@ class PackedJobs:
                 files = [
                     (
                         number,
-                        one.path.relative_to(self.folder / str(number)).as_posix(),
-                        zlib.compress(one.content),
+                        file.path.relative_to(self.folder / str(number)).as_posix(),
+                        zlib.compress(file.content),
                     )
                     for number, of_job in taken.items()
-                    for one in of_job
+                    for file in of_job
                 ]
                 db.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", files)
         for number, of_job in taken.items():
@@ -149,11 +149,11 @@ def _packable(folder: Path) -> Iterator[PackedFile]:
 
 def _remove_packed(folder: Path, taken: list[PackedFile]) -> None:
     """Remove what was packed, unless it has changed since, and the folders that are empty then."""
-    for one in taken:
+    for file in taken:
         with suppress(FileNotFoundError):
-            about = one.path.lstat()
-            if (about.st_size, about.st_mtime_ns) == (one.about.st_size, one.about.st_mtime_ns):
-                one.path.unlink()
+            about = file.path.lstat()
+            if (about.st_size, about.st_mtime_ns) == (file.about.st_size, file.about.st_mtime_ns):
+                file.path.unlink()
     for place, _, _ in os.walk(folder, topdown=False):
         with suppress(OSError):  # not empty
             Path(place).rmdir()
@@ -236,8 +236,8 @@ class JobFolders:
                 content = path.read_bytes()
             except FileNotFoundError:
                 content = self.packed.content(path) or b""
-            found = json.loads(content)
-            return found if isinstance(found, dict) else {}
+            order = json.loads(content)
+            return order if isinstance(order, dict) else {}
         return {}
 
     def phases(self, job: Entry) -> list[checked.Phase]:
@@ -313,10 +313,10 @@ def end_supervisor(attempt: Attempt) -> None:
     """Kill who supervises it on this machine, also who is stopped: the job's main process dies with it."""
     for pid in attempt.supervisors():
         with suppress(ProcessLookupError):
-            one = os.pidfd_open(pid)
+            pidfd = os.pidfd_open(pid)
             try:
-                signal.pidfd_send_signal(one, signal.SIGSTOP)  # now it cannot turn to another attempt
+                signal.pidfd_send_signal(pidfd, signal.SIGSTOP)  # now it cannot turn to another attempt
                 still = pid in attempt.supervisors()
-                signal.pidfd_send_signal(one, signal.SIGKILL if still else signal.SIGCONT)
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL if still else signal.SIGCONT)
             finally:
-                os.close(one)
+                os.close(pidfd)

@@ -59,17 +59,17 @@ class Machine:
 
 def scaling_of(profile: Profile) -> dict[str, tuple[float, float]]:
     """Downey's A and sigma by what bounds a job, as far as they were measured."""
-    found = {}
+    scaling = {}
     for load, probe in SCALES_LIKE.items():
         model = profile.find("run_s", load=probe)
         if model is not None:
-            found[load] = (model["A"].value, model["sigma"].value)
-    return found
+            scaling[load] = (model["A"].value, model["sigma"].value)
+    return scaling
 
 
 def cap_lines(profile: Profile, pool: Pool, packages: int) -> dict[str, CapLine]:
     """Speed under a cap, by load, against the lowest cap (paper C, equation 4.5)."""
-    found = {}
+    lines = {}
     for model in profile.models:
         if model.quantity != "power_speed_ratio":
             continue
@@ -77,5 +77,5 @@ def cap_lines(profile: Profile, pool: Pool, packages: int) -> dict[str, CapLine]
         slope = model["slope_per_w"].value * packages
         slowest = model["speed_flat"].value - slope * (knee_w - pool.caps_w[0])
         if slowest > 0:
-            found[model.labels["load"]] = CapLine(slope / slowest, pool.caps_w[0], knee_w)
-    return found
+            lines[model.labels["load"]] = CapLine(slope / slowest, pool.caps_w[0], knee_w)
+    return lines

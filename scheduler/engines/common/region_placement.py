@@ -147,13 +147,13 @@ class RegionPlacement:
         if region not in self._order or not self.regions:
             return {}
         self._gather(region, units, away)
-        found = {}
+        places = {}
         for node in range(len(self.shares)):
             here = min(units, self._usable(node, region, away))
             if here > 0:
-                found[node] = here
+                places[node] = here
                 units -= here
-        return found
+        return places
 
     def hold(self, job: int, region: str, where: Mapping[int, int]) -> None:
         """Give a job so many units of these nodes in place of its former ones, also after a restart.
@@ -191,12 +191,12 @@ class RegionPlacement:
             useless = {
                 node: self._unclaimed(node, region) - self._usable(node, region, away) for node in nodes
             }
-            found = self._trade(region, {node: n for node, n in useless.items() if n > 0}, away, homes)
-            if found is None:
+            trade = self._trade(region, {node: n for node, n in useless.items() if n > 0}, away, homes)
+            if trade is None:
                 return  # the cluster state allows no such job
-            traded = min(found.units, lacking)
-            self._give(found.here, found.other, region, traded)
-            self._give(found.there, region, found.other, traded)
+            traded = min(trade.units, lacking)
+            self._give(trade.here, trade.other, region, traded)
+            self._give(trade.there, region, trade.other, traded)
             lacking -= traded
 
     def _trade(
@@ -221,25 +221,25 @@ class RegionPlacement:
         """Places under the region's own jobs are its own."""
         while (over := -self._unclaimed(node, region)) > 0:
             others = [name for name in self.shares[node] if self._unclaimed(node, name) > 0]
-            places = [one for one in range(len(self.shares)) if self._unclaimed(one, region) > 0]
+            places = [number for number in range(len(self.shares)) if self._unclaimed(number, region) > 0]
             if not others or not places:
                 return  # no cluster state allows that
             other = max(others, key=lambda name: (name == SPARE, self._unclaimed(node, name)))
-            there = min(places, key=lambda one: (self._usable(one, region, ()), one))
+            there = min(places, key=lambda number: (self._usable(number, region, ()), number))
             units = min(over, self._unclaimed(node, other), self._unclaimed(there, region))
             self._give(node, other, region, units)
             self._give(there, region, other, units)
 
     def _homes(self) -> list[Counter[str]]:
         """Of each node, how many units visitors have there, by the regions that they belong to by size."""
-        found: list[Counter[str]] = [Counter() for _ in self.shares]
+        homes: list[Counter[str]] = [Counter() for _ in self.shares]
         bounds = [region.max_units for region in self.regions]
         for region, where in self._jobs.values() if bounds else ():
             if region not in self._order:
                 home = self._order[region_of(sum(where.values()), bounds)]
                 for node, units in where.items():
-                    found[node][home] += units
-        return found
+                    homes[node][home] += units
+        return homes
 
     def _give(self, node: int, giver: str, taker: str, units: int) -> None:
         share = self.shares[node]
@@ -275,10 +275,10 @@ class StoredRegionPlacement(RegionPlacement):
         self._keep()
 
     def place(self, region: str, units: int, away: Container[int] = ()) -> dict[int, int]:
-        found = super().place(region, units, away)
-        if found:
+        places = super().place(region, units, away)
+        if places:
             self._keep()
-        return found
+        return places
 
     def hold(self, job: int, region: str, where: Mapping[int, int]) -> None:
         super().hold(job, region, where)

@@ -67,9 +67,9 @@ class Orders:
         if self._mpi is None and any(spec.mpi for spec in specs):
             from probes.mpi.runner import find_mpi
 
-            found = find_mpi()
-            write_whole(self._mpi_file, json.dumps([str(found.launcher), found.family, found.library]))
-            self._mpi = found
+            mpi = find_mpi()
+            write_whole(self._mpi_file, json.dumps([str(mpi.launcher), mpi.family, mpi.library]))
+            self._mpi = mpi
 
     def order(
         self,
@@ -134,12 +134,12 @@ class Orders:
 
     def _bind(self, job: Entry, tasks: int) -> list[tuple[int, ...]]:
         """Return the cores of each task, none of them across nodes; empty: anywhere."""
-        each, groups = job.spec.cores, []
+        of_task, groups = job.spec.cores, []
         if not self.pins:
             return []
         for _, node in groupby(job.cores, key=self._node_of.get):
             cores = tuple(node)
-            groups += [cores[i : i + each] for i in range(0, len(cores) - each + 1, each)]
+            groups += [cores[i : i + of_task] for i in range(0, len(cores) - of_task + 1, of_task)]
         return groups[:tasks]
 
     def _known_mpi(self) -> MpiInstall:
@@ -158,7 +158,7 @@ class Orders:
 def _about(job: Entry, tasks: int, folder: Path) -> dict[str, str]:
     """Return the variables that tell a job about itself; its key is unique, also after a new journal."""
     spec = job.spec
-    found = {
+    variables = {
         "TENBIN_JOB_ID": str(job.id),
         "TENBIN_JOB_FOLDER": str(folder),
         JOB_KEY: f"{job.id}-{job.submit_s:.0f}",
@@ -166,24 +166,24 @@ def _about(job: Entry, tasks: int, folder: Path) -> dict[str, str]:
         "TENBIN_TASKS": str(tasks),
     }
     if job.devices:
-        found["TENBIN_DEVICE"] = ",".join(map(str, job.devices))
+        variables["TENBIN_DEVICE"] = ",".join(map(str, job.devices))
     if spec.checkpoint_signal is not None:
-        found["TENBIN_CHECKPOINT_SIGNAL"] = str(spec.checkpoint_signal)
+        variables["TENBIN_CHECKPOINT_SIGNAL"] = str(spec.checkpoint_signal)
     if job.array_index is not None:
-        found["TENBIN_ARRAY_INDEX"] = str(job.array_index)
+        variables["TENBIN_ARRAY_INDEX"] = str(job.array_index)
     if job.array is not None:
-        found["TENBIN_ARRAY"] = str(job.array)
+        variables["TENBIN_ARRAY"] = str(job.array)
     if spec.slurm_variables:
-        found |= slurm_script_variables(job)
-    return found
+        variables |= slurm_script_variables(job)
+    return variables
 
 
-def ranks_on(shares: Mapping[str, int], each: int, tasks: int) -> dict[str, int]:
+def ranks_on(shares: Mapping[str, int], of_rank: int, tasks: int) -> dict[str, int]:
     """Distribute ranks of so many cores each over nodes, in order, as many as there is room."""
-    found: dict[str, int] = {}
+    ranks: dict[str, int] = {}
     for host, cores in shares.items():
-        found[host] = min(cores // each, tasks - sum(found.values()))
-    return {host: count for host, count in found.items() if count}
+        ranks[host] = min(cores // of_rank, tasks - sum(ranks.values()))
+    return {host: count for host, count in ranks.items() if count}
 
 
 # -- variables of scripts with #SBATCH lines ---------------------------------------------------------------
@@ -191,11 +191,11 @@ def ranks_on(shares: Mapping[str, int], each: int, tasks: int) -> dict[str, int]
 
 def slurm_script_variables(job: Entry) -> dict[str, str]:
     """Return the variables that no engine gets from Slurm, because an array is one of tenbin's own."""
-    found = {"SLURM_JOB_NAME": job.spec.name}
+    variables = {"SLURM_JOB_NAME": job.spec.name}
     if job.array_index is not None:
-        found["SLURM_ARRAY_TASK_ID"] = str(job.array_index)
-        found["SLURM_ARRAY_JOB_ID"] = str(job.array or job.id)
-    return found
+        variables["SLURM_ARRAY_TASK_ID"] = str(job.array_index)
+        variables["SLURM_ARRAY_JOB_ID"] = str(job.array or job.id)
+    return variables
 
 
 def slurm_machine_variables(job: Entry) -> dict[str, str]:

@@ -21,6 +21,7 @@ from probes.topology import cpu_ranges, read_topology
 from profiles.errors import BadInput
 from scheduler.engines.common.machine import Taken
 from scheduler.engines.common.region_placement import StoredRegionPlacement
+from scheduler.engines.protocol import Regions
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.sizes import Unit
 from scheduler.model.jobs import Cluster, Placement, Region
@@ -245,7 +246,7 @@ class Supply:
         return True
 
 
-class Cores:
+class Cores(Regions):
     """The cores node by node, and the devices of each pool of devices; free ones, and jobs' own.
 
     Args:
@@ -297,8 +298,8 @@ class Cores:
             job.cores = self._in_region(self._fences, placement)
             self._hold(job, placement)
         else:
-            each = self.unit.cores if job.spec.nodes else job.spec.cores
-            parts = [(node, units * each) for node, units in placement.nodes] or [(0, placement.units)]
+            of_unit = self.unit.cores if job.spec.nodes else job.spec.cores
+            parts = [(node, units * of_unit) for node, units in placement.nodes] or [(0, placement.units)]
             job.cores = tuple(core for node, n in parts for core in self._take(node, n))
 
     def _in_region(self, fences: StoredRegionPlacement, placement: Placement) -> tuple[int, ...]:

@@ -22,8 +22,15 @@ from agent.opencl_layer.trials import Trial
 from agent.processes import tree
 from agent.supervisor import parking
 from profiles.errors import Unavailable, UserError
-from scheduler.engines.common import layer_words
-from scheduler.engines.protocol import Report
+from scheduler.engines.protocol import (
+    LAYER_COMPILING,
+    NOT_BEGUN,
+    DeviceMoves,
+    DeviceTrials,
+    Report,
+    where_parked,
+    why_without_layer,
+)
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Pool
@@ -31,7 +38,7 @@ from scheduler.model.jobs import Pool
 # -- trials ------------------------------------------------------------------------------------------------
 
 
-class Trials:
+class Trials(DeviceTrials):
     """Tries running programs on other devices; readable, like a socket, when a report is to be taken.
 
     If this process ends, the layer gives up the trial by itself.
@@ -39,6 +46,8 @@ class Trials:
     Args:
         folder: of the sockets of programs.
     """
+
+    able = True
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -53,7 +62,6 @@ class Trials:
 
     @property
     def busy(self) -> bool:
-        """True while a trial is under way, or its report has not been taken."""
         return self._thread is not None
 
     def begin(self, job: Entry, state: RunState, pool: str) -> bool:
@@ -122,21 +130,23 @@ READY_S = 2.0  # so long a new coordinator waits for a library that was compiled
 log = logging.getLogger("tenbin")
 
 
-class DeviceLayer:
+class DeviceLayer(DeviceMoves):
     """The layer's library, compiled beforehand in a process of its own, and the jobs above it.
 
     Args:
         pools: the classes of devices. beside: folder of the coordinator's own sockets.
 
     Attributes:
-        trials: of these jobs' programs; None: they are not tried.
+        trials: of these jobs' programs.
     """
+
+    able = True
 
     def __init__(self, pools: Sequence[Pool], beside: Path, *, tries: bool = True) -> None:
         self._pools, self.folder = pools, beside / requests.OF_JOBS
-        self.trials = Trials(self.folder) if tries else None
+        self.trials: DeviceTrials = Trials(self.folder) if tries else DeviceTrials()
         self._library: Path | None = None
-        self._trouble = layer_words.COMPILING.format(where="")
+        self._trouble = LAYER_COMPILING.format(where="")
         self._build: subprocess.Popen[str] | None = subprocess.Popen(
             [sys.executable, "-P", "-m", "agent.opencl_layer.build"],
             stdout=subprocess.PIPE,
@@ -149,7 +159,7 @@ class DeviceLayer:
 
     def why_not(self, spec: JobSpec, devices: Sequence[int] = ()) -> str:
         """Say as a clause why the layer is not below a job that starts now, on any device; "" if it is."""
-        if why := layer_words.left_out(spec):
+        if why := why_without_layer(spec):
             return why
         self._look()
         return self._trouble
@@ -181,14 +191,14 @@ class DeviceLayer:
     def told(self, job: Entry, state: RunState | None) -> str:
         """Say whether the programs of a job that runs can be moved now, or why not."""
         if state is None:
-            return layer_words.UNBEGUN
+            return NOT_BEGUN
         if state.paused:
-            return layer_words.paused(job, state)
+            return where_parked(job, state)
         return requests.moves(self.folder, tree.descendants(state.supervisor_pid))
 
     def close(self) -> None:
         """Let go; the compiler goes on."""
-        if self.trials is not None:
+        if isinstance(self.trials, Trials):
             self.trials.close()
         if self._build is not None and self._build.stdout is not None and self._build.stderr is not None:
             self._build.stdout.close()

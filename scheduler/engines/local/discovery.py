@@ -108,26 +108,26 @@ def capped_packages(
     name = policy.partition(",")[0]
     if "power" not in policy_class(policy).suits:
         raise BadInput(f"--power-budget: policy {name} chooses no power caps", "choose parm or fifo-mid")
-    found = sorted(capped(zones(sysfs)), key=lambda zone: zone.key)
-    if not found:
+    with_caps = sorted(capped(zones(sysfs)), key=lambda zone: zone.key)
+    if not with_caps:
         raise Unavailable(f"--power-budget: no package below {sysfs} has a power cap", HINT)
-    for zone in found:
+    for zone in with_caps:
         if not zone.writable:
             raise Unavailable(f"--power-budget: {zone.path} may be written by root only", "run as root")
-    if nodes is not None and nodes > len(found):
-        have = f"{len(found)} package{'s' * (len(found) > 1)} here"
+    if nodes is not None and nodes > len(with_caps):
+        have = f"{len(with_caps)} package{'s' * (len(with_caps) > 1)} here"
         raise BadInput(f"--nodes {nodes}: a cap is of a whole package, and there are {have}", "ask for fewer")
     supply = supply or Supply()
-    cores = _emulated_cores(emulated) if emulated else cores_of(sysfs, found, supply.usable.core_of)
-    taken = supply.take_packages([cores[zone.key] for zone in found if cores[zone.key]], nodes)
-    used = [zone for zone in found if cores[zone.key] in taken]
+    cores = _emulated_cores(emulated) if emulated else cores_of(sysfs, with_caps, supply.usable.core_of)
+    taken = supply.take_packages([cores[zone.key] for zone in with_caps if cores[zone.key]], nodes)
+    used = [zone for zone in with_caps if cores[zone.key] in taken]
     size = min((len(cores[zone.key]) for zone in used), default=0)
     if not size:
         raise Unavailable("--power-budget: this process may use no core of any package", "see: taskset -p $$")
-    pool = _power(used, len(found), profile, emulated)
+    pool = _power(used, len(with_caps), profile, emulated)
     unit = Unit(node=True, cores=size, package=True, emulated=emulated)
     if profile is not None:
-        unit = replace(unit, scaling=scaling_of(profile), caps=cap_lines(profile, pool, len(found)))
+        unit = replace(unit, scaling=scaling_of(profile), caps=cap_lines(profile, pool, len(with_caps)))
     least_w = pool.power_w(1, pool.caps_w[0])
     if budget_w < least_w:
         what = f"--power-budget {budget_w:g}: a package at its lowest cap draws {least_w:g} W"
@@ -176,29 +176,31 @@ def _emulated_cores(name: str) -> dict[str, tuple[int, ...]]:
 
 
 @contextmanager
-def find(asked: Asked) -> Iterator[LocalMachine]:
+def find(request: Asked) -> Iterator[LocalMachine]:
     """Find the cores, devices or packages of this machine that jobs get; an emulated machine ends with it."""
     from agent.emulation.machines import persistent_node
 
-    cores, nodes, memory_mb = (asked.own[name] for name in ("cores", "nodes", "memory"))
-    emulated = persistent_node(asked.emulate, asked.home) if asked.emulate else nullcontext(Path("/sys"))
-    share = asked.own["share"] or bool(os.environ.get("TENBIN_SHARE"))
-    with emulated as sysfs, Supply(asked.home, share=share) as supply:
-        if asked.devices:
-            machine = devices_of_machine(asked.policy, asked.profile, asked.home, supply)
-            machine = replace(machine, tries=not asked.own["no_trials"])
-        elif asked.power_budget_w is not None:
+    cores, nodes, memory_mb = (request.own[name] for name in ("cores", "nodes", "memory"))
+    emulated = (
+        persistent_node(request.emulate, request.home) if request.emulate else nullcontext(Path("/sys"))
+    )
+    share = request.own["share"] or bool(os.environ.get("TENBIN_SHARE"))
+    with emulated as sysfs, Supply(request.home, share=share) as supply:
+        if request.devices:
+            machine = devices_of_machine(request.policy, request.profile, request.home, supply)
+            machine = replace(machine, tries=not request.own["no_trials"])
+        elif request.power_budget_w is not None:
             machine = capped_packages(
-                asked.policy,
-                asked.power_budget_w,
+                request.policy,
+                request.power_budget_w,
                 nodes,
-                asked.profile,
+                request.profile,
                 sysfs=sysfs,
-                emulated=asked.emulate,
+                emulated=request.emulate,
                 supply=supply,
             )
         else:
-            machine = divide(asked.policy, cores, nodes, asked.profile, supply=supply)
+            machine = divide(request.policy, cores, nodes, request.profile, supply=supply)
         yield with_memory(machine, memory_mb)
 
 
@@ -221,12 +223,12 @@ def devices_of_machine(
     # In a process of its own: a driver that crashes must not take the coordinator with it.
     command = [sys.executable, "-P", "-m", "probes.opencl"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    found = json.loads(done.stdout) if done.returncode == 0 else []
-    if not found:
+    rows = json.loads(done.stdout) if done.returncode == 0 else []
+    if not rows:
         said = (done.stderr.strip().splitlines() or ["no device"])[-1]
         raise Unavailable(f"no OpenCL device: {said}", "see: tenbin doctor")
-    mine = supply.take_devices([d["key"] for d in found])
-    numbered = sorted(((n, found[n]) for n in mine), key=lambda pair: pair[1]["kind"] == "cpu")
+    mine = supply.take_devices([d["key"] for d in rows])
+    numbered = sorted(((n, rows[n]) for n in mine), key=lambda pair: pair[1]["kind"] == "cpu")
     pools = tuple(Pool(d["key"], 1, rank, kind=d["kind"]) for rank, (_, d) in enumerate(numbered))
     cluster, costs = Cluster(pools), FREE
     if profile is not None:
@@ -277,11 +279,11 @@ def _in_nodes(used: list[int], count: int, **more: Any) -> LocalMachine:
     """Make so many equal nodes of these cores."""
     if count > len(used):
         raise BadInput(f"--nodes {count}: there are {len(used)} cores", "ask for fewer")
-    each = len(used) // count
-    capacity = float(each), usable_memory_mb() / count
+    of_node = len(used) // count
+    capacity = float(of_node), usable_memory_mb() / count
     pool = Pool("node", count, resources=("cores", "memory_mb"), capacity=capacity)
-    parts = [used[each * i : each * (i + 1)] for i in range(count)]
-    return LocalMachine(Cluster((pool,)), cores=parts, unit=Unit(node=True, cores=each), **more)
+    parts = [used[of_node * i : of_node * (i + 1)] for i in range(count)]
+    return LocalMachine(Cluster((pool,)), cores=parts, unit=Unit(node=True, cores=of_node), **more)
 
 
 def with_memory(machine: LocalMachine, most_mb: float | None) -> LocalMachine:

@@ -42,7 +42,7 @@ from scheduler.engines.common.job_folders import (
 from scheduler.engines.common.supervisor_orders import Orders
 from scheduler.engines.local.cores import Cores, Packages, Supply, await_pause, lowers, put_back
 from scheduler.engines.local.device_layer import DeviceLayer, Trials, goal
-from scheduler.engines.protocol import Engine, Report
+from scheduler.engines.protocol import DeviceMoves, Engine, JobChecks, PowerCaps, Report
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.sizes import CORE, Unit
 from scheduler.jobs.specs import JobSpec
@@ -75,6 +75,61 @@ class Watched:
     awaits: int = 0
 
 
+class LocalChecks(JobChecks):
+    """Looks for an MPI, and at paths on this machine."""
+
+    def __init__(self, orders: Orders) -> None:
+        self._orders = orders
+
+    def prepare(self, specs: Sequence[JobSpec]) -> None:
+        self._orders.prepare(specs)
+
+    def check_paths(self, spec: JobSpec) -> None:
+        check_paths_here(spec)
+
+
+class LocalCaps(PowerCaps):
+    """What the engine does about power caps, here nothing."""
+
+    def wish(self, job: Entry, attempt: Attempt) -> None:
+        """Give an attempt the cap of its job's placement, from its start on, or now if it runs."""
+
+    def await_pause(self, attempt: Attempt, request: int) -> None:
+        """Wait until a job that is paused has given its packages back."""
+
+    def put_back(self) -> None:
+        """Restore what a killed supervisor has left."""
+
+
+class PackageCaps(LocalCaps):
+    """Caps of whole packages."""
+
+    def __init__(
+        self, packages: Packages, node_of: Mapping[int, int], watched: Mapping[tuple[int, int], Watched]
+    ) -> None:
+        self._packages, self._node_of, self._watched = packages, node_of, watched
+
+    def wish(self, job: Entry, attempt: Attempt) -> None:
+        if job.placement is not None:
+            nodes = dict.fromkeys(self._node_of[core] for core in job.cores if core in self._node_of)
+            self._packages.set_caps(attempt, list(nodes), job.placement.cap_w)
+
+    def cap(self, jobs: Sequence[Entry], lower: bool) -> None:
+        for job in jobs:
+            watched = self._watched.get((job.id, job.attempt))
+            if watched is None or job.placement is None:
+                continue
+            with job_errors_logged(job.id, room=False):
+                if lowers(watched.attempt, job.placement.cap_w) == lower:
+                    self.wish(job, watched.attempt)
+
+    def await_pause(self, attempt: Attempt, request: int) -> None:
+        await_pause(attempt, request)
+
+    def put_back(self) -> None:
+        put_back()
+
+
 class LocalEngine(Engine):
     """Runs jobs on this machine's cores.
 
@@ -103,10 +158,8 @@ class LocalEngine(Engine):
         supply: Supply | None = None,
     ) -> None:
         self.store, self.cluster, self.unit = store, cluster, unit
-        self.packages, self.checks = packages, self
-        self.caps = self if packages is not None else None
         self.layer = DeviceLayer(cluster.pools, socket_path.parent, tries=tries) if devices else None
-        self.device_moves = self.layer
+        self.device_moves = self.layer or DeviceMoves()
         self._folders = JobFolders(store)
         self._claims, core_of = Claims(), {}
         if supply is not None:
@@ -129,24 +182,22 @@ class LocalEngine(Engine):
             sysfs=packages.sysfs if packages is not None else None,
             emulated=packages is not None and bool(packages.emulated),
         )
+        self.checks = LocalChecks(self._orders)
         self._watched: dict[tuple[int, int], Watched] = {}
+        self.caps: LocalCaps = LocalCaps()
+        if packages is not None:
+            self.caps = PackageCaps(packages, self._cores.node_of, self._watched)
         self._reports: list[Report] = []
         self._selector = selectors.DefaultSelector()
         self._socket = report_socket(socket_path)
         self._socket_path = socket_path
         self._selector.register(self._socket, selectors.EVENT_READ)
-        if self.layer is not None and self.layer.trials is not None:
-            self._selector.register(self.layer.trials, selectors.EVENT_READ, self.layer.trials)
+        if isinstance(trials := self.device_moves.trials, Trials):
+            self._selector.register(trials, selectors.EVENT_READ, trials)
         self._spawner: subprocess.Popen[str] | None = None
         self._sweep_at = time.monotonic() + SWEEP_S
 
     # -- cores and devices ----------------------------------------------------------------------------
-
-    def prepare(self, specs: Sequence[JobSpec]) -> None:
-        self._orders.prepare(specs)
-
-    def check_paths(self, spec: JobSpec) -> None:
-        check_paths_here(spec)
 
     def place(self, job: Entry, placement: Placement) -> None:
         self._cores.place(job, placement)
@@ -171,7 +222,7 @@ class LocalEngine(Engine):
                 if self.layer is not None and job.parks:
                     order = self.layer.below(order, job)
                 watched.attempt.place(order)
-                self._wish(job, watched.attempt)
+                self.caps.wish(job, watched.attempt)
                 started.append(watched)
             except Unavailable as error:
                 refused.append((watched, str(error)))
@@ -184,24 +235,6 @@ class LocalEngine(Engine):
         for watched, pid in zip(started, self._spawn(started), strict=True):
             self._observe(watched, pid)
 
-    def _wish(self, job: Entry, attempt: Attempt) -> None:
-        if self.packages is not None and job.placement is not None:
-            node_of = self._cores.node_of
-            nodes = dict.fromkeys(node_of[core] for core in job.cores if core in node_of)
-            self.packages.set_caps(attempt, list(nodes), job.placement.cap_w)
-
-    def cap(self, jobs: Sequence[Entry], lower: bool) -> None:
-        for job in jobs:
-            watched = self._watched.get((job.id, job.attempt))
-            if watched is None or job.placement is None:
-                continue
-            with job_errors_logged(job.id, room=False):
-                if lowers(watched.attempt, job.placement.cap_w) == lower:
-                    self._wish(job, watched.attempt)
-
-    def rest_w(self) -> float:
-        return 0.0
-
     def ask(self, job: Entry, want: Want) -> None:
         watched = self._watched.get((job.id, job.attempt))
         if watched is None:
@@ -210,7 +243,7 @@ class LocalEngine(Engine):
             watched.end_by = min(watched.end_by, time.monotonic() + job.spec.grace_s + PATIENCE_S)
         with job_errors_logged(job.id, room=False):
             if want == "run":
-                self._wish(job, watched.attempt)
+                self.caps.wish(job, watched.attempt)
             cores, device = job.cores if want == "run" else (), goal(job, want)
             watched.awaits = job.request if want in ("park", "move", "run") else 0
             leave: Want = "park" if want == "move" else want
@@ -219,8 +252,8 @@ class LocalEngine(Engine):
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(watched.pidfd, signal.SIGUSR1)
                 signal.pidfd_send_signal(watched.pidfd, signal.SIGCONT)  # its job may have stopped it
-            if want == "pause" and self.packages is not None:
-                await_pause(watched.attempt, job.request)
+            if want == "pause":
+                self.caps.await_pause(watched.attempt, job.request)
 
     def recover(self, job: Entry) -> None:
         watched = self._watch(job)
@@ -272,7 +305,7 @@ class LocalEngine(Engine):
         """Read what supervisors have reported."""
         with suppress(BlockingIOError):
             while True:
-                path, what, *told = json.loads(self._socket.recv(LARGEST_REPORT))
+                path, what, *times = json.loads(self._socket.recv(LARGEST_REPORT))
                 folder = Path(path)
                 key = (int(folder.parent.name), int(folder.name.removeprefix("attempt-")))
                 watched = self._watched.get(key)
@@ -280,21 +313,21 @@ class LocalEngine(Engine):
                     continue
                 watched.begun = True
                 if what == "ended":
-                    self._look(watched, told=True)
+                    self._look(watched, ended=True)
                     continue
                 if watched.pidfd is None:
                     for pid in watched.attempt.supervisors():
                         self._observe(watched, pid)
-                at_s = told[0] if told else time.time()  # supervisors of earlier versions do not tell it
+                at_s = times[0] if times else time.time()  # supervisors of earlier versions do not tell it
                 if what == "started":
                     self._reports.append(Report(*key, "started", at_s))
                 elif (state := watched.attempt.state()) is not None:
                     self._reports.append(Report(*key, "obeyed", at_s, done=state.done, state=state))
 
-    def _look(self, watched: Watched, told: bool = False) -> None:
+    def _look(self, watched: Watched, ended: bool = False) -> None:
         """Look at an attempt; what cannot be looked at now (no room for a claim) is at the next sweep."""
         with job_errors_logged(watched.job_id):
-            self._judge(watched, told)
+            self._judge(watched, ended)
 
     def _enforce(self, watched: Watched) -> None:
         """Its supervisor was to end it, and does not: it is stopped, waits for something, or cannot tell."""
@@ -304,16 +337,16 @@ class LocalEngine(Engine):
             revoked(watched.attempt)  # should nobody have come to supervise it, nobody will
         watched.begun = True
 
-    def _judge(self, watched: Watched, told: bool) -> None:
+    def _judge(self, watched: Watched, ended: bool) -> None:
         """Report an attempt if it has ended; a lost attempt is over when none of its processes is left.
 
         What lies in its folder may be the job's own, or be gone: while its supervisor lives the attempt has
-        not ended, unless that has ``told`` so.
+        not ended, unless that has ``ended`` so.
         """
         attempt, key = watched.attempt, (watched.job_id, watched.number)
         if key not in self._watched:
             return  # two signs of the same end
-        result = attempt.result() if told else None
+        result = attempt.result() if ended else None
         if result is None:
             if not watched.begun and not attempt.claimed():
                 if watched.gone and revoked(attempt):
@@ -331,8 +364,7 @@ class LocalEngine(Engine):
             group = attempt.group()
             if group is not None and group.name.startswith(f"{control_groups.PREFIX}{key[0]}-{key[1]}-"):
                 control_groups.remove(group)
-            if self.packages is not None:
-                put_back()
+            self.caps.put_back()
             result = attempt.unpublished_result()
         if result is not None:
             self._end(watched, Report(*key, "ended", result.ended_s, result=result))

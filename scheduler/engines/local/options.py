@@ -28,19 +28,19 @@ OPTIONS = (
 )
 
 
-def check(asked: Asked, *, profiled: bool) -> None:
+def check(request: Asked, *, profiled: bool) -> None:
     """Refuse options that exclude each other.
 
     Raises:
         BadInput: they are given together.
     """
-    if asked.own["no_trials"] and not asked.devices:
+    if request.own["no_trials"] and not request.devices:
         raise BadInput("--no-trials: programs are tried on devices only", "add --devices")
-    budget_w = asked.power_budget_w
-    given = {f"--{name}": asked.own[name] for name in ("cores", "nodes")} | {"--power-budget": budget_w}
+    budget_w = request.power_budget_w
+    given = {f"--{name}": request.own[name] for name in ("cores", "nodes")} | {"--power-budget": budget_w}
     for name, value in given.items():
-        if asked.devices and value is not None:
+        if request.devices and value is not None:
             what = f"{name} with --devices: devices are scheduled"
             raise BadInput(f"{what}, not {name[2:]}", "give one of them")
-    if budget_w is not None and asked.own["cores"] is not None:
+    if budget_w is not None and request.own["cores"] is not None:
         raise BadInput("--cores with --power-budget: jobs get whole packages", "say how many by --nodes")

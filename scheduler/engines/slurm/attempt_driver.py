@@ -14,7 +14,7 @@ from functools import partial
 from agent.attempts.records import Request
 from agent.multi_node.ranks import RankFiles
 from scheduler.engines.common.job_folders import job_errors_logged, revoked
-from scheduler.engines.protocol import ExternalJob, Report
+from scheduler.engines.protocol import ExternalJob, ExternalJobSource, Report
 from scheduler.engines.slurm import attempt_step
 from scheduler.engines.slurm.attempt_step import (
     Call,
@@ -309,8 +309,8 @@ def call_for_external(sbatch: SbatchQueue, attempt: SlurmAttempt, call: Call) ->
     elif call == "suspend":
         slurm.call("scontrol", "suspend", key)
     elif isinstance(attempt.seen, SbatchJob):
-        each = math.ceil(attempt.seen.cpus / len(attempt.cpus))
-        return resume_job(slurm, key, dict.fromkeys(attempt.cpus, each))
+        of_node = math.ceil(attempt.seen.cpus / len(attempt.cpus))
+        return resume_job(slurm, key, dict.fromkeys(attempt.cpus, of_node))
     return None
 
 
@@ -364,21 +364,21 @@ class OrphanedJobs:
         Args:
             known: comments of the attempts that there are.
         """
-        found = [
+        orphans = [
             job
             for job in jobs
             if job.comment.startswith(self.mark)
             and job.comment not in known
             and not (job.final or job.state == "COMPLETING")
         ]
-        before, self.seen = self.seen, {job.id for job in found}
-        return [job for job in found if job.id in before]
+        before, self.seen = self.seen, {job.id for job in orphans}
+        return [job for job in orphans if job.id in before]
 
 
 # -- external jobs -----------------------------------------------------------------------------------------
 
 
-class SlurmExternalJobs:
+class SlurmExternalJobs(ExternalJobSource):
     """The external jobs of a partition in the last snapshot.
 
     Args:
@@ -419,10 +419,10 @@ class SlurmExternalJobs:
 
     # -- what the engine notes ------------------------------------------------------------------------
 
-    def see(self, found: Sequence[SeenJob]) -> None:
+    def see(self, jobs: Sequence[SeenJob]) -> None:
         """Note a snapshot."""
-        self._seen, self._news = list(found), True
-        self.jobs = {seen.job.key: seen.job for seen in found}
+        self._seen, self._news = list(jobs), True
+        self.jobs = {seen.job.key: seen.job for seen in jobs}
         again = [(job.key, job.restarts) for job in self.jobs.values() if job.pending and job.restarts]
         now = time.monotonic()
         self.put_back = {which: self.put_back.get(which, now) for which in again}

@@ -26,8 +26,14 @@ from agent.supervisor import allocation_reuse, batch_process
 from probes.power_load import MARK as LOAD
 from profiles.errors import Unavailable
 from profiles.files.safe_files import write_whole
-from scheduler.engines.common import layer_words
 from scheduler.engines.common.supervisor_orders import Files, Orders
+from scheduler.engines.protocol import (
+    LAYER_COMPILING,
+    NOT_BEGUN,
+    DeviceMoves,
+    where_parked,
+    why_without_layer,
+)
 from scheduler.engines.slurm.attempt_step import SlurmAttempt
 from scheduler.engines.slurm.node_inventory import Devices, Site, Slot
 from scheduler.engines.slurm.slurm_commands import MIB, Batch, SlurmNode, run_on_node
@@ -78,15 +84,15 @@ class BatchWriter:
 
     def places(self, job: Entry) -> tuple[int, ...]:
         """Return the cores that the job is bound to, where Slurm does not see to that."""
-        one = self.site.shared and len(self.inventory.shares(job.cores)) == 1
-        return self.inventory.places(job.cores) if one else ()
+        bound = self.site.shared and len(self.inventory.shares(job.cores)) == 1
+        return self.inventory.places(job.cores) if bound else ()
 
     def _batch(self, job: Entry, attempt: SlurmAttempt, memory_mb: float | None) -> Batch:
         """Describe the batch job; Slurm holds as many cores of each node as of the one that gives most."""
         folder: Path = attempt.files.path
         most = max(attempt.cpus.values())
-        each = job.spec.cores * self.site.threads
-        each = each if most % each == 0 else most
+        of_task = job.spec.cores * self.site.threads
+        of_task = of_task if most % of_task == 0 else most
         words = [sys.executable, "-I", "-S", batch_process.__file__, str(folder)]
         # A request may come before there is a supervisor: the signal must not kill the shell.
         script = f"#!/bin/sh\ntrap '' USR1\nexec {shlex.join(words)}\n"
@@ -96,8 +102,8 @@ class BatchWriter:
             comment=attempt.comment,
             partition=attempt.partition,
             nodes=tuple(attempt.cpus),
-            tasks=most // each * len(attempt.cpus),
-            cpus=each,
+            tasks=most // of_task * len(attempt.cpus),
+            cpus=of_task,
             memory_mb=self._memory_mb(job, memory_mb),
             time_s=None if job.spec.time_s is None else job.spec.time_s + job.spec.grace_s,
             output=folder / LOG,
@@ -157,7 +163,7 @@ class AllocationReuse:
         self._open = [(before, until) for before, until in self._open if until > now]
         for before, _ in self._open:
             if now - before.since < OLDEST_S and _size(before.batch) == _size(attempt.batch):
-                self._open = [one for one in self._open if one[0] is not before]
+                self._open = [offer for offer in self._open if offer[0] is not before]
                 file.write_text(before.comment)
                 if allocation_reuse.pass_on(before.files.path, attempt.files.path):
                     return replace(
@@ -181,7 +187,7 @@ class AllocationReuse:
             if not before.cpus.keys().isdisjoint(nodes):
                 with suppress(OSError):  # then it leaves a moment later
                     allocation_reuse.pass_on(before.files.path, "")
-        self._open = [one for one in self._open if one[0].cpus.keys().isdisjoint(nodes)]
+        self._open = [offer for offer in self._open if offer[0].cpus.keys().isdisjoint(nodes)]
 
 
 def passed_on_to(attempt: Attempt, mark: str) -> str:
@@ -217,14 +223,14 @@ AGAIN_S = 30.0  # until a node that was busy, or did not answer, is asked again
 log = logging.getLogger("tenbin")
 
 
-class NodeLayers:
+class NodeLayers(DeviceMoves):
     """The layer's library on each node with devices, by a thread of its own, and the jobs above it.
 
     Args:
         store: folder of the coordinator; keeps what the nodes have said.
     """
 
-    trials = None
+    able = True
 
     def __init__(self, site: Site, devices: Devices, store: Path) -> None:
         self._site, self._devices, self._file = site, devices, store / "layers.json"
@@ -238,7 +244,7 @@ class NodeLayers:
 
     def why_not(self, spec: JobSpec, devices: Sequence[int] = ()) -> str:
         """Say as a clause why the layer is not below a job that starts now; "" if it is, or may be."""
-        if why := layer_words.left_out(spec):
+        if why := why_without_layer(spec):
             return why
         slots = self._devices.slots
         among = [slots[number] for number in devices if number < len(slots)] or slots
@@ -253,7 +259,7 @@ class NodeLayers:
             return ""
         if node in self._troubles:
             return f"{node} has no layer: {self._troubles[node]}"
-        return layer_words.COMPILING.format(where=f" on {node}")
+        return LAYER_COMPILING.format(where=f" on {node}")
 
     def below(self, order: Order, job: Entry) -> Order:
         """Return the order by which the supervisor on the node puts the layer below the program."""
@@ -268,9 +274,9 @@ class NodeLayers:
     def told(self, job: Entry, state: RunState | None) -> str:
         """Say whether the programs of a job that runs can be parked now, or why not."""
         if state is None:
-            return layer_words.UNBEGUN
+            return NOT_BEGUN
         if state.paused:
-            return layer_words.paused(job, state)
+            return where_parked(job, state)
         if state.moves == "can be moved":
             return f"can be parked; it stays on its device of {', '.join(job.hosts or ())}"
         return state.moves or "cannot be moved yet: nothing is known of its program"
@@ -286,31 +292,31 @@ class NodeLayers:
 
     def _said_before(self) -> dict[str, str]:
         with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-            found = json.loads(self._file.read_text())
-            if found["sources"] == self._sources:
-                return {str(name): str(path) for name, path in found["libraries"].items()}
+            kept = json.loads(self._file.read_text())
+            if kept["sources"] == self._sources:
+                return {str(name): str(path) for name, path in kept["libraries"].items()}
         return {}
 
     def _work(self) -> None:
         """Ask the nodes, until each has answered."""
-        wanted = {self._name(slot) for slot in self._devices.slots if not slot.gres}
-        while not self._ended.is_set() and (left := wanted - self._asked):
+        with_devices = {self._name(slot) for slot in self._devices.slots if not slot.gres}
+        while not self._ended.is_set() and (left := with_devices - self._asked):
             with suppress(Unavailable):
                 nodes = [node for node in self._site.slurm.nodes() if node.name in left and node.usable]
                 # The first one compiles for all that share its user's home folder.
                 for group in filter(None, (nodes[:1], nodes[1:])):
                     self._ask(group)
-            if wanted - self._asked:
+            if with_devices - self._asked:
                 self._ended.wait(AGAIN_S)
 
     def _ask(self, nodes: Sequence[SlurmNode]) -> None:
         for first in range(0, len(nodes), AT_ONCE):
             group = nodes[first : first + AT_ONCE]
             # Nobody waits for these threads when the coordinator ends.
-            asked = [threading.Thread(target=self._ask_one, args=(node,), daemon=True) for node in group]
-            for thread in asked:
+            threads = [threading.Thread(target=self._ask_one, args=(node,), daemon=True) for node in group]
+            for thread in threads:
                 thread.start()
-            for thread in asked:
+            for thread in threads:
                 thread.join()
         content = {"sources": self._sources, "libraries": self._libraries}
         with suppress(OSError):

@@ -123,18 +123,18 @@ def node_kind_of(nodes: Sequence[SlurmNode], file: Path) -> NodeKind:
         if isinstance(answer, str):
             known[node.name] = NodeKind(**json.loads(answer.removeprefix(KIND_PREFIX)))
     write_whole(file, json.dumps({name: kind.model_dump() for name, kind in known.items()}))
-    found = {node.name: known[node.name] for node in nodes if node.name in known}
-    if not found:
+    kinds_by_node = {node.name: known[node.name] for node in nodes if node.name in known}
+    if not kinds_by_node:
         remedy = "see: tenbin doctor --engine slurm; or start it when nodes are free"
         raise Unavailable("no node says which kind it is", remedy)
-    kinds = {kind.key: kind for kind in found.values()}
+    kinds = {kind.key: kind for kind in kinds_by_node.values()}
     if len(kinds) > 1:
-        each = "; ".join(
-            f"{', '.join(name for name, one in found.items() if one.key == key)}: {kind.title}"
+        listed = "; ".join(
+            f"{', '.join(node for node, its in kinds_by_node.items() if its.key == key)}: {kind.title}"
             for key, kind in kinds.items()
         )
         remedy = "name a partition of nodes alike: job profiles hold for one kind of node"
-        raise BadInput(f"the nodes are of several kinds ({each})", remedy)
+        raise BadInput(f"the nodes are of several kinds ({listed})", remedy)
     return next(iter(kinds.values()))
 
 
@@ -173,7 +173,7 @@ def _may_make(slurm: Slurm, prefix: str, home: Path) -> None:
         what = f"--partitions: {rights.user} may not make partitions{rights.because}"
         raise BadInput(what, "leave it out, or see: tenbin doctor --engine slurm")
     own, form = own_names(home), re.compile(rf"{re.escape(prefix)}-\d+")
-    foreign = sorted(one for one in slurm.partitions() if form.fullmatch(one) and one not in own)
+    foreign = sorted(name for name in slurm.partitions() if form.fullmatch(name) and name not in own)
     if foreign:
         what = f"--partitions {prefix}: there is a partition {foreign[0]} that this coordinator has not made"
         raise BadInput(what, f"choose another name, or: scontrol delete PartitionName={foreign[0]}")
@@ -223,12 +223,12 @@ def capped_nodes(
     if emulated and not Path(emulated).is_dir():
         raise BadInput(f"--emulate {emulated}: there is no such folder", "see: docs/slurm.md")
     sysfs = f"{Path(emulated).absolute()}/%N" if emulated else REAL_SYSFS
-    found = _node_powers(site, sysfs, home / f"power-{site.partition}.json")
-    names = {one.emulated for one in found.values()}
+    powers = _node_powers(site, sysfs, home / f"power-{site.partition}.json")
+    names = {node_power.emulated for node_power in powers.values()}
     if bool(emulated) != bool(names - {""}) or len(names) > 1:
         what = f"the nodes are not alike: {', '.join(name or 'real' for name in sorted(names))}"
         raise BadInput(what, "emulate all of them, or none")
-    known = [found.get(host.name) or _likely_power(list(found.values())) for host in site.inventory.hosts]
+    known = [powers.get(host.name) or _likely_power(list(powers.values())) for host in site.inventory.hosts]
     pool, rest_w = _power(machine.cluster.pools[0], known, profile, names.pop())
     free_w = budget_w - rest_w
     if free_w < pool.power_w(1, pool.caps_w[0]):
@@ -273,28 +273,30 @@ def _node_powers(site: Site, sysfs: str, file: Path) -> dict[str, NodePower]:
     """
     hosts = {host.name for host in site.inventory.hosts}
     known = {
-        name: one for name, one in _kept_powers(file).items() if bool(one.emulated) == (sysfs != REAL_SYSFS)
+        name: kept
+        for name, kept in _kept_powers(file).items()
+        if bool(kept.emulated) == (sysfs != REAL_SYSFS)
     }
-    asked = [n for n in site.slurm.nodes() if n.name in hosts and n.usable and not n.cpus_used]
-    found = {name: power for name, power in known.items() if name in hosts}
+    free = [n for n in site.slurm.nodes() if n.name in hosts and n.usable and not n.cpus_used]
+    powers = {name: power for name, power in known.items() if name in hosts}
     program = ["-m", "agent.power.node_power", sysfs, str(node_states())]
     answers = ask_nodes(
-        asked, program, "{", limit_s=CAPS_LIMIT_S, partition=site.partition, at_once=CAPS_AT_ONCE
+        free, program, "{", limit_s=CAPS_LIMIT_S, partition=site.partition, at_once=CAPS_AT_ONCE
     )
-    for node, answer in zip(asked, map(_node_power, answers), strict=True):
+    for node, answer in zip(free, map(_node_power, answers), strict=True):
         if isinstance(answer, NodePower):
-            found[node.name] = answer
-        elif node.name not in found:  # a node with an earlier answer may have been taken by a job just now
+            powers[node.name] = answer
+        elif node.name not in powers:  # a node with an earlier answer may have been taken by a job just now
             raise Unavailable(f"--power-budget: {node.name}: {answer.what}", answer.remedy)
-    if not found:
+    if not powers:
         raise Unavailable("--power-budget: no node is free to be asked for its caps", "start it when one is")
-    write_whole(file, json.dumps({name: asdict(power) for name, power in sorted(found.items())}))
-    return found
+    write_whole(file, json.dumps({name: asdict(power) for name, power in sorted(powers.items())}))
+    return powers
 
 
 def _kept_powers(file: Path) -> dict[str, NodePower]:
     try:
-        return {name: NodePower(**one) for name, one in json.loads(file.read_text()).items()}
+        return {name: NodePower(**row) for name, row in json.loads(file.read_text()).items()}
     except (OSError, ValueError, TypeError):
         return {}
 
@@ -302,10 +304,10 @@ def _kept_powers(file: Path) -> dict[str, NodePower]:
 def _likely_power(known: Sequence[NodePower]) -> NodePower:
     """Guess for a node that could not be asked: it draws as much as any, and can do what all can."""
     return NodePower(
-        max(one.lowest_w for one in known),
-        min(one.highest_w for one in known),
-        max(one.rest_w for one in known),
-        max(one.beside_w for one in known),
+        max(power.lowest_w for power in known),
+        min(power.highest_w for power in known),
+        max(power.rest_w for power in known),
+        max(power.beside_w for power in known),
         known[0].emulated,
     )
 
@@ -343,36 +345,36 @@ def find_devices(nodes: Sequence[SlurmNode], file: Path) -> Found:
     Raises:
         Unavailable: no node has, or had, one.
     """
-    found = _kept_devices(file)
+    devices_by_node = _kept_devices(file)
     with ThreadPoolExecutor(DEVICES_AT_ONCE) as pool:
         answers = list(pool.map(_devices_of, nodes))
     troubles = []
     for node, (devices, trouble) in zip(nodes, answers, strict=True):
         if devices is not None:
-            found[node.name] = devices
-        elif node.name not in found:
+            devices_by_node[node.name] = devices
+        elif node.name not in devices_by_node:
             troubles.append(f"{node.name}: {trouble}")
-    if not any(found.get(node.name) for node in nodes):
+    if not any(devices_by_node.get(node.name) for node in nodes):
         said = troubles[0] if troubles else "no device"
         raise Unavailable(f"no OpenCL device on any node; {said}", "on a node: tenbin doctor")
     for trouble in troubles:
         log.warning("%s; its devices are left out until tenbin up is started again", trouble)
     written = {
-        name: [one.device.model_dump() | {"hidden": one.hidden} for one in seen]
-        for name, seen in found.items()
+        name: [listed.device.model_dump() | {"hidden": listed.hidden} for listed in seen]
+        for name, seen in devices_by_node.items()
     }
     write_whole(file, json.dumps(written))
-    return found
+    return devices_by_node
 
 
 def _kept_devices(file: Path) -> Found:
-    found: Found = {}
+    devices_by_node: Found = {}
     with suppress(OSError, ValueError):
         for name, devices in json.loads(file.read_text()).items():
             hidden = [device.pop("hidden", False) for device in devices]
             seen = [OpenCLDevice.model_validate(device) for device in devices]
-            found[name] = [ListedDevice(*one) for one in zip(seen, hidden, strict=True)]
-    return found
+            devices_by_node[name] = [ListedDevice(*row) for row in zip(seen, hidden, strict=True)]
+    return devices_by_node
 
 
 def _devices_of(node: SlurmNode) -> tuple[list[ListedDevice] | None, str]:
@@ -386,7 +388,7 @@ def _devices_of(node: SlurmNode) -> tuple[list[ListedDevice] | None, str]:
         return None, trouble
     shown = [device for device in plain if device.kind == "gpu"]
     hidden = [d.kind == "gpu" and not any(d.is_like(other) for other in shown) for d in devices]
-    return [ListedDevice(*one) for one in zip(devices, hidden, strict=True)], ""
+    return [ListedDevice(*row) for row in zip(devices, hidden, strict=True)], ""
 
 
 def _ask_devices(node: SlurmNode, gres: str = "") -> tuple[list[OpenCLDevice] | None, str]:
@@ -407,7 +409,7 @@ def _ask_devices(node: SlurmNode, gres: str = "") -> tuple[list[OpenCLDevice] | 
 
 
 def classes(
-    hosts: Sequence[ClusterNode], nodes: Sequence[SlurmNode], found: Found
+    hosts: Sequence[ClusterNode], nodes: Sequence[SlurmNode], devices: Found
 ) -> tuple[list[Pool], list[Slot]]:
     """Put devices that are alike, on nodes of the same features and cores, into a class.
 
@@ -417,9 +419,11 @@ def classes(
     known = {node.name: node for node in nodes}
     groups: dict[tuple[object, ...], list[tuple[Slot, OpenCLDevice]]] = {}
     for number, host in enumerate(hosts):
-        node, seen = known.get(host.name), found.get(host.name, [])
+        node, seen = known.get(host.name), devices.get(host.name, [])
         for at, (device, _) in enumerate(seen):
-            shown = [one.device for one in seen[:at] if not one.hidden]  # of the hidden ones it sees its own
+            shown = [
+                listed.device for listed in seen[:at] if not listed.hidden
+            ]  # of the hidden ones it sees its own
             gres = gres_of(device, node.gpus if node else {})
             key = _key_after(shown, device)
             slot = Slot("", number, len(shown), max(1, host.cores // len(seen)), gres, key)
@@ -440,7 +444,7 @@ def classes(
 def _key_after(shown: Sequence[OpenCLDevice], device: OpenCLDevice) -> str:
     """Return the key of a device for a job that sees these devices before it."""
     word = device.key.rpartition("-")[0]
-    return f"{word}-{sum(one.key.rpartition('-')[0] == word for one in shown)}"
+    return f"{word}-{sum(listed.key.rpartition('-')[0] == word for listed in shown)}"
 
 
 def gres_of(device: OpenCLDevice, gpus: Mapping[str, int]) -> str:
@@ -458,10 +462,10 @@ def gres_of(device: OpenCLDevice, gpus: Mapping[str, int]) -> str:
 
 def profiles_of(pools: Sequence[Pool], profile: Profile | None, store: Store) -> dict[str, Profile]:
     """Find the newest profile of the first node of each class, else ``profile``."""
-    told = {
+    profiles = {
         pool.name: store.load(pool.names[0]) if store.of_node(pool.names[0]) else profile for pool in pools
     }
-    return {name: found for name, found in told.items() if found is not None}
+    return {name: node_profile for name, node_profile in profiles.items() if node_profile is not None}
 
 
 def costs_of(profiles: Mapping[str, Profile], home: Path) -> LinearCosts:
@@ -469,12 +473,12 @@ def costs_of(profiles: Mapping[str, Profile], home: Path) -> LinearCosts:
     checkpoint: dict[str, LinearCost] = {}
     restart: dict[str, LinearCost] = {}
     begin: dict[str, float] = {}
-    for name, told in profiles.items():
+    for name, profile in profiles.items():
         key = name.partition("@")[0]
-        lines = lines_of(told, key, False, home)[0]
+        lines = lines_of(profile, key, False, home)[0]
         if lines is not None:
             checkpoint[name], restart[name] = lines
-            begin[name] = begin_of(told, key, False)
+            begin[name] = begin_of(profile, key, False)
     return LinearCosts(checkpoint, restart, begin_s=begin) if checkpoint else FREE
 
 
@@ -491,11 +495,14 @@ def devices_of_cluster(
     Raises:
         Unavailable: there is no device.
     """
-    found = find_devices(nodes, home / f"devices-{partition}.json")
-    pools, slots = classes(inventory.hosts, nodes, found)
+    devices = find_devices(nodes, home / f"devices-{partition}.json")
+    pools, slots = classes(inventory.hosts, nodes, devices)
     profiles = profiles_of(pools, profile, Store())
     ratios = all_bounds(
-        {name: figures_of(told, name.partition("@")[0], False) for name, told in profiles.items()}
+        {
+            name: figures_of(node_profile, name.partition("@")[0], False)
+            for name, node_profile in profiles.items()
+        }
     )
     return Cluster(tuple(pools), ratios=ratios), Devices(slots, inventory), costs_of(profiles, home)
 
@@ -504,34 +511,34 @@ def devices_of_cluster(
 
 
 @contextmanager
-def find(asked: Asked) -> Iterator[SlurmMachine]:
+def find(request: Asked) -> Iterator[SlurmMachine]:
     """Find the nodes of a partition, as ``slurm_cluster`` does, with all that the options ask for."""
-    own = asked.own
+    own = request.own
     machine = slurm_cluster(
-        asked.policy,
-        asked.home,
+        request.policy,
+        request.home,
         partition=own["partition"],
         cores=own["unit"],
         lease_s=own["lease"],
         take_over=own["take_over"],
         gate_s=own["gate"],
-        devices=asked.devices,
-        profile=asked.profile,
+        devices=request.devices,
+        profile=request.profile,
     )
     if own["set_down"]:
         machine = setting_down(machine)
-    if asked.drain_unfit:
+    if request.drain_unfit:
         machine = draining(machine)
     if own["partitions"] is not None:
-        machine = partitioned(machine, asked.policy, own["partitions"], asked.home)
-    if asked.power_budget_w is not None:
+        machine = partitioned(machine, request.policy, own["partitions"], request.home)
+    if request.power_budget_w is not None:
         machine = capped_nodes(
             machine,
-            asked.home,
-            asked.policy,
-            budget_w=asked.power_budget_w,
-            profile=asked.profile,
-            emulated=asked.emulate,
+            request.home,
+            request.policy,
+            budget_w=request.power_budget_w,
+            profile=request.profile,
+            emulated=request.emulate,
         )
     yield machine
 
@@ -570,22 +577,22 @@ def slurm_cluster(
     slurm = Slurm()
     if slurm.version() < OLDEST:
         raise Unavailable("this Slurm is older than 20.11", "see: sinfo --version")
-    name, found = nodes_of(slurm, partition)
+    name, nodes = nodes_of(slurm, partition)
     suits = policy_class(policy).suits
     make_folder(home, 0o700)
-    hosts = remember(home / f"nodes-{name}.json", [ClusterNode(n.name, n.cpus, n.memory_mb) for n in found])
+    hosts = remember(home / f"nodes-{name}.json", [ClusterNode(n.name, n.cpus, n.memory_mb) for n in nodes])
     if devices:
         _check_devices(policy, cores, take_over)
         inventory = NodeInventory(hosts, CORE, whole=False)
-        cluster, slots, costs = devices_of_cluster(found, inventory, home, partition=name, profile=profile)
+        cluster, slots, costs = devices_of_cluster(nodes, inventory, home, partition=name, profile=profile)
         site = Site(slurm, name, inventory, lease_s, devices=slots)
         most_mb = max(hosts[slot.node].memory_mb for slot in slots.slots)
         return SlurmMachine(cluster, costs=costs, site=site, unit=Unit(hosts=((1, most_mb),)))
     names = tuple(host.name for host in hosts)
     if "counted" in suits or "power" in suits:
-        each = cores or min(host.cores for host in hosts)
+        of_unit = cores or min(host.cores for host in hosts)
         kinds = {(host.cores // cores if cores else 1, host.memory_mb) for host in hosts}
-        unit = Unit(node=True, cores=each, hosts=tuple(sorted(kinds)))
+        unit = Unit(node=True, cores=of_unit, hosts=tuple(sorted(kinds)))
         inventory = NodeInventory(hosts, unit, whole=cores is None)
         if not inventory.units():
             raise BadInput(f"--unit {cores}: no node has so many cores", "choose fewer")
@@ -603,7 +610,7 @@ def slurm_cluster(
         if take_over is not None:
             what = f"--take-over: policy {policy} knows jobs by their job profiles, sbatch names none"
             raise BadInput(what, "choose another policy, for instance easy")
-        return _shared(policy, home, found, slurm=slurm, partition=name, lease_s=lease_s)
+        return _shared(policy, home, nodes, slurm=slurm, partition=name, lease_s=lease_s)
     else:
         raise BadInput(f"policy {policy} cannot run jobs on Slurm yet", "try it with: tenbin simulate")
     sbatch = None
@@ -673,7 +680,7 @@ def _check_devices(policy: str, cores: int | None, take_over: Path | None) -> No
 
 
 def _shared(
-    policy: str, home: Path, found: Sequence[SlurmNode], *, slurm: Slurm, partition: str, lease_s: float
+    policy: str, home: Path, nodes: Sequence[SlurmNode], *, slurm: Slurm, partition: str, lease_s: float
 ) -> SlurmMachine:
     """Describe nodes that jobs share, each on whole cores of its own, as job profiles are measured.
 
@@ -687,7 +694,7 @@ def _shared(
         raise BadInput(
             f"{whole}: Slurm gives whole nodes", "set OverSubscribe=NO, SelectType=select/cons_tres"
         )
-    sizes = {(node.cpus, node.threads) for node in found}
+    sizes = {(node.cpus, node.threads) for node in nodes}
     if len(sizes) > 1:
         what = f"policy {policy} needs equal nodes, these have {', '.join(f'{n} CPUs' for n, _ in sizes)}"
         raise BadInput(what, "choose nodes alike: --partition")
@@ -697,9 +704,9 @@ def _shared(
         raise BadInput(
             f"policy {policy}: a node has {cores} cores, too few for {most} jobs", "choose another policy"
         )
-    kind = node_kind_of(found, home / f"kinds-{partition}.json")
-    memory_mb = min(node.memory_mb for node in found)
-    known = [ClusterNode(node.name, cores, memory_mb) for node in found]
+    kind = node_kind_of(nodes, home / f"kinds-{partition}.json")
+    memory_mb = min(node.memory_mb for node in nodes)
+    known = [ClusterNode(node.name, cores, memory_mb) for node in nodes]
     hosts = remember(home / f"nodes-{partition}-shared.json", known)
     unit = Unit(node=True, cores=cores)
     capacity = (float(cores), memory_mb)
@@ -729,7 +736,7 @@ def nodes_of(slurm: Slurm, partition: str | None) -> tuple[str, Sequence[SlurmNo
         raise BadInput(f"--partition {partition}: there is none", f"choose one of {', '.join(partitions)}")
     names = parse_hosts(partitions[partition]["Nodes"])
     known = {node.name: node for node in slurm.nodes()}
-    found = [known[name] for name in names if name in known]
-    if not found:
+    nodes = [known[name] for name in names if name in known]
+    if not nodes:
         raise BadInput(f"--partition {partition} has no nodes", f"choose one of {', '.join(partitions)}")
-    return partition, found
+    return partition, nodes

@@ -21,11 +21,11 @@ from profiles.errors import Unavailable
 from profiles.files.safe_files import write_whole
 from scheduler.engines.common.job_folders import NO_ROOM, JobFolders, job_errors_logged, revoked
 from scheduler.engines.common.supervisor_orders import Orders
-from scheduler.engines.protocol import Engine, Report
+from scheduler.engines.protocol import DeviceMoves, Engine, JobChecks, Nodes, PowerCaps, Regions, Report
 from scheduler.engines.slurm.attempt_driver import AttemptDriver, SlurmExternalJobs
 from scheduler.engines.slurm.attempt_step import SlurmAttempt, look_anew
 from scheduler.engines.slurm.batch_jobs import BatchWriter, NodeLayers, passed_on_to
-from scheduler.engines.slurm.node_inventory import Site
+from scheduler.engines.slurm.node_inventory import Devices, NodeInventory, Site
 from scheduler.engines.slurm.node_states import NodeStates, Partitions, Sent
 from scheduler.engines.slurm.poller import ClusterSnapshot, Key, Outcome, SlurmPoller
 from scheduler.engines.slurm.power_budget import PowerBudget
@@ -38,6 +38,75 @@ NOT_TAKEN = "it was taken over from sbatch; go on with: tenbin up --engine slurm
 log = logging.getLogger("tenbin")
 
 
+class SlurmChecks(JobChecks):
+    """Looks for an MPI; paths are those of the nodes: a job that misses its own says so when it starts."""
+
+    def __init__(self, orders: Orders, devices: Devices | None) -> None:
+        self._orders, self._devices = orders, devices
+
+    def prepare(self, specs: Sequence[JobSpec]) -> None:
+        if self._devices is not None and any(spec.tasks > 1 or spec.mpi for spec in specs):
+            raise Unavailable("a job has one device of the cluster", "ask for one task (-n 1), without --mpi")
+        self._orders.prepare(specs)
+
+
+class SlurmNodes(Nodes):
+    """The nodes of the inventory."""
+
+    named = True
+
+    def __init__(
+        self, inventory: NodeInventory, devices: Devices | None, hindrance: Callable[[Entry], str]
+    ) -> None:
+        self._inventory, self._devices, self._hindrance = inventory, devices, hindrance
+
+    def absent(self) -> dict[int, str]:
+        return self._inventory.away
+
+    def names(self) -> Sequence[str]:
+        return [host.name for host in self._inventory.hosts]
+
+    def out_of_service(self, pool: str) -> int:
+        devices = self._devices
+        return self._inventory.out_of_service() if devices is None else devices.out_of_service(pool)
+
+    def where(self, job: Entry) -> list[str]:
+        node_of = self._inventory.node_of
+        return list(self._inventory.shares(core for core in job.cores if core in node_of))
+
+    def hindrance(self, job: Entry) -> str:
+        return self._hindrance(job)
+
+
+class SlurmRegions(Regions):
+    """Regions of the inventory, and their partitions."""
+
+    def __init__(self, inventory: NodeInventory, partitions: Partitions, poller: SlurmPoller) -> None:
+        self._inventory, self._partitions, self._poller = inventory, partitions, poller
+
+    def cut(self, pool: str, regions: Sequence[Region]) -> None:
+        if self._inventory.fences is not None:
+            self._inventory.fences.cut(regions)
+            if self._partitions.prefix:
+                self._poller.look()  # partitions follow the snapshot; recovered jobs are known by then
+
+    def places(self) -> dict[str, dict[str, int]]:
+        return self._inventory.regions()
+
+
+class SlurmCaps(PowerCaps):
+    """Caps of nodes, shared by the engine."""
+
+    def __init__(self, rest_w: float, cap: Callable[[Sequence[Entry], bool], None]) -> None:
+        self._rest_w, self._cap = rest_w, cap
+
+    def cap(self, jobs: Sequence[Entry], lower: bool) -> None:
+        self._cap(jobs, lower)
+
+    def rest_w(self) -> float:
+        return self._rest_w
+
+
 class SlurmEngine(Engine):
     """Runs jobs on the nodes of a Slurm cluster.
 
@@ -48,20 +117,20 @@ class SlurmEngine(Engine):
 
     def __init__(self, store: Path, cluster: Cluster, site: Site, unit: Unit = CORE) -> None:
         self.store, self.cluster, self.site, self.unit = store, cluster, site, unit
-        self.checks = self.nodes = self.regions = self
-        self.caps = self if site.power is not None else None
         self.folders = JobFolders(store)
         self.inventory, self.devices = site.inventory, site.devices
         self.layers = NodeLayers(site, site.devices, store) if site.devices is not None else None
-        self.device_moves = self.layers
+        self.device_moves = self.layers or DeviceMoves()
         orders = Orders(store, unit, self.inventory.node_of, pins=False)
         self.batches = BatchWriter(site, orders, self.layers)
         self._later: dict[Key, tuple[Entry, Callable[[], None]]] = {}  # requests to go on, by attempt
         self.poller = SlurmPoller(site.slurm, site.lease_s, site.sbatch)
-        self.external_jobs: SlurmExternalJobs | None = None
+        self._external: SlurmExternalJobs | None = None
         if site.sbatch is not None:
             counted = cluster.pools[0].counted
-            self.external_jobs = SlurmExternalJobs(site.sbatch, self.poller, self.inventory, counted)
+            self._external = self.external_jobs = SlurmExternalJobs(
+                site.sbatch, self.poller, self.inventory, counted
+            )
         self.silent = ""  # why Slurm does not answer
         if cluster.pools[0].counted and site.devices is None:
             self.inventory.fence(store)
@@ -71,23 +140,19 @@ class SlurmEngine(Engine):
         self.partitions = Partitions(store, site.partitions, site.partition, self.poller)
         self._mark = f"tenbin:{_own_name(store / 'slurm.json')}:"
         self.driver = AttemptDriver(
-            site, self.poller, self.partitions, self.node_states, external=self.external_jobs, mark=self._mark
+            site, self.poller, self.partitions, self.node_states, external=self._external, mark=self._mark
         )
         self.budget: PowerBudget | None = None
         if site.power is not None and cluster.budget_w is not None:
             self.budget = PowerBudget(cluster.pools[0], cluster.budget_w, self.driver.wake)
             self.driver.budget = self.budget
+        self.checks = SlurmChecks(orders, site.devices)
+        self.nodes = SlurmNodes(self.inventory, site.devices, self._hindrance)
+        self.regions = SlurmRegions(self.inventory, self.partitions, self.poller)
+        self.caps = SlurmCaps(0.0 if site.power is None else site.power.rest_w, self._cap)
         self.poller.begin()
 
     # -- nodes ----------------------------------------------------------------------------------------
-
-    def prepare(self, specs: Sequence[JobSpec]) -> None:
-        if self.devices is not None and any(spec.tasks > 1 or spec.mpi for spec in specs):
-            raise Unavailable("a job has one device of the cluster", "ask for one task (-n 1), without --mpi")
-        self.batches.orders.prepare(specs)
-
-    def check_paths(self, spec: JobSpec) -> None:
-        """Accept all: paths are those of the nodes, and a job that misses its own says so when it starts."""
 
     def place(self, job: Entry, placement: Placement) -> None:
         if self.devices is not None:
@@ -105,29 +170,8 @@ class SlurmEngine(Engine):
         if self.devices is not None:
             self.devices.free(job)
 
-    def cut(self, pool: str, regions: Sequence[Region]) -> None:
-        if self.inventory.fences is not None:
-            self.inventory.fences.cut(regions)
-            if self.partitions.prefix:
-                self.poller.look()  # partitions follow the snapshot; recovered jobs are known by then
-
-    def places(self) -> dict[str, dict[str, int]]:
-        return self.inventory.regions()
-
-    def absent(self) -> dict[int, str]:
-        return self.inventory.away
-
-    def names(self) -> Sequence[str]:
-        return [host.name for host in self.inventory.hosts]
-
-    def out_of_service(self, pool: str) -> int:
-        return self.inventory.out_of_service() if self.devices is None else self.devices.out_of_service(pool)
-
-    def where(self, job: Entry) -> list[str]:
-        return list(self.inventory.shares(core for core in job.cores if core in self.inventory.node_of))
-
-    def hindrance(self, job: Entry) -> str:
-        if job.spec.external is not None and self.external_jobs is None:
+    def _hindrance(self, job: Entry) -> str:
+        if job.spec.external is not None and self._external is None:
             return NOT_TAKEN
         attempt = self.driver.attempts.get((job.id, job.attempt))
         if attempt is not None and attempt.key in self._later:
@@ -142,8 +186,8 @@ class SlurmEngine(Engine):
         placed = []
         for job, environment in jobs:
             if job.spec.external is not None:
-                if self.external_jobs is not None:
-                    self.driver.reuse.dismiss(self.where(job))
+                if self._external is not None:
+                    self.driver.reuse.dismiss(self.nodes.where(job))
                     self.driver.start_external(self._watch(job).key)
                 continue
             attempt = self._watch(job)
@@ -215,7 +259,7 @@ class SlurmEngine(Engine):
                 request()
                 del self._later[key]
 
-    def cap(self, jobs: Sequence[Entry], lower: bool) -> None:
+    def _cap(self, jobs: Sequence[Entry], lower: bool) -> None:
         """Lower caps; only once a lower cap is confirmed, another is raised, or a job starts."""
         if self.budget is not None and lower:
             for job in jobs:
@@ -237,12 +281,9 @@ class SlurmEngine(Engine):
             except OSError as error:
                 log.error("a power cap cannot be written: %s", error)
 
-    def rest_w(self) -> float:
-        return 0.0 if self.site.power is None else self.site.power.rest_w
-
     def recover(self, job: Entry) -> None:
         if job.spec.external is not None:
-            if self.external_jobs is not None:
+            if self._external is not None:
                 self._watch(job)
             return
         if self.devices is not None and job.stage not in (Stage.RUNNING, Stage.STOPPING):
@@ -325,8 +366,8 @@ class SlurmEngine(Engine):
         self.silent = ""
         self.node_states.see(snapshot)
         self.partitions.see(snapshot.nodes, self.inventory.regions(), self._sent())
-        if self.external_jobs is not None and snapshot.external_jobs is not None:
-            self.external_jobs.see(snapshot.external_jobs)
+        if self._external is not None and snapshot.external_jobs is not None:
+            self._external.see(snapshot.external_jobs)
         self.driver.see(snapshot)
 
     def close(self) -> None:

@@ -67,8 +67,8 @@ class NodeInventory:
             cores = self._any(job, placement)
             self._hold(job, placement, cores)
             return cores
-        each = self.unit.cores if job.spec.nodes else job.spec.cores
-        return tuple(core for node, units in placement.nodes for core in self.take(node, units * each))
+        of_unit = self.unit.cores if job.spec.nodes else job.spec.cores
+        return tuple(core for node, units in placement.nodes for core in self.take(node, units * of_unit))
 
     def _any(self, job: Entry, placement: Placement) -> tuple[int, ...]:
         """Take units where they are best; those of a node out of service last."""
@@ -94,8 +94,8 @@ class NodeInventory:
 
     def _units_of(self, cores: Iterable[int]) -> dict[int, int]:
         """Count the units of a counted pool, by node."""
-        found = Counter(self.node_of[core] for core in cores if core in self.node_of)
-        return {node: -(-count // self._unit_cores(node)) for node, count in found.items()}
+        cores_of_node = Counter(self.node_of[core] for core in cores if core in self.node_of)
+        return {node: -(-count // self._unit_cores(node)) for node, count in cores_of_node.items()}
 
     def hold(self, job: Entry) -> None:
         """Give the job its cores again after a restart."""
@@ -147,11 +147,11 @@ class NodeInventory:
 
     def shares(self, cores: Iterable[int]) -> dict[str, int]:
         """Count the cores on each node."""
-        found: dict[str, int] = {}
+        shares: dict[str, int] = {}
         for core in cores:
             name = self.hosts[self.node_of[core]].name
-            found[name] = found.get(name, 0) + 1
-        return found
+            shares[name] = shares.get(name, 0) + 1
+        return shares
 
     def places(self, cores: Iterable[int]) -> tuple[int, ...]:
         """Count the same cores on their node from 0."""
@@ -164,20 +164,20 @@ class NodeInventory:
         return taken
 
 
-def remember(file: Path, found: Sequence[ClusterNode]) -> list[ClusterNode]:
+def remember(file: Path, present: Sequence[ClusterNode]) -> list[ClusterNode]:
     """Give the nodes their earlier numbers, then number the new ones, and write that down.
 
     A node that is gone keeps its number, because jobs may be there; one of other memory has that of now.
     """
     try:
-        known = [ClusterNode(*one) for one in json.loads(file.read_text())]
+        known = [ClusterNode(*row) for row in json.loads(file.read_text())]
     except (OSError, ValueError, TypeError):
         known = []
-    now = {host.name: host.memory_mb for host in found}
+    now = {host.name: host.memory_mb for host in present}
     known = [host._replace(memory_mb=now.get(host.name, host.memory_mb)) for host in known]
-    hosts = known + [host for host in found if host.name not in {one.name for one in known}]
+    hosts = known + [host for host in present if host.name not in {row.name for row in known}]
     if not any(host.name in now for host in known):
-        hosts = list(found)  # nothing is left of it: another cluster, or another partition
+        hosts = list(present)  # nothing is left of it: another cluster, or another partition
     write_whole(file, json.dumps(hosts))
     return hosts
 
@@ -240,8 +240,8 @@ class Devices:
         units = self.of(placement.pool)
         named = [units[unit] for unit, _ in placement.nodes]
         free = [number for number in units if not self._users[number]]
-        self._left = {key: one for key, one in self._left.items() if one.alive}
-        awaited = {number for one in self._left.values() for number in one.devices}
+        self._left = {key: other for key, other in self._left.items() if other.alive}
+        awaited = {number for other in self._left.values() for number in other.devices}
         away = self.inventory.away
         best = sorted(free, key=lambda n: (n not in named, self.slots[n].node in away, n in awaited))
         taken = best[: placement.units]

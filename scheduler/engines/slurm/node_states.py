@@ -172,15 +172,15 @@ class Partitions:
         for partition, names in sent:
             if partition in nodes:
                 nodes[partition].update(known.intersection(names))
-        wanted = {name: frozenset(names) for name, names in nodes.items()}
-        if wanted == self._wanted:
+        regions_nodes = {name: frozenset(names) for name, names in nodes.items()}
+        if regions_nodes == self._wanted:
             return
         try:
-            self._know({*self._own, *wanted})
+            self._know({*self._own, *regions_nodes})
         except OSError as error:  # none is made before it is known whose it is; tried again with the next job
             log.error("%s: %s", self._file, error.strerror)
             return
-        self._wanted = wanted
+        self._wanted = regions_nodes
         self._set_out()
 
     def see(
@@ -257,14 +257,14 @@ class Partitions:
         self._again_at = time.monotonic() + AGAIN_S
         self._poller.do(NOBODY, WHAT, partial(self._bring_about, self._wanted, self._own))
 
-    def _bring_about(self, wanted: Wanted, own: Collection[str]) -> frozenset[str]:
+    def _bring_about(self, partitions: Wanted, own: Collection[str]) -> frozenset[str]:
         """In the poller's thread."""
         try:
-            left = bring_about(self._poller.slurm, self.base, wanted, own)
+            left = bring_about(self._poller.slurm, self.base, partitions, own)
         except SlurmSilent:
             raise  # jobs cannot be submitted now either
         except SlurmError:
-            self._refused = frozenset(wanted)
+            self._refused = frozenset(partitions)
             raise
         self._refused = frozenset()
         return left
@@ -278,7 +278,7 @@ def own_names(store: Path) -> frozenset[str]:
         return frozenset()
 
 
-def bring_about(slurm: Slurm, base: str, wanted: Wanted, own: Collection[str]) -> frozenset[str]:
+def bring_about(slurm: Slurm, base: str, partitions: Wanted, own: Collection[str]) -> frozenset[str]:
     """Make these partitions, like ``base`` but for their nodes, and delete our others that have no jobs.
 
     Returns:
@@ -288,14 +288,14 @@ def bring_about(slurm: Slurm, base: str, wanted: Wanted, own: Collection[str]) -
         SlurmSilent, SlurmForbidden, SlurmError: as they say.
     """
     there = slurm.partitions()
-    for name, nodes in wanted.items():
+    for name, nodes in partitions.items():
         line = f"Nodes={','.join(sorted(nodes))}"
         if name not in there:
             slurm.call("scontrol", "create", f"PartitionName={name}", line, *_like(there.get(base, {})))
         elif frozenset(parse_hosts(there[name]["Nodes"])) != nodes:
             slurm.call("scontrol", "update", f"PartitionName={name}", line)
-    left = set(wanted)
-    for name in sorted(set(own) - wanted.keys()):
+    left = set(partitions)
+    for name in sorted(set(own) - partitions.keys()):
         if name in there and not _deleted(slurm, name):
             left.add(name)
     return frozenset(left)

@@ -58,18 +58,18 @@ OPTIONS = (
 )
 
 
-def check(asked: Asked, *, profiled: bool) -> None:
+def check(request: Asked, *, profiled: bool) -> None:
     """Refuse options that exclude or need each other.
 
     Raises:
         BadInput: they are not as they should be.
     """
-    own, capped = asked.own, asked.power_budget_w is not None
-    if asked.devices and capped:
+    own, capped = request.own, request.power_budget_w is not None
+    if request.devices and capped:
         raise BadInput(
             "--power-budget with --devices: devices are scheduled, not power-budget", "give one of them"
         )
-    if profiled and not capped and not asked.devices:
+    if profiled and not capped and not request.devices:
         what = "--profile with --engine slurm is of power caps, or of devices"
         raise BadInput(what, "add --power-budget or --devices")
     if own["unit"] is not None and capped:

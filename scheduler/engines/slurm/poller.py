@@ -121,8 +121,8 @@ class Heartbeats:
 
     def still(self, host: str) -> bool:
         """Say whether nothing that should run on the node has left a beat lately."""
-        found = [self.silent(key, host) for key in list(self._expected) if host in self._signs.get(key, {})]
-        return all(found)
+        silent = [self.silent(key, host) for key in list(self._expected) if host in self._signs.get(key, {})]
+        return all(silent)
 
     # -- in the thread that looks ---------------------------------------------------------------------
 
@@ -137,9 +137,9 @@ class Heartbeats:
                 if sign.silent_s >= self.limit_s:
                     suspects.add(host)
         self.due = now + max(self._every_s, COST_S * len(signs))
-        found = bool(suspects - self._suspects)
+        has_news = bool(suspects - self._suspects)
         self._suspects = frozenset(suspects)
-        return found
+        return has_news
 
     def ask(self, nodes: Mapping[str, SlurmNode], port: Callable[[], int]) -> Answers:
         """Knock at nodes without a sign; those that Slurm has given up itself are its own business.
@@ -152,18 +152,18 @@ class Heartbeats:
         # When Slurm takes one of those for good again, it is asked at once.
         self._mute = {name: 0.0 if name in slurms else at for name, at in self._mute.items() if name in nodes}
         set_down = {name for name, node in nodes.items() if node.lost and node.reason.startswith(SET_DOWN)}
-        asked = [
+        names = [
             name
             for name in self._suspects.union(self._doubted, self._mute, set_down) & nodes.keys()
             if now >= self._mute.get(name, 0.0) and (name in set_down or name not in slurms)
         ]
-        answer = knock({n: (nodes[n].address or n, nodes[n].port or port()) for n in asked})
-        for name in asked:
+        answer = knock({n: (nodes[n].address or n, nodes[n].port or port()) for n in names})
+        for name in names:
             if name in answer:
                 self._mute.pop(name, None)
             else:
                 self._mute[name] = now + AGAIN_S
-        self._doubted.difference_update(asked, slurms)
+        self._doubted.difference_update(names, slurms)
         return Answers(frozenset(self._mute), frozenset(answer & set_down))
 
 
@@ -180,33 +180,33 @@ def _look(sign: Sign, step_s: float) -> None:
         sign.silent_s += step_s
 
 
-def knock(asked: Mapping[str, tuple[str, int]]) -> frozenset[str]:
-    """Find the nodes that listen at their port; ``asked`` has address and port by name."""
-    found = set()
+def knock(addresses: Mapping[str, tuple[str, int]]) -> frozenset[str]:
+    """Find the nodes that listen at their port; ``addresses`` has address and port by name."""
+    listening = set()
     with ExitStack() as stack:
         waiting: dict[int, tuple[str, socket.socket]] = {}
         poll = select.poll()
-        for name, (address, port) in asked.items():
+        for name, (address, port) in addresses.items():
             try:
                 family, kind, _, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
-                one = stack.enter_context(socket.socket(family, kind))
-                one.setblocking(False)
-                begun = one.connect_ex(where)
+                line = stack.enter_context(socket.socket(family, kind))
+                line.setblocking(False)
+                begun = line.connect_ex(where)
             except OSError:
                 continue
             if begun == 0:
-                found.add(name)
+                listening.add(name)
             elif begun == errno.EINPROGRESS:
-                waiting[one.fileno()] = name, one
-                poll.register(one, select.POLLOUT)
+                waiting[line.fileno()] = name, line
+                poll.register(line, select.POLLOUT)
         deadline = time.monotonic() + KNOCK_S
         while waiting and (left_s := deadline - time.monotonic()) > 0:
             for descriptor, _ in poll.poll(left_s * 1e3):
-                name, one = waiting.pop(descriptor)
+                name, line = waiting.pop(descriptor)
                 poll.unregister(descriptor)
-                if one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
-                    found.add(name)
-    return frozenset(found)
+                if line.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
+                    listening.add(name)
+    return frozenset(listening)
 
 
 # -- the thread ---------------------------------------------------------------------------------------------
@@ -372,8 +372,8 @@ def _try(key: Key, what: str, call: Callable[[], object]) -> Outcome:
 
 def _sign(folder: Path) -> tuple[int, bool]:
     """Return a value that changes when there is news in an attempt's folder."""
-    told = 0
+    changed_ns = 0
     for name in ("state.json", IN_FORCE):
         with suppress(OSError):
-            told += (folder / name).stat().st_mtime_ns
-    return told, os.path.exists(folder / "result.json")  # noqa: PTH110 (no error where that may not be seen)
+            changed_ns += (folder / name).stat().st_mtime_ns
+    return changed_ns, os.path.exists(folder / "result.json")  # noqa: PTH110 (no error where that may not be seen)

@@ -145,14 +145,14 @@ class SeenJob(NamedTuple):
 
 def parse_sbatch_jobs(text: str, separator: str) -> list[SbatchJob]:
     """Read ``squeue --Format=FIELDS``: the jobs with tenbin's mark."""
-    found = []
+    jobs = []
     for row in parse_rows(text, separator, len(FIELDS)):
         if MARK in row[-1] and re.fullmatch(r"\d+(_\d+)?", row[0]):
             try:
-                found.append(_sbatch_job(dict(zip(FIELDS, row, strict=True))))
+                jobs.append(_sbatch_job(dict(zip(FIELDS, row, strict=True))))
             except ValueError:
                 raise unknown_answer("squeue --Format", ", ".join(row)) from None
-    return found
+    return jobs
 
 
 def _sbatch_job(words: Mapping[str, str]) -> SbatchJob:
@@ -196,14 +196,14 @@ def parse_records(text: str) -> dict[str, dict[str, str]]:
     A name, a comment or a path may have lines that look like Slurm's, and like whole records. They cannot
     take away the true ones: a number that comes twice is not believed, nor a record with a word twice.
     """
-    found: dict[str, dict[str, str]] = {}
+    records: dict[str, dict[str, str]] = {}
     for block in re.split(r"\n(?=JobId=)", text):
         said = [pair for line in block.split("\n") for pair in _record_words(line.strip())]
         words = {name: _or_nothing(value) for name, value in said}
         if (number := words.get("JobId")) is not None:
-            whole = len(words) == len(said) and words.keys() >= RECORD_WORDS and number not in found
-            found[number] = words if whole else {}
-    return found
+            whole = len(words) == len(said) and words.keys() >= RECORD_WORDS and number not in records
+            records[number] = words if whole else {}
+    return records
 
 
 RECORD_WORDS = {"JobState", "Partition", "NumNodes", "NumCPUs", "NumTasks"}
@@ -225,8 +225,8 @@ def _record_words(line: str) -> list[tuple[str, str]]:
     if name in FREE_TEXT:
         return [(name, value)]
     before, named, job = line.partition(" JobName=")
-    found = re.findall(r"(?:^|\s)([A-Za-z][\w/:]*)=(\S*)", before)
-    return [*found, ("JobName", job)] if named else found
+    words = re.findall(r"(?:^|\s)([A-Za-z][\w/:]*)=(\S*)", before)
+    return [*words, ("JobName", job)] if named else words
 
 
 def result_of(job: SbatchJob, now: float) -> Result:
@@ -288,8 +288,8 @@ def needs_of(
     """
     _check(words, partition)
     nodes, tasks = _number(words, "NumNodes"), _number(words, "NumTasks")
-    each = _number(words, "CPUs/Task") if words.get("CPUs/Task", "").isdecimal() else 1
-    cpus = max(_number(words, "NumCPUs"), tasks * each)
+    of_task = _number(words, "CPUs/Task") if words.get("CPUs/Task", "").isdecimal() else 1
+    cpus = max(_number(words, "NumCPUs"), tasks * of_task)
     memory_mb, whole = _memory_mb(words, nodes, cpus), words.get("OverSubscribe") == "NO"
     alone = nodes == 1 and cpus <= shape.cores
     size: dict[str, object]
@@ -299,12 +299,12 @@ def needs_of(
         size = {"cores": cpus, "memory_mb": memory_mb}
     elif shape.kind == "parts":
         raise Unclear(f"{cpus} CPUs, and parts of nodes with {shape.cores} are scheduled")
-    elif each > shape.cores:
-        raise Unclear(f"tasks of {each} CPUs, and a node has {shape.cores}")
+    elif of_task > shape.cores:
+        raise Unclear(f"tasks of {of_task} CPUs, and a node has {shape.cores}")
     else:
-        nodes = max(nodes, math.ceil(tasks / (shape.cores // each)))
-        per_task = None if memory_mb is None else memory_mb / (shape.cores // each)
-        size = {"nodes": nodes, "cores": each, "memory_mb": per_task}
+        nodes = max(nodes, math.ceil(tasks / (shape.cores // of_task)))
+        per_task = None if memory_mb is None else memory_mb / (shape.cores // of_task)
+        size = {"nodes": nodes, "cores": of_task, "memory_mb": per_task}
     task = key.partition("_")[2]
     command = words.get("Command") or words.get("JobName") or "sbatch"
     spec = JobSpec.model_validate(
@@ -339,10 +339,10 @@ def _check(words: Mapping[str, str], partition: str) -> None:
 
 
 def _number(words: Mapping[str, str], name: str) -> int:
-    found = re.match(r"\d+", words.get(name, ""))
-    if found is None:
+    match = re.match(r"\d+", words.get(name, ""))
+    if match is None:
         raise unknown_answer("scontrol show job", f"{name}={words.get(name)}")
-    return max(1, int(found[0]))
+    return max(1, int(match[0]))
 
 
 def _memory_mb(words: Mapping[str, str], nodes: int, cpus: int) -> float | None:
@@ -405,13 +405,13 @@ class SbatchQueue:
             *("squeue", "--noheader", "--all", "--array", "--states=all"),
             *(f"--partition={self.partition}", f"--Format={form}"),
         )
-        found = parse_sbatch_jobs(text, mark)
+        jobs = parse_sbatch_jobs(text, mark)
         now = time.time()
-        self._learn(found)
-        self._known = {job.key: self._known[job.key] for job in found if job.key in self._known}
-        self._hold(found, now)
+        self._learn(jobs)
+        self._known = {job.key: self._known[job.key] for job in jobs if job.key in self._known}
+        self._hold(jobs, now)
         self.write_lease()
-        return [SeenJob(job, *self._known.get(job.key, ((), None, ""))[1:]) for job in found]
+        return [SeenJob(job, *self._known.get(job.key, ((), None, ""))[1:]) for job in jobs]
 
     def rung(self) -> bool:
         """Say whether job_submit.lua has seen a job since the last call."""
@@ -438,15 +438,17 @@ class SbatchQueue:
         """Hold new jobs no more; those that wait start by themselves when their time has come."""
         self.lease.unlink(missing_ok=True)
 
-    def _learn(self, found: Sequence[SbatchJob]) -> None:
+    def _learn(self, jobs: Sequence[SbatchJob]) -> None:
         """Look up the needs of jobs that are new or were changed, those of each user by themselves."""
         now = time.time()
-        asked = {key: known[0] for key, known in self._known.items()}
+        known_requests = {key: known[0] for key, known in self._known.items()}
         # One that is about to start has its nodes from tenbin.
         new = [
             job
-            for job in found
-            if job.pending and asked.get(job.key) != job.asked and (job.gated(now) or not job.required)
+            for job in jobs
+            if job.pending
+            and known_requests.get(job.key) != job.asked
+            and (job.gated(now) or not job.required)
         ]
         arrays: dict[str, dict[str, dict[str, str]]] = {}
         until = time.monotonic() + LEARNS_S
@@ -456,14 +458,14 @@ class SbatchQueue:
                 return
             with _waiting():
                 if job.array != job.key and job.array not in arrays:
-                    arrays[job.array] = self._tasks(job.array, found)
+                    arrays[job.array] = self._tasks(job.array, jobs)
                 words = arrays.get(job.array, {}).get(job.number) or self._record(job.key)
                 self._known[job.key] = job.asked, *self._needs(job, words)
 
-    def _tasks(self, array: str, found: Iterable[SbatchJob]) -> dict[str, dict[str, str]]:
+    def _tasks(self, array: str, jobs: Iterable[SbatchJob]) -> dict[str, dict[str, str]]:
         """Return the records of an array by their numbers; none if squeue did not list one of them."""
         said = parse_records(self._show(array))
-        return said if said.keys() <= {job.number for job in found if job.array == array} else {}
+        return said if said.keys() <= {job.number for job in jobs if job.array == array} else {}
 
     def _record(self, key: str) -> dict[str, str]:
         """Return the record of one job; {} if Slurm's words cannot be told from the user's."""
@@ -485,13 +487,13 @@ class SbatchQueue:
         except ValueError:  # a name, a path
             return None, "tenbin cannot take it over as it is written"
 
-    def _hold(self, found: Iterable[SbatchJob], now: float) -> None:
+    def _hold(self, jobs: Iterable[SbatchJob], now: float) -> None:
         """Have jobs that wait for tenbin wait on, well before their time has come.
 
         The first time this holds also jobs whose time came while tenbin was away, if they have not started.
         """
         soon = now + self.gate_s / 2
-        due = [job.key for job in found if job.pending and self._due(job, now, soon)]
+        due = [job.key for job in jobs if job.pending and self._due(job, now, soon)]
         self._first = False
         for first in range(0, len(due), AT_ONCE):
             try:

@@ -133,18 +133,18 @@ def parse_rows(text: str, separator: str, columns: int) -> list[list[str]]:
     *cells, rest = text.split(separator)
     if len(cells) % columns or rest.strip():
         raise unknown_answer("squeue", cells[-1] if not rest.strip() and cells else rest)
-    found = [cells[first : first + columns] for first in range(0, len(cells), columns)]
-    return [[first.removeprefix("\n"), *others] for first, *others in found]
+    lines = [cells[first : first + columns] for first in range(0, len(cells), columns)]
+    return [[first.removeprefix("\n"), *others] for first, *others in lines]
 
 
 def parse_jobs(text: str, separator: str) -> list[SlurmJob]:
     """Read ``squeue -h`` with ``COLUMNS``, without tasks of arrays, which are never ours."""
-    found = []
+    jobs = []
     for number, state, reason, nodes, start, comment in parse_rows(text, separator, len(COLUMNS)):
         if number.isdecimal():
             said = "" if comment == "(null)" else comment
-            found.append(SlurmJob(int(number), state, reason, parse_hosts(nodes), said, parse_time_s(start)))
-    return found
+            jobs.append(SlurmJob(int(number), state, reason, parse_hosts(nodes), said, parse_time_s(start)))
+    return jobs
 
 
 def parse_time_s(text: str) -> float:
@@ -165,15 +165,15 @@ def parse_limit_s(text: str) -> float:
 
 def parse_nodes(text: str) -> list[SlurmNode]:
     """Read ``scontrol -o show node``; a reason may have lines."""
-    found = []
+    nodes = []
     for line in re.split(r"\n(?=NodeName=)", text.strip("\n")):
         if not line.strip() or line.startswith("No nodes"):
             continue
         try:
-            found.append(_node(line))
+            nodes.append(_node(line))
         except (KeyError, ValueError):
             raise unknown_answer("scontrol show node", line) from None
-    return found
+    return nodes
 
 
 def _node(line: str) -> SlurmNode:
@@ -198,10 +198,10 @@ def _node(line: str) -> SlurmNode:
 
 def parse_gpus(text: str) -> dict[str, int]:
     """Count the GPUs of each type in ``gpu:a100:2(S:0-1),gpu:1,shard:8``."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for kind, count in re.findall(r"(?:^|,)gpu(?::([^:,()]*[A-Za-z_][^:,()]*))?(?::(\d+))?(?=[,(]|$)", text):
-        found[kind] = found.get(kind, 0) + int(count or 1)
-    return found
+        counts[kind] = counts.get(kind, 0) + int(count or 1)
+    return counts
 
 
 FLAGS = {"*": "+NOT_RESPONDING", "~": "+POWERED_DOWN", "#": "+POWERING_UP", "%": "+POWERING_DOWN"}
@@ -209,34 +209,34 @@ FLAGS = {"*": "+NOT_RESPONDING", "~": "+POWERED_DOWN", "#": "+POWERING_UP", "%":
 
 def parse_partitions(text: str) -> dict[str, Mapping[str, str]]:
     """Read ``scontrol -o show partition``: words of each, by name."""
-    found = {}
+    partitions = {}
     for line in text.splitlines():
         if line.strip() and not line.startswith("No partitions"):
             words = parse_words(line)
             if "PartitionName" not in words or "Nodes" not in words:
                 raise unknown_answer("scontrol show partition", line)
-            found[words["PartitionName"]] = words
-    return found
+            partitions[words["PartitionName"]] = words
+    return partitions
 
 
 def parse_config(text: str) -> dict[str, str]:
     """Read ``scontrol show config``: settings, by name."""
-    found = {}
+    settings = {}
     for line in text.splitlines():
         name, equals, value = line.partition("=")
         if equals and name.strip() and " " not in name.strip():
-            found[name.strip()] = value.strip()
-    if "ClusterName" not in found:
+            settings[name.strip()] = value.strip()
+    if "ClusterName" not in settings:
         raise unknown_answer("scontrol show config", text.splitlines()[0] if text else "")
-    return found
+    return settings
 
 
 def parse_version(text: str) -> tuple[int, int]:
     """Read ``sbatch --version``: year and month."""
-    found = re.search(r"\b(\d\d)\.(\d\d)\b", text)
-    if found is None:
+    match = re.search(r"\b(\d\d)\.(\d\d)\b", text)
+    if match is None:
         raise unknown_answer("sbatch --version", text)
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def parse_submitted(text: str) -> int:
@@ -249,10 +249,10 @@ def parse_submitted(text: str) -> int:
 
 def parse_hosts(text: str) -> tuple[str, ...]:
     """Expand a host list: ``node[1-3,08],x`` is node1, node2, node3, node08 and x."""
-    found: list[str] = []
-    for one in _parts(text):
-        found += _expand(one)
-    return tuple(found)
+    names: list[str] = []
+    for part in _parts(text):
+        names += _expand(part)
+    return tuple(names)
 
 
 def _parts(text: str) -> Iterable[str]:
@@ -281,10 +281,10 @@ def _expand(text: str) -> list[str]:
 
 def parse_words(line: str) -> Mapping[str, str]:
     """Read ``key=value`` words; if a key comes twice (in a comment, a reason) the first counts."""
-    found: dict[str, str] = {}
+    words: dict[str, str] = {}
     for key, value in re.findall(r"(?:^|\s)([A-Za-z]\w*)=(\S*)", line):
-        found.setdefault(key, "" if value in ("(null)", "N/A") else value)
-    return found
+        words.setdefault(key, "" if value in ("(null)", "N/A") else value)
+    return words
 
 
 def unknown_answer(tool: str, line: str) -> Unavailable:
@@ -358,19 +358,19 @@ class Batch:
     gres: str = ""
 
     def options(self) -> list[str]:
-        found = [
+        options = [
             *("--parsable", "--no-requeue", "--open-mode=append", "--export=ALL", "--chdir=/"),
             *(f"--job-name={self.name}", f"--comment={self.comment}", f"--output={self.output}"),
             *(f"--partition={self.partition}", f"--nodelist={','.join(self.nodes)}"),
             *(f"--nodes={len(self.nodes)}", f"--ntasks={self.tasks}", f"--cpus-per-task={self.cpus}"),
         ]
         if self.memory_mb is not None:
-            found.append(f"--mem={math.ceil(self.memory_mb / MIB - 1e-6)}M")
+            options.append(f"--mem={math.ceil(self.memory_mb / MIB - 1e-6)}M")
         if self.time_s is not None:
-            found.append(f"--time={int(self.time_s // 60) + 2}")  # tenbin ends it first, to the second
+            options.append(f"--time={int(self.time_s // 60) + 2}")  # tenbin ends it first, to the second
         if self.gres:
-            found.append(f"--gres={self.gres}")
-        return found
+            options.append(f"--gres={self.gres}")
+        return options
 
 
 class Slurm:

@@ -10,7 +10,7 @@ import pytest
 
 from profiles.errors import BadInput
 from scheduler.coordinator.journal.journal import Journal
-from scheduler.engines.protocol import Report
+from scheduler.engines.protocol import DeviceTrials, Report
 from scheduler.jobs.entry import Entry, Stage
 from tests.scheduler.coordinator.test_program_trials import DeviceEngine, Lab
 
@@ -18,9 +18,11 @@ from tests.scheduler.coordinator.test_program_trials import DeviceEngine, Lab
 class ClusterEngine(DeviceEngine):
     """Has a node for each device."""
 
+    named = True
+
     def __init__(self, store: Path) -> None:
         super().__init__(store)
-        self.trials, self.nodes = None, self
+        self.trials, self.nodes = DeviceTrials(), self
 
     def absent(self) -> Mapping[int, str]:
         return {}

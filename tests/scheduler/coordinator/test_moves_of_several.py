@@ -10,6 +10,7 @@ import pytest
 from agent.attempts.records import RunState
 from profiles.errors import BadInput
 from scheduler.coordinator.coordinator import Coordinator
+from scheduler.engines.protocol import DeviceMoves
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Pool
@@ -18,10 +19,10 @@ from tests.support.scheduling.manual_engine import ManualEngine, shown, submit
 FASTER_THERE = {"gpu": 10.0, "cpu": 1000.0}
 
 
-class Layer:
+class Layer(DeviceMoves):
     """Every program can be moved while it runs."""
 
-    trials = None
+    able = True
 
     def why_not(self, spec: JobSpec, devices: Sequence[int] = ()) -> str:
         return "" if spec.move else "it was submitted with --no-move"

@@ -11,7 +11,7 @@ import pytest
 
 from agent.attempts.records import Result, RunState, Usage, Want
 from scheduler.coordinator.journal.journal import Journal, predictions_of
-from scheduler.engines.protocol import Report
+from scheduler.engines.protocol import DeviceTrials, Report
 from scheduler.jobs.entry import Entry, Stage
 from tests.scheduler.coordinator.test_program_trials import DeviceEngine, Lab
 from tests.support.scheduling.virtual_engine import BEGIN_S
@@ -28,7 +28,7 @@ class SlowMoves(DeviceEngine):
 
     def __init__(self, store: Path, now: float) -> None:
         super().__init__(store, now)
-        self.trials = None
+        self.trials = DeviceTrials()
         self.asked: tuple[Entry, int, Want] | None = None
 
     def ask(self, job: Entry, want: Want) -> None:
@@ -173,7 +173,7 @@ def test_parked_programs_that_have_gone_on_give_way_again(tmp_path: Path, policy
     """Two of equal work take turns on one device: whoever was parked is told to go on, and has, before W."""
     journal = Journal(tmp_path)
     engine = DeviceEngine(tmp_path, BEGIN_S)
-    engine.trials = None
+    engine.trials = DeviceTrials()
     lab = Lab(journal, engine, policy)
     jobs = [lab.submit(device=HERE), lab.submit(device=HERE)]
     lab.run(90.0)

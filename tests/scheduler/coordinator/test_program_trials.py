@@ -17,7 +17,7 @@ from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.journal.journal import Journal, predictions_of
 from scheduler.coordinator.trials import AFTER_S, AGAIN_S, LIMIT_S
 from scheduler.engines.common.job_folders import JobFolders
-from scheduler.engines.protocol import Report
+from scheduler.engines.protocol import DeviceTrials, Report
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Placement, Pool
@@ -39,7 +39,7 @@ class ScriptedTrials:
     def __init__(self, reports: list[Report]) -> None:
         self.begun: list[tuple[int, str]] = []
         self.given_up: list[str] = []
-        self.busy, self.ready, self._reports = False, True, reports
+        self.able, self.busy, self.ready, self._reports = True, False, True, reports
 
     def begin(self, job: Entry, state: RunState, pool: str) -> bool:
         if self.ready:
@@ -60,11 +60,13 @@ class ScriptedTrials:
 class DeviceEngine(VirtualEngine):
     """Runs jobs whose argument is their work, and parks or moves them at once."""
 
+    able = True
+
     def __init__(self, store: Path, now: float = BEGIN_S) -> None:
         super().__init__(TWO)
         self.now, self.folders, self.device_moves = now, JobFolders(store), self
         self.reports: list[Report] = []
-        self.trials: ScriptedTrials | None = ScriptedTrials(self.reports)
+        self.trials: ScriptedTrials | DeviceTrials = ScriptedTrials(self.reports)
         self._left: dict[int, tuple[float, float, str]] = {}  # work, when and where it went on
 
     def why_not(self, spec: JobSpec, devices: Sequence[int] = ()) -> str:
@@ -132,7 +134,7 @@ class Lab:
 
     @property
     def trials(self) -> ScriptedTrials:
-        assert self.engine.trials is not None
+        assert isinstance(self.engine.trials, ScriptedTrials)
         return self.engine.trials
 
     def submit(self, **more: Any) -> Entry:
@@ -218,7 +220,7 @@ def test_where_it_tells_nothing_or_is_in_the_way(tmp_path: Path, more: dict[str,
 
 def test_no_trials_where_there_are_to_be_none(tmp_path: Path) -> None:
     with lab(tmp_path) as here:
-        here.engine.trials = None
+        here.engine.trials = DeviceTrials()
         again = Lab(here.journal, here.engine, "mctbm")
         again.submit()
         again.run(2 * AFTER_S)

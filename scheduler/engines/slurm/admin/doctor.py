@@ -41,7 +41,7 @@ def config_findings(config: Config) -> list[Finding]:
         *(_start_delay, _credential_expiry, _returning_nodes, _requeue, _job_records, _job_age),
         *(_node_timeout, _shared_nodes, _process_tracking, _private_data),
     )
-    return [judged for one in checks if (judged := one(config)) is not None]
+    return [judged for judge in checks if (judged := judge(config)) is not None]
 
 
 def options(text: str) -> dict[str, str]:
@@ -184,10 +184,10 @@ PRINT_VERSION = (
 
 def node_findings(nodes: Sequence[SlurmNode], folder: Path) -> Iterator[Finding]:
     """Ask the nodes with a free CPU; ``folder`` is where the coordinator keeps its jobs."""
-    asked = [node for node in nodes if node.usable and node.cpus_used < node.cpus and node.partitions][
+    idle = [node for node in nodes if node.usable and node.cpus_used < node.cpus and node.partitions][
         :MOST_NODES
     ]
-    if not asked:
+    if not idle:
         what = "none has a CPU free to be asked whether tenbin is there"
         yield limited("nodes", what, "", "ask again later")
         return
@@ -201,12 +201,12 @@ def node_findings(nodes: Sequence[SlurmNode], folder: Path) -> Iterator[Finding]
         file.flush()
         os.fsync(file.fileno())
         Path(file.name).chmod(0o644)
-        answers = ask_nodes(asked, ["-c", PRINT_VERSION, file.name], NODE_PREFIX, limit_s=NODE_LIMIT_S)
+        answers = ask_nodes(idle, ["-c", PRINT_VERSION, file.name], NODE_PREFIX, limit_s=NODE_LIMIT_S)
     mine = version("tenbin")
     able = sum(isinstance(answer, str) and answer.split()[1] == mine for answer in answers)
     if able:
-        yield ok("nodes", f"{able} of {len(asked)} that were asked have this tenbin ({mine})")
-    for node, answer in zip(asked, answers, strict=True):
+        yield ok("nodes", f"{able} of {len(idle)} that were asked have this tenbin ({mine})")
+    for node, answer in zip(idle, answers, strict=True):
         yield from _node(node.name, answer, mine, place)
     if able and all(answer.endswith("seen") for answer in answers if isinstance(answer, str)):
         yield ok("nodes", f"they all see {place}")
@@ -290,7 +290,7 @@ def _tools(slurm: Slurm) -> Finding:
         return limited("slurm", version, "tenbin knows Slurm from 20.11 on", "update Slurm")
     if year_month in TRIED:
         return ok("slurm", version)
-    tried = ", ".join("{}.{:02d}".format(*one) for one in TRIED)
+    tried = ", ".join("{}.{:02d}".format(*year_and_month) for year_and_month in TRIED)
     reason = f"tenbin has been tried with {tried}; an answer that it cannot read it refuses"
     return limited("slurm", version, reason, "try: tenbin profile --nodes all --quick")
 

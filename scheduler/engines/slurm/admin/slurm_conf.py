@@ -39,8 +39,8 @@ class NodeLine:
 
 def read_nodes(text: str) -> dict[str, Mapping[str, str]]:
     """Read the output of ``scontrol -o show node``: settings by node."""
-    found = map(parse_words, text.splitlines())
-    return {words["NodeName"]: words for words in found if "NodeName" in words}
+    lines = map(parse_words, text.splitlines())
+    return {words["NodeName"]: words for words in lines if "NodeName" in words}
 
 
 def node_lines(
@@ -52,7 +52,7 @@ def node_lines(
         odd: nodes unlike others of their kind; each gets a weight of its own.
         known: settings of the nodes in Slurm today.
     """
-    odd_names = {one.value.node for one in odd}
+    odd_names = {finding.value.node for finding in odd}
     speeds = _alike(profiles, _speed, odd_names)
     fastest = max(speeds.values(), default=1.0)
     bandwidths = _alike(profiles, _bandwidth, odd_names)
@@ -93,26 +93,26 @@ def _line(
 
 def _processors(cpu: Cpu) -> dict[str, str]:
     """Return sockets, cores and threads if they divide evenly, else only the number of CPUs."""
-    found = {"CPUs": str(cpu.threads)}
+    settings = {"CPUs": str(cpu.threads)}
     if cpu.cores % cpu.sockets == 0 and cpu.threads % cpu.cores == 0:
-        found["Sockets"] = str(cpu.sockets)
-        found["CoresPerSocket"] = str(cpu.cores // cpu.sockets)
-        found["ThreadsPerCore"] = str(cpu.threads // cpu.cores)
-    return found
+        settings["Sockets"] = str(cpu.sockets)
+        settings["CoresPerSocket"] = str(cpu.cores // cpu.sockets)
+        settings["ThreadsPerCore"] = str(cpu.threads // cpu.cores)
+    return settings
 
 
 def _features(inventory: Inventory, memory_gbs: float | None) -> list[str]:
     """Return features: kind of node, memory bandwidth of all cores in GB/s, kinds of OpenCL devices."""
-    found = [f"{OURS}kind_{node_kind(inventory).key}"]
+    features = [f"{OURS}kind_{node_kind(inventory).key}"]
     if memory_gbs:
-        found.append(f"{OURS}mem_{float(f'{memory_gbs:.2g}'):g}gbs")
-    return found + sorted({f"{OURS}cl_{gres_type(device.kind)}" for device in inventory.opencl})
+        features.append(f"{OURS}mem_{float(f'{memory_gbs:.2g}'):g}gbs")
+    return features + sorted({f"{OURS}cl_{gres_type(device.kind)}" for device in inventory.opencl})
 
 
 def _bandwidth(profile: Profile) -> float | None:
     """Return the bandwidth of local memory in GB/s, written by the largest number of cores measured."""
-    found = [m for m in profile.models if m.quantity == "memory_bandwidth_gbs"]
-    known = [m for m in found if m.coefficients[0].quality is not Quality.POOR]
+    models = [m for m in profile.models if m.quantity == "memory_bandwidth_gbs"]
+    known = [m for m in models if m.coefficients[0].quality is not Quality.POOR]
     most = max(known, key=lambda m: int(m.labels.get("cores", "0")), default=None)
     return most.coefficients[0].value if most else None
 
@@ -158,8 +158,10 @@ def conf_texts(lines: Sequence[NodeLine], title: str) -> tuple[str, str]:
         "# In place of the NodeName lines of slurm.conf; then restart slurmctld and all slurmd.",
     ]
     if gres:
-        named = (one for node in lines for one in node.settings.get("Gres", "").split(",") if one)
-        head.append(f"GresTypes={','.join(dict.fromkeys(one.split(':')[0] for one in named))}")
+        named = (
+            gres_text for node in lines for gres_text in node.settings.get("Gres", "").split(",") if gres_text
+        )
+        head.append(f"GresTypes={','.join(dict.fromkeys(gres_text.split(':')[0] for gres_text in named))}")
     return "\n".join([*head, *map(str, lines)]) + "\n", "".join(f"{line}\n" for line in gres)
 
 

@@ -397,9 +397,9 @@ class ClusterMeasurement:
                     NodeMeasurement(allocation, node, self.settings, machine=self.machine, tell=self.tell)
                     for node in nodes
                 ]
-                self._wait([one.thread for one in running], allocation, limit_s)
-                for one in running:
-                    self._collect(one)
+                self._wait([visit.thread for visit in running], allocation, limit_s)
+                for visit in running:
+                    self._collect(visit)
                 known = {name: profile.inventory.mpi for name, profile in self.profiles.items()}
                 with_mpi = [node for node in nodes if known.get(node.name)]
                 if network and len(with_mpi) > 1 and not self._interrupted:
