@@ -45,6 +45,12 @@ _VENDOR_LIBRARIES = {
 _INSTALL = "install a driver: the vendor's, or 'apt-get install pocl-opencl-icd' for the processor itself"
 
 
+class NoDevices(Unavailable):
+    """There is no OpenCL device; other reasons say that it is not known."""
+
+    exit_code = 5
+
+
 @dataclass(frozen=True)
 class Device:
     """An OpenCL device, with the driver's object for it."""
@@ -100,7 +106,7 @@ def devices() -> list[Device]:
             found.append(Device(f"{word}-{count[word]}", platform.name.strip(), handle))
             count[word] += 1
     if not found:
-        raise Unavailable("no OpenCL platform has a device", lacks_cache() or _remedy())
+        raise NoDevices("no OpenCL platform has a device", lacks_cache() or _remedy())
     return found
 
 
@@ -148,7 +154,7 @@ def platforms() -> list[Any]:
     try:
         return list(cl.get_platforms())
     except cl.Error as error:  # PLATFORM_NOT_FOUND_KHR, or a driver that fails to start
-        raise Unavailable(f"no OpenCL platform ({error})", _remedy()) from error
+        raise NoDevices(f"no OpenCL platform ({error})", _remedy()) from error
 
 
 def duplicate_platforms(found: list[Device]) -> dict[str, list[str]]:
@@ -228,4 +234,5 @@ if __name__ == "__main__":
         else:
             json.dump([device.facts() for device in devices()], sys.stdout)
     except Unavailable as unavailable:
-        sys.exit(str(unavailable))
+        print(unavailable, file=sys.stderr)
+        sys.exit(unavailable.exit_code)

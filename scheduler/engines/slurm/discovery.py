@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from agent.paths import node_states
 from agent.power.node_power import NodePower
+from probes.opencl.devices import NoDevices
 from profiles.checks.fitness import Fitness
 from profiles.errors import BadInput, Unavailable
 from profiles.files.job_store import JobStore
@@ -392,7 +393,7 @@ def _ask_devices(node: SlurmNode, gres: str = "") -> tuple[list[OpenCLDevice] | 
     except Unavailable as error:
         return None, error.what
     lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-    if "no OpenCL" in done.stderr:
+    if done.returncode == NoDevices.exit_code:
         return [], ""
     if done.returncode != 0:
         return None, lines[-1]
