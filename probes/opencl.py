@@ -51,6 +51,12 @@ _VENDOR_LIBRARIES = {
 _INSTALL = "install a driver: the vendor's, or 'apt-get install pocl-opencl-icd' for the processor itself"
 
 
+class NoDevices(Unavailable):
+    """There is no OpenCL device; other reasons say that it is not known."""
+
+    exit_code = 5
+
+
 @dataclass(frozen=True)
 class Device:
     """An OpenCL device, with the driver's object for it."""
@@ -106,7 +112,7 @@ def devices() -> list[Device]:
             listed.append(Device(f"{word}-{count[word]}", platform.name.strip(), handle))
             count[word] += 1
     if not listed:
-        raise Unavailable("no OpenCL platform has a device", lacks_cache() or _remedy())
+        raise NoDevices("no OpenCL platform has a device", lacks_cache() or _remedy())
     return listed
 
 
@@ -154,7 +160,7 @@ def platforms() -> list[Any]:
     try:
         return list(cl.get_platforms())
     except cl.Error as error:  # PLATFORM_NOT_FOUND_KHR, or a driver that fails to start
-        raise Unavailable(f"no OpenCL platform ({error})", _remedy()) from error
+        raise NoDevices(f"no OpenCL platform ({error})", _remedy()) from error
 
 
 def duplicate_platforms(listed: list[Device]) -> dict[str, list[str]]:
@@ -283,4 +289,5 @@ if __name__ == "__main__":
         else:
             json.dump([device.facts() for device in devices()], sys.stdout)
     except Unavailable as unavailable:
-        sys.exit(str(unavailable))
+        print(unavailable, file=sys.stderr)
+        sys.exit(unavailable.exit_code)

@@ -117,7 +117,10 @@ def make_folder(folder: Path, mode: int = 0o755) -> None:
     """
     for part in (*reversed(folder.parents), folder):
         if not part.is_dir():
-            part.mkdir(shared_mode(part.parent, mode if part == folder else 0o755), exist_ok=True)
+            try:
+                part.mkdir(shared_mode(part.parent, mode if part == folder else 0o755), exist_ok=True)
+            except FileNotFoundError as error:  # in /proc, for instance
+                raise OSError(errno.EROFS, "no folder can be made there", str(part)) from error
 
 
 def own_folder(folder: Path, remedy: str) -> Path:

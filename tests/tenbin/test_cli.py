@@ -69,6 +69,7 @@ def test_a_folder_without_access_is_one_line(monkeypatch: pytest.MonkeyPatch, ca
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["up", "--home", "/proc/new/home"], ["/proc/new: no folder can be made there", "--home"]),
         (["profile", "--only", "memroy"], ["--only", "memroy", "choose from memory"]),
         (["profile", "--storage", "/no/such/folder"], ["--storage", "/no/such/folder", "mkdir"]),
         (["profile", "--meter", "sundial"], ["--meter", "sundial", "powercap"]),

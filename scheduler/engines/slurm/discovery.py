@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from agent.power.node_power import NodePower
 from agent.users import node_states
+from probes.opencl.devices import NoDevices
 from profiles.checks.check import Fitness
 from profiles.errors import BadInput, Unavailable
 from profiles.files.safe_files import make_folder, write_whole
@@ -401,7 +402,7 @@ def _ask_devices(node: SlurmNode, gres: str = "") -> tuple[list[OpenCLDevice] | 
     except Unavailable as error:
         return None, error.what
     lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-    if "no OpenCL" in done.stderr:
+    if done.returncode == NoDevices.exit_code:
         return [], ""
     if done.returncode != 0:
         return None, lines[-1]
