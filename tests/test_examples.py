@@ -114,7 +114,7 @@ def test_heat_spreads_as_in_numpy(opencl: None, tmp_path: Path) -> None:
     assert float(out.split("mean ")[1]) == pytest.approx(grid.mean(), abs=1e-6)
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("ranks", sweep((1, 3), {3}))
 def test_cg_finds_the_solution(mpi: MpiInstall, ranks: int) -> None:
     out = ranks_print(mpi, ranks, "cg.py", "--cells", "60")
     found = re.match(r"(\d+) iterations on (\d) ranks, residual (\S+), error (\S+)\n", out)
@@ -125,7 +125,7 @@ def test_cg_finds_the_solution(mpi: MpiInstall, ranks: int) -> None:
     assert 1 < int(found[1]) < root / 2 * np.log(2e10 * root)
 
 
-@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize("ranks", sweep((1, 4), {4}))
 def test_ft_is_the_transform_of_the_whole_cube(mpi: MpiInstall, ranks: int) -> None:
     out = ranks_print(mpi, ranks, "ft.py", "--cells", "16", "--steps", "2")
     cube = np.stack([np.random.default_rng(z).random((16, 16)) for z in range(16)])

@@ -71,6 +71,13 @@ def start(tmp_path: Path) -> Iterator[Start]:
         assert tree.kill_marked(str(one.attempt.path))
 
 
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_exit_code_output_and_usage(start: Start, tmp_path: Path) -> None:
     """A loop that measures its own processor time must agree with what the supervisor says of it."""
     burn = "import time\nwhile time.process_time() < 0.3: pass\nprint('out'); import sys; sys.exit(5)"
@@ -136,15 +143,14 @@ def test_paused_means_the_whole_tree(start: Start, tmp_path: Path) -> None:
     beat = "while :; do echo x >> beat; sleep 0.01; done"
     one = start("sh", "-c", f"({beat}) & setsid sh -c '{beat.replace('beat', 'beat2')}' & wait")
     one.until("started")
-    time.sleep(0.5)
+    beats = tmp_path / "beat", tmp_path / "beat2"
+    until(lambda: all(beat.exists() and beat.stat().st_size for beat in beats))
     one.ask(1, "pause")
-    sizes = [(tmp_path / name).stat().st_size for name in ("beat", "beat2")]
-    assert all(sizes)
+    sizes = [beat.stat().st_size for beat in beats]
     time.sleep(0.4)
-    assert [(tmp_path / name).stat().st_size for name in ("beat", "beat2")] == sizes
+    assert [beat.stat().st_size for beat in beats] == sizes
     one.ask(2, "run")
-    time.sleep(0.4)
-    assert all((tmp_path / n).stat().st_size > s for n, s in zip(("beat", "beat2"), sizes, strict=True))
+    until(lambda: all(beat.stat().st_size > size for beat, size in zip(beats, sizes, strict=True)))
     one.ask(3, "end")
     assert one.result().how == "cancelled"
 
@@ -214,9 +220,7 @@ def test_what_is_left_in_a_group_is_killed_and_the_group_removed(
         "sh", "-c", f"{inner}; env -i setsid sleep 300 & echo $! > pid; sleep 300", memory_limit_mb=100.0
     )
     one.until("started")
-    deadline = time.monotonic() + 20
-    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
-        assert time.monotonic() < deadline
+    until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
     one.process.kill()
     one.process.wait()
     made = one.attempt.group()
@@ -269,10 +273,8 @@ def test_a_killed_supervisor_takes_the_job_with_it(start: Start, tmp_path: Path,
     away = f"{before} setsid sh -c 'echo $$ > away; exec sleep 300'"
     one = start("sh", "-c", f"{away} & echo $$ > pid; sleep 300")
     one.until("started")
-    deadline = time.monotonic() + 10
     numbers = tmp_path / "pid", tmp_path / "away"
-    while not all(number.exists() and number.read_text() for number in numbers):
-        assert time.monotonic() < deadline
+    until(lambda: all(number.exists() and number.read_text() for number in numbers))
     assert one.attempt.lives()
     one.process.kill()
     one.process.wait()

@@ -16,6 +16,7 @@ GATE = ["sh", "-c", "touch begun-$TENBIN_JOB_ID; while ! [ -e go ]; do sleep 0.0
 MACHINES = [  # the world has the memory of other policies
     ("--cores", "2", "--policy", "easy"),
     ("--cores", "2", "--policy", "match"),
+    ("--cores", "2", "--policy", "las"),
     ("--power-budget", "400", "--emulate", "intel-2s", "--policy", "parm"),
 ]
 

@@ -107,6 +107,7 @@ def cases() -> Iterator[Any]:
                 yield pytest.param(case, test, marks=marks, id=test)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(module("executor") is None, reason=f"this Python has no {PACKAGE}")
 @pytest.mark.parametrize(("case", "test"), list(cases()))
 def test_as_in_the_standard_library(case: type, test: str, home: Path) -> None:

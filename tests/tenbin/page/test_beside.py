@@ -54,7 +54,7 @@ def test_the_page_comes_and_goes_with_the_coordinator(up: Up, browser: Any) -> N
     assert not job.done()
     (process,) = pages_of(up)
     up.kill()
-    psutil.wait_procs([process], timeout=20)
+    psutil.wait_procs([process], timeout=90)
     assert not process.is_running()
 
 

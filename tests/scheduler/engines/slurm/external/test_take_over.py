@@ -310,7 +310,7 @@ def until(condition: Callable[[], object], limit_s: float = 30.0) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("policy", sweep(("parm", "las-drf"), {"parm"}))
+@pytest.mark.parametrize("policy", sweep(("parm", "fifo-max", "soft-regions", "las-drf"), {"parm"}))
 def test_under_other_policies_too(up: Up, lab: SlurmLab, tmp_path: Path, policy: str) -> None:
     """Those that choose caps and sizes take what sbatch asks for: it has no range, and no budget is held."""
     start(up, lab, "--policy", policy)
