@@ -255,7 +255,7 @@ def _finish(
         result = replace(result, how="cancelled")  # Slurm was told to end it, because it did not answer
     unexplained = result.how == "interrupted" and not result.trouble
     by_signal = unexplained or result.signal in (signal.SIGTERM, signal.SIGKILL)
-    if by_signal and not attempt.cancelled and attempt.slurm is not None and not attempt.given_up:
+    if by_signal and not attempt.cancelled and not attempt.given_up:
         job = attempt.seen
         if isinstance(job, SlurmJob) and job.final:
             if not _start_forgotten(folder, job):

@@ -26,7 +26,8 @@ def test_histories(policy: str, machine: str) -> None:
     [
         (15, "met", "whole"),  # --no-requeue: failed because its node was drained, before it had begun
         (45, "mct", "units"),
-        (18001, "mctb", "units"),  # taken back just before a kill: told as cancelled by somebody
+        # Taken back just before a kill: told as cancelled by somebody. Cancelled in Slurm just after a restart:
+        (18001, "mctb", "units"),  # begun anew.
         (5023, "easy", "whole"),  # the same: failed, though it had never begun
     ],
 )
