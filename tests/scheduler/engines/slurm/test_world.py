@@ -26,9 +26,10 @@ def test_histories(policy: str, machine: str) -> None:
     [
         (15, "met", "whole"),  # --no-requeue: failed because its node was drained, before it had begun
         (45, "mct", "units"),
-        # Taken back just before a kill: told as cancelled by somebody. Cancelled in Slurm just after a restart:
-        (18001, "mctb", "units"),  # begun anew.
-        (5023, "easy", "whole"),  # the same: failed, though it had never begun
+        # Taken back just before a kill: told as cancelled by somebody. Cancelled in Slurm just after a kill:
+        # begun anew.
+        (18001, "mctb", "units"),
+        (5023, "easy", "whole"),  # taken back just before a kill: failed, though it had never begun
     ],
 )
 def test_histories_that_have_failed(seed: int, policy: str, machine: str) -> None:
