@@ -279,10 +279,14 @@ def _finish(
 
 
 def _explanation_comes(attempt: SlurmAttempt, view: ClusterView) -> bool:
-    """Say whether Slurm will explain the end: not of a job that waits again, or on a node out of reach."""
+    """Say whether Slurm will explain the end: not of a job that waits again, or on a node out of reach.
+
+    A job that waits in a snapshot from before its end may have begun since.
+    """
     if attempt.seen is None:
         return attempt.snapshots == 0
-    return attempt.seen.state != "PENDING" and view.gone.isdisjoint(attempt.cpus)
+    waits_again = attempt.seen.state == "PENDING" and attempt.awaits_after not in (-1, attempt.snapshots)
+    return not waits_again and view.gone.isdisjoint(attempt.cpus)
 
 
 def _await_snapshot(attempt: SlurmAttempt, effects: list[Effect], after_s: float = 0.0) -> SlurmAttempt:

@@ -29,6 +29,7 @@ def test_histories(policy: str, machine: str) -> None:
         # Taken back just before a kill: told as cancelled by somebody. Cancelled in Slurm just after a kill:
         # begun anew.
         (18001, "mctb", "units"),
+        (524, "fifo-min", "capped"),  # cancelled in Slurm just after it had started: begun anew
         (5023, "easy", "whole"),  # taken back just before a kill: failed, though it had never begun
     ],
 )

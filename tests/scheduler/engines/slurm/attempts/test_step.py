@@ -28,7 +28,7 @@ from scheduler.engines.slurm.attempts.effects import (
 from scheduler.engines.slurm.attempts.evidence import ClusterView, FolderView
 from scheduler.engines.slurm.attempts.external_step import REST_S
 from scheduler.engines.slurm.attempts.settled import requested, settled
-from scheduler.engines.slurm.attempts.step import AGAIN_S, PATIENCE_S, SETTLES_S, step
+from scheduler.engines.slurm.attempts.step import AGAIN_S, PATIENCE_S, SETTLES_S, VERDICT_S, step
 from scheduler.engines.slurm.client.parse import SlurmJob
 from scheduler.engines.slurm.client.poller import Outcome
 from scheduler.engines.slurm.client.sbatch_jobs import SbatchJob
@@ -120,8 +120,22 @@ ROWS = [
         {"mute": frozenset({"n1"})},
     ),
     Row(
-        "killed, and waits in Slurm again: slurmctld is of an earlier state",
+        "killed, and waited in Slurm when it was seen last: it may have begun since",
         RUNS,
+        replace(BEGUN, result=INTERRUPTED),
+        seen("PENDING"),
+        [Look(VERDICT_S, ("n1",))],
+    ),
+    Row(
+        "killed after a restart of tenbin, before Slurm was seen",
+        replace(RUNS, slurm=None, snapshot=1),
+        replace(BEGUN, result=INTERRUPTED),
+        None,
+        [Look(VERDICT_S, ("n1",))],
+    ),
+    Row(
+        "killed, and waits in Slurm again: slurmctld is of an earlier state",
+        replace(RUNS, awaits_after=0),
         replace(BEGUN, result=INTERRUPTED),
         seen("PENDING"),
         ["ended interrupted"],
