@@ -562,6 +562,15 @@ class SlurmCluster(Machine):
                 what = f"attempt {attempt.number} of job {attempt.job} lives on {node.name}"
                 raise Broken("where jobs live is not set down", what)
 
+    def check_cancel(self, number: int) -> None:
+        """Look whether a Slurm job that tenbin cancels runs something that is to run."""
+        for process, attempt in self.running():
+            request = Folder(process.folder).request()
+            ends = request is not None and request.want == "end"
+            if process.slurm == number and process.key not in self.disturbed and not ends:
+                what = f"attempt {attempt.number} of job {attempt.job}, Slurm job {number}"
+                raise Broken("who runs undisturbed is not cancelled", what)
+
     def forget(self) -> None:
         """Slurmctld is killed: when it comes back it knows what it had saved."""
         self.number, self.queue = copy.deepcopy(self.saved)
@@ -635,6 +644,8 @@ class SimulatedSlurm(Slurm):
         if cluster.dead or (unheard and not cluster.heard):
             raise SlurmSilent(f"{command[0]}: Unable to contact slurm controller (connect failure)")
         cluster.look()
+        if command[0] == "scancel" and "--signal=USR1" not in command:
+            cluster.check_cancel(int(command[-1]))
         late = unheard and command[0] == "sbatch" and cluster.unheard % 2
         if late:
             cluster.later(2.0, lambda: str(self._sbatch(command[1:], given)))
@@ -1175,9 +1186,16 @@ class SlurmHistory(History):
         """Look whether what is to run runs, where nothing is in the way."""
         machine, waits = self.machine, dict[tuple[int, int], float]()
         run = {(attempt.job, attempt.number) for _, attempt in machine.running()}
+        # Slurm holds as many CPUs of each node as of the one that gives most: more than were given.
+        crowded = {
+            job.comment.split(":", 2)[2]
+            for job in machine.queue.values()
+            if job.state == "PENDING" and any(machine.room(name) < job.cpus for name in job.nodes)
+        }
         for entry in self.jobs.values() if self.quiet else ():
             key = entry.id, entry.attempt
-            if entry.alive and entry.phase is Phase.RUNNING and key not in run:
+            waits_for_room = f"{key[0]}:{key[1]}" in crowded
+            if entry.alive and entry.phase is Phase.RUNNING and key not in run and not waits_for_room:
                 waits[key] = self._waits.get(key, machine.now)
                 most_s = 2 * (machine.lease_s + MARGIN_S) + machine.timeout_s + STARTS_S
                 if machine.now > waits[key] + most_s:

@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agent.attempts.records import Result, RunState, Usage, Want
+from agent.supervisor.parking import NOT_USED
 from profiles.errors import BadInput, UserError
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.ends import MOST_FAILURES
@@ -143,7 +144,7 @@ class Fate:
 
     work_s: float
     end: str  # "done", "fails", "lost", "cannot start"
-    obeys: str  # of parks and moves: "yes", "refuses", "later"
+    obeys: str  # of parks and moves: "yes", "refuses", "later", "unused" (it has nothing on its device)
     checkpoint_s: float  # it takes so long to write one
     leaves_s: float  # and so long to leave, when told to end
 
@@ -154,7 +155,7 @@ class Fate:
         return cls(
             draw.choice([1.0, 2.0, 5.0, 10.0, 20.0]),
             draw.choices(ends, (70, 14, 14, 2))[0],
-            draw.choices(("yes", "refuses", "later"), (70, 15, 15))[0],
+            draw.choices(("yes", "refuses", "later", "unused"), (70, 13, 12, 5))[0],
             draw.choice([0.5, 0.5, 3.0]),
             draw.choice([0.0, 0.0, 3.0]),
         )
@@ -284,7 +285,8 @@ class Machine:
         if want in ("park", "move"):
             changes = {"parked_mb": 1.0, "paused": True} if want == "park" else {"device": goal}
             if attempt.fate.obeys != "yes":
-                changes = {"refused": "it cannot", "for_now": attempt.fate.obeys == "later"}
+                refused = NOT_USED if attempt.fate.obeys == "unused" else "it cannot"
+                changes = {"refused": refused, "for_now": attempt.fate.obeys == "later"}
         elif want == "run":
             changes |= {"parked_mb": None, "refused": "", "device": goal}
         attempt.works = not changes.get("paused", not attempt.works)

@@ -517,7 +517,7 @@ def _finish(
         result = replace(result, how="cancelled")  # Slurm was told to end it, because it did not answer
     unexplained = result.how == "interrupted" and not result.trouble
     by_signal = unexplained or result.signal in (signal.SIGTERM, signal.SIGKILL)
-    if by_signal and not attempt.cancelled and attempt.slurm is not None and not attempt.given_up:
+    if by_signal and not attempt.cancelled and not attempt.given_up:
         job = attempt.seen
         if isinstance(job, SlurmJob) and job.final:
             if not _start_forgotten(folder, job):
@@ -541,10 +541,14 @@ def _finish(
 
 
 def _explanation_comes(attempt: SlurmAttempt, view: ClusterView) -> bool:
-    """Say whether Slurm will explain the end: not of a job that waits again, or on a node out of reach."""
+    """Say whether Slurm will explain the end: not of a job that waits again, or on a node out of reach.
+
+    A job that waits in a snapshot from before its end may have begun since.
+    """
     if attempt.seen is None:
         return attempt.snapshots == 0
-    return attempt.seen.state != "PENDING" and view.gone.isdisjoint(attempt.cpus)
+    waits_again = attempt.seen.state == "PENDING" and attempt.awaits_after not in (-1, attempt.snapshots)
+    return not waits_again and view.gone.isdisjoint(attempt.cpus)
 
 
 def _await_snapshot(attempt: SlurmAttempt, effects: list[Effect], after_s: float = 0.0) -> SlurmAttempt:

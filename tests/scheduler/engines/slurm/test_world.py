@@ -26,8 +26,11 @@ def test_histories(policy: str, machine: str) -> None:
     [
         (15, "met", "whole"),  # --no-requeue: failed because its node was drained, before it had begun
         (45, "mct", "units"),
-        (18001, "mctb", "units"),  # taken back just before a kill: told as cancelled by somebody
-        (5023, "easy", "whole"),  # the same: failed, though it had never begun
+        # Taken back just before a kill: told as cancelled by somebody. Cancelled in Slurm just after a kill:
+        # begun anew.
+        (18001, "mctb", "units"),
+        (524, "fifo-min", "capped"),  # cancelled in Slurm just after it had started: begun anew
+        (5023, "easy", "whole"),  # taken back just before a kill: failed, though it had never begun
         (441, "conservative", "units"),  # begun, and pending again on a drained node: it ran for ever
     ],
 )

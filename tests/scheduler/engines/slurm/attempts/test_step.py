@@ -43,6 +43,7 @@ from scheduler.engines.slurm.slurm_commands import (
     SlurmNodeRefused,
     SlurmSilent,
 )
+from scheduler.engines.slurm.attempts.step import VERDICT_S
 
 NOW, LEASE_S = 1000.0, 30.0
 VIEW = ClusterView(1, NOW, 5000.0, LEASE_S, {}, {}, frozenset(), {})
@@ -130,8 +131,22 @@ ROWS = [
         {"mute": frozenset({"n1"})},
     ),
     Row(
-        "killed, and waits in Slurm again: slurmctld is of an earlier state",
+        "killed, and waited in Slurm when it was seen last: it may have begun since",
         RUNS,
+        replace(BEGUN, result=INTERRUPTED),
+        seen("PENDING"),
+        [Look(VERDICT_S, ("n1",))],
+    ),
+    Row(
+        "killed after a restart of tenbin, before Slurm was seen",
+        replace(RUNS, slurm=None, snapshot=1),
+        replace(BEGUN, result=INTERRUPTED),
+        None,
+        [Look(VERDICT_S, ("n1",))],
+    ),
+    Row(
+        "killed, and waits in Slurm again: slurmctld is of an earlier state",
+        replace(RUNS, awaits_after=0),
         replace(BEGUN, result=INTERRUPTED),
         seen("PENDING"),
         ["ended interrupted"],
