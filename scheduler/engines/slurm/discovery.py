@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from agent.power.node_power import NodePower
 from agent.users import node_states
-from probes.opencl.devices import NoDevices
+from probes.opencl import NoDevices
 from profiles.checks.check import Fitness
 from profiles.errors import BadInput, Unavailable
 from profiles.files.safe_files import make_folder, write_whole

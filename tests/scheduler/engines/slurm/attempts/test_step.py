@@ -18,6 +18,7 @@ from scheduler.engines.slurm.attempt_step import (
     PATIENCE_S,
     REST_S,
     SETTLES_S,
+    VERDICT_S,
     Cancel,
     ClusterView,
     Do,
@@ -43,7 +44,6 @@ from scheduler.engines.slurm.slurm_commands import (
     SlurmNodeRefused,
     SlurmSilent,
 )
-from scheduler.engines.slurm.attempts.step import VERDICT_S
 
 NOW, LEASE_S = 1000.0, 30.0
 VIEW = ClusterView(1, NOW, 5000.0, LEASE_S, {}, {}, frozenset(), {})
