@@ -329,7 +329,7 @@ def test_every_takes_the_share_and_always_the_same_ones() -> None:
     [
         ("google2011:nothing.csv", "no such file"),
         (f"{EXCERPT},every=0", "every and limit must be at least 1"),
-        (f"{EXCERPT},ends=all", "choose one of finished, any"),
+        (f"{EXCERPT},ends=all", "ends='all'; it should be 'finished' or 'any'"),
         (f"{EXCERPT},instances=jobs", "unknown parameter"),
         ("googl:x", "no such file"),
     ],
