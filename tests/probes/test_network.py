@@ -486,12 +486,12 @@ def test_ctrl_c_ends_the_ranks_on_the_hosts(lab: NetLab) -> None:
 
     def interrupting(event: Event) -> None:
         events.append(event)
-        if len(samples_of(events)) == 5:
+        if samples_of(events).size:
             assert pids(lab, 1) and pids(lab, 2)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        measure(Run("network", Settings(budget_s=5, hosts=lab.hosts), interrupting))
+        measure(Run("network", Settings(budget_s=60, hosts=lab.hosts), interrupting))
     assert pids(lab, 1) == pids(lab, 2) == []
 
 
