@@ -97,13 +97,13 @@ def status(
     from agent.opencl_layer import requests
 
     outside = [] if pid else [pair for folder in _folders() for pair in requests.outsiders(folder)]
-    for other, why in outside:
-        say(f"{other}: cannot be moved: {why}", error=json)
     found = (
         [requests.status(_folder(pid), pid)]
         if pid
-        else [one for folder in _folders() for one in requests.statuses(folder)]
+        else [one for folder in _folders() for one in requests.statuses(folder, outside)]
     )
+    for other, why in outside:
+        say(f"{other}: cannot be moved: {why}", error=json)
     if json:
         print_json([asdict(one) for one in found])
         return
