@@ -10,7 +10,6 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -203,8 +202,11 @@ def outsiders(folder: Path) -> Iterator[tuple[int, str]]:
             yield pid, why
 
 
-def statuses(folder: Path) -> Iterator[LayerStatus]:
+def statuses(folder: Path, silent: list[tuple[int, str]] | None = None) -> Iterator[LayerStatus]:
     """Ask every program; what a killed one has left behind is removed.
+
+    Args:
+        silent: gets the processes that do not answer, as one that is stopped, with the reason.
 
     Raises:
         BadInput: the folder is there and not this user's alone.
@@ -214,8 +216,13 @@ def statuses(folder: Path) -> Iterator[LayerStatus]:
     own_folder(folder)
     for path in sorted(folder.glob("[0-9]*"), key=lambda path: path.name.zfill(12)):
         if path.name.isdecimal():
-            with suppress(UserError):  # it has just ended
+            try:
                 yield status(folder, int(path.name))
+            except Unavailable as error:
+                if silent is not None:
+                    silent.append((int(path.name), str(error)))
+            except UserError:  # it has just ended
+                pass
 
 
 def park(folder: Path, pid: int, to: Path | None = None, *, patience_s: float = PATIENCE_S) -> LayerStatus:

@@ -100,13 +100,13 @@ def status(
     from agent.opencl_layer import requests
 
     outside = [] if pid else [pair for folder in _folders() for pair in requests.outsiders(folder)]
-    for other, why in outside:
-        say(f"{other}: cannot be moved: {why}", error=json)
     programs = (
         [requests.status(_folder(pid), pid)]
         if pid
-        else [program for folder in _folders() for program in requests.statuses(folder)]
+        else [program for folder in _folders() for program in requests.statuses(folder, outside)]
     )
+    for other, why in outside:
+        say(f"{other}: cannot be moved: {why}", error=json)
     if json:
         print_json([asdict(program) for program in programs])
         return

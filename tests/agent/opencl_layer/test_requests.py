@@ -185,6 +185,9 @@ def test_a_stopped_program_is_told_of_at_once(worker: Worker, folder: Path) -> N
     ):
         with pytest.raises(Unavailable, match=rf"process {pid} is stopped; .* kill -CONT {pid}"):
             request()
+    silent: list[tuple[int, str]] = []
+    assert list(requests.statuses(folder, silent)) == []
+    assert silent == [(pid, f"process {pid} is stopped; let it go on first: kill -CONT {pid}")]
     worker.process.send_signal(signal.SIGCONT)
     assert requests.status(folder, pid) == before
 

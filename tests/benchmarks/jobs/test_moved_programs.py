@@ -27,6 +27,7 @@ from subprocess import DEVNULL, STDOUT, Popen
 import pytest
 
 from agent.opencl_layer import build, loader, requests
+from probes.opencl import devices
 from profiles.errors import BadInput, UserError
 from tests.benchmarks import amount
 from tests.support.labs.components import require
@@ -110,7 +111,9 @@ def programs(tmp_path: Path) -> tuple[Path, list[str]]:
     clpeak = shutil.which("clpeak")
     require(clpeak, "clpeak: apt-get install clpeak; or name programs: TENBIN_MOVED_PROGRAMS=FOLDER")
     (tmp_path / "clpeak").symlink_to(str(clpeak))
-    return tmp_path, shlex.split(arguments or "--kernel-latency")
+    names = [platform.name.strip() for platform in devices.platforms()]  # it fails on one without a device
+    platform = names.index(devices.devices()[0].platform)
+    return tmp_path, shlex.split(arguments or f"-p {platform} --kernel-latency")
 
 
 def test_programs_moved_at_random(folder: Path, programs: tuple[Path, list[str]]) -> None:

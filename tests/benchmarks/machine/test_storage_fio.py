@@ -27,7 +27,7 @@ from tests.benchmarks import amount
 from tests.support.labs.components import require
 
 REPETITIONS, SECONDS = amount((15, 0.3), (15, 0.3), (2, 0.05))  # of each side in a turn
-FILE_BYTES = amount(256, 256, 32) << 20  # of which half is the file
+FILE_BYTES = amount(256, 256, 64) << 20  # of which half is the file
 FIO_OF = {
     "write": ("write", BLOCK, "--direct=1"),
     "read": ("read", BLOCK, "--direct=1"),
