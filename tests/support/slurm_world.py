@@ -210,6 +210,7 @@ class SlurmCluster(Machine):
         orders: jobs as they were when the orders of their attempts were written, by attempt. ran_in: the
             Slurm jobs of attempts.
         disturbed: attempts that something has happened to. repairs: when what is mended.
+        done: jobs whose success is written down, visible or not.
         lost: attempts that have died with their node: when that must be known, and the node.
         dead: slurmctld does not run. unheard: so many of the next calls get no answer; heard: they are made
             nevertheless. delay_s: how long a call takes.
@@ -223,6 +224,7 @@ class SlurmCluster(Machine):
         self.processes: list[Process] = []
         self.ran_in: dict[tuple[int, int], int] = {}
         self.disturbed: set[tuple[int, int]] = set()
+        self.done: set[int] = set()
         self.lost: dict[tuple[int, int], tuple[float, str]] = {}
         self.repairs: list[tuple[float, Callable[[], object]]] = []
         self.lease_s = LEASES_S[seed % len(LEASES_S)]
@@ -281,6 +283,8 @@ class SlurmCluster(Machine):
         key = order.job_id, order.attempt
         if key in self.attempts:
             raise Broken("an attempt starts once", f"attempt {key[1]} of job {key[0]}")
+        if key[0] in self.done:
+            raise Broken("what is done is not begun anew", f"attempt {key[1]} of job {key[0]}")
         for other, attempt in self.running():
             if attempt.job == key[0] and not other.stopped:  # who is stopped is ended when its node is back
                 raise Broken("a job runs once at a time", f"attempts {attempt.number}, {key[1]} of {key[0]}")
@@ -366,9 +370,17 @@ class SlurmCluster(Machine):
             folder, process.unpublished = Folder(process.folder), None
             reserved = folder.reserve()
             folder.note(reserved, result)
-            folder.publish(reserved)
+            draw = random.Random(f"{self.seed} {process.key} dies")
+            dies = process.key is not None and draw.random() < 0.08
+            if not dies:
+                folder.publish(reserved)
             os.close(reserved)
-            if allocation_reuse.suits(result.how, result.usage.wall_s):
+            if result.how == "exited" and result.code == 0 and process.key is not None:
+                self.done.add(process.key[0])
+            if dies:
+                self.story(f"its supervisor dies before that is visible: attempt of job {process.key}")
+                self.leave(process, 137)
+            elif allocation_reuse.suits(result.how, result.usage.wall_s):
                 process.until_s = self.now + allocation_reuse.STAYS_S
             else:
                 self.leave(process, result.code or (0 if result.how == "exited" else 125))

@@ -51,5 +51,9 @@ def test_a_fault_is_found_and_cut_down(monkeypatch: pytest.MonkeyPatch) -> None:
     seed = next(s for s, steps in plans.items() if live(s, "fcfs", "units", steps, world=SlurmHistory).rule)
     steps = cut_down(seed, "fcfs", "units", plans[seed], world=SlurmHistory)
     outcome = live(seed, "fcfs", "units", steps, world=SlurmHistory)
-    assert outcome.rule in ("nothing runs that nobody knows", "a job runs once at a time")
+    assert outcome.rule in (
+        "nothing runs that nobody knows",
+        "a job runs once at a time",
+        "who runs undisturbed is not cancelled",
+    )
     assert len(steps) <= 8
