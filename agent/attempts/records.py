@@ -122,6 +122,7 @@ class RunState:
             None: it was not moved while it ran.
         refused: why the last request to park, or to go on after it, was refused; for_now: it may succeed
             later.
+        unused: it was refused because its programs have nothing on a device so far.
         moves: whether programs on a node of a cluster can be parked, as they said last; empty: not known.
     """
 
@@ -138,6 +139,7 @@ class RunState:
     pause_s: float | None = None
     expected_pause_s: float | None = None
     moves: str = ""
+    unused: bool = False
 
 
 @dataclass(frozen=True)

@@ -30,11 +30,13 @@ class Outcome:
     Attributes:
         request: its number.
         refused: why it was not carried out; all is as before then. for_now: it may be carried out later.
+        unused: the programs have nothing on a device so far.
     """
 
     request: int
     refused: str = ""
     for_now: bool = False
+    unused: bool = False
 
 
 def below(order: Order, library: Path, folder: Path, devices: Sequence[str]) -> Order:
@@ -126,7 +128,8 @@ class Parking:
             return state
         mb, last = self._parked_mb if self.parked else None, self.last
         refused = last.refused if last.request == state.done else ""
-        state = replace(state, parked_mb=mb, device=self._device, refused=refused, for_now=last.for_now)
+        state = replace(state, parked_mb=mb, device=self._device, refused=refused)
+        state = replace(state, for_now=last.for_now, unused=bool(refused) and last.unused)
         if self._moved is None or self._moved.estimate is None:
             return state
         return replace(state, pause_s=self._moved.last_pause_s, expected_pause_s=self._moved.estimate.pause_s)
@@ -161,7 +164,7 @@ class Parking:
             if waited_s >= patience_s:
                 why = loader.outside(tree.descendants(self._me))
                 if not why or waited_s >= LOADING_S:
-                    return Outcome(request.number, why or NOT_USED, for_now=not why)
+                    return Outcome(request.number, why or NOT_USED, for_now=not why, unused=not why)
             time.sleep(LOOK_S)
         if request.reserved and len(pids) == 1 and self._move(pids[0], request.device):
             return Outcome(request.number)

@@ -9,7 +9,6 @@ both places until its supervisor has told which of them its program has.
 from __future__ import annotations
 
 from agent.attempts.records import RunState
-from agent.supervisor.parking import NOT_USED
 from scheduler.coordinator import events as ev
 from scheduler.coordinator.admission import admit, give_back, leave, park_later
 from scheduler.coordinator.decisions import apply, fix, request
@@ -123,7 +122,7 @@ def obeyed_to_leave(m: MachineState, event: ev.Obeyed) -> Event | None:
         return _moved(m, entry, now)
     overtaken = now.paused and not now.refused
     why = NOT_RUNNING if overtaken else now.refused or NO_LAYER
-    return _refused(m, entry, why, for_now=now.for_now or overtaken)
+    return _refused(m, entry, why, for_now=now.for_now or overtaken, unused=now.unused and not overtaken)
 
 
 def obeyed_to_run(m: MachineState, event: ev.Obeyed) -> Event | None:
@@ -173,13 +172,13 @@ def _suspend_now(m: MachineState, entry: Entry) -> None:
         m.stale = True
 
 
-def _refused(m: MachineState, entry: Entry, why: str, *, for_now: bool) -> Event | None:
+def _refused(m: MachineState, entry: Entry, why: str, *, for_now: bool, unused: bool) -> Event | None:
     """Let a job run on that cannot be parked.
 
     It is paused where it is if its owner has suspended it, or if it has nothing on its device so far.
 
     Args:
-        for_now: it may be asked again.
+        for_now: it may be asked again. unused: it has nothing on its device so far.
     """
     m.jobs.predictions.void(entry.id, why, "checkpoint", "migration", "suspension")
     there = f"{entry.moves_to.pool}: " if entry.moves_to else ""
@@ -194,7 +193,7 @@ def _refused(m: MachineState, entry: Entry, why: str, *, for_now: bool) -> Event
         event_of_policy = _hold(m, entry)
         fix(m, entry, why)
         return event_of_policy
-    if entry.goals or why != NOT_USED:
+    if entry.goals or not unused:
         entry.goals = ()
         m.cluster.go_on(entry)
         fix(m, entry, why)

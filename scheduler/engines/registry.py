@@ -2,7 +2,7 @@
 
 The folder has a module ``options`` with ``OPTIONS`` (its own options), ``OF`` (what they are of, for the
 message to somebody who gives them to another engine) and ``check``, and a module ``discovery`` with
-``find(asked)``, a context manager that gives a ``common.machine.Machine``.
+``find(request)``, a context manager that gives a ``common.machine.Machine``.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def test_a_request_that_has_ended_is_unsettled_until_its_outcome_is_asked(tmp_pa
     ended = told.wait(10)
     signal.signal(signal.SIGUSR1, before)
     assert ended and parking.unsettled and not parking.waits(request, runs=True)
-    assert parking.news() is False and parking.last == Outcome(1, NOT_USED, for_now=True)
+    assert parking.news() is False and parking.last == Outcome(1, NOT_USED, for_now=True, unused=True)
     assert not parking.unsettled and parking.news() is None
 
 
