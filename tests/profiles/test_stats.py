@@ -1,4 +1,4 @@
-"""Intervals against their definition: coverage by simulation, ranks by scipy's binomial."""
+"""Intervals and quantiles against their definitions, scipy, and what stands in every table."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.special import stdtrit
 
+from profiles.models import t_quantile
 from profiles.stats import binomial_ranks, half_width, median_interval
 
 
@@ -35,3 +37,18 @@ def test_coverage_on_a_skewed_distribution() -> None:
         assert low is not None and high is not None
         hits += low <= 1.0 <= high
     assert 0.94 <= hits / 2000 <= 0.99
+
+
+# Quantiles of Student's t against scipy, and against what stands in every table.
+
+
+@pytest.mark.parametrize("p", [0.9, 0.975, 0.99, 0.999])
+def test_quantiles_are_scipys(p: float) -> None:
+    freedom = [*range(1, 301), 1000, 4321]
+    found = [t_quantile(p, number) for number in freedom]
+    assert found == pytest.approx(stdtrit(np.array(freedom), p), rel=1e-11)
+
+
+def test_quantiles_are_those_of_tables() -> None:
+    assert [t_quantile(0.9, 1), t_quantile(0.9, 2)] == pytest.approx([3.078, 1.886], abs=5e-4)
+    assert t_quantile(0.975, 10) == pytest.approx(2.228, abs=5e-4)

@@ -1,4 +1,4 @@
-"""Journal and jobs' folders: what each says, and what is done if they disagree."""
+"""Journal and folders of jobs: what each says, if they disagree, and if the journal cannot be written."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import sqlite3
 import stat
 import subprocess
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
@@ -18,6 +21,7 @@ from agent.attempts.folder import Attempt
 from agent.attempts.records import Order
 from profiles.errors import BadInput
 from scheduler.coordinator.coordinator import Coordinator
+from scheduler.coordinator.job_table import NoRoom
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.coordinator.journal.recovery import check_folders, recover
 from scheduler.engines.local.engine import LocalEngine
@@ -28,6 +32,7 @@ from tenbin.client.client import Job
 from tests.support.amounts import sweep
 from tests.support.coordinator import Up
 from tests.support.programs import TENBIN
+from tests.support.scheduling.manual_engine import ManualEngine, shown, submit
 
 BODY = 'echo $TENBIN_JOB_ID >> "$LOG"; echo new; '
 
@@ -253,3 +258,70 @@ def test_a_home_that_is_open_or_not_ones_own_is_refused(up: Up, tmp_path: Path) 
         assert done.returncode == 2 and f"others can enter {up.home} (mode {mode:o})" in done.stderr
         assert stat.S_IMODE(up.home.stat().st_mode) == mode
     assert [path.name for path in up.home.iterdir()] == ["thesis.tex"]
+
+
+# Changes that users ask for while the journal cannot be written are not called done.
+
+
+@contextmanager
+def full(coordinator: Coordinator) -> Iterator[None]:
+    def commit(*_: object, **__: object) -> NoReturn:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    before = coordinator.journal.commit
+    coordinator.journal.commit = commit  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        coordinator.journal.commit = before  # type: ignore[method-assign]
+
+
+def priority(coordinator: Coordinator, job_ids: list[int]) -> None:
+    coordinator.set_priority(job_ids, 5)
+
+
+def change(name: str) -> Callable[[Coordinator, list[int]], Any]:
+    return priority if name == "priority" else getattr(Coordinator, name)
+
+
+@pytest.mark.parametrize(
+    ("first", "name", "after"),
+    [
+        ("", "cancel", "cancelled"),
+        ("", "suspend", "suspended"),
+        ("suspend", "resume", "waiting"),
+        ("cancel", "retry", "waiting"),
+        ("", "priority", "waiting"),
+    ],
+)
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_change_is_told_to_be_open_until_it_is_durable(
+    first: str, name: str, *, after: str, killed: bool, tmp_path: Path
+) -> None:
+    engine = ManualEngine()
+    with engine.coordinator(tmp_path) as coordinator:
+        _, job = submit(coordinator), submit(coordinator)
+        if first:
+            change(first)(coordinator, [job])
+        before = shown(coordinator, job)
+        with full(coordinator), pytest.raises(NoRoom, match="the journal cannot be written"):
+            change(name)(coordinator, [job])
+        if not killed:
+            coordinator.turn()
+    with engine.coordinator(tmp_path) as coordinator:
+        assert shown(coordinator, job) == (before if killed else [after])
+        entry = coordinator.job_table.entry(job)
+        assert entry is not None
+        assert entry.priority == (5 if name == "priority" and not killed else 0)
+
+
+def test_a_job_that_cannot_be_placed_holds_up_no_change(tmp_path: Path) -> None:
+    """The journal has it."""
+    engine = ManualEngine(2)
+    with engine.coordinator(tmp_path) as coordinator:
+        job = submit(coordinator)
+        engine.full = True
+        submit(coordinator)
+        engine.full = True
+        coordinator.cancel([job])
+        assert engine.asks == [(job, "end")]

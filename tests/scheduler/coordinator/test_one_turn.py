@@ -1,17 +1,26 @@
-"""Several things happen to one job in one turn: what is carried out follows from its end."""
+"""Several things that happen in one turn: what is carried out follows from the state at its end."""
 
 from __future__ import annotations
 
 import signal
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from agent.attempts.records import Want
 from profiles.errors import BadInput
 from scheduler.coordinator.coordinator import Coordinator
-from scheduler.coordinator.decisions import stop
-from scheduler.model.jobs import Placement
+from scheduler.coordinator.decisions import request, request_again, stop
+from scheduler.coordinator.journal.journal import Journal
+from scheduler.engines.local.discovery import divide
+from scheduler.engines.local.engine import LocalEngine
+from scheduler.jobs.entry import Entry, Stage
+from scheduler.jobs.specs import JobSpec
+from scheduler.model.jobs import Cluster, Placement, Pool
 from tests.support.scheduling.manual_engine import ManualEngine, shown, submit
+from tests.support.scheduling.virtual_engine import virtual
 
 DEADLINE_S = 60.0
 
@@ -157,3 +166,100 @@ def test_nothing_is_asked_of_a_job_after_it_was_told_to_end(tmp_path: Path) -> N
     with engine.coordinator(tmp_path) as coordinator:
         coordinator.turn()
         assert engine.asks == [(job, "end")] * 2
+
+
+# Requests to running jobs: of several in one turn the last one counts, by a number of its own.
+
+
+def test_the_last_request_of_a_turn_is_asked_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the earlier one, asked by the later one's number, would be obeyed in its place."""
+    asked: list[tuple[int, int, Want]] = []
+
+    def ask(job: Entry, want: Want) -> None:
+        asked.append((job.id, job.request, want))
+
+    with virtual(tmp_path, Cluster((Pool("core", 2),)), "fcfs") as one:
+        first, second = one.submit({"time_s": 9.0}, {"time_s": 9.0})
+        monkeypatch.setattr(one.engine, "ask", ask)
+        m, entries = one.coordinator.machine.state, one.coordinator.job_table.entries
+        request(m, entries[first], "park")
+        one.coordinator.carry_out(one.coordinator.machine.effects())
+        request_again(m, entries[first])
+        request(m, entries[second], "pause")
+        request(m, entries[first], "run")
+        one.coordinator.carry_out(one.coordinator.machine.effects())
+        one.coordinator.carry_out(one.coordinator.machine.effects())
+    assert asked == [(first, 1, "park"), (second, 1, "pause"), (first, 2, "run")]
+
+
+# Several things that happen at one instant, in a coordinator that looks only when it is told to.
+
+
+QUEUES = ["fcfs", "easy", "conservative", "mctbm", "first-fit"]
+Make = Callable[[str, int], Coordinator]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Make a coordinator of some cores, in this process; supervisors and jobs are real."""
+    made: list[Coordinator] = []
+
+    def build(policy: str, cores: int) -> Coordinator:
+        home = tmp_path / "home"
+        machine = divide("fcfs" if policy == "mctbm" else policy, cores, None)
+        journal = Journal(home)
+        made.append(
+            Coordinator(journal, LocalEngine(home, home / "r", machine.cluster, machine.cores), policy)
+        )
+        return made[-1]
+
+    yield build
+    for coordinator in made:
+        until(lambda c=coordinator: c.turn() or not c.job_table.entries)  # type: ignore[misc]
+        coordinator.engine.close()  # type: ignore[attr-defined]
+        coordinator.journal.close()
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def spec(*command: str) -> JobSpec:
+    return JobSpec(command=command, folder="/", time_s=60)
+
+
+def attempt(coordinator: Coordinator, job_id: int) -> Path:
+    return coordinator.journal.store / "jobs" / str(job_id) / "attempt-1"
+
+
+def stage(coordinator: Coordinator, job_id: int) -> Stage | None:
+    return coordinator.job_table.stage(job_id)
+
+
+@pytest.mark.parametrize("policy", [*QUEUES, "las"])
+def test_a_waiting_job_is_cancelled_when_another_ends(make: Make, policy: str) -> None:
+    """The policy begins anew without both, and is not told of an end that it has never heard of."""
+    coordinator = make(policy, 1)
+    one, two, three = (job.id for job in coordinator.submit([spec("true")] * 3, {"PATH": "/usr/bin:/bin"}))
+    until((attempt(coordinator, one) / "result.json").exists)
+    coordinator.cancel([two])
+    assert stage(coordinator, two) is Stage.CANCELLED
+    until(lambda: coordinator.turn() or coordinator.job_table.settled(three))  # type: ignore[func-returns-value]
+    assert [stage(coordinator, job) for job in (one, three)] == [Stage.DONE] * 2
+
+
+@pytest.mark.parametrize("policy", QUEUES)  # las may stop the first job for the third
+def test_a_job_ends_when_another_is_seen_to_have_started(make: Make, policy: str) -> None:
+    """Policies that do not care for starts must not wait for one before they decide."""
+    coordinator = make(policy, 2)
+    one, two = (
+        job.id for job in coordinator.submit([spec("true"), spec("sleep", "1")], {"PATH": "/usr/bin:/bin"})
+    )
+    (three,) = (job.id for job in coordinator.submit([spec("sleep", "0.5")], {"PATH": "/usr/bin:/bin"}))
+    until((attempt(coordinator, one) / "result.json").exists)
+    until((attempt(coordinator, two) / "state.json").exists)
+    until(lambda: coordinator.turn() or stage(coordinator, one) is Stage.DONE)  # type: ignore[func-returns-value]
+    assert stage(coordinator, three) in (Stage.RUNNING, Stage.DONE)

@@ -1,4 +1,4 @@
-"""The client in the shape of ``concurrent.futures``."""
+"""The client in the shape of ``concurrent.futures``: jobs, their output, and their fields."""
 
 from __future__ import annotations
 
@@ -6,12 +6,19 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, CancelledError
+from itertools import pairwise
 from pathlib import Path
+from typing import Any, Unpack, get_type_hints
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import tenbin
+from tenbin.client.client import lines, pieces, words_of
+from tenbin.fields import JobFields
 from tests.support.coordinator import Up
 
 
@@ -107,3 +114,106 @@ def test_the_client_imports_nothing_but_the_standard_library(tmp_path: Path) -> 
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+# Output of jobs, from a program.
+
+
+@given(st.text(alphabet="aé€\n\r😀"), st.lists(st.integers(0, 40)))
+def test_lines_are_those_of_the_whole_text(text: str, cuts: list[int]) -> None:
+    data, places = text.encode(), [0, *sorted(cuts), None]
+    parts = [data[a:b] for a, b in pairwise(places)]
+    found = list(lines(parts))
+    assert "".join(found) == text
+    assert all(line.endswith("\n") for line in found[:-1])
+    assert all("\n" not in line[:-1] and line for line in found)
+
+
+def test_what_is_not_utf_8_is_replaced() -> None:
+    assert list(lines([b"a\xff\nb\xe2", b"\x82"])) == ["a�\n", "b�"]
+
+
+def test_nothing_is_lost_that_is_written_before_the_end() -> None:
+    written, looks = [b"one"], iter([False, True])
+
+    def has_ended() -> bool:
+        written.append(b" more")
+        return next(looks)
+
+    found = b"".join(pieces(lambda start: b"".join(written)[start : start + 2], has_ended, follow=True))
+    assert found == b"one more more"
+
+
+def test_output_of_a_job(up: Up, tmp_path: Path) -> None:
+    up.start("--cores", "1")
+    script = "echo out; echo err >&2; while ! [ -e go ]; do sleep 0.02; done; printf 'grün\\377'"
+    job = up.client.submit(["sh", "-c", script], folder=str(tmp_path))
+    followed = job.logs(follow=True)
+    assert next(followed) == "out\n"
+    assert job.stdout() == "out\n" and list(job.logs()) == ["out\n"] and not job.done()
+    (tmp_path / "go").touch()
+    assert list(followed) == ["grün�"] and job.done()
+    assert job.stdout() == "out\ngrün�" and job.stderr() == "err\n"
+    assert list(job.logs(stream="stderr")) == ["err\n"]
+    assert list(job.output()) == ["out\ngrün".encode() + b"\xff"]
+
+
+# Arguments that are no fields of a job, and fields that the client must know.
+
+
+@pytest.mark.parametrize("call", [tenbin.submit, tenbin.Client.submit, tenbin.Executor.__init__])
+def test_editors_and_mypy_know_the_arguments(call: Callable[..., Any]) -> None:
+    assert get_type_hints(call)["needs"] == Unpack[JobFields]
+    assert (Path(tenbin.__file__).parent / "py.typed").is_file()
+
+
+def test_a_misspelt_argument_names_the_near_ones(tmp_path: Path) -> None:
+    client = tenbin.Client(tmp_path)  # nobody answers there: the arguments are looked at first
+    for call in (
+        lambda: client.submit(["true"], core=2),
+        lambda: tenbin.submit(["true"], core=2),
+        lambda: tenbin.Executor(home=tmp_path, core=2),
+    ):
+        with pytest.raises(TypeError, match=r"no argument 'core'; did you mean .*cores") as found:
+            call()
+        assert isinstance(found.value, tenbin.TenbinError) and found.value.exit_code == 2
+    with pytest.raises(TypeError, match="did you mean max_workers"):
+        tenbin.Executor(home=tmp_path, max_worker=2)
+    with pytest.raises(TypeError, match=r"no argument 'zzzzz'; there are: account, "):
+        client.submit(["true"], zzzzz=1)
+    for name in ("mpi", "array_index"):  # which make no sense for a function
+        with pytest.raises(TypeError, match=f"Executor has no argument '{name}'"):
+            tenbin.Executor(home=tmp_path, **{name: 1})
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (
+            "sleep 1",
+            "command 'sleep 1' is one text, and no list of words; write ['sleep', '1'], or",
+        ),
+        (b"true", "command 'true' is one text"),
+        (5, "command 5 is no list of words; write for instance ['sleep', '10']"),
+        (None, "command None is no list of words"),
+        (["head", "-n", 5], "command[2] is 5, and no text; write str(5)"),
+    ],
+)
+def test_a_command_that_is_no_list_of_words_is_refused_and_never_taken_apart(
+    tmp_path: Path, command: Any, message: str
+) -> None:
+    client = tenbin.Client(tmp_path)
+    for call in (
+        lambda: client.submit(command),
+        lambda: tenbin.submit(command),
+        lambda: client.submit_all([{"command": command}]),
+    ):
+        with pytest.raises(TypeError) as caught:
+            call()
+        assert str(caught.value).startswith(message)
+        assert isinstance(caught.value, tenbin.TenbinError) and caught.value.exit_code == 2
+
+
+def test_a_path_is_a_word() -> None:
+    assert words_of((Path("/bin/cat"), "x")) == ["/bin/cat", "x"]

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent.processes.samples import Sample
 from agent.users import user_name
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.job_table import JobTable
@@ -29,9 +30,9 @@ from scheduler.model.clusters import parse_cluster
 from scheduler.model.jobs import Placement
 from tenbin.page.jobs import Lists
 from tenbin.page.mirror import Mirror
-from tenbin.server.job_list import CoordinatorJobs, Listed, Window, array_summary, list_jobs, window
+from tenbin.server.job_list import CoordinatorJobs, Listed, Window, array_summary, list_jobs, used, window
 from tests.support.amounts import examples
-from tests.support.scheduling.virtual_engine import VirtualEngine
+from tests.support.scheduling.virtual_engine import BEGIN_S, VirtualEngine, virtual
 
 STAGES = (*FINAL, Stage.WAITING, Stage.SUSPENDED)  # a job that runs would need an engine that has it
 
@@ -331,3 +332,40 @@ def test_the_api_lists_the_plain_list(made: Made, wanted: Listed, limit: int | N
         meant = [row["id"] for row in expected if row["id"] in last or row["stage"] in BEGUN]
         limited = wanted.model_copy(update={"limit": limit})
         assert [row.id for row in list_jobs(made.coordinator, limited)] == meant
+
+
+# Use of resources by a job that was paused: a pause is no run time.
+
+
+@pytest.mark.parametrize(
+    ("stage", "since_s", "last_s", "ran_s"),
+    [
+        (Stage.RUNNING, 0.0, 30.0, 30.0),
+        (Stage.RUNNING, 600.0, 630.0, 80.0),  # it had run for 50 s before a pause
+        (Stage.SUSPENDED, 50.0, 49.0, 50.0),
+    ],
+)
+def test_a_pause_is_no_run_time(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    stage: Stage,
+    since_s: float,
+    last_s: float,
+    ran_s: float,
+) -> None:
+    with virtual(tmp_path, parse_cluster("2"), "fcfs") as it:
+        (job,) = it.submit({"time_s": 3600.0, "cores": 2})
+        entry = it.coordinator.job_table.entries[job]
+        entry.stage, entry.alive, entry.start_s = stage, True, BEGIN_S
+        entry.since_s = BEGIN_S + since_s
+        entry.served_s = 20.0 + (50.0 if since_s else 0.0)
+        entry.kept_s = 20.0  # an earlier attempt, up to its checkpoint
+        rows = [
+            Sample(BEGIN_S + at_s, cpu_s, 1.0, 0.0, 0.0, 1, 1)
+            for at_s, cpu_s in ((1.0, 2.0), (last_s, ran_s))
+        ]
+        monkeypatch.setattr(it.coordinator.folders, "samples", lambda job, attempt: rows)
+        found = used(it.coordinator, entry)
+        assert found["running_s"] == pytest.approx(ran_s)
+        assert found["cpu_efficiency"] == pytest.approx(0.5)

@@ -17,7 +17,7 @@ from tenbin.commands.jobs.sbatch import size_mib
 from tests.support.coordinator import Up
 from tests.support.labs.slurm_lab import SlurmLab, slurmlab
 from tests.support.programs import tenbin
-from tests.tenbin.commands.jobs.scripts.test_sbatch_scripts import CASES, name, place
+from tests.tenbin.commands.jobs.scripts.test_sbatch_options import CASES, name, place
 
 TAKEN = [case for case in CASES if "spec" in case and case["spec"].get("device") is None]
 UNREADABLE = [case for case in CASES if case.get("sbatch_refuses")]

@@ -1,15 +1,31 @@
-"""History and efficiency, asked of a real coordinator."""
+"""What is told of jobs: history, advice on what to ask for, the account of one, and earlier starts."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+import re
 import time
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from profiles.errors import BadInput
+from scheduler.jobs.dependencies import check_times
+from scheduler.jobs.specs import JobSpec
+from scheduler.model.clusters import parse_cluster
+from tenbin.client.connection import _refusal
+from tenbin.commands.jobs.account import account
+from tenbin.commands.jobs.history import advice, quantiles, shares
+from tenbin.commands.jobs.jobs import cell
+from tenbin.server.descriptions import describe
 from tenbin.text import printable
 from tests.support.coordinator import Up
+from tests.support.scheduling.virtual_engine import BEGIN_S, virtual
+from tests.support.top_session import Session, play
+from tests.support.zones import zone
 
 BUSY_S = 1.5
 BUSY = f"import time\nwhile time.process_time() < {BUSY_S}: pass"
@@ -100,3 +116,136 @@ def as_text(row: dict[str, Any]) -> dict[str, str]:
         key: "" if value is None else printable(json.dumps(value) if isinstance(value, list) else str(value))
         for key, value in row.items()
     }
+
+
+# Advice on what to ask for, by tables.
+
+
+def record(**more: Any) -> dict[str, Any]:
+    """Make a job that used all it asked for."""
+    values = {"cores": 1, "running_s": 100.0, "elapsed_s": 100.0, "cpu_efficiency": 1.0, "stage": "done"}
+    return {
+        **values,
+        **dict.fromkeys(("memory_efficiency", "memory_asked_mb", "peak_memory_mb", "time_limit_s")),
+        **more,
+    }
+
+
+def memory(asked_mb: float, used_mb: float) -> dict[str, Any]:
+    return {
+        "memory_asked_mb": asked_mb,
+        "peak_memory_mb": used_mb,
+        "memory_efficiency": used_mb / asked_mb,
+    }
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([record()], []),
+        ([record(cores=4, cpu_efficiency=0.25)], ["used 1 of 4 cores: 1 would do"]),
+        ([record(cores=4, cpu_efficiency=0.25), record(cores=4, cpu_efficiency=0.9)], []),
+        ([record(cores=4, cpu_efficiency=0.25, running_s=1.0)], []),
+        ([record(cores=4, cpu_efficiency=None)], []),
+        ([record(**memory(20_000, 1200))], ["asked for 20 GB, used 1.2 GB: ask for 1.5 GB"]),
+        ([record(**memory(20_000, 11_000))], []),
+        ([record(**memory(20_000, 1200), stage="failed")], []),
+        ([record(**memory(90, 1))], []),
+        (
+            [record(running_s=180.0, time_limit_s=86_400.0)],
+            ["ran 3:00 min of a limit of 24:00 h: --time 10m"],
+        ),
+        (
+            [record(running_s=180.0, elapsed_s=9000.0, time_limit_s=86_400.0)],  # it was paused
+            ["ran 3:00 min of a limit of 24:00 h: --time 10m"],
+        ),
+        ([record(running_s=None, cpu_efficiency=None, time_limit_s=86_400.0)], []),
+        ([record(running_s=180.0, time_limit_s=900.0)], []),
+        ([record(running_s=180.0, time_limit_s=86_400.0, stage="killed")], []),
+    ],
+)
+def test_advice(rows: list[dict[str, Any]], said: list[str]) -> None:
+    found = advice(rows)
+    assert len(found) == len(said)
+    assert all(sentence.startswith(begin) for sentence, begin in zip(found, said, strict=True))
+
+
+def test_quantiles_are_by_nearest_rank() -> None:
+    found = quantiles([None, *(float(value) for value in range(100, 0, -1))])
+    assert found == {"min": 1.0, "q10": 10.0, "median": 50.0, "q90": 90.0, "max": 100.0}
+    assert quantiles([None]) is None and quantiles([]) is None
+
+
+def test_shares_of_what_is_known() -> None:
+    found = shares([record(time_limit_s=200.0), record(time_limit_s=None)])
+    assert found["time"] is not None and found["time"]["max"] == 0.5
+    assert found["memory"] is None
+
+
+# The account of a job, whose coordinator runs in another time zone.
+
+
+DAY_S = 86_400.0
+
+
+def at(time_s: float, name: str) -> str:
+    """Write an instant in a zone."""
+    with zone(name):
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_s))
+
+
+def test_all_times_are_the_readers(tmp_path: Path) -> None:
+    begin_s, deadline_s = BEGIN_S + 3 * DAY_S, BEGIN_S + 9 * DAY_S
+    with zone("UTC"), virtual(tmp_path, parse_cluster("1"), "fcfs") as it:
+        (job,) = it.submit({"time_s": 60.0, "begin_s": begin_s, "deadline_s": deadline_s})
+        found = describe(it.coordinator, job)
+    found["expected_start_s"] = begin_s
+    found["trouble"] = found["why"]
+    with zone("America/New_York"):
+        text = account(found)
+        row = cell(found, "trouble")
+    assert f"begins at {at(begin_s, 'America/New_York')}" in text and text.count("begins at") == 2
+    assert f"should start at {at(begin_s, 'America/New_York')}" in text
+    assert f"deadline {at(deadline_s, 'America/New_York')}" in text
+    assert row == f"begins at {at(begin_s, 'America/New_York')}"
+    local = {at(time_s, "America/New_York") for time_s in (BEGIN_S, begin_s, deadline_s)}
+    assert {*re.findall(r"\d{4}-\d\d-\d\d.\d\d:\d\d:\d\d", text)} == local
+
+
+def test_refusals_are_in_the_readers_time() -> None:
+    spec = JobSpec(command=("true",), folder="/", deadline_s=BEGIN_S)
+    with zone("UTC"):
+        try:
+            check_times(spec, BEGIN_S + 1.0)
+        except BadInput as error:
+            refusal = f'{{"detail": "{error}"}}'
+    with zone("America/New_York"):
+        assert f"deadline {at(BEGIN_S, 'America/New_York')} has passed" in str(_refusal(refusal.encode(), 2))
+
+
+# Earlier starts, as commands and ``tenbin top`` tell them.
+
+
+def test_what_would_start_a_job_sooner_is_told_and_so_it_is(up: Up) -> None:
+    up.start("--cores", "2")
+    up.client.submit(["sleep", "600"], time_s=3600)
+    wide = up.client.submit(["sleep", "600"], cores=2, time_s=1800)
+    sentence = "sooner, if submitted again with 1 core in place of 2: at once"
+    assert sentence in up.run("info", str(wide.id)).stdout
+    told = json.loads(up.run("info", str(wide.id), "--json").stdout)
+    (one,) = told["sooner"]
+    assert one["fields"] == {"cores": 1} and one["expected_start_s"] < told["expected_start_s"]
+    assert "sooner" not in wide.info()  # it costs more than the rest
+
+    async def script(top: Session) -> None:
+        await top.shows("2 listed")
+        await top.press("G", "e")
+        await top.shows(f"all about job {wide.id}", sentence)
+
+    play(up, script)
+    done = up.run("submit", "-c", "1", "--time", "30m", "--", "sleep", "600")
+    wide.cancel()
+    up.until(up.client.job(int(done.stdout)).running)
+    assert up.client.job(1).info(sooner=True)["sooner"] == []
+    array = up.client.submit_all([{"command": ["true"], "folder": "/"}], arrays={0: [1, 2]})[0]
+    assert "sooner" not in up.client.job(array.id - 1).info(sooner=True)

@@ -1,4 +1,4 @@
-"""Filters of jobs: what the journal looks at cheaply leaves out no job that meets the conditions."""
+"""Jobs that are selected by a filter or by their numbers."""
 
 from __future__ import annotations
 
@@ -8,11 +8,42 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from profiles.errors import BadInput
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.jobs.entry import FINAL, Entry, Stage
 from scheduler.jobs.job_list import JobFilter, entry_reading
+from scheduler.jobs.selectors import Selector, Span, read_selector
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Placement
+
+# Words that select jobs, read.
+
+
+@pytest.mark.parametrize(
+    ("word", "selector"),
+    [
+        ("all", Selector("all")),
+        ("7", Selector(spans=(Span(7, 7, True),))),
+        ("3-9", Selector(spans=(Span(3, 9, False),))),
+        ("7[3]", Selector(array=7, spans=(Span(3, 3, True),))),
+        ("7[1,5-9]", Selector(array=7, spans=(Span(1, 1, True), Span(5, 9, False)))),
+    ],
+)
+def test_good_words(word: str, selector: Selector) -> None:
+    assert read_selector(word) == selector
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["", "x", "-1", "1-", "9-3", "7[", "7[]", "7[3", "7[a]", "7[1,]", "[3]", "7[9-3]", "1,2"],
+)
+def test_words_that_select_nothing(word: str) -> None:
+    with pytest.raises(BadInput):
+        read_selector(word)
+
+
+# Filters of jobs: what the journal looks at cheaply leaves out no job that meets the conditions.
+
 
 NAMES = ("fit", "fit 1", 'a"b', "ä[3]", "back\\\\slash", "")
 PATTERNS = ("fit", "fit*", "*1", 'a"?', "ä[[]3]", "[f]it", "*\\\\*", "?", "[", "sleep", "nothing")

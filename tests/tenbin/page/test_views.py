@@ -1,26 +1,37 @@
-"""The Truth view against ``tenbin calibration``, and intervals against a count by hand."""
+"""Views of the page against commands and closed forms, and the buttons that need devices."""
 
 from __future__ import annotations
 
 import json
+import math
 import random
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from statistics import quantiles
+from typing import Any
 
+import numpy as np
 import pytest
 
 from profiles.files.store import Store, load
 from scheduler.prediction.predictions import TrackedPrediction, error_of
 from tenbin.page.explainer import LEAST, Answer, Starts
+from tenbin.page.gantt import Held, Meter, allotted, drawn_of, region_names
 from tenbin.page.mirror import COLUMNS, Expected, Mirror, row_of
 from tenbin.page.truth import coverage, last_refit
 from tests.support.coordinator import Up
+from tests.support.labs.components import require
+from tests.support.moving import TWO
 from tests.support.page import PageProcess
 from tests.support.paths import ROOT
+from tests.support.programs import opencl_devices
 from tests.support.viewer import Viewer
 from tests.tenbin.page.test_browser import axe
+
+# The Truth view against ``tenbin calibration``, and intervals against a count by hand.
+
 
 RESTS = {"rests_on": "same program and arguments"}
 VALUES = dict.fromkeys(COLUMNS) | {"id": 1, "spec": '{"command": ["a"]}', "stage": "done", "end_s": 1.0}
@@ -128,3 +139,88 @@ def test_the_last_refit_names_what_it_changed(tmp_path: Path) -> None:
     assert (change["coefficient"], change["ratio"]) == (first.name, "2.00")
     store.delete(store.of_node(old.node)[-1])
     assert (last_refit(store) or {})["changes"] is None
+
+
+# Power of a window against closed forms; regions in the rows of jobs.
+
+
+EDGES = np.arange(0.0, 11.0)
+
+
+def test_allotted_is_the_mean_of_the_caps_in_each_step() -> None:
+    held = [Held(1, 1, 2.5, 6.0, 100.0), Held(2, 1, 4.0, math.inf, 50.0), Held(3, 1, 0.0, math.inf, None)]
+    assert allotted(EDGES, held) == pytest.approx([0, 0, 50, 100, 150, 150, 50, 50, 50, 50])
+
+
+def test_drawn_is_energy_over_time_and_nothing_outside_the_readings() -> None:
+    meter = Meter(np.array([1.0, 3.0, 7.0]), np.array([10.0, 30.0, 230.0]), emulated=False)
+    assert drawn_of(EDGES, meter) == pytest.approx([0, 10, 10, 50, 50, 50, 50, 0, 0, 0])
+    assert drawn_of(EDGES, meter).sum() == pytest.approx(220)
+
+
+def test_a_row_has_the_cap_of_all_units_and_the_region() -> None:
+    values = dict.fromkeys(COLUMNS) | {"id": 1, "spec": json.dumps({"command": ["a"]}), "stage": "running"}
+    placed = values | {"placement": json.dumps(["node", 2, [], 90.0, "r1", ""])}
+    row = row_of([placed[name] for name in COLUMNS])
+    assert (row.cap_w, row.region) == (180.0, "r1")
+    row = row_of([values[name] for name in COLUMNS])
+    assert (row.cap_w, row.region) == (None, "")
+
+
+def test_jobs_and_lanes_name_their_regions(up: Up) -> None:
+    up.start("--cores", "2", "--policy", "regions")
+    page = PageProcess(up.home)
+    try:
+        job = up.client.submit(["sleep", "600"])
+        up.until(lambda: job.info()["stage"] == "running")
+        page.enter()
+        window = "/api/gantt?from_s=0&until_s=9999999999"
+        up.until(lambda: page.get(window)["lanes"] and page.get(window)["jobs"])
+        found = page.get(window)
+        (lane,), (listed,) = found["lanes"], found["jobs"]
+        table = json.loads(up.run("status", "--json").stdout)["nodes"]
+        assert lane["regions"] == region_names(table[0]) and found["power"] is None
+        assert listed["region"] == "" or listed["region"] in lane["regions"]
+    finally:
+        page.stop()
+
+
+# The buttons of the queue that need devices, or jobs that have ended.
+
+
+SAVES_ITSELF = ["bash", "-c", "trap 'exit 85' URG; while :; do sleep 0.05; done"]
+
+
+@pytest.mark.slow
+def test_jobs_move_and_run_again(up: Up, browser: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POCL_DEVICES", TWO)
+    require(len(opencl_devices()) == 2, "two OpenCL devices (PoCL)")
+    up.start("--devices", "--policy", "fcfs")
+    moved = up.client.submit(SAVES_ITSELF, name="moved", checkpoint_signal=int(signal.SIGURG))
+    up.client.submit(["false"], name="broken").exception(30)
+    page = PageProcess(up.home)
+    try:
+        viewer = Viewer(browser, page)
+        tab = viewer.tab
+        viewer.row("moved").get_by_text("▶ running").wait_for()
+        place = moved.info()["placement"]
+        target = "pocl-1" if place == "pocl-0" else "pocl-0"
+        viewer.row("moved").get_by_role("checkbox").click()
+        tab.get_by_role("button", name="Move", exact=True).click()
+        tab.get_by_role("dialog").get_by_label("To device or node").fill("nowhere")
+        tab.keyboard.press("Enter")
+        tab.get_by_text("it does not run on nowhere").wait_for()
+        assert moved.info()["attempt"] == 1
+        tab.get_by_role("button", name="Move", exact=True).click()
+        tab.get_by_role("dialog").get_by_label("To device or node").fill(target)
+        tab.keyboard.press("Enter")
+        up.until(lambda: moved.info()["placement"] == target and moved.info()["attempt"] == 2, 30)
+        viewer.row("moved").get_by_text(target).wait_for()
+        viewer.row("moved").get_by_role("checkbox").uncheck()
+        viewer.row("broken").get_by_role("checkbox").check()
+        tab.get_by_role("button", name="Run again", exact=True).click()
+        tab.get_by_text("1 job will run again.").wait_for()
+        up.until(lambda: up.client.job(2).info()["attempt"] == 2 and up.client.job(2).done(), 30)
+        viewer.close()
+    finally:
+        page.stop()
