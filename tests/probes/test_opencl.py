@@ -105,7 +105,7 @@ def test_words_for_platforms(name: str, word: str) -> None:
 
 def test_no_platform_is_one_line_with_a_remedy(tmp_path: Path) -> None:
     done = listed(OCL_ICD_VENDORS=str(tmp_path))
-    assert done.returncode == devices.NoDevices.exit_code
+    assert done.returncode == opencl.NoDevices.exit_code
     assert "no OpenCL platform" in done.stderr
     assert "pocl-opencl-icd" in done.stderr
     assert "Traceback" not in done.stderr

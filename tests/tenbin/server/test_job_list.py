@@ -21,14 +21,13 @@ from agent.users import user_name
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.job_table import JobTable
 from scheduler.coordinator.journal.journal import Journal
-from scheduler.engines.registry import Asked
 from scheduler.jobs.arrays import array_stage
 from scheduler.jobs.entry import FINAL, Entry, Stage
 from scheduler.jobs.job_list import JobFilter, JobQuery, as_json, find_rows
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.clusters import parse_cluster
 from scheduler.model.jobs import Placement
-from tenbin.page.jobs import Lists
+from tenbin.page.jobs import Lists, ListWindow
 from tenbin.page.mirror import Mirror
 from tenbin.server.job_list import CoordinatorJobs, Listed, Window, array_summary, list_jobs, used, window
 from tests.support.amounts import examples
@@ -78,7 +77,7 @@ def test_every_list_shows_one_stage_of_an_array(store: Path) -> None:
         listed = list_jobs(coordinator, Listed(all=True, members=False))
         jobs = {row.id: as_json(row) for row in listed}
         top = window(coordinator, Window(all=True, members=False, rows=1000))["rows"]
-        page = [Lists(mirror).told(row) for row in Lists(mirror).find(Asked())]
+        page = [Lists(mirror).told(row) for row in Lists(mirror).find(ListWindow())]
         for rows in (top, page):
             assert {row["id"]: row["stage"] for row in rows} == {n: row["stage"] for n, row in jobs.items()}
             assert all(row.get("stages") == jobs[row["id"]].get("stages") for row in rows)
@@ -89,7 +88,7 @@ def test_every_list_shows_one_stage_of_an_array(store: Path) -> None:
             shown = {number for number, row in jobs.items() if row["stage"] == stage}
             among = Listed(all=True, members=False, stages=[stage])
             assert shown <= {row.id for row in list_jobs(coordinator, among)}, stage
-            asked = Asked(stages=[stage])
+            asked = ListWindow(stages=[stage])
             assert shown <= {row.id for row in Lists(mirror).find(asked)}, stage
     finally:
         mirror.close()
@@ -167,7 +166,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     journal.commit((), added=entries)
     table = JobTable(journal, parse_cluster("1"))
     coordinator = cast(
-        "Coordinator", SimpleNamespace(job_table=table, state=SimpleNamespace(ranked=True), journal=journal)
+        "Coordinator", SimpleNamespace(job_table=table, cluster=SimpleNamespace(ranked=True), journal=journal)
     )
     mirror = Mirror(home)
     mirror.refresh()
@@ -279,7 +278,7 @@ def test_the_page_shows_the_plain_list(made: Made, query: JobQuery, start: int, 
             each["stages"] = dict(each.get("stages") or {})
     for name in (*SHARED, "stages"):
         assert [row[name] for row in rows] == [row[name] for row in expected], name
-    asked = Asked(
+    asked = ListWindow(
         stages=list(query.filter.stages),
         text=query.filter.text,
         array=query.filter.array,
