@@ -7,6 +7,7 @@ import secrets
 import signal
 import socket
 from collections.abc import Callable
+from contextlib import closing
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import Any
@@ -168,8 +169,9 @@ def serve(store: Path, listener: socket.socket, name: str, tell: Callable[[str, 
     """
     try:
         page = Page(store)
-        page.warm()
-        asyncio.run(_serve(page, listener, name, tell))
+        with closing(page.mirror):  # after ``run``, which waits for the threads that read it
+            page.warm()
+            asyncio.run(_serve(page, listener, name, tell))
     finally:
         listener.close()
 
@@ -202,7 +204,6 @@ async def _serve(page: Page, listener: socket.socket, name: str, tell: Callable[
         for task in tasks:
             task.cancel()
         ended = await asyncio.gather(*tasks, return_exceptions=True)
-        page.mirror.close()
     for error in ended:
         if not isinstance(error, asyncio.CancelledError) and error is not None:
             raise error

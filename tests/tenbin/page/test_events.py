@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from scheduler.coordinator.journal.journal import Journal
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.specs import JobSpec
 from tenbin.page.mirror import Mirror
+from tenbin.page.serve import serve
+from tenbin.server import tcp
 from tests.support.coordinator import Up
 from tests.support.page import Messages, PageProcess
 
@@ -255,3 +258,31 @@ def test_bad_addresses_are_one_line(up: Up, tmp_path: Path) -> None:
     none = up.run("page", "--no-open", "--home", str(tmp_path / "none"), "--listen", "0")
     assert none.returncode == 2 and none.stderr.count("\n") == 1 and "tenbin up" in none.stderr
     assert up.run("page", "--no-open", "--listen", "x").returncode == 2
+
+
+def test_the_journal_stays_open_until_nobody_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite crashes the process that closes a connection while a thread reads by it."""
+    Journal(tmp_path).close()
+    reads, is_closed, order = threading.Event(), threading.Event(), []
+    close = Mirror.close
+
+    def slow(_mirror: Mirror) -> bool:
+        reads.set()
+        is_closed.wait(1)
+        order.append("read")
+        return False
+
+    def end(_url: str, _first: bool) -> None:
+        monkeypatch.setattr(Mirror, "refresh", slow)
+        threading.Thread(target=lambda: reads.wait(30) and os.kill(os.getpid(), signal.SIGTERM)).start()
+
+    def noted(mirror: Mirror) -> None:
+        order.append("closed")
+        is_closed.set()
+        close(mirror)
+
+    monkeypatch.setattr(Mirror, "close", noted)
+    serve(tmp_path, tcp.listen("0"), "here", end)
+    assert order[-2:] == ["read", "closed"]
