@@ -27,7 +27,7 @@ from subprocess import DEVNULL, STDOUT, Popen
 import pytest
 
 from agent.opencl_layer import build, loader, requests
-from probes.opencl import devices
+from probes import opencl
 from profiles.errors import BadInput, UserError
 from tests.benchmarks import amount
 from tests.support.labs.components import require
@@ -111,8 +111,8 @@ def programs(tmp_path: Path) -> tuple[Path, list[str]]:
     clpeak = shutil.which("clpeak")
     require(clpeak, "clpeak: apt-get install clpeak; or name programs: TENBIN_MOVED_PROGRAMS=FOLDER")
     (tmp_path / "clpeak").symlink_to(str(clpeak))
-    names = [platform.name.strip() for platform in devices.platforms()]  # it fails on one without a device
-    platform = names.index(devices.devices()[0].platform)
+    names = [platform.name.strip() for platform in opencl.platforms()]  # it fails on one without a device
+    platform = names.index(opencl.devices()[0].platform)
     return tmp_path, shlex.split(arguments or f"-p {platform} --kernel-latency")
 
 
