@@ -17,13 +17,6 @@ from scheduler.engines.slurm.poller import Key
 from scheduler.model.jobs import Pool
 from scheduler.model.state import POWER_TOLERANCE_W
 
-# A power budget over nodes whose caps the jobs' supervisors set and confirm.
-#
-# Each attempt is charged the most that it may draw at the moment: of two caps the higher one, until the
-# lower is confirmed. Nothing is started, goes on or gets a higher cap before the charges of all leave room
-# for it. What the policy has decided fits the budget in the end, so no attempt waits for ever.
-
-
 @dataclass(slots=True)
 class Share:
     """An attempt's share of the budget.
