@@ -17,6 +17,7 @@ from scheduler.engines.slurm.poller import Key
 from scheduler.model.jobs import Pool
 from scheduler.model.state import POWER_TOLERANCE_W
 
+
 @dataclass(slots=True)
 class Share:
     """An attempt's share of the budget.
