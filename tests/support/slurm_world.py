@@ -375,7 +375,8 @@ class SlurmCluster(Machine):
             if not dies:
                 folder.publish(reserved)
             os.close(reserved)
-            if result.how == "exited" and result.code == 0 and process.key is not None:
+            given_up = folder.fenced()  # its node was out of reach too long
+            if result.how == "exited" and result.code == 0 and process.key is not None and not given_up:
                 self.done.add(process.key[0])
             if dies:
                 self.story(f"its supervisor dies before that is visible: attempt of job {process.key}")
@@ -1147,6 +1148,9 @@ class SlurmHistory(History):
         entry, number = self.coordinator.job_table.entry(job_id), self.to_end.get(job_id)
         if number is None or entry is None or entry.stage is Stage.CANCELLED:
             return
+        deadline_s = entry.spec.deadline_s
+        if entry.stage is Stage.KILLED and deadline_s is not None and deadline_s <= self.machine.clock:
+            return  # it passed before that was known
         result = self.machine.attempts[job_id, number].result
         if result is not None and result.how == "interrupted" and result.signal == 15:
             raise Broken("who was cancelled in Slurm is", f"job {job_id} is {entry.stage}, {entry.attempt}")

@@ -69,7 +69,7 @@ def test_throttling_is_counted_where_the_processor_tells(machine: Settings, tmp_
 
 @pytest.mark.measures
 def test_a_process_that_computes_meanwhile_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.node_check.conditions.MOST_NAMED", 1000)  # others may compute as well
+    monkeypatch.setattr("agent.node_check.MOST_NAMED", 1000)  # others may compute as well
     watch = CheckWatch.begin()
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
         time.sleep(1.5)
