@@ -43,7 +43,7 @@ from profiles.errors import Unavailable, UserError
 from profiles.fits.network import size_name
 from profiles.records import MB, Absent
 
-# The unit of a check: a slice of some milliseconds that gives one value of a quantity.
+# -- slices: some milliseconds each, which give one value of a quantity ------------------------------------
 
 
 class Reading(NamedTuple):
@@ -295,7 +295,8 @@ def _latencies(rows: list[dict[str, object]], labels: dict[str, str]) -> Iterato
             yield Reading("message_latency_s", {**labels, "size": size_name(size)}, median(several), "s")
 
 
-# The probe: rounds in which all slices take turns.
+# -- the probe: rounds in which all slices take turns ------------------------------------------------------
+
 
 FULL_ROUNDS = 4
 LATE_S = 3.0  # after the end of a round, until which a slice that was not taken yet is begun

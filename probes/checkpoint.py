@@ -38,7 +38,7 @@ from profiles.errors import Unavailable
 from profiles.files.direct_io import free_bytes
 from profiles.records import MB, OpenCLDevice
 
-# Devices that a checkpoint probe measures: found, started, told apart from their twins.
+# -- devices: listed, started, told apart from their twins -------------------------------------------------
 
 
 @dataclass
@@ -132,7 +132,8 @@ def _room_mb(record: OpenCLDevice) -> float:
     return room
 
 
-# Items of a checkpoint plan, carried out and recorded; a failure costs only the item that failed.
+# -- items of a plan, carried out and recorded; a failure costs only its own item --------------------------
+
 
 Kind = Literal["trip", "io", "copy", "migration", "compile", "drain"]
 
@@ -434,7 +435,8 @@ def _limit_s(size_mb: int) -> float:
     return START_S / 2 + size_mb / _SLOWEST_MB_S
 
 
-# The probe: sizes as large as time and room allow, and all items in turns.
+# -- the probe: sizes as large as time and room allow, and all items in turns ------------------------------
+
 
 _MIGRATIONS = 4  # of all pairs, folders and sizes, in one turn
 _PILOTS_MB = (4, 16, 64)

@@ -41,7 +41,8 @@ from probes.visits import Point, Visits, say_apart, window_s
 from profiles.errors import Unavailable
 from profiles.fits.compute import OVERLAP
 
-# Workers that compute together, one process a core, measured in the same window of time.
+# -- workers that compute together, in the same window of time ---------------------------------------------
+
 
 WARM_S = 0.008  # the clock changes within milliseconds once wide vectors are at work
 FIRST_S = 0.02  # for the first block of a process, which makes its matrices
@@ -97,7 +98,8 @@ def overlap(rows: Sequence[Computed]) -> float:
     return max(together, 0.0) / (end - begin) if end > begin else 0.0
 
 
-# The probe: every kind of work on 1, 2, 4, ... and all cores.
+# -- the probe: every kind of work on 1, 2, 4, ... and all cores -------------------------------------------
+
 
 REPETITIONS = 3  # that a visit should get
 WINDOW_S = (0.020, 0.100)

@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 from probes import c_library
 from profiles.errors import Unavailable
 
-# Compiled loops of ``compute_kernels.c``: multiply-adds in vector registers, and a chain of additions.
+# -- the compiled loops: multiply-adds in vector registers, and a chain of additions -----------------------
+
 
 SOURCE = Path(__file__).with_name("compute_kernels.c")
 WHAT = "the loops of arithmetic"

@@ -98,7 +98,8 @@ def _direct_io_works(folder: Path) -> bool:
         return False
 
 
-# Folders for files that exist while a probe runs: tried first, and removed afterwards.
+# -- folders for files that exist while a probe runs: tried first, removed afterwards ----------------------
+
 
 _PREFIX = ".tenbin-probe-"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

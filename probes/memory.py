@@ -33,10 +33,11 @@ from probes.topology import free_memory_mb, read_topology
 from probes.visits import Point, Visits, say_apart, window_s
 from profiles.fits.memory import OVERLAP, PLACED
 
-# Writers at work together, one process a core, measured in the same window of time.
+# -- writers at work together, in the same window of time --------------------------------------------------
 #
 # ``Stream`` has them press on memory while something else is measured beside them. Each writer then has an
 # intensity of its own; its speed in each window tells how much it suffers meanwhile.
+
 
 TOUCHED_MBS = 20.0  # slowest first touch of an area, on a machine that is taken
 MOST_TOUCH_S = 600.0
@@ -194,7 +195,8 @@ class Stream:
         return rows
 
 
-# The probe: every window of the plan, in turns.
+# -- the probe: every window of the plan, in turns ---------------------------------------------------------
+
 
 REPETITIONS = 10
 MOST_REPETITIONS = 60

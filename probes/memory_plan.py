@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from probes.topology import LogicalCpu, Topology, core_counts, core_pairs
 
-# Plan of memprobe for a given machine: the cores that write, and where, alone and side by side.
+# -- memprobe: the cores that write, and where, alone and side by side -------------------------------------
+
 
 AREA_IN_CACHES = 4
 LEAST_AREA_MB = 64.0
@@ -179,7 +180,8 @@ def _bandwidth(spots: tuple[Spot, ...], numa: str) -> Writing:
     )
 
 
-# Plan of the streams for a given machine: which cores stream together, and over how much memory.
+# -- streams: the cores that stream together, and over how much memory -------------------------------------
+
 
 CHUNK = 32768  # elements between two looks at the clock: 256 KiB of each array
 ELEMENT = 8  # bytes

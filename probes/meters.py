@@ -27,11 +27,13 @@ from profiles.errors import Unavailable
 if TYPE_CHECKING:  # which brings pydantic along: who keeps a cap needs the counter only
     from profiles.records import Settings
 
-# A hardware energy counter, made monotonic; its faults detected and counted.
+
+# -- a hardware counter, made monotonic --------------------------------------------------------------------
 #
 # Counters wrap (Intel after about 262,144 J, AMD after 65,536 J: 262 s at 250 W), and they fail: they jump,
 # read all ones, stand still, or vanish. A wrap or a single bad reading is allowed for. Any other fault is a
 # *break*: an interval whose energy is unknown.
+
 
 PLAUSIBLE_W = 5000.0  # no package, DRAM or GPU draws more: a counter that shows more has jumped
 SHORTEST_S = 0.01  # between two reads; the counters themselves advance in steps of 1 ms and more

@@ -3,8 +3,8 @@
 After "comprobe" of paper D: one process a node, all-to-all over and over. Measured is one ``MPI_Alltoall`` of
 8 B to 8 MiB from each rank to each other, timed as ``probes.network_rank`` says. On this node the ranks are
 bound to cores of their own; over hosts one rank is on each, left to the host's scheduler. Before that every
-host must answer with the same tenbin and MPI (``probes.network``), the ranks must be on different
-hosts, and their messages must leave the hosts.
+host must answer with the same tenbin and MPI, the ranks must be on different hosts, and their messages must
+leave the hosts.
 
 Samples, one row an iteration:
 
@@ -44,7 +44,8 @@ from probes.topology import read_topology
 from profiles.errors import BadInput, Unavailable, UserError
 from profiles.jobs import COMPROBE_BYTES
 
-# Checks of other hosts before a start: they can be reached, and have the same tenbin and MPI.
+# -- other hosts before a start: they can be reached, and have the same tenbin and MPI ---------------------
+
 
 REACH_S = 20.0
 
@@ -172,7 +173,8 @@ def _is_here(host: str) -> bool:
         return False  # ssh may know the name, and says so if not
 
 
-# The probe: its parts, and what the ranks say.
+# -- the probe: its parts, and the events of the ranks -----------------------------------------------------
+
 
 SIZES = (8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 8 << 20)  # bytes from each rank to each other
 MOST_RANKS = 4
@@ -344,10 +346,11 @@ def separate_cores(sysfs: Path = Path("/sys")) -> list[int]:
     return [cpu.index for cpu in (topology.cores if len(topology.cores) > 1 else topology.cpus)]
 
 
-# comprobe as a neighbour: all-to-all between hosts while something else is measured beside it.
+# -- comprobe as a neighbour: all-to-all between hosts beside something else -------------------------------
 #
 # The speed of comprobe, window by window, tells how much it suffers meanwhile. One rank is on each host, on
 # a core of its own; pauses grade the intensity. The counterpart of ``probes.memory``.
+
 
 WINDOW_S = 0.2
 READY_S = 60.0

@@ -35,7 +35,9 @@ from probes.visits import Point, Visits
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-# Patterns of messages between ranks, each timed and checked in the same way.
+
+# -- patterns of messages between ranks, each timed and checked in the same way ----------------------------
+
 
 Pattern = Literal["alltoall", "latency", "bandwidth"]
 WINDOW = 64  # messages on their way at once, as in OSU's osu_bw

@@ -238,7 +238,8 @@ def _handles(platform: Any) -> list[Any]:
         return []
 
 
-# Parts of every session with a device: failures that have a name, and host memory for copies.
+# -- parts of every session with a device: named failures, and host memory for copies ----------------------
+
 
 Bytes: TypeAlias = "NDArray[np.uint8]"
 PAGE = 4096

@@ -1,8 +1,8 @@
 """Needs of an OpenCL program, counted by a layer below it: device memory, kernels, building and waiting.
 
-The layer (``layer.c``) is built on the spot, where there are a C compiler and the OpenCL headers, and named
-in ``OPENCL_LAYERS``; the loader puts the layer between the program and the driver. Shared virtual memory is
-not counted, nor a build whose end the program does not wait for.
+The layer (``opencl_layer.c``) is built on the spot, where there are a C compiler and the OpenCL headers, and
+named in ``OPENCL_LAYERS``; the loader puts the layer between the program and the driver. Shared virtual
+memory is not counted, nor a build whose end the program does not wait for.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Samples, one row an observation; powers are means over the row's window:
   limits as found, just before and just after. ``speed_ratio`` of a row is relative to the mean of the
   references next to the row (of a reference too), so that drift cancels.
 - ``held``: whether the measured package power obeyed the cap. A cap may read back right and not hold.
-- ``kind`` gpu: an NVIDIA GPU at rest or busy, with its limits (probes.power).
+- ``kind`` gpu: an NVIDIA GPU at rest or busy, with its limits.
 
 ``total_w`` is the whole platform (psys) where it has a counter, otherwise packages and DRAM.
 """
@@ -33,10 +33,11 @@ from probes.topology import free_memory_mb, read_topology
 from probes.visits import Point, Visits
 from profiles.errors import Unavailable, UserError
 
-# NVIDIA GPUs: power limits of the driver, power at rest and busy, and speed under limits.
+# -- NVIDIA GPUs: power at rest and busy, and speed under limits -------------------------------------------
 #
 # An OpenCL kernel of multiply-adds keeps the GPU busy. Limits are set only if ``settings.set_gpu_limits``
 # is true, and through the restore journal, which knows ``nvml/<uuid>/power_limit_mw`` as a control file.
+
 
 NVIDIA = "0x10de"  # its vendor number on the PCI bus
 GPU_WINDOW_S = 1.0
@@ -207,7 +208,8 @@ def _burner(bus: int) -> Callable[[], float]:
     return burn
 
 
-# The node: at rest, under a load on every core, and under caps.
+# -- the node: at rest, under a load on every core, and under caps -----------------------------------------
+
 
 LOADS = ("compute", "memory")
 CAPS = 8

@@ -74,7 +74,8 @@ def main(kind: str, file: Path, slot: int, area_mb: float) -> None:
             SLOT.pack_into(shared, slot * SLOT_BYTES, time.monotonic(), work, time.thread_time())
 
 
-# A load on every core, started, watched and stopped together.
+# -- a load on every core, started, watched and stopped together -------------------------------------------
+
 
 MARK = "TENBIN_LOAD"  # in a load's environment: its kind, which tells loads from other processes
 START_S = 20.0

@@ -241,7 +241,8 @@ def _millionth(path: Path) -> float | None:
     return None if value is None else value / 1e6
 
 
-# A node's package caps as a single number: the sum over its packages, spread evenly.
+# -- caps of a node: one number, the sum over its packages, spread evenly ----------------------------------
+
 
 LOWEST_SHARE = 0.25  # of the largest cap: a guess at the lowest, if the hardware names none
 SUSTAINED = ("long_term", "short_term")  # a cap is on both: a window of 2 ms settles sooner than one of 28 s

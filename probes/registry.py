@@ -1,7 +1,7 @@
 """Probes by name. A new probe is one new file and one line here (see docs/developing.md).
 
-The samples of probe ``x`` are fitted by ``profiles/fits/x.py`` and drawn by ``tenbin/report/x.py``,
-where those exist.
+The samples of probe ``x`` are fitted by ``profiles/fits/x.py`` and drawn by ``tenbin/report/probes/x.py``,
+where those exist (``SHARED`` in ``profiles/fits`` names the fits that lie with another probe's).
 """
 
 from __future__ import annotations

@@ -31,10 +31,11 @@ from profiles.errors import Unavailable
 from profiles.files import direct_io
 from profiles.records import MB
 
-# Times of single I/O operations, one after the other, with little of Python between them.
+# -- times of single operations, with little of Python between them ----------------------------------------
 #
 # The clock is read right before and right after each system call. So the time of an operation contains one
 # call from Python (below a microsecond), and the time of a batch also what the loop does between two calls.
+
 
 _HUGE = 2 << 20
 Buffers = list[memoryview]
@@ -138,11 +139,12 @@ def run_batch(
     return Batch((after - began) * 1e-9, np.array(taken) * 1e-9)
 
 
-# The files of one storage folder, and the operations on them that the probe times.
+# -- the files of a folder, and the operations on them -----------------------------------------------------
 #
 # ``data`` was written whole before anything is measured, and holds random bytes. So reads meet no holes,
 # and no storage can compress or share blocks. ``log`` is a small file for writes that end with fsync. Files
 # are overwritten in place: the times are the storage's, without the allocation of new blocks.
+
 
 BLOCK = 4 << 20  # of sequential reads and writes
 RUN_BLOCKS = 2  # in a sequential batch
@@ -345,7 +347,8 @@ def cached_ratio(descriptor: int, size: int) -> float:
     return sum(page & 1 for page in pages) / len(pages) if known else 0.0
 
 
-# The probe: kinds of operations take turns in all folders.
+# -- the probe: kinds of operations take turns in all folders ----------------------------------------------
+
 
 # Most bytes written to a folder in one visit. A full profile has four visits: 1 GiB; a quick one has one.
 FULL_BYTES = 256 << 20

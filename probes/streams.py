@@ -52,10 +52,11 @@ from probes.visits import Point, Visits, say_apart, window_s
 from profiles.errors import Unavailable
 from profiles.fits.memory import OVERLAP
 
-# The loops of ``streams.c``, compiled for this processor and callable from Python.
+# -- the loops of ``streams.c``, compiled for this processor -----------------------------------------------
 #
 # Each visit compiles anew, in half a second, because a library kept in a shared home folder may be for
 # another processor.
+
 
 SOURCE = Path(__file__).with_name("streams.c")
 LOOPS = "the loops that stream through memory"
@@ -217,7 +218,8 @@ class Cycle:
         return window
 
 
-# Threads pinned to one core each, which run the loops of ``streams.c`` in the same window of time.
+# -- threads pinned to one core each, which run the loops in the same window of time -----------------------
+
 
 WARM_S = 0.003
 LEAST_FILLED = 0.5  # of the arrays, however late: twice the caches
@@ -350,7 +352,8 @@ def _written(window: Window, element_bytes: int) -> Written:
     return Written(window.start_s, window.wall_s, window.cpu_s, window.done * element_bytes)
 
 
-# The probe: first the latency, then every loop on every group of cores in turns.
+# -- the probe: first the latency, then every loop on every group of cores in turns ------------------------
+
 
 LEAST_TRIES = 2
 MOST_IN_VAIN = 4  # tries of a loop whose cores do not stream at the same time

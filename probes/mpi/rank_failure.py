@@ -139,7 +139,8 @@ def last_words(errors: Sequence[str]) -> str:
     return f"; last words: {' | '.join(words[-3:])}" if words else ""
 
 
-# Shared memory between the ranks of a node, which killed ranks leave behind.
+# -- shared memory between the ranks of a node, which killed ranks leave behind ----------------------------
+
 
 SHARED = Path("/dev/shm")
 NAMES = ("mpich_shm_", "vader_segment.", "sm_segment.")  # of MPICH and Open MPI

