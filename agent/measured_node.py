@@ -73,8 +73,6 @@ def _busy(address: str) -> Busy:
 
 def _command_of(pid: int) -> str:
     """Say since when a process runs and with which command, as far as this user may see it."""
-    import psutil  # late, because it is hardly ever needed
-
     try:
         process = psutil.Process(pid)
         since = datetime.fromtimestamp(process.create_time()).astimezone().isoformat(timespec="seconds")
