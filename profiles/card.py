@@ -1,4 +1,4 @@
-"""What a reader sees first of a profile: was its machine quiet, its main figures, and what is unusual."""
+"""The first lines of a profile: whether its machine was quiet, its main figures, and what is unusual."""
 
 from __future__ import annotations
 

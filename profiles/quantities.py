@@ -1,4 +1,4 @@
-"""What numbers and facts do not tell by themselves: which way a quantity is better, and what is a loss."""
+"""Directions: which way a quantity is better, and which change of a fact is a loss."""
 
 from __future__ import annotations
 

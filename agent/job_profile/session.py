@@ -483,7 +483,7 @@ def cores_of(hosts: Sequence[str], mpi: MpiInstall) -> tuple[list[tuple[int, ...
     """Return a CPU of each core of each host, and the hosts' boot ids.
 
     Raises:
-        BadInput, Unavailable: see ``probes.network.hosts.greet``.
+        BadInput, Unavailable: see ``probes.network.greet``.
     """
     answers = greet(hosts, mpi.library)
     cores = [tuple(int(core) for core in answer["cores"].split(",")) for answer in answers]

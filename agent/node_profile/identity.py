@@ -1,4 +1,4 @@
-"""What identifies a node: its kind and its fingerprint.
+"""The identity of a node: its kind and its fingerprint.
 
 The kind is coarse, for programs that share the node: a new kernel, disk or driver does not change how
 programs press on memory, and a job profile is of use on every node alike.

@@ -66,7 +66,7 @@ class CapRequest:
         cap_w: of each node, or of each of ``packages``; None: leave the limits as found.
         number: grows with each request.
         most_w: the highest cap that may be in force until this one is confirmed.
-        packages: keys of the job's zones (``probes.power.powercap``); empty: all of each node.
+        packages: keys of the job's zones (``probes.powercap``); empty: all of each node.
     """
 
     cap_w: float | None

@@ -40,7 +40,7 @@ EXIT_CODES = {Verdict.PASS: 0, Verdict.CHANGED: 1, Verdict.DISTURBED: 3, Verdict
 
 
 class Subject(Record):
-    """What a number of a check is of."""
+    """The subject of a number of a check."""
 
     quantity: str
     labels: dict[str, str] = Field(default_factory=dict, description="the subject, as in a profile's models")
@@ -165,7 +165,7 @@ class Check(Record):
 
     @property
     def findings(self) -> list[Finding]:
-        """What became worse, the largest loss first."""
+        """The figures that became worse, the largest loss first."""
         worse = [change for change in self.changes if change.state == "worse"]
         return [
             Finding(c.quantity, c.labels, c.change_ratio, c.tells_ratio, c.since, self.causes)
