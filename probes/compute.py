@@ -128,8 +128,8 @@ def measure(run: Run) -> None:
     settings = run.settings
     cores = [cpu.index for cpu in read_topology(settings.sysfs, os.sched_getaffinity(0)).cores]
     if not cores:
-        listed = f"{settings.sysfs}/devices/system/cpu/online"
-        run.absent("floating point speed", f"{listed} lists none of the CPUs that we may use")
+        online = f"{settings.sysfs}/devices/system/cpu/online"
+        run.absent("floating point speed", f"{online} lists none of the CPUs that we may use")
         return
     if len(cores) == 1:
         run.absent("floating point speed of several cores", "this process may use one core only")
@@ -208,8 +208,8 @@ class Measurement:
         def look() -> None:
             clocks.append(read_clock(self._run.settings.sysfs, cores[0]))
 
-        rows, overlap = self._pool.compute(cores, kind, precision, seconds=length_s, halfway=look)
-        if overlap >= OVERLAP:
+        rows, together = self._pool.compute(cores, kind, precision, seconds=length_s, halfway=look)
+        if together >= OVERLAP:
             visit.values.append(sum(row.flops or row.adds or 0 for row in rows) / length_s)
         for core, row in zip(cores, rows, strict=True):
             first = clocks[0] if core == cores[0] else ToldClock(None, None, None)
@@ -226,7 +226,7 @@ class Measurement:
                 adds_s=row.adds_s,
                 wall_s=row.wall_s,
                 thread_cpu_s=row.thread_cpu_s,
-                overlap=round(overlap, 4),
+                overlap=round(together, 4),
                 cpufreq_ghz=first.current_ghz,
                 base_ghz=first.base_ghz,
                 max_ghz=first.max_ghz,

@@ -209,8 +209,8 @@ def measure(run: Run) -> None:
     settings = run.settings
     topology = read_topology(settings.sysfs, os.sched_getaffinity(0))
     if not topology.cpus:
-        listed = f"{settings.sysfs}/devices/system/cpu/online"
-        run.absent("memory bandwidth and interference", f"{listed} lists none of the CPUs that we may use")
+        online = f"{settings.sysfs}/devices/system/cpu/online"
+        run.absent("memory bandwidth and interference", f"{online} lists none of the CPUs that we may use")
         return
     free_mb = free_memory_mb(settings.sysfs, settings.procfs) / 2
     area_mb, amiss = choose_area(topology, free_mb)
@@ -260,7 +260,7 @@ def observe(
     """Repeat one point: all its windows, one after the other (a pair: alone, then beside)."""
     speeds: list[float] = []
     for window in visit.key.windows:
-        rows, overlap = pool.write(window.spots, length_s, beside=window.beside)
+        rows, together = pool.write(window.spots, length_s, beside=window.beside)
         for spot, row in zip(window.spots, rows, strict=True):
             run.sample(
                 **visit.key.labels,
@@ -270,10 +270,10 @@ def observe(
                 wall_s=row.wall_s,
                 thread_cpu_s=row.thread_cpu_s,
                 bytes=row.bytes,
-                overlap=round(overlap, 4),
+                overlap=round(together, 4),
                 placed=row.placed,
             )
-        if overlap < OVERLAP or not all(row.bytes for row in rows):
+        if together < OVERLAP or not all(row.bytes for row in rows):
             continue
         if any(row.placed is not None and row.placed < PLACED for row in rows):
             misplaced.add(visit.key.title)

@@ -104,16 +104,16 @@ def devices() -> list[Device]:
     Raises:
         Unavailable: no OpenCL loader, no platform, or no platform with a device; the message says what helps.
     """
-    listed: list[Device] = []
+    present: list[Device] = []
     count: Counter[str] = Counter()
     for platform in platforms():
         word = platform_word(platform.name)
         for handle in _handles(platform):
-            listed.append(Device(f"{word}-{count[word]}", platform.name.strip(), handle))
+            present.append(Device(f"{word}-{count[word]}", platform.name.strip(), handle))
             count[word] += 1
-    if not listed:
+    if not present:
         raise NoDevices("no OpenCL platform has a device", lacks_cache() or _remedy())
-    return listed
+    return present
 
 
 def list_devices() -> dict[str, Any]:
@@ -122,10 +122,10 @@ def list_devices() -> dict[str, Any]:
     Raises:
         Unavailable: no device.
     """
-    listed = devices()
+    present = devices()
     return {
-        "devices": [device.record() for device in listed],
-        "duplicates": duplicate_platforms(listed),
+        "devices": [device.record() for device in present],
+        "duplicates": duplicate_platforms(present),
         "overlooked": overlooked(),
     }
 
@@ -163,14 +163,14 @@ def platforms() -> list[Any]:
         raise NoDevices(f"no OpenCL platform ({error})", _remedy()) from error
 
 
-def duplicate_platforms(listed: list[Device]) -> dict[str, list[str]]:
+def duplicate_platforms(present: list[Device]) -> dict[str, list[str]]:
     """Find platforms listed twice under one name (a driver installed twice), with the keys of their devices.
 
     Two logical devices of one platform are no duplicate.
     """
     times = Counter(platform.name for platform in platforms())
     return {
-        name: [device.key for device in listed if device.platform == name]
+        name: [device.key for device in present if device.platform == name]
         for name, n in times.items()
         if n > 1
     }

@@ -470,8 +470,8 @@ def observe(
     """Repeat one loop: a row for each core."""
     kernel, group = visit.key
     run.progress(f"{kernel} {group.title}")
-    rows, overlap = threads.stream(kernel, group.cpus, length_s)
-    if overlap >= OVERLAP:
+    rows, together = threads.stream(kernel, group.cpus, length_s)
+    if together >= OVERLAP:
         visit.values.append(sum(row.bytes / row.wall_s for row in rows))
     for cpu, row in zip(group.cpus, rows, strict=True):
         run.sample(
@@ -482,6 +482,6 @@ def observe(
             wall_s=row.wall_s,
             thread_cpu_s=row.thread_cpu_s,
             bytes=row.bytes,
-            overlap=round(overlap, 4),
+            overlap=round(together, 4),
             placed=placed.get(cpu.node),
         )

@@ -90,14 +90,14 @@ def difference_interval(a: Bounded, b: Bounded) -> tuple[float, float] | None:
 
 def explain_drift(a: Profile, b: Profile) -> list[str]:
     """Describe how the machine itself differed while A and B were measured."""
-    sentences = []
+    differences = []
     speed = (
         mean_condition(b.conditions, "reference_s") / mean_condition(a.conditions, "reference_s")
         if a.conditions and b.conditions
         else 1.0
     )
     if abs(speed - 1) > 0.03:
-        sentences.append(
+        differences.append(
             f"a fixed CPU loop took {speed:.2f} times as long in B: the processor itself ran "
             f"{'slower' if speed > 1 else 'faster'} (frequency, temperature, other guests)"
         )
@@ -107,8 +107,8 @@ def explain_drift(a: Profile, b: Profile) -> list[str]:
     ):
         share_a, share_b = (mean_condition(profile.conditions, field) for profile in (a, b))
         if max(share_a, share_b) > 0.01 and abs(share_a - share_b) > 0.01:
-            sentences.append(f"{share_a:.1%} {words} in A, {share_b:.1%} in B")
-    return sentences
+            differences.append(f"{share_a:.1%} {words} in A, {share_b:.1%} in B")
+    return differences
 
 
 def _coefficients(profile: Profile) -> dict[tuple[str, ...], tuple[Model, Coefficient]]:

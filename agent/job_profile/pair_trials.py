@@ -82,7 +82,7 @@ class Times:
         complete = range(RUNS_ALONE, len(alone) + 1, RUNS_ALONE)
         means = [sum(alone[end - RUNS_ALONE : end]) / RUNS_ALONE for end in complete]
         there = [run[clock] for run in self.beside.get((program, beside), ())]
-        return [time / mean for time, mean in zip(there, means, strict=False) if mean > 0]
+        return [beside_s / mean_s for beside_s, mean_s in zip(there, means, strict=False) if mean_s > 0]
 
     def noise(self, program: str, clock: Clock) -> float:
         """Median change between two runs alone that follow each other: no prediction can be better."""

@@ -218,21 +218,20 @@ def judge(series: Series, tests: int, alpha: float = FALSE_ALARM_RATIO) -> Judge
     for w in windows:
         loss = float(new[-w:].mean()) - mean
         error = _error(spread, w, n, correlation)
-        worse, better = (
+        p_of_ways = (
             _tail(way * loss / error, freedom) if way * last > LEAST_LOSS / 2 else 1.0 for way in (1, -1)
         )
-        tried.append((worse, better, loss, error, w))
+        tried.append((*p_of_ways, loss, error, w))
     p_worse, p_better = min(test[0] for test in tried), min(test[1] for test in tried)
-    best = min(tried, key=lambda test: min(test[:2]))
+    _, _, loss, clearest_error, window = min(tried, key=lambda test: min(test[:2]))
     level = alpha / tests / len(windows)
     error = _error(spread, 1, n, correlation)
     tells = max(
         (_quantile(1 - level, freedom) + _quantile(POWER, freedom)) * error, -math.log(1 - LEAST_LOSS)
     )
-    _, _, loss, best_error, window = best
     return Judged(
         loss=loss,
-        half=_quantile(0.975, freedom) * best_error,
+        half=_quantile(0.975, freedom) * clearest_error,
         window=int(window),
         p_worse=min(p_worse * len(windows), 1.0),
         p_better=min(p_better * len(windows), 1.0),
