@@ -246,7 +246,7 @@ class Session:
 
     def _trial(self, beside: str, intensity: float, repetition: int = 0) -> RunOutcome:
         """Run the command once beside that probe at ``intensity``."""
-        since_s = time.time()
+        since_s, began = time.time(), time.monotonic()
         if beside == NETWORK and self.network:
             with self.network.beside(repetition, intensity) as times:
                 ended = self._run_beside(None)[0]
@@ -262,7 +262,7 @@ class Session:
             ]
             self._note(inside, repetition, "run", intensity, begin_s=ended.started_s)
         if self.order.mpi and (ended.code or ended.overdue):
-            sweep_segments(since_s)
+            sweep_segments(since_s, time.monotonic() - began)
         return ended
 
     @contextmanager

@@ -285,7 +285,7 @@ class Keeper:
 
     def run(self, command: str) -> None:
         """Run the command, and report its begin and its end."""
-        started_s = time.time()
+        started_s, started = time.time(), time.monotonic()
         self.files.report(self.host, NodeReport(begun=True))
         if not self._over():
             with tree.Marking(self.order.mark):
@@ -301,7 +301,7 @@ class Keeper:
             self.lease.begin()
             self._wait(pid)
             tree.kill(self.me, self.reaped)
-            sweep_segments(started_s)
+            sweep_segments(started_s, time.monotonic() - started)
         retry_until_written(lambda: self.files.report(self.host, self._last_report()))
 
     def _over(self) -> bool:

@@ -119,7 +119,7 @@ class Supervisor:
             if self.parking is not None:
                 self.parking.sweep()
             if self.order.mpi and result.code != 0:
-                sweep_segments(self.started_s)
+                sweep_segments(self.started_s, time.monotonic() - self.claimed.at)
         self._remove_group()
         if self.power is not None:
             self.power.release()

@@ -147,8 +147,14 @@ NAMES = ("mpich_shm_", "vader_segment.", "sm_segment.")  # of MPICH and Open MPI
 SETTLE_S = 1.0  # in which a new segment is surely mapped by its maker, on a busy machine too
 
 
-def sweep_segments(since_s: float) -> None:
-    """Remove segments of killed ranks since then (seconds since 1970): ours, and mapped by no process."""
+def sweep_segments(since_s: float, lasted_s: float = 0.0) -> None:
+    """Remove segments of killed ranks of a run: ours, and mapped by no process.
+
+    Args:
+        since_s: its begin (seconds since 1970).
+        lasted_s: seconds since then by the monotonic clock, because the other may have been set back.
+    """
+    since_s = min(since_s, time.time() - lasted_s)
     left = {path for path in _segments() if _is_ours(path, since_s)}
     if left:
         time.sleep(SETTLE_S)

@@ -214,7 +214,7 @@ def run_ranks(
         slurm = [name for name in inherited if name.startswith("SLURM_") and name != "SLURM_CONF"]
         inherited = {name: value for name, value in inherited.items() if name not in slurm}
     environment = inherited | install.environment(timeout_s) | {_MARK: mark} | (env or {})
-    since_s = time.time()
+    since_s, began = time.time(), time.monotonic()
     process = subprocess.Popen(
         [*die_with_parent("TERM"), *install.command(ranks, program, hosts, cores)],
         stdin=subprocess.DEVNULL,
@@ -227,9 +227,10 @@ def run_ranks(
     )
     output = _Output()
     try:
-        in_time = _listen(process, output, time.monotonic() + timeout_s, on_line=on_line, enough=enough)
+        in_time = _listen(process, output, began + timeout_s, on_line=on_line, enough=enough)
     finally:
-        _end(process, mark, since_s)
+        if _end(process, mark) != 0:
+            sweep_segments(since_s, time.monotonic() - began)
     if enough():
         return
     if not in_time:
@@ -303,8 +304,8 @@ def _listen(
     return True
 
 
-def _end(process: subprocess.Popen[str], mark: str, since_s: float) -> None:
-    """End mpiexec and everything that it started on this node, shared memory included."""
+def _end(process: subprocess.Popen[str], mark: str) -> int:
+    """End mpiexec and everything that it started on this node; return its exit code."""
     if process.poll() is None:
         process.terminate()  # only mpiexec itself can end the ranks on other hosts
         with suppress(subprocess.TimeoutExpired):
@@ -316,8 +317,7 @@ def _end(process: subprocess.Popen[str], mark: str, since_s: float) -> None:
         with suppress(psutil.NoSuchProcess):
             survivor.kill()
     psutil.wait_procs(survivors, timeout=3)
-    if process.wait() != 0:
-        sweep_segments(since_s)
+    return process.wait()
 
 
 def _marked(mark: str) -> Iterator[psutil.Process]:

@@ -9,11 +9,13 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 import pytest
 
-from probes.mpi.rank_failure import describe_failure, how_ended
+from probes.mpi import rank_failure
+from probes.mpi.rank_failure import describe_failure, how_ended, sweep_segments
 from probes.mpi.rank_guard import RankEnd
 
 GUARD = [sys.executable, "-P", "-m", "probes.mpi.rank_guard"]
@@ -232,3 +234,35 @@ def test_both_families_tell_who_died(text: str, hosts: list[str], words: str) ->
 def test_one_rank_leaves_no_doubt() -> None:
     failure = describe_failure(9, ["Exit codes: [vm] 9"], [], ranks=1)
     assert failure == "rank 0 on vm ended with signal 9 (SIGKILL)"
+
+
+# --- shared memory
+
+
+@pytest.mark.parametrize(
+    ("began_s", "now_s", "lasted_s", "stays"),
+    [
+        pytest.param(-10, 0, 10, False, id="made meanwhile"),
+        pytest.param(3600, 0, 10, False, id="made after the clock was set back by an hour"),
+        pytest.param(-10, 3600, 10, False, id="made before the clock was set forward by an hour"),
+        pytest.param(3590, 3600, 10, True, id="made before the run"),
+    ],
+)
+def test_segments_of_a_run_are_removed_though_the_clock_was_set(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    began_s: float,
+    now_s: float,
+    lasted_s: float,
+    stays: bool,
+) -> None:
+    monkeypatch.setattr(rank_failure, "SHARED", tmp_path)
+    monkeypatch.setattr(rank_failure, "SETTLE_S", 0.0)
+    segment, other = tmp_path / "mpich_shm_1", tmp_path / "of_somebody_else"
+    segment.touch()
+    other.touch()
+    made_s = segment.stat().st_ctime
+    monkeypatch.setattr(time, "time", lambda: made_s + now_s)
+    sweep_segments(made_s + began_s, lasted_s)
+    assert segment.exists() == stays and other.exists()
