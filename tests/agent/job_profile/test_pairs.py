@@ -33,7 +33,15 @@ def job(name: str, suffers: float, presses: float, run_s: float = RUN_S, **chang
     return make_job(name, runs, windows, **changes)
 
 
-JOBS = [job("a", 0.08, 9.0), job("b", 0.06, 8.0), job("c", 0.01, 0.5), job("d", 0.02, 1.0), job("e", 0, 2.0)]
+@pytest.fixture(scope="module")
+def jobs() -> list[JobProfile]:
+    return [
+        job("a", 0.08, 9.0),
+        job("b", 0.06, 8.0),
+        job("c", 0.01, 0.5),
+        job("d", 0.02, 1.0),
+        job("e", 0.0, 2.0),
+    ]
 
 
 def ways(left: Sequence[int], most: int = 2) -> Iterator[list[tuple[int, ...]]]:
@@ -57,8 +65,8 @@ def far(name: str, presses: float, share: float, memory: float = 0.5) -> JobProf
     return make_job(name, runs.assign(mpi_share=share), windows, mpi=True, ranks=2, hosts=("n1", "n2"))
 
 
-def test_each_direction_is_the_sensitivity_at_the_pressure() -> None:
-    predictions = {(way.job, way.beside): way.predicted for way in directions(JOBS[:3])}
+def test_each_direction_is_the_sensitivity_at_the_pressure(jobs: list[JobProfile]) -> None:
+    predictions = {(way.job, way.beside): way.predicted for way in directions(jobs[:3])}
     assert len(predictions) == 9
     for (a, b), truth in {("a", "c"): 1 + 0.08 * 0.5, ("c", "a"): 1 + 0.01 * 9, ("a", "a"): 1.72}.items():
         predicted = predictions[a, b]
@@ -73,10 +81,10 @@ def test_two_jobs_have_a_node_until_the_longer_one_has_ended_undisturbed() -> No
     assert node_s([short, short]) == pytest.approx(10)
 
 
-def test_a_job_of_which_nothing_is_known_promises_no_gain() -> None:
+def test_a_job_of_which_nothing_is_known_promises_no_gain(jobs: list[JobProfile]) -> None:
     runs, windows = samples()
     mute = make_job("mute", runs, windows[windows["phase"] == "reference"])
-    assert node_s([mute, JOBS[2]]) == pytest.approx(2 * RUN_S)
+    assert node_s([mute, jobs[2]]) == pytest.approx(2 * RUN_S)
 
 
 def test_three_jobs_go_on_less_disturbed_as_others_end() -> None:
@@ -89,38 +97,41 @@ def test_three_jobs_go_on_less_disturbed_as_others_end() -> None:
 
 
 @pytest.mark.parametrize(("count", "most"), [(1, 2), (2, 2), (3, 2), (4, 2), (5, 2), (4, 3), (5, 4)])
-def test_matching_takes_least_time_of_all_ways(count: int, most: int) -> None:
-    jobs = JOBS[:count]
-    matched = next(entry for entry in suggestions(jobs, most) if entry.rule == "matching")
-    best = min(sum(node_s([jobs[i] for i in group]) for group in way) for way in ways(range(count), most))
+def test_matching_takes_least_time_of_all_ways(jobs: list[JobProfile], count: int, most: int) -> None:
+    members = jobs[:count]
+    matched = next(entry for entry in suggestions(members, most) if entry.rule == "matching")
+    best = min(sum(node_s([members[i] for i in group]) for group in way) for way in ways(range(count), most))
     assert matched.paired_s == pytest.approx(best)
-    assert sorted(name for group in matched.groups for name in group) == [entry.name for entry in jobs]
+    assert sorted(name for group in matched.groups for name in group) == [member.name for member in members]
     assert matched.alone_s == pytest.approx(count * RUN_S)
 
 
-def test_the_rule_pairs_least_with_most_pressure() -> None:
-    ruled = next(entry for entry in suggestions(JOBS[:4]) if entry.rule == "rule")
+def test_the_rule_pairs_least_with_most_pressure(jobs: list[JobProfile]) -> None:
+    ruled = next(entry for entry in suggestions(jobs[:4]) if entry.rule == "rule")
     assert {frozenset(group) for group in ruled.groups} == {frozenset("ac"), frozenset("bd")}
 
 
-def test_groups_that_need_more_cores_than_a_node_has_are_not_made() -> None:
-    for suggestion in suggestions(JOBS, 4, cores=3):
+def test_groups_that_need_more_cores_than_a_node_has_are_not_made(jobs: list[JobProfile]) -> None:
+    for suggestion in suggestions(jobs, 4, cores=3):
         assert max(map(len, suggestion.groups)) == (2 if suggestion.rule == "rule" else 3)
-    for suggestion in suggestions(JOBS, 4, cores=1):
+    for suggestion in suggestions(jobs, 4, cores=1):
         assert [len(group) for group in suggestion.groups] == [1] * 5 and suggestion.gain_percent == 0
 
 
-def test_jobs_over_hosts_suffer_on_the_network_too() -> None:
+def test_jobs_over_hosts_suffer_on_the_network_too(jobs: list[JobProfile]) -> None:
     """Memory: 2 % a GB/s at 0.5 GB/s; the network on top of that."""
-    jobs = [far("a", presses=4.0, share=0.7), far("b", presses=1.0, share=0.0)]
-    predictions = {(way.job, way.beside): way.predicted for way in directions(jobs)}
+    far_jobs = [far("a", presses=4.0, share=0.7), far("b", presses=1.0, share=0.0)]
+    predictions = {(way.job, way.beside): way.predicted for way in directions(far_jobs)}
     for a, b in [(0, 0), (0, 1), (1, 0)]:
-        predicted, network = predictions[jobs[a].name, jobs[b].name], on_network(jobs[a], [jobs[b]])
+        predicted, network = (
+            predictions[far_jobs[a].name, far_jobs[b].name],
+            on_network(far_jobs[a], [far_jobs[b]]),
+        )
         assert predicted is not None and network is not None
         assert predicted.value == pytest.approx(1.01 + network.value - 1)
         assert predicted.low <= predicted.value <= predicted.high
         assert (network.value > 1.05) == (a == b == 0)
-    here = {(way.job, way.beside): way.predicted for way in directions([jobs[1], JOBS[0]])}
+    here = {(way.job, way.beside): way.predicted for way in directions([far_jobs[1], jobs[0]])}
     mixed = here["b", "b"]  # of the other nothing is known over hosts: memory only
     assert mixed is not None and mixed.value == pytest.approx(1.01)
 
@@ -247,10 +258,10 @@ def test_the_noise_floor_is_the_change_between_runs_alone() -> None:
 # --- the command
 
 
-def test_pairs_are_printed_with_what_they_gain(tmp_path: Path) -> None:
+def test_pairs_are_printed_with_what_they_gain(tmp_path: Path, jobs: list[JobProfile]) -> None:
     store = JobStore(tmp_path)
     assert "no job profile of this kind of node" in tenbin("pairs", store=tmp_path).stderr
-    for entry in JOBS[:4]:
+    for entry in jobs[:4]:
         store.save(entry.model_copy(update={"kind": node_kind()}), {})
     shown = tenbin("pairs", store=tmp_path)
     assert shown.returncode == 0 and "least predicted loss (matching)" in shown.stdout
