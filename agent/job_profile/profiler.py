@@ -21,6 +21,7 @@ from agent.inventory import read_machine
 from agent.job_profile.session import (
     DeviceWatch,
     JobOrder,
+    Layout,
     Listener,
     MpiTime,
     Network,
@@ -63,12 +64,7 @@ def make_job_profile(
     topology = read_topology(settings.sysfs, os.sched_getaffinity(0))
     mpi = find_mpi() if order.mpi else None
     layout = lay_out(order.hosts, order.cores, mpi) if mpi and order.hosts else None
-    job: list[Spot]
-    probes: list[Spot]
-    if layout and not layout.here:
-        job, probes = [Spot(core, 0, core) for core in layout.job_cores[: layout.per_host]], []
-    else:
-        job, probes = choose_cpus(topology, layout.per_host if layout else order.cores)
+    job, probes = _choose_spots(order, layout, topology)
     cores = layout.job_cores if layout else tuple(spot.core for spot in job)
     start = plain(order.command, cores)
     if mpi:
@@ -101,10 +97,8 @@ def make_job_profile(
         condition = watch.ended()
     runs, windows = pd.DataFrame(session.runs), pd.DataFrame(session.windows)
     fitted = fit(runs, windows)
-    if network and layout and fitted.network:
-        note = "; ".join(network.doubts)
-        half = fitted.network.model_copy(update={"emulated": layout.one_kernel, "note": note})
-        fitted = fitted._replace(network=half)
+    if network and layout:
+        fitted = _with_network(fitted, emulated=layout.one_kernel, note="; ".join(network.doubts))
     clock, doubt = choose_clock(condition, fitted)
     profile = JobProfile(
         name=order.name,
@@ -132,6 +126,25 @@ def make_job_profile(
         note="; ".join(filter(None, dict.fromkeys((*session.notes, session.built_anew(fitted), doubt)))),
     )
     return profile, {"runs": runs, "windows": windows}
+
+
+def _choose_spots(
+    order: JobOrder, layout: Layout | None, topology: Topology
+) -> tuple[list[Spot], list[Spot]]:
+    """Choose the cores of the job on a host, and those of memprobe; none where this machine is no host."""
+    if layout is None:
+        return choose_cpus(topology, order.cores)
+    if layout.here:
+        return choose_cpus(topology, layout.per_host)
+    return [Spot(core, 0, core) for core in layout.job_cores[: layout.per_host]], []
+
+
+def _with_network(fitted: Fitted, *, emulated: bool, note: str) -> Fitted:
+    """Complete the network half, if there is one, by what its samples do not tell."""
+    if fitted.network is None:
+        return fitted
+    half = fitted.network.model_copy(update={"emulated": emulated, "note": note})
+    return fitted._replace(network=half)
 
 
 def _counting(order: JobOrder, stack: ExitStack, absent: list[Absent]) -> MpiTime | None:
@@ -276,11 +289,8 @@ def pooled(
         for name in POOLED
     }
     fitted = fit(tables["runs"], tables["windows"])
-    if later.network and fitted.network:
-        half = fitted.network.model_copy(
-            update={"emulated": later.network.emulated, "note": later.network.note}
-        )
-        fitted = fitted._replace(network=half)
+    if later.network:
+        fitted = _with_network(fitted, emulated=later.network.emulated, note=later.network.note)
     condition = _mean_condition(earlier.condition, later.condition)
     made = later.model_copy(
         update={
