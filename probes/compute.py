@@ -203,7 +203,7 @@ class Measurement:
     def observe(self, visit: Point[Work], length_s: float) -> None:
         """Measure one window of a point."""
         kind, precision, cores = visit.key
-        clocks: list[ToldClock] = []
+        clocks: list[KernelClock] = []
 
         def look() -> None:
             clocks.append(read_clock(self._run.settings.sysfs, cores[0]))
@@ -212,7 +212,7 @@ class Measurement:
         if together >= OVERLAP:
             visit.values.append(sum(row.flops or row.adds or 0 for row in rows) / length_s)
         for core, row in zip(cores, rows, strict=True):
-            first = clocks[0] if core == cores[0] else ToldClock(None, None, None)
+            first = clocks[0] if core == cores[0] else KernelClock(None, None, None)
             self._run.sample(
                 kind=kind,
                 precision=precision,
@@ -237,19 +237,19 @@ class Measurement:
 KHZ, MHZ = 1e-6, 1e-3  # in GHz
 
 
-class ToldClock(NamedTuple):
-    """Present clock of a CPU, its base without boost, and its most, in GHz; None: not told."""
+class KernelClock(NamedTuple):
+    """The clock of a CPU as the kernel has it: now, its base without boost, and its most, in GHz."""
 
     current_ghz: float | None
     base_ghz: float | None
     max_ghz: float | None
 
 
-def read_clock(sysfs: Path, cpu: int) -> ToldClock:
+def read_clock(sysfs: Path, cpu: int) -> KernelClock:
     """Read what the kernel tells of ``cpu``; AMD's base is in ``acpi_cppc``."""
     folder = sysfs / f"devices/system/cpu/cpu{cpu}"
     base = _ghz(folder / "cpufreq/base_frequency", KHZ) or _ghz(folder / "acpi_cppc/nominal_freq", MHZ)
-    return ToldClock(
+    return KernelClock(
         _ghz(folder / "cpufreq/scaling_cur_freq", KHZ), base, _ghz(folder / "cpufreq/cpuinfo_max_freq", KHZ)
     )
 

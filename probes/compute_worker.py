@@ -127,6 +127,9 @@ class Kernels:
         return total, rounds * self._adds_a_round, seconds.value - self._reading_s
 
 
+# -- the worker: blocks of one kind, each followed by a chain, for a window of time ------------------------
+
+
 ORDER = 512  # of the matrices: three take 6 MB in double precision, and a product some milliseconds
 ROUNDS = 200_000  # of a vector loop: about a millisecond
 ADDS = 100_000  # of a chain by itself: 30 microseconds

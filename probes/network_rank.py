@@ -179,6 +179,9 @@ def _verify(comm: MPI.Comm, message: Bytes) -> None:
 PATTERNS: dict[Pattern, type[Exchange]] = {"alltoall": AllToAll, "latency": RoundTrip, "bandwidth": Windows}
 
 
+# -- ranks of the probe: who they are, whether messages leave their hosts, sizes in turns ------------------
+
+
 PREFLIGHT_BYTES = 8 << 20
 COUNTERS_SETTLE_S = 3.0  # some network drivers refresh their counters every two seconds only
 WARM_UP = 3
@@ -348,6 +351,9 @@ def world(ranks: int, limit_s: int) -> MPI.Comm | None:
     return None
 
 
+# -- ranks of comprobe as a neighbour: all-to-alls until they are ended ------------------------------------
+
+
 @dataclass(frozen=True)
 class StreamPlan:
     """Orders for the ranks of a comprobe that is a neighbour.
@@ -387,6 +393,9 @@ def stream(comm: MPI.Comm, plan: StreamPlan) -> NoReturn:
         if comm.rank == 0:
             wall_s = time.monotonic() - begin
             say(event="window", wall_s=wall_s, inside_s=inside_s, exchanges=exchanges)
+
+
+# -- the process -------------------------------------------------------------------------------------------
 
 
 def main() -> int:

@@ -39,7 +39,7 @@ def measure(run: Run) -> None:
     """Time every load on every chosen count of cores, until the budget is used."""
     allowed = os.sched_getaffinity(0)
     cores = [cpu.index for cpu in read_topology(run.settings.sysfs, allowed).cores] or sorted(allowed)
-    counts = core_counts(len(cores), run.settings.quick)
+    counts = chosen_counts(len(cores), run.settings.quick)
     mpi = None
     if len(cores) == 1:
         run.absent(CURVE, "this process may use one core only", "profile on more cores")
@@ -57,7 +57,7 @@ def measure(run: Run) -> None:
         starts.start(visit.key)
 
 
-def core_counts(cores: int, quick: bool) -> list[int]:
+def chosen_counts(cores: int, quick: bool) -> list[int]:
     """Choose counts: up to 4, then doubling, and ``cores``; if quick 1, 2, a middle count, and ``cores``."""
     counts = {n for n in (1, 2, 3, 4) if n <= cores} | {cores}
     n = 8

@@ -65,8 +65,8 @@ def table(
         (96, False, [1, 2, 3, 4, 8, 16, 32, 64, 96]),
     ],
 )
-def test_core_counts(cores: int, quick: bool, counts: list[int]) -> None:
-    assert scaling.core_counts(cores, quick) == counts
+def test_chosen_counts(cores: int, quick: bool, counts: list[int]) -> None:
+    assert scaling.chosen_counts(cores, quick) == counts
 
 
 @pytest.mark.parametrize("cores", [1, 2, 16, 17, 48, 64, 96, 128, 256])
@@ -84,7 +84,7 @@ def test_every_load_on_one_and_more_cores() -> None:
     assert set(samples.columns) >= COLUMNS
     assert samples["verified"].all()
     assert (samples["run_s"] > 0).all()
-    counts = scaling.core_counts(psutil.cpu_count(logical=False) or 1, quick=True)
+    counts = scaling.chosen_counts(psutil.cpu_count(logical=False) or 1, quick=True)
     assert set(zip(samples["load"], samples["cores"], strict=True)) >= {(x, n) for x in LOADS for n in (1, 2)}
     assert samples["cores"].max() <= max(*counts, len(os.sched_getaffinity(0)))
     assert not samples.duplicated(["load", "cores", "repetition"]).any()
