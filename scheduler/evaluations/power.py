@@ -196,7 +196,7 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
     cases.sort(key=lambda case: ("-ga" not in case.policy, "set2" not in case.workload))  # the longest first
     results = run_all(simulate, cases, progress, lambda case: f"{case.policy} on {case.workload}")
     runs = PowerResults(zip(cases, results, strict=True))
-    stand_in = "the log of Theta" if power_sets.log() else "the Lublin-Feitelson model"
+    stand_in = "the log of Theta" if power_sets.theta_log() else "the Lublin-Feitelson model"
     return Evaluation(
         paper=PAPER,
         scale=scale,

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 from bisect import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
-from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
@@ -38,6 +36,7 @@ from scheduler.simulator.trace import Arrival, Outcome
 from scheduler.workloads import load
 from scheduler.workloads.arrivals import stretched
 from scheduler.workloads.generators.kmix import MIXES
+from scheduler.workloads.generators.power_sets import theta_log
 
 # -- nodes in a row ----------------------------------------------------------------------------------------
 #
@@ -110,7 +109,6 @@ INSIDES = ("fcfs", "easy", "first-fit", *IN_A_ROW)
 COUNTS = (1, 2, 3, 4, 5)
 OTHER_SEED = 1000  # the week whose sizes an operator would have: drawn with this much added to the seed
 LONG = 5  # intervals of the longer window: 100,000 s
-THETA = "theta_2022.swf.gz"
 
 Floats = NDArray[np.float64]
 
@@ -300,13 +298,6 @@ def _arrivals(text: str, seed: int) -> list[Arrival]:
     """Generate jobs, or read a log's and stretch the times between arrivals to a load of 95 %."""
     workload: list[Arrival] = list(load(text, MACHINE, seed).arrivals)  # type: ignore[arg-type]
     return workload if text.startswith("generator:") else list(stretched(workload, MACHINE, 0.95))
-
-
-def theta_log() -> Path | None:
-    """Find the log of Theta in TENBIN_DATA."""
-    folder = os.environ.get("TENBIN_DATA")
-    path = Path(folder) / THETA if folder else None
-    return path if path is not None and path.exists() else None
 
 
 # -- the evaluation ----------------------------------------------------------------------------------------

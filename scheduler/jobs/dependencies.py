@@ -1,4 +1,4 @@
-"""When a job may begin: its waits for other jobs, its deadline, and the next attempt after a failure.
+"""Conditions for the begin of a job: its waits for others, its deadline, its next attempt after a failure.
 
 Whether a job may begin, has to wait, or never can is said here and nowhere else. The four kinds of condition
 are those of Slurm: afterok, afterany, afternotok and aftercorr.
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Literal, NamedTuple, Protocol
 
 from agent.attempts.records import Result
 from profiles.errors import BadInput
 from profiles.instants import stamp
-from scheduler.jobs.specs import JobRefused, JobSpec, check_order
+from scheduler.jobs.specs import JobRefused, JobSpec
 
 Kind = Literal["after", "after_any", "after_not_ok", "after_corr"]
 KINDS: tuple[Kind, ...] = ("after", "after_any", "after_not_ok", "after_corr")
@@ -167,13 +168,25 @@ def check_places(waits_for: WaitsByPlace, arrays: Mapping[int, Sequence[int]], j
     Raises:
         BadInput: there is no such place, one waits for itself in the end, or an array lacks a member.
     """
-    check_order(places(waits_for), jobs)
+    _check_order(places(waits_for), jobs)
     for place, waits in by_kind(waits_for).items():
         for other in waits.get("after_corr", ()):
             try:
                 _correspond(arrays.get(place), arrays.get(other), f"job {other + 1} of these")
             except BadInput as error:
                 raise JobRefused(error, place, jobs) from error
+
+
+def _check_order(waits_for: Mapping[int, Sequence[int]], jobs: int) -> None:
+    """Refuse a place that there is not, or that waits for itself in the end."""
+    places = {*waits_for, *(other for others in waits_for.values() for other in others)}
+    if not places <= set(range(jobs)):
+        raise BadInput(f"waits_for: of {jobs} jobs the places are 0 to {jobs - 1}", "mend the list")
+    try:
+        TopologicalSorter(waits_for).prepare()
+    except CycleError as error:
+        circle = " -> ".join(str(place + 1) for place in error.args[1])
+        raise BadInput(f"jobs wait for each other: {circle}", "take one of the waits out") from error
 
 
 def check_times(spec: JobSpec, now: float) -> None:

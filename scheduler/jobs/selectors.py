@@ -1,4 +1,4 @@
-"""Selectors, the words by which users name jobs, such as ``7``, ``7[3]``, ``3-9``; what they leave out."""
+"""Selectors, the words by which users name jobs: ``7``, ``7[3]``, ``7[1,5-9]``, ``3-9``; those left out."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ import re
 from typing import NamedTuple
 
 from profiles.errors import BadInput
-
-# Selectors: the words by which users name jobs, such as ``7``, ``7[3]``, ``7[10-20]``, ``3-9``.
-
 
 MOST_DIGITS = 18  # of a number of a job, or of an index
 NUMBER = rf"\d{{1,{MOST_DIGITS}}}"

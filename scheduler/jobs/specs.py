@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from graphlib import CycleError, TopologicalSorter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -191,22 +190,6 @@ def check_variables(variables: Mapping[str, str]) -> Mapping[str, str]:
         if len(whole) >= LONGEST_ARGUMENT:
             raise ValueError(f"{name[:100]} with its value has {LONGEST_ARGUMENT} bytes or more")
     return variables
-
-
-def check_order(waits_for: Mapping[int, Sequence[int]], jobs: int) -> None:
-    """Check that jobs that are submitted together can wait for each other like this, by their places.
-
-    Raises:
-        BadInput: there is no such place, or one waits for itself in the end.
-    """
-    places = {*waits_for, *(other for others in waits_for.values() for other in others)}
-    if not places <= set(range(jobs)):
-        raise BadInput(f"waits_for: of {jobs} jobs the places are 0 to {jobs - 1}", "mend the list")
-    try:
-        TopologicalSorter(waits_for).prepare()
-    except CycleError as error:
-        circle = " -> ".join(str(place + 1) for place in error.args[1])
-        raise BadInput(f"jobs wait for each other: {circle}", "take one of the waits out") from error
 
 
 class JobRefused(BadInput):

@@ -3,7 +3,7 @@
 - ``100``: 100 units of one class, called "node".
 - ``512xgpu+512xcpu``: classes, best first.
 - ``256xnode[cpu=1,memory=0.5]``: nodes with a capacity for each resource.
-- a TOML or JSON file: ``budget_w``, and a list ``pool`` of tables with fields of ``model.Pool``; ``units``
+- a TOML or JSON file: ``budget_w``, and a list ``pool`` of tables with fields of ``Pool``; ``units``
   may be called ``nodes``, and ``capacity`` is a table of resources.
 - a CSV file: the list of nodes of Alibaba's GPU trace of 2023 (columns cpu_milli, memory_mib and gpu), as one
   pool "node" with cores, memory_mb and GPUs; models of GPU are not told apart.
@@ -201,14 +201,14 @@ def _pool(table: PoolTable, place: int, where: str) -> Pool:
     return Pool(
         table.name,
         units,
-        place if table.rank is None else table.rank,
-        resources,
-        capacity,
-        capacities,
-        table.base_w,
-        peak_w,
-        table.idle_w,
-        caps,
+        rank=place if table.rank is None else table.rank,
+        resources=resources,
+        capacity=capacity,
+        capacities=capacities,
+        base_w=table.base_w,
+        peak_w=peak_w,
+        idle_w=table.idle_w,
+        caps_w=caps,
     )
 
 

@@ -45,7 +45,7 @@ def record(kind: type[T]) -> type[T]:
     """Make a dataclass that is frozen for the type checker, and cheap at run time.
 
     A ``dataclass(frozen=True)`` sets each field by ``object.__setattr__``, at ten times the cost of a plain
-    assignment. Simulations take 6 to 7 % longer with it (``tests/benchmarks/policies``).
+    assignment. Simulations take 3 to 7 % longer with it (``tests/benchmarks/policies``).
     """
     return dataclass(slots=True, unsafe_hash=True)(kind)
 
@@ -155,7 +155,7 @@ class Placement:
         units: how many.
         nodes: (node, units there) for a pool with nodes; empty for a counted pool.
         cap_w: power cap of each unit; None: uncapped.
-        region: the region that the units are charged to ("": none), see ``actions.Repartition``.
+        region: the region that the units are charged to ("": none), see ``events.Repartition``.
         binding: layout of the tasks inside each node (see ``interference``); the engine turns it into cores.
     """
 

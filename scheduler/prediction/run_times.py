@@ -61,6 +61,9 @@ NUMBER = re.compile(r"\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")
 INTERPRETERS = re.compile(r"(?:python|perl|ruby|lua|julia|node|Rscript|(?:ba|da|z|k)?sh)[0-9.]*")
 
 
+# -- history -----------------------------------------------------------------------------------------------
+
+
 class JobSignature(NamedTuple):
     """The properties of a job by which earlier runs are compared.
 
@@ -357,6 +360,9 @@ def _mean(values: Sequence[float] | deque[float]) -> float:
     return sum(values) / len(values)
 
 
+# -- other devices: by trials, and by figures --------------------------------------------------------------
+
+
 COVERED = 0.9  # least share of the launches of which a trial has to tell
 
 
@@ -436,6 +442,9 @@ def tried_words(ratio: TriedRatio) -> str:
         f"{ratio.pool} is {ratio.value:.3g} times ({ratio.low:.3g} .. {ratio.high:.3g}) as fast as "
         f"{ratio.over} by a trial of this program at {stamp(ratio.at_s)}{results}"
     )
+
+
+# -- the predictor -----------------------------------------------------------------------------------------
 
 
 REMEMBERED = 5000  # earlier jobs that a new coordinator learns from

@@ -21,7 +21,6 @@ from itertools import count
 from typing import NoReturn
 
 from profiles.errors import BadInput
-from scheduler.model import events as act
 from scheduler.model.events import (
     KINDS,
     ORDER,
@@ -30,11 +29,19 @@ from scheduler.model.events import (
     Event,
     Failed,
     Finished,
+    Migrate,
     NodeDown,
     NodeUp,
+    Repartition,
+    Resize,
+    Resume,
+    SetPowerCap,
+    Start,
     Started,
     Submitted,
+    Suspend,
     Timer,
+    WakeAt,
 )
 from scheduler.model.jobs import (
     CHECKPOINT,
@@ -410,14 +417,14 @@ class SimulatedCluster:
         self._interferes = settings.interference is not None
         self._kills = settings.kill_at_limit
         self.do: dict[type, Callable[..., None]] = {
-            act.Start: self._start,
-            act.Suspend: self._suspend,
-            act.Resume: self._resume,
-            act.Migrate: self._migrate,
-            act.Resize: self._resize,
-            act.SetPowerCap: self._set_cap,
-            act.Repartition: self._repartition,
-            act.WakeAt: self._wake_at,
+            Start: self._start,
+            Suspend: self._suspend,
+            Resume: self._resume,
+            Migrate: self._migrate,
+            Resize: self._resize,
+            SetPowerCap: self._set_cap,
+            Repartition: self._repartition,
+            WakeAt: self._wake_at,
         }
 
     # -- events ---------------------------------------------------------------------------------
@@ -513,11 +520,11 @@ class SimulatedCluster:
 
     # -- actions -------------------------------------------------------------------------
 
-    def _start(self, action: act.Start) -> None:
+    def _start(self, action: Start) -> None:
         state = self.state.start(action.job_id, action.placement)
         self._begin(self.jobs[action.job_id], state, state.served_s > 0)
 
-    def _resume(self, action: act.Resume) -> None:
+    def _resume(self, action: Resume) -> None:
         state = self.state.resume(action.job_id, action.placement)
         self._begin(self.jobs[action.job_id], state, True)
 
@@ -537,11 +544,11 @@ class SimulatedCluster:
             simulated.announced_s = simulated.work_began_s
             self.queue.push(simulated.announced_s, STARTED, simulated)
 
-    def _suspend(self, action: act.Suspend) -> None:
+    def _suspend(self, action: Suspend) -> None:
         state = self.state.check_stop("suspend", action.job_id)
         self._stop(self.jobs[action.job_id], state)
 
-    def _migrate(self, action: act.Migrate) -> None:
+    def _migrate(self, action: Migrate) -> None:
         state = self.state.check_stop("migrate", action.job_id, CHECKPOINT)
         if not state.job.runs_on(action.placement.pool):
             self.state.broken(action.job_id, "migrate", f"the job cannot run on {action.placement.pool}")
@@ -563,7 +570,7 @@ class SimulatedCluster:
             before = self._release(simulated)
             self.queue.push(now, STOPPED, Checkpointed(simulated.job, before))
 
-    def _resize(self, action: act.Resize) -> None:
+    def _resize(self, action: Resize) -> None:
         state = self.state.check_running("resize", action.job_id)
         simulated, before, after = self.jobs[action.job_id], state.place, action.placement
         simulated.close(self.state.now, self._powered.get(before.pool))
@@ -574,7 +581,7 @@ class SimulatedCluster:
             self._disturb_neighbours(simulated.job.id, before)
             self._disturb_neighbours(simulated.job.id, after)
 
-    def _set_cap(self, action: act.SetPowerCap) -> None:
+    def _set_cap(self, action: SetPowerCap) -> None:
         state = self.state.check_running("set power cap", action.job_id)
         simulated, before = self.jobs[action.job_id], state.place
         simulated.close(self.state.now, self._powered.get(before.pool))
@@ -592,10 +599,10 @@ class SimulatedCluster:
         if rest:
             self._announce(simulated)
 
-    def _repartition(self, action: act.Repartition) -> None:
+    def _repartition(self, action: Repartition) -> None:
         self.state.repartition(action.pool, action.regions)
 
-    def _wake_at(self, action: act.WakeAt) -> None:
+    def _wake_at(self, action: WakeAt) -> None:
         at, now = instant(action.at_s), self.state.now
         self.queue.wake(at if at > now else now, action.tag)
 

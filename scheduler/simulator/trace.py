@@ -1,4 +1,4 @@
-"""What goes into a simulation (jobs with true run times, settings) and comes out (outcomes, summary)."""
+"""Input of a simulation (jobs with their true run times, settings) and its output (outcomes, summary)."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def text(
 ) -> str:
     """Write all results, in the order of submission; CSV or SWF by the name of ``file``."""
     if file.suffix == ".swf":
-        return "".join(swf.lines(outcomes, cluster, about))
+        return "".join(swf.result_lines(outcomes, cluster, about))
     written = io.StringIO()
     rows = csv.writer(written, lineterminator="\n")
     rows.writerow(COLUMNS)

@@ -214,26 +214,26 @@ class Mct(Policy):
             waiting = self._waiting[pool_plan.name]
             pool_plan.price = waiting / pool_plan.units if pool_plan.units else 0.0
 
-    def _pull_forward(self, pool_plan: PoolPlan, view: View) -> None:
+    def _pull_forward(self, freed: PoolPlan, view: View) -> None:
         """Move waiting jobs up when units that were given up early are free (step 6)."""
         tries = self.parameters.tries
-        now, spare = view.now, pool_plan.availability.at(view.now)
+        now, spare = view.now, freed.availability.at(view.now)
         moved = False
-        if not any(p.job.units <= spare and p.could_use(pool_plan.name, now) for p in self._plans.values()):
+        if not any(p.job.units <= spare and p.could_use(freed.name, now) for p in self._plans.values()):
             return
-        lasts = {lane.name: lane.last_start_s for lane in self._pool_plans.values()}
-        for lane in self._pool_plans.values():
-            lane.last_start_s = now
+        lasts = {pool_plan.name: pool_plan.last_start_s for pool_plan in self._pool_plans.values()}
+        for pool_plan in self._pool_plans.values():
+            pool_plan.last_start_s = now
         for planned in self._plans.values():
-            if planned.job.units <= spare and planned.could_use(pool_plan.name, now):
+            if planned.job.units <= spare and planned.could_use(freed.name, now):
                 tries -= 1
                 moved = self._move_up(view, planned) or moved
-                spare = pool_plan.availability.at(now)
+                spare = freed.availability.at(now)
             self._mark(planned)
             if not tries or not spare:
                 break
-        for lane in self._pool_plans.values():
-            lane.last_start_s = now if moved else lasts[lane.name]
+        for pool_plan in self._pool_plans.values():
+            pool_plan.last_start_s = now if moved else lasts[pool_plan.name]
         if moved:
             for planned in self._plans.values():
                 self._mark(planned)

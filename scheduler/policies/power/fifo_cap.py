@@ -88,10 +88,10 @@ class FifoCap(Policy):
         """Cut the job's configuration to what the machine can carry."""
         pool, level = self.pool, self.parameters.level
         most = job.units if job.max_units is None else job.max_units
-        wish = {"min": job.units, "mid": max(job.units, (most + 1) // 2), "max": most}[level]
-        caps = self._caps(job, wish)
+        size = {"min": job.units, "mid": max(job.units, (most + 1) // 2), "max": most}[level]
+        caps = self._caps(job, size)
         budget = math.inf if view.budget_w is None else view.budget_w
-        carried = min(wish, view.in_service[pool.name])
+        carried = min(size, view.in_service[pool.name])
         if pool.power_w(carried, caps[-1]) > budget:
             carried = int(budget // pool.power_w(1, caps[-1]))
         number = max(carried, job.units)

@@ -25,7 +25,7 @@ class Shape(NamedTuple):
     """Number of nodes of a job, and of its units on each (the last may hold fewer)."""
 
     nodes: int
-    tasks: int
+    units_a_node: int
 
 
 class NodeSet(NamedTuple):
@@ -51,16 +51,16 @@ class SharedStart(NamedTuple):
 def shape(job: Job, pool: Pool, shares: int = 1) -> Shape | None:
     """Compute how the job lies on nodes divided into ``shares``; None if it does not fit."""
     rooms = [int(c / shares / d + EPSILON) for c, d in zip(pool.capacity, job.demand, strict=True) if d > 0]
-    tasks = min(rooms, default=0)
-    if tasks < 1 or ceil(job.units / tasks) > pool.units:
+    units_a_node = min(rooms, default=0)
+    if units_a_node < 1 or ceil(job.units / units_a_node) > pool.units:
         return None
-    return Shape(ceil(job.units / tasks), min(tasks, job.units))
+    return Shape(ceil(job.units / units_a_node), min(units_a_node, job.units))
 
 
 def place(job: Job, pool: Pool, taken: Shape, nodes: Sequence[int], *, binding: str) -> Placement:
     """Place the job on the first of ``nodes`` that it needs."""
-    last = job.units - taken.tasks * (taken.nodes - 1)
-    counts = [taken.tasks] * (taken.nodes - 1) + [last]
+    last = job.units - taken.units_a_node * (taken.nodes - 1)
+    counts = [taken.units_a_node] * (taken.nodes - 1) + [last]
     return Placement(
         pool.name, job.units, tuple(zip(nodes[: taken.nodes], counts, strict=True)), binding=binding
     )

@@ -23,6 +23,9 @@ LEAST_SHARE = 1e-4
 Floats = NDArray[np.float64]
 
 
+# -- tasks like those of two traces ------------------------------------------------------------------------
+
+
 class TraceShape(NamedTuple):
     """Coefficients of variation of the demands, their correlation, and the run times."""
 
@@ -175,6 +178,9 @@ def _blocks(parameters: Multiresource, capacity: Floats, seed: int) -> Iterator[
 def _sigma(cv: float) -> float:
     """Convert a coefficient of variation of a lognormal variable to the deviation of its logarithm."""
     return math.sqrt(math.log1p(cv * cv))
+
+
+# -- a trace with another spread ---------------------------------------------------------------------------
 
 
 SMALLEST, LARGEST_POWER = 1e-9, 1e12

@@ -22,6 +22,9 @@ from scheduler.workloads.logs.swf import Swf
 BASE_W, CAPS_W = 10.0, tuple(float(cap) for cap in range(30, 95, 5))
 
 
+# -- set 1 -------------------------------------------------------------------------------------------------
+
+
 class NasProgram(NamedTuple):
     """A row of table 3."""
 
@@ -105,6 +108,9 @@ def _arrivals_of_set1(parameters: PowerSet1, nodes: int, seed: int) -> Iterator[
         now += float(rng.exponential(1.0 / parameters.rate_per_s))
 
 
+# -- set 2 -------------------------------------------------------------------------------------------------
+
+
 NODES, BUDGET_W = 40_960, 2.048e6
 THETA, THETA_NODES, THETA_JOBS = "theta_2022.swf.gz", 4360, 23_000
 LOGGED_CAP_W = 40.0
@@ -149,7 +155,7 @@ class PowerSet2:
     def generate(self, cluster: Cluster, seed: int = 0) -> Workload:
         """Generate the jobs, for the cluster's first class."""
         nodes = cluster.pools[0].units
-        path = None if self.source == "lublin" else log()
+        path = None if self.source == "lublin" else theta_log()
         if path is None:
             name = f"the Lublin-Feitelson model at load {LOAD:g}"
             jobs = Lublin(self.jobs, nodes, LOAD, "exact").generate(cluster, seed).arrivals
@@ -172,7 +178,7 @@ def large_machine(nodes: int = NODES, budget_w: float | None = BUDGET_W) -> Clus
     return small_machine(nodes, budget_w)
 
 
-def log() -> Path | None:
+def theta_log() -> Path | None:
     """Find Theta's log in TENBIN_DATA."""
     folder = os.environ.get("TENBIN_DATA")
     path = Path(folder, THETA) if folder else None

@@ -63,13 +63,12 @@ class Swf:
 def write(arrivals: Iterable[Arrival], lines: IO[str]) -> None:
     """Write jobs as SWF; fields that SWF does not have are lost, times are rounded to whole microseconds."""
     for job, run_s, *_ in arrivals:
-        memory = -1 if job.memory_mb is None else round(job.memory_mb / job.units / MB_PER_KB)
         limit = -1 if job.estimate_s is None else job.estimate_s
         user = job.user if job.user.isdecimal() else -1
         program = job.program if job.program.isdecimal() else -1
         lines.write(
             f"{job.id} {write_number(job.submit_s)} -1 {write_number(run_s)} {job.units} -1 -1 {job.units} "
-            f"{write_number(limit)} {memory} 1 {user} -1 {program} -1 -1 -1 -1\n"
+            f"{write_number(limit)} {_kb_a_unit(job)} 1 {user} -1 {program} -1 -1 -1 -1\n"
         )
 
 
@@ -85,7 +84,7 @@ class _Log:
         self._parameters = parameters
         self._skipped = skipped
         self._remarks = remarks
-        self._numbers = _Numbers()
+        self._numbers = _JobNumbers()
         self._lines = self._taken = 0  # so many so far
 
     def blocks(self) -> Iterator[list[Arrival]]:
@@ -146,7 +145,9 @@ class _Log:
         if self._parameters.estimate != "requested":
             known, estimate = (EXACT, run) if self._parameters.estimate == "exact" else (known, None)
         user, program = _name(user), _name(program)
-        job = Job(job_id, submit, units, estimate, user, memory_mb, known, program=program)
+        job = Job(
+            job_id, submit, units, estimate, user, memory_mb=memory_mb, estimate_kind=known, program=program
+        )
         return Arrival(job, run)
 
     def _skip(self, place: int, error: ValueError) -> None:
@@ -157,7 +158,7 @@ class _Log:
         self._skipped[reason] += 1
 
 
-class _Numbers:
+class _JobNumbers:
     """The job numbers so far: all below ``_next`` but those in the gaps (first, one past the last)."""
 
     def __init__(self) -> None:
@@ -194,6 +195,11 @@ def _unusable(job_id: int, submit: float, run: float) -> str:
     return "a negative time of submission" if submit < 0 else "no run time"
 
 
+def _kb_a_unit(job: Job) -> int:
+    """Return the memory per processor in KB; -1: unknown."""
+    return -1 if job.memory_mb is None else round(job.memory_mb / job.units / MB_PER_KB)
+
+
 def write_number(value: float) -> str:
     """Write a number to six decimals, without a fraction where it has none."""
     return str(int(value)) if value == int(value) else f"{value:.6f}".rstrip("0").rstrip(".")
@@ -210,7 +216,7 @@ def write_number(value: float) -> str:
 FORMAT = "2.2"
 
 
-def lines(outcomes: Sequence[Outcome], cluster: Cluster, about: str) -> Iterator[str]:
+def result_lines(outcomes: Sequence[Outcome], cluster: Cluster, about: str) -> Iterator[str]:
     """Yield header and jobs, each line with its end. ``about``: workload and policy, for the header."""
     ordered = sorted(outcomes, key=lambda outcome: (outcome.job.submit_s, outcome.job.id))
     users = _numbers(outcome.job.user for outcome in ordered)
@@ -233,7 +239,6 @@ def lines(outcomes: Sequence[Outcome], cluster: Cluster, about: str) -> Iterator
 def _line(number: int, outcome: Outcome, group: tuple[int, int, int, int], partition: int) -> str:
     """Write a job; ``group`` has user, group, executable and queue."""
     job, segments = outcome.job, outcome.segments
-    memory = -1 if job.memory_mb is None else round(job.memory_mb / job.units / MB_PER_KB)
     fields = (
         number,
         write_number(job.submit_s),
@@ -244,7 +249,7 @@ def _line(number: int, outcome: Outcome, group: tuple[int, int, int, int], parti
         -1,
         job.units,
         write_number(_limit_s(job, segments[-1].placement.pool)),
-        memory,
+        _kb_a_unit(job),
         int(outcome.how == "done"),
         *group,
         partition,

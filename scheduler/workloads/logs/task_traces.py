@@ -131,6 +131,9 @@ def arrivals(tasks: Iterable[TraceTask], parameters: TaskParameters) -> Iterator
         yield Arrival(job, task.run_s)
 
 
+# -- Google 2011 -------------------------------------------------------------------------------------------
+
+
 EVENT_COLUMNS = 13
 SUBMIT, SCHEDULE, FINISH = 0, 1, 4
 ENDS = {2: "evicted", 3: "failed", FINISH: "finished", 5: "killed", 6: "lost"}
@@ -263,6 +266,9 @@ def _google_task(events: _TaskEvents, parameters: Google2011) -> TraceTask | str
     return TraceTask(events.submit_us / 1e6, events.run_us / 1e6, demand, user=events.user)
 
 
+# -- Alibaba 2017 ------------------------------------------------------------------------------------------
+
+
 BATCH_COLUMNS = 8
 COUNTED = {"finished": ("Terminated",), "any": ("Terminated", "Failed")}
 PER_CORE = 100.0
@@ -342,6 +348,9 @@ def _batch_task(  # noqa: PLR0911 (one line a rule)
     if min(demand) <= 0:
         return f"a request of {'no CPU' if demand[0] <= 0 else 'no memory'}"
     return TraceTask(float(submit), float(end - submit), demand, units)
+
+
+# -- Alibaba's GPUs 2023 -----------------------------------------------------------------------------------
 
 
 MB_PER_MIB = 2**20 / 1e6

@@ -440,7 +440,7 @@ def test_as_many_genes_mutate_as_if_each_were_drawn() -> None:
 def test_job_set_2_is_scaled_to_the_machine(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if source == "theta":
         monkeypatch.setenv("TENBIN_DATA", os.environ.get("TENBIN_DATA", "../shared/data"))
-        if power_sets.log() is None:
+        if power_sets.theta_log() is None:
             pytest.skip("theta_2022.swf.gz is not there")
     cluster = power_sets.large_machine()
     workload = load(f"generator:power-set2,jobs=200,source={source}", cluster, 1)

@@ -12,7 +12,7 @@ from scheduler.model.jobs import Cluster, Job, Placement, Pool
 from scheduler.policies.registry import create
 from scheduler.simulator.trace import Outcome, Segment
 from scheduler.workloads.logs import swf
-from scheduler.workloads.logs.swf import lines
+from scheduler.workloads.logs.swf import result_lines
 from tests.support.amounts import examples
 from tests.support.scheduling.worlds import World, classes, counted, run
 
@@ -62,7 +62,7 @@ def valid(text: str) -> tuple[dict[str, str], list[list[float]]]:
 @given(world=st.one_of(counted(most=12), classes(most=8)), policy=st.sampled_from(("fcfs", "easy", "mctbm")))
 def test_results_are_valid_and_read_again(tmp_path: Path, world: World, policy: str) -> None:
     outcomes, _ = run(create(policy), world)
-    text = "".join(lines(outcomes, world.cluster, "a world"))
+    text = "".join(result_lines(outcomes, world.cluster, "a world"))
     header, jobs = valid(text)
     assert (header["Preemption"] == "Yes") == any(o.preemptions or o.migrations for o in outcomes)
     by_id = {outcome.job.id: outcome for outcome in outcomes}
@@ -92,7 +92,7 @@ def outcome(number: int, user: str, submit_s: float) -> Outcome:
 
 
 def rows(*outcomes: Outcome) -> tuple[str, list[list[float]]]:
-    text = "".join(lines(outcomes, Cluster((Pool("node", 4),)), "two\nlines"))
+    text = "".join(result_lines(outcomes, Cluster((Pool("node", 4),)), "two\nlines"))
     return text, valid(text)[1]
 
 
