@@ -224,8 +224,6 @@ def try_(
     """
     from agent.opencl_layer import requests
 
-    pass
-
     trial = requests.try_on(
         _folder(pid),
         pid,

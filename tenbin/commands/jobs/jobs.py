@@ -293,7 +293,7 @@ def info(
 
     Of an array: how far it is.
     """
-    from tenbin.commands.jobs.account import last_error, used_now
+    from tenbin.commands.jobs.account import account, array_account, last_error, sample_table, used_now
 
     check_formats(csv=csv, json=json)
     if csv and not samples:
@@ -306,8 +306,6 @@ def info(
     for job_id in ids:
         details = client.job(job_id).info(sooner=True)
         if "members" in details:
-            from tenbin.commands.jobs.account import array_account
-
             answers.append(details)
             if not json:
                 print(array_account(details))
@@ -319,11 +317,8 @@ def info(
         if json:
             answers.append({**details, "samples": rows} if samples else details)
             continue
-        from tenbin.commands.jobs.account import account
-
         print(account(details))
         if samples:
-            from tenbin.commands.jobs.account import sample_table
             from tenbin.terminal import SafeConsole
 
             table = sample_table(rows, details["start_s"])

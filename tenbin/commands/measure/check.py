@@ -27,7 +27,7 @@ from tenbin.commands.options import (
 )
 from tenbin.errors import TenbinError
 from tenbin.option_values import duration_s
-from tenbin.text import as_json, duration, say
+from tenbin.text import as_json, duration, number, say
 
 if TYPE_CHECKING:
     from profiles.checks.check import Change, Check, CheckStore
@@ -262,8 +262,6 @@ def _judged(made: Check, reference: Reference, profile: Profile | None, store: P
 
 
 def _tell(done: Check, *, log: bool, json: bool) -> None:
-    pass
-
     if json:
         print(as_json(done))
     elif log:
@@ -351,7 +349,6 @@ def print_check(check: Check) -> None:
 
 def _table(check: Check) -> object:
     from tenbin.terminal import table
-    from tenbin.text import number
 
     made = table("", "now", "was", "unit", "change", "95 %", "tells", left=("", "unit"), padding=(0, 1, 0, 0))
     for c in sorted(check.changes, key=_place):

@@ -270,8 +270,6 @@ def _node_files(cluster: str, store: Path | None) -> tuple[dict[str, str], list[
     """Return nodes.conf and, if there are GPUs, gres.conf; and their lines as records."""
     from scheduler.engines.slurm.admin.slurm_conf import conf_texts, node_lines
 
-    pass
-
     survey, profiles = known(cluster, store)
     real = "tenbin profile --nodes all"
     if survey.emulated:
