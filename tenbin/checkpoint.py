@@ -432,10 +432,6 @@ class Generations:
 # Asked by a signal, or by a file ``checkpoint.request`` beside the checkpoint, the program drains its queue
 # at the next safe point, saves, and leaves with exit code 85. Started again it goes on, on whatever device
 # it is given. A request before ``restore`` makes it leave as well, with nothing to save.
-#
-# Under tenbin each attempt to run a job writes under a name of its own (``tenbin.checkpoint``):
-# a copy of it that nobody could reach, and that comes back when the job runs elsewhere, cannot spoil
-# anything.
 
 
 LEFT = 85  # exit code: "checkpointed"
