@@ -158,10 +158,10 @@ def print_table(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
     from tenbin.terminal import SafeConsole, table
 
     left = ("name", "user", "stage", "place", "hosts", "")
-    listed = table(*(HEADINGS.get(column, column) for column in columns), left=left, collapse_padding=True)
+    job_table = table(*(HEADINGS.get(column, column) for column in columns), left=left, collapse_padding=True)
     for row in rows:
-        listed.add_row(*(escape(printable(cell(row, column))) for column in columns))
-    SafeConsole().print(listed)
+        job_table.add_row(*(escape(printable(cell(row, column))) for column in columns))
+    SafeConsole().print(job_table)
 
 
 def since_s(job: dict[str, Any], now: float) -> int:
