@@ -432,10 +432,6 @@ class Generations:
 # Asked by a signal, or by a file ``checkpoint.request`` beside the checkpoint, the program drains its queue
 # at the next safe point, saves, and leaves with exit code 85. Started again it goes on, on whatever device
 # it is given. A request before ``restore`` makes it leave as well, with nothing to save.
-#
-# Under tenbin each attempt to run a job writes under a name of its own (``tenbin.checkpoint``):
-# a copy of it that nobody could reach, and that comes back when the job runs elsewhere, cannot spoil
-# anything.
 
 
 LEFT = 85  # exit code: "checkpointed"
@@ -480,8 +476,8 @@ class Checkpoint:
         number = int(os.environ.get("TENBIN_CHECKPOINT_SIGNAL", signal.SIGURG))
         signal.signal(number, self._on_signal)
         with self._phase("context"):
-            self.device = _find(device if device is not None else os.environ.get("TENBIN_DEVICE", "0"))
-            self.context, self.queue = _open(self.device)
+            self.device = _find_device(device if device is not None else os.environ.get("TENBIN_DEVICE", "0"))
+            self.context, self.queue = _open_device(self.device)
         self._queues: list[cl.CommandQueue] = [self.queue]
 
     # -- what is to survive ---------------------------------------------------------------------------
@@ -626,19 +622,19 @@ class Checkpoint:
 
     def _header(self, path: Path) -> tuple[dict[str, Any], dict[str, Part]]:
         """State and parts of a checkpoint, which are those of this program; CheckpointError if not."""
-        state, in_file = read_header(path, self.program)
-        registered, has = (
-            {(p.name, p.kind, p.bytes) for p in parts} for parts in (self._parts(), in_file.values())
+        state, stored = read_header(path, self.program)
+        registered, written = (
+            {(p.name, p.kind, p.bytes) for p in parts} for parts in (self._parts(), stored.values())
         )
-        if registered != has:
+        if registered != written:
             there, here = (
-                ", ".join(" ".join(map(str, part)) for part in parts) for parts in (has, registered)
+                ", ".join(" ".join(map(str, part)) for part in parts) for parts in (written, registered)
             )
             raise CheckpointError(
                 f"{path} has other parts ({there} bytes) than this program ({here} bytes); "
                 "remove it to begin anew"
             )
-        return state, in_file
+        return state, stored
 
     # -- inside ---------------------------------------------------------------------------------------
 
@@ -731,7 +727,7 @@ class Checkpoint:
                 file.write(lines)
 
 
-def _find(number: int | str) -> Any:
+def _find_device(number: int | str) -> Any:
     """Find the device of that number, counted over all platforms."""
     import pyopencl as cl
 
@@ -745,7 +741,7 @@ def _find(number: int | str) -> Any:
         raise CheckpointError(f"there is no OpenCL device {number}; see: tenbin doctor") from error
 
 
-def _open(device: Any) -> tuple[Any, Any]:
+def _open_device(device: Any) -> tuple[Any, Any]:
     import pyopencl as cl
 
     context = cl.Context([device])

@@ -356,6 +356,9 @@ def lines(parts: Iterable[bytes]) -> Iterator[str]:
         yield rest
 
 
+# -- the client --------------------------------------------------------------------------------------------
+
+
 class Client(Connection):
     """Submits jobs to one coordinator. Threads may share a client; for the arguments see ``Connection``."""
 

@@ -78,6 +78,9 @@ def run_callback(job_id: int, callback: Callable[[], object]) -> None:
         logging.getLogger("tenbin").exception("callback of job %d", job_id)
 
 
+# -- the connection ----------------------------------------------------------------------------------------
+
+
 LONGEST_SOCKET_PATH = 90  # bytes
 MOST_IDS = 100_000  # of a request
 SHARED_WAIT_S = 1.0  # for each part of those that are waited for, where there are several

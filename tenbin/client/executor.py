@@ -505,6 +505,9 @@ def _death(info: dict[str, Any]) -> str:
     return f"{job} is {info['stage']} and has left no result: {info['trouble'] or reason}"
 
 
+# -- the executor ------------------------------------------------------------------------------------------
+
+
 P = ParamSpec("P")
 FOLDER = "functions"  # in the coordinator's home
 NEEDS = FIELDS - {"array_index", "mpi"}  # a function is one process

@@ -1,4 +1,4 @@
-"""What users' programs do without a coordinator: stored profiles, predictions from them, simulations."""
+"""Functions for users' programs without a coordinator: stored profiles, predictions, simulations."""
 
 from __future__ import annotations
 

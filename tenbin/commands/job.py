@@ -211,8 +211,8 @@ def list_jobs(store: StoreOption = None, json: JsonOption = False) -> None:
         except BadInput as error:
             broken.append(str(error))
     if json:
-        listed = [{**_summary(row), "this_kind": row.kind.key == here} for row in rows]
-        print_json({"job_profiles": listed, "damaged": broken})
+        summaries = [{**_summary(row), "this_kind": row.kind.key == here} for row in rows]
+        print_json({"job_profiles": summaries, "damaged": broken})
     else:
         print_list(rows, here)
         for problem in broken:
@@ -271,11 +271,11 @@ def print_list(rows: list[JobProfile], here: str) -> None:
         print("No job profile yet; make one with 'tenbin job profile NAME -- CMD...'.")
         return
     columns = ("name", "made", "cores", "run time", "slows memprobe", "slowed by memprobe", "")
-    listed = table(*columns, left=("name", "made", ""))
+    profiles = table(*columns, left=("name", "made", ""))
     for row in rows:
         run, pressure, curve = row.need("run_s"), row.pressure_by(), row.sensitivity_by()
         marks = {"interrupted": row.interrupted, "EMULATED": row.emulated, "other node": row.kind.key != here}
-        listed.add_row(
+        profiles.add_row(
             row.name,
             escape(row.id),
             str(row.cores),
@@ -284,7 +284,7 @@ def print_list(rows: list[JobProfile], here: str) -> None:
             f"{curve.levels[-1].slowdown.value:.2f}x" if curve else "-",
             " ".join(mark for mark, on in marks.items() if on),
         )
-    SafeConsole().print(listed)
+    SafeConsole().print(profiles)
 
 
 def print_job(job: JobProfile) -> None:
@@ -488,7 +488,7 @@ def predict(
     size = (cores, 0) if cores else mine[-1].signature.size if mine else (1, 0)
     words = tuple(arguments) if arguments else mine[-1].signature.arguments if mine else ()
     signature = JobSignature(name, words, user or user_name(), size)
-    rows = _told(history, signature, [run.signature.pool for run in mine])
+    rows = _predictions(history, signature, [run.signature.pool for run in mine])
     if not rows:
         raise BadInput(
             f"nothing is known of {name}: no such job ended with success, none of {signature.user}'s at all",
@@ -497,7 +497,7 @@ def predict(
     if json:
         print_json({**signature._asdict(), "predictions": rows})
     else:
-        _print(signature.program, signature.arguments, rows)
+        _print_predictions(signature.program, signature.arguments, rows)
 
 
 def _runs(folder: Path, store: Path | None, name: str) -> list[PastRun]:
@@ -517,7 +517,7 @@ def _runs(folder: Path, store: Path | None, name: str) -> list[PastRun]:
     return runs + [run for run in ended if run is not None]
 
 
-def _told(history: Any, signature: Any, pools: list[str]) -> list[dict[str, Any]]:
+def _predictions(history: Any, signature: Any, pools: list[str]) -> list[dict[str, Any]]:
     """List the predictions, a row each; run times by the class of device that it ran on."""
     rows = []
     for pool in dict.fromkeys(pools or [""]):
@@ -528,17 +528,17 @@ def _told(history: Any, signature: Any, pools: list[str]) -> list[dict[str, Any]
     return rows
 
 
-def _print(name: str, arguments: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
+def _print_predictions(name: str, arguments: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
     console = SafeConsole()
     console.print(shlex.join((name, *arguments)), style="bold", markup=False)
     columns = ("", "device", "10 %", "50 %", "90 %", "n", "rests on")
-    listed = table(*columns, left=("", "device", "rests on"))
+    predictions = table(*columns, left=("", "device", "rests on"))
     for row in rows:
         words, unit = QUANTITIES[row["quantity"]]
         values = (row[at] for at in ("low", "middle", "high"))
         cells = [duration(v) if unit == "s" else f"{number(v)} {unit}" for v in values]
-        listed.add_row(words, escape(row["device"]), *cells, str(row["n"]), escape(row["rule"]))
-    console.print(listed)
+        predictions.add_row(words, escape(row["device"]), *cells, str(row["n"]), escape(row["rule"]))
+    console.print(predictions)
 
 
 # -- profile, again, examples: measure a program alone and beside others -----------------------------------

@@ -224,8 +224,6 @@ def try_(
     """
     from agent.opencl_layer import requests
 
-    pass
-
     trial = requests.try_on(
         _folder(pid),
         pid,
@@ -274,7 +272,7 @@ def _line(program: LayerStatus) -> str:
 
 
 def _hindrances(program: LayerStatus) -> str:
-    return ", ".join(f"{item['uses']} since {clock(item['since'])}" for item in program.hindrances)
+    return ", ".join(f"{call['uses']} since {clock(call['since'])}" for call in program.hindrances)
 
 
 def _devices(variables: dict[str, str]) -> list[OpenCLDevice]:

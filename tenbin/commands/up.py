@@ -95,12 +95,10 @@ def _parameter(option: Option) -> inspect.Parameter:
     )
 
 
-START_S, PAGE_S = 60.0, 20.0
-
-
 # -- the command -------------------------------------------------------------------------------------------
 
 
+START_S, PAGE_S = 60.0, 20.0
 PATHS = (  # variables that may be relative, which a daemon leaves its folder with
     "TENBIN_STORE",
     "TENBIN_OPENCL_FOLDER",

@@ -260,12 +260,10 @@ def earlier_cap(folders: JobFolders, job: int, attempt: int) -> float | None:
         return None
 
 
-MOST_RECTANGLES, MOST_LANES, MOST_ROWS, LISTED = 4000, 400, 60, 100
-
-
 # -- the view ----------------------------------------------------------------------------------------------
 
 
+MOST_RECTANGLES, MOST_LANES, MOST_ROWS, LISTED = 4000, 400, 60, 100
 PLANNED = 40  # jobs at the head of the queue whose start is asked for
 UNPLACED = "not placed yet"
 KEPT, FRESH_S = 32, 1.0  # answers; how long each may be given again

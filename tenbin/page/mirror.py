@@ -223,10 +223,10 @@ def earlier_lane(store: Path, job_id: int, attempt: int) -> tuple[str, ...] | No
         return None
 
 
-REMEMBERED = 20_000  # events, and changes of jobs, for viewers that are behind
-
-
 # -- the mirror --------------------------------------------------------------------------------------------
+
+
+REMEMBERED = 20_000  # events, and changes of jobs, for viewers that are behind
 
 
 class Mirror:

@@ -157,6 +157,9 @@ def _refuse(headers: dict[bytes, bytes], code: int, detail: str) -> Response:
     return JSONResponse({"detail": detail}, code)
 
 
+# -- the process -------------------------------------------------------------------------------------------
+
+
 def serve(store: Path, listener: socket.socket, name: str, tell: Callable[[str, bool], None]) -> None:
     """Serve the page of a coordinator's folder until SIGINT or SIGTERM.
 

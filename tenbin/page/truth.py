@@ -71,12 +71,10 @@ def _value(coefficient: Coefficient | None) -> str:
     return f"{text.value_with_unit(coefficient)} ({text.interval(coefficient)})"
 
 
-MOST, MOST_POINTS, MOST_JOBS = 20_000, 400, 2000  # the last predictions; of a chart; jobs for the coverage
-
-
 # -- the view ----------------------------------------------------------------------------------------------
 
 
+MOST, MOST_POINTS, MOST_JOBS = 20_000, 400, 2000  # the last predictions; of a chart; jobs for the coverage
 FRESH_S = 5.0
 MEANT = 0.8  # share of the run times that should lie between the 10 and 90 % quantiles
 

@@ -155,15 +155,15 @@ def cluster_page(
     """Write one self-contained HTML page; ``kinds`` has the kind of each node."""
     squares = (pairs_figure(survey, of) for of in BETWEEN)
     drawn = [nodes_figure(values, kinds), *(square for square in squares if square)]
-    rows = [(f"node {item.node}", item.reason, item.remedy) for item in survey.refused]
-    rows += [(item.what, item.reason, item.remedy) for item in survey.absent]
+    rows = [(f"node {refusal.node}", refusal.reason, refusal.remedy) for refusal in survey.refused]
+    rows += [(absence.what, absence.reason, absence.remedy) for absence in survey.absent]
     emulated = " (EMULATED)" if survey.emulated else ""
     return write(
         "cluster.html",
         interactive=interactive,
         title=f"Cluster {survey.cluster}{emulated}",
         subtitle=f"{len(survey.nodes)} nodes, {survey.id}, tenbin {survey.tenbin_version}",
-        odd=[str(item) for item in odd],
+        odd=list(map(str, odd)),
         none=none_odd(len(survey.nodes)),
         figures=[picture(fig, interactive=interactive) for fig in drawn],
         rows=rows,

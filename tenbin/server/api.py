@@ -125,13 +125,13 @@ class JobEnds:
     """
 
     def __init__(self, on_signal: Callable[[], None] = lambda: None) -> None:
-        self._event, self._told = asyncio.Event(), on_signal
+        self._event, self._on_signal = asyncio.Event(), on_signal
         self.over = False
 
     def tell(self) -> None:
         self._event.set()
         self._event = asyncio.Event()
-        self._told()
+        self._on_signal()
 
     def end(self) -> None:
         self.over = True

@@ -226,10 +226,10 @@ def state(coordinator: Coordinator) -> dict[str, Any]:
 
 def power(coordinator: Coordinator) -> dict[str, Any] | None:
     """Return the power budget, and the sum of the caps in use; None where no power is scheduled."""
-    state, rest_w = coordinator.cluster, coordinator.engine.caps.rest_w()
-    if state.budget_w is None:
+    cluster, rest_w = coordinator.cluster, coordinator.engine.caps.rest_w()
+    if cluster.budget_w is None:
         return None
-    return {"budget_w": state.budget_w + rest_w, "allotted_w": state.power_w + rest_w}
+    return {"budget_w": cluster.budget_w + rest_w, "allotted_w": cluster.power_w + rest_w}
 
 
 def memory(coordinator: Coordinator) -> dict[str, float] | None:
@@ -247,7 +247,7 @@ def prometheus(coordinator: Coordinator) -> bytes:
         return Gauge(name, words, [label], registry=registry)
 
     jobs = gauge("tenbin_jobs", "Jobs that have not ended, by stage", "stage")
-    for stage, count in summary(coordinator)["jobs"].items():
+    for stage, count in state(coordinator)["jobs"].items():
         jobs.labels(stage).set(count)
     ended = PrometheusCounter(
         "tenbin_jobs_ended", "Jobs that have ended, by stage", ["stage"], registry=registry

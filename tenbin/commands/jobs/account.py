@@ -293,7 +293,6 @@ def outcome(client: Client, job: dict[str, Any]) -> str:
     """Name the reason why a job did not succeed; "": the job succeeded."""
     if job["stage"] == "done":
         return ""
-
     trouble, said = local(job["trouble"]), last_error(client, job)
     lines = [f"job {label(job)}: {job['stage']}{': ' if trouble else ''}{trouble}"]
     lines += [f"  stderr ends: {said}"] if said else []

@@ -158,10 +158,10 @@ def print_table(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
     from tenbin.terminal import SafeConsole, table
 
     left = ("name", "user", "stage", "place", "hosts", "")
-    listed = table(*(HEADINGS.get(column, column) for column in columns), left=left, collapse_padding=True)
+    job_table = table(*(HEADINGS.get(column, column) for column in columns), left=left, collapse_padding=True)
     for row in rows:
-        listed.add_row(*(escape(printable(cell(row, column))) for column in columns))
-    SafeConsole().print(listed)
+        job_table.add_row(*(escape(printable(cell(row, column))) for column in columns))
+    SafeConsole().print(job_table)
 
 
 def since_s(job: dict[str, Any], now: float) -> int:
@@ -293,7 +293,7 @@ def info(
 
     Of an array: how far it is.
     """
-    from tenbin.commands.jobs.account import last_error, used_now
+    from tenbin.commands.jobs.account import account, array_account, last_error, sample_table, used_now
 
     check_formats(csv=csv, json=json)
     if csv and not samples:
@@ -306,8 +306,6 @@ def info(
     for job_id in ids:
         details = client.job(job_id).info(sooner=True)
         if "members" in details:
-            from tenbin.commands.jobs.account import array_account
-
             answers.append(details)
             if not json:
                 print(array_account(details))
@@ -319,11 +317,8 @@ def info(
         if json:
             answers.append({**details, "samples": rows} if samples else details)
             continue
-        from tenbin.commands.jobs.account import account
-
         print(account(details))
         if samples:
-            from tenbin.commands.jobs.account import sample_table
             from tenbin.terminal import SafeConsole
 
             table = sample_table(rows, details["start_s"])

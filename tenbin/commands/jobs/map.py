@@ -375,8 +375,6 @@ def map_(
     from scheduler.jobs.files import check_program
     from tenbin.commands.jobs.job_file import show
 
-    pass
-
     command, of_arguments = split(words or [])
     if not command:
         check(command, 0)
@@ -408,8 +406,6 @@ def _run(
     wait: bool,
 ) -> int:
     """Submit the array, and print its output or only its number; return the exit code."""
-    pass
-
     client = client_of(home)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the numbers of the jobs are known
     answer = client.hand_over([spec], arrays={0: range(1, len(commands) + 1)}, script=script)

@@ -27,7 +27,7 @@ from tenbin.commands.options import (
 )
 from tenbin.errors import TenbinError
 from tenbin.option_values import duration_s
-from tenbin.text import as_json, duration, say
+from tenbin.text import as_json, duration, number, say
 
 if TYPE_CHECKING:
     from profiles.checks.check import Change, Check, CheckStore
@@ -186,7 +186,7 @@ def check(
         from profiles.export import prometheus_of_check as as_prometheus
 
         write_output("--prometheus", prometheus, as_prometheus(done))
-    _tell(done, log=log, json=json)
+    _print_result(done, log=log, json=json)
     raise typer.Exit(EXIT_CODES[done.verdict])
 
 
@@ -261,9 +261,7 @@ def _judged(made: Check, reference: Reference, profile: Profile | None, store: P
     return done.model_copy(update={"consequences": tuple(consequences(done.changes, profile, jobs))})
 
 
-def _tell(done: Check, *, log: bool, json: bool) -> None:
-    pass
-
+def _print_result(done: Check, *, log: bool, json: bool) -> None:
     if json:
         print(as_json(done))
     elif log:
@@ -351,7 +349,6 @@ def print_check(check: Check) -> None:
 
 def _table(check: Check) -> object:
     from tenbin.terminal import table
-    from tenbin.text import number
 
     made = table("", "now", "was", "unit", "change", "95 %", "tells", left=("", "unit"), padding=(0, 1, 0, 0))
     for c in sorted(check.changes, key=_place):
@@ -366,7 +363,7 @@ def _table(check: Check) -> object:
             unit,
             signed(c.change_ratio) if known else "",
             f"{limits[0]:+.0f} .. {limits[1]:+.0f}" if known else "",
-            _told(c.tells_ratio),
+            _detectable(c.tells_ratio),
             style=STATE_STYLES[c.state],
         )
     return made
@@ -384,7 +381,7 @@ def _place(change: Change) -> tuple[int, str]:
     return ORDER.index(change.quantity) if known else len(ORDER), title(change.quantity, change.labels)
 
 
-def _told(tells_ratio: float | None) -> str:
+def _detectable(tells_ratio: float | None) -> str:
     if tells_ratio is None:
         return ""
     return f">{100 * MOST_TOLD:.0f} %" if tells_ratio > MOST_TOLD else f"{100 * tells_ratio:.0f} %"

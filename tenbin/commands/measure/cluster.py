@@ -112,7 +112,9 @@ def show_cluster(survey: Survey, profiles: dict[str, Profile], json: bool) -> No
     if json:
         answer = survey.model_dump(mode="json")
         answer["values"] = [asdict(value) for value in every]
-        answer["odd"] = [asdict(item) | {"ratio": item.ratio, "sentence": str(item)} for item in odd]
+        answer["odd"] = [
+            asdict(outlier) | {"ratio": outlier.ratio, "sentence": str(outlier)} for outlier in odd
+        ]
         print_json(answer)
         return
 
@@ -131,8 +133,8 @@ def show_cluster(survey: Survey, profiles: dict[str, Profile], json: bool) -> No
         for of in BETWEEN:
             _print_pairs(console, survey, of)
         _print_odd(console, survey, odd)
-    missing = [(item.node, item.reason, item.remedy) for item in survey.refused]
-    missing += [(item.what, item.reason, item.remedy) for item in survey.absent]
+    missing = [(refusal.node, refusal.reason, refusal.remedy) for refusal in survey.refused]
+    missing += [(absence.what, absence.reason, absence.remedy) for absence in survey.absent]
     for what, reason, remedy in missing:
         console.print(f"[yellow]not measured[/]  {escape(f'{what}: {reason}')}", soft_wrap=True)
         if remedy:
@@ -269,8 +271,6 @@ def slurm_config(
 def _node_files(cluster: str, store: Path | None) -> tuple[dict[str, str], list[dict[str, object]]]:
     """Return nodes.conf and, if there are GPUs, gres.conf; and their lines as records."""
     from scheduler.engines.slurm.admin.slurm_conf import conf_texts, node_lines
-
-    pass
 
     survey, profiles = known(cluster, store)
     real = "tenbin profile --nodes all"

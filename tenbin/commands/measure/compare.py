@@ -214,7 +214,7 @@ def drift(
         rows = [{**row.model_dump(mode="json"), "siblings_median": beside.get(row.title)} for row in series]
         print_json({"node": node, "siblings": sorted(others), "series": rows})
         return
-    _print(node, series, medians(others.values()), everything=everything)
+    _print_drift(node, series, medians(others.values()), everything=everything)
 
 
 def _profiles(node: str, store: Path | None) -> list[Profile]:
@@ -236,7 +236,9 @@ def _siblings(checks: CheckStore, node: str, own: Sequence[Check]) -> Mapping[st
     return {name: of for name, of in by_node.items() if of and of[-1].kind == kind}
 
 
-def _print(node: str, series: Sequence[Drift], beside: Mapping[str, float], *, everything: bool) -> None:
+def _print_drift(
+    node: str, series: Sequence[Drift], beside: Mapping[str, float], *, everything: bool
+) -> None:
     from profiles.checks.drift import CHECKS
     from tenbin.commands.measure.check import signed
     from tenbin.terminal import SafeConsole

@@ -68,19 +68,19 @@ def pairs(
     cores = _room(known)
     predicted, advice = directions(known), suggestions(known, per_node, cores)
     times = _verified(known, repetitions, duration_s(limit, "--limit")) if verify else None
-    rows = [_row(item, known, times) for item in predicted]
+    rows = [_row(direction, known, times) for direction in predicted]
     sockets, why_not = _sockets(known)
     if json:
         noise = {job.name: times.noise(job.name, job.clock) for job in known} if times else None
         advised = [
             {
-                "rule": item.rule,
-                "groups": item.groups,
-                "gain_percent": item.gain_percent,
-                "excluded": item.excluded,
-                "placements": _placed(item, known, sockets),
+                "rule": suggestion.rule,
+                "groups": suggestion.groups,
+                "gain_percent": suggestion.gain_percent,
+                "excluded": suggestion.excluded,
+                "placements": _placed(suggestion, known, sockets),
             }
-            for item in advice
+            for suggestion in advice
         ]
         answer = {"directions": rows, "suggestions": advised, "noise_ratio": noise}
         more = {"network": over_network(known), "no_placements": why_not or None}
@@ -236,14 +236,14 @@ def _print(
 
     headings = ["job", "beside", "predicted", "95 % interval"]
     headings += ["measured", "95 % interval", "error"] if times else []
-    console, listed = SafeConsole(), table(*headings, left=("job", "beside"))
+    console, forecasts = SafeConsole(), table(*headings, left=("job", "beside"))
     for row in rows:
         cells = [row["job"], row["beside"], *_cells(row["predicted"])]
         if times is not None:
             error = row.get("error")
             cells += [*_cells(row.get("measured")), "-" if error is None else f"{error:+.2f}"]
-        listed.add_row(*cells)
-    console.print(listed)
+        forecasts.add_row(*cells)
+    console.print(forecasts)
     if times is not None:
         floors = ", ".join(f"{job.name} {times.noise(job.name, job.clock):.1%}" for job in known)
         console.print(f"Noise floor (how much two runs alone differ): {floors}")

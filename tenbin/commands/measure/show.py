@@ -46,7 +46,7 @@ def print_card(console: Console, profile: Profile) -> None:
 
     summary = card(profile)
     if summary.figures:
-        listed = table("", "", "95 % interval", " ", left=("", " "), collapse_padding=True)
+        figures = table("", "", "95 % interval", " ", left=("", " "), collapse_padding=True)
         for figure in summary.figures:
             style = QUALITY_STYLE.get(figure.quality, "")
             value = f"{bounded(figure.value, figure.low, figure.high)} {figure.unit}"
@@ -54,8 +54,8 @@ def print_card(console: Console, profile: Profile) -> None:
             cells = (figure.name, value, limits(figure.low, figure.high), figure.meaning)
             name, value, interval, meaning = (escape(printable(cell)) for cell in cells)
             indented = Padding(f"{name}{marks}", (0, 0, 0, 2))
-            listed.add_row(indented, f"[bold]{value}[/]", interval, f"[{style or 'dim'}]{meaning}[/]")
-        console.print(listed)
+            figures.add_row(indented, f"[bold]{value}[/]", interval, f"[{style or 'dim'}]{meaning}[/]")
+        console.print(figures)
     advice = Table.grid(padding=(0, 1))
     for heading, sentences in (("unusual", summary.unusual), ("next", summary.next_steps)):
         for place, sentence in enumerate(sentences):

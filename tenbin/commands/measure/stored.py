@@ -175,7 +175,7 @@ def report(
         survey, profiles = known("" if which == "last" else which, store)
         output = output or Path(_file_name(f"{survey.cluster}-{survey.id}.html"))
         write_cluster_report(survey, profiles, output, interactive=interactive)
-        _told(output, survey.id, json)
+        _name_report(output, survey.id, json)
         return
     from tenbin.report.page import write_report
 
@@ -183,7 +183,7 @@ def report(
     profile = stored_profiles(store).load(str(path))
     output = output or Path(_file_name(f"{profile.node}-{profile.id}.html"))
     write_report(path, output, interactive=interactive)
-    _told(output, profile.id, json)
+    _name_report(output, profile.id, json)
 
 
 def _file_name(text: str) -> str:
@@ -191,7 +191,7 @@ def _file_name(text: str) -> str:
     return "".join(c if c.isprintable() and c != "/" else "_" for c in text)
 
 
-def _told(output: Path, number: str, json: bool) -> None:
+def _name_report(output: Path, number: str, json: bool) -> None:
     if json:
         print(dumps({"report": str(output), "profile": number}))
     else:

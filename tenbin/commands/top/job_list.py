@@ -192,6 +192,9 @@ def state_lines(state: dict[str, Any], listed: str, width: int) -> list[Line]:
     ]
 
 
+# -- the list as the application shows it ------------------------------------------------------------------
+
+
 MOST_ROWS = 1000  # of one answer
 HEAD = 4  # lines above the first job
 VERBS = {"c": "cancel", "p": "suspend", "r": "resume", "R": "retry"}

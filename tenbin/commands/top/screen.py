@@ -1,4 +1,4 @@
-"""What views give the application: lines of text with styles, shown and never obeyed; effects of keys."""
+"""Contents of the screen: lines of text with styles, shown and never obeyed; effects of keys."""
 
 from __future__ import annotations
 
