@@ -1,4 +1,4 @@
-/* The peer of probes/memory/writer.py: the same loop in C.
+/* The peer of probes/memory_writer.py: the same loop in C.
 
    usage: memory_peer CORE AREA_BYTES
    For every number of passes read from stdin it writes one 8-byte word into each 64-byte line of the area that
