@@ -393,7 +393,7 @@ def test_bandwidth_of_a_shaped_link(lab: NetLab) -> None:
     mbit = 500
     lab.shape(mbit, "htb")
     best = 0.0
-    for budget_s in (4, 8, 16):  # a machine busy with other things can be slower than the link, never faster
+    for budget_s in (4, 8, 16, 48):  # a machine that others use is slower than the link, never faster
         samples, absent = over_hosts(lab, budget_s)
         models = {m.labels["size"]: m for m in fit(samples) if m.quantity == "network_bandwidth_gbs"}
         if "8 MiB" not in models:
@@ -408,7 +408,7 @@ def test_bandwidth_of_a_shaped_link(lab: NetLab) -> None:
         assert seen < 1.05 * mbit
         if best > 0.85 * mbit:
             return
-    pytest.skip(f"this machine is too busy: {best:.0f} Mbit/s over a link of {mbit} Mbit/s")
+    pytest.fail(f"at most {best:.0f} Mbit/s over a link of {mbit} Mbit/s")
 
 
 def test_shared_memory_between_hosts_is_refused(lab: NetLab, monkeypatch: pytest.MonkeyPatch) -> None:
