@@ -24,7 +24,7 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -210,7 +210,8 @@ class SlurmCluster(Machine):
         orders: jobs as they were when the orders of their attempts were written, by attempt. ran_in: the
             Slurm jobs of attempts.
         disturbed: attempts that something has happened to. repairs: when what is mended.
-        done: jobs whose success is written down, visible or not.
+        followed: attempts that the coordinator has not called lost. done: jobs of which one of these has
+            written down a success, visible or not.
         lost: attempts that have died with their node: when that must be known, and the node.
         dead: slurmctld does not run. unheard: so many of the next calls get no answer; heard: they are made
             nevertheless. delay_s: how long a call takes.
@@ -225,6 +226,7 @@ class SlurmCluster(Machine):
         self.ran_in: dict[tuple[int, int], int] = {}
         self.disturbed: set[tuple[int, int]] = set()
         self.done: set[int] = set()
+        self.followed: Mapping[tuple[int, int], object] = {}
         self.lost: dict[tuple[int, int], tuple[float, str]] = {}
         self.repairs: list[tuple[float, Callable[[], object]]] = []
         self.lease_s = LEASES_S[seed % len(LEASES_S)]
@@ -375,8 +377,7 @@ class SlurmCluster(Machine):
             if not dies:
                 folder.publish(reserved)
             os.close(reserved)
-            given_up = folder.fenced()  # its node was out of reach too long
-            if result.how == "exited" and result.code == 0 and process.key is not None and not given_up:
+            if result.how == "exited" and result.code == 0 and process.key in self.followed:
                 self.done.add(process.key[0])
             if dies:
                 self.story(f"its supervisor dies before that is visible: attempt of job {process.key}")
@@ -944,6 +945,7 @@ class SlurmHistory(History):
         self._delay_notice()
         with virtual_time(self.machine):
             self.slurm = WorldEngine(store, self.setting.cluster, site, self.setting.unit)
+            self.machine.followed = self.slurm.driver.attempts
             self.coordinate(home, self.slurm)
 
     def run(self, steps: Sequence[Step]) -> None:
