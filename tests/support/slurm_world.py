@@ -203,6 +203,20 @@ class Process:
         return self.nodes[0]
 
 
+@dataclass
+class Loss:
+    """An attempt has died with its node: that must be known in time.
+
+    Attributes:
+        noted: slurmctld has seen by itself that the node does not answer. Then it is not asked again, and the
+            attempt is given up for the time of a lease.
+    """
+
+    node: str
+    by_s: float
+    noted: bool = False
+
+
 class SlurmCluster(Machine):
     """slurmctld, its nodes, and what runs there.
 
@@ -212,7 +226,7 @@ class SlurmCluster(Machine):
         disturbed: attempts that something has happened to. repairs: when what is mended.
         followed: attempts that the coordinator has not called lost. done: jobs of which one of these has
             written down a success, visible or not.
-        lost: attempts that have died with their node: when that must be known, and the node.
+        losses: attempts that have died with their node.
         dead: slurmctld does not run. unheard: so many of the next calls get no answer; heard: they are made
             nevertheless. delay_s: how long a call takes.
     """
@@ -227,7 +241,7 @@ class SlurmCluster(Machine):
         self.disturbed: set[tuple[int, int]] = set()
         self.done: set[int] = set()
         self.followed: Mapping[tuple[int, int], object] = {}
-        self.lost: dict[tuple[int, int], tuple[float, str]] = {}
+        self.losses: dict[tuple[int, int], Loss] = {}
         self.repairs: list[tuple[float, Callable[[], object]]] = []
         self.lease_s = LEASES_S[seed % len(LEASES_S)]
         self.timeout_s = SLURMD_TIMEOUTS_S[seed // 2 % len(SLURMD_TIMEOUTS_S)]
@@ -981,7 +995,7 @@ class SlurmHistory(History):
             if process.key is not None:
                 attempt = machine.attempts[process.key]
                 if not attempt.over and process.beats and not process.stopped:
-                    machine.lost[process.key] = machine.now + machine.lease_s + NOTICED_S, node.name
+                    machine.losses[process.key] = Loss(node.name, machine.now + machine.lease_s + NOTICED_S)
                 attempt.lost, attempt.works = attempt.result is None, False
         machine.look()
 
@@ -1181,23 +1195,22 @@ class SlurmHistory(History):
 
     def _delay_notice(self) -> None:
         """Begin anew to wait until it is known who was lost."""
-        by_s = self.machine.now + self.machine.lease_s + NOTICED_S
-        self.machine.lost = {key: (by_s, name) for key, (_, name) in self.machine.lost.items()}
+        for loss in self.machine.losses.values():
+            loss.by_s = self.machine.now + self.machine.lease_s + NOTICED_S
 
-    def _check_lost(self) -> None:
+    def _check_losses(self) -> None:
         """Look whether it is known in time who has died with its node."""
         machine = self.machine
         if machine.dead or machine.unheard or machine.delay_s > 0.1:
             self._delay_notice()
-        for key, (by_s, name) in list(machine.lost.items()):
-            # What Slurm has seen by itself is not asked again, and given up for the time of a lease.
-            seen = machine.now >= machine.nodes[name].silent_since
+        for key, loss in list(machine.losses.items()):
+            loss.noted |= machine.now >= machine.nodes[loss.node].silent_since
             entry = self.jobs.get(key[0])
             if entry is None or entry.attempt != key[1] or not entry.alive:
-                del machine.lost[key]
+                del machine.losses[key]
             elif entry.phase is not Phase.RUNNING or machine.ran_in[key] in self.suspended:
-                machine.lost[key] = machine.now + machine.lease_s + NOTICED_S, name
-            elif machine.now > by_s + seen * (machine.lease_s + MARGIN_S):
+                loss.by_s = machine.now + machine.lease_s + NOTICED_S
+            elif machine.now > loss.by_s + loss.noted * (machine.lease_s + MARGIN_S):
                 raise Broken("who is lost is known to be", f"attempt {key[1]} of job {key[0]}")
 
     def _check_starts(self) -> None:
@@ -1222,7 +1235,7 @@ class SlurmHistory(History):
 
     def _check_attempts(self) -> None:
         self._check_requests()
-        self._check_lost()
+        self._check_losses()
         self._check_starts()
         used = Counter[str]()
         for process, attempt in self.machine.running():
