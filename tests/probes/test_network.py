@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -350,13 +349,6 @@ def test_no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # --- between hosts ----------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def two_hosts(mpi: MpiInstall, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NetLab]:
-    require_netlab()
-    with netlab(tmp_path_factory.mktemp("lab")) as lab:
-        yield lab
 
 
 @pytest.fixture
