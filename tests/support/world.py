@@ -112,9 +112,7 @@ SETTINGS = {
     ),
     "nodes": Setting(
         "nodes",
-        Cluster(
-            (Pool("node", 2, resources=("cores", "memory_mb"), capacity=(2.0, 500.0)),), memory_mb=600.0
-        ),
+        Cluster((Pool("node", 2, resources=("cores", "memory_mb"), capacity=(2.0, 500.0)),), memory_mb=600.0),
         Unit(node=True, cores=2),
         asks={"tasks": (1, 1, 2), "cores": (1, 1, 2), "memory_mb": (None, 100.0, 300.0)},
     ),
