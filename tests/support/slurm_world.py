@@ -40,6 +40,7 @@ from agent.multi_node.lease import MARGIN_S, WIDTH, beat_file
 from agent.power.caps import CapInForce, confirm_cap, requested_cap
 from agent.supervisor import allocation_reuse
 from profiles.files.safe_files import overwrite
+from scheduler.coordinator.ends import DEADLINE
 from scheduler.engines.protocol import Report
 from scheduler.engines.slurm import engine as engine_module
 from scheduler.engines.slurm import poller
@@ -384,6 +385,9 @@ class SlurmCluster(Machine):
         process.unpublished = result
         if self.nodes[process.node].sees_disk:
             folder, process.unpublished = Folder(process.folder), None
+            if process.key is not None and process.key not in self.followed:
+                self.attempts[process.key].lost = True  # that comes too late
+                self.attempts[process.key].result = None
             reserved = folder.reserve()
             folder.note(reserved, result)
             draw = random.Random(f"{self.seed} {process.key} dies")
@@ -424,10 +428,16 @@ class SlurmCluster(Machine):
 
     def kill(self, process: Process) -> None:
         """SIGKILL for a batch process and all below."""
+        self.lose(process)
+        self.leave(process, 137)
+
+    def lose(self, process: Process) -> None:
+        """Let what it runs be lost, with a result that is not written down."""
         if process.key is not None:
             attempt = self.attempts[process.key]
+            if process.unpublished is not None:
+                attempt.result = None
             attempt.lost, attempt.works = attempt.result is None, False
-        self.leave(process, 137)
 
     def terminate(self, process: Process) -> None:
         """SIGTERM, and SIGKILL later."""
@@ -996,7 +1006,7 @@ class SlurmHistory(History):
                 attempt = machine.attempts[process.key]
                 if not attempt.over and process.beats and not process.stopped:
                     machine.losses[process.key] = Loss(node.name, machine.now + machine.lease_s + NOTICED_S)
-                attempt.lost, attempt.works = attempt.result is None, False
+                machine.lose(process)
         machine.look()
 
     def link(self, draw: random.Random) -> None:
@@ -1164,8 +1174,8 @@ class SlurmHistory(History):
         entry, number = self.coordinator.job_table.entry(job_id), self.to_end.get(job_id)
         if number is None or entry is None or entry.stage is Stage.CANCELLED:
             return
-        deadline_s = entry.spec.deadline_s
-        if entry.stage is Stage.KILLED and deadline_s is not None and deadline_s <= self.machine.clock:
+        deadline_s = entry.spec.deadline_s or math.inf
+        if entry.stage is Stage.KILLED and entry.trouble == DEADLINE and deadline_s <= self.machine.latest:
             return  # it passed before that was known
         result = self.machine.attempts[job_id, number].result
         if result is not None and result.how == "interrupted" and result.signal == 15:
