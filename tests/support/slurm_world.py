@@ -336,17 +336,17 @@ class SlurmCluster(Machine):
 
     def hold_cap(self, process: Process) -> None:
         """Put the nodes under the cap that is requested, if one is."""
-        wanted = requested_cap(Folder(process.folder))
-        if wanted is not None and wanted.cap_w is not None:
-            process.cap_w, process.cap_number = wanted.cap_w, wanted.number
-            confirm_cap(Folder(process.folder), CapInForce(wanted.number, wanted.cap_w))
+        requested = requested_cap(Folder(process.folder))
+        if requested is not None and requested.cap_w is not None:
+            process.cap_w, process.cap_number = requested.cap_w, requested.number
+            confirm_cap(Folder(process.folder), CapInForce(requested.number, requested.cap_w))
         self._check_power()
 
     def follow_cap(self, process: Process) -> None:
         """Hold a cap that was requested since."""
-        wanted = requested_cap(Folder(process.folder))
-        if process.cap_w is not None and wanted is not None and wanted.number > process.cap_number:
-            self.story(f"caps: {', '.join(process.nodes)} at {wanted.cap_w:g} W")
+        requested = requested_cap(Folder(process.folder))
+        if process.cap_w is not None and requested is not None and requested.number > process.cap_number:
+            self.story(f"caps: {', '.join(process.nodes)} at {requested.cap_w:g} W")
             self.hold_cap(process)
 
     def release_cap(self, process: Process) -> None:
