@@ -18,6 +18,7 @@ from probes.mpi.runner import MpiInstall, find_mpi
 from profiles.errors import Unavailable
 from tests.support.labs.components import require
 from tests.support.labs.machines import Pristine, Tree
+from tests.support.labs.network_lab import NetLab, netlab, require_netlab
 
 pytest_plugins = ["tests.support.coordinator", "tests.support.viewer"]
 
@@ -113,6 +114,14 @@ def mpi() -> MpiInstall:
     except Unavailable as error:
         require(False, str(error))
         raise
+
+
+@pytest.fixture(scope="module")
+def two_hosts(mpi: MpiInstall, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NetLab]:
+    """Join two hosts by a link, for tests of MPI between them."""
+    require_netlab()
+    with netlab(tmp_path_factory.mktemp("lab")) as lab:
+        yield lab
 
 
 @pytest.fixture(scope="session")

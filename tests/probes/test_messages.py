@@ -49,7 +49,10 @@ def test_this_node(mpi: MpiInstall) -> None:
 
 @pytest.mark.measures
 def test_a_shaped_link(mpi: MpiInstall, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No message is faster than the link."""
+    """The bandwidth of one direction is the link's, less the heads of packets.
+
+    A machine that others use is slower than its link, never faster: the fastest window counts there.
+    """
     require_netlab()
     with netlab(tmp_path) as lab:
         lab.shape(LINK_MBIT, "htb")
@@ -61,12 +64,15 @@ def test_a_shaped_link(mpi: MpiInstall, tmp_path: Path, monkeypatch: pytest.Monk
         for budget_s in (3, 12, 48):
             samples, absent = collect("messages", Settings(budget_s=budget_s, hosts=hosts), measure)
             if len(absent) == 1:
-                break
+                fastest_s = samples.groupby(["pattern", "message_bytes"])["message_s"].min()
+                mbit = (64 << 10) * 8 / 1e6 / fastest_s["bandwidth", 64 << 10]
+                if mbit > 0.85 * LINK_MBIT:
+                    break
     assert [record.what for record in absent] == ["messages between cores"]
     assert set(samples["hosts"]) == {",".join(hosts)} and set(samples["scope"]) == {"hosts"}
     values = {model.quantity: model.coefficients[0].value for model in fit_messages(samples)}
-    assert 0 < values["message_bandwidth_gbs"] / (LINK_MBIT / 8e3) < 1.05
-    assert 5e-6 < values["message_latency_s"] < 0.1
+    assert mbit > 0.85 * LINK_MBIT and values["message_bandwidth_gbs"] * 8e3 < 1.05 * LINK_MBIT
+    assert values["message_latency_s"] > 5e-6 and fastest_s["latency", 8] < 5e-3
 
 
 def test_pairs_are_of_each_kind_once(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -352,13 +351,6 @@ def test_no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- between hosts ----------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def two_hosts(mpi: MpiInstall, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NetLab]:
-    require_netlab()
-    with netlab(tmp_path_factory.mktemp("lab")) as lab:
-        yield lab
-
-
 @pytest.fixture
 def lab(two_hosts: NetLab, monkeypatch: pytest.MonkeyPatch) -> NetLab:
     """Two hosts with nothing else to measure: the ranks on this node are left out."""
@@ -393,7 +385,7 @@ def test_bandwidth_of_a_shaped_link(lab: NetLab) -> None:
     mbit = 500
     lab.shape(mbit, "htb")
     best = 0.0
-    for budget_s in (4, 8, 16):  # a machine busy with other things can be slower than the link, never faster
+    for budget_s in (4, 8, 16, 48):  # a machine that others use is slower than the link, never faster
         samples, absent = over_hosts(lab, budget_s)
         models = {m.labels["size"]: m for m in fit(samples) if m.quantity == "network_bandwidth_gbs"}
         if "8 MiB" not in models:
@@ -408,7 +400,7 @@ def test_bandwidth_of_a_shaped_link(lab: NetLab) -> None:
         assert seen < 1.05 * mbit
         if best > 0.85 * mbit:
             return
-    pytest.skip(f"this machine is too busy: {best:.0f} Mbit/s over a link of {mbit} Mbit/s")
+    pytest.fail(f"at most {best:.0f} Mbit/s over a link of {mbit} Mbit/s")
 
 
 def test_shared_memory_between_hosts_is_refused(lab: NetLab, monkeypatch: pytest.MonkeyPatch) -> None:

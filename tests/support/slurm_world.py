@@ -24,7 +24,7 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,6 +40,7 @@ from agent.multi_node.lease import MARGIN_S, WIDTH, beat_file
 from agent.power.caps import CapInForce, confirm_cap, requested_cap
 from agent.supervisor import allocation_reuse
 from profiles.files.safe_files import overwrite
+from scheduler.coordinator.ends import DEADLINE
 from scheduler.engines.protocol import Report
 from scheduler.engines.slurm import engine as engine_module
 from scheduler.engines.slurm import poller
@@ -203,6 +204,20 @@ class Process:
         return self.nodes[0]
 
 
+@dataclass
+class Loss:
+    """An attempt has died with its node: that must be known in time.
+
+    Attributes:
+        noted: slurmctld has seen by itself that the node does not answer. Then it is not asked again, and the
+            attempt is given up for the time of a lease.
+    """
+
+    node: str
+    by_s: float
+    noted: bool = False
+
+
 class SlurmCluster(Machine):
     """slurmctld, its nodes, and what runs there.
 
@@ -210,8 +225,9 @@ class SlurmCluster(Machine):
         orders: jobs as they were when the orders of their attempts were written, by attempt. ran_in: the
             Slurm jobs of attempts.
         disturbed: attempts that something has happened to. repairs: when what is mended.
-        done: jobs whose success is written down, visible or not.
-        lost: attempts that have died with their node: when that must be known, and the node.
+        followed: attempts that the coordinator has not called lost. done: jobs of which one of these has
+            written down a success, visible or not.
+        losses: attempts that have died with their node.
         dead: slurmctld does not run. unheard: so many of the next calls get no answer; heard: they are made
             nevertheless. delay_s: how long a call takes.
     """
@@ -225,7 +241,8 @@ class SlurmCluster(Machine):
         self.ran_in: dict[tuple[int, int], int] = {}
         self.disturbed: set[tuple[int, int]] = set()
         self.done: set[int] = set()
-        self.lost: dict[tuple[int, int], tuple[float, str]] = {}
+        self.followed: Mapping[tuple[int, int], object] = {}
+        self.losses: dict[tuple[int, int], Loss] = {}
         self.repairs: list[tuple[float, Callable[[], object]]] = []
         self.lease_s = LEASES_S[seed % len(LEASES_S)]
         self.timeout_s = SLURMD_TIMEOUTS_S[seed // 2 % len(SLURMD_TIMEOUTS_S)]
@@ -319,17 +336,17 @@ class SlurmCluster(Machine):
 
     def hold_cap(self, process: Process) -> None:
         """Put the nodes under the cap that is requested, if one is."""
-        wanted = requested_cap(Folder(process.folder))
-        if wanted is not None and wanted.cap_w is not None:
-            process.cap_w, process.cap_number = wanted.cap_w, wanted.number
-            confirm_cap(Folder(process.folder), CapInForce(wanted.number, wanted.cap_w))
+        requested = requested_cap(Folder(process.folder))
+        if requested is not None and requested.cap_w is not None:
+            process.cap_w, process.cap_number = requested.cap_w, requested.number
+            confirm_cap(Folder(process.folder), CapInForce(requested.number, requested.cap_w))
         self._check_power()
 
     def follow_cap(self, process: Process) -> None:
         """Hold a cap that was requested since."""
-        wanted = requested_cap(Folder(process.folder))
-        if process.cap_w is not None and wanted is not None and wanted.number > process.cap_number:
-            self.story(f"caps: {', '.join(process.nodes)} at {wanted.cap_w:g} W")
+        requested = requested_cap(Folder(process.folder))
+        if process.cap_w is not None and requested is not None and requested.number > process.cap_number:
+            self.story(f"caps: {', '.join(process.nodes)} at {requested.cap_w:g} W")
             self.hold_cap(process)
 
     def release_cap(self, process: Process) -> None:
@@ -368,6 +385,9 @@ class SlurmCluster(Machine):
         process.unpublished = result
         if self.nodes[process.node].sees_disk:
             folder, process.unpublished = Folder(process.folder), None
+            if process.key is not None and process.key not in self.followed:
+                self.attempts[process.key].lost = True  # that comes too late
+                self.attempts[process.key].result = None
             reserved = folder.reserve()
             folder.note(reserved, result)
             draw = random.Random(f"{self.seed} {process.key} dies")
@@ -375,8 +395,7 @@ class SlurmCluster(Machine):
             if not dies:
                 folder.publish(reserved)
             os.close(reserved)
-            given_up = folder.fenced()  # its node was out of reach too long
-            if result.how == "exited" and result.code == 0 and process.key is not None and not given_up:
+            if result.how == "exited" and result.code == 0 and process.key in self.followed:
                 self.done.add(process.key[0])
             if dies:
                 self.story(f"its supervisor dies before that is visible: attempt of job {process.key}")
@@ -409,10 +428,16 @@ class SlurmCluster(Machine):
 
     def kill(self, process: Process) -> None:
         """SIGKILL for a batch process and all below."""
+        self.lose(process)
+        self.leave(process, 137)
+
+    def lose(self, process: Process) -> None:
+        """Let what it runs be lost, with a result that is not written down."""
         if process.key is not None:
             attempt = self.attempts[process.key]
+            if process.unpublished is not None:
+                attempt.result = None
             attempt.lost, attempt.works = attempt.result is None, False
-        self.leave(process, 137)
 
     def terminate(self, process: Process) -> None:
         """SIGTERM, and SIGKILL later."""
@@ -944,6 +969,7 @@ class SlurmHistory(History):
         self._delay_notice()
         with virtual_time(self.machine):
             self.slurm = WorldEngine(store, self.setting.cluster, site, self.setting.unit)
+            self.machine.followed = self.slurm.driver.attempts
             self.coordinate(home, self.slurm)
 
     def run(self, steps: Sequence[Step]) -> None:
@@ -979,8 +1005,8 @@ class SlurmHistory(History):
             if process.key is not None:
                 attempt = machine.attempts[process.key]
                 if not attempt.over and process.beats and not process.stopped:
-                    machine.lost[process.key] = machine.now + machine.lease_s + NOTICED_S, node.name
-                attempt.lost, attempt.works = attempt.result is None, False
+                    machine.losses[process.key] = Loss(node.name, machine.now + machine.lease_s + NOTICED_S)
+                machine.lose(process)
         machine.look()
 
     def link(self, draw: random.Random) -> None:
@@ -1148,8 +1174,8 @@ class SlurmHistory(History):
         entry, number = self.coordinator.job_table.entry(job_id), self.to_end.get(job_id)
         if number is None or entry is None or entry.stage is Stage.CANCELLED:
             return
-        deadline_s = entry.spec.deadline_s
-        if entry.stage is Stage.KILLED and deadline_s is not None and deadline_s <= self.machine.clock:
+        deadline_s = entry.spec.deadline_s or math.inf
+        if entry.stage is Stage.KILLED and entry.trouble == DEADLINE and deadline_s <= self.machine.latest:
             return  # it passed before that was known
         result = self.machine.attempts[job_id, number].result
         if result is not None and result.how == "interrupted" and result.signal == 15:
@@ -1179,23 +1205,22 @@ class SlurmHistory(History):
 
     def _delay_notice(self) -> None:
         """Begin anew to wait until it is known who was lost."""
-        by_s = self.machine.now + self.machine.lease_s + NOTICED_S
-        self.machine.lost = {key: (by_s, name) for key, (_, name) in self.machine.lost.items()}
+        for loss in self.machine.losses.values():
+            loss.by_s = self.machine.now + self.machine.lease_s + NOTICED_S
 
-    def _check_lost(self) -> None:
+    def _check_losses(self) -> None:
         """Look whether it is known in time who has died with its node."""
         machine = self.machine
         if machine.dead or machine.unheard or machine.delay_s > 0.1:
             self._delay_notice()
-        for key, (by_s, name) in list(machine.lost.items()):
-            # What Slurm has seen by itself is not asked again, and given up for the time of a lease.
-            seen = machine.now >= machine.nodes[name].silent_since
+        for key, loss in list(machine.losses.items()):
+            loss.noted |= machine.now >= machine.nodes[loss.node].silent_since
             entry = self.jobs.get(key[0])
             if entry is None or entry.attempt != key[1] or not entry.alive:
-                del machine.lost[key]
+                del machine.losses[key]
             elif entry.phase is not Phase.RUNNING or machine.ran_in[key] in self.suspended:
-                machine.lost[key] = machine.now + machine.lease_s + NOTICED_S, name
-            elif machine.now > by_s + seen * (machine.lease_s + MARGIN_S):
+                loss.by_s = machine.now + machine.lease_s + NOTICED_S
+            elif machine.now > loss.by_s + loss.noted * (machine.lease_s + MARGIN_S):
                 raise Broken("who is lost is known to be", f"attempt {key[1]} of job {key[0]}")
 
     def _check_starts(self) -> None:
@@ -1220,7 +1245,7 @@ class SlurmHistory(History):
 
     def _check_attempts(self) -> None:
         self._check_requests()
-        self._check_lost()
+        self._check_losses()
         self._check_starts()
         used = Counter[str]()
         for process, attempt in self.machine.running():

@@ -103,7 +103,7 @@ SETTINGS = {
     "memory": Setting(
         "counted",
         Cluster((Pool("core", 4),), memory_mb=1000.0),
-        asks={"cores": (1, 1, 2, 4), "memory_mb": (None, 100.0, 300.0, 600.0)},
+        asks={"cores": (1, 1, 2, 4), "memory_mb": (None, 300.0, 400.0, 600.0)},
     ),
     "devices": Setting(
         "classes",
@@ -112,9 +112,7 @@ SETTINGS = {
     ),
     "nodes": Setting(
         "nodes",
-        Cluster(
-            (Pool("node", 2, resources=("cores", "memory_mb"), capacity=(2.0, 500.0)),), memory_mb=1000.0
-        ),
+        Cluster((Pool("node", 2, resources=("cores", "memory_mb"), capacity=(2.0, 500.0)),), memory_mb=600.0),
         Unit(node=True, cores=2),
         asks={"tasks": (1, 1, 2), "cores": (1, 1, 2), "memory_mb": (None, 100.0, 300.0)},
     ),

@@ -92,7 +92,7 @@ def test_real_runs_under_emulated_caps() -> None:
     assert len(caps) == 5 and len(rows) == 12 and REAL.lowest_cap_w <= caps[0] + 1.5
     assert ((rows["power_w"] > IDLE_W) & (rows["power_w"] < REAL.busy_w * 1.15)).all()
     lowest = rows[rows["cap_w"] == caps[0]]
-    assert (lowest["wall_s"] > 1.3 * 0.25).all() or len(CPUS) > 1  # one thread leaves the others idle
+    assert (lowest["wall_s"] > 1.5 * 0.25).all() or len(CPUS) > 1  # one thread leaves the others idle
     assert (rows["energy_j"] / rows["wall_s"]).tolist() == pytest.approx(rows["power_w"].tolist())
     assert not processes_below()
 
@@ -109,7 +109,7 @@ def test_a_package_s_half_is_capped_alone() -> None:
     median = rows.groupby("cap_w", dropna=False)["power_w"].median()
     assert not doubt and median[caps[0]] < 0.8 * median[caps[-1]] <= 1.1 * 52.0
     slow, fast = (rows[rows["cap_w"] == cap]["wall_s"].min() for cap in (caps[0], caps[-1]))
-    assert slow > 0.4 and slow > 1.2 * min(fast, 0.375)  # 0.3 s of work at three tenths of the speed
+    assert slow > 0.45 and slow > 1.2 * min(fast, 0.375)  # 0.3 s of work at three tenths of the speed
 
 
 def test_what_fails_is_said() -> None:

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,7 @@ from probes.network import Comprobe, RankPlaces
 from profiles.errors import BadInput, Unavailable
 from tenbin.commands.job import planned
 from tests.support.labs.components import processes_below, require
-from tests.support.labs.network_lab import NetLab, netlab, require_netlab
+from tests.support.labs.network_lab import NetLab
 
 CPUS = sorted(os.sched_getaffinity(0))
 WAITING = """
@@ -80,13 +79,6 @@ for _ in range(int(sys.argv[1])):
 def no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent.measured_node.NAME", f"tenbin-{os.getpid()}")
     monkeypatch.setattr(profiler, "choose_area", lambda topology, free_mb: (16.0, []))
-
-
-@pytest.fixture(scope="module")
-def two_hosts(mpi: MpiInstall, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NetLab]:
-    require_netlab()
-    with netlab(tmp_path_factory.mktemp("lab")) as made:
-        yield made
 
 
 @pytest.fixture

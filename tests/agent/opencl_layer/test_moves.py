@@ -16,6 +16,7 @@ from tests.support.moving import Worker, command, output, variables
 from tests.support.opencl_programs.worker import OPERATIONS
 
 ROUNDS = "3"
+EXAMPLES = examples(60)
 
 
 @pytest.fixture(scope="module")
@@ -73,14 +74,14 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> tuple[Worker, Worker]:
     yield both
     for worker in both:
         worker.end()
-    assert json.loads(Path(report).read_text())["moves"] > 30
+    assert json.loads(Path(report).read_text())["moves"] > 3 * EXAMPLES
 
 
 SMALL = st.integers(0, 255)
 PROGRAM = st.lists(st.tuples(st.sampled_from(OPERATIONS), SMALL, SMALL, SMALL), max_size=25)
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(program=PROGRAM)
 def test_random_programs(workers: tuple[Worker, Worker], program: list[tuple[object, ...]]) -> None:
     one, moved = workers

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from scheduler.coordinator.coordinator import Coordinator
+from scheduler.jobs.memory_admission import MemoryAdmission
 from tests.support.amounts import examples
 from tests.support.world import cut_down, live, pairs, plan, tell
 
@@ -53,3 +54,16 @@ def test_a_fault_is_found_and_cut_down(monkeypatch: pytest.MonkeyPatch) -> None:
     outcome = live(failing[0], "fcfs", "cores", steps)
     assert outcome.rule == "a cancelled job does not go on"
     assert {"submit", "cancel"} <= {step.what for step in steps} and len(steps) <= 4
+
+
+@pytest.mark.parametrize(
+    ("policy", "machine"), [("easy", "memory"), ("kairos", "nodes"), ("las-mq", "nodes")]
+)
+def test_memory_that_is_not_there_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, policy: str, machine: str
+) -> None:
+    """A coordinator that gives 300 MB more than there are."""
+    enough = MemoryAdmission.__init__
+    monkeypatch.setattr(MemoryAdmission, "__init__", lambda memory, mb: enough(memory, mb + 300.0))
+    rules = (live(seed, policy, machine, plan(seed, STEPS)).rule for seed in range(40))
+    assert "memory is enough" in rules

@@ -48,14 +48,14 @@ def test_the_reason_of_a_wait_is_asked_for_again(
 
     monkeypatch.setattr(Explainer, "_call", answer)
     mirror = SimpleNamespace(rows={1: SimpleNamespace(stage="waiting")})
-    one = Explainer(tmp_path, cast(Mirror, mirror))
-    one.watch([1])
-    assert one._next() == 1
-    asyncio.run(one._ask(1))
-    assert one._next() is None
+    reasons = Explainer(tmp_path, cast(Mirror, mirror))
+    reasons.watch([1])
+    assert reasons._next() == 1
+    asyncio.run(reasons._ask(1))
+    assert reasons._next() is None
     clock.step_back()
-    one.watch([1])
-    assert one._next() == 1
+    reasons.watch([1])
+    assert reasons._next() == 1
 
 
 def test_the_chart_is_drawn_again(clock: Clock, tmp_path: Path) -> None:
