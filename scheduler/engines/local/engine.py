@@ -242,9 +242,13 @@ class LocalEngine(Engine):
         if want == "end":
             watched.end_by = min(watched.end_by, time.monotonic() + job.spec.grace_s + PATIENCE_S)
         with job_errors_logged(job.id, room=False):
-            if want == "run":
+            goes_on = want in (
+                "run",
+                "checkpoint",
+            )  # a paused job writes its checkpoint where it is placed now
+            if goes_on:
                 self.caps.wish(job, watched.attempt)
-            cores, device = job.cores if want == "run" else (), goal(job, want)
+            cores, device = job.cores if goes_on else (), goal(job, want)
             watched.awaits = job.request if want in ("park", "move", "run") else 0
             leave: Want = "park" if want == "move" else want
             watched.attempt.write_request(Request(job.request, leave, cores, device, want == "move"))
