@@ -21,7 +21,7 @@ from agent.attempts.checked import Broken
 from agent.attempts.folder import Attempt
 from agent.attempts.records import Order, Result, RunState
 from agent.multi_node import lease
-from agent.opencl_layer import build
+from agent.opencl_layer import build, requests
 from agent.supervisor import allocation_reuse, batch_process
 from probes.power_load import MARK as LOAD
 from profiles.errors import Unavailable
@@ -277,7 +277,7 @@ class NodeLayers(DeviceMoves):
             return NOT_BEGUN
         if state.paused:
             return where_parked(job, state)
-        if state.moves == "can be moved":
+        if state.moves == requests.MOVABLE:
             return f"can be parked; it stays on its device of {', '.join(job.hosts or ())}"
         return state.moves or "cannot be moved yet: nothing is known of its program"
 
