@@ -89,7 +89,7 @@ class LocalChecks(JobChecks):
 
 
 class LocalCaps(PowerCaps):
-    """What the engine does about power caps, here nothing."""
+    """Power caps as the engine sets them, here none."""
 
     def wish(self, job: Entry, attempt: Attempt) -> None:
         """Give an attempt the cap of its job's placement, from its start on, or now if it runs."""
