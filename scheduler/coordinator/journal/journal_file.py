@@ -28,7 +28,7 @@ from scheduler.prediction.predictions import UNITS, Kind, TrackedPrediction
 
 # -- rows of the other tables ------------------------------------------------------------------------------
 #
-# Rows of the journal's tables other than that of jobs: their columns, predictions, and tags of timers.
+# Their columns, predictions, and tags of timers.
 
 
 PREDICTION = tuple(field.name for field in fields(TrackedPrediction))
@@ -87,7 +87,7 @@ def thaw(tag: object) -> object:
 
 # -- the tally beside the journal --------------------------------------------------------------------------
 #
-# The tally beside the journal: the count of commits and jobs that the journal must hold.
+# The count of commits and jobs that the journal must hold.
 #
 # The journal counts its commits in a table; here the count is written again after each commit, before
 # anybody is told of it. So the journal never holds less, unless it was damaged: after a crash at any

@@ -242,10 +242,7 @@ class LocalEngine(Engine):
         if want == "end":
             watched.end_by = min(watched.end_by, time.monotonic() + job.spec.grace_s + PATIENCE_S)
         with job_errors_logged(job.id, room=False):
-            goes_on = want in (
-                "run",
-                "checkpoint",
-            )  # a paused job writes its checkpoint where it is placed now
+            goes_on = want in ("run", "checkpoint")  # a paused job does for either, where it is placed now
             if goes_on:
                 self.caps.wish(job, watched.attempt)
             cores, device = job.cores if goes_on else (), goal(job, want)

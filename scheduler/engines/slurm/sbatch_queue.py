@@ -360,11 +360,9 @@ def _limit_s(words: Mapping[str, str]) -> float | None:
 
 # -- held and let go ---------------------------------------------------------------------------------------
 #
-# Jobs of plain ``sbatch`` that tenbin takes over: how Slurm shows them, how they are held and let go.
-#
-# ``job_submit.lua`` marks them and puts the earliest time of their start an hour off, which tenbin moves on
-# for as long as they are to wait. So nobody's ``scontrol hold`` is hidden by tenbin's, and should tenbin
-# never come back they start by themselves. Everything here is called in the poller's thread.
+# ``job_submit.lua`` marks the jobs and puts the earliest time of their start an hour off, which tenbin
+# moves on for as long as they are to wait. So nobody's ``scontrol hold`` is hidden by tenbin's, and should
+# tenbin never come back they start by themselves. Everything here is called in the poller's thread.
 
 
 GATE_S = 3600.0
