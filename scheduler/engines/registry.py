@@ -62,7 +62,7 @@ class Asked:
         home: folder of the coordinator.
         devices: OpenCL devices are scheduled, each a class of its own.
         power_budget_w: power for all of the cluster. emulate: what is emulated under it; "": nothing.
-        drain_unfit: nodes that fail their last check (``profiles.checks.fitness``) get no jobs.
+        drain_unfit: nodes that fail their last check (``profiles.checks.check``) get no jobs.
         profile: measured profile of a node.
         own: values of the engine's own options, by name.
     """

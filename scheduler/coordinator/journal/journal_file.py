@@ -2,8 +2,7 @@
 
 SQLite takes much for whole that is not: it drops what follows a damaged place of its log in silence, and has
 no checksums of what is in the file itself. So each row has one (a job's has two, because what was asked for
-never changes), the header has the version twice, and the tally beside the file says how much there must be
-(``scheduler.coordinator.journal.journal_file``).
+never changes), the header has the version twice, and the tally beside the file says how much there must be.
 """
 
 from __future__ import annotations
@@ -161,11 +160,12 @@ def _line(tally: Tally) -> bytes:
     return f"{text} {crc32(text.encode()):08x}".encode().ljust(WIDTH - 1) + b"\n"
 
 
+# -- the file ----------------------------------------------------------------------------------------------
+
+
 FILE = "journal.sqlite"
 LOCK_HINT = "use that one, or stop it with: tenbin down"
-REPLACEMENT = (
-    "journal-recovered"  # the folder of a new journal that is whole, and is to take this one's place
-)
+REPLACEMENT = "journal-recovered"  # folder of a new journal that is whole, and is to take this one's place
 APPLICATION_ID = 0x74620000  # in SQLite's header, mixed with the version, which is there too
 SUMMED_SINCE = 10  # version that has checksums in all tables, and its number twice
 NUMBER = "('real', 'integer')"
