@@ -242,10 +242,10 @@ class LocalEngine(Engine):
         if want == "end":
             watched.end_by = min(watched.end_by, time.monotonic() + job.spec.grace_s + PATIENCE_S)
         with job_errors_logged(job.id, room=False):
-            goes_on = want in ("run", "checkpoint")  # a paused job does for either, where it is placed now
-            if goes_on:
+            if want == "run":
                 self.caps.wish(job, watched.attempt)
-            cores, device = job.cores if goes_on else (), goal(job, want)
+            # A request for a checkpoint may overtake that to run.
+            cores, device = job.cores if want in ("run", "checkpoint") else (), goal(job, want)
             watched.awaits = job.request if want in ("park", "move", "run") else 0
             leave: Want = "park" if want == "move" else want
             watched.attempt.write_request(Request(job.request, leave, cores, device, want == "move"))

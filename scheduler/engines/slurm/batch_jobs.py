@@ -124,9 +124,7 @@ class BatchWriter:
 
 # -- allocations used again --------------------------------------------------------------------------------
 #
-# Reuse of allocations: the next job of the same size on the same node runs in the Slurm job of the last
-# one.
-#
+# The next job of the same size on the same node runs in the Slurm job of the last one.
 # ``agent.supervisor.allocation_reuse`` waits there for it. Such an attempt has no Slurm job of its own.
 # Before it is passed on, the comment of the other Slurm job is written into its folder.
 
@@ -208,8 +206,6 @@ def _size(batch: Batch | None) -> Batch | None:
 
 
 # -- the layer below programs on devices -------------------------------------------------------------------
-#
-# The layer below the OpenCL programs of jobs on the nodes, which parks those that know nothing of tenbin.
 #
 # A parked program goes on on its own device of its node. Each node has the layer's library from a short job
 # that compiles it there, because a library of another node may not fit.
