@@ -386,7 +386,7 @@ class SlurmExternalJobs(ExternalJobSource):
         put_back: for jobs that wait anew, by name and count of restarts: since when (monotonic).
     """
 
-    scheduler, command = "Slurm", "sbatch"
+    able, scheduler, command = True, "Slurm", "sbatch"
 
     def __init__(
         self, sbatch: SbatchQueue, poller: SlurmPoller, inventory: NodeInventory, counted: bool

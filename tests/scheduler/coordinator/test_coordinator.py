@@ -134,6 +134,22 @@ def test_a_request_for_a_checkpoint_names_the_cores(tmp_path: Path) -> None:
         journal.close()
 
 
+def test_nobody_is_let_go_where_no_jobs_are_taken_over(tmp_path: Path) -> None:
+    """An earlier coordinator has taken a job over; this one cannot leave it to Slurm, so it keeps it."""
+    journal = Journal(tmp_path / "j")
+    engine = LocalEngine(tmp_path / "j", tmp_path / "report.sock", Cluster((Pool("core", 1),)), [[0]])
+    try:
+        coordinator = Coordinator(journal, engine, "fcfs")
+        origin = {"id": "12", "user": "somebody", "submitted_s": 1.0}
+        spec = JobSpec.model_validate({"command": ("true",), "slurm": origin})
+        (job,) = coordinator.job_table.add([spec], {}, time.time(), blocked=["held in Slurm"])
+        assert coordinator.let_external_jobs_go(True) == 0
+        assert job.stage is Stage.HELD
+    finally:
+        engine.close()
+        journal.close()
+
+
 def test_dependencies(up: Up, tmp_path: Path) -> None:
     up.start("--cores", "2")
     gate = ["sh", "-c", f"until [ -e {tmp_path}/go ]; do sleep 0.02; done"]
