@@ -123,7 +123,8 @@ class RunState:
         refused: why the last request to park, or to go on after it, was refused; for_now: it may succeed
             later.
         unused: it was refused because its programs have nothing on a device so far.
-        moves: whether programs on a node of a cluster can be parked, as they said last; empty: not known.
+        moves: of programs on a node of a cluster, as they said last: ``requests.MOVABLE``, or why they cannot
+            be parked; empty: not known.
     """
 
     supervisor_pid: int

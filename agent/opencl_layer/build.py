@@ -317,9 +317,8 @@ def _passed(f: Function) -> list[str]:
         if p.type in HANDLES:
             of, error = HANDLES[p.type]
             lines.append(f"{of} *own_{p.name} = get<{of}>({p.name});")
-            may_be_none = (
-                f"{p.name} && " if of == "Device" else ""
-            )  # the only device of a kernel or a program
+            # No device stands for the only one of a kernel or a program.
+            may_be_none = f"{p.name} && " if of == "Device" else ""
             lines.append(f"if ({may_be_none}!own_{p.name}) {_failure(f, error)}")
             arguments.append(f"real_of(own_{p.name})")
             queue = f"own_{p.name}" if of == "Queue" else queue

@@ -26,6 +26,7 @@ FIXED_S = 1e-5  # of a pause in which nothing is copied, with PoCL
 PATIENCE_S = 30.0  # how long a move waits for what postpones it
 WATCH_S = 2.0  # how long a trial awaits launches
 UNUSED = "cannot be moved yet: it has not used OpenCL"
+MOVABLE = "can be moved"
 NO_DEVICE_MEMORY, NO_HOST_MEMORY = "device-memory", "host-memory"  # codes of the layer
 LONGEST = 107  # bytes of a socket's path (unix(7))
 MOST_PROCESSES = 1 << 22  # the greatest process ID of Linux
@@ -190,7 +191,7 @@ def moves(folder: Path, among: Iterable[int]) -> str:
         for answer in statuses_now
         for hindrance in answer.hindrances
     ]
-    return f"cannot be moved: uses {', '.join(used)}" if used else "can be moved"
+    return f"cannot be moved: uses {', '.join(used)}" if used else MOVABLE
 
 
 def outsiders(folder: Path) -> Iterator[tuple[int, str]]:

@@ -255,14 +255,9 @@ class Supervisor:
         if request.want == "pause" and self.runs_since is not None:
             self._pause()
         elif request.want == "run" and not (self.parking is not None and self.parking.parked):
-            cores = cpus_for(self.order, request.cores) if self.order.places else request.cores
-            tree.pin(tree.descendants(self.me), cores)
-            if self.power is not None and self.runs_since is None:
-                tree.stop(self.me)  # Slurm continues all that it had suspended
-                self.power.begin()
-            self._continue_job()
+            self._continue_job(request)
         elif request.want == "checkpoint" and self.order.checkpoint_signal is not None:
-            self._continue_job()
+            self._continue_job(request)  # if it overtook a request to run
             self.checkpoint_wanted = True
         elif request.want == "end":
             self._terminate("cancelled")
@@ -286,8 +281,15 @@ class Supervisor:
             self.ran_s += time.monotonic() - self.runs_since
             self.runs_since = None
 
-    def _continue_job(self) -> None:
+    def _continue_job(self, request: Request | None = None) -> None:
+        """Let the job go on, on the cores of the request if there is one, and under its power cap."""
+        if request is not None:
+            cores = cpus_for(self.order, request.cores) if self.order.places else request.cores
+            tree.pin(tree.descendants(self.me), cores)
         if self.runs_since is None:
+            if self.power is not None:
+                tree.stop(self.me)  # it may run already: Slurm continues all that it had suspended
+                self.power.begin()
             self.runs_since = time.monotonic()
             tree.send(tree.descendants(self.me), signal.SIGCONT)
             self._tell_keepers("run")

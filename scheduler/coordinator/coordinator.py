@@ -341,6 +341,8 @@ class Coordinator:
 
     def let_external_jobs_go(self, let_go: bool) -> int:
         """Count the external jobs that wait; with ``let_go`` leave them to the cluster's own scheduler."""
+        if not self.engine.external_jobs.able:
+            return 0
         m = self.machine.state
         count = len(external_jobs.waiting(m))
         if let_go:

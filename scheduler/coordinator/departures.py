@@ -122,7 +122,7 @@ def obeyed_to_leave(m: MachineState, event: ev.Obeyed) -> Event | None:
         return _moved(m, entry, now)
     overtaken = now.paused and not now.refused
     why = NOT_RUNNING if overtaken else now.refused or NO_LAYER
-    return _refused(m, entry, why, for_now=now.for_now or overtaken, unused=now.unused and not overtaken)
+    return _refused(m, entry, why, for_now=now.for_now or overtaken, unused=now.unused)
 
 
 def obeyed_to_run(m: MachineState, event: ev.Obeyed) -> Event | None:

@@ -32,20 +32,6 @@ if TYPE_CHECKING:
     from scheduler.coordinator.coordinator import Coordinator
 
 
-# Changes that would let a waiting job start sooner, found by asking the policy.
-#
-# 1. The policy goes on in virtual time from the cluster state as it is, until the job starts
-# (``simulator.continuation``). 2. The same for each variant of the job: fewer cores, tasks or nodes; a
-# shorter limit, where earlier runs of    the program tell one; another class of device. A variant is what
-# its owner can do: submit the job so, and    cancel the old one. It stands behind all that wait with its
-# priority. 3. A variant is told if it starts earlier by ``LEAST_GAIN_S`` and by ``LEAST_SHARE`` of the
-# wait, than in the    first simulation and than the policy's own expected start. Of variants of one kind
-# the smallest change is    told, and a larger one if it gains as much again.
-#
-# Guarantee: no variant that is told is later than the expected start of the job. Cost: at most ``BUDGET_S``
-# of processor time, outside the event loop; copies of the jobs' states inside it.
-
-
 BUDGET_S = 0.25
 MOST_WAITING = 2000  # jobs
 LEAST_GAIN_S, LEAST_SHARE = 30.0, 0.1

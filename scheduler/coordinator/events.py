@@ -36,7 +36,7 @@ class Applied:
 
 @dataclass(frozen=True)
 class JobEvent:
-    """What happens to a job. ``kind``: of the event that the policy is told of it, which gives its turn."""
+    """An event of one job. ``kind``: of the event that the policy is told of it, which gives its turn."""
 
     kind: ClassVar[type[PolicyEvent]]
     entry: Entry

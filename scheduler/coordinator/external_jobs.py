@@ -83,9 +83,8 @@ def _compare(m: MachineState, external: ExternalJob) -> bool:
         stage, trouble = outcome_of(entry.spec, 1, external.result)
         _finish(m, entry, trouble or f"{stage} in {_source(m).scheduler}", stage)
     elif external.state == "running":
-        entry.blocked = (
-            entry.blocked or f"{_source(m).scheduler} has started it"
-        )  # no policy may, until it is booked
+        # No policy may start it, until it is booked.
+        entry.blocked = entry.blocked or f"{_source(m).scheduler} has started it"
         m.queue.put(ev.StartedElsewhere(entry, external))  # after what it was before has ended
     elif external.unclear:
         _let_go(m, external.key, entry, external.unclear)
@@ -134,10 +133,8 @@ def _take_in(m: MachineState, new: Sequence[ExternalJob], check: Check) -> None:
     blocked = [external.blocked for external, _ in fit]
     try:
         entries = m.jobs.add(specs, {}, now, predicted=m.run_times.expect(specs), blocked=blocked)
-    except NoRoom as error:
-        log.error(
-            "jobs of %s wait in %s: %s", _source(m).command, _source(m).scheduler, error
-        )  # and are taken in at a later look
+    except NoRoom as error:  # they are taken in at a later look
+        log.error("jobs of %s wait in %s: %s", _source(m).command, _source(m).scheduler, error)
         return
     for entry in entries:
         assert entry.spec.external is not None

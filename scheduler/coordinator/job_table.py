@@ -365,9 +365,8 @@ class JobTable:
         placement, cores = entry.placement, len(entry.cores)
         if placement is None or not cores:
             return entry.spec.tasks
-        cores_of_unit = (
-            cores // placement.units
-        )  # journalled before version 5: what a unit was, its cores tell
+        # Journalled before version 5: what a unit was, its cores tell.
+        cores_of_unit = cores // placement.units
         return tasks_on(entry.spec, placement.units, Unit(cores_of_unit > 1, cores_of_unit))
 
     def memory_mb(self, entry: Entry) -> float:

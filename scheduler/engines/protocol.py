@@ -63,9 +63,11 @@ class ExternalJobSource:
     """The capability of an engine to take over jobs that came to the cluster another way, here none.
 
     Attributes:
+        able: jobs are taken over.
         scheduler: name of the cluster's own scheduler. command: the command by which users submit there.
     """
 
+    able = False
     scheduler = command = ""
 
     def look(self) -> Sequence[ExternalJob] | None:

@@ -8,22 +8,18 @@ message to somebody who gives them to another engine) and ``check``, and a modul
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from profiles.records import Profile
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from profiles.errors import BadInput
 
 if TYPE_CHECKING:
+    from profiles.records import Profile
     from scheduler.engines.common.machine import Machine
-
 
 # -- options of an engine ----------------------------------------------------------------------------------
 

@@ -32,14 +32,14 @@ struct Request {
 };
 
 /* "move KEY PATIENCE", "park PATIENCE [FOLDER]", "resume [KEY]", "estimate KEY", "try KEY WATCH_S MIB", "status". */
-std::string obey(const std::string &request, const Progress &progress) {
+void obey(const std::string &request, const Progress &progress, const std::function<void(std::string)> &answer) {
     auto word_end = [&](size_t from) { return std::min(request.find(' ', from), request.size()); };
     size_t first = word_end(0);
     std::string verb = request.substr(0, first);
     std::string rest = first < request.size() ? request.substr(first + 1) : "";
     size_t space = std::min(rest.find(' '), rest.size());
     std::string head = rest.substr(0, space), tail = space < rest.size() ? rest.substr(space + 1) : "";
-    if (verb == "status") return status_json();
+    if (verb == "status") return answer(status_json());
     Request now;
     try {
         if (verb == "move")
@@ -49,23 +49,23 @@ std::string obey(const std::string &request, const Progress &progress) {
         else if (verb == "estimate")
             estimate(head);
         else if (verb == "resume")
-            resume(rest);
+            return resume(rest, [&] { answer(status_json()); });
         else if (verb == "try") {
             char *end;
             double watch_s = strtod(tail.c_str(), &end);
-            return try_on(head, watch_s, strtoul(end, nullptr, 10), progress);
+            return answer(try_on(head, watch_s, strtoul(end, nullptr, 10), progress));
         }
 #ifdef TENBIN_OPENCL_TESTS
         else if (verb == "fail")
             fail_at = atoi(rest.c_str());
 #endif
         else
-            return Json().text("trouble", "unknown request " + verb).end();
+            return answer(Json().text("trouble", "unknown request " + verb).end());
     } catch (const Trouble &trouble) {
-        Json answer = Json().text("trouble", trouble.what).boolean("postponed", trouble.passes);
-        return answer.text("code", trouble.code).end();
+        Json said = Json().text("trouble", trouble.what).boolean("postponed", trouble.passes);
+        return answer(said.text("code", trouble.code).end());
     }
-    return status_json();
+    answer(status_json());
 }
 
 /* Only this user, or root, may ask. */
@@ -123,7 +123,11 @@ void serve(Descriptor peer) {
         if (text.empty() ? has_left(peer) : !send_line(peer, Json().text("progress", text).end()))
             throw Trouble{"nobody waits for the answer"};
     };
-    send_line(peer, may_ask(peer.number) ? obey(line, progress) : Json().text("trouble", "not your process").end());
+    auto answer = [peer](const std::string &text) { send_line(peer, text); };
+    if (may_ask(peer.number))
+        obey(line, progress, answer);
+    else
+        answer(Json().text("trouble", "not your process").end());
     peer.close();
 }
 

@@ -156,7 +156,7 @@ Replaced detach();
 constexpr double WATCH_S = 0.25; /* at least, for launches to warm up with */
 void move_to(const std::string &key, double patience_s, double watch_s = WATCH_S);
 void park(const std::string &folder, double patience_s); /* "": in memory */
-void resume(const std::string &key);                      /* "": where it was */
+void resume(const std::string &key, const std::function<void()> &answer); /* "": where it was */
 void estimate(const std::string &key); /* all of a move but its pause */
 void note_warmed(unsigned launches);
 void stop_moves(); /* the process ends */

@@ -317,7 +317,7 @@ void park(const std::string &folder, double patience_s) {
     }
 }
 
-void resume(const std::string &key) {
+void resume(const std::string &key, const std::function<void()> &answer) {
     std::lock_guard<std::mutex> guard(move_lock);
     if (!is_parked()) throw Trouble{"the program is not parked"};
     size_t candidate = key.empty() ? current_candidate() : find_candidate(key);
@@ -351,6 +351,7 @@ void resume(const std::string &key) {
     parked.reset();
     kept.reset();
     warm_up.reset();
+    answer(); /* before the lock is let go, for which a program waits that is at its end */
 }
 
 static std::string estimate_json() {

@@ -187,8 +187,7 @@ class Journal:
 
     def open_jobs(self) -> list[Entry]:
         """Return all jobs that have not ended, in the order of their numbers."""
-        marks = ", ".join("?" * len(FINAL))
-        return list(self._select(f"WHERE stage NOT IN ({marks}) ORDER BY id", FINAL))
+        return list(self._select(f"WHERE stage NOT IN ({MARKS}) ORDER BY id", FINAL))
 
     def entry(self, job_id: int) -> Entry | None:
         return next(self._select("WHERE id = ?", (job_id,)), None)
@@ -260,8 +259,7 @@ class Journal:
 
     def count_ended(self) -> dict[str, int]:
         """Count the jobs that have ended, by stage."""
-        marks = ", ".join("?" * len(FINAL))
-        query = f"SELECT stage, count(*) FROM jobs WHERE stage IN ({marks}) GROUP BY stage"
+        query = f"SELECT stage, count(*) FROM jobs WHERE stage IN ({MARKS}) GROUP BY stage"
         return {stage.value: 0 for stage in FINAL} | dict(self._db.execute(query, FINAL).fetchall())
 
     def count_members(self) -> list[tuple[int, str, int]]:

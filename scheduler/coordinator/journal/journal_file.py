@@ -2,8 +2,7 @@
 
 SQLite takes much for whole that is not: it drops what follows a damaged place of its log in silence, and has
 no checksums of what is in the file itself. So each row has one (a job's has two, because what was asked for
-never changes), the header has the version twice, and the tally beside the file says how much there must be
-(``scheduler.coordinator.journal.journal_file``).
+never changes), the header has the version twice, and the tally beside the file says how much there must be.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from scheduler.prediction.predictions import UNITS, Kind, TrackedPrediction
 
 # -- rows of the other tables ------------------------------------------------------------------------------
 #
-# Rows of the journal's tables other than that of jobs: their columns, predictions, and tags of timers.
+# Their columns, predictions, and tags of timers.
 
 
 PREDICTION = tuple(field.name for field in fields(TrackedPrediction))
@@ -87,7 +86,7 @@ def thaw(tag: object) -> object:
 
 # -- the tally beside the journal --------------------------------------------------------------------------
 #
-# The tally beside the journal: the count of commits and jobs that the journal must hold.
+# The count of commits and jobs that the journal must hold.
 #
 # The journal counts its commits in a table; here the count is written again after each commit, before
 # anybody is told of it. So the journal never holds less, unless it was damaged: after a crash at any
@@ -161,11 +160,12 @@ def _line(tally: Tally) -> bytes:
     return f"{text} {crc32(text.encode()):08x}".encode().ljust(WIDTH - 1) + b"\n"
 
 
+# -- the file ----------------------------------------------------------------------------------------------
+
+
 FILE = "journal.sqlite"
 LOCK_HINT = "use that one, or stop it with: tenbin down"
-REPLACEMENT = (
-    "journal-recovered"  # the folder of a new journal that is whole, and is to take this one's place
-)
+REPLACEMENT = "journal-recovered"  # folder of a new journal that is whole, and is to take this one's place
 APPLICATION_ID = 0x74620000  # in SQLite's header, mixed with the version, which is there too
 SUMMED_SINCE = 10  # version that has checksums in all tables, and its number twice
 NUMBER = "('real', 'integer')"

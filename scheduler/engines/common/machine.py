@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ class Taken(BadInput):
 
 
 @dataclass(frozen=True)
-class Machine:
+class Machine(ABC):
     """The resources of one engine; each engine has a subclass with what it needs to know of its own.
 
     Attributes:
@@ -37,9 +38,9 @@ class Machine:
     unit: Unit = CORE
     job_profiles: ProfiledSlowdowns | None = None
 
+    @abstractmethod
     def engine(self, store: Path, reports: Path) -> Engine:
         """Make the engine; ``reports`` is where supervisors on this machine report."""
-        raise NotImplementedError
 
     @property
     def emulated(self) -> str:

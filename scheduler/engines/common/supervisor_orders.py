@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -22,8 +24,6 @@ from scheduler.jobs.specs import JobSpec
 
 if TYPE_CHECKING:
     from probes.mpi.runner import MpiInstall
-import os
-import platform
 
 OUTER_RANKS = ("PMI_", "PMIX_", "OMPI_COMM_WORLD_")  # what an mpiexec around us tells its ranks
 

@@ -28,8 +28,6 @@ from scheduler.model.jobs import Cluster, Placement, Region
 
 # -- the CPUs and devices that a coordinator may have ------------------------------------------------------
 #
-# The logical CPUs and devices of this machine that a coordinator gives to jobs, and whose the others are.
-#
 # Of those that this process may use, not those of other coordinators, and no more CPUs than a quota is
 # worth. Whole cores come first: a job has the second hardware thread of a core only when no whole core is
 # left.
@@ -276,9 +274,8 @@ class Cores(Regions):
         self._free_devices = {pool: sorted(numbers) for pool, numbers in devices.items()}
         self._pool_of = {n: pool for pool, numbers in self._free_devices.items() for n in numbers}
         self.node_of = {core: number for number, node in enumerate(cores) for core in node}
-        self._fences: StoredRegionPlacement | None = (
-            None  # where cores are counted, and may be cut into regions
-        )
+        # Where cores are counted, and may be cut into regions:
+        self._fences: StoredRegionPlacement | None = None
         self._number_of: dict[int, int] = {}  # there
         if len(cores) == 1 and cluster.pools[0].counted and not devices and not whole:
             self._fences = StoredRegionPlacement(store, [1] * len(cores[0]))
@@ -361,7 +358,7 @@ class Cores(Regions):
 
 # -- packages, under the cap of a placement ----------------------------------------------------------------
 #
-# Processor packages as units of jobs: each job has some to itself, under the cap of its placement.
+# Each job has some to itself.
 
 
 PAUSES_S = 2.0  # a supervisor that lives stops its job and gives its packages back in milliseconds

@@ -89,7 +89,7 @@ class LocalChecks(JobChecks):
 
 
 class LocalCaps(PowerCaps):
-    """What the engine does about power caps, here nothing."""
+    """Power caps as the engine sets them, here none."""
 
     def wish(self, job: Entry, attempt: Attempt) -> None:
         """Give an attempt the cap of its job's placement, from its start on, or now if it runs."""
@@ -244,7 +244,8 @@ class LocalEngine(Engine):
         with job_errors_logged(job.id, room=False):
             if want == "run":
                 self.caps.wish(job, watched.attempt)
-            cores, device = job.cores if want == "run" else (), goal(job, want)
+            # A request for a checkpoint may overtake that to run.
+            cores, device = job.cores if want in ("run", "checkpoint") else (), goal(job, want)
             watched.awaits = job.request if want in ("park", "move", "run") else 0
             leave: Want = "park" if want == "move" else want
             watched.attempt.write_request(Request(job.request, leave, cores, device, want == "move"))

@@ -225,10 +225,8 @@ class AttemptDriver:
                     unbegun = report._replace(what="never", for_now=True)
                     self.report(attempt, unbegun if report.what == "lost" else report)
             case Fence():
-                with job_errors_logged(
-                    attempt.job_id
-                ):  # where no fence can be put up its lease is over as well
-                    attempt.files.fence_off()
+                with job_errors_logged(attempt.job_id):
+                    attempt.files.fence_off()  # where that cannot be its lease is over as well
             case Expect(beats):
                 self.poller.heartbeats.expect(attempt.key, beats)
             case Look(after_s, ask):
@@ -388,7 +386,7 @@ class SlurmExternalJobs(ExternalJobSource):
         put_back: for jobs that wait anew, by name and count of restarts: since when (monotonic).
     """
 
-    scheduler, command = "Slurm", "sbatch"
+    able, scheduler, command = True, "Slurm", "sbatch"
 
     def __init__(
         self, sbatch: SbatchQueue, poller: SlurmPoller, inventory: NodeInventory, counted: bool

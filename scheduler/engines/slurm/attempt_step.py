@@ -1,4 +1,4 @@
-"""What becomes of an attempt: pure functions of its record, folder, Slurm job and nodes.
+"""The fate of an attempt: pure functions of its record, folder, Slurm job and nodes.
 
 The folder is believed before Slurm. The claim in it lets an attempt run at most once, however often Slurm
 starts it. A node is lost when Slurm says so, which takes up to SlurmdTimeout; or, for an attempt without a

@@ -21,7 +21,7 @@ from agent.attempts.checked import Broken
 from agent.attempts.folder import Attempt
 from agent.attempts.records import Order, Result, RunState
 from agent.multi_node import lease
-from agent.opencl_layer import build
+from agent.opencl_layer import build, requests
 from agent.supervisor import allocation_reuse, batch_process
 from probes.power_load import MARK as LOAD
 from profiles.errors import Unavailable
@@ -124,9 +124,7 @@ class BatchWriter:
 
 # -- allocations used again --------------------------------------------------------------------------------
 #
-# Reuse of allocations: the next job of the same size on the same node runs in the Slurm job of the last
-# one.
-#
+# The next job of the same size on the same node runs in the Slurm job of the last one.
 # ``agent.supervisor.allocation_reuse`` waits there for it. Such an attempt has no Slurm job of its own.
 # Before it is passed on, the comment of the other Slurm job is written into its folder.
 
@@ -209,8 +207,6 @@ def _size(batch: Batch | None) -> Batch | None:
 
 # -- the layer below programs on devices -------------------------------------------------------------------
 #
-# The layer below the OpenCL programs of jobs on the nodes, which parks those that know nothing of tenbin.
-#
 # A parked program goes on on its own device of its node. Each node has the layer's library from a short job
 # that compiles it there, because a library of another node may not fit.
 
@@ -277,7 +273,7 @@ class NodeLayers(DeviceMoves):
             return NOT_BEGUN
         if state.paused:
             return where_parked(job, state)
-        if state.moves == "can be moved":
+        if state.moves == requests.MOVABLE:
             return f"can be parked; it stays on its device of {', '.join(job.hosts or ())}"
         return state.moves or "cannot be moved yet: nothing is known of its program"
 

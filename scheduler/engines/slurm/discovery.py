@@ -422,9 +422,8 @@ def classes(
     for number, host in enumerate(hosts):
         node, seen = known.get(host.name), devices.get(host.name, [])
         for at, (device, _) in enumerate(seen):
-            shown = [
-                listed.device for listed in seen[:at] if not listed.hidden
-            ]  # of the hidden ones it sees its own
+            # Of the hidden ones it sees its own.
+            shown = [listed.device for listed in seen[:at] if not listed.hidden]
             gres = gres_of(device, node.gpus if node else {})
             key = _key_after(shown, device)
             slot = Slot("", number, len(shown), max(1, host.cores // len(seen)), gres, key)

@@ -232,11 +232,13 @@ class SlurmEngine(Engine):
         places = () if attempt.external else self.batches.places(job)
         request = partial(self.driver.request, attempt.key, Request(job.request, want, places))
         self._later.pop(attempt.key, None)
-        if want == "run" and self._device_is_taken(job, attempt):
+        # A request for a checkpoint may overtake that to run.
+        goes_on = want == "run" or (want == "checkpoint" and attempt.want == "pause")
+        if goes_on and self._device_is_taken(job, attempt):
             self._later[attempt.key] = job, request
         elif self.budget is None or attempt.external:
             request()
-        elif want == "run":
+        elif goes_on:
             self.budget.decide(attempt, self._cap_w(job))
             self.budget.when_it_fits(attempt.key, request)
             self._share_power()

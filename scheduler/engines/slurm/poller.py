@@ -29,7 +29,7 @@ log = logging.getLogger("tenbin")
 
 # -- heartbeats --------------------------------------------------------------------------------------------
 #
-# Heartbeats of attempts, so that a dead node is noticed before Slurm's own time-out.
+# By them a dead node is noticed before Slurm's own time-out.
 #
 # Supervisors, and keepers of ranks, leave beats in the attempt's folder (``agent.multi_node.lease``). If
 # there is none for the time of the lease and a margin, nothing of the attempt may run on that node any

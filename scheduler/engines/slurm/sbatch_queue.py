@@ -35,7 +35,7 @@ from scheduler.jobs.specs import JobSpec, Origin
 
 
 MARK = "tenbin:taken"  # of job_submit.lua, in the comment of administrators
-ASKED = ("NumNodes", "NumTasks", "NumCPUs", "cpus-per-task", "MinMemory", "OverSubscribe")
+NEEDS = ("NumNodes", "NumTasks", "NumCPUs", "cpus-per-task", "MinMemory", "OverSubscribe")
 FIELDS = (
     *(
         "JobArrayID",
@@ -48,7 +48,7 @@ FIELDS = (
         "SubmitTime",
         "exit_code",
     ),
-    *ASKED,
+    *NEEDS,
     *(
         "ReqNodes",
         "TimeLimit",
@@ -75,7 +75,7 @@ class SbatchJob(NamedTuple):
         number: of its record, which the tasks of an array share that have not been touched.
         eligible_s: it does not start before.
         begin_s: before which whoever submitted it does not want it to start.
-        asked: what it needs, as text: it changes with that.
+        request: its needs as text, which changes with them.
         required: the nodes that it must have.
         status: as wait() gives it.
         limit_s: infinite: none.
@@ -91,7 +91,7 @@ class SbatchJob(NamedTuple):
     end_s: float
     submitted_s: float
     status: int
-    asked: tuple[str, ...]
+    request: tuple[str, ...]
     required: str
     cpus: int
     limit_s: float
@@ -169,7 +169,7 @@ def _sbatch_job(words: Mapping[str, str]) -> SbatchJob:
         end_s=_instant_s(words["EndTime"]),
         submitted_s=_instant_s(words["SubmitTime"]),
         status=int(words["exit_code"]),
-        asked=(*(words[name] for name in ASKED), required),
+        request=(*(words[name] for name in NEEDS), required),
         required=required,
         cpus=int(words["NumCPUs"]),
         limit_s=parse_limit_s(words["TimeLimit"]),
@@ -360,11 +360,9 @@ def _limit_s(words: Mapping[str, str]) -> float | None:
 
 # -- held and let go ---------------------------------------------------------------------------------------
 #
-# Jobs of plain ``sbatch`` that tenbin takes over: how Slurm shows them, how they are held and let go.
-#
-# ``job_submit.lua`` marks them and puts the earliest time of their start an hour off, which tenbin moves on
-# for as long as they are to wait. So nobody's ``scontrol hold`` is hidden by tenbin's, and should tenbin
-# never come back they start by themselves. Everything here is called in the poller's thread.
+# ``job_submit.lua`` marks the jobs and puts the earliest time of their start an hour off, which tenbin
+# moves on for as long as they are to wait. So nobody's ``scontrol hold`` is hidden by tenbin's, and should
+# tenbin never come back they start by themselves. Everything here is called in the poller's thread.
 
 
 GATE_S = 3600.0
@@ -447,7 +445,7 @@ class SbatchQueue:
             job
             for job in jobs
             if job.pending
-            and known_requests.get(job.key) != job.asked
+            and known_requests.get(job.key) != job.request
             and (job.gated(now) or not job.required)
         ]
         arrays: dict[str, dict[str, dict[str, str]]] = {}
@@ -460,7 +458,7 @@ class SbatchQueue:
                 if job.array != job.key and job.array not in arrays:
                     arrays[job.array] = self._tasks(job.array, jobs)
                 words = arrays.get(job.array, {}).get(job.number) or self._record(job.key)
-                self._known[job.key] = job.asked, *self._needs(job, words)
+                self._known[job.key] = job.request, *self._needs(job, words)
 
     def _tasks(self, array: str, jobs: Iterable[SbatchJob]) -> dict[str, dict[str, str]]:
         """Return the records of an array by their numbers; none if squeue did not list one of them."""

@@ -25,8 +25,7 @@ from scheduler.jobs.literals import duration_s
 
 # -- their output as records -------------------------------------------------------------------------------
 #
-# Output of Slurm's tools as records. The text forms read here are the same from 20.11 to 24.05.
-#
+# The text forms read here are the same from 20.11 to 24.05.
 # A line that cannot be read is refused by name, because half of an answer is no ground to guess.
 
 

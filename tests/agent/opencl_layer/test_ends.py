@@ -59,10 +59,7 @@ def test_a_parked_program_waits_at_its_end(tmp_path: Path, options: tuple[str, .
         end(program)
         assert select.select([program.stdout], [], [], 0.3)[0] == []
         assert [one.state for one in requests.statuses(tmp_path)] == ["parked"]
-        try:
-            assert requests.resume(tmp_path, program.pid).state == "running"
-        except UserError as error:  # it was resumed, and over before its answer was sent
-            assert "has ended meanwhile" in str(error)
+        assert requests.resume(tmp_path, program.pid).state == "running"
 
 
 @pytest.mark.parametrize("options", [(), ("thread",)])

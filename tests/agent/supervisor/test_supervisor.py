@@ -15,7 +15,9 @@ import pytest
 
 from agent.attempts.folder import Attempt
 from agent.attempts.records import Order, Request, Result
+from agent.power.caps import set_package_caps
 from agent.processes import control_groups, tree
+from tests.probes.test_powercap import LIMITS, write_zone
 
 Start = Callable[..., "Running"]
 
@@ -54,13 +56,19 @@ class Running:
 def start(tmp_path: Path) -> Iterator[Start]:
     running: list[Running] = []
 
-    def begin(*command: str, before: tuple[str, ...] = (), **more: object) -> Running:
+    def begin(
+        *command: str,
+        before: tuple[str, ...] = (),
+        placed: Callable[[Attempt], object] = lambda attempt: None,
+        **more: object,
+    ) -> Running:
         attempt = Attempt(tmp_path / f"attempt-{len(running) + 1}")
         order = Order(
             7, len(running) + 1, str(attempt.path), command, dict(os.environ), str(tmp_path),
             str(tmp_path / "out"), str(tmp_path / "err"), **more,  # type: ignore[arg-type]
         )  # fmt: skip
         attempt.place(order)
+        placed(attempt)
         running.append(Running(attempt, before))
         return running[-1]
 
@@ -311,6 +319,30 @@ def test_a_job_that_does_not_listen_yet_is_asked_when_it_does(start: Start) -> N
     one.until("started")
     one.ask(1, "checkpoint")
     assert one.result().how == "checkpointed"
+
+
+def test_a_checkpoint_that_overtakes_the_request_to_run(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The paused job goes on under its cap, on the cores that it has now."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    sysfs, core = tmp_path / "sysfs", max(os.sched_getaffinity(0))
+    limit = write_zone(sysfs, "intel-rapl:0", "package-0", **LIMITS) / "constraint_0_power_limit_uw"
+    shows = f"cat {limit}; grep Cpus_allowed_list /proc/self/status"
+    job = f"trap '{shows}; exit 85' URG; while :; do sleep 0.02; done"
+    attempt = start(
+        *("sh", "-c", job),
+        placed=lambda attempt: set_package_caps(attempt, sysfs, ["package-0"], 40.0),
+        checkpoint_signal=signal.SIGURG,
+        sysfs=str(sysfs),
+    )
+    attempt.until("started")
+    attempt.ask(1, "pause")
+    assert limit.read_text() == f"{LIMITS['constraint_0_power_limit_uw']}\n"
+    attempt.ask(2, "checkpoint", cores=(core,))
+    assert attempt.result().how == "checkpointed"
+    assert (tmp_path / "out").read_text().split() == ["40000000", "Cpus_allowed_list:", str(core)]
+    assert limit.read_text().strip() == LIMITS["constraint_0_power_limit_uw"]
 
 
 def test_who_is_cancelled_is_cancelled_whatever_its_exit_code(start: Start) -> None:

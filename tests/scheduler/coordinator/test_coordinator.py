@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from agent.attempts.folder import Attempt
+from agent.attempts.records import Request
 from agent.processes import control_groups
 from profiles.errors import BadInput, Busy
 from profiles.files.store import Store
@@ -105,6 +106,45 @@ def test_a_start_and_an_end_in_one_turn(tmp_path: Path) -> None:
                 time.sleep(0.01)
             coordinator.turn()
         assert [entry.stage for entry in journal.entries()] == [Stage.DONE] * 2
+    finally:
+        engine.close()
+        journal.close()
+
+
+def test_a_request_for_a_checkpoint_names_the_cores(tmp_path: Path) -> None:
+    """It may overtake the request by which a paused job goes on, on cores that need not be those before."""
+    journal, core = Journal(tmp_path / "j"), min(os.sched_getaffinity(0))
+    engine = LocalEngine(tmp_path / "j", tmp_path / "report.sock", Cluster((Pool("core", 1),)), [[core]])
+    try:
+        coordinator = Coordinator(journal, engine, "fcfs")
+        spec = JobSpec(command=("sleep", "600"), folder="/", checkpoint_signal=int(signal.SIGURG))
+        (job,) = coordinator.submit([spec], dict(os.environ))
+        attempt = Attempt(tmp_path / "j" / "jobs" / "1" / "attempt-1")
+        job.request += 1
+        engine.ask(job, "checkpoint")
+        assert attempt.request() == Request(1, "checkpoint", (core,))
+        coordinator.cancel([job.id])
+        deadline = time.monotonic() + 60
+        while not coordinator.job_table.settled(job.id):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+            coordinator.turn()
+    finally:
+        engine.close()
+        journal.close()
+
+
+def test_nobody_is_let_go_where_no_jobs_are_taken_over(tmp_path: Path) -> None:
+    """An earlier coordinator has taken a job over; this one cannot leave it to Slurm, so it keeps it."""
+    journal = Journal(tmp_path / "j")
+    engine = LocalEngine(tmp_path / "j", tmp_path / "report.sock", Cluster((Pool("core", 1),)), [[0]])
+    try:
+        coordinator = Coordinator(journal, engine, "fcfs")
+        origin = {"id": "12", "user": "somebody", "submitted_s": 1.0}
+        spec = JobSpec.model_validate({"command": ("true",), "slurm": origin})
+        (job,) = coordinator.job_table.add([spec], {}, time.time(), blocked=["held in Slurm"])
+        assert coordinator.let_external_jobs_go(True) == 0
+        assert job.stage is Stage.HELD
     finally:
         engine.close()
         journal.close()
