@@ -66,7 +66,7 @@ def somebody_elses_server(path: Path) -> Iterator[list[bytes]]:
     thread.start()
     with listener:
         yield heard
-        thread.join(10)
+        thread.join(60)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user too")
