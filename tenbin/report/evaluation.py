@@ -53,7 +53,7 @@ def _finite(value: float) -> float | None:
 
 
 def markdown(evaluation: Evaluation, command: str, date: str) -> str:
-    """Write a section of docs/evaluation.md."""
+    """Write a page of docs/evaluation/."""
     lines = [f"*{evaluation.paper}*", "", f"`{command}`, {date}.", "", "What it rests on:", ""]
     lines += [f"- {sentence}" for sentence in evaluation.assumptions]
     lines += ["", *_grid(HEADINGS, [finding_row(f) for f in evaluation.findings])]

@@ -55,7 +55,7 @@ class Multiresource:
       the 38,354 tasks that begin and end in the first 93 min) and 20 s (Alibaba 2017, 12 h);
     - the mean demand is the same share of a node in each resource. It stands for the capacity of the nodes,
       which the paper set so that ``kairos`` uses about 90 % of each resource; so was the default here
-      (docs/evaluation.md).
+      (docs/evaluation/multiresource.md).
 
     Attributes:
         like: the trace whose figures the tasks have.
