@@ -51,7 +51,6 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
     return samples
 
 
-@pytest.mark.measures
 def test_each_kind_is_measured_on_one_core_and_on_all(measured: pd.DataFrame) -> None:
     kinds = {(kind, precision) for kind in ("blas", "vector") for precision in ("double", "single")}
     seen = set(zip(measured["kind"], measured["precision"], measured["cores"], strict=True))
@@ -60,7 +59,6 @@ def test_each_kind_is_measured_on_one_core_and_on_all(measured: pd.DataFrame) ->
     assert (windows["rows"] == windows["cores"]).all()
 
 
-@pytest.mark.measures
 def test_rows_hold_work_time_and_what_the_kernel_tells_of_the_first_core(measured: pd.DataFrame) -> None:
     working = measured[measured["kind"] != "chain"]
     assert (working["flops"] > 0).all() and (working["busy_s"] <= working["wall_s"]).all()

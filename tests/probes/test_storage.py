@@ -121,7 +121,6 @@ def counted(name: str) -> int:
     raise KeyError(name)
 
 
-@pytest.mark.measures
 def test_the_kernel_counts_the_bytes_that_the_rows_tell(folder: Path) -> None:
     written, read = counted("write_bytes"), counted("read_bytes")
     table, absent = quick(folder)

@@ -61,7 +61,6 @@ def python(program: str, *arguments: str) -> tuple[str, ...]:
 # --- one run
 
 
-@pytest.mark.measures
 def test_a_run_tells_what_its_whole_tree_used(tmp_path: Path) -> None:
     """Memory of two processes at once, CPU time and I/O of one that is not waited for by the main one."""
     child = "import time; kept = bytearray(80_000_000); [i for i in range(2_000_000)]; time.sleep(1)"
@@ -118,7 +117,6 @@ def test_a_run_ends_with_its_parent() -> None:
 # --- writers beside
 
 
-@pytest.mark.measures
 def test_writers_write_on_window_after_window() -> None:
     spots = [Spot(cpu, 0, cpu) for cpu in CPUS[:2]]
     with WriterPool(8) as pool:
@@ -254,7 +252,6 @@ def test_what_cannot_be_measured_is_said_in_one_line(tmp_path: Path, command: li
     assert not processes_below()
 
 
-@pytest.mark.measures
 def test_an_interrupt_before_anything_is_known_stores_nothing_and_leaves_nothing(tmp_path: Path) -> None:
     require(len(CPUS) > 1, "two CPUs")
     command = [*TENBIN, "job", "profile", "long", "--store", str(tmp_path), "--", "sleep", "61.7"]
