@@ -271,20 +271,6 @@ def test_a_writer_that_cannot_have_its_core_or_its_memory_says_so() -> None:
         pool.write([spot(CORES[0])], 0.02)
 
 
-def test_writers_end_with_their_parent_even_when_it_is_killed() -> None:
-    program = (
-        "import time; from probes.memory_plan import Spot; from probes.memory import WriterPool\n"
-        "pool = WriterPool(16)\n"
-        f"pool.prepare([Spot({CORES[0]}, 0, {CORES[0]})])\n"
-        "print(*pool.pids.values(), flush=True); time.sleep(600)"
-    )
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        pid = int(parent.stdout.readline())
-        parent.kill()
-    assert gone([pid])
-
-
 # --- the probe
 
 
@@ -348,21 +334,6 @@ def test_a_writer_lost_in_the_middle_costs_its_own_points_only() -> None:
     samples = samples_of(events)
     assert (samples["cores"] == 1).any()
     assert killed == [] or [a["what"] for a in lost] == ["bandwidth of 2 cores, local memory"]
-
-
-def test_ctrl_c_keeps_the_samples_and_leaves_no_process() -> None:
-    events: list[dict[str, Any]] = []
-
-    def emit(event: dict[str, Any]) -> None:
-        events.append(event)
-        if len(samples_of(events)) == 5:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        measure(Run("memory", Settings(budget_s=30), emit))
-    assert len(samples_of(events)) == 5
-    assert writers() == {}
-    fit(samples_of(events))
 
 
 # --- fits and pictures

@@ -31,7 +31,7 @@ from profiles.fits.network import fit, size_name
 from profiles.records import Absent, Quality, Settings
 from tenbin.report.probes.network import EXPLANATION, figures
 from tests.probes.mpi.test_mpi import singletons
-from tests.support.labs.components import processes_below, require
+from tests.support.labs.components import require
 from tests.support.labs.network_lab import NetLab, netlab, require_netlab
 
 # --- this node --------------------------------------------------------------------------------------------
@@ -85,24 +85,6 @@ def test_wrong_data_is_noticed(mpi: MpiInstall) -> None:
         run_ranks(
             mpi, [sys.executable, "-P", "-m", "mpi4py", "-c", code], 2, timeout_s=60, on_line=lambda _: None
         )
-
-
-def test_ctrl_c_keeps_what_was_seen_and_leaves_no_process(mpi: MpiInstall) -> None:
-    require(len(os.sched_getaffinity(0)) > 1, "two cores")
-    events: list[Event] = []
-    children: list[psutil.Process] = []
-
-    def interrupted_after_some(event: Event) -> None:
-        events.append(event)
-        if len(samples_of(events)) >= 5:
-            children.extend(processes_below())
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        measure(Run("network", Settings(budget_s=5), interrupted_after_some))
-    assert len(children) >= 3  # mpiexec and two ranks at least
-    assert psutil.wait_procs(children, timeout=20)[1] == []
-    assert len(samples_of(events)) == 5
 
 
 def test_no_mpi_at_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -118,46 +117,25 @@ def test_inside_an_mpi_job_but_without_mpi_one_core_is_still_measured(
     assert figures(samples, []) == []
 
 
-def watched(act: Callable[[dict[str, object]], None]) -> list[Event]:
-    """Return the events of a run; ``act`` sees every sample at once."""
+@pytest.mark.usefixtures("two_cores")
+def test_a_rank_that_dies_loses_only_its_start() -> None:
     events: list[Event] = []
+    killed = []
 
     def emit(event: Event) -> None:
         events.append(event)
-        if event["event"] == "sample":
-            act(event["row"])
-
-    scaling.measure(Run("scaling", settings(), emit))
-    return events
-
-
-@pytest.mark.usefixtures("two_cores")
-def test_a_rank_that_dies_loses_only_its_start() -> None:
-    killed = []
-
-    def kill(row: dict[str, object]) -> None:
-        if row["cores"] == 2 and not killed:
+        if event["event"] == "sample" and event["row"]["cores"] == 2 and not killed:
             ranks = [p for p in processes_below() if p.name().startswith("python")]
             ranks[-1].kill()
             killed.append(ranks[-1])
 
-    events = watched(kill)
+    scaling.measure(Run("scaling", settings(), emit))
     absent = [event["absent"] for event in events if event["event"] == "absent"]
     assert killed
     assert [a["what"] for a in absent] == ["loads on 2 cores"]
     assert "signal 9" in absent[0]["reason"]
     samples = samples_of(events)
     assert set(samples.loc[samples["cores"] == 1, "load"]) == set(LOADS)
-    assert processes_below() == []
-
-
-@pytest.mark.usefixtures("two_cores")
-def test_ctrl_c_leaves_no_process() -> None:
-    def interrupt(row: dict[str, object]) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        watched(interrupt)
     assert processes_below() == []
 
 
