@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.job_profile import profiler, session
+from agent.job_profile import profiler
 from agent.job_profile.pair_trials import Program, run_pairs
 from agent.job_profile.profiler import make_job_profile
 from agent.job_profile.scaling import Hosts, fit, measure
@@ -22,6 +22,7 @@ from probes.mpi.runner import MpiInstall
 from probes.network import Comprobe, RankPlaces
 from profiles.errors import BadInput, Unavailable
 from tenbin.commands.job import planned
+from tests.support.job_profiles import shorten_sessions
 from tests.support.labs.components import processes_below, require
 from tests.support.labs.network_lab import NetLab
 
@@ -154,9 +155,7 @@ def test_a_job_of_ranks_here_has_a_share_and_says_why_it_has_no_network(
 ) -> None:
     require(len(CPUS) > 1, "two CPUs")
     require(shutil.which("cc"), "a C compiler")
-    monkeypatch.setattr(session, "QUICK_LEAST", 1)
-    monkeypatch.setattr(session, "QUICK_MOST", 1)
-    monkeypatch.setattr(session, "QUICK_INTENSITIES", (0.0, 100.0))
+    shorten_sessions(monkeypatch)
     command = (sys.executable, "-P", "-c", WAITING, str(tmp_path))
     made, tables = make_job_profile(JobOrder("waiting", command, "/", quick=True, mpi=True))
     share = made.need("mpi_share")
@@ -206,9 +205,7 @@ def test_a_job_over_hosts_is_measured_beside_both_probes(
 ) -> None:
     require(len(CPUS) > 1, "two CPUs")
     require(shutil.which("cc"), "a C compiler")
-    monkeypatch.setattr(session, "QUICK_LEAST", 1)
-    monkeypatch.setattr(session, "QUICK_MOST", 1)
-    monkeypatch.setattr(session, "QUICK_INTENSITIES", (0.0, 100.0))
+    shorten_sessions(monkeypatch)
     command = (sys.executable, "-P", "-c", EXCHANGE, "40")
     steps: list[str] = []
     order = JobOrder("exchange", command, "/", 2, quick=True, mpi=True, hosts=lab.hosts)
