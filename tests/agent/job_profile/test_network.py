@@ -77,8 +77,7 @@ for _ in range(int(sys.argv[1])):
 
 
 @pytest.fixture(autouse=True)
-def no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.measured_node.NAME", f"tenbin-{os.getpid()}")
+def small_area(own_lock: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profiler, "choose_area", lambda topology, free_mb: (16.0, []))
 
 

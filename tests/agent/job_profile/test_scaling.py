@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -29,16 +28,12 @@ from tenbin.report import jobs as report
 from tests.support.job_profiles import make_job, samples
 from tests.support.labs.components import require
 
+pytestmark = pytest.mark.usefixtures("own_lock")
 KIND = NodeKind(key="0123456789ab", title="Example 9000, 2 cores, 7 GiB")
 AMDAHL = (
     "import os, time; n = int(os.environ['TENBIN_TASKS']); assert int('{n}') == n; time.sleep(0.3 + 1.2 / n)"
     "; assert not os.listdir(os.environ['TENBIN_JOB_FOLDER'])"
 )
-
-
-@pytest.fixture(autouse=True)
-def no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.measured_node.NAME", f"tenbin-{os.getpid()}")
 
 
 def find_mpi_here() -> bool:
