@@ -24,11 +24,19 @@ CORE = min(os.sched_getaffinity(0))
 
 @pytest.mark.usefixtures("mpi")
 @pytest.mark.parametrize(
-    ("probe", "count"), [("memory", 5), ("compute", 4), ("network", 5), ("scaling", 1), ("storage", 1)]
+    ("probe", "count"),
+    [("memory", 5), ("compute", 4), ("network", 5), ("scaling", 1), ("storage", 1), ("device", 2)],
 )
 def test_ctrl_c_keeps_the_samples_and_leaves_nothing(
-    probe: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    probe: str,
+    count: int,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    *,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if probe == "device":
+        request.getfixturevalue("key")  # is there one?
     require(len(os.sched_getaffinity(0)) > 1, "two cores")
     monkeypatch.setattr(scaling, "SMALL", SMALL)
     before, events, children = os.sched_getaffinity(0), list[Event](), list[psutil.Process]()
