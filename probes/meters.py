@@ -232,7 +232,7 @@ class Meter:
 
     def _update(self) -> None:
         for counter in self._counters:
-            counter.update()
+            counter.update(time.monotonic)
 
 
 def choose_meter(settings: Settings) -> Meter:
@@ -387,7 +387,7 @@ def _advancing(counters: list[Counter], settle_s: float) -> list[Counter]:
     waiting = list(counters)
     while waiting and time.monotonic() < deadline:
         for counter in waiting:
-            counter.update()
+            counter.update(time.monotonic)
         waiting = [c for c in waiting if c.energy_j == 0]
         time.sleep(0.002)
     for counter in waiting:

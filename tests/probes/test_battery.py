@@ -1,8 +1,10 @@
-"""The slices of a check: all are taken, interleaved, and a part that is missing costs its own only."""
+"""The slices of a check: all are taken, interleaved, and a part that is missing costs its own only.
+
+Those of this machine: ``tests/agent/node_check/test_faults.py``.
+"""
 
 from __future__ import annotations
 
-import json
 import time
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
@@ -13,29 +15,7 @@ import pytest
 from probes import battery
 from probes.battery import FULL_ROUNDS, Reading, Slice, measure
 from probes.run import Run, collect
-from profiles.checks.figures import figures
 from profiles.records import Settings
-
-
-@pytest.mark.measures
-@pytest.mark.usefixtures("mpi")
-def test_every_part_of_this_machine_gives_its_figures(tmp_path: Path) -> None:
-    rows, absent = collect("battery", Settings(quick=True, budget_s=4, storage=(Path.home(),)), measure)
-    assert [record.what for record in absent] == []
-    quantities = {figure.quantity for figure in figures(rows.to_dict("records"))}
-    assert quantities >= {
-        "stream_bandwidth_gbs",
-        "access_latency_ns",
-        "compute_gflops",
-        "compute_clock_ghz",
-        "message_latency_s",
-        "storage_read_mbs",
-        "storage_fsync_p50_s",
-    }
-    levels = {json.loads(labels)["level"] for labels in rows[rows.quantity == "access_latency_ns"].labels}
-    assert "memory" in levels
-    medians = rows[rows.quantity == "access_latency_ns"].groupby("labels").cpu_value.median()
-    assert medians.max() > 3 * medians.min() or len(levels) == 1
 
 
 def made_up(monkeypatch: pytest.MonkeyPatch, slices: list[Slice]) -> None:

@@ -32,13 +32,8 @@ OUT_OF_RESOURCES, NOT_AVAILABLE = -5, -2
 
 
 @pytest.fixture(scope="module")
-def device() -> str:
-    """Return the key of a device."""
-    try:
-        return opencl.devices()[0].key
-    except Unavailable as error:
-        require(False, str(error))
-        raise
+def device(key: str) -> str:
+    return key
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +170,6 @@ def test_data_larger_than_one_buffer(device: str, tmp_path: Path, monkeypatch: p
     assert pieces.digest(3 * MB) == whole.digest(3 * MB)
 
 
-@pytest.mark.measures
 def test_a_longer_queue_takes_longer_to_drain(process: DeviceProcess) -> None:
     short = min(process.call("drain", 100) for _ in range(5))
     assert short >= 0
@@ -197,16 +191,14 @@ def test_more_than_the_device_has_is_refused_as_too_small(process: DeviceProcess
     assert caught.value.kind == "memory"
 
 
-@pytest.mark.measures
-def test_a_cold_compilation_takes_longer_than_a_warm_one(
-    fork_server: ForkServer, device: str, tmp_path: Path
-) -> None:
+def test_only_the_first_compilation_is_cold(fork_server: ForkServer, device: str, tmp_path: Path) -> None:
     require(device.startswith("pocl"), "other drivers may keep caches where nobody can see them")
-    times = []
-    for _ in range(4):
+    kept = []
+    for _ in range(2):
         with fork_server.fork(device, cache_environment(tmp_path)) as process:
-            times.append(process.call("open", device)["compile_s"])
-    assert times[0] > 2 * min(times[1:])
+            assert process.call("open", device)["compile_s"] > 0
+        kept.append(set(tmp_path.rglob("*.so")))
+    assert kept[0] == kept[1] != set()
 
 
 def test_a_process_that_dies_or_hangs_is_a_failure_and_not_the_end(

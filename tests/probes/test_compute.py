@@ -5,10 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import signal
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import psutil
@@ -18,10 +15,9 @@ from probes.c_library import find_compiler
 from probes.compute import WorkerPool, measure
 from probes.compute_worker import ADD_TAKES_A_CYCLE
 from probes.order_process import ProcessLost
-from probes.run import Run, collect, samples_of
+from probes.run import collect
 from probes.topology import usable_cores
 from profiles.fits import fit_samples
-from profiles.fits.compute import fit
 from profiles.records import Settings
 from tests.support.labs.components import processes_below, require
 from tests.support.labs.machines import Tree
@@ -51,7 +47,6 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
     return samples
 
 
-@pytest.mark.measures
 def test_each_kind_is_measured_on_one_core_and_on_all(measured: pd.DataFrame) -> None:
     kinds = {(kind, precision) for kind in ("blas", "vector") for precision in ("double", "single")}
     seen = set(zip(measured["kind"], measured["precision"], measured["cores"], strict=True))
@@ -60,7 +55,6 @@ def test_each_kind_is_measured_on_one_core_and_on_all(measured: pd.DataFrame) ->
     assert (windows["rows"] == windows["cores"]).all()
 
 
-@pytest.mark.measures
 def test_rows_hold_work_time_and_what_the_kernel_tells_of_the_first_core(measured: pd.DataFrame) -> None:
     working = measured[measured["kind"] != "chain"]
     assert (working["flops"] > 0).all() and (working["busy_s"] <= working["wall_s"]).all()
@@ -110,30 +104,3 @@ def test_a_lost_worker_is_named_and_the_next_window_starts_new_ones() -> None:
         assert pool.compute(CORES[:1], "blas", "single", seconds=0.01, halfway=lambda: None)[0][0].flops
         with pytest.raises(ProcessLost, match=r"CPU 4000 ended with exit code 2: .*4000"):
             pool.start([4000])
-
-
-def test_ctrl_c_keeps_the_samples_and_leaves_no_process() -> None:
-    events: list[dict[str, Any]] = []
-
-    def emit(event: dict[str, Any]) -> None:
-        events.append(event)
-        if len(samples_of(events)) == 4:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        measure(Run("compute", Settings(budget_s=30), emit))
-    assert len(samples_of(events)) == 4 and processes_below() == []
-    fit(samples_of(events))
-
-
-def test_workers_end_with_their_parent_even_when_it_is_killed() -> None:
-    program = (
-        "import time; from probes.compute import WorkerPool; pool = WorkerPool(None, False)\n"
-        f"pool.start([{CORES[0]}]); print(*pool.pids.values(), flush=True); time.sleep(600)"
-    )
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        pid = int(parent.stdout.readline())
-        parent.kill()
-    alive = [psutil.Process(pid)] if psutil.pid_exists(pid) else []
-    assert not psutil.wait_procs(alive, timeout=20)[1]

@@ -4,31 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
-from probes import device, opencl
+from probes import device
 from probes.device import measure
-from probes.run import Run, collect, samples_of
-from profiles.errors import Unavailable
+from probes.run import collect
 from profiles.fits import fit_samples
 from profiles.records import Settings
 from tenbin.report.probes.device import EXPLANATION, figures
-from tests.support.labs.components import processes_below, require
+from tests.support.labs.components import processes_below
 from tests.support.records import make_device
 
 ROOT = Path(__file__).parents[2]
 EVERYTHING = {"bandwidth": 3, "flops": 1, "launch": 1, "copies": 2, "both": 1}
-
-
-@pytest.fixture(scope="module")
-def key() -> str:
-    """Return the key of a device."""
-    try:
-        return opencl.devices()[0].key
-    except Unavailable as error:
-        require(False, str(error))
-        raise
 
 
 def test_everything_is_measured_once_even_when_late_and_nothing_is_left(key: str) -> None:
@@ -59,20 +47,6 @@ def test_a_wrong_result_or_a_crash_is_absent_and_the_rest_is_kept(
     assert ("flops" in set(samples["kind"])) == (session == "Dies")
     assert len(samples[(samples["device"] == key) & (samples["kind"] == "bandwidth")]) == 3
     assert processes_below() == []
-
-
-def test_ctrl_c_keeps_the_samples_and_leaves_no_process(key: str) -> None:
-    events: list[dict[str, object]] = []
-
-    def emit(event: dict[str, object]) -> None:
-        events.append(event)
-        if len(samples_of(events)) == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        measure(Run("device", Settings(budget_s=30), emit))
-    assert len(samples_of(events)) == 2 and processes_below() == []
-    assert fit_samples("device", pd.DataFrame(samples_of(events)))
 
 
 def test_new_kinds_of_devices_come_first() -> None:

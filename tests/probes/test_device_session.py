@@ -9,23 +9,11 @@ from typing import Any
 import pyopencl as cl
 import pytest
 
-from probes import device_session, opencl
+from probes import device_session
 from probes.device_session import BLOCK, DeviceBench, array_bytes
 from probes.opencl import DeviceMemoryTooSmall, WrongResult
-from profiles.errors import Unavailable
-from tests.support.labs.components import require
 
 MIB = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def key() -> str:
-    """Return the key of a device."""
-    try:
-        return opencl.devices()[0].key
-    except Unavailable as error:
-        require(False, str(error))
-        raise
 
 
 @pytest.fixture

@@ -65,19 +65,6 @@ def titles(topology: Topology, areas: int = 10_000) -> list[str]:
 ALL = set(range(1024))
 
 
-@settings(deadline=None)
-@given(st.sets(st.integers(0, 300)))
-def test_kernel_lists_are_read_back(cpus: set[int]) -> None:
-    ranges: list[list[int]] = []
-    for cpu in sorted(cpus):
-        if ranges and cpu == ranges[-1][1] + 1:
-            ranges[-1][1] = cpu
-        else:
-            ranges.append([cpu, cpu])
-    text = ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
-    assert cpu_list(text + "\n") == tuple(sorted(cpus))
-
-
 @pytest.mark.parametrize("text", ["", None, "\n", "none"])
 def test_no_list_holds_nothing(text: str | None) -> None:
     assert cpu_list(text) == ()

@@ -27,7 +27,6 @@ from tests.support.labs.network_lab import netlab, require_netlab
 LINK_MBIT = 400
 
 
-@pytest.mark.measures
 def test_this_node(mpi: MpiInstall) -> None:
     require(len(os.sched_getaffinity(0)) > 1, "two cores")
     for budget_s in (3, 12, 48):  # a busy machine needs more time to see every size a few times
@@ -38,9 +37,9 @@ def test_this_node(mpi: MpiInstall) -> None:
     assert (samples["message_s"] > 0).all() and (samples["ranks"] == 2).all()
     seen = samples.groupby("pattern")["message_bytes"].agg(set)
     assert seen["latency"] == seen["bandwidth"] == set(SIZES)
-    typical = samples.groupby(["pattern", "message_bytes"])["message_s"].median()
-    assert typical["latency", SIZES[0]] < typical["latency", SIZES[-1]]
-    assert typical["bandwidth", SIZES[0]] < typical["latency", SIZES[0]]  # many on their way hide the latency
+    fastest = samples.groupby(["pattern", "message_bytes"])["message_s"].min()
+    assert fastest["latency", SIZES[0]] < fastest["latency", SIZES[-1]]
+    assert fastest["bandwidth", SIZES[0]] < fastest["latency", SIZES[0]]  # many on their way hide the latency
     models = {model.quantity: model for model in fit_samples("messages", samples)}
     assert set(models) == {"message_latency_s", "message_bandwidth_gbs"}
     assert models["message_latency_s"].labels["size"] == "8 B"

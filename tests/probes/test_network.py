@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from profiles.fits.network import fit, size_name
 from profiles.records import Absent, Quality, Settings
 from tenbin.report.probes.network import EXPLANATION, figures
 from tests.probes.mpi.test_mpi import singletons
-from tests.support.labs.components import processes_below, require
+from tests.support.labs.components import require
 from tests.support.labs.network_lab import NetLab, netlab, require_netlab
 
 # --- this node --------------------------------------------------------------------------------------------
@@ -47,7 +48,6 @@ def measured(mpi: MpiInstall) -> pd.DataFrame:
     return samples
 
 
-@pytest.mark.measures
 def test_every_size_is_seen_again_and_again_in_mixed_order(measured: pd.DataFrame) -> None:
     two = measured[measured["ranks"] == 2]
     assert set(two["message_bytes"]) == set(SIZES)
@@ -59,7 +59,6 @@ def test_every_size_is_seen_again_and_again_in_mixed_order(measured: pd.DataFram
     assert len(set(orders)) > 1
 
 
-@pytest.mark.measures
 def test_samples_fit_and_draw(measured: pd.DataFrame) -> None:
     models = fit_samples("network", measured)
     quantities = {m.quantity for m in models}
@@ -86,24 +85,6 @@ def test_wrong_data_is_noticed(mpi: MpiInstall) -> None:
         run_ranks(
             mpi, [sys.executable, "-P", "-m", "mpi4py", "-c", code], 2, timeout_s=60, on_line=lambda _: None
         )
-
-
-def test_ctrl_c_keeps_what_was_seen_and_leaves_no_process(mpi: MpiInstall) -> None:
-    require(len(os.sched_getaffinity(0)) > 1, "two cores")
-    events: list[Event] = []
-    children: list[psutil.Process] = []
-
-    def interrupted_after_some(event: Event) -> None:
-        events.append(event)
-        if len(samples_of(events)) >= 5:
-            children.extend(processes_below())
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        measure(Run("network", Settings(budget_s=5), interrupted_after_some))
-    assert len(children) >= 3  # mpiexec and two ranks at least
-    assert psutil.wait_procs(children, timeout=20)[1] == []
-    assert len(samples_of(events)) == 5
 
 
 def test_no_mpi_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -381,21 +362,22 @@ def over_hosts(lab: NetLab, budget_s: float) -> tuple[pd.DataFrame, list[Absent]
 
 
 @pytest.mark.measures
-def test_bandwidth_of_a_shaped_link(lab: NetLab) -> None:
-    mbit = 500
+def test_bandwidth_of_a_shaped_link(lab: NetLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    mbit, size = 500, 1 << 20
     lab.shape(mbit, "htb")
+    monkeypatch.setattr(network, "attempt", partial(network.attempt, sizes=(8, size)))
     best = 0.0
-    for budget_s in (4, 8, 16, 48):  # a machine that others use is slower than the link, never faster
+    for budget_s in (2, 8, 16, 48):  # a machine that others use is slower than the link, never faster
         samples, absent = over_hosts(lab, budget_s)
         models = {m.labels["size"]: m for m in fit(samples) if m.quantity == "network_bandwidth_gbs"}
-        if "8 MiB" not in models:
+        if "1 MiB" not in models:
             assert "there is time" in absent[0].reason
             continue
-        model = models["8 MiB"]
-        assert model.labels == {"scope": "hosts", "ranks": "2", "hosts": ",".join(lab.hosts), "size": "8 MiB"}
+        model = models["1 MiB"]
+        assert model.labels == {"scope": "hosts", "ranks": "2", "hosts": ",".join(lab.hosts), "size": "1 MiB"}
         seen = model["bandwidth"].value * 8000
-        fastest = samples[samples["message_bytes"] == SIZES[-1]]["alltoall_s"].min()
-        best = SIZES[-1] * 8 / 1e6 / fastest
+        fastest = samples[samples["message_bytes"] == size]["alltoall_s"].min()
+        best = size * 8 / 1e6 / fastest
         print(f"{mbit} Mbit/s: measured {seen:.0f}, fastest iteration {best:.0f}")
         assert seen < 1.05 * mbit
         if best > 0.85 * mbit:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -23,18 +22,18 @@ from tenbin.report.probes.scaling import figures
 from tests.support.labs.components import processes_below, require
 
 COLUMNS = {"load", "size", "cores", "start", "repetition", "run_s", "verified", "verification", "mops"}
+SMALL = {"ep": "20", "cg": "700", "ft": "32", "mg": "16", "lu": "32"}
 
 
 @pytest.fixture
 def two_cores(mpi: MpiInstall, monkeypatch: pytest.MonkeyPatch) -> None:
     """MPI, two cores, and sizes that take some hundredths of a second."""
     require(len(os.sched_getaffinity(0)) > 1, "two cores")
-    small = {"ep": "20", "cg": "700", "ft": "32", "mg": "16", "lu": "32"}
-    monkeypatch.setattr(scaling, "SMALL", small)
+    monkeypatch.setattr(scaling, "SMALL", SMALL)
 
 
 def settings(**more: object) -> Settings:
-    return Settings.model_validate({"quick": True, "budget_s": 3.0} | more)
+    return Settings.model_validate({"quick": True, "budget_s": 1.0} | more)
 
 
 def table(
@@ -76,7 +75,6 @@ def test_sizes_can_be_split(cores: int) -> None:
     assert all(most_ranks(load, size) >= min(cores, 128) for load, size in sizes.items())
 
 
-@pytest.mark.measures
 @pytest.mark.usefixtures("two_cores")
 def test_every_load_on_one_and_more_cores() -> None:
     samples, absent = collect("scaling", settings(), scaling.measure)
@@ -95,7 +93,6 @@ def test_every_load_on_one_and_more_cores() -> None:
     assert processes_below() == []
 
 
-@pytest.mark.measures
 def test_inside_an_mpi_job_but_without_mpi_one_core_is_still_measured(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -109,8 +106,8 @@ def test_inside_an_mpi_job_but_without_mpi_one_core_is_still_measured(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("PMI_RANK", "3")
     monkeypatch.setattr(scaling, "find_mpi", none)
-    monkeypatch.setattr(scaling, "SMALL", {"ep": "20", "cg": "700", "ft": "32", "mg": "16", "lu": "32"})
-    samples, absent = collect("scaling", settings(budget_s=1.0), scaling.measure)
+    monkeypatch.setattr(scaling, "SMALL", SMALL)
+    samples, absent = collect("scaling", settings(), scaling.measure)
     assert set(samples["load"]) == set(LOADS)
     assert set(samples["cores"]) == {1}
     assert [(a.what, a.reason, a.remedy) for a in absent] == [
@@ -120,47 +117,25 @@ def test_inside_an_mpi_job_but_without_mpi_one_core_is_still_measured(
     assert figures(samples, []) == []
 
 
-def watched(act: Callable[[dict[str, object]], None]) -> list[Event]:
-    """Return the events of a run; ``act`` sees every sample at once."""
+@pytest.mark.usefixtures("two_cores")
+def test_a_rank_that_dies_loses_only_its_start() -> None:
     events: list[Event] = []
+    killed = []
 
     def emit(event: Event) -> None:
         events.append(event)
-        if event["event"] == "sample":
-            act(event["row"])
-
-    scaling.measure(Run("scaling", settings(), emit))
-    return events
-
-
-@pytest.mark.measures
-@pytest.mark.usefixtures("two_cores")
-def test_a_rank_that_dies_loses_only_its_start() -> None:
-    killed = []
-
-    def kill(row: dict[str, object]) -> None:
-        if row["cores"] == 2 and not killed:
+        if event["event"] == "sample" and event["row"]["cores"] == 2 and not killed:
             ranks = [p for p in processes_below() if p.name().startswith("python")]
             ranks[-1].kill()
             killed.append(ranks[-1])
 
-    events = watched(kill)
+    scaling.measure(Run("scaling", settings(), emit))
     absent = [event["absent"] for event in events if event["event"] == "absent"]
     assert killed
     assert [a["what"] for a in absent] == ["loads on 2 cores"]
     assert "signal 9" in absent[0]["reason"]
     samples = samples_of(events)
     assert set(samples.loc[samples["cores"] == 1, "load"]) == set(LOADS)
-    assert processes_below() == []
-
-
-@pytest.mark.usefixtures("two_cores")
-def test_ctrl_c_leaves_no_process() -> None:
-    def interrupt(row: dict[str, object]) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        watched(interrupt)
     assert processes_below() == []
 
 

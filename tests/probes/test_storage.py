@@ -6,7 +6,6 @@ import errno
 import os
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +15,7 @@ import pytest
 
 from agent.node_profile.profiler import FULL_ROUNDS
 from probes import storage
-from probes.run import Event, Run, collect, samples_of
+from probes.run import Event, Run, collect
 from probes.storage import (
     BLOCK,
     FULL_BYTES,
@@ -121,7 +120,6 @@ def counted(name: str) -> int:
     raise KeyError(name)
 
 
-@pytest.mark.measures
 def test_the_kernel_counts_the_bytes_that_the_rows_tell(folder: Path) -> None:
     written, read = counted("write_bytes"), counted("read_bytes")
     table, absent = quick(folder)
@@ -258,19 +256,3 @@ def test_too_few_operations_have_no_p99(folder: Path, monkeypatch: pytest.Monkey
     table, absent = quick(folder, budget_s=1.0)
     assert table["p99_s"].isna().all()
     assert f"p99 of a random read in {folder}" in {a.what for a in absent}
-
-
-def test_an_interrupt_leaves_nothing_behind(folder: Path) -> None:
-    before = os.sched_getaffinity(0)
-    events: list[Event] = []
-
-    def emit(event: Event) -> None:
-        events.append(event)
-        if event["event"] == "sample":
-            raise KeyboardInterrupt
-
-    with suppress(KeyboardInterrupt):
-        measure(Run("storage", Settings(quick=True, storage=(folder,), budget_s=2), emit))
-    assert len(samples_of(events)) == 1
-    assert not list(folder.iterdir())
-    assert os.sched_getaffinity(0) == before

@@ -299,7 +299,6 @@ def small_machine(root: Path) -> Path:
     return tree.sysfs
 
 
-@pytest.mark.measures
 def test_the_probe_measures_every_kernel_and_the_latency(library: Library, tmp_path: Path) -> None:
     samples, absent = collect(
         "streams", Settings(quick=True, budget_s=1, sysfs=small_machine(tmp_path)), measure

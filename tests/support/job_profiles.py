@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 
+from probes.memory import Stream
 from profiles.fits.job import fit
 from profiles.jobs import Curve, JobProfile, Level, NetworkHalf, NodeKind, ProbePressure
 from profiles.records import Coefficient, Condition, Quality
@@ -16,6 +19,21 @@ from profiles.records import Coefficient, Condition, Quality
 INTENSITIES = (0.0, 25.0, 50.0, 75.0, 100.0)
 FULL_GBS = 10.0  # of one writer
 RUN_S = 10.0
+
+
+def shorten_sessions(
+    patch: pytest.MonkeyPatch, repetitions: int = 1, intensities: tuple[float, ...] = (0.0, 100.0)
+) -> None:
+    """For tests that ask neither about caches, which a gigabyte fills, nor about how long one looks."""
+    patch.setattr("agent.job_profile.profiler.choose_area", lambda topology, free_mb: (16.0, []))
+    for name, value in {
+        "Stream": partial(Stream, window_s=0.05),
+        "LEAST_RUN_S": 0.1,
+        "QUICK_LEAST": repetitions,
+        "QUICK_MOST": repetitions,
+        "QUICK_INTENSITIES": intensities,
+    }.items():
+        patch.setattr(f"agent.job_profile.session.{name}", value)
 
 
 def samples(

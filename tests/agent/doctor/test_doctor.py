@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -93,6 +93,56 @@ def test_without_folders_the_default_one_is_examined_and_not_made(
     assert not (tmp_path / "tenbin").exists()
 
 
+POWER, PROBE, MACHINE = doctor.power_findings, doctor.probe_findings, doctor.machine_findings
+NO_OPENCL = {
+    "opencl": (),
+    "missing": (Missing(what="opencl", reason="no OpenCL platform", remedy="apt-get install pocl"),),
+}
+TWO_DEVICES = {"opencl": (POCL, NVIDIA), "missing": ()}
+
+
+@pytest.mark.parametrize(
+    ("machine", "changes", "findings", "words", "state", "remedy"),
+    [
+        (intel_two_sockets, {}, POWER, "counters cannot be used", "missing", ""),  # they stand still
+        (amd_many_caches, {}, POWER, "caps cannot be set", "limited", "amd_hsmp"),
+        (intel_hybrid, {}, POWER, "caps cannot be changed; firmware has locked", "limited", ""),
+        (intel_hybrid, {}, POWER, "MMIO; lower", "limited", ""),
+        (intel_two_sockets, NO_OPENCL, PROBE, "no OpenCL device", "missing", "apt-get install pocl"),
+        (intel_two_sockets, NO_OPENCL, PROBE, "speed of OpenCL devices", "missing", ""),
+        (intel_two_sockets, TWO_DEVICES, PROBE, "copies of pocl-0; the processor itself", "ok", ""),
+        (intel_two_sockets, TWO_DEVICES, PROBE, f"copies of {NVIDIA.key}; {NVIDIA.name}", "ok", ""),
+        (intel_two_sockets, {}, PROBE, "memory bandwidth on 1..8 cores; 2 NUMA nodes", "ok", ""),
+        (amd_many_caches, {}, PROBE, "speed-up on 1..16 cores; above 8", "ok", ""),
+        (intel_two_sockets, {}, MACHINE, "all 16 logical CPUs", "ok", ""),
+        (intel_two_sockets, {}, MACHINE, "SMT is on: 16 threads on 8 cores", "limited", ""),
+        (intel_two_sockets, {}, MACHINE, "governor is powersave", "limited", "performance"),
+        (intel_two_sockets, {}, MACHINE, "turbo is on", "limited", "intel_pstate/no_turbo"),
+        (intel_two_sockets, {}, MACHINE, "moves memory between NUMA", "limited", "numa_balancing=0"),
+        (intel_two_sockets, {}, MACHINE, "clock (tsc)", "ok", ""),
+        (intel_hybrid, {}, MACHINE, "8 efficiency, 4 performance", "limited", "taskset"),
+        (arm_big_little, {}, MACHINE, "the clock is jiffies", "limited", ""),
+        (arm_big_little, {}, MACHINE, "frequency and turbo cannot be seen; firmware", "limited", ""),
+        (docker_on_intel, {}, MACHINE, "only 4 of 16 logical CPUs", "limited", ""),
+        (docker_on_intel, {}, MACHINE, "limited to 2.5 of 16", "limited", ""),
+        (docker_on_intel, {}, MACHINE, "only 2148 of", "limited", ""),
+        (docker_on_intel, {}, MACHINE, "container (docker)", "limited", ""),
+    ],
+)
+def test_findings(
+    pristine: Pristine,
+    machine: Callable[[Path], Tree],
+    changes: dict[str, object],
+    findings: Callable[[Case], Iterator[Finding]],
+    *,
+    words: str,
+    state: str,
+    remedy: str,
+) -> None:
+    finding = one(findings(case(pristine(machine), **changes)), *words.split("; "))
+    assert finding.state == state and remedy in finding.remedy
+
+
 # --- power --------------------------------------------------------------------------------------------------
 
 
@@ -130,11 +180,6 @@ def test_energy_and_caps(tmp_path: Path) -> None:
     assert caps.state == "ok"
 
 
-def test_counters_that_stand_still(pristine: Pristine) -> None:
-    finding = one(doctor.power_findings(case(pristine(intel_two_sockets))), "counters cannot be used")
-    assert finding.state == "missing"
-
-
 def test_energy_for_root_only(tmp_path: Path) -> None:
     tree = intel_two_sockets(tmp_path)
     for file in tree.sysfs.glob("class/powercap/*/energy_uj"):
@@ -144,18 +189,6 @@ def test_energy_for_root_only(tmp_path: Path) -> None:
     assert finding.state == "missing"
     assert 'SUBSYSTEM=="powercap"' in finding.remedy
     assert "udevadm" in finding.remedy
-
-
-def test_energy_without_caps_on_amd(pristine: Pristine) -> None:
-    finding = one(doctor.power_findings(case(pristine(amd_many_caches))), "caps cannot be set")
-    assert finding.state == "limited"
-    assert "amd_hsmp" in finding.remedy
-
-
-def test_caps_locked_by_the_firmware_and_two_doors(pristine: Pristine) -> None:
-    findings = list(doctor.power_findings(case(pristine(intel_hybrid))))
-    assert one(findings, "caps cannot be changed", "firmware has locked").state == "limited"
-    assert one(findings, "MMIO", "lower").state == "limited"
 
 
 def test_an_unlocked_register_is_no_lock(tmp_path: Path) -> None:
@@ -209,23 +242,6 @@ def test_a_gpu_without_its_driver_or_library(tmp_path: Path) -> None:
 
 
 # --- OpenCL, MPI, storage -----------------------------------------------------------------------------------
-
-
-def test_no_opencl(pristine: Pristine) -> None:
-    trouble = Missing(what="opencl", reason="no OpenCL platform", remedy="apt-get install pocl-opencl-icd")
-    examined = case(pristine(intel_two_sockets), opencl=(), missing=(trouble,))
-    finding = one(doctor.probe_findings(examined), "no OpenCL device")
-    assert (finding.topic, finding.state) == ("checkpoint", "missing")
-    assert finding.remedy == "apt-get install pocl-opencl-icd"
-    assert one(doctor.probe_findings(examined), "speed of OpenCL devices").state == "missing"
-
-
-def test_the_speed_of_each_device(pristine: Pristine) -> None:
-    findings = list(
-        doctor.probe_findings(case(pristine(intel_two_sockets), opencl=(POCL, NVIDIA), missing=()))
-    )
-    assert "the processor itself" in one(findings, "launches and copies of pocl-0").reason
-    assert NVIDIA.name in one(findings, f"launches and copies of {NVIDIA.key}").reason
 
 
 def test_a_loader_that_knows_no_layers(
@@ -359,11 +375,6 @@ def test_small_shared_memory_and_hidden_interfaces(pristine: Pristine) -> None:
 # --- memory, scaling, the machine ---------------------------------------------------------------------------
 
 
-def test_memory_local_and_remote(pristine: Pristine) -> None:
-    finding = one(doctor.probe_findings(case(pristine(intel_two_sockets))), "memory bandwidth on 1..8 cores")
-    assert (finding.state, "2 NUMA nodes" in finding.reason) == ("ok", True)
-
-
 def test_memory_too_small_for_its_cache(tmp_path: Path) -> None:
     tree = amd_many_caches(tmp_path)
     tree.put("proc/meminfo", "MemTotal: 60000 kB\nMemAvailable: 40000 kB")
@@ -377,11 +388,6 @@ def test_without_a_compiler_there_is_no_clock(pristine: Pristine, monkeypatch: p
     assert none(doctor.probe_findings(examined), "no vector loop")
     monkeypatch.setattr(doctor, "find_compiler", lambda: None)
     assert "gcc" in one(doctor.probe_findings(examined), "no vector loop and no clock").remedy
-
-
-def test_scaling_says_how_far_it_sees(pristine: Pristine) -> None:
-    finding = one(doctor.probe_findings(case(pristine(amd_many_caches))), "speed-up on 1..16 cores")
-    assert "above 8" in finding.reason
 
 
 def test_one_core_only(tmp_path: Path) -> None:
@@ -398,24 +404,9 @@ def test_two_threads_of_a_core_are_one_core(tmp_path: Path) -> None:
     assert case(tree).usable_cores == 2
 
 
-def test_two_sockets(pristine: Pristine) -> None:
-    findings = list(doctor.machine_findings(case(pristine(intel_two_sockets))))
-    assert one(findings, "all 16 logical CPUs").state == "ok"
-    assert one(findings, "SMT is on: 16 threads on 8 cores").state == "limited"
-    assert "performance" in one(findings, "governor is powersave").remedy
-    assert "intel_pstate/no_turbo" in one(findings, "turbo is on").remedy
-    assert "numa_balancing=0" in one(findings, "moves memory between NUMA nodes").remedy
-    assert one(findings, "clock (tsc)").state == "ok"
-    assert none(findings, "virtual machine")
-
-
 def test_a_steady_machine(pristine: Pristine) -> None:
+    assert none(doctor.machine_findings(case(pristine(intel_two_sockets))), "virtual machine")
     assert {f.state for f in doctor.machine_findings(case(pristine(amd_many_caches)))} == {"ok"}
-
-
-def test_hybrid_cores(pristine: Pristine) -> None:
-    finding = one(doctor.machine_findings(case(pristine(intel_hybrid))), "8 efficiency, 4 performance")
-    assert (finding.state, "taskset" in finding.remedy) == ("limited", True)
 
 
 def test_boost_of_amd_is_switched_elsewhere(tmp_path: Path) -> None:
@@ -424,24 +415,10 @@ def test_boost_of_amd_is_switched_elsewhere(tmp_path: Path) -> None:
     assert "cpufreq/boost" in one(doctor.machine_findings(case(tree)), "turbo is on").remedy
 
 
-def test_a_slow_clock_and_no_frequency_driver(pristine: Pristine) -> None:
-    findings = list(doctor.machine_findings(case(pristine(arm_big_little))))
-    assert one(findings, "the clock is jiffies").state == "limited"
-    assert "firmware" in one(findings, "frequency and turbo cannot be seen").reason
-
-
 def test_huge_pages_off(tmp_path: Path) -> None:
     tree = amd_many_caches(tmp_path)
     tree.put("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]")
     assert one(doctor.machine_findings(case(tree)), "huge pages are off").state == "limited"
-
-
-def test_a_container_and_its_limits(pristine: Pristine) -> None:
-    findings = list(doctor.machine_findings(case(pristine(docker_on_intel))))
-    assert one(findings, "only 4 of 16 logical CPUs").state == "limited"
-    assert one(findings, "limited to 2.5 of 16").state == "limited"
-    assert one(findings, "only 2148 of").state == "limited"
-    assert one(findings, "container (docker)").state == "limited"
 
 
 def test_offline_cpus(tmp_path: Path) -> None:
@@ -456,8 +433,7 @@ def test_offline_cpus(tmp_path: Path) -> None:
 
 
 def test_a_busy_guest_robbed_of_time(pristine: Pristine) -> None:
-    tree = pristine(virtual_machine)
-    findings = list(doctor.load_findings(Roots.of(tree.settings())))
+    findings = list(doctor.load_findings(Roots.of(pristine(virtual_machine).settings())))
     assert one(findings, "waited for a CPU 40%", "load average 3.90").state == "limited"
     assert one(findings, "waited for storage 25%").state == "limited"
     assert one(findings, "hypervisor gave 0.0%", "4.5% since boot").state == "limited"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -13,10 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.emulation.emulated_tree import Tree
+from agent.emulation.emulated_tree import TICK_S, Load, Tree
 from agent.emulation.machines import FAULTS, MACHINES, build, emulated_node, parse, truth
 from agent.processes.tree import MARK as JOB_MARK
-from probes.power_load import MARK, Loads
+from probes.power_load import MARK
 from probes.powercap import capped, metered, zones
 from profiles.errors import BadInput
 from tests.support.labs.components import require
@@ -72,34 +71,40 @@ def test_faults_are_in_the_tree() -> None:
         assert package.energy_path.stat().st_mode & 0o777 == 0o200
 
 
-def runnable_share(loads: Loads) -> float:
-    """Measure the share of time in which the loads ran or waited for a core (median of 3)."""
-    shares = []
-    for _ in range(3):
-        before = loads.read()
-        time.sleep(0.25)
-        after = loads.read()
-        runnable = [a.cpu_s + a.wait_s - b.cpu_s - b.wait_s for b, a in zip(before, after, strict=True)]
-        passed = [a.time_s - b.time_s for b, a in zip(before, after, strict=True)]
-        shares.append(sum(runnable) / max(sum(passed), 1e-9))
-    return statistics.median(shares)
+class MadeLoad(Load):
+    """A load that wants its core all the time, and obeys signals at once."""
+
+    stopped = False
+
+    def active_s(self, seconds: float) -> float:
+        return 0.0 if self.stopped else seconds
+
+    def send(self, number: signal.Signals) -> None:
+        self.stopped = number == signal.SIGSTOP
 
 
-@pytest.mark.measures
-def test_a_cap_takes_its_share_of_time_and_gives_it_back() -> None:
-    """The loads get the time that the ground truth gives them, on a busy machine too."""
-    expected = truth("intel-1s")
-    cores = sorted(os.sched_getaffinity(0))
-    with emulated_node("intel-1s") as sysfs, Loads("compute", cores, 1.0) as loads:
-        package = sysfs / "class/powercap/intel-rapl:0"
-        for cap_w in (32.0, 44.0, 90.0):
-            (package / "constraint_0_power_limit_uw").write_text(f"{round(cap_w * 1e6)}\n")
-            time.sleep(0.3)
-            assert runnable_share(loads) == pytest.approx(expected.speed(cap_w), abs=0.12), cap_w
-        (package / "constraint_0_power_limit_uw").write_text("32000000\n")
-        (package / "enabled").write_text("0\n")
-        time.sleep(0.3)
-        assert runnable_share(loads) == pytest.approx(1.0, abs=0.12)
+def test_a_cap_takes_its_share_of_time_and_gives_it_back(tmp_path: Path) -> None:
+    """In virtual time the loads get what the ground truth gives them."""
+    build(tmp_path, *parse("intel-1s"))
+    tree = Tree(tmp_path, "intel-1s", store=tmp_path)
+    (package,) = tree.packages.values()
+    loads = [MadeLoad(0, "compute", 0.0) for _ in package.cores]
+    for load in loads:
+        package.adopt(load)
+
+    def share() -> float:
+        ran = 0
+        for _ in range(1000):
+            ran += not loads[0].stopped
+            tree.step(TICK_S)
+        return ran / 1000
+
+    for cap_w in (24.0, 32.0, 44.0, 90.0):
+        (package.folder / "constraint_0_power_limit_uw").write_text(f"{round(cap_w * 1e6)}\n")
+        assert share() == pytest.approx(truth("intel-1s").speed(cap_w), abs=0.01), cap_w
+    (package.folder / "constraint_0_power_limit_uw").write_text("31000000\n")
+    (package.folder / "enabled").write_text("0\n")
+    assert share() == pytest.approx(1.0, abs=0.01)
 
 
 def test_loads_go_on_and_the_tree_goes_when_the_owner_is_killed(tmp_path: Path) -> None:

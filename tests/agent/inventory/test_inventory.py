@@ -300,6 +300,7 @@ def test_interfaces_of_this_machine_as_psutil_sees_them() -> None:
 
 
 def storage_on(tree: Tree, tmp_path: Path, filesystem: str, source: str, *, number: str) -> Storage:
+    tree.root.mkdir(exist_ok=True)
     folder = tmp_path / "data" / "checkpoints here"
     folder.mkdir(parents=True, exist_ok=True)
     escaped = str(tmp_path / "data").replace(" ", r"\040")
@@ -324,7 +325,6 @@ def test_kinds_of_disk(
     tmp_path: Path, name: str, path: str, rotational: int, *, model: str, expected: str
 ) -> None:
     tree = Tree(tmp_path / "machine")
-    tree.root.mkdir()
     tree.partition(tree.disk(name, "9:0", path, rotational=rotational, model=model), f"{name}p1", "9:1")
     found = storage_on(tree, tmp_path, "ext4", f"/dev/{name}p1", number="9:1")
     assert (found.kind, found.model, found.device) == (expected, model or None, f"/dev/{name}p1")
@@ -342,13 +342,11 @@ def test_kinds_of_disk(
 )
 def test_kinds_of_file_system(tmp_path: Path, filesystem: str, expected: str) -> None:
     tree = Tree(tmp_path / "machine")
-    tree.root.mkdir()
     assert storage_on(tree, tmp_path, filesystem, "server:/export", number="0:44").kind == expected
 
 
 def test_a_disk_under_encryption_on_a_partition(tmp_path: Path) -> None:
     tree = Tree(tmp_path / "machine")
-    tree.root.mkdir()
     disk = tree.disk("nvme0n1", "259:0", "pci0000:00/nvme/nvme0", model="Example SSD")
     partition = tree.partition(disk, "nvme0n1p3", "259:3")
     mapped = tree.disk("dm-0", "253:0", "virtual")
@@ -359,14 +357,12 @@ def test_a_disk_under_encryption_on_a_partition(tmp_path: Path) -> None:
 
 def test_a_made_up_device_number_is_found_by_its_source(tmp_path: Path) -> None:
     tree = Tree(tmp_path / "machine")
-    tree.root.mkdir()
     tree.partition(tree.disk("sda", "8:0", "pci0000:00/ata1", model="Example SSD"), "sda2", "8:2")
     assert storage_on(tree, tmp_path, "btrfs", "/dev/sda2", number="0:27").kind == "ssd"
 
 
 def test_nvme_over_fabrics_is_network(tmp_path: Path) -> None:
     tree = Tree(tmp_path / "machine")
-    tree.root.mkdir()
     disk = tree.disk("nvme0n1", "259:0", "virtual/nvme-fabrics/ctl/nvme0", model="Linux")
     tree.put(f"{disk}/device/transport", "tcp")
     assert storage_on(tree, tmp_path, "xfs", "/dev/nvme0n1", number="259:0").kind == "network"

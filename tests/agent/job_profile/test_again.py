@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,12 @@ import typer
 from agent.job_profile.profiler import check_samples, make_job_profile, pooled, same_again
 from agent.job_profile.session import JobOrder
 from agent.node_profile.identity import node_kind
-from probes.memory import Stream
 from profiles.errors import BadInput
 from profiles.files.store import JobStore
 from profiles.fits.job import fit
 from profiles.models.contention import slowdown_beside
 from tenbin.commands.job import again
-from tests.support.job_profiles import make_job, samples
+from tests.support.job_profiles import make_job, samples, shorten_sessions
 from tests.support.labs.components import processes_below, require
 from tests.support.programs import tenbin
 from tests.support.records import make_model
@@ -89,10 +87,7 @@ def test_a_real_job_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     require(len(os.sched_getaffinity(0)) > 1, "two CPUs")
-    monkeypatch.setattr("agent.job_profile.profiler.choose_area", lambda topology, free_mb: (64.0, []))
-    monkeypatch.setattr("agent.job_profile.session.Stream", partial(Stream, window_s=0.05))
-    monkeypatch.setattr("agent.job_profile.session.LEAST_RUN_S", 0.25)
-    monkeypatch.setattr("agent.job_profile.session.QUICK_MOST", 2)
+    shorten_sessions(monkeypatch)
     store = JobStore(tmp_path)
     made, tables = make_job_profile(JobOrder("sleeper", ("sleep", "0.3"), "/", quick=True))
     store.save(made.model_copy(update={"id": "20260101T000000Z"}), tables)
@@ -100,11 +95,11 @@ def test_a_real_job_goes_on(
         again("sleeper", store=tmp_path)
     assert ended.value.exit_code == 0
     said = capsys.readouterr().out
-    assert "4 repetitions in 2 sessions" in said and "1 earlier of this name are kept" in said
+    assert "2 repetitions in 2 sessions" in said and "1 earlier of this name are kept" in said
     newest = store.load("sleeper", node_kind().key)
     assert newest.sessions == 2 and newest.need("run_s") is not None
     need = newest.need("run_s")
-    assert need is not None and need.n == 4 and need.value >= 0.3
+    assert need is not None and need.n == 2 and need.value >= 0.3
     shown = tenbin("job", "show", "sleeper", "--json", store=tmp_path)
     assert json.loads(shown.stdout)["sessions"] == 2
     assert store.load("sleeper@20260101", node_kind().key) == made.model_copy(

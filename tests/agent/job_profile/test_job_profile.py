@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +30,7 @@ from profiles.files.store import JobStore, load_job
 from profiles.fits.job import fit
 from profiles.models.contention import slowdown_beside
 from tenbin.commands.job import examples
-from tests.support.job_profiles import make_job, over_hosts, samples
+from tests.support.job_profiles import make_job, over_hosts, samples, shorten_sessions
 from tests.support.labs.components import processes_below, require
 from tests.support.programs import TENBIN, tenbin
 from tests.support.records import make_inventory
@@ -61,7 +60,6 @@ def python(program: str, *arguments: str) -> tuple[str, ...]:
 # --- one run
 
 
-@pytest.mark.measures
 def test_a_run_tells_what_its_whole_tree_used(tmp_path: Path) -> None:
     """Memory of two processes at once, CPU time and I/O of one that is not waited for by the main one."""
     child = "import time; kept = bytearray(80_000_000); [i for i in range(2_000_000)]; time.sleep(1)"
@@ -118,7 +116,6 @@ def test_a_run_ends_with_its_parent() -> None:
 # --- writers beside
 
 
-@pytest.mark.measures
 def test_writers_write_on_window_after_window() -> None:
     spots = [Spot(cpu, 0, cpu) for cpu in CPUS[:2]]
     with WriterPool(8) as pool:
@@ -173,26 +170,15 @@ def test_writers_that_share_a_cache_share_the_area_that_it_takes() -> None:
 
 def test_a_real_job_is_measured_stored_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     require(len(CPUS) > 1, "two CPUs")
-    # What is looked at here does not depend on the caches: a gigabyte would only take its time.
-    monkeypatch.setattr("agent.job_profile.profiler.choose_area", lambda topology, free_mb: (64.0, []))
-    # Nor on how long one looks: windows of 50 ms, runs of 0.3 s.
-    monkeypatch.setattr("agent.job_profile.session.Stream", partial(Stream, window_s=0.05))
-    monkeypatch.setattr("agent.job_profile.session.LEAST_RUN_S", 0.25)
-    monkeypatch.setattr(
-        "agent.job_profile.session.QUICK_S", 600.0
-    )  # three repetitions, however slow the machine is
+    shorten_sessions(monkeypatch, 2, (0.0, 50.0, 100.0))
     fractions: list[float] = []
     command = python(PROGRAM, str(tmp_path / "file"), "0.3")
     order = JobOrder("sleeper", command, str(tmp_path), quick=True)
     made, tables = make_job_profile(order, lambda progress: fractions.append(progress.fraction))
-    assert made.repetitions == 3 and made.kind == node_kind() and not made.interrupted
+    assert made.repetitions == 2 and made.kind == node_kind() and not made.interrupted
     assert fractions == sorted(fractions) and fractions[-1] < 1
     runs = tables["runs"]
-    assert sorted(runs.groupby("intensity_percent").size().items()) == [
-        (0.0, 3),
-        (50.0, 3),
-        (100.0, 3),
-    ]
+    assert runs.groupby("intensity_percent").size().to_dict() == {0.0: 2, 50.0: 2, 100.0: 2}
     assert (runs["wall_s"] >= 0.3).all()
     needs = {c.name: c.value for c in made.alone}
     assert needs["peak_memory_mb"] > 60 and 5.0 <= needs["written_mb"] < 6.0
@@ -254,7 +240,6 @@ def test_what_cannot_be_measured_is_said_in_one_line(tmp_path: Path, command: li
     assert not processes_below()
 
 
-@pytest.mark.measures
 def test_an_interrupt_before_anything_is_known_stores_nothing_and_leaves_nothing(tmp_path: Path) -> None:
     require(len(CPUS) > 1, "two CPUs")
     command = [*TENBIN, "job", "profile", "long", "--store", str(tmp_path), "--", "sleep", "61.7"]
@@ -276,9 +261,7 @@ def test_an_interrupt_keeps_the_repetitions_that_are_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     require(len(CPUS) > 1, "two CPUs")
-    monkeypatch.setattr("agent.job_profile.profiler.choose_area", lambda topology, free_mb: (16.0, []))
-    monkeypatch.setattr("agent.job_profile.session.Stream", partial(Stream, window_s=0.05))
-    monkeypatch.setattr("agent.job_profile.session.LEAST_RUN_S", 0.25)
+    shorten_sessions(monkeypatch, 2, (0.0, 50.0, 100.0))
 
     def listen(progress: JobProgress) -> None:
         if progress.doing.startswith("repetition 2: beside"):
@@ -426,10 +409,7 @@ def test_the_kernels_are_profiled_by_one_command(
 ) -> None:
     """Of the tiny class: it is stored under its name, and repeated for about as long as was asked for."""
     require(len(CPUS) > 1, "two CPUs")
-    monkeypatch.setattr("agent.job_profile.profiler.choose_area", lambda topology, free_mb: (16.0, []))
-    monkeypatch.setattr("agent.job_profile.session.LEAST_RUN_S", 0.1)
-    monkeypatch.setattr("agent.job_profile.session.QUICK_LEAST", 1)
-    monkeypatch.setattr("agent.job_profile.session.QUICK_MOST", 1)
+    shorten_sessions(monkeypatch)
     monkeypatch.setattr("agent.job_profile.trial.KERNELS", {"ep": "S"})
     with pytest.raises(typer.Exit) as ended:
         examples(None, seconds=0.3, store=tmp_path)

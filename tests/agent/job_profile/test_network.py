@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.job_profile import profiler, session
+from agent.job_profile import profiler
 from agent.job_profile.pair_trials import Program, run_pairs
 from agent.job_profile.profiler import make_job_profile
 from agent.job_profile.scaling import Hosts, fit, measure
@@ -22,6 +22,7 @@ from probes.mpi.runner import MpiInstall
 from probes.network import Comprobe, RankPlaces
 from profiles.errors import BadInput, Unavailable
 from tenbin.commands.job import planned
+from tests.support.job_profiles import shorten_sessions
 from tests.support.labs.components import processes_below, require
 from tests.support.labs.network_lab import NetLab
 
@@ -76,8 +77,7 @@ for _ in range(int(sys.argv[1])):
 
 
 @pytest.fixture(autouse=True)
-def no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.measured_node.NAME", f"tenbin-{os.getpid()}")
+def small_area(own_lock: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profiler, "choose_area", lambda topology, free_mb: (16.0, []))
 
 
@@ -154,9 +154,7 @@ def test_a_job_of_ranks_here_has_a_share_and_says_why_it_has_no_network(
 ) -> None:
     require(len(CPUS) > 1, "two CPUs")
     require(shutil.which("cc"), "a C compiler")
-    monkeypatch.setattr(session, "QUICK_LEAST", 1)
-    monkeypatch.setattr(session, "QUICK_MOST", 1)
-    monkeypatch.setattr(session, "QUICK_INTENSITIES", (0.0, 100.0))
+    shorten_sessions(monkeypatch)
     command = (sys.executable, "-P", "-c", WAITING, str(tmp_path))
     made, tables = make_job_profile(JobOrder("waiting", command, "/", quick=True, mpi=True))
     share = made.need("mpi_share")
@@ -177,7 +175,6 @@ def test_a_rank_that_dies_is_named(mpi: MpiInstall) -> None:
 # --- beside comprobe
 
 
-@pytest.mark.measures
 def test_comprobe_is_slower_beside_itself_and_ends_when_its_hosts_are_silent(
     mpi: MpiInstall, lab: NetLab
 ) -> None:
@@ -187,7 +184,7 @@ def test_comprobe_is_slower_beside_itself_and_ends_when_its_hosts_are_silent(
     with Comprobe(mpi, places[0], 1.0, preflight=True) as first, Comprobe(mpi, places[1], 1.0) as other:
         assert not first.doubts
         first.windows(), other.windows()
-        seen = [probe.windows(8) for probe in (first, other)]
+        seen = [probe.windows(4) for probe in (first, other)]
         rates = [sum(w.bytes for w in rows) / sum(w.wall_s for w in rows) for rows in seen]
         assert sum(rates) * 8 / 1e6 < 1.15 * 500
     with Comprobe(mpi, places[0], 0.25) as slow:
@@ -207,9 +204,7 @@ def test_a_job_over_hosts_is_measured_beside_both_probes(
 ) -> None:
     require(len(CPUS) > 1, "two CPUs")
     require(shutil.which("cc"), "a C compiler")
-    monkeypatch.setattr(session, "QUICK_LEAST", 1)
-    monkeypatch.setattr(session, "QUICK_MOST", 1)
-    monkeypatch.setattr(session, "QUICK_INTENSITIES", (0.0, 100.0))
+    shorten_sessions(monkeypatch)
     command = (sys.executable, "-P", "-c", EXCHANGE, "40")
     steps: list[str] = []
     order = JobOrder("exchange", command, "/", 2, quick=True, mpi=True, hosts=lab.hosts)

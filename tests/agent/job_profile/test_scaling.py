@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -28,17 +26,14 @@ from scheduler.prediction.profiles import ProfiledJobs
 from tenbin.report import jobs as report
 from tests.support.job_profiles import make_job, samples
 from tests.support.labs.components import require
+from tests.support.programs import tenbin
 
+pytestmark = pytest.mark.usefixtures("own_lock")
 KIND = NodeKind(key="0123456789ab", title="Example 9000, 2 cores, 7 GiB")
 AMDAHL = (
     "import os, time; n = int(os.environ['TENBIN_TASKS']); assert int('{n}') == n; time.sleep(0.3 + 1.2 / n)"
     "; assert not os.listdir(os.environ['TENBIN_JOB_FOLDER'])"
 )
-
-
-@pytest.fixture(autouse=True)
-def no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.measured_node.NAME", f"tenbin-{os.getpid()}")
 
 
 def find_mpi_here() -> bool:
@@ -148,12 +143,9 @@ def test_the_report_shows_it() -> None:
 
 
 def test_the_command_line_refuses_before_it_measures(tmp_path: Path) -> None:
-    tenbin = [sys.executable, "-P", "-c", "from tenbin.cli import main; main()"]
     for counts, says in (("2,4", "needs 1"), ("1,x", "no list of counts"), ("1,99999", "may use")):
-        command = [*tenbin, "job", "profile", "x", "--store", str(tmp_path), "--scale", counts, "--", "true"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = tenbin("job", "profile", "x", "--scale", counts, "--", "true", store=tmp_path)
         assert done.returncode == 2 and says in done.stderr, done.stderr
     JobStore(tmp_path).save(make_job("plain", kind=KIND), {})
-    command = [*tenbin, "job", "list", "--json", "--store", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = tenbin("job", "list", "--json", store=tmp_path)
     assert json.loads(done.stdout)["job_profiles"][0]["parallelism"] is None

@@ -67,7 +67,6 @@ def test_throttling_is_counted_where_the_processor_tells(machine: Settings, tmp_
     assert temperature_c() is None or 0 < (temperature_c() or 0) < 150
 
 
-@pytest.mark.measures
 def test_a_process_that_computes_meanwhile_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent.node_check.MOST_NAMED", 1000)  # others may compute as well
     watch = CheckWatch.begin()

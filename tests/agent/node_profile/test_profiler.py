@@ -89,7 +89,7 @@ def test_a_failure_says_its_last_words() -> None:
 
 @pytest.mark.measures
 def test_a_probe_that_hangs_is_stopped() -> None:
-    ended, events = _run("hang", limit_s=3)
+    ended, events = _run("hang", limit_s=2)
     assert ended.trouble == "hung and was stopped" and _values(events) == [0.0, 1.0]
     assert not processes_below()
 

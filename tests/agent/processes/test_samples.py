@@ -20,7 +20,6 @@ from tests.support.coordinator import Up
 __all__ = ["start"]
 
 
-@pytest.mark.measures
 def test_a_tree_that_burns_allocates_writes_and_forks(start: Start, tmp_path: Path) -> None:
     """Three processes, one of them gone half-way, five threads, 20 MB to disk, 1.5 s of processor time."""
     job = """
@@ -111,7 +110,6 @@ def test_half_a_line_is_not_read(tmp_path: Path) -> None:
     assert samples.read(tmp_path / "none.csv") == []
 
 
-@pytest.mark.measures
 def test_users_see_them(up: Up) -> None:
     up.start("--cores", "1")
     burn = "import time\nwhile time.process_time() < 1.5: pass"
