@@ -21,7 +21,7 @@ def stage(up: Up, job: int) -> str:
     return str(up.client.call("GET", f"/jobs/{job}")["stage"])
 
 
-NODES = Cluster((Pool("node", 2, resources=("cores",), capacity=(1.0,)),))
+NODES = Cluster((Pool("node", 2, resources=("cores", "memory_mb"), capacity=(1.0, 500.0)),))
 
 
 @pytest.mark.parametrize(

@@ -86,9 +86,7 @@ class ManualEngine(VirtualEngine):
         return bool(self._reports)
 
     @contextmanager
-    def coordinator(
-        self, home: Path, policy: str = "fcfs", *, unit: Unit = CORE
-    ) -> Iterator[Coordinator]:
+    def coordinator(self, home: Path, policy: str = "fcfs", *, unit: Unit = CORE) -> Iterator[Coordinator]:
         """Make a coordinator of this engine, with what the journal in ``home`` says."""
         journal = Journal(home)
         self._reports.clear()
