@@ -128,9 +128,7 @@ def test_a_paused_job_keeps_its_memory_and_a_priority_takes_that_of_who_has_not_
         assert "waits for 600 MB" in why(coordinator, low)
         assert f"job {low} has the first turn" in why(coordinator, tall)
         coordinator.resume([paused])
-        while running := list(coordinator.cluster.running):
-            engine.end(running[0])
-            coordinator.turn()
+        engine.end_all(coordinator)
         assert engine.begun == [(job, 1) for job in (paused, blocker, high, low, tall)]
         assert not coordinator.job_table.entries
 

@@ -71,6 +71,17 @@ class ManualEngine(VirtualEngine):
         self.ended[job_id, attempt] = result
         self._reports.append(Report(job_id, attempt, "ended", self.now, result))
 
+    def end_all(self, coordinator: Coordinator) -> None:
+        """Let one running job after the other succeed, and time pass, until nothing more happens."""
+        while coordinator.job_table.entries:
+            if running := list(coordinator.cluster.running):
+                self.end(running[0])
+            elif (due_s := coordinator.next_timer_s()) is not None:
+                self.wait(max(0.0, due_s - self.now))
+            else:
+                return
+            coordinator.turn()
+
     def report_started(self, job_id: int) -> None:
         """Report that the command of a job's last attempt has started."""
         self._reports.append(Report(job_id, self._last_attempt(job_id), "started", self.now))
