@@ -114,6 +114,30 @@ def test_cancelled_and_killed_jobs_run_again_over_a_restart(tmp_path: Path) -> N
         assert engine.begun == [(job, attempt) for attempt in (1, 2) for job in jobs]
 
 
+def test_an_array_is_one_spec(tmp_path: Path) -> None:
+    """An array has a number of its own, by which others wait for all of it; each member has its own too."""
+    engine = ManualEngine(20)
+    with engine.coordinator(tmp_path) as coordinator:
+        waits_for = {2: [1], 3: [1]}  # by their places: two jobs for the array
+        bad = coordinator.submit([a_job()] * 4, {}, waits_for, {1: [0, 7, 9]})
+        good = coordinator.submit([a_job()] * 4, {}, waits_for, {1: [0, 7, 9], 3: [1, 2]})
+        members = [(entry.id, entry.array_index) for entry in (*bad, *good) if entry.array]
+        assert members == [(3, 0), (4, 7), (5, 9), (10, 0), (11, 7), (12, 9), (15, 1), (16, 2)]
+        assert [entry.array for entry in (*bad, *good) if entry.array] == [2] * 3 + [9] * 3 + [14] * 2
+        assert [entry.id for entry in (*bad, *good) if not entry.array] == [1, 6, 7, 8, 13]
+        later = submit(coordinator, after=(9, 14))
+        for entry in bad[:4]:
+            engine.end(entry.id, code=entry.array_index or 0)
+        coordinator.turn()
+        assert shown(coordinator, 1, 3, 4, 6, 7) == ["done", "done", "failed", "cancelled", "cancelled"]
+        assert shown(coordinator, 13, later) == ["held"] * 2
+        engine.end_all(coordinator)
+        assert shown(coordinator, 13, 15, 16, later) == ["done"] * 4
+    with engine.coordinator(tmp_path) as coordinator:
+        assert shown(coordinator, submit(coordinator, after=(9,))) == ["running"]
+        assert shown(coordinator, submit(coordinator, after=(2,))) == ["cancelled"]
+
+
 def test_limits_as_words() -> None:
     assert array_and_limit("1-3%2") == ([1, 2, 3], 2) and array_and_limit("4") == ([4], None)
     assert array_and_limit("3,1,1-2,3") == ([3, 1, 2], None)

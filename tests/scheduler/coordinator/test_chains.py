@@ -8,7 +8,7 @@ from pathlib import Path
 from scheduler.coordinator.coordinator import Coordinator
 from tests.support.scheduling.manual_engine import ManualEngine, a_job
 
-LENGTH = 10_000
+LENGTH = 3_000
 
 
 def submit_chain(coordinator: Coordinator) -> list[int]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-import stat
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -36,28 +36,35 @@ from tests.support.records import make_profile
 STENCIL = EXAMPLES / "stencil.py"
 
 
-def test_jobs_run_and_their_codes_are_handed_on(up: Up) -> None:
-    up.start("--cores", "2")
-    assert up.client.submit(["sh", "-c", "exit 3"]).result(20) == 3
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """Yield a coordinator of two cores for tests that only ask something of it."""
+    coordinator = Up(tmp_path_factory.mktemp("shared") / "home")
+    coordinator.start("--cores", "2")
+    yield coordinator
+    coordinator.sweep()
+
+
+def test_jobs_run_and_their_codes_are_handed_on(shared: Up) -> None:
+    assert shared.client.submit(["sh", "-c", "exit 3"]).result(20) == 3
     assert (
-        up.client.submit(
-            ["sh", "-c", "printf '%s\\n' \"$0\" > out", "a b\n'c' -d é"], folder=str(up.home)
+        shared.client.submit(
+            ["sh", "-c", "printf '%s\\n' \"$0\" > out", "a b\n'c' -d é"], folder=str(shared.home)
         ).result(20)
         == 0
     )
-    assert (up.home / "out").read_text() == "a b\n'c' -d é\n"
-    missing = up.client.submit(["no-such-program"]).wait(20)
+    assert (shared.home / "out").read_text() == "a b\n'c' -d é\n"
+    missing = shared.client.submit(["no-such-program"]).wait(20)
     assert missing["stage"] == "failed" and "no-such-program: No such file" in missing["trouble"]
 
 
-def test_cores_are_not_shared(up: Up) -> None:
+def test_cores_are_not_shared(shared: Up) -> None:
     """Each job sees the cores that it may use; two at once never see the same."""
-    up.start("--cores", "2")
     show = (
         "import os, time; print(sorted(os.sched_getaffinity(0)), time.time()); "
         "time.sleep(0.5); print(time.time())"
     )
-    jobs = [up.client.submit(["python3", "-c", show]) for _ in range(4)]
+    jobs = [shared.client.submit(["python3", "-c", show]) for _ in range(4)]
     spans = []
     for job in jobs:
         found = job.wait(30)
@@ -135,25 +142,6 @@ def test_an_opencl_job_moves_between_devices(up: Up, monkeypatch: pytest.MonkeyP
     assert still["attempt"] == 1
     assert Path(found["stdout"]).read_text() == Path(still["stdout"]).read_text() != ""
     assert not list((up.home / "jobs" / str(moved.id)).glob("checkpoint.tenbin*"))
-
-
-@pytest.mark.slow
-def test_mctbm_moves_a_job_to_the_better_device(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The better device is taken; a job begins on the worse one and moves when the better one is free."""
-    monkeypatch.setenv("POCL_DEVICES", "pthread basic")
-    require(len(opencl_devices()) == 2, "two OpenCL devices (PoCL)")
-    up.start("--devices", "--policy", "mctbm")
-    needs = {"checkpoint_signal": int(signal.SIGURG), "folder": str(STENCIL.parents[1])}
-    first = up.client.submit(
-        ["sleep", "2"], expect_s={"pocl-0": 20.0, "pocl-1": 100.0}, device="pocl-0", time_s=90
-    )
-    stencil = [sys.executable, str(STENCIL), "--cells", "256", "--steps", "100000"]
-    second = up.client.submit(stencil, expect_s={"pocl-0": 5.0, "pocl-1": 50.0}, **needs)
-    up.until(lambda: second.info()["stage"] == "running")
-    assert second.info()["placement"] == "pocl-1"
-    assert first.wait(30)["stage"] == "done"
-    found = second.wait(90)
-    assert (found["stage"], found["placement"], found["migrations"]) == ("done", "pocl-0", 1)
 
 
 def test_las_pauses_a_job_of_two_tasks_on_both_nodes(up: Up, tmp_path: Path) -> None:
@@ -330,16 +318,8 @@ def test_a_daemon_leaves_the_folder_in_which_it_was_started(
     assert up.run("down").returncode == 0
 
 
-def test_nobody_else_may_open_the_socket(up: Up) -> None:
-    up.start("--cores", "1")
-    for name in ("api.sock", "report.sock", "journal.sqlite"):
-        assert stat.S_IMODE((up.home / name).stat().st_mode) == 0o600, name
-    assert stat.S_IMODE(up.home.stat().st_mode) == 0o700
-
-
-def test_malformed_calls_are_refused_and_lose_nothing(up: Up) -> None:
-    up.start("--cores", "1")
-    spec = {"command": ["true"], "folder": "/"}
+def test_malformed_calls_are_refused_and_lose_nothing(shared: Up) -> None:
+    last, spec = shared.client.submit(["true"]), {"command": ["true"], "folder": "/"}
     cases: list[tuple[object, str]] = [
         ({"specs": []}, "specs: List should have at least 1 item"),
         ({"specs": [{"folder": "/"}]}, "specs.0.command: Field required"),
@@ -362,42 +342,9 @@ def test_malformed_calls_are_refused_and_lose_nothing(up: Up) -> None:
     ]
     for body, message in cases:
         with pytest.raises(TenbinError, match=message) as caught:
-            up.client.call("POST", "/jobs", body)
+            shared.client.call("POST", "/jobs", body)
         assert caught.value.exit_code == 2
-    assert up.client.call("GET", "/jobs?all=true") == []
-    assert up.client.submit(["true"]).id == 1
-
-
-def test_an_array_is_one_spec(up: Up) -> None:
-    """An array has a number of its own, by which others wait for all of it; each member has its own too."""
-    up.start("--cores", "1")
-    spec = {"command": ["sh", "-c", "exit $TENBIN_ARRAY_INDEX"], "folder": "/"}
-    true = {"command": ["true"], "folder": "/"}
-    body = {"waits_for": {2: [1], 3: [1]}, "arrays": {1: [0, 7, 9]}}
-    bad = up.client.hand_over([true, spec, true, {**true, "after": []}], **body)
-    assert bad == {"ids": [1, 3, 4, 5, 6, 7], "arrays": [2]}
-    good = up.client.hand_over([true, true, true, true], **{**body, "arrays": {1: [0, 7, 9], 3: [1, 2]}})
-    assert good == {"ids": [8, 10, 11, 12, 13, 15, 16], "arrays": [9, 14]}
-    later = up.client.submit(["true"], after=[9, 14])
-    found = [up.client.job(job_id).wait(30) for job_id in (*bad["ids"], *good["ids"])]
-    of_arrays = [(job["id"], job["array"], job["array_index"]) for job in found if job["array"]]
-    assert of_arrays == [
-        (3, 2, 0),
-        (4, 2, 7),
-        (5, 2, 9),
-        (10, 9, 0),
-        (11, 9, 7),
-        (12, 9, 9),
-        (15, 14, 1),
-        (16, 14, 2),
-    ]
-    assert [job["code"] for job in found] == [0, 0, 7, 9, None, None, *[0] * 7]
-    assert [job["stage"] for job in found[4:6]] == ["cancelled", "cancelled"]
-    assert later.wait(30)["stage"] == "done" and later.info()["spec"]["after"] == [9, 14]
-    up.kill(signal.SIGTERM)
-    up.start("--cores", "1")
-    assert up.client.submit(["true"], after=[9]).wait(30)["stage"] == "done"
-    assert up.client.submit(["true"], after=[2]).wait(30)["stage"] == "cancelled"
+    assert shared.client.submit(["true"]).id == last.id + 1
 
 
 def test_who_is_busy_is_not_said_to_be_absent(up: Up) -> None:
@@ -436,20 +383,18 @@ def test_a_full_disk_takes_no_job_in_and_loses_none(up: Up) -> None:
         assert up.client.submit(["true"]).result(20) == 0
 
 
-def test_wait_and_logs_as_json(up: Up) -> None:
-    up.start("--cores", "1")
-    up.client.submit(["sh", "-c", "printf 'a\\377'; echo b >&2; exit 3"])
-    done = up.run("wait", "last", "--json")
+def test_wait_and_logs_as_json(shared: Up) -> None:
+    job = shared.client.submit(["sh", "-c", "printf 'a\\377'; echo b >&2; exit 3"])
+    done = shared.run("wait", "last", "--json")
     assert done.returncode == 3 and [job["stage"] for job in json.loads(done.stdout)] == ["failed"]
-    said = json.loads(up.run("logs", "last", "--json").stdout)
-    assert said == {"id": 1, "stdout": "a\ufffd", "stderr": "b\n"}
+    said = json.loads(shared.run("logs", "last", "--json").stdout)
+    assert said == {"id": job.id, "stdout": "a\ufffd", "stderr": "b\n"}
 
 
-def test_metrics_are_prometheus(up: Up) -> None:
-    up.start("--cores", "2")
-    up.client.submit(["true"]).wait(20)
-    text = up.client.call("GET", "/metrics")
-    assert 'tenbin_jobs_ended_total{stage="done"} 1.0' in text and 'tenbin_units{pool="core"} 2.0' in text
+def test_metrics_are_prometheus(shared: Up) -> None:
+    shared.client.submit(["true"]).wait(20)
+    text = shared.client.call("GET", "/metrics")
+    assert 'tenbin_jobs_ended_total{stage="done"} ' in text and 'tenbin_units{pool="core"} 2.0' in text
 
 
 def test_another_division_of_the_machine_is_refused_while_jobs_run(up: Up) -> None:

@@ -101,6 +101,26 @@ def test_a_move_survives_the_coordinator(tmp_path: Path, taken: bool) -> None:
         assert (entry.shown, entry.attempt, entry.migrations) == ("running", 2, 0 if taken else 1)
 
 
+def test_mctbm_moves_a_job_to_the_better_device(tmp_path: Path) -> None:
+    """A job begins on the worse one and moves when the better one is free."""
+    engine = ManualEngine(cluster=DEVICES)
+    with engine.coordinator(tmp_path, "mctbm") as coordinator:
+        first = submit(coordinator, expect_s={"pocl-0": 20.0, "pocl-1": 100.0}, device="pocl-0")
+        expect_s = {"pocl-0": 5.0, "pocl-1": 50.0}
+        second = submit(coordinator, expect_s=expect_s, checkpoint_signal=signal.SIGURG.value)
+        entry = coordinator.job_table.open(second)
+        assert entry.place.pool == "pocl-1"
+        engine.wait(1.0)
+        engine.end(first)
+        coordinator.turn()
+        assert shown(coordinator, first, second) == ["done", "stopping"]
+        engine.end(second, "checkpointed", 85)
+        coordinator.turn()
+        engine.wait(0.1)
+        coordinator.turn()
+        assert (entry.place.pool, entry.shown, entry.migrations) == ("pocl-0", "running", 1)
+
+
 def test_regions_are_cut_anew_on_another_number_of_cores(tmp_path: Path) -> None:
     """A region of two cores, then of one, then of two again."""
     engine = ManualEngine()
