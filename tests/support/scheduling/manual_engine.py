@@ -12,7 +12,6 @@ from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.engines.protocol import Report
 from scheduler.jobs.entry import Entry
-from scheduler.jobs.sizes import CORE, Unit
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Pool
 from tests.support.scheduling.virtual_engine import VirtualEngine
@@ -97,13 +96,17 @@ class ManualEngine(VirtualEngine):
         return bool(self._reports)
 
     @contextmanager
-    def coordinator(self, home: Path, policy: str = "fcfs", *, unit: Unit = CORE) -> Iterator[Coordinator]:
-        """Make a coordinator of this engine, with what the journal in ``home`` says."""
+    def coordinator(self, home: Path, policy: str = "fcfs", **more: Any) -> Iterator[Coordinator]:
+        """Make a coordinator of this engine, with what the journal in ``home`` says.
+
+        Args:
+            more: of its arguments, ``unit`` for instance.
+        """
         journal = Journal(home)
         self._reports.clear()
-        clocks = {"clock": lambda: self.now, "steady": lambda: self.steady_s}
+        more |= {"clock": lambda: self.now, "steady": lambda: self.steady_s}
         try:
-            yield Coordinator(journal, self, policy, unit=unit, **clocks)
+            yield Coordinator(journal, self, policy, **more)
         finally:
             journal.close()
 
