@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from profiles.errors import BadInput
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.jobs.sizes import Unit
 from scheduler.model.jobs import Cluster, Job, Placement, Pool
 from scheduler.model.state import ClusterState
+from tenbin.commands.jobs.account import account
+from tenbin.server.descriptions import describe
 from tenbin.server.job_list import Listed, Window, list_jobs, window
 from tests.support.coordinator import Up
+from tests.support.programs import tenbin
 from tests.support.scheduling.manual_engine import ManualEngine, a_job, shown, submit
 
 NODE = Pool("node", 1, resources=("cores", "memory_mb"), capacity=(1.0, 1000.0))
@@ -111,27 +116,24 @@ def test_priorities_on_the_command_line(up: Up) -> None:
     assert "has ended (cancelled)" in up.run("priority", "1", "--to", "3").stderr
 
 
-def test_user_shares(up: Up) -> None:
+def test_user_shares(tmp_path: Path) -> None:
     """Refused where nothing is shared; under las-drf taken in, shown, and kept over a crash."""
-    up.start("--cores", "1")
-    for text in ("blast=2", "blast"):
-        done = up.run("submit", "--user-share", text, "--", "true")
-        assert done.returncode == 2 and "does not share between users; start for instance" in done.stderr
+    policy, share = "las-drf,spare_s=600,load_limit=0.9", {"account": "B", "share": 5.0}
+    engine = ManualEngine(cluster=Cluster((replace(NODE, units=2),)))
+    with (
+        ManualEngine().coordinator(tmp_path / "plain") as coordinator,
+        pytest.raises(BadInput, match="does not share between users; start for instance"),
+    ):
+        submit(coordinator, **share)
+    with coordinator_of(engine, tmp_path, policy) as coordinator:
+        gates = [submit(coordinator) for _ in range(2)]
+        specs = [a_job(account="A", share=1.0)] * 3 + [a_job(**share)] * 3
+        jobs = [entry.id for entry in coordinator.submit(specs, {})]
+        assert shown(coordinator, *gates, *jobs) == ["running"] * 2 + ["waiting"] * 6
+    with coordinator_of(engine, tmp_path, policy) as coordinator:
+        assert "counts as B, weight 5" in account(describe(coordinator, jobs[5]))
+        engine.end_all(coordinator)
+        assert shown(coordinator, *jobs) == ["done"] * 6
     for text in ("=2", "blast=0", "blast=much", "a=b=2", ""):
-        done = up.run("submit", "--user-share", text, "--", "true")
+        done = tenbin("submit", "--user-share", text, "--", "true")
         assert done.returncode == 2 and "--user-share" in done.stderr and "NAME=WEIGHT" in done.stderr
-    up.kill()
-    up.start("--cores", "2", "--policy", "las-drf,spare_s=600,load_limit=0.9")
-    gate = {"command": ["sh", "-c", "while ! [ -e go ]; do sleep 0.02; done"], "folder": str(up.home)}
-    up.client.submit_all([gate, gate])
-    specs = [
-        {"command": ["sleep", "0.05"], "folder": "/", "account": name, "share": share}
-        for name, share in (("A", 1.0), ("A", 1.0), ("A", 1.0), ("B", 5.0), ("B", 5.0), ("B", 5.0))
-    ]
-    jobs = up.client.submit_all(specs)
-    assert "counts as B, weight 5" in up.run("info", str(jobs[5].id)).stdout
-    up.kill()
-    up.start("--cores", "2", "--policy", "las-drf,spare_s=600,load_limit=0.9")
-    (up.home / "go").touch()
-    found = [job.wait(30) for job in jobs]
-    assert [one["stage"] for one in found] == ["done"] * 6
