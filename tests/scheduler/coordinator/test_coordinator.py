@@ -8,7 +8,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -34,15 +33,6 @@ from tests.support.programs import opencl_devices
 from tests.support.records import make_profile
 
 STENCIL = EXAMPLES / "stencil.py"
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    """Yield a coordinator of two cores for tests that only ask something of it."""
-    coordinator = Up(tmp_path_factory.mktemp("shared") / "home")
-    coordinator.start("--cores", "2")
-    yield coordinator
-    coordinator.sweep()
 
 
 def test_jobs_run_and_their_codes_are_handed_on(shared: Up) -> None:

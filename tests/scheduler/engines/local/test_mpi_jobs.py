@@ -64,14 +64,13 @@ def stopped(pid: int) -> bool:
     return psutil.Process(pid).status() == psutil.STATUS_STOPPED
 
 
-def test_ranks_each_on_their_own_cores(up: Up, tmp_path: Path) -> None:
-    up.start("--cores", "2")
-    job = up.client.submit(command(), tasks=2, mpi=True, folder=str(tmp_path))
+def test_ranks_each_on_their_own_cores(shared: Up, tmp_path: Path) -> None:
+    job = shared.client.submit(command(), tasks=2, mpi=True, folder=str(tmp_path))
     found = job.wait(60)
     assert found["stage"] == "done", (found["trouble"], Path(found["stderr"]).read_text())
     seen = json.loads(Path(found["stdout"]).read_text())
     assert seen == [[2, [core], "2"] for core in found["cpus"]]
-    wide = up.client.submit(command(), tasks=1, cores=2, mpi=True, folder=str(tmp_path))
+    wide = shared.client.submit(command(), tasks=1, cores=2, mpi=True, folder=str(tmp_path))
     assert json.loads(Path(wide.wait(60)["stdout"]).read_text()) == [[1, found["cpus"], "1"]]
 
 
@@ -85,10 +84,9 @@ def test_ranks_each_on_their_own_cores(up: Up, tmp_path: Path) -> None:
     ],
 )
 def test_a_rank_that_dies_ends_the_job_and_is_named(
-    up: Up, tmp_path: Path, deed: str, code: int | None, *, number: int | None, words: str
+    shared: Up, tmp_path: Path, deed: str, code: int | None, *, number: int | None, words: str
 ) -> None:
-    up.start("--cores", "2")
-    found = up.client.submit(command(deed), tasks=2, mpi=True, folder=str(tmp_path)).wait(60)
+    found = shared.client.submit(command(deed), tasks=2, mpi=True, folder=str(tmp_path)).wait(60)
     assert found["stage"] == "failed"
     assert re.search(words, found["trouble"], re.DOTALL), found["trouble"]
     if code or number:
@@ -96,9 +94,8 @@ def test_a_rank_that_dies_ends_the_job_and_is_named(
     assert not alive(tmp_path) and not segments(tmp_path)
 
 
-def test_cancelled_ranks_are_asked_and_then_gone(up: Up, tmp_path: Path) -> None:
+def test_cancelled_ranks_are_asked_and_then_gone(shared: Up, tmp_path: Path) -> None:
     """Both ranks see the SIGTERM: neither mpiexec nor a guard takes them along before."""
-    up.start("--cores", "2")
     code = """
 import signal, sys, time
 from pathlib import Path
@@ -114,8 +111,8 @@ Path(f"up-{rank}").touch()
 while True:
     time.sleep(0.05)
 """
-    job = up.client.submit([sys.executable, "-c", code], tasks=2, mpi=True, folder=str(tmp_path))
-    up.until(lambda: len(list(tmp_path.glob("up-*"))) == 2)
+    job = shared.client.submit([sys.executable, "-c", code], tasks=2, mpi=True, folder=str(tmp_path))
+    shared.until(lambda: len(list(tmp_path.glob("up-*"))) == 2)
     job.cancel()
     assert job.wait(30)["stage"] == "cancelled"
     assert len(list(tmp_path.glob("asked-*"))) == 2
