@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -36,6 +35,8 @@ comm.Barrier()
 """
 
 
+WAITS = "while not Path('go').exists(): time.sleep(0.02)"
+
 pytestmark = pytest.mark.usefixtures("mpi")
 
 
@@ -51,8 +52,8 @@ def segments(folder: Path) -> list[str]:
 
 
 def alive(folder: Path) -> list[int]:
-    pids = [int(file.read_text()) for file in folder.glob("rank-*")]
-    return [pid for pid in pids if runs(pid)]
+    texts = [file.read_text() for file in folder.glob("rank-*")]
+    return [int(text) for text in texts if text and runs(int(text))]  # a file is empty before it is written
 
 
 def runs(pid: int) -> bool:
@@ -123,8 +124,7 @@ while True:
 def test_a_paused_and_a_killed_one(up: Up, tmp_path: Path) -> None:
     """Paused, no rank computes; a killed supervisor takes all ranks with it, and the job runs again."""
     up.start("--cores", "2")
-    waits = "while not Path('go').exists(): time.sleep(0.02)"
-    job = up.client.submit(command(waits), tasks=2, mpi=True, folder=str(tmp_path))
+    job = up.client.submit(command(WAITS), tasks=2, mpi=True, folder=str(tmp_path))
     up.until(lambda: len(alive(tmp_path)) == 2)
     first = alive(tmp_path)
     had = [Path(word) for names in tmp_path.glob("segments-*") for word in names.read_text().split()]
@@ -143,10 +143,12 @@ def test_a_paused_and_a_killed_one(up: Up, tmp_path: Path) -> None:
 
 def test_the_coordinator_may_die_meanwhile(up: Up, tmp_path: Path) -> None:
     up.start("--cores", "2")
-    job = up.client.submit(command("time.sleep(2); os._exit(7)"), tasks=2, mpi=True, folder=str(tmp_path))
+    deed = f"{WAITS}\n    os._exit(7)"
+    job = up.client.submit(command(deed), tasks=2, mpi=True, folder=str(tmp_path))
     up.until(lambda: len(alive(tmp_path)) == 2)
     up.kill()
-    time.sleep(0.1)
+    (tmp_path / "go").touch()
+    up.until((up.home / f"jobs/{job.id}/attempt-1/result.json").exists)
     up.start("--cores", "2")
     found = job.wait(60)
     assert found["code"] == 7 and "rank 1" in found["trouble"]
