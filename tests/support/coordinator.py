@@ -108,3 +108,12 @@ def up(tmp_path: Path) -> Iterator[Up]:
     one = Up(home)
     yield one
     one.sweep()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """Yield a coordinator of two cores for the tests of a file that only ask something of it."""
+    one = Up(tmp_path_factory.mktemp("shared") / "home")
+    one.start("--cores", "2")
+    yield one
+    one.sweep()

@@ -9,11 +9,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from ctypes.util import find_library
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from agent.opencl_layer import build, loader, requests
@@ -65,7 +66,18 @@ def start_devices(up: Up, patch: pytest.MonkeyPatch, folder: Path, policy: str) 
     patch.setenv("PYOPENCL_NO_CACHE", "1")
     patch.setenv("POCL_CACHE_DIR", str(folder / "cache"))
     up.start("--devices", "--policy", policy)
+    up.until(lambda: not looks_for_layer(up))
     return up
+
+
+def looks_for_layer(up: Up) -> bool:
+    """Tell whether the coordinator still looks for the library: jobs that start now could not be moved."""
+    assert up.process is not None
+    for child in psutil.Process(up.process.pid).children():
+        with suppress(psutil.NoSuchProcess):
+            if "agent.opencl_layer.build" in child.cmdline():
+                return True
+    return False
 
 
 def variables(folder: Path, *, below: bool, **more: str) -> dict[str, str]:

@@ -352,6 +352,8 @@ class TwoLevel(Policy):
         self._decided.clear()
         later = self._touched if self._anew else set[int]()
         self._touched, self._anew = self._touched - later, False
+        for index in later:  # it sends by what they hold, also if a task has ended meanwhile
+            self._changed(self._nodes[index])
         self._settle_touched(view, actions)
         while (first := self._queue.first()) is not None:
             places = self._places(first, view.now)

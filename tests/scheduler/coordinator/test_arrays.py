@@ -1,113 +1,141 @@
-"""Arrays as units: their limit, over restarts."""
+"""Arrays as units, over restarts: their limit, and which of their jobs run again."""
 
 from __future__ import annotations
 
-import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from profiles.errors import BadInput
+from scheduler.coordinator.coordinator import Coordinator
 from tenbin.option_values import array_and_limit
-from tests.support.coordinator import Up
+from tenbin.server.job_list import array_summary
+from tests.support.scheduling.manual_engine import (
+    ManualEngine,
+    a_job,
+    shown,
+    submit,
+    submit_array,
+    why,
+)
 
-NOTES = 'echo begin >> "$LOG"; sleep 0.2; echo end >> "$LOG"'
-
-
-def most_at_once(log: Path) -> int:
-    """Return how many ran at once at most; lines of a few bytes are written whole."""
-    running = most = 0
-    for line in log.read_text().split():
-        running += 1 if line == "begin" else -1
-        most = max(most, running)
-    return most
-
-
-def test_at_most_so_many_run_at_once_over_restarts(up: Up, tmp_path: Path) -> None:
-    up.start("--cores", "2")
-    log = tmp_path / "log"
-    log.touch()
-    done = up.run("submit", "--array", "1-12%1", "--env", f"LOG={log}", "--", "sh", "-c", NOTES)
-    assert done.stdout == "1\n", done.stderr
-    free = up.client.submit(["true"])
-    assert free.result(60) == 0
-    assert up.client.job(13).info()["why"] == "at most 1 of array 1 run at once"
-    assert "at most 1 run at once" in up.run("info", "1").stdout
-    for _ in range(2):
-        ended = log.read_text().count("end")
-        more = min(ended + 1, 12)
-        up.until(lambda more=more: log.read_text().count("end") >= more)
-        up.kill()
-        up.start("--cores", "2")
-    assert up.client.job(1).wait(60)["stages"] == {"done": 12}
-    assert most_at_once(log) == 1 and log.read_text().count("end") == 12
+FULL = "at most 1 of array 1 run at once"
 
 
-def test_a_suspended_member_keeps_its_place_if_it_has_begun(up: Up) -> None:
-    up.start("--cores", "2")
-    body = {"arrays": {0: [1, 2, 3]}}
-    spec = {"command": ["sleep", "60"], "folder": "/", "array_limit": 1}
-    assert up.client.hand_over([spec], **body) == {"ids": [2, 3, 4], "arrays": [1]}
-    jobs = [up.client.job(job_id) for job_id in (2, 3, 4)]
-    up.until(jobs[0].running)
-    jobs[1].suspend()
-    jobs[0].suspend()
-    assert jobs[2].info()["why"] == "at most 1 of array 1 run at once"
-    jobs[0].cancel()
-    up.until(jobs[2].running)
-    jobs[1].resume()
-    assert jobs[1].info()["why"] == "at most 1 of array 1 run at once"
-    jobs[2].cancel()
-    up.until(jobs[1].running)
+def test_at_most_so_many_run_at_once_over_restarts(tmp_path: Path) -> None:
+    engine = ManualEngine(2)
+    with engine.coordinator(tmp_path) as coordinator:
+        array, members = submit_array(coordinator, 12, array_limit=1)
+        free = submit(coordinator)
+        assert shown(coordinator, free) == ["running"] and why(coordinator, members[-1]) == FULL
+    for number, member in enumerate(members, 1):
+        with engine.coordinator(tmp_path) as coordinator:
+            assert [job for job, _ in engine.begun if job != free] == members[:number]
+            engine.end(member)
+            coordinator.turn()
+    with engine.coordinator(tmp_path) as coordinator:
+        assert array_summary(coordinator, array)["stages"] == {"done": 12}
+    assert set(Counter(engine.begun).values()) == {1}
 
 
-SOMETIMES = 'echo $TENBIN_GENERATION; [ $TENBIN_ARRAY_INDEX = 1 ] || [ -e "$GO" ] || exit 3'
+def test_a_suspended_member_keeps_its_place_if_it_has_begun(tmp_path: Path) -> None:
+    engine = ManualEngine(2)
+    with engine.coordinator(tmp_path) as coordinator:
+        _, (first, second, third) = submit_array(coordinator, 3, array_limit=1)
+        coordinator.suspend([second])
+        coordinator.suspend([first])
+        assert why(coordinator, third) == FULL
+        coordinator.cancel([first])
+        engine.end(first, "cancelled")
+        coordinator.turn()
+        assert shown(coordinator, third) == ["running"]
+        coordinator.resume([second])
+        assert why(coordinator, second) == FULL
+        coordinator.cancel([third])
+        engine.end(third, "cancelled")
+        coordinator.turn()
+        assert shown(coordinator, first, second, third) == ["cancelled", "running", "cancelled"]
 
 
-def test_members_that_failed_run_again(up: Up, tmp_path: Path) -> None:
-    up.start("--cores", "2")
-    go = tmp_path / "go"
-    done = up.run("submit", "--array", "1-3%1", "--env", f"GO={go}", "--", "sh", "-c", SOMETIMES)
-    assert done.stdout == "1\n", done.stderr
-    later = up.client.submit(["true"], after=[1])
-    whole, third = up.client.job(1), up.client.job(4)
-    assert whole.wait(60)["stages"] == {"done": 1, "failed": 2} and whole.wait()["failed"] == [2, 3]
-    assert later.wait(30)["stage"] == "cancelled" and third.result(30) == 3
-    for word, sentence in {"1[1]": "job 1[1] has succeeded", "9": "there is no job 9"}.items():
-        done = up.run("retry", "1[2]", word)
-        assert done.returncode == 2 and sentence in done.stderr
-    assert third.info()["attempt"] == 1
-    go.touch()
-    third.retry()
-    assert third.result(60) == 0 and third.info()["attempt"] == 2
-    up.kill()
-    up.start("--cores", "2")
-    assert whole.info()["stages"] == {"done": 2, "failed": 1}
-    done = up.run("retry", "1", str(later.id))
-    assert done.returncode == 0 and done.stderr.startswith("2 jobs will run again"), done.stderr
-    assert up.client.job(1).result(60) == 0 and up.client.job(later.id).result(60) == 0
-    assert up.run("logs", "1").stdout == "1\n1\n2\n1\n2\n"  # of all attempts
-    assert "retry" in [event["what"] for event in third.info()["history"]]
-    done = up.run("retry", "1")
-    assert done.returncode == 2 and "array 1 has no job that ended without success" in done.stderr
+def run_again(coordinator: Coordinator, *job_ids: int) -> list[int]:
+    return [entry.id for entry in coordinator.retry(job_ids)[0]]
 
 
-def test_cancelled_and_killed_jobs_run_again_over_a_restart(up: Up) -> None:
-    up.start("--cores", "2")
-    jobs = [up.client.submit(["sleep", "60"]), up.client.submit(["sleep", "1.5"], time_s=0.5)]
-    up.until(jobs[0].running)
-    refused = up.run("retry", "1")
-    assert refused.returncode == 2 and "job 1 is running and has not ended" in refused.stderr
-    jobs[0].cancel()
-    assert [job.wait(60)["stage"] for job in jobs] == ["cancelled", "killed"]
-    assert up.run("retry", "1-2").returncode == 0
-    up.kill()
-    up.start("--cores", "2")
-    again = up.client.job(1)
-    up.until(again.running)
-    found = again.info()
-    assert (found["attempt"], found["failures"], found["trouble"], found["end_s"]) == (2, 0, "", None)
-    assert up.client.job(2).wait(60)["stage"] == "killed" and up.client.job(2).info()["attempt"] == 2
+def test_members_that_failed_run_again(tmp_path: Path) -> None:
+    engine = ManualEngine(2)
+    with engine.coordinator(tmp_path) as coordinator:
+        array, (first, second, third) = submit_array(coordinator, 3, array_limit=1)
+        later = submit(coordinator, after=(array,))
+        for job, code in ((first, 0), (second, 3), (third, 3)):
+            engine.end(job, code=code)
+            coordinator.turn()
+        summary = array_summary(coordinator, array)
+        assert summary["stages"] == {"done": 1, "failed": 2} and summary["failed"] == [2, 3]
+        assert shown(coordinator, later, third) == ["cancelled", "failed"]
+        for wrong, sentence in ((first, r"job 1\[1\] has succeeded"), (9, "there is no job 9")):
+            with pytest.raises(BadInput, match=sentence):
+                coordinator.retry([second, wrong])
+        assert (second, 2) not in engine.begun
+        assert run_again(coordinator, third) == [third]
+        engine.end(third)
+        coordinator.turn()
+    with engine.coordinator(tmp_path) as coordinator:
+        assert array_summary(coordinator, array)["stages"] == {"done": 2, "failed": 1}
+        assert run_again(coordinator, array, later) == [second, later]
+        for job in (second, later):
+            engine.end(job)
+            coordinator.turn()
+        assert shown(coordinator, second, third, later) == ["done"] * 3
+        assert engine.begun[-3:] == [(third, 2), (second, 2), (later, 1)]
+        assert "retry" in [kind for _, kind, _ in coordinator.job_table.history(third)]
+        with pytest.raises(BadInput, match=f"array {array} has no job that ended without success"):
+            coordinator.retry([array])
+
+
+def test_cancelled_and_killed_jobs_run_again_over_a_restart(tmp_path: Path) -> None:
+    engine = ManualEngine(2)
+    with engine.coordinator(tmp_path) as coordinator:
+        jobs = submit(coordinator), submit(coordinator)
+        with pytest.raises(BadInput, match="job 1 is running and has not ended"):
+            coordinator.retry(jobs[:1])
+        coordinator.cancel(jobs[:1])
+        engine.end(jobs[0], "cancelled")
+        engine.end(jobs[1], "time-limit")
+        coordinator.turn()
+        assert shown(coordinator, *jobs) == ["cancelled", "killed"]
+        coordinator.retry(jobs)
+    with engine.coordinator(tmp_path) as coordinator:
+        entry = coordinator.job_table.open(jobs[0])
+        assert (entry.attempt, entry.failures, entry.trouble, entry.end_s) == (2, 0, "", None)
+        engine.end(jobs[1], "time-limit")
+        coordinator.turn()
+        assert shown(coordinator, *jobs) == ["running", "killed"]
+        assert engine.begun == [(job, attempt) for attempt in (1, 2) for job in jobs]
+
+
+def test_an_array_is_one_spec(tmp_path: Path) -> None:
+    """An array has a number of its own, by which others wait for all of it; each member has its own too."""
+    engine = ManualEngine(20)
+    with engine.coordinator(tmp_path) as coordinator:
+        waits_for = {2: [1], 3: [1]}  # by their places: two jobs for the array
+        bad = coordinator.submit([a_job()] * 4, {}, waits_for, {1: [0, 7, 9]})
+        good = coordinator.submit([a_job()] * 4, {}, waits_for, {1: [0, 7, 9], 3: [1, 2]})
+        members = [(entry.id, entry.array_index) for entry in (*bad, *good) if entry.array]
+        assert members == [(3, 0), (4, 7), (5, 9), (10, 0), (11, 7), (12, 9), (15, 1), (16, 2)]
+        assert [entry.array for entry in (*bad, *good) if entry.array] == [2] * 3 + [9] * 3 + [14] * 2
+        assert [entry.id for entry in (*bad, *good) if not entry.array] == [1, 6, 7, 8, 13]
+        later = submit(coordinator, after=(9, 14))
+        for entry in bad[:4]:
+            engine.end(entry.id, code=entry.array_index or 0)
+        coordinator.turn()
+        assert shown(coordinator, 1, 3, 4, 6, 7) == ["done", "done", "failed", "cancelled", "cancelled"]
+        assert shown(coordinator, 13, later) == ["held"] * 2
+        engine.end_all(coordinator)
+        assert shown(coordinator, 13, 15, 16, later) == ["done"] * 4
+    with engine.coordinator(tmp_path) as coordinator:
+        assert shown(coordinator, submit(coordinator, after=(9,))) == ["running"]
+        assert shown(coordinator, submit(coordinator, after=(2,))) == ["cancelled"]
 
 
 def test_limits_as_words() -> None:
@@ -118,13 +146,17 @@ def test_limits_as_words() -> None:
             array_and_limit(word)
 
 
-def test_a_job_past_its_deadline_does_not_run_again(up: Up) -> None:
-    up.start("--cores", "1")
-    bad = {"command": ["false"], "folder": "/", "deadline_s": time.time() + 1.0}
-    up.client.submit_all([bad, bad], arrays={1: [0]})
-    up.client.ended([1, 2], 30, all=True)
-    time.sleep(max(bad["deadline_s"] - time.time(), 0.0))
-    for job, name in (("1", "job 1"), ("2", "array 2"), ("2[0]", "job 2[0]")):
-        done = up.run("retry", job)
-        assert done.returncode == 2 and f"{name} is past its deadline; submit it anew" in done.stderr
-    assert "left out 1-2: is past its deadline" in up.run("retry", "1-3").stderr
+def test_a_job_past_its_deadline_does_not_run_again(tmp_path: Path) -> None:
+    engine = ManualEngine(2)
+    with engine.coordinator(tmp_path) as coordinator:
+        specs = [a_job(deadline_s=engine.now + 60.0)] * 2
+        single, member = ended = [entry.id for entry in coordinator.submit(specs, {}, arrays={1: [0]})]
+        for job in ended:
+            engine.end(job, code=1)
+        coordinator.turn()
+        engine.wait(60.0)
+        for job, name in ((single, "job 1"), (2, "array 2"), (member, r"job 2\[0\]")):
+            with pytest.raises(BadInput, match=f"{name} is past its deadline; submit it anew"):
+                coordinator.retry([job])
+        _, left_out = coordinator.retry([], ended)
+        assert {omitted.reason for omitted in left_out.values()} == {"is past its deadline"}

@@ -79,26 +79,24 @@ def test_also_when_the_coordinator_is_killed_meanwhile(up: Up, tmp_path: Path, h
         'mkdir "$TENBIN_JOB_FOLDER/attempt-1/result.json"',
     ],
 )
-def test_a_job_without_its_folder_tells_its_end(up: Up, after: str) -> None:
-    up.start("--cores", "1")
+def test_a_job_without_its_folder_tells_its_end(shared: Up, after: str) -> None:
     for limit in ({}, {"memory_mb": 500}):
-        job = up.client.submit(["sh", "-c", f"{after}; exit 5"], **limit)
+        job = shared.client.submit(["sh", "-c", f"{after}; exit 5"], **limit)
         assert job.result(30) == 5 and job.info()["attempt"] == 1
-    assert up.client.submit(["true"]).result(20) == 0
+    assert shared.client.submit(["true"]).result(20) == 0
 
 
-def test_a_pipe_for_output(up: Up, tmp_path: Path) -> None:
+def test_a_pipe_for_output(shared: Up, tmp_path: Path) -> None:
     """Without a reader the job cannot be started, and says so; with one it has all that was written."""
-    up.start("--cores", "1")
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for name in ("stdout", "stderr"):
-        found = up.client.submit(["true"], **{name: str(pipe)}).wait(20)
+        found = shared.client.submit(["true"], **{name: str(pipe)}).wait(20)
         assert found["stage"] == "failed", found
         assert f"{pipe}: nobody reads this pipe" in found["trouble"]
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     script = "import os; os.write(1, b'x' * 1_000_000); print(os.get_blocking(1), os.get_blocking(2))"
-    job = up.client.submit(["python3", "-c", script], stdout=str(pipe), stderr=str(pipe))
+    job = shared.client.submit(["python3", "-c", script], stdout=str(pipe), stderr=str(pipe))
     said = b""
     while not job.done():  # more is written than a pipe holds at once: its writer waits
         with suppress(BlockingIOError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import stat
 import sys
 import threading
 import time
@@ -36,28 +35,26 @@ from tests.support.records import make_profile
 STENCIL = EXAMPLES / "stencil.py"
 
 
-def test_jobs_run_and_their_codes_are_handed_on(up: Up) -> None:
-    up.start("--cores", "2")
-    assert up.client.submit(["sh", "-c", "exit 3"]).result(20) == 3
+def test_jobs_run_and_their_codes_are_handed_on(shared: Up) -> None:
+    assert shared.client.submit(["sh", "-c", "exit 3"]).result(20) == 3
     assert (
-        up.client.submit(
-            ["sh", "-c", "printf '%s\\n' \"$0\" > out", "a b\n'c' -d é"], folder=str(up.home)
+        shared.client.submit(
+            ["sh", "-c", "printf '%s\\n' \"$0\" > out", "a b\n'c' -d é"], folder=str(shared.home)
         ).result(20)
         == 0
     )
-    assert (up.home / "out").read_text() == "a b\n'c' -d é\n"
-    missing = up.client.submit(["no-such-program"]).wait(20)
+    assert (shared.home / "out").read_text() == "a b\n'c' -d é\n"
+    missing = shared.client.submit(["no-such-program"]).wait(20)
     assert missing["stage"] == "failed" and "no-such-program: No such file" in missing["trouble"]
 
 
-def test_cores_are_not_shared(up: Up) -> None:
+def test_cores_are_not_shared(shared: Up) -> None:
     """Each job sees the cores that it may use; two at once never see the same."""
-    up.start("--cores", "2")
     show = (
         "import os, time; print(sorted(os.sched_getaffinity(0)), time.time()); "
         "time.sleep(0.5); print(time.time())"
     )
-    jobs = [up.client.submit(["python3", "-c", show]) for _ in range(4)]
+    jobs = [shared.client.submit(["python3", "-c", show]) for _ in range(4)]
     spans = []
     for job in jobs:
         found = job.wait(30)
@@ -69,46 +66,6 @@ def test_cores_are_not_shared(up: Up) -> None:
     for i, (core, begin, end) in enumerate(spans):
         for other, b, e in spans[i + 1 :]:
             assert core != other or end <= b or e <= begin
-
-
-def test_policy_decides_and_says_why(up: Up) -> None:
-    """fcfs: the wide job holds up the narrow one behind it; easy would let it pass."""
-    up.start("--cores", "2", "--policy", "fcfs")
-    first = up.client.submit(["sleep", "1.5"], time_s=60)
-    wide = up.client.submit(["true"], cores=2, time_s=60)
-    narrow = up.client.submit(["true"], time_s=1)
-    up.until(lambda: first.info()["stage"] == "running")
-    assert "waits for 2 units" in wide.info()["why"] and wide.info()["expected_start_s"] is not None
-    assert f"waits for job {wide.id}" in narrow.info()["why"]
-    ends = [job.wait(20)["start_s"] for job in (first, wide, narrow)]
-    assert ends == sorted(ends)
-
-
-def test_a_start_and_an_end_in_one_turn(tmp_path: Path) -> None:
-    """A job that has started and ended before anybody looked: the next one starts all the same."""
-    journal = Journal(tmp_path / "j")
-    cluster = Cluster((Pool("core", 1),))
-    engine = LocalEngine(
-        tmp_path / "j", tmp_path / "report.sock", cluster, [sorted(os.sched_getaffinity(0))[:1]]
-    )
-    try:
-        coordinator = Coordinator(journal, engine, "easy")
-        spec = JobSpec(command=("true",), folder="/")
-        coordinator.submit([spec, spec], dict(os.environ))
-        for number in (1, 2):
-            result = tmp_path / "j" / "jobs" / str(number) / "attempt-1" / "result.json"
-            deadline = time.monotonic() + 30
-            while not result.exists():
-                assert time.monotonic() < deadline, f"job {number} does not start"
-                time.sleep(0.01)
-            while Attempt(result.parent).lives():  # it lets go when it has told
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
-            coordinator.turn()
-        assert [entry.stage for entry in journal.entries()] == [Stage.DONE] * 2
-    finally:
-        engine.close()
-        journal.close()
 
 
 def test_a_request_for_a_checkpoint_names_the_cores(tmp_path: Path) -> None:
@@ -150,35 +107,6 @@ def test_nobody_is_let_go_where_no_jobs_are_taken_over(tmp_path: Path) -> None:
         journal.close()
 
 
-def test_dependencies(up: Up, tmp_path: Path) -> None:
-    up.start("--cores", "2")
-    gate = ["sh", "-c", f"until [ -e {tmp_path}/go ]; do sleep 0.02; done"]
-    good, bad = up.client.submit(gate), up.client.submit(["false"])
-    after_good = up.client.submit(["true"], after=[good.id])
-    after_both = up.client.submit(["true"], after=[good.id, bad.id])
-    assert f"waits for job {good.id} to succeed" in after_good.info()["why"]
-    (tmp_path / "go").touch()
-    assert after_good.wait(20)["stage"] == "done"
-    assert after_good.info()["start_s"] >= good.info()["end_s"] - 0.05
-    found = after_both.wait(20)
-    assert found["stage"] == "cancelled" and f"job {bad.id}" in found["trouble"]
-    with pytest.raises(TenbinError, match="no job 99"):
-        up.client.submit(["true"], after=[99])
-
-
-def test_suspended_jobs_give_their_cores_away(up: Up) -> None:
-    up.start("--cores", "1")
-    one = up.client.submit(["sh", "-c", "i=0; while [ $i -lt 60 ]; do i=$((i+1)); sleep 0.02; done"])
-    up.until(lambda: one.info()["stage"] == "running")
-    one.suspend()
-    assert up.client.submit(["true"]).wait(20)["stage"] == "done"
-    assert one.info()["held_by_user"] and "tenbin resume" in one.info()["why"]
-    with pytest.raises(TenbinError, match="suspended already"):
-        one.suspend()
-    one.resume()
-    assert one.wait(20)["stage"] == "done" and one.info()["attempt"] == 1
-
-
 @pytest.mark.slow
 def test_an_opencl_job_moves_between_devices(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
     """Moved five times by hand while it runs: the same result as undisturbed, on the other device."""
@@ -206,97 +134,6 @@ def test_an_opencl_job_moves_between_devices(up: Up, monkeypatch: pytest.MonkeyP
     assert not list((up.home / "jobs" / str(moved.id)).glob("checkpoint.tenbin*"))
 
 
-@pytest.mark.slow
-def test_mctbm_moves_a_job_to_the_better_device(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The better device is taken; a job begins on the worse one and moves when the better one is free."""
-    monkeypatch.setenv("POCL_DEVICES", "pthread basic")
-    require(len(opencl_devices()) == 2, "two OpenCL devices (PoCL)")
-    up.start("--devices", "--policy", "mctbm")
-    needs = {"checkpoint_signal": int(signal.SIGURG), "folder": str(STENCIL.parents[1])}
-    first = up.client.submit(
-        ["sleep", "2"], expect_s={"pocl-0": 20.0, "pocl-1": 100.0}, device="pocl-0", time_s=90
-    )
-    stencil = [sys.executable, str(STENCIL), "--cells", "256", "--steps", "100000"]
-    second = up.client.submit(stencil, expect_s={"pocl-0": 5.0, "pocl-1": 50.0}, **needs)
-    up.until(lambda: second.info()["stage"] == "running")
-    assert second.info()["placement"] == "pocl-1"
-    assert first.wait(30)["stage"] == "done"
-    found = second.wait(90)
-    assert (found["stage"], found["placement"], found["migrations"]) == ("done", "pocl-0", 1)
-
-
-def test_a_move_survives_the_coordinator(up: Up, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Killed while the job writes its checkpoint: the next one knows where it was to go."""
-    monkeypatch.setenv("POCL_DEVICES", "pthread basic")
-    require(len(opencl_devices()) == 2, "two OpenCL devices (PoCL)")
-    script = f"[ -e {tmp_path}/again ] && exit; trap 'touch {tmp_path}/again; sleep 1; exit 85' URG; "
-    needs = {"checkpoint_signal": int(signal.SIGURG)}
-    up.start("--devices", "--policy", "fcfs")
-    job = up.client.submit(["sh", "-c", script + "while :; do sleep 0.05; done"], **needs)
-    up.until(lambda: job.info()["stage"] == "running")
-    to = "pocl-1" if job.info()["placement"] == "pocl-0" else "pocl-0"
-    up.client.call("POST", "/migrate", {"ids": [job.id], "to": to})
-    up.kill()
-    up.start("--devices", "--policy", "fcfs")
-    found = job.wait(60)
-    assert (found["stage"], found["placement"], found["attempt"]) == ("done", to, 2)
-
-
-@pytest.mark.slow
-def test_a_move_to_what_others_have_taken_meanwhile(
-    up: Up, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """The job goes on where it was."""
-    monkeypatch.setenv("POCL_DEVICES", "pthread basic")
-    require(len(opencl_devices()) == 2, "two OpenCL devices (PoCL)")
-    script = f"[ -e {tmp_path}/again ] && exit; trap 'touch {tmp_path}/again; sleep 2; exit 85' URG; "
-    up.start("--devices", "--policy", "fcfs")
-    loop = ["sh", "-c", script + "while :; do sleep 0.05; done"]
-    job = up.client.submit(loop, checkpoint_signal=int(signal.SIGURG))
-    up.until(lambda: job.info()["stage"] == "running")
-    here = job.info()["placement"]
-    to = "pocl-1" if here == "pocl-0" else "pocl-0"
-    up.client.call("POST", "/migrate", {"ids": [job.id], "to": to})
-    other = up.client.submit(["sleep", "6"], device=to)
-    found = job.wait(60)
-    assert other.info()["placement"] == to
-    assert (found["stage"], found["placement"], found["migrations"]) == ("done", here, 0)
-
-
-def test_cancel_wherever_a_job_is(up: Up) -> None:
-    up.start("--cores", "1")
-    running, waiting = up.client.submit(["sleep", "60"]), up.client.submit(["sleep", "60"])
-    held, last = up.client.submit(["true"], after=[waiting.id]), up.client.submit(["true"])
-    up.until(lambda: running.info()["stage"] == "running")
-    waiting.cancel()
-    assert waiting.wait(20)["stage"] == "cancelled" and waiting.info()["attempt"] == 0
-    assert held.wait(20)["stage"] == "cancelled"
-    running.suspend()
-    running.cancel()
-    assert running.wait(20)["stage"] == "cancelled"
-    assert last.wait(20)["stage"] == "done"
-    assert running.cancel() is False and running.cancelled()
-    with pytest.raises(TenbinError, match="has ended"):
-        up.client.call("POST", "/cancel", {"ids": [running.id]})
-
-
-@pytest.mark.slow
-def test_las_really_pauses_and_resumes(up: Up) -> None:
-    """A long task on a full node makes room for a new one, and goes on afterwards."""
-    from scheduler.policies.registry import POLICIES
-
-    if "las" not in POLICIES:
-        pytest.skip("policy las is not there")
-    up.start("--cores", "1", "--policy", "las,spare_s=0.2")
-    long = up.client.submit(["sh", "-c", "i=0; while [ $i -lt 50 ]; do i=$((i+1)); sleep 0.02; done"])
-    up.until(lambda: long.info()["stage"] == "running")
-    time.sleep(0.3)
-    assert up.client.submit(["true"]).wait(20)["stage"] == "done"
-    assert (
-        long.wait(20)["stage"] == "done" and long.info()["preemptions"] >= 1 and long.info()["attempt"] == 1
-    )
-
-
 def test_las_pauses_a_job_of_two_tasks_on_both_nodes(up: Up, tmp_path: Path) -> None:
     """Adopted after the coordinator was killed, it still makes room on both nodes, and goes on afterwards."""
     require(len(os.sched_getaffinity(0)) >= 2, "two cores")
@@ -311,26 +148,6 @@ def test_las_pauses_a_job_of_two_tasks_on_both_nodes(up: Up, tmp_path: Path) -> 
     (tmp_path / "go").touch()
     found = wide.wait(60)
     assert (found["stage"], found["preemptions"], found["attempt"]) == ("done", 1, 1)
-
-
-def test_regions_are_kept_over_a_restart(up: Up) -> None:
-    """Two regions of one core: of three jobs of one core two run, whoever is restarted in between."""
-    up.start("--cores", "2", "--policy", "regions,fixed=2")
-    jobs = [up.client.submit(["sleep", "1.5"], time_s=60) for _ in range(3)]
-    up.until(lambda: any(job.info()["stage"] == "running" for job in jobs))
-    up.kill()
-    up.start("--cores", "2", "--policy", "regions,fixed=2")
-    assert [job.wait(30)["stage"] for job in jobs] == ["done"] * 3
-    assert "Traceback" not in (up.home.parent / "coordinator.log").read_text()
-
-
-def test_regions_are_cut_anew_on_another_number_of_cores(up: Up) -> None:
-    """A region of two cores, then of one, then of two again."""
-    for cores in ("2", "1", "2"):
-        up.start("--cores", cores, "--policy", "regions")
-        assert up.client.submit(["true"], cores=int(cores)).wait(60)["stage"] == "done"
-        up.kill(signal.SIGTERM)
-    assert "Traceback" not in (up.home.parent / "coordinator.log").read_text()
 
 
 @pytest.mark.parametrize("number", sweep((signal.SIGKILL, signal.SIGTERM, signal.SIGINT), {signal.SIGKILL}))
@@ -491,16 +308,8 @@ def test_a_daemon_leaves_the_folder_in_which_it_was_started(
     assert up.run("down").returncode == 0
 
 
-def test_nobody_else_may_open_the_socket(up: Up) -> None:
-    up.start("--cores", "1")
-    for name in ("api.sock", "report.sock", "journal.sqlite"):
-        assert stat.S_IMODE((up.home / name).stat().st_mode) == 0o600, name
-    assert stat.S_IMODE(up.home.stat().st_mode) == 0o700
-
-
-def test_malformed_calls_are_refused_and_lose_nothing(up: Up) -> None:
-    up.start("--cores", "1")
-    spec = {"command": ["true"], "folder": "/"}
+def test_malformed_calls_are_refused_and_lose_nothing(shared: Up) -> None:
+    last, spec = shared.client.submit(["true"]), {"command": ["true"], "folder": "/"}
     cases: list[tuple[object, str]] = [
         ({"specs": []}, "specs: List should have at least 1 item"),
         ({"specs": [{"folder": "/"}]}, "specs.0.command: Field required"),
@@ -523,42 +332,9 @@ def test_malformed_calls_are_refused_and_lose_nothing(up: Up) -> None:
     ]
     for body, message in cases:
         with pytest.raises(TenbinError, match=message) as caught:
-            up.client.call("POST", "/jobs", body)
+            shared.client.call("POST", "/jobs", body)
         assert caught.value.exit_code == 2
-    assert up.client.call("GET", "/jobs?all=true") == []
-    assert up.client.submit(["true"]).id == 1
-
-
-def test_an_array_is_one_spec(up: Up) -> None:
-    """An array has a number of its own, by which others wait for all of it; each member has its own too."""
-    up.start("--cores", "1")
-    spec = {"command": ["sh", "-c", "exit $TENBIN_ARRAY_INDEX"], "folder": "/"}
-    true = {"command": ["true"], "folder": "/"}
-    body = {"waits_for": {2: [1], 3: [1]}, "arrays": {1: [0, 7, 9]}}
-    bad = up.client.hand_over([true, spec, true, {**true, "after": []}], **body)
-    assert bad == {"ids": [1, 3, 4, 5, 6, 7], "arrays": [2]}
-    good = up.client.hand_over([true, true, true, true], **{**body, "arrays": {1: [0, 7, 9], 3: [1, 2]}})
-    assert good == {"ids": [8, 10, 11, 12, 13, 15, 16], "arrays": [9, 14]}
-    later = up.client.submit(["true"], after=[9, 14])
-    found = [up.client.job(job_id).wait(30) for job_id in (*bad["ids"], *good["ids"])]
-    of_arrays = [(job["id"], job["array"], job["array_index"]) for job in found if job["array"]]
-    assert of_arrays == [
-        (3, 2, 0),
-        (4, 2, 7),
-        (5, 2, 9),
-        (10, 9, 0),
-        (11, 9, 7),
-        (12, 9, 9),
-        (15, 14, 1),
-        (16, 14, 2),
-    ]
-    assert [job["code"] for job in found] == [0, 0, 7, 9, None, None, *[0] * 7]
-    assert [job["stage"] for job in found[4:6]] == ["cancelled", "cancelled"]
-    assert later.wait(30)["stage"] == "done" and later.info()["spec"]["after"] == [9, 14]
-    up.kill(signal.SIGTERM)
-    up.start("--cores", "1")
-    assert up.client.submit(["true"], after=[9]).wait(30)["stage"] == "done"
-    assert up.client.submit(["true"], after=[2]).wait(30)["stage"] == "cancelled"
+    assert shared.client.submit(["true"]).id == last.id + 1
 
 
 def test_who_is_busy_is_not_said_to_be_absent(up: Up) -> None:
@@ -580,16 +356,6 @@ def test_who_is_busy_is_not_said_to_be_absent(up: Up) -> None:
         up.client.call("GET", "/status")
 
 
-def test_a_job_named_twice_is_meant_once(up: Up) -> None:
-    up.start("--cores", "1")
-    blocker = up.client.submit(["sleep", "60"])
-    job = up.client.submit(["true"])
-    for verb in ("suspend", "resume"):
-        up.client.call("POST", f"/{verb}", {"ids": [job.id, job.id]})
-    up.client.call("POST", "/cancel", {"ids": [blocker.id, blocker.id]})
-    assert job.wait(20)["stage"] == "done" and job.info()["attempt"] == 1
-
-
 def test_a_full_disk_takes_no_job_in_and_loses_none(up: Up) -> None:
     with small_disk(up, "2m") as small:
         if not small:
@@ -607,20 +373,18 @@ def test_a_full_disk_takes_no_job_in_and_loses_none(up: Up) -> None:
         assert up.client.submit(["true"]).result(20) == 0
 
 
-def test_wait_and_logs_as_json(up: Up) -> None:
-    up.start("--cores", "1")
-    up.client.submit(["sh", "-c", "printf 'a\\377'; echo b >&2; exit 3"])
-    done = up.run("wait", "last", "--json")
+def test_wait_and_logs_as_json(shared: Up) -> None:
+    job = shared.client.submit(["sh", "-c", "printf 'a\\377'; echo b >&2; exit 3"])
+    done = shared.run("wait", "last", "--json")
     assert done.returncode == 3 and [job["stage"] for job in json.loads(done.stdout)] == ["failed"]
-    said = json.loads(up.run("logs", "last", "--json").stdout)
-    assert said == {"id": 1, "stdout": "a\ufffd", "stderr": "b\n"}
+    said = json.loads(shared.run("logs", "last", "--json").stdout)
+    assert said == {"id": job.id, "stdout": "a\ufffd", "stderr": "b\n"}
 
 
-def test_metrics_are_prometheus(up: Up) -> None:
-    up.start("--cores", "2")
-    up.client.submit(["true"]).wait(20)
-    text = up.client.call("GET", "/metrics")
-    assert 'tenbin_jobs_ended_total{stage="done"} 1.0' in text and 'tenbin_units{pool="core"} 2.0' in text
+def test_metrics_are_prometheus(shared: Up) -> None:
+    shared.client.submit(["true"]).wait(20)
+    text = shared.client.call("GET", "/metrics")
+    assert 'tenbin_jobs_ended_total{stage="done"} ' in text and 'tenbin_units{pool="core"} 2.0' in text
 
 
 def test_another_division_of_the_machine_is_refused_while_jobs_run(up: Up) -> None:

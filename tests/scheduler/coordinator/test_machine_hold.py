@@ -8,40 +8,41 @@ from pathlib import Path
 import pytest
 
 from profiles.checks.check import CheckStore, Verdict
+from scheduler.jobs.sizes import CORE, Unit
+from scheduler.model.jobs import Cluster, Pool
 from tenbin.commands.measure.check import quiet_moment
 from tenbin.errors import TenbinError
 from tests.support.checks import figures_of, make_check
 from tests.support.coordinator import Up
+from tests.support.scheduling.manual_engine import ManualEngine, shown, submit, why
 
 
 def stage(up: Up, job: int) -> str:
     return str(up.client.call("GET", f"/jobs/{job}")["stage"])
 
 
-@pytest.mark.parametrize("options", [("--cores", "2"), ("--nodes", "2", "--policy", "las")])
-def test_a_held_machine_starts_nothing_and_goes_on(up: Up, tmp_path: Path, options: tuple[str, ...]) -> None:
-    up.start(*options)
-    gate = tmp_path / "gate"
-    running = up.client.submit(["sh", "-c", f"until [ -e {gate} ]; do sleep 0.05; done"]).id
-    up.until(lambda: stage(up, running) == "running")
-    assert "no job is started until" in up.client.call("POST", "/hold?seconds=600")["reason"]
-    waiting = up.client.submit(["true"]).id
-    told = up.client.call("GET", f"/jobs/{waiting}")
-    assert told["stage"] == "waiting"
-    assert "for a check of this machine" in told["why"]
-    assert "for a check" in up.run("status").stdout
-    gate.touch()
-    up.until(lambda: stage(up, running) == "done")
-    assert stage(up, waiting) == "waiting"
-    assert up.client.call("POST", "/hold?seconds=0")["reason"] == ""
-    up.until(lambda: stage(up, waiting) == "done")
+NODES = Cluster((Pool("node", 2, resources=("cores", "memory_mb"), capacity=(1.0, 500.0)),))
 
 
-def test_a_hold_ends_by_itself(up: Up) -> None:
-    up.start("--cores", "1")
-    up.client.call("POST", "/hold?seconds=1")
-    job = up.client.submit(["true"]).id
-    up.until(lambda: stage(up, job) == "done")
+@pytest.mark.parametrize(
+    ("policy", "engine", "unit"),
+    [("fcfs", ManualEngine(2), CORE), ("las", ManualEngine(cluster=NODES), Unit(node=True))],
+    ids=["cores", "nodes"],
+)
+def test_a_held_machine_starts_nothing_and_goes_on(
+    tmp_path: Path, policy: str, engine: ManualEngine, unit: Unit
+) -> None:
+    with engine.coordinator(tmp_path, policy, unit=unit) as coordinator:
+        running = submit(coordinator)
+        assert "no job is started until" in coordinator.hold(600)
+        waiting = submit(coordinator)
+        assert shown(coordinator, running, waiting) == ["running", "waiting"]
+        assert "for a check of this machine" in why(coordinator, waiting)
+        engine.end(running)
+        coordinator.turn()
+        assert shown(coordinator, running, waiting) == ["done", "waiting"]
+        assert coordinator.hold(0) == ""
+        assert shown(coordinator, waiting) == ["running"]
 
 
 def test_a_quiet_moment_waits_for_jobs_and_lets_go(up: Up, tmp_path: Path) -> None:
@@ -52,20 +53,16 @@ def test_a_quiet_moment_waits_for_jobs_and_lets_go(up: Up, tmp_path: Path) -> No
         assert said == "the coordinator holds new jobs; no jobs run beside the check"
         assert stage(up, job) == "done"
         later = up.client.submit(["true"]).id
-        assert stage(up, later) == "waiting"
+        assert stage(up, later) == "waiting" and "for a check" in up.run("status").stdout
     up.until(lambda: stage(up, later) == "done")
+    for wrong in ("-1", "1e9", "nan"):
+        with pytest.raises(TenbinError):
+            up.client.call("POST", f"/hold?seconds={wrong}")
 
 
 def test_without_a_coordinator_there_is_no_quiet_moment(tmp_path: Path) -> None:
     with quiet_moment(tmp_path / "nowhere", 5) as said:
         assert said == ""
-
-
-def test_a_hold_that_cannot_be_is_refused(up: Up) -> None:
-    up.start("--cores", "1")
-    for wrong in ("-1", "1e9", "nan"):
-        with pytest.raises(TenbinError):
-            up.client.call("POST", f"/hold?seconds={wrong}")
 
 
 def test_an_unfit_machine_gets_no_jobs_until_it_passes(

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from profiles.errors import BadInput
 from scheduler.jobs.memory_admission import MemoryAdmission
-from tests.support.amounts import examples, sweep
+from scheduler.jobs.sizes import CORE, Unit
+from scheduler.model.jobs import Cluster, Pool
+from tenbin.server.descriptions import memory
+from tests.support.amounts import examples
 from tests.support.coordinator import Up
+from tests.support.scheduling.manual_engine import ManualEngine, shown, submit, why
 
-GATE = ["sh", "-c", "touch begun-$TENBIN_JOB_ID; while ! [ -e go ]; do sleep 0.02; done"]
-MACHINES = [  # the world has the memory of other policies
-    ("--cores", "2", "--policy", "easy"),
-    ("--cores", "2", "--policy", "match"),
-    ("--cores", "2", "--policy", "las"),
-    ("--power-budget", "400", "--emulate", "intel-2s", "--policy", "parm"),
-]
+LEFT = "waits for 700 MB of memory; 100 MB of 1 GB are free"
+CORES, NODE = Pool("core", 2), Pool("node", 1, resources=("cores", "memory_mb"), capacity=(2.0, 1000.0))
+PACKAGES = Pool("node", 2, peak_w=200.0, caps_w=(100.0, 200.0))
+MACHINES = {  # the world has the memory of other policies
+    "easy": (Cluster((CORES,)), CORE),
+    "match": (Cluster((NODE,)), Unit(node=True, cores=2)),
+    "las": (Cluster((NODE,)), Unit(node=True, cores=2)),
+    "parm": (Cluster((PACKAGES,), budget_w=400.0), Unit(node=True, package=True, emulated="intel-2s")),
+}
 
 
 @settings(deadline=None, max_examples=examples(200))
@@ -80,49 +89,48 @@ def _admitted(
     return found
 
 
-@pytest.mark.parametrize("options", sweep(MACHINES, MACHINES[:2]), ids=lambda options: options[-1])
-def test_jobs_whose_memory_is_not_there_together_run_one_after_the_other(
-    up: Up, options: tuple[str, ...]
+def engine_with(memory_mb: float, cluster: Cluster = Cluster((Pool("core", 1),))) -> ManualEngine:  # noqa: B008
+    return ManualEngine(cluster=replace(cluster, memory_mb=memory_mb))
+
+
+@pytest.mark.parametrize("policy", MACHINES)
+def test_jobs_whose_memory_is_not_there_together_run_one_after_the_other(tmp_path: Path, policy: str) -> None:
+    cluster, unit = MACHINES[policy]
+    engine = engine_with(1000.0, cluster)
+    with engine.coordinator(tmp_path, policy, unit=unit) as coordinator:
+        with pytest.raises(BadInput, match="never run here"):
+            submit(coordinator, memory_mb=2000.0)
+        first, second, small = (submit(coordinator, memory_mb=mb) for mb in (800.0, 700.0, 100.0))
+        # under match a job without a job profile has its node to itself
+        stages = ["running", "waiting", "waiting" if policy == "match" else "running"]
+        assert shown(coordinator, first, second, small) == stages
+        assert LEFT in why(coordinator, second)
+        assert memory(coordinator) == {"total_mb": 1000.0, "set_aside_mb": 900.0}
+    with engine.coordinator(tmp_path, policy, unit=unit) as coordinator:
+        assert shown(coordinator, first, second, small) == stages and LEFT in why(coordinator, second)
+        engine.end(first)
+        coordinator.turn()
+        assert shown(coordinator, first, second) == ["done", "running"]
+
+
+def test_a_paused_job_keeps_its_memory_and_a_priority_takes_that_of_who_has_not_begun(
+    tmp_path: Path,
 ) -> None:
-    up.start(*options, "--memory", "1000M")
-    done = up.run("submit", "--memory", "2G", "--", "true")
-    assert done.returncode == 2 and "never run here" in done.stderr
-    first, second, small = (
-        up.client.submit(GATE, folder=str(up.home), memory_mb=mb, time_s=60) for mb in (800, 700, 100)
-    )
-    up.until(lambda: first.info()["stage"] == "running")
-    if options[-1] != "match":  # there a job without a job profile has its node to itself
-        up.until(lambda: small.info()["stage"] == "running")
-    assert "waits for 700 MB of memory; 100 MB of 1 GB are free" in second.info()["why"]
-    assert "900 MB of 1 GB of memory set aside" in up.run("status").stdout
-    begun = [first] if options[-1] == "match" else [first, small]
-    up.until(lambda: all((up.home / f"begun-{job.id}").exists() for job in begun))
-    up.kill()  # what is emulated goes with it; a program that has begun no longer needs it
-    up.start(*options, "--memory", "1000M")
-    assert "waits for 700 MB of memory; 100 MB of 1 GB are free" in second.info()["why"]
-    assert second.info()["start_s"] is None
-    (up.home / "go").touch()
-    a, b, _ = (job.wait(30) for job in (first, second, small))
-    assert (a["stage"], b["stage"]) == ("done", "done") and a["end_s"] <= b["start_s"]
-
-
-def test_a_paused_job_keeps_its_memory_and_a_priority_takes_that_of_who_has_not_begun(up: Up) -> None:
-    up.start("--cores", "1", "--memory", "1000M")
-    paused = up.client.submit(GATE, folder=str(up.home), memory_mb=300)
-    up.until(lambda: paused.info()["stage"] == "running")
-    up.run("suspend", str(paused.id))
-    blocker = up.client.submit(GATE, folder=str(up.home))
-    low = up.client.submit(["true"], folder="/", memory_mb=600)
-    high = up.client.submit(["true"], folder="/", memory_mb=700, priority=1)
-    tall = up.client.submit(["true"], folder="/", memory_mb=800, priority=-1)
-    assert "is first in the queue" in high.info()["why"] and "waits for 600 MB" in low.info()["why"]
-    assert "job 3 has the first turn" in tall.info()["why"]
-    up.run("resume", str(paused.id))
-    (up.home / "go").touch()
-    ends = [job.wait(30) for job in (blocker, high, low, tall)]
-    assert [one["stage"] for one in ends] == ["done"] * 4
-    starts = [one["start_s"] for one in ends]
-    assert starts == sorted(starts)
+    engine = engine_with(1000.0)
+    with engine.coordinator(tmp_path, "easy") as coordinator:
+        paused = submit(coordinator, memory_mb=300.0)
+        coordinator.suspend([paused])
+        blocker = submit(coordinator)
+        low = submit(coordinator, memory_mb=600.0)
+        high = submit(coordinator, memory_mb=700.0, priority=1)
+        tall = submit(coordinator, memory_mb=800.0, priority=-1)
+        assert "is first in the queue" in why(coordinator, high)
+        assert "waits for 600 MB" in why(coordinator, low)
+        assert f"job {low} has the first turn" in why(coordinator, tall)
+        coordinator.resume([paused])
+        engine.end_all(coordinator)
+        assert engine.begun == [(job, 1) for job in (paused, blocker, high, low, tall)]
+        assert not coordinator.job_table.entries
 
 
 def test_a_job_of_plain_priority_takes_the_memory_of_one_below_it() -> None:
@@ -138,41 +146,49 @@ def test_a_job_of_plain_priority_takes_the_memory_of_one_below_it() -> None:
     assert memory.admit() == [3] and memory.in_the_way(lambda job: True) == []
 
 
-def test_a_paused_job_whose_device_is_gone_stops_no_other(up: Up) -> None:
+def test_a_paused_job_whose_device_is_gone_stops_no_other(tmp_path: Path) -> None:
     """Its memory is known without its place."""
-    up.start("--devices", "--policy", "mctbm")
-    paused = up.client.submit(GATE, folder=str(up.home), memory_mb=100, device="pocl-0")
-    up.until(lambda: paused.info()["stage"] == "running")
-    paused.suspend()
-    up.until(lambda: paused.info()["stage"] in ("held", "suspended"))
-    up.kill()
-    up.start("--cores", "1")
-    assert "100 MB of" in up.run("status").stdout
-    assert up.client.submit(["true"], folder="/", memory_mb=100).wait(30)["stage"] == "done"
-    (up.home / "go").touch()
-    paused.cancel()
+    engine = engine_with(1000.0, Cluster((Pool("pocl-0", 1, kind="cpu"),)))
+    with engine.coordinator(tmp_path, "mctbm") as coordinator:
+        paused = submit(coordinator, memory_mb=100.0, device="pocl-0")
+        coordinator.suspend([paused])
+        assert shown(coordinator, paused) == ["suspended"] and engine.asks == [(paused, "pause")]
+    engine.cluster = Cluster((Pool("core", 1),), memory_mb=1000.0)
+    with engine.coordinator(tmp_path) as coordinator:
+        assert memory(coordinator) == {"total_mb": 1000.0, "set_aside_mb": 100.0}
+        assert shown(coordinator, submit(coordinator, memory_mb=900.0)) == ["running"]
 
 
-def test_a_range_of_tasks_is_cut_to_the_memory(up: Up) -> None:
-    up.start("--memory", "1000M")
+def test_memory_on_the_command_line(up: Up) -> None:
+    """A range of tasks is cut to it; what is set aside is said."""
+    up.start("--memory", "1000M", "--cores", "1")
     assert up.client.submit(["true"], folder="/", memory_mb=600, max_tasks=2).wait(30)["stage"] == "done"
     done = up.run("submit", "--memory", "600M", "-n", "2", "--", "true")
     assert done.returncode == 2 and "asks for 1.2 GB of memory, jobs may have 1 GB" in done.stderr
+    job = up.client.submit(["sleep", "60"], memory_mb=900)
+    up.until(job.running)
+    assert "900 MB of 1 GB of memory set aside" in up.run("status").stdout
 
 
-def test_a_machine_with_less_memory_than_before_holds_who_asks_for_more_and_runs_the_others(up: Up) -> None:
-    up.start("--memory", "1000M", "--cores", "1")
-    blocker = up.client.submit(GATE, folder=str(up.home))
-    large, small = (up.client.submit(["true"], folder="/", memory_mb=mb) for mb in (900, 400))
-    up.until(lambda: blocker.info()["stage"] == "running")
-    up.kill()
-    up.start("--memory", "500M", "--cores", "1")
-    (up.home / "go").touch()
-    assert small.wait(30)["stage"] == "done"
-    assert "it asks for 900 MB of memory, jobs may have 500 MB" in large.info()["why"]
-    up.kill()
-    up.start("--memory", "1000M", "--cores", "1")
-    assert large.wait(30)["stage"] == "done"
+def test_a_machine_with_less_memory_than_before_holds_who_asks_for_more_and_runs_the_others(
+    tmp_path: Path,
+) -> None:
+    engine = engine_with(1000.0)
+    with engine.coordinator(tmp_path) as coordinator:
+        blocker = submit(coordinator)
+        large, small = (submit(coordinator, memory_mb=mb) for mb in (900.0, 400.0))
+    engine.cluster = replace(engine.cluster, memory_mb=500.0)
+    with engine.coordinator(tmp_path) as coordinator:
+        engine.end(blocker)
+        coordinator.turn()
+        assert shown(coordinator, large, small) == ["held", "running"]
+        assert "it asks for 900 MB of memory, jobs may have 500 MB" in why(coordinator, large)
+        engine.end(small)
+        coordinator.turn()
+    engine.cluster = replace(engine.cluster, memory_mb=1000.0)
+    with engine.coordinator(tmp_path) as coordinator:
+        coordinator.turn()
+        assert shown(coordinator, large, small) == ["running", "done"]
 
 
 def test_memory_that_is_not_there(up: Up) -> None:

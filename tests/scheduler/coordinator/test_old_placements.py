@@ -1,128 +1,144 @@
-"""Reports of jobs that ran when the machine was divided otherwise."""
+"""Jobs that ran when the machine was divided otherwise: what is told of them, and which can still run."""
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from tenbin.errors import TenbinError
-from tests.support.coordinator import Up
-from tests.support.labs.components import require
-from tests.support.programs import opencl_devices
-
-TASKS = ["sh", "-c", "echo $TENBIN_TASKS"]
-
-
-def told(up: Up) -> list[dict[str, Any]]:
-    """Everything about every job, by the API; and the command line can say it."""
-    found = [up.client.job(job["id"]).info() for job in up.client.call("GET", "/jobs?all=true")]
-    done = up.run("info", f"1-{len(found)}") if found else None
-    assert done is None or done.stdout.count(": done\n") == len(found), done.stderr
-    return found
+from profiles.errors import BadInput
+from scheduler.coordinator.coordinator import Coordinator
+from scheduler.jobs.sizes import CORE, Unit
+from scheduler.model.jobs import Cluster, Pool
+from tenbin.commands.jobs.account import account
+from tenbin.server.descriptions import describe
+from tests.support.scheduling.manual_engine import ManualEngine, shown, submit, why
 
 
-def run(up: Up, **needs: Any) -> int:
-    """Run a job; return the number of tasks that it was told."""
-    job = up.client.submit(TASKS, **needs)
-    assert job.result(60) == 0
-    return int(up.client.output(job.id))
+class Division(NamedTuple):
+    """A policy, and the machine as it schedules it."""
+
+    policy: str
+    cluster: Cluster
+    unit: Unit = CORE
 
 
-def runs_under(up: Up, options: tuple[tuple[str, ...], ...]) -> list[int]:
-    """Run a job under each set of options, and a whole-node job where nodes are scheduled; count tasks.
-
-    What is told of each job stays what it was, whatever comes after it.
-    """
-    before: list[dict[str, Any]] = []
-    counts: list[int] = []
-    for divided in options:
-        up.start(*divided)
-        assert [up.client.job(job["id"]).info() for job in before] == before
-        counts += [run(up), *([run(up, nodes=1)] if "--nodes" in divided else [])]
-        before = told(up)
-        assert [job["tasks"] for job in before] == counts
-        up.kill()
-    return counts
+def in_cores(cores: int) -> Division:
+    return Division("fcfs", Cluster((Pool("core", cores),)))
 
 
-def test_after_a_change_of_policy_old_jobs_are_told_as_they_were(up: Up) -> None:
-    """Their pool, or the size of its nodes, is no more."""
-    require(len(os.sched_getaffinity(0)) > 1, "two cores")
-    counts = runs_under(
-        up,
+def in_nodes(policy: str, nodes: int, cores: int) -> Division:
+    pool = Pool("node", nodes, resources=("cores", "memory_mb"), capacity=(float(cores), 1000.0))
+    return Division(policy, Cluster((pool,)), Unit(node=True, cores=cores))
+
+
+DEVICES = Division("mctbm", Cluster((Pool("pocl-0", 1, kind="cpu"),)))
+
+
+def run(engine: ManualEngine, coordinator: Coordinator, **needs: Any) -> int:
+    """Run a job; return how many tasks it has had."""
+    job = submit(coordinator, **needs)
+    engine.end(job)
+    coordinator.turn()
+    assert shown(coordinator, job) == ["done"]
+    entry = coordinator.job_table.entry(job)
+    assert entry is not None
+    return coordinator.job_table.tasks(entry)
+
+
+@pytest.mark.parametrize(
+    ("divisions", "tasks"),
+    [
         (
-            ("--cores", "2"),
-            ("--policy", "las", "--cores", "2", "--nodes", "2"),
-            ("--policy", "match", "--cores", "2", "--nodes", "1"),
-            ("--cores", "1"),
+            (in_cores(2), in_nodes("las", 2, 1), in_nodes("match", 1, 2), in_cores(1)),
+            [1, *(1, 1), *(1, 2), 1],  # the nodes have one core, and two
         ),
-    )
-    assert counts == [1, *(1, 1), *(1, 2), 1]  # the nodes had one core, and two
+        ((DEVICES, in_cores(1)), [1, 1]),
+    ],
+    ids=["cores and nodes", "devices"],
+)
+def test_after_a_change_of_policy_old_jobs_are_told_as_they_were(
+    tmp_path: Path, divisions: tuple[Division, ...], tasks: list[int]
+) -> None:
+    """Their pool, or the size of its nodes, is no more."""
+    engine, before, counts = ManualEngine(), list[dict[str, Any]](), list[int]()
+    for policy, cluster, unit in divisions:
+        engine.cluster = cluster
+        with engine.coordinator(tmp_path, policy, unit=unit) as coordinator:
+            assert [describe(coordinator, job["id"]) for job in before] == before
+            counts.append(run(engine, coordinator))
+            if unit.node:
+                counts.append(run(engine, coordinator, nodes=1))
+            before = [describe(coordinator, number) for number in range(1, len(counts) + 1)]
+            assert [job["tasks"] for job in before] == counts
+            assert all(": done\n" in account(job) for job in before)
+    assert counts == tasks
 
 
-@pytest.mark.slow
-def test_jobs_that_ran_on_devices_are_told_as_they_were(up: Up) -> None:
-    require(opencl_devices(), "an OpenCL device")
-    assert runs_under(up, (("--policy", "mctbm", "--devices"), ("--cores", "1"))) == [1, 1]
-
-
-def test_jobs_of_a_journal_that_did_not_note_their_tasks(up: Up) -> None:
+def test_jobs_of_a_journal_that_did_not_note_their_tasks(tmp_path: Path) -> None:
     """Before version 5 of the journal only their cores said how many they had."""
-    require(len(os.sched_getaffinity(0)) > 1, "two cores")
-    up.start("--policy", "las", "--cores", "2", "--nodes", "1")
-    counts = [run(up), run(up, nodes=1), run(up, cores=2)]
-    up.kill()
-    with sqlite3.connect(up.home / "journal.sqlite") as db:
+    policy, cluster, unit = in_nodes("las", 1, 2)
+    engine = ManualEngine(cluster=cluster)
+    with engine.coordinator(tmp_path, policy, unit=unit) as coordinator:
+        counts = [run(engine, coordinator, **needs) for needs in ({}, {"nodes": 1}, {"cores": 2})]
+        for entry in coordinator.journal.entries():
+            entry.cores = tuple(range(2 if entry.id > 1 else 1))  # as the engine of this machine notes them
+            coordinator.journal.commit([entry])
+    with sqlite3.connect(tmp_path / "journal.sqlite") as db:
         for column in ("tasks", "hosts", "asked", "sum"):
             db.execute(f"ALTER TABLE jobs DROP COLUMN {column}")
         db.execute("DROP TABLE tally")
         db.execute("PRAGMA application_id = 0")
         db.execute("PRAGMA user_version = 4")
-    (up.home / "journal.tally").unlink()
-    up.start("--cores", "1")
-    assert [job["tasks"] for job in told(up)] == counts == [1, 2, 1]
+    (tmp_path / "journal.tally").unlink()
+    engine.cluster = in_cores(1).cluster
+    with engine.coordinator(tmp_path) as coordinator:
+        assert [describe(coordinator, number)["tasks"] for number in (1, 2, 3)] == counts == [1, 2, 1]
 
 
-@pytest.mark.slow
-def test_jobs_that_the_machine_cannot_run_any_more(up: Up, tmp_path: Path) -> None:
+def test_jobs_that_the_machine_cannot_run_any_more(tmp_path: Path) -> None:
     """Divided otherwise, the machine is too small for some jobs.
 
     They are held with the reason, can be cancelled, and run when there is room for them again. Nothing else
     is hindered.
     """
-    require(len(os.sched_getaffinity(0)) > 1, "two cores")
-    leaves = ["sh", "-c", "while ! [ -e go ]; do sleep 0.02; done"]
-    up.start("--cores", "2")
-    large = up.client.submit(["sleep", "600"], tasks=2, checkpoint_signal=23)
-    up.until(large.running)
-    large.suspend()
-    other = up.client.submit(["sleep", "600"], tasks=2)
-    up.until(other.running)
-    other.suspend()
-    first = up.client.submit(leaves, folder=str(tmp_path))
-    behind, dropped = (up.client.submit(["true"], tasks=2, after=[first.id]) for _ in range(2))
-    small = up.client.submit(["true"], after=[first.id])
-    up.until(first.running)
-    up.kill()
-    up.start("--cores", "1")
-    with pytest.raises(TenbinError, match="job 1: this machine cannot run the job"):
-        large.resume()
-    assert large.info()["held_by_user"] and "suspended by its owner" in large.info()["why"]
-    assert other.cancel() and other.wait(60)["stage"] == "cancelled"
-    (tmp_path / "go").touch()
-    assert first.result(60) == 0 and small.result(60) == 0
-    for job in (behind, dropped):
-        assert job.info()["stage"] == "held" and "cannot run the job" in job.info()["why"]
-    assert dropped.cancel() and dropped.wait(60)["stage"] == "cancelled"
-    up.kill()
-    up.start("--cores", "2")
-    assert behind.result(60) == 0
-    large.resume()
-    up.until(large.running)
-    up.kill()
-    up.start("--cores", "2")
-    assert up.run("cancel", "all").returncode == 0 and large.wait(60)["stage"] == "cancelled"
+    engine = ManualEngine(2)
+    with engine.coordinator(tmp_path) as coordinator:
+        large, other = submit(coordinator, tasks=2, checkpoint_signal=23), submit(coordinator, tasks=2)
+        coordinator.suspend([large])
+        coordinator.suspend([other])
+        first = submit(coordinator)
+        behind, dropped = (submit(coordinator, tasks=2, after=(first,)) for _ in range(2))
+        small = submit(coordinator, after=(first,))
+        assert engine.begun == [(job, 1) for job in (large, other, first)]
+    engine.cluster = in_cores(1).cluster
+    with engine.coordinator(tmp_path) as coordinator:
+        with pytest.raises(BadInput, match=f"job {large}: this machine cannot run the job"):
+            coordinator.resume([large])
+        assert "suspended by its owner" in why(coordinator, large)
+        coordinator.cancel([other])
+        engine.end(other, "cancelled")
+        engine.end(first)
+        coordinator.turn()
+        assert shown(coordinator, other, first, small) == ["cancelled", "done", "running"]
+        engine.end(small)
+        coordinator.turn()
+        for job in (behind, dropped):
+            assert shown(coordinator, job) == ["held"] and "cannot run the job" in why(coordinator, job)
+        coordinator.cancel([dropped])
+        assert shown(coordinator, dropped, small) == ["cancelled", "done"]
+    engine.cluster = in_cores(2).cluster
+    with engine.coordinator(tmp_path) as coordinator:
+        coordinator.turn()
+        assert shown(coordinator, behind) == ["running"]
+        engine.end(behind)
+        coordinator.turn()
+        coordinator.resume([large])
+        assert shown(coordinator, large) == ["running"]
+    with engine.coordinator(tmp_path) as coordinator:
+        coordinator.cancel([large])
+        engine.end(large, "cancelled")
+        coordinator.turn()
+        assert not coordinator.job_table.entries and (large, 2) not in engine.begun

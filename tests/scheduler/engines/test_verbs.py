@@ -105,6 +105,7 @@ def test_no_more_members_run_at_once_than_asked_for(queue: Queue, tmp_path: Path
     queue.until(lambda: queue.stages(array).get("running") == 2, 60)
     row = next(line for line in queue.say("jobs").splitlines() if line.split()[0] == array)
     assert "limited" in row and "running 2" in row
+    assert "at most 2 run at once" in queue.say("info", array)
     (tmp_path / "go").touch()
     queue.say("wait", array)
     assert set(lines(tmp_path / "counts")) <= {"1", "2"}
@@ -146,14 +147,18 @@ def test_members_are_suspended_resumed_and_cancelled(queue: Queue, tmp_path: Pat
 
 
 def test_retry_runs_again_what_failed(queue: Queue, tmp_path: Path) -> None:
-    body = "echo $TENBIN_ARRAY_INDEX >>begun; [ $((TENBIN_ARRAY_INDEX % 2)) = 0 ] || [ -e mended ] || exit 4"
+    body = (
+        "echo $TENBIN_GENERATION; echo $TENBIN_ARRAY_INDEX >>begun; "
+        "[ $((TENBIN_ARRAY_INDEX % 2)) = 0 ] || [ -e mended ] || exit 4"
+    )
     array = queue.shell(tmp_path, body, "--array", "1-4")
     queue.say("wait", array, code=4)
     assert queue.stages(array) == {"done": 2, "failed": 2}
     (tmp_path / "mended").touch()
-    queue.say("retry", array)
+    assert queue.run("retry", array).stderr.startswith("2 jobs will run again")
     queue.say("wait", array)
     assert lines(tmp_path / "begun") == ["1", "1", "2", "3", "3", "4"]
+    assert queue.say("logs", array).split() == ["1", "2", "1", "1", "2", "1"]  # of all attempts
     assert f"array {array} has no job that ended without success" in queue.refuse("retry", array)
     single = queue.shell(tmp_path, "exit 5")
     queue.say("wait", single, code=5)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-import sys
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
 from profiles.errors import BadInput
+from scheduler.coordinator.coordinator import Coordinator
 from scheduler.jobs.policy_view import as_job
 from scheduler.jobs.sizes import SERIAL, Unit, tasks_on, within_memory
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Job, Pool
 from scheduler.model.speeds import CapLine, CappedSpeed
 from tests.support.coordinator import Up
+from tests.support.scheduling.manual_engine import ManualEngine, a_job, submit
 
 CORES = Cluster((Pool("core", 16),))
 NODE = Unit(node=True, cores=8)
@@ -143,28 +144,32 @@ def test_what_does_not_fit_is_refused() -> None:
         job(spec(nodes=5), CAPPED, NODE)
 
 
-def test_the_policy_chooses_and_the_job_gets_it(up: Up) -> None:
+def tasks_of(coordinator: Coordinator, *jobs: int) -> list[int]:
+    entries = [coordinator.job_table.open(job) for job in jobs]
+    return [coordinator.job_table.tasks(entry) for entry in entries]
+
+
+def test_the_policy_chooses_and_the_job_gets_it(tmp_path: Path) -> None:
     """fifo-max gives as many tasks as fit, easy the fewest; a restarted coordinator knows what was chosen."""
-    up.start("--cores", "2", "--policy", "fifo-max")
-    show = ["sh", "-c", "echo $TENBIN_TASKS"]
-    large = up.client.submit(show, tasks=1, max_tasks=4).wait(30)
-    assert large["tasks"] == 2 == len(large["cpus"]) and Path(large["stdout"]).read_text() == "2\n"
-    up.kill()
-    up.start("--cores", "2", "--policy", "easy")
-    assert up.client.job(large["id"]).info()["tasks"] == 2
-    least = up.client.submit(show, tasks=1, max_tasks=4).wait(30)
-    assert least["tasks"] == 1 and Path(least["stdout"]).read_text() == "1\n"
+    engine = ManualEngine(2)
+    with engine.coordinator(tmp_path, "fifo-max") as coordinator:
+        large = submit(coordinator, tasks=1, max_tasks=4)
+        assert tasks_of(coordinator, large) == [2] and coordinator.job_table.open(large).place.units == 2
+    with engine.coordinator(tmp_path, "easy") as coordinator:
+        assert tasks_of(coordinator, large) == [2]
+        engine.end(large)
+        coordinator.turn()
+        assert tasks_of(coordinator, submit(coordinator, tasks=1, max_tasks=4)) == [1]
 
 
-@pytest.mark.usefixtures("mpi")
-def test_parm_sizes_mpi_jobs(up: Up) -> None:
+def test_parm_sizes_mpi_jobs(tmp_path: Path) -> None:
     """Two at once are worth more on one core each (1 + 1 against 1.9); one alone gets both cores."""
-    up.start("--cores", "2", "--policy", "parm")
-    code = "from mpi4py import MPI; c = MPI.COMM_WORLD; print(c.size) if c.rank == 0 else None"
-    one = {"command": [sys.executable, "-c", code], "mpi": True, "tasks": 1, "max_tasks": 2}
-    both = [each.wait(60) for each in up.client.submit_all([{**one, "folder": "/"}] * 2)]
-    alone = up.client.submit(one["command"], mpi=True, tasks=1, max_tasks=2).wait(60)
-    assert [Path(each["stdout"]).read_text() for each in (*both, alone)] == ["1\n", "1\n", "2\n"]
+    engine, asks = ManualEngine(2), {"mpi": True, "tasks": 1, "max_tasks": 2}
+    with engine.coordinator(tmp_path, "parm") as coordinator:
+        both = [entry.id for entry in coordinator.submit([a_job(**asks)] * 2, {})]
+        assert tasks_of(coordinator, *both) == [1, 1]
+        engine.end_all(coordinator)
+        assert tasks_of(coordinator, submit(coordinator, **asks)) == [2]
 
 
 def test_sizes_on_the_command_line(up: Up) -> None:

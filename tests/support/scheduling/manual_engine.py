@@ -29,8 +29,8 @@ class ManualEngine(VirtualEngine):
         full: the next start finds no room on the disk.
     """
 
-    def __init__(self, cores: int = 1) -> None:
-        super().__init__(Cluster((Pool("core", cores),)))
+    def __init__(self, cores: int = 1, *, cluster: Cluster | None = None) -> None:
+        super().__init__(cluster or Cluster((Pool("core", cores),)))
         self.steady_s = 0.0
         self.begun: list[tuple[int, int]] = []
         self.asks: list[tuple[int, Want]] = []
@@ -64,11 +64,29 @@ class ManualEngine(VirtualEngine):
         self.steady_s += seconds
 
     def end(self, job_id: int, how: How = "exited", code: int = 0, *, ran_s: float = 0.0) -> None:
-        """Let a job's first attempt end; a coordinator hears of it at its next turn, or when it starts."""
-        attempt = 1
+        """Let a job's last attempt end; a coordinator hears of it at its next turn, or when it starts."""
+        attempt = self._last_attempt(job_id)
         result = Result(how, self.now, code=code, usage=Usage(ran_s, ran_s, ran_s, 0.0, 0.0))
         self.ended[job_id, attempt] = result
         self._reports.append(Report(job_id, attempt, "ended", self.now, result))
+
+    def end_all(self, coordinator: Coordinator) -> None:
+        """Let one running job after the other succeed, and time pass, until nothing more happens."""
+        while coordinator.job_table.entries:
+            if running := list(coordinator.cluster.running):
+                self.end(running[0])
+            elif (due_s := coordinator.next_timer_s()) is not None:
+                self.wait(max(0.0, due_s - self.now))
+            else:
+                return
+            coordinator.turn()
+
+    def report_started(self, job_id: int) -> None:
+        """Report that the command of a job's last attempt has started."""
+        self._reports.append(Report(job_id, self._last_attempt(job_id), "started", self.now))
+
+    def _last_attempt(self, job_id: int) -> int:
+        return max(attempt for job, attempt in self.begun if job == job_id)
 
     def poll(self) -> list[Report]:
         reports, self._reports = self._reports, []
@@ -78,20 +96,41 @@ class ManualEngine(VirtualEngine):
         return bool(self._reports)
 
     @contextmanager
-    def coordinator(self, home: Path, policy: str = "fcfs") -> Iterator[Coordinator]:
-        """Make a coordinator of this engine, with what the journal in ``home`` says."""
+    def coordinator(self, home: Path, policy: str = "fcfs", **more: Any) -> Iterator[Coordinator]:
+        """Make a coordinator of this engine, with what the journal in ``home`` says.
+
+        Args:
+            more: of its arguments, ``unit`` for instance.
+        """
         journal = Journal(home)
         self._reports.clear()
+        more |= {"clock": lambda: self.now, "steady": lambda: self.steady_s}
         try:
-            yield Coordinator(journal, self, policy, clock=lambda: self.now, steady=lambda: self.steady_s)
+            yield Coordinator(journal, self, policy, **more)
         finally:
             journal.close()
 
 
+def a_job(**fields: Any) -> JobSpec:
+    """Describe a job, ``true`` if nothing else is said."""
+    return JobSpec(**{"command": ("true",), "folder": "/", "time_s": 100.0, **fields})
+
+
 def submit(coordinator: Coordinator, **fields: Any) -> int:
-    """Submit one job, ``true`` if nothing else is said; return its number."""
-    spec = JobSpec(**{"command": ("true",), "folder": "/", "time_s": 100.0, **fields})
-    return coordinator.submit([spec], {})[0].id
+    """Submit one job; return its number."""
+    return coordinator.submit([a_job(**fields)], {})[0].id
+
+
+def submit_array(coordinator: Coordinator, members: int, **fields: Any) -> tuple[int, list[int]]:
+    """Submit an array with indices from 1 on; return its number, and those of its jobs."""
+    entries = coordinator.submit([a_job(**fields)], {}, arrays={0: range(1, members + 1)})
+    assert entries[0].array is not None
+    return entries[0].array, [entry.id for entry in entries]
+
+
+def why(coordinator: Coordinator, job_id: int) -> str:
+    """Say why a job does not run."""
+    return coordinator.why(job_id).sentence
 
 
 def shown(coordinator: Coordinator, *job_ids: int) -> list[str]:

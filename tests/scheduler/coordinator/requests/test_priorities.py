@@ -1,34 +1,52 @@
-"""Priorities of real jobs, and policies that begin anew because of them."""
+"""Priorities of jobs, and policies that begin anew because of them."""
 
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from profiles.errors import BadInput
+from scheduler.coordinator.coordinator import Coordinator
+from scheduler.jobs.sizes import Unit
 from scheduler.model.jobs import Cluster, Job, Placement, Pool
 from scheduler.model.state import ClusterState
-from tests.support.amounts import sweep
+from tenbin.commands.jobs.account import account
+from tenbin.server.descriptions import describe
+from tenbin.server.job_list import Listed, Window, list_jobs, window
 from tests.support.coordinator import Up
+from tests.support.programs import tenbin
+from tests.support.scheduling.manual_engine import ManualEngine, a_job, shown, submit
+
+NODE = Pool("node", 1, resources=("cores", "memory_mb"), capacity=(1.0, 1000.0))
 
 
-@pytest.mark.parametrize("policy", sweep(("fcfs", "conservative", "las,load_limit=0.5"), {"conservative"}))
-def test_a_higher_priority_goes_first_also_after_a_crash(up: Up, policy: str) -> None:
-    up.start("--cores", "1", "--policy", policy)
-    blocker = up.client.submit(["sh", "-c", "while ! [ -e go ]; do sleep 0.02; done"], folder=str(up.home))
-    up.until(lambda: blocker.info()["stage"] == "running")
-    low, plain, high = (up.client.submit(["sleep", "0.05"], priority=p, time_s=9) for p in (-5, 0, 7))
-    top, _ = up.client.submit_all(
-        [{"command": ["sleep", "0.05"], "folder": "/", "priority": p} for p in (8, 0)]
-    )
-    assert "priority 7" in up.run("info", str(high.id)).stdout
-    up.kill()
-    up.start("--cores", "1", "--policy", policy)
-    (up.home / "go").touch()
-    ends = [job.wait(30)["start_s"] for job in (blocker, top, high, plain, low)]
-    assert ends == sorted(ends) and len(set(ends)) == 5
+def engine_for(policy: str) -> ManualEngine:
+    """Make a machine of one core, which under las is a node."""
+    pool = NODE if policy.startswith("las") else Pool("core", 1)
+    return ManualEngine(cluster=Cluster((pool,), memory_mb=1000.0))
+
+
+def coordinator_of(engine: ManualEngine, home: Path, policy: str) -> AbstractContextManager[Coordinator]:
+    return engine.coordinator(home, policy, unit=Unit(node=policy.startswith("las")))
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "conservative", "las,load_limit=0.5"])
+def test_a_higher_priority_goes_first_also_after_a_crash(tmp_path: Path, policy: str) -> None:
+    engine = engine_for(policy)
+    with coordinator_of(engine, tmp_path, policy) as coordinator:
+        blocker = submit(coordinator)
+        low, plain, high = (submit(coordinator, priority=priority) for priority in (-5, 0, 7))
+        specs = [a_job(priority=priority) for priority in (8, 0)]
+        top, last = (entry.id for entry in coordinator.submit(specs, {}))
+    with coordinator_of(engine, tmp_path, policy) as coordinator:
+        engine.end_all(coordinator)
+        assert engine.begun == [(job, 1) for job in (blocker, top, high, plain, last, low)]
 
 
 @given(st.lists(st.tuples(st.integers(-2, 2), st.integers(-2, 2) | st.none()), min_size=1, max_size=12))
@@ -61,56 +79,61 @@ def test_a_lost_job_is_first_of_its_new_priority() -> None:
     assert list(state.waiting) == [3, 1, 2]
 
 
-@pytest.mark.parametrize("policy", sweep(("easy", "conservative", "mct", "las,load_limit=0.5"), {"easy"}))
-def test_priorities_are_changed_and_last(up: Up, policy: str) -> None:
+@pytest.mark.parametrize("policy", ["easy", "conservative", "mct", "las,load_limit=0.5"])
+def test_priorities_are_changed_and_last(tmp_path: Path, policy: str) -> None:
     """Also of jobs that wait for memory; a crash changes nothing; held jobs start by them later."""
-    up.start("--cores", "1", "--memory", "1G", "--policy", policy)
-    wait = {"command": ["sh", "-c", "while ! [ -e go ]; do sleep 0.02; done"], "folder": str(up.home)}
-    quick = {"command": ["sleep", "0.05"], "folder": "/", "time_s": 9, "memory_mb": 600}
-    first, *jobs = up.client.submit_all([{**wait, "memory_mb": 500}, *[quick] * 4])
-    held = up.client.submit(["sleep", "0.05"], time_s=9, after_any=[first.id])
-    done = up.run("priority", f"{jobs[1].id}-{jobs[2].id}", "--to", "3", "--json")
-    told = json.loads(done.stdout)
-    assert told["ids"] == [jobs[1].id, jobs[2].id] and told["before"] == {"0": told["ids"]}
-    up.client.call("POST", "/priority", {"ids": [jobs[3].id], "priority": 9})
-    jobs[2].set_priority(-4)
-    held.set_priority(6)
-    first.set_priority(-9)  # it runs, and goes on
-    assert "priority 9\n" in up.run("info", str(jobs[3].id)).stdout
-    story = [event["detail"] for event in jobs[2].info()["history"] if event["what"] == "priority"]
-    assert story == ["3, 0 before", "-4, 3 before"]
-    rows = up.run("jobs", "--columns", "id,priority", "--csv").stdout.split()[1:]
-    assert rows == ["1,-9", "2,0", "3,3", "4,-4", "5,9", "6,6"]
-    assert [row["id"] for row in up.client.call("GET", "/queue")["rows"]][:2] == [1, 5]
-    up.kill()
-    up.start("--cores", "1", "--memory", "1G", "--policy", policy)
-    (up.home / "go").touch()
-    ends = [job.wait(30)["start_s"] for job in (first, jobs[3], held, jobs[1], jobs[0], jobs[2])]
-    assert ends == sorted(ends) and len(set(ends)) == 6
-    assert "has ended (done)" in up.run("priority", "1", "--to", "3").stderr
+    engine = engine_for(policy)
+    with coordinator_of(engine, tmp_path, policy) as coordinator:
+        first = submit(coordinator, memory_mb=500.0)
+        jobs = [submit(coordinator, memory_mb=600.0) for _ in range(4)]
+        held = submit(coordinator, after_any=(first,))
+        changes = (jobs[1:3], 3), (jobs[3:], 9), (jobs[2:3], -4), ([held], 6), ([first], -9)
+        before = [coordinator.set_priority(*change)[0] for change in changes]
+        assert before == [{0: jobs[1:3]}, {0: jobs[3:]}, {3: jobs[2:3]}, {0: [held]}, {0: [first]}]
+        assert shown(coordinator, first) == ["running"], "it goes on"
+        rows = list_jobs(coordinator, Listed())
+        assert [(row.id, row.priority) for row in rows] == [(1, -9), (2, 0), (3, 3), (4, -4), (5, 9), (6, 6)]
+        assert [row["id"] for row in window(coordinator, Window())["rows"]][:2] == [first, jobs[3]]
+        story = [detail for _, kind, detail in coordinator.job_table.history(jobs[2]) if kind == "priority"]
+        assert story == ["3, 0 before", "-4, 3 before"]
+    with coordinator_of(engine, tmp_path, policy) as coordinator:
+        engine.end_all(coordinator)
+        order = first, jobs[3], held, jobs[1], jobs[0], jobs[2]
+        assert engine.begun == [(job, 1) for job in order]
 
 
-def test_user_shares(up: Up) -> None:
-    """Refused where nothing is shared; under las-drf taken in, shown, and kept over a crash."""
+def test_priorities_on_the_command_line(up: Up) -> None:
     up.start("--cores", "1")
-    for text in ("blast=2", "blast"):
-        done = up.run("submit", "--user-share", text, "--", "true")
-        assert done.returncode == 2 and "does not share between users; start for instance" in done.stderr
+    first, *jobs = up.client.submit_all([{"command": ["sleep", "60"], "folder": "/", "priority": 7}] * 3)
+    assert "priority 7\n" in up.run("info", str(first.id)).stdout
+    answer = json.loads(up.run("priority", "2-3", "--to", "3", "--json").stdout)
+    assert answer["ids"] == [2, 3] and answer["before"] == {"7": [2, 3]}
+    jobs[0].set_priority(-4)
+    rows = up.run("jobs", "--columns", "id,priority", "--csv").stdout.split()[1:]
+    assert rows == ["1,7", "2,-4", "3,3"]
+    first.cancel()
+    first.wait(30)
+    assert "has ended (cancelled)" in up.run("priority", "1", "--to", "3").stderr
+
+
+def test_user_shares(tmp_path: Path) -> None:
+    """Refused where nothing is shared; under las-drf taken in, shown, and kept over a crash."""
+    policy, share = "las-drf,spare_s=600,load_limit=0.9", {"account": "B", "share": 5.0}
+    engine = ManualEngine(cluster=Cluster((replace(NODE, units=2),)))
+    with (
+        ManualEngine().coordinator(tmp_path / "plain") as coordinator,
+        pytest.raises(BadInput, match="does not share between users; start for instance"),
+    ):
+        submit(coordinator, **share)
+    with coordinator_of(engine, tmp_path, policy) as coordinator:
+        gates = [submit(coordinator) for _ in range(2)]
+        specs = [a_job(account="A", share=1.0)] * 3 + [a_job(**share)] * 3
+        jobs = [entry.id for entry in coordinator.submit(specs, {})]
+        assert shown(coordinator, *gates, *jobs) == ["running"] * 2 + ["waiting"] * 6
+    with coordinator_of(engine, tmp_path, policy) as coordinator:
+        assert "counts as B, weight 5" in account(describe(coordinator, jobs[5]))
+        engine.end_all(coordinator)
+        assert shown(coordinator, *jobs) == ["done"] * 6
     for text in ("=2", "blast=0", "blast=much", "a=b=2", ""):
-        done = up.run("submit", "--user-share", text, "--", "true")
+        done = tenbin("submit", "--user-share", text, "--", "true")
         assert done.returncode == 2 and "--user-share" in done.stderr and "NAME=WEIGHT" in done.stderr
-    up.kill()
-    up.start("--cores", "2", "--policy", "las-drf,spare_s=600,load_limit=0.9")
-    gate = {"command": ["sh", "-c", "while ! [ -e go ]; do sleep 0.02; done"], "folder": str(up.home)}
-    up.client.submit_all([gate, gate])
-    specs = [
-        {"command": ["sleep", "0.05"], "folder": "/", "account": name, "share": share}
-        for name, share in (("A", 1.0), ("A", 1.0), ("A", 1.0), ("B", 5.0), ("B", 5.0), ("B", 5.0))
-    ]
-    jobs = up.client.submit_all(specs)
-    assert "counts as B, weight 5" in up.run("info", str(jobs[5].id)).stdout
-    up.kill()
-    up.start("--cores", "2", "--policy", "las-drf,spare_s=600,load_limit=0.9")
-    (up.home / "go").touch()
-    found = [job.wait(30) for job in jobs]
-    assert [one["stage"] for one in found] == ["done"] * 6

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,23 @@ from tests.support.moving import PROGRAMS, compiled_layer, start_devices
 LONG = [sys.executable, str(PROGRAMS / "long.py")]
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """Yield a coordinator of two devices, whose layer and whose kernels have been compiled before."""
+    folder = tmp_path_factory.mktemp("devices")
+    coordinator = Up(folder / "home")
+    with pytest.MonkeyPatch.context() as environment:
+        yield start_devices(coordinator, environment, folder, "fcfs")
+    coordinator.sweep()
+
+
 @pytest.fixture
-def devices(up: Up, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Up:
-    """Return a coordinator of two devices, whose layer has been compiled before."""
-    return start_devices(up, monkeypatch, tmp_path, "fcfs")
+def devices(shared: Up) -> Iterator[Up]:
+    """Yield that coordinator; jobs that a test leaves are cancelled."""
+    yield shared
+    if left := [job["id"] for job in shared.client.call("GET", "/jobs")]:
+        shared.client.call("POST", "/cancel", {"ids": left})
+        shared.client.ended(left, 60, all=True)
 
 
 def began(up: Up, job: Any) -> None:
@@ -32,7 +46,7 @@ def began(up: Up, job: Any) -> None:
     up.until(lambda: output.exists() and "began" in output.read_text())
 
 
-def test_a_job_on_a_device_can_be_moved_as_info_says(devices: Up, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_on_a_device_can_be_moved_as_info_says(devices: Up) -> None:
     """The layer is below it by itself; it sees its own device; ``tenbin opencl`` reaches it."""
     job = devices.client.submit([*LONG, "100000", "0.01"], device="pocl-1")
     began(devices, job)
@@ -167,10 +181,11 @@ def test_a_program_that_cannot_be_moved_is_paused_where_it_is(devices: Up) -> No
 
 
 @pytest.mark.slow
-def test_a_policy_moves_an_unmodified_program(devices: Up) -> None:
+def test_a_policy_moves_an_unmodified_program(
+    up: Up, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Begun on the worse device because the better one is taken, it moves when that is free."""
-    devices.kill()
-    devices.start("--devices", "--policy", "mctbm")
+    devices = start_devices(up, monkeypatch, tmp_path, "mctbm")
     first = devices.client.submit(
         ["sleep", "4"], expect_s={"pocl-0": 20.0, "pocl-1": 100.0}, device="pocl-0", time_s=90
     )
@@ -262,10 +277,9 @@ def moves(found: Any) -> int:
 
 
 @pytest.mark.slow
-def test_long_jobs_give_way_to_short_ones(devices: Up) -> None:
+def test_long_jobs_give_way_to_short_ones(up: Up, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """By ``las``, on both devices: parked, and bit-identical at their ends; one with SVM keeps its device."""
-    devices.kill()
-    devices.start("--devices", "--policy", "las,spare-s=2")
+    devices = start_devices(up, monkeypatch, tmp_path, "las,spare-s=2")
     long = [devices.client.submit([*LONG, "500", "0.01"], device="any") for _ in range(2)]
     for job in long:
         began(devices, job)

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -36,6 +35,8 @@ comm.Barrier()
 """
 
 
+WAITS = "while not Path('go').exists(): time.sleep(0.02)"
+
 pytestmark = pytest.mark.usefixtures("mpi")
 
 
@@ -51,8 +52,8 @@ def segments(folder: Path) -> list[str]:
 
 
 def alive(folder: Path) -> list[int]:
-    pids = [int(file.read_text()) for file in folder.glob("rank-*")]
-    return [pid for pid in pids if runs(pid)]
+    texts = [file.read_text() for file in folder.glob("rank-*")]
+    return [int(text) for text in texts if text and runs(int(text))]  # a file is empty before it is written
 
 
 def runs(pid: int) -> bool:
@@ -64,14 +65,13 @@ def stopped(pid: int) -> bool:
     return psutil.Process(pid).status() == psutil.STATUS_STOPPED
 
 
-def test_ranks_each_on_their_own_cores(up: Up, tmp_path: Path) -> None:
-    up.start("--cores", "2")
-    job = up.client.submit(command(), tasks=2, mpi=True, folder=str(tmp_path))
+def test_ranks_each_on_their_own_cores(shared: Up, tmp_path: Path) -> None:
+    job = shared.client.submit(command(), tasks=2, mpi=True, folder=str(tmp_path))
     found = job.wait(60)
     assert found["stage"] == "done", (found["trouble"], Path(found["stderr"]).read_text())
     seen = json.loads(Path(found["stdout"]).read_text())
     assert seen == [[2, [core], "2"] for core in found["cpus"]]
-    wide = up.client.submit(command(), tasks=1, cores=2, mpi=True, folder=str(tmp_path))
+    wide = shared.client.submit(command(), tasks=1, cores=2, mpi=True, folder=str(tmp_path))
     assert json.loads(Path(wide.wait(60)["stdout"]).read_text()) == [[1, found["cpus"], "1"]]
 
 
@@ -85,10 +85,9 @@ def test_ranks_each_on_their_own_cores(up: Up, tmp_path: Path) -> None:
     ],
 )
 def test_a_rank_that_dies_ends_the_job_and_is_named(
-    up: Up, tmp_path: Path, deed: str, code: int | None, *, number: int | None, words: str
+    shared: Up, tmp_path: Path, deed: str, code: int | None, *, number: int | None, words: str
 ) -> None:
-    up.start("--cores", "2")
-    found = up.client.submit(command(deed), tasks=2, mpi=True, folder=str(tmp_path)).wait(60)
+    found = shared.client.submit(command(deed), tasks=2, mpi=True, folder=str(tmp_path)).wait(60)
     assert found["stage"] == "failed"
     assert re.search(words, found["trouble"], re.DOTALL), found["trouble"]
     if code or number:
@@ -96,9 +95,8 @@ def test_a_rank_that_dies_ends_the_job_and_is_named(
     assert not alive(tmp_path) and not segments(tmp_path)
 
 
-def test_cancelled_ranks_are_asked_and_then_gone(up: Up, tmp_path: Path) -> None:
+def test_cancelled_ranks_are_asked_and_then_gone(shared: Up, tmp_path: Path) -> None:
     """Both ranks see the SIGTERM: neither mpiexec nor a guard takes them along before."""
-    up.start("--cores", "2")
     code = """
 import signal, sys, time
 from pathlib import Path
@@ -114,8 +112,8 @@ Path(f"up-{rank}").touch()
 while True:
     time.sleep(0.05)
 """
-    job = up.client.submit([sys.executable, "-c", code], tasks=2, mpi=True, folder=str(tmp_path))
-    up.until(lambda: len(list(tmp_path.glob("up-*"))) == 2)
+    job = shared.client.submit([sys.executable, "-c", code], tasks=2, mpi=True, folder=str(tmp_path))
+    shared.until(lambda: len(list(tmp_path.glob("up-*"))) == 2)
     job.cancel()
     assert job.wait(30)["stage"] == "cancelled"
     assert len(list(tmp_path.glob("asked-*"))) == 2
@@ -126,8 +124,7 @@ while True:
 def test_a_paused_and_a_killed_one(up: Up, tmp_path: Path) -> None:
     """Paused, no rank computes; a killed supervisor takes all ranks with it, and the job runs again."""
     up.start("--cores", "2")
-    waits = "while not Path('go').exists(): time.sleep(0.02)"
-    job = up.client.submit(command(waits), tasks=2, mpi=True, folder=str(tmp_path))
+    job = up.client.submit(command(WAITS), tasks=2, mpi=True, folder=str(tmp_path))
     up.until(lambda: len(alive(tmp_path)) == 2)
     first = alive(tmp_path)
     had = [Path(word) for names in tmp_path.glob("segments-*") for word in names.read_text().split()]
@@ -146,10 +143,12 @@ def test_a_paused_and_a_killed_one(up: Up, tmp_path: Path) -> None:
 
 def test_the_coordinator_may_die_meanwhile(up: Up, tmp_path: Path) -> None:
     up.start("--cores", "2")
-    job = up.client.submit(command("time.sleep(2); os._exit(7)"), tasks=2, mpi=True, folder=str(tmp_path))
+    deed = f"{WAITS}\n    os._exit(7)"
+    job = up.client.submit(command(deed), tasks=2, mpi=True, folder=str(tmp_path))
     up.until(lambda: len(alive(tmp_path)) == 2)
     up.kill()
-    time.sleep(0.1)
+    (tmp_path / "go").touch()
+    up.until((up.home / f"jobs/{job.id}/attempt-1/result.json").exists)
     up.start("--cores", "2")
     found = job.wait(60)
     assert found["code"] == 7 and "rank 1" in found["trouble"]

@@ -6,7 +6,7 @@ import os
 import sqlite3
 import sys
 from collections.abc import Iterator
-from itertools import pairwise
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +16,21 @@ from agent.node_profile.identity import node_kind
 from probes.topology import read_topology
 from profiles.errors import BadInput
 from profiles.files.store import JobStore
+from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.journal.journal_file import read_predictions
 from scheduler.engines.local.discovery import divide
+from scheduler.jobs.sizes import Unit
 from scheduler.model.interference import PACKED, SPREAD
+from scheduler.model.jobs import Cluster, Pool
 from scheduler.prediction.predictions import TrackedPrediction
 from scheduler.prediction.profiles import ProfiledSlowdowns
 from scheduler.prediction.tracker import overall
 from tenbin.errors import TenbinError
-from tests.support.amounts import sweep
 from tests.support.coordinator import Up
 from tests.support.job_profiles import make_job, samples
 from tests.support.labs.components import require
 from tests.support.paths import ROOT
+from tests.support.scheduling.manual_engine import ManualEngine, a_job
 
 CORES = [cpu.index for cpu in read_topology(Path("/sys"), os.sched_getaffinity(0)).cores]
 STREAM = [sys.executable, str(ROOT / "examples" / "stream.py"), "--mb", "20", "--passes", "40"]
@@ -122,14 +125,65 @@ def test_the_machine_is_divided_into_nodes_that_can_be_shared(store: JobStore) -
     assert len(divide("exclusive", None, len(CORES)).cores) == len(CORES)
 
 
+# --- jobs in virtual time
+
+NODE = Cluster((Pool("node", 1, resources=("cores", "memory_mb"), capacity=(2.0, 1000.0)),))
+
+
+class Shared:
+    """A node of two cores, and a coordinator whose jobs share it."""
+
+    def __init__(self, home: Path, policy: str) -> None:
+        self.engine, self.home, self.policy = ManualEngine(cluster=NODE), home, policy
+
+    def coordinator(self) -> AbstractContextManager[Coordinator]:
+        profiles = ProfiledSlowdowns(JobStore(), node_kind())
+        return self.engine.coordinator(
+            self.home, self.policy, unit=Unit(node=True, cores=2), profiles=profiles
+        )
+
+
+@pytest.mark.parametrize("policy", ["match", "pair"])
+@pytest.mark.usefixtures("store")
+def test_who_shares_outlives_the_coordinator(tmp_path: Path, policy: str) -> None:
+    """Two of each, submitted at once; by order the streamers would be a pair."""
+    shared = Shared(tmp_path / "home", policy)
+    names = ["stream", "stream", "compute", "compute"]
+    with shared.coordinator() as coordinator:
+        coordinator.submit([a_job(name=name, job_profile=name) for name in names], {})
+        first = [job for job, _ in shared.engine.begun]
+        assert sorted(names[job - 1] for job in first) == ["compute", "stream"]
+        shared.engine.wait(20.0)
+    with shared.coordinator() as coordinator:
+        for job in first:
+            shared.engine.end(job, ran_s=20.0)
+        coordinator.turn()
+        assert sorted(shared.engine.begun) == [(job, 1) for job in (1, 2, 3, 4)]
+        kept = {forecast.job: forecast for forecast in coordinator.journal.predictions(kind="pairing")}
+        for job, other in (first, first[::-1]):
+            assert kept[job].detail["company"][0]["beside"] == [names[other - 1]]
+            assert kept[job].measured == pytest.approx(2.0), "alone it takes 10 s"
+
+
+@pytest.mark.usefixtures("store")
+def test_a_job_of_which_nothing_is_known_has_the_node_for_itself(tmp_path: Path) -> None:
+    shared = Shared(tmp_path / "home", "match")
+    with shared.coordinator() as coordinator:
+        coordinator.submit([a_job(), a_job(job_profile="compute"), a_job()], {})
+        for count in (1, 2, 3):
+            assert len(coordinator.cluster.running) == 1 and len(shared.engine.begun) == count
+            shared.engine.end(next(iter(coordinator.cluster.running)))
+            coordinator.turn()
+        assert not coordinator.job_table.entries
+
+
 # --- real jobs
 
 
-@pytest.mark.parametrize("policy", sweep(("match", "pair"), {"match"}))
-def test_streamers_run_beside_those_that_compute(up: Up, store: JobStore, policy: str) -> None:
+def test_streamers_run_beside_those_that_compute(up: Up, store: JobStore) -> None:
     """Two of each, submitted at once, on one node of two cores; by order the streamers would be a pair."""
     require(len(CORES) > 1, "two cores")
-    up.start("--policy", policy, "--cores", "2")
+    up.start("--policy", "match", "--cores", "2")
     stream, compute = job("stream", STREAM), job("compute", COMPUTE)
     ids = up.client.submit_all([stream, stream, compute, compute])
     assert [one.result() for one in ids] == [0, 0, 0, 0]
@@ -146,33 +200,6 @@ def test_streamers_run_beside_those_that_compute(up: Up, store: JobStore, policy
         assert one.measured == pytest.approx(took / 10.0)
         assert 1.0 <= one.predicted <= 1 + 0.08 * 9
     assert kept[first[0]].detail["company"][0]["beside"] == [found[first[1]]["name"]]
-
-
-def test_who_shares_outlives_the_coordinator(up: Up, store: JobStore) -> None:
-    require(len(CORES) > 1, "two cores")
-    up.start("--policy", "match", "--cores", "2")
-    sleeps = ["sleep", "2"]
-    ids = up.client.submit_all([job("stream", sleeps), job("compute", sleeps)])
-    up.until(lambda: len(pairings(up)) == 2)
-    up.kill()
-    up.start("--policy", "match", "--cores", "2")
-    assert [one.result() for one in ids] == [0, 0]
-    kept = pairings(up)
-    assert [one.detail["company"][0]["beside"] for _, one in sorted(kept.items())] == [
-        ["compute"],
-        ["stream"],
-    ]
-    assert all(one.measured is not None and one.measured >= 0.2 for one in kept.values())
-
-
-def test_a_job_of_which_nothing_is_known_has_the_node_for_itself(up: Up, store: JobStore) -> None:
-    require(len(CORES) > 1, "two cores")
-    up.start("--policy", "match", "--cores", "2")
-    unknown = {"command": ["sleep", "0.5"], "folder": "/"}
-    ids = up.client.submit_all([unknown, job("compute", ["sleep", "0.5"]), unknown])
-    assert [one.result() for one in ids] == [0, 0, 0]
-    spans = sorted((one.info()["start_s"], one.info()["end_s"]) for one in ids)
-    assert all(before[1] <= after[0] + 0.01 for before, after in pairwise(spans))
 
 
 def test_a_job_profile_that_cannot_be_used_is_refused_at_submission(up: Up, store: JobStore) -> None:
