@@ -15,6 +15,7 @@ from agent.attempts.folder import Attempt
 from agent.attempts.records import Order
 from agent.processes import tree
 from tests.agent.supervisor.test_supervisor import Running
+from tests.support.amounts import sweep
 from tests.support.programs import TENBIN
 
 
@@ -116,3 +117,28 @@ def test_a_job_that_was_stopped_for_long_goes_on(tmp_path: Path) -> None:
     time.sleep(3)
     tree.send(everything, signal.SIGCONT)
     assert running.result().code == 4
+
+
+@pytest.mark.parametrize("fence", sweep((True, False), {True}))
+def test_a_lease_ends_a_job(tmp_path: Path, fence: bool) -> None:
+    """By a fence at once; without a folder to look at when the time is over."""
+    attempt = placed(tmp_path / "job", "sleep", "60", lease_s=2.0)
+    running = Running(attempt)
+    deadline = time.monotonic() + 30
+    while attempt.state() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    if fence:
+        attempt.fence_off()
+        assert running.result().how == "interrupted"
+    else:
+        moved = attempt.path.with_name("moved")
+        attempt.path.rename(moved)
+        deadline = time.monotonic() + 30
+        state = json.loads((moved / "state.json").read_text())
+        while Path(f"/proc/{state['pid']}").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not Path(f"/proc/{state['pid']}").exists()
+        moved.rename(attempt.path)
+        running.process.wait(30)
+        found = attempt.result() or attempt.unpublished_result()
+        assert found is not None and found.how == "interrupted"

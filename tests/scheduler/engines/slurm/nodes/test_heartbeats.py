@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,16 +16,16 @@ from agent.attempts.folder import Attempt
 from agent.multi_node import lease
 from agent.multi_node.lease import MARGIN_S
 from profiles.files.safe_files import overwrite
+from scheduler.engines.slurm import poller
 from scheduler.engines.slurm.attempt_driver import OrphanedJobs
 from scheduler.engines.slurm.attempt_step import should_beat
 from scheduler.engines.slurm.discovery import setting_down, slurm_cluster
 from scheduler.engines.slurm.poller import SET_DOWN, Heartbeats, knock
 from scheduler.engines.slurm.slurm_commands import Slurm, SlurmJob, parse_nodes
-from tests.scheduler.engines.slurm.attempts.test_mpi import BEATS, begun, submit
-from tests.scheduler.engines.slurm.attempts.test_mpi import beats as beats_of
+from tests.scheduler.engines.slurm.attempts.test_mpi import submit
 from tests.scheduler.engines.slurm.client.test_tools import NODE
 from tests.scheduler.engines.slurm.nodes.test_regions import as_nobody
-from tests.scheduler.engines.slurm.test_engine import START, run, stage
+from tests.scheduler.engines.slurm.test_engine import START, run
 from tests.support.coordinator import Up
 from tests.support.labs.slurm_lab import SlurmLab, require_slurm, slurmlab
 
@@ -33,11 +34,10 @@ WAITS = "hostname >>begun; until [ -e go ]; do sleep 0.05; done"
 
 
 class Watcher:
-    """A Heartbeats of one attempt on node1 and node2, which does not see any longer than it is told to."""
+    """A Heartbeats of one attempt on node1 and node2, in virtual time."""
 
     def __init__(self, folder: Path) -> None:
-        self.attempt, self.number = Attempt(folder), 0
-        folder.mkdir()
+        self.attempt, self.number, self.now = Attempt(folder), 0, 1000.0
         lease.prepare(self.attempt, ["node1", "node2"])
         self.life = Heartbeats(0.5)
         self.life.watch(KEY, folder, ["node1", "node2"])
@@ -48,19 +48,25 @@ class Watcher:
         overwrite(lease.beat_file(self.attempt.path, host), str(self.number), lease.WIDTH)
 
     def until(self, condition: Callable[[], object], *beating: str) -> bool:
-        """Wait for the condition while these nodes beat; return True if a new node was suspected."""
-        deadline, found = time.monotonic() + 30, False
+        """Look until the condition holds while these nodes beat; return True if a new node was suspected."""
+        deadline, found = self.now + 30, False
         while not condition():
-            assert time.monotonic() < deadline
+            assert self.now < deadline
             for host in beating:
                 self.beat(host)
             found = self.life.look() or found
-            time.sleep(0.02)
+            self.now += 0.1
         return found
 
 
-def test_a_node_is_silent_when_its_beats_stop(tmp_path: Path) -> None:
-    watcher = Watcher(tmp_path / "attempt")
+@pytest.fixture
+def watcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watcher:
+    made = Watcher(tmp_path)
+    monkeypatch.setattr(poller, "time", SimpleNamespace(monotonic=lambda: made.now))
+    return made
+
+
+def test_a_node_is_silent_when_its_beats_stop(watcher: Watcher) -> None:
     life = watcher.life
     assert watcher.until(lambda: life.silent(KEY, "node2"), "node1")
     assert not life.silent(KEY, "node1") and life.begun(KEY, "node1") and not life.begun(KEY, "node2")
@@ -70,13 +76,12 @@ def test_a_node_is_silent_when_its_beats_stop(tmp_path: Path) -> None:
     assert not life.silent(KEY, "node2") and life.begun(KEY, "node2")
 
 
-def test_what_is_stopped_is_not_silent(tmp_path: Path) -> None:
+def test_what_is_stopped_is_not_silent(watcher: Watcher) -> None:
     """And has all of its time again when it goes on."""
-    watcher = Watcher(tmp_path / "attempt")
     life = watcher.life
     life.expect(KEY, False)
-    end = time.monotonic() + MARGIN_S + 2.0
-    watcher.until(lambda: time.monotonic() > end)
+    end = watcher.now + MARGIN_S + 2.0
+    watcher.until(lambda: watcher.now > end)
     assert not life.silent(KEY, "node1")
     life.expect(KEY, True)
     life.look()
@@ -97,12 +102,11 @@ def test_who_should_give_signs() -> None:
     assert should_beat(seen("NODE_FAIL"), paused=False) is should_beat(seen("CANCELLED"), paused=True) is None
 
 
-def test_a_disk_that_nobody_could_look_at_makes_nobody_silent(tmp_path: Path) -> None:
+def test_a_disk_that_nobody_could_look_at_makes_nobody_silent(watcher: Watcher) -> None:
     """One long gap between two looks is not a time without beats."""
-    watcher = Watcher(tmp_path / "attempt")
     watcher.beat("node1")
     watcher.life.look()
-    time.sleep(MARGIN_S + 2.0)
+    watcher.now += MARGIN_S + 2.0
     watcher.life.look()
     assert not watcher.life.silent(KEY, "node1")
 
@@ -117,9 +121,8 @@ def test_knocking() -> None:
         assert knock(asked) == {"a"} and knock({}) == frozenset()
 
 
-def test_who_is_asked(tmp_path: Path) -> None:
+def test_who_is_asked(watcher: Watcher) -> None:
     """Nodes without a sign, until they answer; not those that Slurm gave up, but those that tenbin did."""
-    watcher = Watcher(tmp_path / "attempt")
     watcher.until(lambda: watcher.life.silent(KEY, "node1"), "node2")
     with socket.socket() as slurmd:
         slurmd.bind(("127.0.0.1", 0))
@@ -240,41 +243,6 @@ def test_who_may_not_set_nodes_down_is_told_at_once(slow: SlurmLab, tmp_path: Pa
     said = as_nobody(lambda: setting_down(machine))
     assert said.startswith("BadInput: --set-down: nobody may not set nodes down (there is no accounting")
     assert said.endswith("; leave it out, or see: tenbin doctor --engine slurm") and "\n" not in said
-
-
-@pytest.mark.slow
-def test_a_job_that_somebody_has_suspended_is_not_dead(slow: SlurmLab, up: Up, tmp_path: Path) -> None:
-    """However long: all of it is stopped, also what leaves its beats."""
-    up.start(*START, "--lease", "2")
-    run(up, "submit", "--chdir", str(tmp_path), "--", "sh", "-c", WAITS)
-    up.until(lambda: stage(up, 1) == "running" and len(hosts(tmp_path)) == 1)
-    number = slow.call("squeue", "-h", "-o", "%i").strip()
-    slow.call("scontrol", "suspend", number)
-    time.sleep(3 * (2 + MARGIN_S))
-    slow.call("scontrol", "resume", number)
-    time.sleep(2 + MARGIN_S)
-    (tmp_path / "go").touch()
-    assert up.client.job(1).result(60) == 0
-    assert up.client.job(1).info()["attempt"] == 1 and len(hosts(tmp_path)) == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("which", [0, 1])
-@pytest.mark.usefixtures("mpi")
-def test_a_node_of_several_is_dead(slow: SlurmLab, up: Up, tmp_path: Path, which: int) -> None:
-    """The supervisor's or another's: all ranks are gone before it runs elsewhere."""
-    up.start(*START, "--lease", "3")
-    job = submit(up, tmp_path, BEATS, tasks=4)
-    up.until(lambda: begun(tmp_path, 4), 60)
-    lost = beats_of(tmp_path, 2 * which)[0][0]
-    slow.power_off(lost)
-    up.until(lambda: any(begun(tmp_path, 4, attempt) for attempt in (2, 3)), 120)
-    (tmp_path / "go").touch()
-    assert job.result(60) == 0
-    signs = [sign for rank in range(4) for sign in beats_of(tmp_path, rank)]
-    first = [at for _, mark, at in signs if mark.endswith(":1")]
-    later = [(at, node) for node, mark, at in signs if not mark.endswith(":1")]
-    assert max(first) < min(later)[0] and lost not in {node for _, node in later}
 
 
 @pytest.mark.slow
