@@ -17,6 +17,7 @@ from agent.processes import tree
 from tests.agent.supervisor.test_supervisor import Running
 from tests.support.amounts import sweep
 from tests.support.programs import TENBIN
+from tests.support.waiting import until
 
 
 def placed(folder: Path, *command: str, **more: object) -> Attempt:
@@ -94,10 +95,7 @@ def test_who_ends_it_ends_the_job_in_order(tmp_path: Path, number: int) -> None:
     body = "trap 'echo saved > saved; exit 9' TERM; echo > ready; while :; do sleep 0.02; done"
     attempt = placed(tmp_path, "sh", "-c", body)
     process = subprocess.Popen([*TENBIN, "agent", "exec", str(attempt.path)])
-    deadline = time.monotonic() + 30
-    while not (tmp_path / "ready").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until((tmp_path / "ready").exists)
     process.send_signal(number)
     assert process.wait(30) == 9 and (tmp_path / "saved").exists()
     result = attempt.result()
@@ -108,11 +106,9 @@ def test_a_job_that_was_stopped_for_long_goes_on(tmp_path: Path) -> None:
     """As by scontrol suspend: all of it stands still, for longer than its supervisor meant to wait."""
     attempt = placed(tmp_path / "job", "sh", "-c", "sleep 2; exit 4")
     running = Running(attempt)
-    deadline = time.monotonic() + 60
-    while (found := attempt.state()) is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    everything = [found.supervisor_pid, *tree.descendants(found.supervisor_pid)]
+    running.until("started")
+    supervisor = running.process.pid
+    everything = [supervisor, *tree.descendants(supervisor)]
     tree.send(everything, signal.SIGSTOP)
     time.sleep(3)
     tree.send(everything, signal.SIGCONT)
@@ -124,20 +120,15 @@ def test_a_lease_ends_a_job(tmp_path: Path, fence: bool) -> None:
     """By a fence at once; without a folder to look at when the time is over."""
     attempt = placed(tmp_path / "job", "sleep", "60", lease_s=2.0)
     running = Running(attempt)
-    deadline = time.monotonic() + 30
-    while attempt.state() is None and time.monotonic() < deadline:
-        time.sleep(0.02)
+    running.until("started")
     if fence:
         attempt.fence_off()
         assert running.result().how == "interrupted"
     else:
         moved = attempt.path.with_name("moved")
         attempt.path.rename(moved)
-        deadline = time.monotonic() + 30
-        state = json.loads((moved / "state.json").read_text())
-        while Path(f"/proc/{state['pid']}").exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not Path(f"/proc/{state['pid']}").exists()
+        process = Path(f"/proc/{json.loads((moved / 'state.json').read_text())['pid']}")
+        until(lambda: not process.exists())
         moved.rename(attempt.path)
         running.process.wait(30)
         found = attempt.result() or attempt.unpublished_result()

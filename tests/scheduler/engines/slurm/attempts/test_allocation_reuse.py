@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from agent.processes import tree
 from agent.supervisor import allocation_reuse, batch_process
 from tests.support.coordinator import Up
 from tests.support.labs.slurm_lab import SlurmLab
+from tests.support.waiting import until
 
 LIMIT_S = 60.0
 
@@ -34,13 +34,6 @@ def placed(folder: Path, script: str, /, **more: object) -> Attempt:
 
 def carry(attempt: Attempt) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-I", "-S", batch_process.__file__, str(attempt.path)])
-
-
-def until(condition: object) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 def test_one_after_the_other(tmp_path: Path) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,7 @@ import pytest
 from tests.support.coordinator import Up
 from tests.support.labs.slurm_lab import SlurmLab, require_slurm, slurmlab
 from tests.support.programs import tenbin
-
-NOBODY = 65534
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +65,10 @@ def slurm(lab: SlurmLab, key: str, form: str = "%T") -> str:
 
 def detail(lab: SlurmLab, key: str) -> str:
     return lab.call("scontrol", "show", "job", key)
+
+
+def begins(lab: SlurmLab, key: str) -> str:
+    return re.findall(r"StartTime=(\S+)", detail(lab, key))[0]
 
 
 def test_jobs_of_sbatch_run_where_and_when_tenbin_says(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
@@ -181,8 +184,9 @@ def test_without_tenbin_nobody_waits(up: Up, lab: SlurmLab, tmp_path: Path) -> N
     lab.call("scontrol", "update", f"nodename={','.join(lab.nodes)}", "state=drain", "reason=test")
     waits = sbatch(lab, tmp_path, script="true")
     up.until(lambda: stage(up, waits) == "waiting")
-    time.sleep(10)
-    assert "Reason=BeginTime" in detail(lab, waits)  # it was put off again and again
+    before = begins(lab, waits)
+    up.until(lambda: begins(lab, waits) != before)
+    assert "Reason=BeginTime" in detail(lab, waits)  # it is put off again and again
     up.kill()
     lab.call("scontrol", "update", f"nodename={','.join(lab.nodes)}", "state=resume")
     until(lambda: slurm(lab, waits) == "COMPLETED", 60)
@@ -264,13 +268,6 @@ def test_one_that_somebody_starts_runs_where_it_is(up: Up, lab: SlurmLab, tmp_pa
     assert taken_info(up, early)["hosts"] == [slurm(lab, early, "%N")]
     (tmp_path / "go").touch()
     up.until(lambda: [stage(up, key) for key in (first, early, large)] == ["done"] * 3, 60)
-
-
-def until(condition: Callable[[], object], limit_s: float = 30.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_a_policy_that_chooses_caps_and_sizes(up: Up, lab: SlurmLab, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,7 +26,7 @@ from tests.scheduler.engines.slurm.client.test_tools import NODE
 from tests.scheduler.engines.slurm.nodes.test_regions import as_nobody
 from tests.scheduler.engines.slurm.test_engine import START, run
 from tests.support.coordinator import Up
-from tests.support.labs.slurm_lab import SlurmLab, require_slurm, slurmlab
+from tests.support.labs.slurm_lab import SlurmLab, short_slurmlab
 
 KEY = (1, 1)
 WAITS = "hostname >>begun; until [ -e go ]; do sleep 0.05; done"
@@ -162,82 +161,69 @@ def test_strays_are_what_is_seen_twice() -> None:
 
 
 @pytest.fixture(scope="module")
-def _slow() -> Iterator[SlurmLab]:
-    require_slurm()
-    with tempfile.TemporaryDirectory(prefix="slurm-") as folder:
-        Path(folder).chmod(0o755)
-        with slurmlab(Path(folder), timeout_s=600, extra="ReturnToService=0") as lab:
-            yield lab
+def _cluster() -> Iterator[SlurmLab]:
+    with short_slurmlab(timeout_s=600, extra="ReturnToService=0") as lab:
+        yield lab
 
 
 @pytest.fixture
-def slow(_slow: SlurmLab, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmLab]:
-    for name, value in _slow.env.items():
-        monkeypatch.setenv(name, value)
-    yield _slow
+def lab(lab: SlurmLab) -> Iterator[SlurmLab]:
+    yield lab
     # Nodes that are down have no jobs: Slurm would look for those of dead ones for minutes.
-    every = f"nodename={','.join(_slow.nodes)}"
-    _slow.call("scontrol", "update", every, "state=down", "reason=the test is over")
-    _slow.mend()
-
-
-@pytest.fixture
-def up(tmp_path: Path) -> Iterator[Up]:
-    one = Up(tmp_path / "home")
-    yield one
-    one.sweep()
+    every = f"nodename={','.join(lab.nodes)}"
+    lab.call("scontrol", "update", every, "state=down", "reason=the test is over")
 
 
 def hosts(folder: Path) -> list[str]:
     return (folder / "begun").read_text().split() if (folder / "begun").exists() else []
 
 
-def test_a_dead_node_is_noticed_before_slurm_does(slow: SlurmLab, up: Up, tmp_path: Path) -> None:
+def test_a_dead_node_is_noticed_before_slurm_does(lab: SlurmLab, up: Up, tmp_path: Path) -> None:
     """Its job runs elsewhere, no other is sent there, and it is used again when it answers."""
     up.start(*START, "--lease", "2")
     run(up, "submit", "--chdir", str(tmp_path), "--", "sh", "-c", WAITS)
     up.until(lambda: len(hosts(tmp_path)) == 1)
     (node,) = hosts(tmp_path)
-    slow.power_off(node)
+    lab.power_off(node)
     up.until(lambda: len(hosts(tmp_path)) == 2, 120)
-    assert "down" not in slow.call("sinfo", "-h", "-n", node, "-o", "%T")
+    assert "down" not in lab.call("sinfo", "-h", "-n", node, "-o", "%T")
     assert f"{node}: jobs: none; DOWN: no sign of life" in run(up, "nodes")
     assert hosts(tmp_path)[1] != node
     run(up, "submit", "--array", "1-2", "--chdir", str(tmp_path), "--", "sh", "-c", WAITS)
     up.until(lambda: len(hosts(tmp_path)) == 3)
-    slow.power_on(node)
+    lab.power_on(node)
     up.until(lambda: len(hosts(tmp_path)) == 4, 120)
-    assert set(hosts(tmp_path)) == set(slow.nodes) and hosts(tmp_path)[3] == node
+    assert set(hosts(tmp_path)) == set(lab.nodes) and hosts(tmp_path)[3] == node
     (tmp_path / "go").touch()
     assert [up.client.job(n).result(60) for n in (1, 3, 4)] == [0, 0, 0]
     assert up.client.job(1).info()["attempt"] == 2
 
 
 @pytest.mark.slow
-def test_a_dead_node_is_set_down_and_resumed(slow: SlurmLab, up: Up, tmp_path: Path) -> None:
+def test_a_dead_node_is_set_down_and_resumed(lab: SlurmLab, up: Up, tmp_path: Path) -> None:
     """The site keeps dead nodes down until an administrator resumes them."""
     up.start(*START, "--lease", "2", "--set-down")
     run(up, "submit", "--chdir", str(tmp_path), "--", "sh", "-c", WAITS)
     up.until(lambda: len(hosts(tmp_path)) == 1)
     (node,) = hosts(tmp_path)
-    slow.power_off(node)
+    lab.power_off(node)
     up.until(lambda: len(hosts(tmp_path)) == 2, 120)
 
     def said(other: str) -> str:
-        return slow.call("scontrol", "--oneliner", "show", "node", other)
+        return lab.call("scontrol", "--oneliner", "show", "node", other)
 
     up.until(lambda: "State=DOWN" in said(node) and f"Reason={SET_DOWN}" in said(node))
-    slow.power_on(node)
+    lab.power_on(node)
     up.until(lambda: "State=IDLE " in said(node), 120)
-    other = next(one for one in slow.nodes if one not in hosts(tmp_path))
-    slow.call("scontrol", "update", f"nodename={other}", "state=down", "reason=by somebody else")
+    other = next(one for one in lab.nodes if one not in hosts(tmp_path))
+    lab.call("scontrol", "update", f"nodename={other}", "state=down", "reason=by somebody else")
     (tmp_path / "go").touch()
     assert up.client.job(1).result(60) == 0
     time.sleep(3)
     assert "State=DOWN" in said(other)
 
 
-def test_who_may_not_set_nodes_down_is_told_at_once(slow: SlurmLab, tmp_path: Path) -> None:
+def test_who_may_not_set_nodes_down_is_told_at_once(lab: SlurmLab, tmp_path: Path) -> None:
     machine = slurm_cluster("easy", tmp_path / "home", lease_s=30.0)
     assert setting_down(machine).site.set_down
     said = as_nobody(lambda: setting_down(machine))
@@ -247,31 +233,31 @@ def test_who_may_not_set_nodes_down_is_told_at_once(slow: SlurmLab, tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("mpi")
-def test_ranks_that_cannot_be_started_are_no_fault_of_the_job(slow: SlurmLab, up: Up, tmp_path: Path) -> None:
+def test_ranks_that_cannot_be_started_are_no_fault_of_the_job(lab: SlurmLab, up: Up, tmp_path: Path) -> None:
     """The daemon of one of its nodes is dead, which Slurm does not know yet: it runs elsewhere."""
     up.start(*START, "--lease", "3")
-    slow.kill_slurmd("node2")
+    lab.kill_slurmd("node2")
     job = submit(up, tmp_path, tasks=4)
     found = job.wait(120)
     assert (found["stage"], found["code"]) == ("done", 0), found["trouble"]
     assert found["hosts"] == ["node1", "node3"] and found["attempt"] > 1
 
 
-def test_a_job_of_nobody_is_cancelled(slow: SlurmLab, up: Up, tmp_path: Path) -> None:
+def test_a_job_of_nobody_is_cancelled(lab: SlurmLab, up: Up, tmp_path: Path) -> None:
     """The Slurm job has this coordinator's mark and no attempt; others' jobs are left alone."""
     up.start(*START)
     run(up, "submit", "--wait", "--", "true")
     comment = f"tenbin:{json.loads((up.home / 'slurm.json').read_text())['name']}:1"
     held = ("sbatch", "--parsable", "--hold", "--output=/dev/null", "--wrap", "true")
     stray, other = (
-        slow.call(*held, f"--comment={words}").strip() for words in (f"{comment}:9", f"x{comment}:9")
+        lab.call(*held, f"--comment={words}").strip() for words in (f"{comment}:9", f"x{comment}:9")
     )
-    up.until(lambda: slow.call("squeue", "-h", "-t", "all", "-j", stray, "-o", "%T").strip() == "CANCELLED")
-    assert slow.call("squeue", "-h", "-j", other, "-o", "%T").strip() == "PENDING"
+    up.until(lambda: lab.call("squeue", "-h", "-t", "all", "-j", stray, "-o", "%T").strip() == "CANCELLED")
+    assert lab.call("squeue", "-h", "-j", other, "-o", "%T").strip() == "PENDING"
 
 
-def test_whose_number_it_is(slow: SlurmLab) -> None:
-    number = slow.call("sbatch", "--parsable", "--hold", "--comment=tenbin:a:1:1", "--wrap", "true")
+def test_whose_number_it_is(lab: SlurmLab) -> None:
+    number = lab.call("sbatch", "--parsable", "--hold", "--comment=tenbin:a:1:1", "--wrap", "true")
     slurm = Slurm()
     assert slurm.ours(int(number), "tenbin:a:1:1")
     assert not slurm.ours(int(number), "tenbin:a:1:2") and not slurm.ours(999999, "tenbin:a:1:1")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from scheduler.engines.slurm.discovery import partitioned, slurm_cluster
 from scheduler.engines.slurm.slurm_commands import parse_hosts
 from tests.scheduler.engines.slurm.client.test_bad_input import refused
 from tests.support.coordinator import Up
-from tests.support.labs.slurm_lab import SlurmLab, require_slurm, slurmlab
+from tests.support.labs.slurm_lab import SlurmLab, short_slurmlab
 
 CPUS = 4
 START = ("--engine", "slurm", "--unit", "1")
@@ -30,9 +29,7 @@ NOBODY = 65534
 
 @pytest.fixture(scope="module")
 def _cluster() -> Iterator[SlurmLab]:
-    require_slurm()
-    with tempfile.TemporaryDirectory(prefix="slurm-") as folder, slurmlab(Path(folder), cpus=CPUS) as lab:
-        Path(folder).chmod(0o755)
+    with short_slurmlab(cpus=CPUS) as lab:
         yield lab
 
 
