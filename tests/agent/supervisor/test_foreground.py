@@ -16,7 +16,7 @@ from agent.attempts.records import Order
 from agent.processes import tree
 from tests.agent.supervisor.test_supervisor import Running
 from tests.support.amounts import sweep
-from tests.support.programs import TENBIN
+from tests.support.programs import TENBIN, tenbin
 from tests.support.waiting import until
 
 
@@ -29,8 +29,7 @@ def placed(folder: Path, *command: str, **more: object) -> Attempt:
 
 
 def execute(attempt: Attempt, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [*TENBIN, "agent", "exec", str(attempt.path), *options]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return tenbin("agent", "exec", str(attempt.path), *options)
 
 
 OBLIGING = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
@@ -43,7 +42,7 @@ OBLIGING = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
         (("sh", "-c", "kill -SEGV $$"), {}, 128 + signal.SIGSEGV),
         (("no-such-program",), {}, 125),
         (("sleep", "60"), {"time_limit_s": 0.3}, 128 + signal.SIGTERM),
-        (("sh", "-c", OBLIGING), {"time_limit_s": 0.3}, 125),
+        (("sh", "-c", OBLIGING), {"time_limit_s": 1.5}, 125),
     ],
 )
 def test_it_is_what_the_spawner_does(
