@@ -158,20 +158,20 @@ def test_who_may_not_make_partitions_is_told_at_once(lab: SlurmLab, tmp_path: Pa
     assert set(partitions(lab)) == {"main"}
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--policy", "easy"), "policy easy has no regions of its own nodes; choose --policy regions"),
-        (("--policy", "soft-regions"), "policy soft-regions has no regions of its own nodes"),
-        (("--policy", "regions", "--take-over", "/tmp/lease"), "--take-over with --partitions"),
-    ],
-)
-def test_bad_input(lab: SlurmLab, tmp_path: Path, options: tuple[str, ...], said: str) -> None:
-    command = ("--engine", "slurm", "--home", str(tmp_path / "home"), "--partitions", "tb", *options)
-    code, sentence = refused(*command)
-    assert code == 2 and said in sentence
-    assert refused("--partitions", "tb")[1] == "--partitions is of a Slurm cluster; add --engine slurm"
-    assert "'a b' is no name" in refused(*command[: -len(options)][:-1], "a b", "--policy", "regions")[1]
+def test_bad_input(lab: SlurmLab, tmp_path: Path) -> None:
+    cluster = ("--engine", "slurm", "--home", str(tmp_path / "home"))
+    for options, words in (
+        (
+            (*cluster, "--policy", "easy"),
+            "policy easy has no regions of its own nodes; choose --policy regions",
+        ),
+        ((*cluster, "--policy", "soft-regions"), "policy soft-regions has no regions of its own nodes"),
+        ((*cluster, "--policy", "regions", "--take-over", "/tmp/lease"), "--take-over with --partitions"),
+        ((), "--partitions is of a Slurm cluster; add --engine slurm"),
+    ):
+        code, sentence = refused(*options, "--partitions", "tb")
+        assert code == 2 and words in sentence
+    assert "'a b' is no name" in refused(*cluster, "--partitions", "a b", "--policy", "regions")[1]
 
 
 def test_a_partition_of_somebody_else_is_not_taken(lab: SlurmLab, tmp_path: Path) -> None:
