@@ -20,7 +20,7 @@ from tests.support.labs.slurm_lab import SlurmLab, require_slurm, slurmlab
 pytestmark = [pytest.mark.slow, pytest.mark.measures, pytest.mark.timeout(400)]
 
 PAGE = Path(__file__).parents[5] / "docs/slurm-setup.md"
-INTERVAL_S = 2
+INTERVAL_S = 5
 NODE = "node1"
 TENBIN = """#!/bin/sh
 export XDG_STATE_HOME={state}
