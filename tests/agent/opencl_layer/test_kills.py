@@ -6,7 +6,6 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,11 +13,11 @@ import pytest
 from agent.opencl_layer import requests
 from profiles.errors import UserError
 from tests.agent.opencl_layer.test_requests import LIVE, REST, ask, other_device
-from tests.support.amounts import DRILL, slow, sweep
+from tests.support.amounts import DRILL, sweep
 from tests.support.moving import Worker, variables
 
 FEW = (1, 7)
-MANY = range(1, 1000, 1 if DRILL else 4)
+STEPS = range(1, 1000) if DRILL else FEW
 
 
 @pytest.fixture(scope="module")
@@ -28,13 +27,12 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("steps", [FEW, slow(MANY)], ids=["two steps", "many steps"])
 @pytest.mark.parametrize("request_", sweep(["move", "park", "resume"], {"move"}))
-def test_killed_program(tmp_path: Path, cache: str, request_: str, steps: Sequence[int]) -> None:
+def test_killed_program(tmp_path: Path, cache: str, request_: str) -> None:
     """The caller is told so, and neither a socket nor a file is left. ``TENBIN_DRILL``: at every step."""
-    missing = next((step for step in steps if not killed(tmp_path, cache, request_, step)), None)
+    missing = next((step for step in STEPS if not killed(tmp_path, cache, request_, step)), None)
     print(f"the first step that a {request_} does not have: {missing}")
-    assert missing is None if steps == FEW else missing is not None and missing > max(FEW)
+    assert missing is None if STEPS == FEW else missing is not None and missing > max(FEW)
 
 
 def killed(tmp_path: Path, cache: str, request_: str, step: int) -> bool:

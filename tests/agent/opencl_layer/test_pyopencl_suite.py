@@ -93,7 +93,8 @@ def all_outcomes(suite: Path, files: str, environment: dict[str, str]) -> dict[s
 def test_same_outcomes(suite: Path, tmp_path: Path, files: str) -> None:
     plain = all_outcomes(suite, files, variables(tmp_path, below=False, POCL_DEVICES="pthread"))
     assert "passed" in plain.values()
-    assert all_outcomes(suite, files, variables(tmp_path, below=True)) == plain
+    if ALL:  # else those that are moved tell of it too
+        assert all_outcomes(suite, files, variables(tmp_path, below=True)) == plain
     for every in EVERY:
         report = tmp_path / f"report-{every}"
         more = {"TENBIN_OPENCL_MOVE_EVERY": every, "TENBIN_OPENCL_REPORT": str(report)}

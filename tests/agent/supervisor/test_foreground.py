@@ -15,7 +15,9 @@ from agent.attempts.folder import Attempt
 from agent.attempts.records import Order
 from agent.processes import tree
 from tests.agent.supervisor.test_supervisor import Running
-from tests.support.programs import TENBIN
+from tests.support.amounts import sweep
+from tests.support.programs import TENBIN, tenbin
+from tests.support.waiting import until
 
 
 def placed(folder: Path, *command: str, **more: object) -> Attempt:
@@ -27,8 +29,7 @@ def placed(folder: Path, *command: str, **more: object) -> Attempt:
 
 
 def execute(attempt: Attempt, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [*TENBIN, "agent", "exec", str(attempt.path), *options]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return tenbin("agent", "exec", str(attempt.path), *options)
 
 
 OBLIGING = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
@@ -41,7 +42,7 @@ OBLIGING = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
         (("sh", "-c", "kill -SEGV $$"), {}, 128 + signal.SIGSEGV),
         (("no-such-program",), {}, 125),
         (("sleep", "60"), {"time_limit_s": 0.3}, 128 + signal.SIGTERM),
-        (("sh", "-c", OBLIGING), {"time_limit_s": 0.3}, 125),
+        (("sh", "-c", OBLIGING), {"time_limit_s": 1.5}, 125),
     ],
 )
 def test_it_is_what_the_spawner_does(
@@ -93,10 +94,7 @@ def test_who_ends_it_ends_the_job_in_order(tmp_path: Path, number: int) -> None:
     body = "trap 'echo saved > saved; exit 9' TERM; echo > ready; while :; do sleep 0.02; done"
     attempt = placed(tmp_path, "sh", "-c", body)
     process = subprocess.Popen([*TENBIN, "agent", "exec", str(attempt.path)])
-    deadline = time.monotonic() + 30
-    while not (tmp_path / "ready").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until((tmp_path / "ready").exists)
     process.send_signal(number)
     assert process.wait(30) == 9 and (tmp_path / "saved").exists()
     result = attempt.result()
@@ -107,12 +105,30 @@ def test_a_job_that_was_stopped_for_long_goes_on(tmp_path: Path) -> None:
     """As by scontrol suspend: all of it stands still, for longer than its supervisor meant to wait."""
     attempt = placed(tmp_path / "job", "sh", "-c", "sleep 2; exit 4")
     running = Running(attempt)
-    deadline = time.monotonic() + 60
-    while (found := attempt.state()) is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    everything = [found.supervisor_pid, *tree.descendants(found.supervisor_pid)]
+    running.until("started")
+    supervisor = running.process.pid
+    everything = [supervisor, *tree.descendants(supervisor)]
     tree.send(everything, signal.SIGSTOP)
     time.sleep(3)
     tree.send(everything, signal.SIGCONT)
     assert running.result().code == 4
+
+
+@pytest.mark.parametrize("fence", sweep((True, False), {True}))
+def test_a_lease_ends_a_job(tmp_path: Path, fence: bool) -> None:
+    """By a fence at once; without a folder to look at when the time is over."""
+    attempt = placed(tmp_path / "job", "sleep", "60", lease_s=2.0)
+    running = Running(attempt)
+    running.until("started")
+    if fence:
+        attempt.fence_off()
+        assert running.result().how == "interrupted"
+    else:
+        moved = attempt.path.with_name("moved")
+        attempt.path.rename(moved)
+        process = Path(f"/proc/{json.loads((moved / 'state.json').read_text())['pid']}")
+        until(lambda: not process.exists())
+        moved.rename(attempt.path)
+        running.process.wait(30)
+        found = attempt.result() or attempt.unpublished_result()
+        assert found is not None and found.how == "interrupted"

@@ -18,6 +18,7 @@ from agent.attempts.records import Order, Request, Result
 from agent.power.caps import set_package_caps
 from agent.processes import control_groups, tree
 from tests.probes.test_powercap import LIMITS, write_zone
+from tests.support.waiting import until
 
 Start = Callable[..., "Running"]
 
@@ -77,13 +78,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
         one.process.kill()
         one.process.wait()
         assert tree.kill_marked(str(one.attempt.path))
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_exit_code_output_and_usage(start: Start, tmp_path: Path) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.labs.slurm_lab import SlurmLab, require_slurm, slurmlab
+from tests.support.labs.slurm_lab import SlurmLab, short_slurmlab
 
 
 @pytest.hookimpl(wrapper=True)
@@ -26,9 +25,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 @pytest.fixture(scope="package")
 def _cluster() -> Iterator[SlurmLab]:
     """Bring up a cluster, which is gone before tests of other folders look for processes left behind."""
-    require_slurm()
-    with tempfile.TemporaryDirectory(prefix="slurm-") as folder, slurmlab(Path(folder)) as lab:
-        Path(folder).chmod(0o755)
+    with short_slurmlab() as lab:
         yield lab
 
 

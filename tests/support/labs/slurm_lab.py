@@ -12,10 +12,12 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from agent.processes import tree
 from tests.support.labs.components import require
@@ -404,6 +406,15 @@ def slurmlab(
         yield lab
     finally:
         lab.down()
+
+
+@contextmanager
+def short_slurmlab(**options: Any) -> Iterator[SlurmLab]:
+    """Yield a cluster in a folder of its own whose path is short; skip where none can be brought up."""
+    require_slurm()
+    with tempfile.TemporaryDirectory(prefix="slurm-") as folder, slurmlab(Path(folder), **options) as lab:
+        Path(folder).chmod(0o755)
+        yield lab
 
 
 def _run(*command: str) -> None:

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +22,7 @@ from tenbin.checkpoint import CheckpointError, Generations, Part, Superseded, re
 from tests.support.amounts import examples
 from tests.support.labs.interleaving import CALLS, Stepped
 from tests.support.paths import ROOT
+from tests.support.waiting import until
 
 PROGRAM, SIZE = "p", 5000
 Files = Callable[[int], Generations]
@@ -137,10 +137,10 @@ class Story:
 
         The third does not go beyond its beginning.
         """
-        for number, until in moves:
+        for number, last in moves:
             actor = self.actors[number]
             self.step(number)
-            while not (actor.done or actor.next == until or (number == 3 and self.found[3])):
+            while not (actor.done or actor.next == last or (number == 3 and self.found[3])):
                 self.step(number)
 
 
@@ -236,10 +236,7 @@ def copy(folder: Path, generation: int, *words: str) -> subprocess.Popen[str]:
 
 def stopped(process: subprocess.Popen[str]) -> None:
     """Wait until it stands still, between its write and its rename."""
-    deadline = time.monotonic() + 60
-    while os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOHANG) is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOHANG))
 
 
 def test_a_copy_that_stood_still_cannot_put_its_checkpoint_there(tmp_path: Path) -> None:

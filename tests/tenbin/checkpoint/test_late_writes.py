@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,10 +23,11 @@ from tests.agent.supervisor.test_foreground import placed
 from tests.agent.supervisor.test_supervisor import Running
 from tests.support.labs.network_disk import Server, network_disk
 from tests.support.paths import ROOT
+from tests.support.waiting import until
 from tests.tenbin.checkpoint.test_generations import Content, begin, names, save, stopped, taken
 
 LIMIT_S = 40.0  # far below the minute for which the client remembers
-LEASES_S = 10.0  # several times the lease
+LEASES_S = 6.0  # twice the lease
 EXITING = 4  # PF_EXITING of linux/sched.h
 OLD_COPY = """
 import os, signal, sys
@@ -54,13 +55,6 @@ save(mine, Content(1, 2))
 def disk(tmp_path: Path) -> Iterator[Server]:
     with network_disk(tmp_path / "behind", tmp_path / "disk") as server:
         yield server
-
-
-def until(condition: Callable[[], object], limit_s: float = LIMIT_S) -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def fields(pid: int) -> list[str]:
@@ -134,7 +128,7 @@ def test_a_fence_is_seen_though_the_client_remembers_none(disk: Server, tmp_path
     try:
         time.sleep(2.0)  # it has looked, and knows that there is no fence
         attempt.fence_off()
-        until(lambda: over(pid))
+        until(lambda: over(pid), LIMIT_S)
         assert running.result().how == "interrupted"
     finally:
         running.process.kill()
@@ -149,7 +143,7 @@ def test_a_cut_ends_a_job_though_the_client_remembers_its_folder(disk: Server, t
         time.sleep(LEASES_S)
         assert state(pid) == "S"
         disk.cut()
-        until(lambda: over(pid))
+        until(lambda: over(pid), LIMIT_S)
         disk.join()
         until(lambda: (attempt.result() or attempt.unpublished_result()) is not None)
         found = attempt.result() or attempt.unpublished_result()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,6 @@ from tests.support.page import PageProcess
 from tests.support.viewer import Viewer
 
 START = ("--engine", "slurm")
-BUSY = ("sbatch", "--parsable", "-N3", "--exclusive", "--output=/dev/null")
 COUNTS = "i=0; until [ -e go ]; do i=$((i+1)); echo $i; sleep 0.1; done"
 
 
@@ -27,32 +24,11 @@ def stage(up: Up, job: int) -> str:
     return str(up.client.job(job).info()["stage"])
 
 
-def test_jobs_run_on_nodes_of_the_cluster(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
+def test_jobs_run_on_nodes_of_the_cluster(up: Up, lab: SlurmLab) -> None:
     up.start(*START)
-    run(
-        up,
-        "submit",
-        "--array",
-        "1-6",
-        "--chdir",
-        str(tmp_path),
-        "--",
-        "sh",
-        "-c",
-        "hostname; exit $TENBIN_ARRAY_INDEX",
-    )
-    run(
-        up,
-        "submit",
-        "-c",
-        "2",
-        "--time",
-        "10m",
-        "--",
-        "sh",
-        "-c",
-        "hostname >&2; echo $SLURM_JOB_ID $TENBIN_TASKS",
-    )
+    shell = ("--", "sh", "-c")
+    run(up, "submit", "--array", "1-6", *shell, "hostname; exit $TENBIN_ARRAY_INDEX")
+    run(up, "submit", "-c", "2", "--time", "10m", *shell, "hostname >&2; echo $SLURM_JOB_ID $TENBIN_TASKS")
     assert [up.client.job(n).result(60) for n in range(2, 9)] == [1, 2, 3, 4, 5, 6, 0]
     where = [up.client.output(n).decode().strip() for n in range(2, 8)]
     assert set(where) == set(lab.nodes)
@@ -86,14 +62,6 @@ def test_pause_go_on_and_cancel(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
     up.until(lambda: not lab.call("squeue", "-h", "-o", "%T").strip())
 
 
-def test_mpi_ranks_on_a_node(up: Up, lab: SlurmLab, mpi: object, tmp_path: Path) -> None:
-    up.start(*START)
-    program = "import os; from mpi4py import MPI; os.write(1, b'%d\\n' % MPI.COMM_WORLD.allreduce(1))"
-    environment = [f"--env=PATH={os.environ['PATH']}"]
-    run(up, "submit", "-n", "2", "--mpi", *environment, "--wait", "--", sys.executable, "-c", program)
-    assert up.client.output(1).split() == [b"2", b"2"]
-
-
 def test_a_job_moves_to_the_node_that_is_named(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
     """The job leaves with a checkpoint and goes on there; an unknown node is refused."""
     up.start(*START)
@@ -112,21 +80,6 @@ def test_a_job_moves_to_the_node_that_is_named(up: Up, lab: SlurmLab, tmp_path: 
     assert job.info()["migrations"] == 1 and job.info()["hosts"] == [target]
 
 
-def test_what_is_paused_before_it_has_begun_has_not_failed(up: Up, lab: SlurmLab) -> None:
-    """However often: a policy that shares time does that to jobs that wait in Slurm for a moment."""
-    other = lab.call(*BUSY, "--wrap", "sleep 600").strip()
-    up.until(lambda: "RUNNING" in lab.call("squeue", "-h", "-j", other, "-o", "%T"))
-    up.start(*START, "--policy", "fcfs")
-    (job,) = up.client.submit_all([{"command": ["true"], "folder": "/", "requeue": False}])
-    for _ in range(7):
-        up.until(lambda: stage(up, 1) == "running")
-        run(up, "suspend", "1")
-        up.until(lambda: stage(up, 1) == "suspended")
-        run(up, "resume", "1")
-    lab.call("scancel", other)
-    assert job.result(60) == 0
-
-
 def test_failures_and_ranges_speak_as_on_one_machine(up: Up, lab: SlurmLab) -> None:
     """A path is the node's own: the job that finds none there says where it looked."""
     up.start(*START)
@@ -140,24 +93,6 @@ def test_failures_and_ranges_speak_as_on_one_machine(up: Up, lab: SlurmLab) -> N
     done = up.run("cancel", "1-3")
     assert done.returncode == 0 and "left out 1-2: has ended (failed)" in done.stderr
     assert waits.wait(60)["stage"] == "cancelled"
-
-
-def test_the_coordinator_orders_jobs_by_changed_priorities(up: Up, lab: SlurmLab) -> None:
-    """A job that Slurm has goes on; of those that wait the raised one is next."""
-    up.start(*START)
-    nodes = len(lab.nodes)
-    first, *_ = running = [up.client.submit(["sleep", "600"], cores=2, time_s=1200) for _ in range(nodes)]
-    plain, raised = (up.client.submit(["sleep", "600"], cores=2, time_s=1200) for _ in range(2))
-    up.until(lambda: all(job.running() for job in running), 60)
-    first.set_priority(-5)
-    run(up, "priority", str(raised.id), "--to", "3")
-    assert raised.info()["expected_start_s"] <= plain.info()["expected_start_s"]
-    assert raised.info(sooner=True)["sooner"] == []  # the least is a whole node
-    first.cancel()
-    up.until(raised.running, 60)
-    assert stage(up, plain.id) == "waiting" and all(job.running() for job in running[1:])
-    run(up, "cancel", "all")
-    up.until(lambda: not up.client.call("GET", "/jobs"), 60)
 
 
 def test_memory_that_no_node_has_is_refused_at_submission(up: Up, lab: SlurmLab) -> None:
@@ -220,22 +155,3 @@ def test_nodes_of_the_cluster_are_lanes(up: Up, lab: SlurmLab, browser: Any) -> 
         assert page.stop() == 0
         up.run("cancel", "all")
         up.until(lambda: not up.client.call("GET", "/jobs"), 60)
-
-
-# The cluster that the other tests use is a real one, and comes back from what is done to it.
-
-
-def test_jobs_run_on_the_node_that_is_named(lab: SlurmLab) -> None:
-    found = lab.call("srun", "-l", "-N3", "hostname")
-    assert sorted(found.split("\n")) == ["", "0: node1", "1: node2", "2: node3"]
-
-
-def test_a_node_that_lost_its_power_comes_back(lab: SlurmLab) -> None:
-    lab.call("srun", "-w", "node2", "-N1", "true")
-    lab.power_off("node2")
-    lab.call("scontrol", "update", "nodename=node2", "state=down", "reason=test")
-    assert lab.call("sinfo", "-h", "-n", "node2", "-o", "%T").startswith("down")
-    lab.kill_slurmd("node3")
-    lab.kill_slurmctld()
-    lab.mend()
-    assert lab.call("srun", "-w", "node2,node3", "-N2", "hostname").count("node") == 2

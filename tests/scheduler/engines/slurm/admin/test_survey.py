@@ -172,7 +172,7 @@ def test_ctrl_c_keeps_what_was_measured_and_gives_the_nodes_back(lab: SlurmLab, 
         line = process.stderr.readline()
         assert line
         started |= {name for name in ("node1", "node2") if f"{name}: memory" in line}
-    time.sleep(3)  # some samples
+    time.sleep(1)  # some samples
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=120)
     assert process.returncode == 130, errors

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from agent.processes import tree
 from agent.supervisor import allocation_reuse, batch_process
 from tests.support.coordinator import Up
 from tests.support.labs.slurm_lab import SlurmLab
+from tests.support.waiting import until
 
 LIMIT_S = 60.0
 
@@ -34,13 +34,6 @@ def placed(folder: Path, script: str, /, **more: object) -> Attempt:
 
 def carry(attempt: Attempt) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-I", "-S", batch_process.__file__, str(attempt.path)])
-
-
-def until(condition: object) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 def test_one_after_the_other(tmp_path: Path) -> None:
@@ -158,23 +151,3 @@ def test_jobs_of_one_size_share_a_slurm_job(up: Up, lab: SlurmLab) -> None:
     assert not set(of_small) & set(of_long)
     for job in set(of_long):
         assert "TimeLimit=01:02:00" in lab.call("scontrol", "show", "job", job)
-
-
-@pytest.mark.slow
-def test_found_again_in_the_slurm_job_of_another(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
-    """The coordinator is killed while a job runs to which a place was passed on."""
-    up.start("--engine", "slurm", "--unit", "1", "--policy", "fcfs")
-    script = f"echo $SLURM_JOB_ID; echo $TENBIN_JOB_ID >>{tmp_path}/ran; sleep {{}}"
-    specs = [{"command": ["sh", "-c", script.format(0)], "folder": "/"}] * 12
-    up.client.submit_all(specs)
-    last = up.client.submit_all([{"command": ["sh", "-c", script.format(8)], "folder": "/"}] * 6)
-    up.until(lambda: all(job.info()["stage"] == "running" for job in last), 60)
-    up.until(lambda: len((tmp_path / "ran").read_text().split()) == 18)
-    up.kill()
-    up.start("--engine", "slurm", "--unit", "1", "--policy", "fcfs")
-    assert [job.result(90) for job in last] == [0] * 6
-    assert sorted(map(int, (tmp_path / "ran").read_text().split())) == list(range(1, 19))
-    found = numbers(up, list(range(1, 19)))
-    if not set(found[12:]) & set(found[:12]):
-        pytest.skip("this machine is too slow now for a place to be passed on")
-    up.until(lambda: not lab.call("squeue", "--noheader").strip(), 60)

@@ -84,17 +84,3 @@ def test_suspended_and_resumed_a_program_is_parked(devices: Up, lab: SlurmLab, t
     assert Path(found["stdout"]).read_text() == alone.stdout
     order = json.loads((devices.home / "jobs" / str(job.id) / "attempt-1" / "order.json").read_text())
     assert order["layer"] and not Path(order["layer"]).exists()
-
-
-@pytest.mark.slow
-def test_a_program_that_cannot_be_parked_is_only_suspended(devices: Up, lab: SlurmLab) -> None:
-    """Of shared virtual memory, as its supervisor says; it goes on on its node, and can be cancelled."""
-    job = devices.client.submit([*LONG, "100000", "0.01", "svm"], device=HERE)
-    began(devices, job, "cannot be moved: uses shared virtual memory since")
-    job.suspend()
-    devices.until(lambda: job.info()["stage"] == "suspended" and in_slurm(lab, job) == "SUSPENDED")
-    assert "uses shared virtual memory" in job.info()["moves"]
-    job.resume()
-    devices.until(lambda: job.info()["stage"] == "running" and in_slurm(lab, job) == "RUNNING")
-    job.cancel()
-    assert job.wait(30)["stage"] == "cancelled"

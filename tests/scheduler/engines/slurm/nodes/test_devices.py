@@ -22,7 +22,7 @@ from tests.support.coordinator import Up
 from tests.support.labs.components import require
 from tests.support.labs.slurm_lab import SlurmLab
 from tests.support.paths import EXAMPLES
-from tests.support.programs import opencl_devices, opencl_layer
+from tests.support.programs import opencl_devices
 from tests.support.records import make_device
 
 STENCIL = EXAMPLES / "stencil.py"
@@ -34,17 +34,6 @@ def pocl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     require(len(opencl_devices()) == 1, "one OpenCL device (PoCL)")
     monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("TENBIN_STORE", str(tmp_path / "store"))
-
-
-@pytest.fixture
-def slow_by(tmp_path: Path) -> str:
-    """Return the words before a command that make devices of node1 four times slower (an OpenCL layer)."""
-    library = opencl_layer("slow_device", tmp_path)
-    script = tmp_path / "slow_by"
-    layer = f'export SLOW_BY=4 OPENCL_LAYERS="{library}"'
-    script.write_text(f'#!/bin/sh\n[ "$(hostname)" = node1 ] && {layer}\nexec "$@"\n')
-    script.chmod(0o755)
-    return str(script)
 
 
 def stencil(steps: int) -> list[str]:
@@ -84,24 +73,6 @@ def test_moved_between_nodes_the_result_is_the_same(up: Up, lab: SlurmLab, pocl:
     assert up.client.output(moved.id) == up.client.output(still.id) != b""
     rows = json.loads(run(up, "calibration", "--kind", "migration", "--json"))
     assert rows, rows
-
-
-@pytest.mark.slow
-def test_mctbm_moves_a_job_to_the_better_node(up: Up, lab: SlurmLab, pocl: None, slow_by: str) -> None:
-    """The job begins on the worse node while the better one is busy, and goes on there."""
-    up.start(*START, "--devices", "--policy", "mctbm")
-    expected = {"pocl-0@node1": 80.0, "pocl-0@node2": 20.0}
-    first = up.client.submit(["sleep", "4"], expect_s={"": 20.0}, device="pocl-0@node2", time_s=90)
-    up.until(lambda: first.info()["stage"] == "running")
-    second = up.client.submit([slow_by, *stencil(20000)], expect_s=expected, **NEEDS)
-    up.until(lambda: second.info()["stage"] == "running")
-    assert second.info()["hosts"] == ["node1"]
-    assert first.wait(30)["stage"] == "done"
-    found = second.wait(120)
-    assert (found["stage"], found["placement"], found["migrations"]) == ("done", "pocl-0@node2", 1)
-    still = up.client.submit(stencil(20000), device="pocl-0@node3", **NEEDS)
-    assert still.result(120) == 0
-    assert up.client.output(second.id) == up.client.output(still.id) != b""
 
 
 def device(key: str, kind: str, name: str) -> OpenCLDevice:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.scheduler.engines.slurm.nodes.test_devices import NEEDS, stencil
-from tests.scheduler.engines.slurm.test_engine import START, run
+from tests.scheduler.engines.slurm.nodes.test_devices import NEEDS
+from tests.scheduler.engines.slurm.test_engine import START
 from tests.support.coordinator import Up
 from tests.support.labs.components import require
 from tests.support.labs.slurm_lab import SlurmLab, require_slurm, slurmlab
@@ -42,7 +42,7 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmLab]:
 def test_a_job_holds_its_gpu_in_slurm(
     up: Up, lab: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The job sees its GPU, others do not; a job moves from a GPU to a processor of the other node."""
+    """The job sees its GPU, others do not."""
     monkeypatch.setenv("TENBIN_STORE", str(tmp_path / "store"))
     up.start(*START, "--devices", "--policy", "fcfs")
     told = {row["name"]: row for row in up.client.call("GET", "/nodes")}
@@ -52,13 +52,7 @@ def test_a_job_holds_its_gpu_in_slurm(
         job = up.client.submit([sys.executable, "-c", OPENS], device=kind, folder=NEEDS["folder"])
         assert job.result(90) == 0, Path(job.info()["stderr"]).read_text()
         assert up.client.output(job.id).decode() == expected
-    moved = up.client.submit(stencil(20000), device="any", **NEEDS)
-    up.until(lambda: moved.info()["stage"] == "running")
-    assert moved.info()["placement"].startswith("pocl-0")
-    up.until(lambda: "RUNNING gres" in lab.call("squeue", "-h", "-o", "%T %b", f"--name=tenbin-{moved.id}"))
-    run(up, "migrate", str(moved.id), "--to", "pocl-1@node2")
-    found = moved.wait(150)
-    assert (found["stage"], found["placement"], found["migrations"]) == ("done", "pocl-1@node2", 1)
-    still = up.client.submit(stencil(20000), device="pocl-0@node1", **NEEDS)
-    assert still.result(150) == 0
-    assert up.client.output(moved.id) == up.client.output(still.id) != b""
+    waits = up.client.submit(["sleep", "600"], device="any")
+    up.until(lambda: "RUNNING gres" in lab.call("squeue", "-h", "-o", "%T %b", f"--name=tenbin-{waits.id}"))
+    assert waits.info()["placement"].startswith("pocl-0")
+    waits.cancel()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,29 +15,28 @@ from agent.attempts.folder import Attempt
 from agent.multi_node import lease
 from agent.multi_node.lease import MARGIN_S
 from profiles.files.safe_files import overwrite
+from scheduler.engines.slurm import poller
 from scheduler.engines.slurm.attempt_driver import OrphanedJobs
 from scheduler.engines.slurm.attempt_step import should_beat
 from scheduler.engines.slurm.discovery import setting_down, slurm_cluster
 from scheduler.engines.slurm.poller import SET_DOWN, Heartbeats, knock
 from scheduler.engines.slurm.slurm_commands import Slurm, SlurmJob, parse_nodes
-from tests.scheduler.engines.slurm.attempts.test_mpi import BEATS, begun, submit
-from tests.scheduler.engines.slurm.attempts.test_mpi import beats as beats_of
+from tests.scheduler.engines.slurm.attempts.test_mpi import submit
 from tests.scheduler.engines.slurm.client.test_tools import NODE
 from tests.scheduler.engines.slurm.nodes.test_regions import as_nobody
-from tests.scheduler.engines.slurm.test_engine import START, run, stage
+from tests.scheduler.engines.slurm.test_engine import START, run
 from tests.support.coordinator import Up
-from tests.support.labs.slurm_lab import SlurmLab, require_slurm, slurmlab
+from tests.support.labs.slurm_lab import SlurmLab, short_slurmlab
 
 KEY = (1, 1)
 WAITS = "hostname >>begun; until [ -e go ]; do sleep 0.05; done"
 
 
 class Watcher:
-    """A Heartbeats of one attempt on node1 and node2, which does not see any longer than it is told to."""
+    """A Heartbeats of one attempt on node1 and node2, in virtual time."""
 
     def __init__(self, folder: Path) -> None:
-        self.attempt, self.number = Attempt(folder), 0
-        folder.mkdir()
+        self.attempt, self.number, self.now = Attempt(folder), 0, 1000.0
         lease.prepare(self.attempt, ["node1", "node2"])
         self.life = Heartbeats(0.5)
         self.life.watch(KEY, folder, ["node1", "node2"])
@@ -48,19 +47,25 @@ class Watcher:
         overwrite(lease.beat_file(self.attempt.path, host), str(self.number), lease.WIDTH)
 
     def until(self, condition: Callable[[], object], *beating: str) -> bool:
-        """Wait for the condition while these nodes beat; return True if a new node was suspected."""
-        deadline, found = time.monotonic() + 30, False
+        """Look until the condition holds while these nodes beat; return True if a new node was suspected."""
+        deadline, found = self.now + 30, False
         while not condition():
-            assert time.monotonic() < deadline
+            assert self.now < deadline
             for host in beating:
                 self.beat(host)
             found = self.life.look() or found
-            time.sleep(0.02)
+            self.now += 0.1
         return found
 
 
-def test_a_node_is_silent_when_its_beats_stop(tmp_path: Path) -> None:
-    watcher = Watcher(tmp_path / "attempt")
+@pytest.fixture
+def watcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watcher:
+    made = Watcher(tmp_path)
+    monkeypatch.setattr(poller, "time", SimpleNamespace(monotonic=lambda: made.now))
+    return made
+
+
+def test_a_node_is_silent_when_its_beats_stop(watcher: Watcher) -> None:
     life = watcher.life
     assert watcher.until(lambda: life.silent(KEY, "node2"), "node1")
     assert not life.silent(KEY, "node1") and life.begun(KEY, "node1") and not life.begun(KEY, "node2")
@@ -70,13 +75,12 @@ def test_a_node_is_silent_when_its_beats_stop(tmp_path: Path) -> None:
     assert not life.silent(KEY, "node2") and life.begun(KEY, "node2")
 
 
-def test_what_is_stopped_is_not_silent(tmp_path: Path) -> None:
+def test_what_is_stopped_is_not_silent(watcher: Watcher) -> None:
     """And has all of its time again when it goes on."""
-    watcher = Watcher(tmp_path / "attempt")
     life = watcher.life
     life.expect(KEY, False)
-    end = time.monotonic() + MARGIN_S + 2.0
-    watcher.until(lambda: time.monotonic() > end)
+    end = watcher.now + MARGIN_S + 2.0
+    watcher.until(lambda: watcher.now > end)
     assert not life.silent(KEY, "node1")
     life.expect(KEY, True)
     life.look()
@@ -97,12 +101,11 @@ def test_who_should_give_signs() -> None:
     assert should_beat(seen("NODE_FAIL"), paused=False) is should_beat(seen("CANCELLED"), paused=True) is None
 
 
-def test_a_disk_that_nobody_could_look_at_makes_nobody_silent(tmp_path: Path) -> None:
+def test_a_disk_that_nobody_could_look_at_makes_nobody_silent(watcher: Watcher) -> None:
     """One long gap between two looks is not a time without beats."""
-    watcher = Watcher(tmp_path / "attempt")
     watcher.beat("node1")
     watcher.life.look()
-    time.sleep(MARGIN_S + 2.0)
+    watcher.now += MARGIN_S + 2.0
     watcher.life.look()
     assert not watcher.life.silent(KEY, "node1")
 
@@ -117,9 +120,8 @@ def test_knocking() -> None:
         assert knock(asked) == {"a"} and knock({}) == frozenset()
 
 
-def test_who_is_asked(tmp_path: Path) -> None:
+def test_who_is_asked(watcher: Watcher) -> None:
     """Nodes without a sign, until they answer; not those that Slurm gave up, but those that tenbin did."""
-    watcher = Watcher(tmp_path / "attempt")
     watcher.until(lambda: watcher.life.silent(KEY, "node1"), "node2")
     with socket.socket() as slurmd:
         slurmd.bind(("127.0.0.1", 0))
@@ -159,82 +161,69 @@ def test_strays_are_what_is_seen_twice() -> None:
 
 
 @pytest.fixture(scope="module")
-def _slow() -> Iterator[SlurmLab]:
-    require_slurm()
-    with tempfile.TemporaryDirectory(prefix="slurm-") as folder:
-        Path(folder).chmod(0o755)
-        with slurmlab(Path(folder), timeout_s=600, extra="ReturnToService=0") as lab:
-            yield lab
+def _cluster() -> Iterator[SlurmLab]:
+    with short_slurmlab(timeout_s=600, extra="ReturnToService=0") as lab:
+        yield lab
 
 
 @pytest.fixture
-def slow(_slow: SlurmLab, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmLab]:
-    for name, value in _slow.env.items():
-        monkeypatch.setenv(name, value)
-    yield _slow
+def lab(lab: SlurmLab) -> Iterator[SlurmLab]:
+    yield lab
     # Nodes that are down have no jobs: Slurm would look for those of dead ones for minutes.
-    every = f"nodename={','.join(_slow.nodes)}"
-    _slow.call("scontrol", "update", every, "state=down", "reason=the test is over")
-    _slow.mend()
-
-
-@pytest.fixture
-def up(tmp_path: Path) -> Iterator[Up]:
-    one = Up(tmp_path / "home")
-    yield one
-    one.sweep()
+    every = f"nodename={','.join(lab.nodes)}"
+    lab.call("scontrol", "update", every, "state=down", "reason=the test is over")
 
 
 def hosts(folder: Path) -> list[str]:
     return (folder / "begun").read_text().split() if (folder / "begun").exists() else []
 
 
-def test_a_dead_node_is_noticed_before_slurm_does(slow: SlurmLab, up: Up, tmp_path: Path) -> None:
+def test_a_dead_node_is_noticed_before_slurm_does(lab: SlurmLab, up: Up, tmp_path: Path) -> None:
     """Its job runs elsewhere, no other is sent there, and it is used again when it answers."""
     up.start(*START, "--lease", "2")
     run(up, "submit", "--chdir", str(tmp_path), "--", "sh", "-c", WAITS)
     up.until(lambda: len(hosts(tmp_path)) == 1)
     (node,) = hosts(tmp_path)
-    slow.power_off(node)
+    lab.power_off(node)
     up.until(lambda: len(hosts(tmp_path)) == 2, 120)
-    assert "down" not in slow.call("sinfo", "-h", "-n", node, "-o", "%T")
+    assert "down" not in lab.call("sinfo", "-h", "-n", node, "-o", "%T")
     assert f"{node}: jobs: none; DOWN: no sign of life" in run(up, "nodes")
     assert hosts(tmp_path)[1] != node
     run(up, "submit", "--array", "1-2", "--chdir", str(tmp_path), "--", "sh", "-c", WAITS)
     up.until(lambda: len(hosts(tmp_path)) == 3)
-    slow.power_on(node)
+    lab.power_on(node)
     up.until(lambda: len(hosts(tmp_path)) == 4, 120)
-    assert set(hosts(tmp_path)) == set(slow.nodes) and hosts(tmp_path)[3] == node
+    assert set(hosts(tmp_path)) == set(lab.nodes) and hosts(tmp_path)[3] == node
     (tmp_path / "go").touch()
     assert [up.client.job(n).result(60) for n in (1, 3, 4)] == [0, 0, 0]
     assert up.client.job(1).info()["attempt"] == 2
 
 
 @pytest.mark.slow
-def test_a_dead_node_is_set_down_and_resumed(slow: SlurmLab, up: Up, tmp_path: Path) -> None:
+def test_a_dead_node_is_set_down_and_resumed(lab: SlurmLab, up: Up, tmp_path: Path) -> None:
     """The site keeps dead nodes down until an administrator resumes them."""
     up.start(*START, "--lease", "2", "--set-down")
     run(up, "submit", "--chdir", str(tmp_path), "--", "sh", "-c", WAITS)
     up.until(lambda: len(hosts(tmp_path)) == 1)
     (node,) = hosts(tmp_path)
-    slow.power_off(node)
+    lab.power_off(node)
     up.until(lambda: len(hosts(tmp_path)) == 2, 120)
 
     def said(other: str) -> str:
-        return slow.call("scontrol", "--oneliner", "show", "node", other)
+        return lab.call("scontrol", "--oneliner", "show", "node", other)
 
     up.until(lambda: "State=DOWN" in said(node) and f"Reason={SET_DOWN}" in said(node))
-    slow.power_on(node)
+    lab.power_on(node)
     up.until(lambda: "State=IDLE " in said(node), 120)
-    other = next(one for one in slow.nodes if one not in hosts(tmp_path))
-    slow.call("scontrol", "update", f"nodename={other}", "state=down", "reason=by somebody else")
+    other = next(one for one in lab.nodes if one not in hosts(tmp_path))
+    lab.call("scontrol", "update", f"nodename={other}", "state=down", "reason=by somebody else")
     (tmp_path / "go").touch()
     assert up.client.job(1).result(60) == 0
     time.sleep(3)
     assert "State=DOWN" in said(other)
 
 
-def test_who_may_not_set_nodes_down_is_told_at_once(slow: SlurmLab, tmp_path: Path) -> None:
+def test_who_may_not_set_nodes_down_is_told_at_once(lab: SlurmLab, tmp_path: Path) -> None:
     machine = slurm_cluster("easy", tmp_path / "home", lease_s=30.0)
     assert setting_down(machine).site.set_down
     said = as_nobody(lambda: setting_down(machine))
@@ -243,67 +232,32 @@ def test_who_may_not_set_nodes_down_is_told_at_once(slow: SlurmLab, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_job_that_somebody_has_suspended_is_not_dead(slow: SlurmLab, up: Up, tmp_path: Path) -> None:
-    """However long: all of it is stopped, also what leaves its beats."""
-    up.start(*START, "--lease", "2")
-    run(up, "submit", "--chdir", str(tmp_path), "--", "sh", "-c", WAITS)
-    up.until(lambda: stage(up, 1) == "running" and len(hosts(tmp_path)) == 1)
-    number = slow.call("squeue", "-h", "-o", "%i").strip()
-    slow.call("scontrol", "suspend", number)
-    time.sleep(3 * (2 + MARGIN_S))
-    slow.call("scontrol", "resume", number)
-    time.sleep(2 + MARGIN_S)
-    (tmp_path / "go").touch()
-    assert up.client.job(1).result(60) == 0
-    assert up.client.job(1).info()["attempt"] == 1 and len(hosts(tmp_path)) == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.usefixtures("mpi")
-def test_a_node_of_several_is_dead(slow: SlurmLab, up: Up, tmp_path: Path, which: int) -> None:
-    """The supervisor's or another's: all ranks are gone before it runs elsewhere."""
-    up.start(*START, "--lease", "3")
-    job = submit(up, tmp_path, BEATS, tasks=4)
-    up.until(lambda: begun(tmp_path, 4), 60)
-    lost = beats_of(tmp_path, 2 * which)[0][0]
-    slow.power_off(lost)
-    up.until(lambda: any(begun(tmp_path, 4, attempt) for attempt in (2, 3)), 120)
-    (tmp_path / "go").touch()
-    assert job.result(60) == 0
-    signs = [sign for rank in range(4) for sign in beats_of(tmp_path, rank)]
-    first = [at for _, mark, at in signs if mark.endswith(":1")]
-    later = [(at, node) for node, mark, at in signs if not mark.endswith(":1")]
-    assert max(first) < min(later)[0] and lost not in {node for _, node in later}
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("mpi")
-def test_ranks_that_cannot_be_started_are_no_fault_of_the_job(slow: SlurmLab, up: Up, tmp_path: Path) -> None:
+def test_ranks_that_cannot_be_started_are_no_fault_of_the_job(lab: SlurmLab, up: Up, tmp_path: Path) -> None:
     """The daemon of one of its nodes is dead, which Slurm does not know yet: it runs elsewhere."""
     up.start(*START, "--lease", "3")
-    slow.kill_slurmd("node2")
+    lab.kill_slurmd("node2")
     job = submit(up, tmp_path, tasks=4)
     found = job.wait(120)
     assert (found["stage"], found["code"]) == ("done", 0), found["trouble"]
     assert found["hosts"] == ["node1", "node3"] and found["attempt"] > 1
 
 
-def test_a_job_of_nobody_is_cancelled(slow: SlurmLab, up: Up, tmp_path: Path) -> None:
+def test_a_job_of_nobody_is_cancelled(lab: SlurmLab, up: Up, tmp_path: Path) -> None:
     """The Slurm job has this coordinator's mark and no attempt; others' jobs are left alone."""
     up.start(*START)
     run(up, "submit", "--wait", "--", "true")
     comment = f"tenbin:{json.loads((up.home / 'slurm.json').read_text())['name']}:1"
     held = ("sbatch", "--parsable", "--hold", "--output=/dev/null", "--wrap", "true")
     stray, other = (
-        slow.call(*held, f"--comment={words}").strip() for words in (f"{comment}:9", f"x{comment}:9")
+        lab.call(*held, f"--comment={words}").strip() for words in (f"{comment}:9", f"x{comment}:9")
     )
-    up.until(lambda: slow.call("squeue", "-h", "-t", "all", "-j", stray, "-o", "%T").strip() == "CANCELLED")
-    assert slow.call("squeue", "-h", "-j", other, "-o", "%T").strip() == "PENDING"
+    up.until(lambda: lab.call("squeue", "-h", "-t", "all", "-j", stray, "-o", "%T").strip() == "CANCELLED")
+    assert lab.call("squeue", "-h", "-j", other, "-o", "%T").strip() == "PENDING"
 
 
-def test_whose_number_it_is(slow: SlurmLab) -> None:
-    number = slow.call("sbatch", "--parsable", "--hold", "--comment=tenbin:a:1:1", "--wrap", "true")
+def test_whose_number_it_is(lab: SlurmLab) -> None:
+    number = lab.call("sbatch", "--parsable", "--hold", "--comment=tenbin:a:1:1", "--wrap", "true")
     slurm = Slurm()
     assert slurm.ours(int(number), "tenbin:a:1:1")
     assert not slurm.ours(int(number), "tenbin:a:1:2") and not slurm.ours(999999, "tenbin:a:1:1")

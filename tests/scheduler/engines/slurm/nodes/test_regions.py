@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from scheduler.engines.slurm.discovery import partitioned, slurm_cluster
 from scheduler.engines.slurm.slurm_commands import parse_hosts
 from tests.scheduler.engines.slurm.client.test_bad_input import refused
 from tests.support.coordinator import Up
-from tests.support.labs.slurm_lab import SlurmLab, require_slurm, slurmlab
+from tests.support.labs.slurm_lab import SlurmLab, short_slurmlab
 
 CPUS = 4
 START = ("--engine", "slurm", "--unit", "1")
@@ -30,9 +29,7 @@ NOBODY = 65534
 
 @pytest.fixture(scope="module")
 def _cluster() -> Iterator[SlurmLab]:
-    require_slurm()
-    with tempfile.TemporaryDirectory(prefix="slurm-") as folder, slurmlab(Path(folder), cpus=CPUS) as lab:
-        Path(folder).chmod(0o755)
+    with short_slurmlab(cpus=CPUS) as lab:
         yield lab
 
 
@@ -69,87 +66,6 @@ def submit(up: Up, folder: Path, cores: int, waits_for: str = "", *, count: int 
 
 def regions(up: Up) -> list[dict[str, Any]]:
     return list(up.client.call("GET", "/nodes")[0]["regions"])
-
-
-def check_inside(up: Up) -> int:
-    """No region's jobs have more of any node than the region has; how many jobs that were."""
-    table, found = up.client.call("GET", "/nodes"), up.client.call("GET", "/jobs")
-    infos = [up.client.job(job["id"]).info() for job in found if job["stage"] == "running"]
-    if up.client.call("GET", "/nodes") != table:
-        return 0  # somebody came or went meanwhile
-    for number, node in enumerate(node for node in table if "up" in node):
-        for region in table[0]["regions"]:
-            own = [cpu for info in infos if info["region"] == region["name"] for cpu in info["cpus"]]
-            there = sum(cpu // CPUS == number for cpu in own)
-            assert there <= node["regions"].get(region["name"], 0), (node, region, infos)
-    return len(infos)
-
-
-@pytest.mark.slow
-def test_jobs_run_in_their_region_only_also_after_a_kill(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
-    up.start(*FIXED)
-    small, large = submit(up, tmp_path, 1, count=12), submit(up, tmp_path, 4, count=4)
-    small += submit(up, tmp_path, 1, "end", count=2)
-    up.until(lambda: up.client.job(large[0]).info()["stage"] == "done", 60)
-    assert [list(region["places"]) for region in regions(up)] == [["node1"], ["node2", "node3"]]
-    assert "region 1.2, jobs of 2 to 8: " in up.run("nodes").stdout
-    assert "node3: jobs: " in up.run("nodes").stdout and "; region 1.2" in up.run("nodes").stdout
-    up.kill()
-    up.start(*FIXED)
-    large += submit(up, tmp_path, 8)
-    (tmp_path / "go-end").touch()
-    assert [up.client.job(job).result(90) for job in (*small, *large)] == [0] * (len(small) + len(large))
-    where: dict[str, set[int]] = {}
-    for line in (tmp_path / "where").read_text().splitlines():
-        host, job = line.split()
-        where.setdefault(host, set()).add(int(job))
-    assert where.pop("node1") == set(small)
-    assert set.union(*where.values()) == set(large)
-    assert set(up.client.job(large[-1]).info()["hosts"]) == {"node2", "node3"}
-    assert "region 1.1" in up.run("info", str(small[0])).stdout
-
-
-@pytest.mark.slow
-def test_regions_that_move_keep_their_jobs_apart(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
-    """Many small jobs, then large ones; a kill while jobs from before a move still run."""
-    up.start(*MOVING)
-    old = submit(up, tmp_path, 1, "old", count=6)
-    up.until(lambda: len(regions(up)) == 2, 60)
-    up.until(lambda: len(in_slurm(lab, "%N")) == 6)
-    cuts, checked, killed, ids = set(), 0, False, list(old)
-    deadline = time.monotonic() + 120
-    while len(cuts) < 3 or checked < 10:
-        assert time.monotonic() < deadline, (cuts, checked)
-        mostly_small = regions(up)[0]["units"] > 3
-        ids += submit(up, tmp_path, 2 if mostly_small else 1, count=2)
-        time.sleep(0.4)
-        checked += check_inside(up) > 0
-        cuts.add(regions(up)[0]["name"])
-        if len(cuts) == 2 and not killed:
-            killed = True
-            up.kill()
-            up.start(*MOVING)
-    (tmp_path / "go-old").touch()
-    assert [up.client.job(job).result(90) for job in ids] == [0] * len(ids)
-    assert killed and all(up.client.job(job).info()["attempt"] == 1 for job in old)
-
-
-@pytest.mark.slow
-def test_a_region_whose_node_is_out_of_service_trades_it(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
-    """By the policy's count it has a node free: it gets one of the others', which get its own for that."""
-    whole = ("--engine", "slurm", "--policy", "regions,bounds=1/2,sizes=1/2")
-    up.start(*whole)
-    assert [list(region["places"]) for region in regions(up)] == [["node1"], ["node2", "node3"]]
-    lab.call("scontrol", "update", "nodename=node1", "state=drain", "reason=service")
-    up.until(lambda: "service" in up.run("nodes").stdout)
-    (small,) = submit(up, tmp_path, 1)
-    assert up.client.job(small).result(60) == 0
-    info = up.client.job(small).info()
-    assert info["region"] == "1.1" and info["hosts"] == ["node2"]
-    assert [set(region["places"]) for region in regions(up)] == [{"node2"}, {"node1", "node3"}]
-    up.kill()
-    up.start(*whole)
-    assert [set(region["places"]) for region in regions(up)] == [{"node2"}, {"node1", "node3"}]
 
 
 def test_regions_are_partitions(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
@@ -242,20 +158,20 @@ def test_who_may_not_make_partitions_is_told_at_once(lab: SlurmLab, tmp_path: Pa
     assert set(partitions(lab)) == {"main"}
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--policy", "easy"), "policy easy has no regions of its own nodes; choose --policy regions"),
-        (("--policy", "soft-regions"), "policy soft-regions has no regions of its own nodes"),
-        (("--policy", "regions", "--take-over", "/tmp/lease"), "--take-over with --partitions"),
-    ],
-)
-def test_bad_input(lab: SlurmLab, tmp_path: Path, options: tuple[str, ...], said: str) -> None:
-    command = ("--engine", "slurm", "--home", str(tmp_path / "home"), "--partitions", "tb", *options)
-    code, sentence = refused(*command)
-    assert code == 2 and said in sentence
-    assert refused("--partitions", "tb")[1] == "--partitions is of a Slurm cluster; add --engine slurm"
-    assert "'a b' is no name" in refused(*command[: -len(options)][:-1], "a b", "--policy", "regions")[1]
+def test_bad_input(lab: SlurmLab, tmp_path: Path) -> None:
+    cluster = ("--engine", "slurm", "--home", str(tmp_path / "home"))
+    for options, words in (
+        (
+            (*cluster, "--policy", "easy"),
+            "policy easy has no regions of its own nodes; choose --policy regions",
+        ),
+        ((*cluster, "--policy", "soft-regions"), "policy soft-regions has no regions of its own nodes"),
+        ((*cluster, "--policy", "regions", "--take-over", "/tmp/lease"), "--take-over with --partitions"),
+        ((), "--partitions is of a Slurm cluster; add --engine slurm"),
+    ):
+        code, sentence = refused(*options, "--partitions", "tb")
+        assert code == 2 and words in sentence
+    assert "'a b' is no name" in refused(*cluster, "--partitions", "a b", "--policy", "regions")[1]
 
 
 def test_a_partition_of_somebody_else_is_not_taken(lab: SlurmLab, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,22 +10,7 @@ from profiles.checks.check import CheckStore, Verdict
 from tests.scheduler.engines.slurm.test_engine import START, run
 from tests.support.checks import figures_of, make_check
 from tests.support.coordinator import Up
-from tests.support.labs.slurm_lab import SlurmLab, require_slurm, slurmlab
-
-
-@pytest.fixture(scope="module")
-def _lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmLab]:
-    require_slurm()
-    with slurmlab(tmp_path_factory.mktemp("unfit")) as made:
-        yield made
-
-
-@pytest.fixture
-def lab(_lab: SlurmLab, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmLab]:
-    for name, value in _lab.env.items():
-        monkeypatch.setenv(name, value)
-    yield _lab
-    _lab.mend()
+from tests.support.labs.slurm_lab import SlurmLab
 
 
 @pytest.mark.slow
@@ -55,4 +39,3 @@ def test_an_unfit_node_is_drained_and_resumed(
     checked(1, unfit, Verdict.PASS)
     up.until(lambda: "DRAIN" not in said(unfit), 60)
     assert "DRAIN" in said(other)
-    lab.call("scontrol", "update", f"nodename={other}", "state=resume")
