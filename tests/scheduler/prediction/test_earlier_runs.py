@@ -134,17 +134,26 @@ def test_a_prediction_lets_pass_and_never_kills(tmp_path: Path) -> None:
         assert shown(coordinator, wide) == ["running"] and engine.asks == []
 
 
-def test_jobs_that_wait_hear_of_the_first_that_ends(up: Up) -> None:
-    """Submitted all at once, they keep their order; what the second now expects outlives a kill."""
-    up.start("--policy", "easy", "--cores", "1")
-    jobs = up.client.submit_all([{"command": ["sleep", "1"], "name": "nap"} for _ in range(3)])
-    up.until(lambda: jobs[2].info()["predicted"])
-    before = jobs[2].info()["predicted"]
-    up.kill()
-    up.start("--policy", "easy", "--cores", "1")
-    assert jobs[2].info()["predicted"] == before
-    starts = [job.wait(60)["start_s"] for job in jobs]
-    assert starts == sorted(starts) and jobs[0].info()["predicted"] is None
+def test_jobs_that_wait_hear_of_the_first_that_ends(tmp_path: Path) -> None:
+    """Submitted all at once, they keep their order; what the second now expects outlives a restart."""
+    engine, spec = ManualEngine(cores=1), JobSpec(command=("sleep", "1"), folder="/", name="nap")
+    with engine.coordinator(tmp_path / "home", "easy") as coordinator:
+        jobs = [entry.id for entry in coordinator.submit([spec] * 3, {})]
+        coordinator.turn()
+        engine.wait(1.0)
+        engine.end(jobs[0], ran_s=1.0)
+        coordinator.turn()
+        before = coordinator.job_table.entries[jobs[2]].predicted
+    with engine.coordinator(tmp_path / "home", "easy") as coordinator:
+        assert before and coordinator.job_table.entries[jobs[2]].predicted == before
+        for job in jobs[1:]:
+            coordinator.turn()
+            engine.wait(1.0)
+            engine.end(job, ran_s=1.0)
+        coordinator.turn()
+        first = coordinator.job_table.entry(jobs[0])
+        assert first is not None and first.predicted is None
+    assert engine.begun == [(job, 1) for job in jobs]
 
 
 def test_who_says_something_is_believed() -> None:
