@@ -28,13 +28,8 @@ rule all:
 
 rule words:
     output: "words.txt"
-    shell: "printf '%s\\n' b a c > {output}"
-
-rule sort:
-    input: "words.txt"
-    output: "sorted.txt"
     threads: 2
-    shell: "sort {input} > {output}"
+    shell: "printf '%s\\n' b a c > {output}"
 
 rule count:
     input: "words.txt"
@@ -42,18 +37,13 @@ rule count:
     resources: mem_mb=500
     shell: "grep -c . {input} > {output}"
 
-rule part:
-    input: "sorted.txt"
-    output: "part_{n}.txt"
-    shell: "sed -n {wildcards.n}p {input} > {output}"
-
 rule fragile:
-    input: "count.txt"
+    input: "words.txt"
     output: "fragile.txt"
-    shell: "test -e mended && cp {input} {output}"
+    shell: "test -e mended && sort {input} > {output}"
 
 rule report:
-    input: "fragile.txt", expand("part_{n}.txt", n=[1, 2])
+    input: "count.txt", "fragile.txt"
     output: "report.txt"
     shell: "cat {input} > {output}"
 """
@@ -136,15 +126,15 @@ def test_snakemake_runs_a_workflow_and_goes_on_after_a_failure(
     assert first.returncode == 1 and "Error in rule fragile" in first.stderr, first.stderr
     jobs = up.client.call("GET", "/jobs?all=true")
     names = sorted(job["name"] for job in jobs)
-    assert names == ["count", "fragile", "part", "part", "sort", "words"], first.stderr
-    assert {job["name"]: job["stage"] for job in jobs}.pop("fragile") == "failed"
+    assert names == ["count", "fragile", "words"], first.stderr
+    assert [job["name"] for job in jobs if job["stage"] != "done"] == ["fragile"]
     specs = {job["name"]: up.client.job(job["id"]).info()["spec"] for job in jobs}
-    assert {name: spec["cores"] for name, spec in specs.items()}["sort"] == 2
+    assert (specs["words"]["cores"], specs["count"]["cores"]) == (2, 1)
     assert (specs["count"]["memory_mb"], specs["words"]["memory_mb"]) == (500, 1000)
 
     (work / "mended").touch()
     second = subprocess.run(run, cwd=work, capture_output=True, text=True, check=False)
     assert second.returncode == 0, second.stderr
-    assert (work / "report.txt").read_text() == "3\na\nb\n"
+    assert (work / "report.txt").read_text() == "3\na\nb\nc\n"
     later = up.client.call("GET", "/jobs?all=true")[len(jobs) :]
     assert [(job["name"], job["stage"]) for job in later] == [("fragile", "done"), ("report", "done")]

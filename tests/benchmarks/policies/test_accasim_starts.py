@@ -18,8 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.policies.test_simulator_speed import HERE, JOBS, accasim, cut
-from tests.scheduler.policies.backfill.test_log_starts import Row, fcfs, rows_of, tenbin
-from tests.scheduler.policies.backfill.test_logs import KTH, log
+from tests.scheduler.policies.backfill.test_logs import KTH, Row, fcfs, log, rows_of, tenbin
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
 

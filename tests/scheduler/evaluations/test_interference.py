@@ -30,7 +30,7 @@ def test_all_that_follows_from_the_tables_agrees_but_one() -> None:
 
 
 def test_a_simulation_is_repeated_exactly_and_within_the_bound() -> None:
-    case = SharingCase("match", BATCH, 40, None, 1)
+    case = SharingCase("match", BATCH, 20, None, 1)
     result = simulate(case)
     assert result == simulate(case)
     assert result.least_s < result.makespan_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from itertools import combinations_with_replacement
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tests.support.labs.components import processes_below, require
 LAWS = {"a": (0.08, 9.0), "b": (0.06, 8.0), "c": (0.01, 0.5)}  # suffers a GB/s, presses with GB/s
 
 
+@cache
 def world(error: float = 0.0, repetitions: int = 4) -> MeasuredPairs:
     """Jobs whose times beside each other are what their profiles say, times 1 + error."""
     jobs = {
@@ -80,17 +82,16 @@ def test_tiny_kernels_are_really_measured(monkeypatch: pytest.MonkeyPatch, tmp_p
     require(len(os.sched_getaffinity(0)) > 1, "two CPUs")
     monkeypatch.setattr("agent.measured_node.NAME", f"tenbin-{os.getpid()}")
     monkeypatch.setattr(profiler, "choose_area", lambda topology, free_mb: (16.0, []))
-    monkeypatch.setattr(session, "QUICK_LEAST", 1)
-    monkeypatch.setattr(session, "QUICK_MOST", 1)
-    monkeypatch.setattr(session, "QUICK_INTENSITIES", (0.0, 100.0))
-    monkeypatch.setattr(session, "LEAST_RUN_S", 0.1)
-    tiny = PairsSize({"ep": "S", "mg": "S"}, 0.1, 1, 60.0, quick=True, sessions=2)
+    least = {"QUICK_LEAST": 1, "QUICK_MOST": 1, "QUICK_INTENSITIES": (0.0, 100.0), "LEAST_RUN_S": 0.1}
+    for name, value in (least | {"WARM_UP": 1, "QUICK_REFERENCES": (1, 1)}).items():
+        monkeypatch.setattr(session, name, value)
+    tiny = PairsSize({"cg": "S", "mg": "S"}, 0.1, 1, 60.0, quick=True, sessions=2)
     monkeypatch.setitem(pairs_here.SIZES, "small", tiny)
     monkeypatch.delenv("TENBIN_HOSTS", raising=False)
     found = evaluate("small", lambda done, of, what: None)
     kernels, pairs, errors, chosen = found.tables
-    assert [row[0] for row in kernels.rows] == ["ep", "mg"]
-    wanted = {(a, b) for a, b in combinations_with_replacement(("ep", "mg"), 2)}
+    assert [row[0] for row in kernels.rows] == ["cg", "mg"]
+    wanted = {(a, b) for a, b in combinations_with_replacement(("cg", "mg"), 2)}
     assert wanted <= {(row[0], row[1]) for row in pairs.rows} and len(pairs.rows) == 4
     assert {row[6] for row in pairs.rows} == {2}  # once in each of two sessions
     assert len(errors.rows) == 4 and len(chosen.rows) == 7

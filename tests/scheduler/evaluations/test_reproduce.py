@@ -32,6 +32,7 @@ from scheduler.evaluations import (
     over_seeds,
     run_all,
 )
+from scheduler.model.clusters import parse_cluster
 from tenbin.cli import app
 from tenbin.report import evaluation as report
 
@@ -78,27 +79,15 @@ def test_agreement_is_a_matter_of_the_paper_s_range() -> None:
     assert [finding.agrees for finding in small().findings] == [True, False, None]
 
 
-def _square(x: int) -> int:
-    return x * x
-
-
 def test_cases_come_back_in_order_from_all_processes() -> None:
     told: list[tuple[int, int, str]] = []
-    assert run_all(_square, list(range(6)), lambda *a: told.append(a), processes=2) == [0, 1, 4, 9, 16, 25]
+    assert run_all(abs, list(range(-5, 1)), lambda *a: told.append(a), processes=2) == [5, 4, 3, 2, 1, 0]
     assert told[-1] == (6, 6, "done")
 
 
-def _fail(x: int) -> int:
-    raise BadInput(f"case {x}", "choose another")
-
-
 def test_an_error_of_a_case_reaches_the_caller() -> None:
-    with pytest.raises(BadInput, match="case 3"):
-        run_all(_fail, [3], lambda *_: None)
-
-
-def _sleep(seconds: float) -> None:
-    time.sleep(seconds)
+    with pytest.raises(BadInput, match="'16x' is not understood"):
+        run_all(parse_cluster, ["16x"], lambda *_: None)
 
 
 @pytest.mark.filterwarnings("error")  # an exception in one of the pool's threads is a warning to pytest
@@ -109,23 +98,22 @@ def test_an_interrupt_ends_the_processes_without_a_word(capfd: pytest.CaptureFix
 
     before = set(multiprocessing.active_children())
     with pytest.raises(KeyboardInterrupt):
-        run_all(_sleep, [0.3] * 40, interrupt, processes=2)
+        run_all(time.sleep, [0.3] * 40, interrupt, processes=2)
     assert set(multiprocessing.active_children()) <= before
     assert capfd.readouterr().err == ""
 
 
 def test_the_processes_end_with_a_parent_that_is_killed() -> None:
     program = """
-import psutil
+import time, psutil
 from scheduler.evaluations import run_all
-from tests.scheduler.evaluations.test_reproduce import _sleep
 
 def tell(done, of, what):
     if done == 2:
         print(*(p.pid for p in psutil.Process().children() if "spawn_main" in p.cmdline()[-2]), flush=True)
 
 if __name__ == "__main__":
-    run_all(_sleep, [0.1, 0.1, 600.0, 600.0], tell, processes=2)
+    run_all(time.sleep, [0.1, 0.1, 600.0, 600.0], tell, processes=2)
 """
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None

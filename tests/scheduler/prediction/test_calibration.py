@@ -273,17 +273,18 @@ def test_a_refit_is_stored_beside_the_old_profile(tmp_path: Path) -> None:
 
 
 def test_a_program_that_tells_nothing_is_known_by_what_its_moves_took(
-    up: Up, monkeypatch: pytest.MonkeyPatch
+    up: Up, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half a second from the request until it has left; the first time nothing is known of it."""
     monkeypatch.setenv("POCL_DEVICES", "pthread basic")
     require(len(opencl_devices()) == 2, "two OpenCL devices (PoCL)")
     up.start("--devices", "--policy", "fcfs")
-    loop = ["sh", "-c", "trap 'sleep 0.5; exit 85' URG; while :; do sleep 0.05; done"]
-    job = up.client.submit(loop, checkpoint_signal=int(signal.SIGURG))
+    traps = "trap 'sleep 0.5; exit 85' URG; touch attempt-$TENBIN_GENERATION"
+    loop = ["sh", "-c", f"{traps}; while :; do sleep 0.05; done"]
+    job = up.client.submit(loop, checkpoint_signal=int(signal.SIGURG), folder=str(tmp_path))
     for number in (1, 2, 3):
-        up.until(lambda n=number: job.info()["stage"] == "running" and job.info()["attempt"] == n)  # type: ignore[misc]
-        time.sleep(0.2)  # it has set its trap
+        up.until((tmp_path / f"attempt-{number}").exists)
+        up.until(job.running)
         up.run("migrate", str(job.id), "--to", other(job.info()["placement"]))
     up.until(lambda: job.info()["attempt"] == 4)
     job.cancel()

@@ -19,6 +19,7 @@ from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, EstimateKind, Placement, Pool
 from scheduler.prediction.run_times import AT_ONCE, RunTimePredictor, better, run_of
 from tests.support.coordinator import Up
+from tests.support.scheduling.manual_engine import ManualEngine, shown, submit
 
 NAP = ["sleep", "0.4"]
 CORES = Cluster((Pool("core", 4),))
@@ -105,38 +106,54 @@ def test_unrelated_jobs_are_no_plan(up: Up) -> None:
     assert job.wait(60)["forecasts"] == [] and job.info()["from_unrelated_jobs"] is None
 
 
-def test_a_prediction_lets_pass_and_never_kills(up: Up, tmp_path: Path) -> None:
+def test_a_prediction_lets_pass_and_never_kills(tmp_path: Path) -> None:
     """A short job passes the one that waits for both cores, because the running job is known to run longer.
 
     A job that then runs four times as long as ever before comes to its end.
     """
-    file = tmp_path / "seconds"
-    slow, quick = ["sh", "-c", f"sleep $(cat {file})"], ["sleep", "0.1"]
-    file.write_text("2")
-    up.start("--policy", "easy", "--cores", "2")
-    up.client.submit(slow, name="slow").wait(60)
-    up.client.submit(quick, name="quick").wait(60)
-    file.write_text("9")
-    runs = up.client.submit(slow, name="slow")
-    up.until(lambda: runs.info()["stage"] == "running")
-    wide = up.client.submit(["true"], name="wide", cores=2)
-    passes = up.client.submit(quick, name="quick").wait(60)
-    assert wide.info()["stage"] == "waiting" and passes["end_s"]
-    assert wide.wait(90)["start_s"] > passes["start_s"]
-    assert runs.info()["stage"] == "done" and runs.info()["usage"]["running_s"] >= 9
+    engine = ManualEngine(cores=2)
+    with engine.coordinator(tmp_path / "home", "easy") as coordinator:
+        for name, seconds in (("slow", 2.0), ("quick", 0.1)):
+            earlier = submit(coordinator, name=name, time_s=None)
+            coordinator.turn()
+            engine.wait(seconds)
+            engine.end(earlier, ran_s=seconds)
+            coordinator.turn()
+        runs = submit(coordinator, name="slow", time_s=None)
+        coordinator.turn()
+        wide = submit(coordinator, name="wide", time_s=None, cores=2)
+        passes = submit(coordinator, name="quick", time_s=None)
+        coordinator.turn()
+        assert shown(coordinator, runs, wide, passes) == ["running", "waiting", "running"]
+        engine.wait(9.0)
+        engine.end(passes, ran_s=0.1)
+        coordinator.turn()
+        assert shown(coordinator, runs, wide) == ["running", "waiting"] and engine.asks == []
+        engine.end(runs, ran_s=9.0)
+        coordinator.turn()
+        assert shown(coordinator, wide) == ["running"] and engine.asks == []
 
 
-def test_jobs_that_wait_hear_of_the_first_that_ends(up: Up) -> None:
-    """Submitted all at once, they keep their order; what the second now expects outlives a kill."""
-    up.start("--policy", "easy", "--cores", "1")
-    jobs = up.client.submit_all([{"command": ["sleep", "1"], "name": "nap"} for _ in range(3)])
-    up.until(lambda: jobs[2].info()["predicted"])
-    before = jobs[2].info()["predicted"]
-    up.kill()
-    up.start("--policy", "easy", "--cores", "1")
-    assert jobs[2].info()["predicted"] == before
-    starts = [job.wait(60)["start_s"] for job in jobs]
-    assert starts == sorted(starts) and jobs[0].info()["predicted"] is None
+def test_jobs_that_wait_hear_of_the_first_that_ends(tmp_path: Path) -> None:
+    """Submitted all at once, they keep their order; what the second now expects outlives a restart."""
+    engine, spec = ManualEngine(cores=1), JobSpec(command=("sleep", "1"), folder="/", name="nap")
+    with engine.coordinator(tmp_path / "home", "easy") as coordinator:
+        jobs = [entry.id for entry in coordinator.submit([spec] * 3, {})]
+        coordinator.turn()
+        engine.wait(1.0)
+        engine.end(jobs[0], ran_s=1.0)
+        coordinator.turn()
+        before = coordinator.job_table.entries[jobs[2]].predicted
+    with engine.coordinator(tmp_path / "home", "easy") as coordinator:
+        assert before and coordinator.job_table.entries[jobs[2]].predicted == before
+        for job in jobs[1:]:
+            coordinator.turn()
+            engine.wait(1.0)
+            engine.end(job, ran_s=1.0)
+        coordinator.turn()
+        first = coordinator.job_table.entry(jobs[0])
+        assert first is not None and first.predicted is None
+    assert engine.begun == [(job, 1) for job in jobs]
 
 
 def test_who_says_something_is_believed() -> None:
@@ -209,7 +226,7 @@ def test_an_end_is_told_to_those_whom_it_tells_something(cluster: Cluster) -> No
         for n, (_, pool) in enumerate(kinds[:20])
     ]
     bases = set()
-    for _ in range(10):
+    for _ in range(4):
         predictor = RunTimePredictor([], "ann", cluster)
         waiting = {n: Entry(n, chance.choice(kinds)[0], "", 0.0) for n in range(40)}
         for entry in waiting.values():

@@ -58,42 +58,34 @@ def test_gantt_is_one_page_without_links(tmp_path: Path) -> None:
     assert "Schedule of node" in text and "Utilisation" in text and "<script src" not in text
 
 
+BASE = f"-w {WORKLOAD} -c 16"
+EASY, TWO = f"{BASE} -p easy", f"{BASE} -p easy -p fcfs --resamples 20"
+
+
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("words", "message"),
     [
-        (("-p", "esay", "-w", WORKLOAD, "-c", "16"), "unknown policy 'esay'; did you mean easy"),
-        (("-p", "easy", "-w", "nothing.swf", "-c", "16"), "nothing.swf: no such file"),
-        (("-p", "easy", "-w", WORKLOAD, "-c", "16x"), "'16x' is not understood"),
-        (("-p", "regions", "-w", WORKLOAD, "-c", "16xa+16xb"), "schedules one class of units"),
-        (("-p", "easy", "-w", WORKLOAD, "-c", "16", "--gantt", "/nowhere/x.html"), "--gantt /nowhere/x.html"),
-        (("-p", "easy", "-w", WORKLOAD, "-c", "16", "--jobs-out", "x.txt"), "neither .csv nor .swf"),
+        (f"{BASE} -p esay", "unknown policy 'esay'; did you mean easy"),
+        ("-p easy -w nothing.swf -c 16", "nothing.swf: no such file"),
+        (f"-p easy -w {WORKLOAD} -c 16x", "'16x' is not understood"),
+        (f"-p regions -w {WORKLOAD} -c 16xa+16xb", "schedules one class of units"),
+        (f"{EASY} --gantt /nowhere/x.html", "--gantt /nowhere/x.html"),
+        (f"{EASY} --jobs-out x.txt", "neither .csv nor .swf"),
+        (f"{EASY} --jobs-out /nowhere/x.csv", "--jobs-out /nowhere/x.csv"),
+        (f"{EASY} --warm-up 100%", "--warm-up '100%' is none of its"),
+        (f"{EASY} --warm-up x", "a share below 100%, a time as 2d"),
+        (f"{EASY} --warm-up 900d", "leave none of 200 jobs"),
+        (f"{EASY} --resamples 20", "at least two policies"),
+        (f"{TWO} --block 90d", "0 whole blocks of 90 days"),
+        (f"{TWO} --block 0:00", "--block '0:00' is too short; write at least 1s"),
         (
-            ("-p", "easy", "-w", WORKLOAD, "-c", "16", "--jobs-out", "/nowhere/x.csv"),
-            "--jobs-out /nowhere/x.csv",
-        ),
-        (("-p", "easy", "-w", WORKLOAD, "-c", "16", "--warm-up", "100%"), "--warm-up '100%' is none of its"),
-        (("-p", "easy", "-w", WORKLOAD, "-c", "16", "--warm-up", "x"), "a share below 100%, a time as 2d"),
-        (("-p", "easy", "-w", WORKLOAD, "-c", "16", "--warm-up", "900d"), "leave none of 200 jobs"),
-        (("-p", "easy", "-w", WORKLOAD, "-c", "16", "--resamples", "20"), "at least two policies"),
-        (
-            ("-p", "easy", "-p", "fcfs", "-w", WORKLOAD, "-c", "16", "--resamples", "20", "--block", "90d"),
-            "0 whole blocks of 90 days",
-        ),
-        (
-            ("-p", "easy", "-p", "fcfs", "-w", WORKLOAD, "-c", "16", "--resamples", "20", "--block", "0:00"),
-            "--block '0:00' is too short; write at least 1s",
-        ),
-        (
-            (
-                *("-p", "las", "-w", "generator:multiresource,jobs=50,closed_load=1"),
-                *("-c", "4xnode[cpu=1,memory=1]", "--warm-up", "5%"),
-            ),
+            "-p las -w generator:multiresource,jobs=50,closed_load=1 -c 4xnode[cpu=1,memory=1] --warm-up 5%",
             "reacts to the schedule",
         ),
     ],
 )
-def test_bad_input_is_one_line(arguments: tuple[str, ...], message: str) -> None:
-    done = tenbin(*arguments)
+def test_bad_input_is_one_line(words: str, message: str) -> None:
+    done = tenbin(*words.split())
     assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
 
 
@@ -191,20 +183,8 @@ def worked(tmp_path: Path) -> Path:
 
 def test_jobs_are_written_as_csv(worked: Path, tmp_path: Path) -> None:
     out = tmp_path / "jobs.csv"
-    done = tenbin(
-        "-p",
-        "fcfs",
-        "-w",
-        str(worked),
-        "-c",
-        "2",
-        "--jobs-out",
-        str(out),
-        "--warm-up",
-        "1job",
-        "--cool-down",
-        "25%",
-    )
+    window = ("--warm-up", "1job", "--cool-down", "25%")
+    done = tenbin("-p", "fcfs", "-w", str(worked), "-c", "2", "--jobs-out", str(out), *window)
     assert done.returncode == 0 and f"jobs of fcfs: {out}" in done.stdout, done.stderr
     assert "counted: 2 of 4 jobs, submitted from 5 s before 30 s" in done.stdout
     with out.open(newline="") as lines:

@@ -52,35 +52,18 @@ def machine(world: World) -> brute.Machine:
 
 @MANY
 @given(limited_classes())
-def test_fcfs_is_the_brute_force(world: World) -> None:
-    assert schedule("fcfs", world) == brute.fcfs(machine(world), world.arrivals)
+def test_schedules_are_the_brute_force(world: World) -> None:
+    for policy, rule in (("fcfs", brute.fcfs), ("first-fit", brute.first_fit), ("easy", brute.easy)):
+        assert schedule(policy, world) == rule(machine(world), world.arrivals), policy
 
 
 @MANY
-@given(limited_classes())
-def test_first_fit_is_the_brute_force(world: World) -> None:
-    assert schedule("first-fit", world) == brute.first_fit(machine(world), world.arrivals)
-
-
-@MANY
-@given(limited_classes())
-def test_easy_is_the_brute_force(world: World) -> None:
-    assert schedule("easy", world) == brute.easy(machine(world), world.arrivals)
-
-
-@MANY
-@given(limited_classes())
-def test_conservative_is_the_brute_force_and_no_job_is_to_end_later_than_promised(world: World) -> None:
-    table = brute.Conservative(machine(world), world.arrivals)
-    assert schedule("conservative", world) == table.run()
-    assert all(table.end(job_id) <= promised for job_id, promised in table.promised.items())
-
-
-@MANY
-@given(limited_classes(most=10), st.integers(1, 5))
-def test_conservative_is_the_brute_force_at_every_depth(world: World, depth: int) -> None:
-    table = brute.Conservative(machine(world), world.arrivals, depth)
-    assert schedule(f"conservative,depth={depth}", world) == table.run()
+@given(limited_classes(most=10), st.sampled_from(("", *(f",depth={depth}" for depth in range(1, 6)))))
+def test_conservative_is_the_brute_force_and_no_job_is_to_end_later_than_promised(
+    world: World, depth: str
+) -> None:
+    table = brute.Conservative(machine(world), world.arrivals, int(depth[7:] or 1000))
+    assert schedule(f"conservative{depth}", world) == table.run()
     assert all(table.end(job_id) <= promised for job_id, promised in table.promised.items())
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,37 +30,18 @@ def world(units: int, *jobs: tuple[float, int, float, float]) -> World:
 
 @MANY
 @given(counted(most=6, shortest=1))
-def test_fcfs_is_the_brute_force(world: World) -> None:
-    assert starts(run(create("fcfs"), world)[0]) == brute.fcfs(world.cluster.units, world.arrivals)
+def test_schedules_are_the_brute_force(world: World) -> None:
+    for policy, rule in (("fcfs", brute.fcfs), ("first-fit", brute.first_fit), ("easy", brute.easy)):
+        found = starts(run(create(policy), world)[0])
+        assert found == rule(world.cluster.units, world.arrivals), policy
 
 
 @MANY
-@given(counted(most=6, shortest=1))
-def test_first_fit_is_the_brute_force(world: World) -> None:
-    assert starts(run(create("first-fit"), world)[0]) == brute.first_fit(world.cluster.units, world.arrivals)
-
-
-@MANY
-@given(counted(most=6, shortest=1))
-def test_easy_is_the_brute_force(world: World) -> None:
-    assert starts(run(create("easy"), world)[0]) == brute.easy(world.cluster.units, world.arrivals)
-
-
-@MANY
-@given(counted(most=6, shortest=1))
-def test_conservative_is_the_brute_force_and_keeps_its_promises(world: World) -> None:
-    table = brute.Conservative(world.cluster.units, world.arrivals)
+@given(counted(most=9, shortest=1), st.sampled_from(("", *(f",depth={depth}" for depth in range(1, 6)))))
+def test_conservative_is_the_brute_force_and_keeps_its_promises(world: World, depth: str) -> None:
+    table = brute.Conservative(world.cluster.units, world.arrivals, int(depth[7:] or 1000))
     expected = table.run()
-    assert starts(run(create("conservative"), world)[0]) == expected
-    assert all(expected[job] <= promised for job, promised in table.promised.items())
-
-
-@MANY
-@given(counted(most=9, shortest=1), st.integers(1, 5))
-def test_conservative_is_the_brute_force_at_every_depth(world: World, depth: int) -> None:
-    table = brute.Conservative(world.cluster.units, world.arrivals, depth)
-    expected = table.run()
-    assert starts(run(create(f"conservative,depth={depth}"), world)[0]) == expected
+    assert starts(run(create(f"conservative{depth}"), world)[0]) == expected
     assert all(expected[job] <= promised for job, promised in table.promised.items())
 
 
@@ -153,11 +133,9 @@ def test_unknown_run_times() -> None:
     assert starts(run(create("conservative"), here)[0]) == fcfs
 
 
-@pytest.mark.parametrize("pools", [1, 2, 3])
 @settings(MANY, max_examples=examples(500))
-@given(st.data(), st.integers(1, 5))
-def test_unknown_run_times_lose_no_job_at_any_depth(pools: int, data: st.DataObject, depth: int) -> None:
-    world = data.draw(partly_unknown(pools))
+@given(st.integers(1, 3).flatmap(partly_unknown), st.integers(1, 5))
+def test_unknown_run_times_lose_no_job_at_any_depth(world: World, depth: int) -> None:
     for policy in ("fcfs", "first-fit", "easy", f"conservative,depth={depth}"):
         outcomes, summary = run(create(policy), world)
         audit(world, outcomes, sum(summary.refused.values()))

@@ -87,7 +87,7 @@ def flooded(policy: str) -> dict[str, float]:
     arrivals = []
     for user, gap_s in (("heavy", 4.0), ("light", 60.0)):
         at = 0.0
-        while at < 6000:
+        while at < 3000:
             at += float(rng.exponential(gap_s))
             demand = (float(rng.uniform(0.1, 0.4)), float(rng.uniform(0.1, 0.4)))
             arrivals.append((round(at, 6), user, demand, round(float(rng.exponential(100)) + 1, 6)))

@@ -29,17 +29,22 @@ Row = tuple[float, float, tuple[float, ...]]  # submission, run time, demand of 
 
 
 def world(
-    nodes: int, *rows: Row, capacity: tuple[float, ...] = (1.0, 1.0), counts: tuple[int, ...] = ()
+    nodes: int,
+    *rows: Row,
+    capacity: tuple[float, ...] = (1.0, 1.0),
+    counts: tuple[int, ...] = (),
+    stop: Stop = Stop.PAUSE,
+    settings: SimulationSettings | None = None,
 ) -> World:
     """Jobs of single tasks, or of ``counts`` tasks, numbered from 1."""
     pool = Pool("node", nodes, resources=("cpu", "memory"), capacity=capacity)
     arrivals = tuple(
-        Arrival(Job(i, submit, count, demand=demand, stop=Stop.PAUSE), run_s)
+        Arrival(Job(i, submit, count, demand=demand, stop=stop), run_s)
         for i, ((submit, run_s, demand), count) in enumerate(
             zip(rows, counts or [1] * len(rows), strict=True), 1
         )
     )
-    return World(Cluster((pool,)), arrivals)
+    return World(Cluster((pool,)), arrivals, settings or SimulationSettings())
 
 
 def result(outcomes: list[Outcome]) -> dict[int, tuple[float, float, int]]:
@@ -229,11 +234,11 @@ def test_room_is_made_on_every_node_or_on_none() -> None:
 
 def test_what_was_stopped_for_a_job_is_kept_for_it() -> None:
     """Job 2 waits 5 s for the checkpoint of job 1 on node 0; job 3 does not take node 1 from it meanwhile."""
-    quiet = world(2, (0, 100, (1, 1)), (10, 20, (1, 1)), (12, 9, (1, 1)), counts=(1, 2, 1))
-    arrivals = tuple(a._replace(job=replace(a.job, stop=Stop.CHECKPOINT)) for a in quiet.arrivals)
     line = {"node": LinearCost(0.0, 5.0)}
     costs = SimulationSettings(LinearCosts(line, line))
-    outcomes, _ = run(create("las,load-limit=9"), World(quiet.cluster, arrivals, costs))
+    rows = ((0, 100, (1, 1)), (10, 20, (1, 1)), (12, 9, (1, 1)))
+    jobs = world(2, *rows, counts=(1, 2, 1), stop=Stop.CHECKPOINT, settings=costs)
+    outcomes, _ = run(create("las,load-limit=9"), jobs)
     starts = {o.job.id: o.start_s for o in outcomes}
     assert starts[2] == 15 and starts[3] > 15
 
@@ -378,11 +383,9 @@ def test_a_task_that_fits_no_node_is_refused(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", ["las", "kairos"])
 def test_tasks_outlive_a_node(policy: str) -> None:
-    quiet = world(2, (0, 30, (0.6, 0.6)), (0, 30, (0.6, 0.6)), (5, 30, (0.6, 0.6)), (6, 9, (0.6, 0.6)))
-    down = ((10.0, NodeDown("node", 1, 0)), (60.0, NodeUp("node", 1, 0)))
-    outcomes, _ = run(
-        create(policy), World(quiet.cluster, quiet.arrivals, SimulationSettings(disturbances=down))
-    )
+    down = SimulationSettings(disturbances=((10.0, NodeDown("node", 1, 0)), (60.0, NodeUp("node", 1, 0))))
+    rows = [(submit, run_s, (0.6, 0.6)) for submit, run_s in ((0, 30), (0, 30), (5, 30), (6, 9))]
+    outcomes, _ = run(create(policy), world(2, *rows, settings=down))
     assert len(outcomes) == 4
     assert all(
         segment.placement.nodes[0][0] == 1
@@ -396,11 +399,10 @@ def test_tasks_outlive_a_node(policy: str) -> None:
 @pytest.mark.parametrize("cost_s", [0.0, 5.0])
 def test_a_checkpoint_is_awaited(policy: str, cost_s: float) -> None:
     """The new task starts when the old one's checkpoint is written; the old one also pays its restart."""
-    quiet = world(1, (0, 100, (1, 1)), (10, 20, (1, 1)))
-    arrivals = tuple(a._replace(job=replace(a.job, stop=Stop.CHECKPOINT)) for a in quiet.arrivals)
     line = {"node": LinearCost(0.0, cost_s)}
     costs = SimulationSettings(LinearCosts(line, line))
-    outcomes, _ = run(create(policy), World(quiet.cluster, arrivals, costs))
+    jobs = world(1, (0, 100, (1, 1)), (10, 20, (1, 1)), stop=Stop.CHECKPOINT, settings=costs)
+    outcomes, _ = run(create(policy), jobs)
     assert result(outcomes) == {1: (0, 120 + 2 * cost_s, 1), 2: (10 + cost_s, 30 + cost_s, 0)}
 
 
@@ -408,9 +410,7 @@ def test_a_checkpoint_is_awaited(policy: str, cost_s: float) -> None:
 def test_tasks_that_cannot_be_stopped_run_to_their_ends(policy: str) -> None:
     """New tasks wait for them, on a node or in the queue, and start in their order."""
     rows: list[Row] = [(0, 100, (1, 1)), (5, 10, (0.7, 0.7)), (6, 10, (0.7, 0.7)), (7, 10, (0.2, 0.2))]
-    quiet = world(1, *rows)
-    arrivals = tuple(a._replace(job=replace(a.job, stop=Stop.NEVER)) for a in quiet.arrivals)
-    outcomes, _ = run(create(policy), World(quiet.cluster, arrivals))
+    outcomes, _ = run(create(policy), world(1, *rows, stop=Stop.NEVER))
     assert result(outcomes) == {1: (0, 100, 0), 2: (100, 110, 0), 3: (110, 120, 0), 4: (100, 110, 0)}
 
 
@@ -475,18 +475,13 @@ def test_the_queue_is_told_of_nodes_that_could_take_its_first_task(down: bool, s
 
 
 def test_who_waits_for_a_checkpoint_is_told_so() -> None:
-    quiet = world(1, (0, 100, (1, 1)), (10, 20, (1, 1)))
-    arrivals = tuple(a._replace(job=replace(a.job, stop=Stop.CHECKPOINT)) for a in quiet.arrivals)
+    costs = SimulationSettings(LinearCosts({"node": LinearCost(0.0, 5.0)}, {}))
     policy, told = create("las"), []
 
     def ask(view: View) -> None:
         told.extend(policy.why(job, view).sentence for job in view.waiting.values())
 
-    run(
-        policy,
-        World(quiet.cluster, arrivals, SimulationSettings(LinearCosts({"node": LinearCost(0.0, 5.0)}, {}))),
-        ask,
-    )
+    run(policy, world(1, (0, 100, (1, 1)), (10, 20, (1, 1)), stop=Stop.CHECKPOINT, settings=costs), ask)
     assert told and all(sentence.endswith("job 1 is being stopped there") for sentence in told)
 
 

@@ -231,21 +231,16 @@ def test_a_pause_is_taken_on_one_class_only() -> None:
 # -- by brute force -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", KINDS)
-def test_the_schedule_is_that_of_the_readings(policy: str) -> None:
-    backfill, migrate, literal = KINDS[policy]
-
-    @MANY
-    @given(classes())
-    def check(world: World) -> None:
+@MANY
+@given(classes())
+def test_the_schedule_is_that_of_the_readings(world: World) -> None:
+    for policy, (backfill, migrate, literal) in KINDS.items():
         planner = Planner(world.cluster, world.settings.costs, backfill, migrate, literal)
         expected = {
             job: about(*((s.pool, s.start / SECOND, s.end / SECOND) for s in plan))
             for job, plan in planner.run(world.arrivals).items()
         }
-        assert schedule(policy, world) == expected
-
-    check()
+        assert schedule(policy, world) == expected, policy
 
 
 class Watched(Mct):
@@ -260,19 +255,16 @@ class Watched(Mct):
 notes: dict[int, tuple[float, float]] = {}
 
 
-@pytest.mark.parametrize(("backfill", "migrate"), [(True, False), (False, True), (True, True)])
-def test_no_job_ends_later_than_mct_lets_it_nor_than_planned(backfill: bool, migrate: bool) -> None:
-    @MANY
-    @given(classes())
-    def check(world: World) -> None:
+@MANY
+@given(classes())
+def test_no_job_ends_later_than_mct_lets_it_nor_than_planned(world: World) -> None:
+    for backfill, migrate in ((True, False), (False, True), (True, True)):
         notes.clear()
         outcomes, _ = run(Watched(MctParameters(backfill=backfill, migrate=migrate)), world)
         for outcome in outcomes:
             planned, mct = notes[outcome.job.id]
             assert planned <= mct
             assert outcome.end_s == pytest.approx(planned, abs=1e-5)
-
-    check()
 
 
 # -- where plans break --------------------------------------------------------------------------------
@@ -310,15 +302,12 @@ def troubled(draw: st.DrawFn) -> World:
     )
 
 
-@pytest.mark.parametrize("policy", FAMILY)
-def test_every_job_ends_whatever_happens(policy: str) -> None:
-    @MANY
-    @given(troubled())
-    def check(world: World) -> None:
+@MANY
+@given(troubled())
+def test_every_job_ends_whatever_happens(world: World) -> None:
+    for policy in FAMILY:
         outcomes, _ = run(create(policy), world)
         audit(world, outcomes)
-
-    check()
 
 
 def test_time_over_estimated_comes_back_at_the_real_end() -> None:
@@ -331,27 +320,23 @@ def test_time_over_estimated_comes_back_at_the_real_end() -> None:
     assert found[3] == about(("high", 165.4, 175.4))
 
 
-@pytest.mark.parametrize("priced", [False, True])
-def test_plans_are_rebuilt_after_a_restart(priced: bool) -> None:
+@MANY
+@given(classes(), st.integers(1, 30), st.booleans())
+def test_plans_are_rebuilt_after_a_restart(world: World, at: int, priced: bool) -> None:
     """Whenever a new policy takes over, it goes on with what it finds."""
 
-    @MANY
-    @given(classes(), st.integers(1, 30))
-    def check(world: World, at: int) -> None:
-        class Relay(Mct):
-            count = 0
+    class Relay(Mct):
+        count = 0
 
-            def decide(self, view: View, event: Event) -> Sequence[Action]:
-                self.count += 1
-                if self.count == at:
-                    super().begin(view)
-                    return self._act(view, *self._due.collect(view.now))
-                return super().decide(view, event)
+        def decide(self, view: View, event: Event) -> Sequence[Action]:
+            self.count += 1
+            if self.count == at:
+                super().begin(view)
+                return self._act(view, *self._due.collect(view.now))
+            return super().decide(view, event)
 
-        outcomes, _ = run(Relay(MctParameters(backfill=True, migrate=True, priced=priced)), world)
-        audit(world, outcomes)
-
-    check()
+    outcomes, _ = run(Relay(MctParameters(backfill=True, migrate=True, priced=priced)), world)
+    audit(world, outcomes)
 
 
 def test_unknown_run_times_wait_for_what_ends() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
@@ -134,25 +134,20 @@ def machines(draw: st.DrawFn, most: int = 14, exact: bool = False) -> World:
     return World(Cluster((Pool("node", units),)), tuple(arrivals))
 
 
-@pytest.mark.parametrize("inside", ["fcfs", "easy"])
-def test_regions_that_never_move_are_machines_of_their_own(inside: str) -> None:
-    @MANY
-    @given(machines(), st.integers(1, 4), st.integers(0, 9))
-    def check(world: World, bound: int, extra: int) -> None:
-        total = world.cluster.units
-        if total <= bound + extra:
-            return
-        sizes = (bound + extra, total - bound - extra)
+@MANY
+@given(machines(), st.integers(1, 4), st.integers(0, 9))
+def test_regions_that_never_move_are_machines_of_their_own(world: World, bound: int, extra: int) -> None:
+    total = world.cluster.units
+    assume(total > bound + extra)
+    sizes = (bound + extra, total - bound - extra)
+    small = tuple(a for a in world.arrivals if a.job.units <= bound)
+    large = tuple(a for a in world.arrivals if bound < a.job.units <= sizes[1])
+    for inside, alone in (("fcfs", brute.fcfs), ("easy", brute.easy)):
         setting = RegionsParameters(inside=inside, bounds=f"{bound}/{total}", sizes=f"{sizes[0]}/{sizes[1]}")  # type: ignore[arg-type]
-        small = tuple(a for a in world.arrivals if a.job.units <= bound)
-        large = tuple(a for a in world.arrivals if bound < a.job.units <= sizes[1])
-        alone = brute.fcfs if inside == "fcfs" else brute.easy
         expected = alone(sizes[0], small) | alone(sizes[1], large)
         outcomes, summary = run(Regions(setting), world)
-        assert starts(outcomes) == expected
+        assert starts(outcomes) == expected, inside
         assert sum(summary.refused.values()) == len(world.arrivals) - len(expected)
-
-    check()
 
 
 class Brute:

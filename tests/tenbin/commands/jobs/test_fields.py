@@ -52,7 +52,7 @@ CASES = {
     ),
     "load": Case("--load memory", "load = 'memory'", {"load": "memory"}),
     "cap-curve": Case("--cap-curve 120,0.004", "cap-curve = [120, 0.004]", {"cap_curve": (120.0, 0.004)}),
-    "memory": Case("--memory 1MiB", "memory = 1.048576", {"memory_mb": 1.048576}, "--mem=1M"),
+    "memory": Case("--memory 1MiB", "memory = '1MiB'", {"memory_mb": 1.048576}, "--mem=1M"),
     "time": Case("--time 10m", "time = '10m'", {"time_s": 600.0}, "--time=10"),
     "grace": Case("--grace 1m", "grace = 60", {"grace_s": 60.0}),
     "grace of none": Case("--grace 0", "grace = '0'", {"grace_s": 0.0}),

@@ -27,7 +27,7 @@ from tests.support.scheduling.virtual_engine import BEGIN_S, virtual
 from tests.support.top_session import Session, play
 from tests.support.zones import zone
 
-BUSY_S = 1.5
+BUSY_S = 0.6
 BUSY = f"import time\nwhile time.process_time() < {BUSY_S}: pass"
 ODD = 'a,b\n"c"\x1b[31m'
 

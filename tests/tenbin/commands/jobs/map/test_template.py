@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -17,9 +16,7 @@ from tenbin.commands.jobs.map import check, combinations, expand, split
 from tests.support.amounts import examples
 from tests.support.labs.components import require
 
-SHOW = (
-    "import json, os, sys; print(json.dumps([os.fsencode(word).decode('latin1') for word in sys.argv[1:]]))"
-)
+SHOW = ("printf", r"%s\0", "a job:")  # each word up to a zero byte
 ARGUMENTS = (
     *(
         "a",
@@ -44,20 +41,8 @@ ARGUMENTS = (
     *("a/b\nc/d", "*", "a;b", "\t", "#", "!", "a=b", "\x1b"),
 )
 FORMS = (
-    "{}",
-    "{.}",
-    "{/}",
-    "{//}",
-    "{/.}",
-    "{#}",
-    "{1}",
-    "{1.}",
-    "{1/}",
-    "{1//}",
-    "{1/.}",
-    "{-1}",
-    "x{}y",
-    "{1}{.}",
+    *("{}", "{.}", "{/}", "{//}", "{/.}", "{#}"),
+    *("{1}", "{1.}", "{1/}", "{1//}", "{1/.}", "{-1}", "x{}y", "{1}{.}"),
 )
 COMMANDS = (
     (),
@@ -95,11 +80,10 @@ def lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def by_parallel(command: tuple[str, ...], words: list[str], *options: str) -> list[list[str]]:
     """Run ``parallel`` with ``p`` and ``q`` as input; return the words that each of its jobs got."""
     require(shutil.which("parallel"), "GNU parallel (Debian: parallel)")
-    start = ["parallel", "--will-cite", "-k", "-q", *options, sys.executable, "-c", SHOW, *command, *words]
-    done = subprocess.run(start, capture_output=True, check=True, text=True, input="p\nq\n")
-    return [
-        [word.encode("latin1").decode() for word in json.loads(line)] for line in done.stdout.splitlines()
-    ]
+    start = ["parallel", "--will-cite", "-k", "-q", *options, *SHOW, *command, *words]
+    done = subprocess.run(start, capture_output=True, check=True, input=b"p\nq\n")
+    jobs = done.stdout.decode().split(f"{SHOW[-1]}\0")[1:]
+    return [job.split("\0")[:-1] for job in jobs]
 
 
 def by_tenbin(command: tuple[str, ...], words: list[str]) -> list[list[str]]:
