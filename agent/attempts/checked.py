@@ -94,12 +94,12 @@ def record(kind: type[T], given: Mapping[str, Any], where: str = "") -> T:
     Raises:
         Broken: a field is missing, or its value is of another type.
     """
-    values, hints = {}, _hints(cast(Any, kind))
-    for member in fields(cast(Any, kind)):
-        if member.name in given:
-            values[member.name] = _value(hints[member.name], given[member.name], where + member.name)
-        elif member.default is MISSING and member.default_factory is MISSING:
-            raise Broken(f"{where}{member.name} is missing")
+    values = {}
+    for name, hint, needed in _members(cast(Any, kind)):
+        if name in given:
+            values[name] = _value(hint, given[name], where + name)
+        elif needed:
+            raise Broken(f"{where}{name} is missing")
     return kind(**values)
 
 
@@ -120,12 +120,12 @@ def clear(path: Path) -> None:
 
 def _value(kind: Any, value: Any, what: str) -> Any:
     """Check the value of a field."""
-    origin, inner = get_origin(kind), get_args(kind)
+    origin, inner, is_record = _form(kind)
     if origin is UnionType:
         return None if value is None else _value(inner[0], value, what)
     if origin is tuple and isinstance(value, list):
         return tuple(_value(inner[0], item, what) for item in value)
-    if is_dataclass(kind) and isinstance(value, dict):
+    if is_record and isinstance(value, dict):
         return record(cast(Any, kind), value, f"{what}.")
     if origin is Literal and isinstance(value, str):
         fits = value in inner
@@ -140,8 +140,19 @@ def _value(kind: Any, value: Any, what: str) -> Any:
 
 
 @cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
+def _members(kind: Any) -> list[tuple[str, Any, bool]]:
+    """Return name and type of each field of a record, and whether it has no default."""
+    hints = get_type_hints(kind)
+    return [
+        (member.name, hints[member.name], member.default is MISSING and member.default_factory is MISSING)
+        for member in fields(kind)
+    ]
+
+
+@cache
+def _form(kind: Any) -> tuple[Any, tuple[Any, ...], bool]:
+    """Return what a type is made of, and whether it is a record."""
+    return get_origin(kind), get_args(kind), is_dataclass(kind)
 
 
 def _no_number(name: str) -> NoReturn:

@@ -38,7 +38,6 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -69,10 +68,9 @@ class Attempt:
             OSError: the folder cannot be written.
             FileExistsError: another job's order was placed there, and claimed.
         """
-        if self.claimed():
+        if not self._make_folder() and self.claimed():
             self._check_same(order)
             return
-        self._make_folder()
         if order.attempt > 1:
             self._write_generation(order.attempt)
         os.close(self.reserve())
@@ -93,8 +91,15 @@ class Attempt:
         aside.write_text(f"{number}\n")
         aside.replace(self.path.parent / GENERATION)
 
-    def _make_folder(self) -> None:
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    def _make_folder(self) -> bool:
+        """Make the folder; return false if it is there."""
+        try:
+            self.path.mkdir(0o700, parents=True)
+        except FileExistsError:
+            if not self.path.is_dir():
+                raise
+            return False
+        return True
 
     def order(self) -> Order:
         """Read the order."""
@@ -172,7 +177,8 @@ class Attempt:
 
     def note(self, reserved: int, result: Result) -> None:
         """Write the result into the reserved room within microseconds, so that it survives the supervisor."""
-        os.pwrite(reserved, json.dumps(asdict(result)).encode().ljust(begin.RESULT_BYTES), 0)
+        content = vars(result) | {"usage": vars(result.usage)}
+        os.pwrite(reserved, json.dumps(content).encode().ljust(begin.RESULT_BYTES), 0)
 
     def publish(self, reserved: int) -> None:
         """Make the noted result visible, not yet durable; OSError if that is not possible now.
@@ -202,10 +208,14 @@ class Attempt:
         self.claim()
 
     def make_durable(self, reserved: int) -> None:
-        """Sync the result to disk, so that it survives a crash of the machine."""
+        """Sync the result to disk, so that it survives a crash of the machine.
+
+        Its name need not: the note counts as well (``unpublished_result``).
+        """
         os.fsync(reserved)
-        with suppress(FileNotFoundError):  # its owner has removed it
-            sync(self.path)
+        if not os.fstat(reserved).st_nlink:  # its folder was removed, and made anew
+            with suppress(FileNotFoundError):  # and removed again
+                sync(self.path)
 
     def unpublished_result(self) -> Result | None:
         """Read the result that a dead supervisor had noted and not published."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import signal
-from dataclasses import asdict
 
 from agent.attempts.records import Result
 from profiles.instants import stamp
@@ -72,7 +71,7 @@ def attempt_over(m: MachineState, event: ev.AttemptOver) -> ev.Event | None:
     follows = _what_follows(m, entry, event.report)
     entry.alive = False
     if result is not None:
-        entry.usage = asdict(result.usage)
+        entry.usage = vars(result.usage).copy()
     if result is not None and isinstance(follows, ev.Ended | ev.FailedByItself):
         with m.queue.sparing(None, f"what is learnt from job {entry.label}"):
             if m.co_location is not None:

@@ -8,7 +8,6 @@ import os
 import stat
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from itertools import chain
@@ -125,22 +124,33 @@ class JobEnds:
     """
 
     def __init__(self, on_signal: Callable[[], None] = lambda: None) -> None:
-        self._event, self._on_signal = asyncio.Event(), on_signal
+        self._waiting: dict[asyncio.Event, Callable[[], bool]] = {}
+        self._on_signal = on_signal
         self.over = False
 
     def tell(self) -> None:
-        self._event.set()
-        self._event = asyncio.Event()
+        for event, enough in self._waiting.items():
+            if self.over or enough():
+                event.set()
         self._on_signal()
 
     def end(self) -> None:
         self.over = True
         self.tell()
 
-    async def wait(self, timeout_s: float) -> None:
-        with suppress(TimeoutError):
+    async def wait(self, timeout_s: float, enough: Callable[[], bool]) -> None:
+        """Wait until a signal finds it enough, which is asked without waking whoever waits."""
+        if self.over or enough():
+            return
+        event = asyncio.Event()
+        self._waiting[event] = enough
+        try:
             async with asyncio.timeout(timeout_s):
-                await self._event.wait()
+                await event.wait()
+        except TimeoutError:
+            pass
+        finally:
+            del self._waiting[event]
 
 
 class EarlierStarts:
@@ -381,14 +391,14 @@ async def ends(
 ) -> list[int]:
     """Wait until one of the jobs has ended, or all have; return those that have ended."""
     settled, waiting = coordinator.job_table.settled, job_ids.copy()
-    deadline = asyncio.get_running_loop().time() + wait_s
-    while True:
+
+    def enough() -> bool:
         while all and waiting and settled(waiting[-1]):
-            waiting.pop()  # at each wake only one is looked at, however many there are
-        left = deadline - asyncio.get_running_loop().time()
-        if left <= 0 or news.over or not waiting or (not all and any(map(settled, waiting))):
-            return [job_id for job_id in job_ids if settled(job_id)]
-        await news.wait(left)
+            waiting.pop()  # at each signal only one is looked at, however many there are
+        return not waiting or (not all and any(map(settled, waiting)))
+
+    await news.wait(wait_s, enough)
+    return [job_id for job_id in job_ids if settled(job_id)]
 
 
 def piece(folders: JobFolders, path: Path, start: int, last: int | None = None) -> bytes:

@@ -171,7 +171,7 @@ class JobFolders:
 
     def folder(self, job_id: int) -> Path:
         """Return the folder of a job's output and attempts."""
-        return self.store / "jobs" / str(job_id)
+        return self.packed.folder / str(job_id)
 
     def keep_script(self, name: str, content: bytes) -> Path:
         """Keep a script that jobs run, once for each content and name, until ``drop_scripts``.
@@ -205,7 +205,7 @@ class JobFolders:
         return self._attempt(job.id, job.attempt)
 
     def _attempt(self, job_id: int, number: int) -> Attempt:
-        return Attempt(self.folder(job_id) / f"attempt-{number}")
+        return Attempt(self.packed.folder.joinpath(str(job_id), f"attempt-{number}"))
 
     def files(self, job: Entry) -> Files:
         """Name the files of a job for its supervisor."""
@@ -214,7 +214,9 @@ class JobFolders:
     def output(self, job: Entry, stream: Literal["stdout", "stderr"]) -> Path:
         """Name the file with the job's output."""
         named: str = getattr(job.spec, stream)
-        return Path(job.spec.folder, expand(named, job)) if named else self.folder(job.id) / stream
+        if named:
+            return Path(job.spec.folder, expand(named, job))
+        return self.packed.folder.joinpath(str(job.id), stream)
 
     def state(self, job: Entry) -> RunState | None:
         """Return what runs of the current attempt, None before it has started."""

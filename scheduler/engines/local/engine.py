@@ -307,8 +307,8 @@ class LocalEngine(Engine):
         with suppress(BlockingIOError):
             while True:
                 path, what, *times = json.loads(self._socket.recv(LARGEST_REPORT))
-                folder = Path(path)
-                key = (int(folder.parent.name), int(folder.name.removeprefix("attempt-")))
+                _, job, folder = path.rsplit("/", 2)
+                key = int(job), int(folder.removeprefix("attempt-"))
                 watched = self._watched.get(key)
                 if watched is None:
                     continue
