@@ -169,7 +169,9 @@ struct Event : Object {
     bool recorded = false; /* complete, and its device may be gone: what follows is all there is */
     cl_int status = CL_COMPLETE, times_error = CL_PROFILING_INFO_NOT_AVAILABLE;
     cl_ulong times[5] = {};
+    std::vector<std::shared_ptr<struct Notice>> notices; /* callbacks of the program */
     cl_int state() const; /* its execution status now */
+    void tell_all();      /* once it is recorded: call back what the driver has not called back */
 };
 
 /* The events that a command waits for, as the driver knows them; those of devices left behind are dropped. */
