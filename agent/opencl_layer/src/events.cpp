@@ -60,7 +60,7 @@ cl_int Event::state() const {
     return now;
 }
 
-Waits::Waits(cl_uint given, const cl_event *handles) {
+Waits::Waits(cl_uint given, const cl_event *handles, Queue *queue) {
     if ((given == 0) != (handles == nullptr)) {
         error = CL_INVALID_EVENT_WAIT_LIST;
         return;
@@ -79,6 +79,10 @@ Waits::Waits(cl_uint given, const cl_event *handles) {
         }
         if (event->user) event->awaited.store(true, std::memory_order_relaxed);
         if (event->real) place[count++] = real_of(event);
+        if (queue && event->real && event->queue && event->queue.get() != queue) {
+            std::lock_guard<std::mutex> guard(queue->lock);
+            queue->behind.insert(event->queue.get());
+        }
     }
     if (count) list = place;
 }
@@ -110,6 +114,7 @@ cl_int finish_command(Inside &inside, Queue *queue, cl_int error, cl_event made,
     }
     if (blocking) {
         inside.leave();
+        Awaiting end;
         cl_int waited = target->clWaitForEvents(1, &made);
         if (waited != CL_SUCCESS) error = waited;
     }
@@ -164,6 +169,7 @@ cl_int CL_API_CALL layer_clWaitForEvents(cl_uint n, const cl_event *handles) {
     if (!waits.count) return error;
     for (cl_uint i = 0; i < waits.count; i++) target->clRetainEvent(waits.list[i]);
     inside.leave();
+    Awaiting end;
     cl_int waited = target->clWaitForEvents(waits.count, waits.list);
     for (cl_uint i = 0; i < waits.count; i++) target->clReleaseEvent(waits.list[i]);
     return waited == CL_SUCCESS ? error : waited;
@@ -174,7 +180,7 @@ cl_int CL_API_CALL layer_clEnqueueWaitForEvents(cl_command_queue queue, cl_uint 
     Inside inside;
     Queue *own = get<Queue>(queue);
     if (!own) return CL_INVALID_COMMAND_QUEUE;
-    Waits waits(n, handles);
+    Waits waits(n, handles, own);
     if (waits.error) return CL_INVALID_EVENT;
     return waits.count ? target->clEnqueueWaitForEvents(real_of(own), waits.count, waits.list) : CL_SUCCESS;
 }
@@ -282,7 +288,7 @@ cl_int CL_API_CALL layer_clEnqueueSVMFree(cl_command_queue queue, cl_uint n, voi
     Queue *own = get<Queue>(queue);
     if (!own) return CL_INVALID_COMMAND_QUEUE;
     if (notify || !target->clEnqueueSVMFree) return CL_INVALID_OPERATION; /* it would be told the driver's queue */
-    Waits waits(given, handles);
+    Waits waits(given, handles, own);
     if (waits.error) return waits.error;
     cl_event made = nullptr;
     cl_int error = target->clEnqueueSVMFree(real_of(own), n, pointers, nullptr, nullptr, waits.count, waits.list,

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,8 @@ struct Queue : Object {
     using Handle = cl_command_queue;
     Ref<Context> context;
     std::vector<cl_queue_properties> properties; /* with a 0 at the end */
+    std::mutex lock; /* of what follows, where the gate is open */
+    std::set<Queue *> behind; /* others, maybe gone by now, for whose commands some of its own wait */
     void let_go(void *last) override;
 };
 
@@ -184,7 +187,7 @@ class Waits {
     cl_uint count = 0;
     const cl_event *list = nullptr;
     cl_int error = CL_SUCCESS;
-    Waits(cl_uint given, const cl_event *handles);
+    Waits(cl_uint given, const cl_event *handles, Queue *queue = nullptr); /* queue: of the command */
     ~Waits();
     Waits(const Waits &) = delete;
     Waits &operator=(const Waits &) = delete;
@@ -235,6 +238,16 @@ void set_current(size_t candidate);
 bool is_ours(cl_device_id device);
 
 void user_event_set(); /* a move may wait for it */
+
+/* A thread of the program waits for work of its device; some drivers wake it a good while after the work has ended. */
+struct Awaiting {
+    Awaiting() { threads++; }
+    ~Awaiting() { threads--; }
+    Awaiting(const Awaiting &) = delete;
+    Awaiting &operator=(const Awaiting &) = delete;
+    static std::atomic<int> threads;
+};
+
 void start_control();
 void take_leave();  /* the process ends: nothing moves any more */
 void leave_first(); /* at the end of the process: before what drivers have registered so far */
