@@ -1,4 +1,4 @@
-"""Programs that wait for events are moved below drivers that call back late, or whose calls wait for others."""
+"""Programs that wait for events, moved below drivers that call back late or whose calls wait for others."""
 
 from __future__ import annotations
 
