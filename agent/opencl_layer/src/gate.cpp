@@ -29,8 +29,8 @@ struct alignas(64) Thread {
     int depth = 0;
 };
 
-constexpr timespec BETWEEN_LOOKS{0, 20000}, FOR_OTHERS{0, 5000000};
-constexpr int LOOKS = 2500; /* some 0.2 s */
+constexpr timespec BETWEEN_POLLS{0, 20000}, FOR_OTHERS{0, 5000000};
+constexpr int POLLS = 2500; /* some 0.2 s */
 
 std::mutex &gate_lock = *new std::mutex;
 std::condition_variable &opened = *new std::condition_variable;
@@ -135,11 +135,11 @@ static bool have_left() {
         std::lock_guard<std::mutex> guard(gate_lock);
         known = threads;
     }
-    int left = LOOKS;
+    int left = POLLS;
     for (Thread *thread : known)
         while (thread->inside.load(std::memory_order_acquire)) {
             if (left-- == 0) return false;
-            nanosleep(&BETWEEN_LOOKS, nullptr);
+            nanosleep(&BETWEEN_POLLS, nullptr);
         }
     return true;
 }
