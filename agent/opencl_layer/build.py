@@ -328,7 +328,10 @@ def _passed(f: Function) -> list[str]:
         elif kind == "constcl_event*" and before is not None:
             arguments[-1:] = ["waits.count", "waits.list"]
             given = before.name
-            lines += [f"Waits waits({given}, {p.name});", f"if (waits.error) {_failure(f, 'waits.error')}"]
+            lines += [
+                f"Waits waits({given}, {p.name}, {queue});",
+                f"if (waits.error) {_failure(f, 'waits.error')}",
+            ]
         elif kind == "cl_event*":
             event = p.name
             arguments.append("@event")

@@ -90,7 +90,7 @@ class Trial:
     Attributes:
         device: key of the device that the program is on. on: of the device that was tried.
         at_s: when (Unix time). watched_s: how long launches were counted.
-        busy_s: how long of that launches of the program had not ended.
+        busy_s: how long of that launches of the program had not ended, or it waited for its device.
         running_s: how long of that the driver said that they ran. looks: how often that was looked at.
         stopped_s, longest_stop_s: how long the program was kept from going on, in all and at once.
         not_kept: launches beyond those of the kernels that a trial takes at most.

@@ -212,6 +212,7 @@ cl_int CL_API_CALL layer_clFinish(cl_command_queue queue) {
     cl_command_queue real = real_of(own);
     target->clRetainCommandQueue(real);
     inside.leave(); /* a move does not wait for the program's waiting */
+    Awaiting end;
     cl_int error = target->clFinish(real);
     target->clReleaseCommandQueue(real);
     return error;

@@ -172,13 +172,13 @@ void listen_forever(Descriptor listener) {
 #ifdef TENBIN_OPENCL_TESTS
 std::atomic<unsigned long> calls{0};
 unsigned long move_every, fail_every;
-thread_local bool moving;
+std::atomic<bool> moving{false}; /* then other threads go on, because their calls may be waited for */
 
 /* Move to the next device every so many calls; let a step of every so many moves fail. */
 void move_now_and_then() {
     static std::atomic<unsigned long> moves{0};
-    if (moving || calls.fetch_add(1) % move_every != move_every - 1 || candidates().empty()) return;
-    moving = true;
+    if (moving || is_exiting() || calls.fetch_add(1) % move_every != move_every - 1 || candidates().empty()) return;
+    if (moving.exchange(true)) return;
     unsigned long n = moves.fetch_add(1);
     fail_at = fail_every && n % fail_every == fail_every - 1 ? int(n / fail_every % 40) + 1 : 0;
     try {

@@ -60,7 +60,7 @@ cl_int Event::state() const {
     return now;
 }
 
-Waits::Waits(cl_uint given, const cl_event *handles) {
+Waits::Waits(cl_uint given, const cl_event *handles, Queue *queue) {
     if ((given == 0) != (handles == nullptr)) {
         error = CL_INVALID_EVENT_WAIT_LIST;
         return;
@@ -79,6 +79,10 @@ Waits::Waits(cl_uint given, const cl_event *handles) {
         }
         if (event->user) event->awaited.store(true, std::memory_order_relaxed);
         if (event->real) place[count++] = real_of(event);
+        if (queue && event->real && event->queue && event->queue.get() != queue) {
+            std::lock_guard<std::mutex> guard(queue->lock);
+            queue->behind.insert(event->queue.get());
+        }
     }
     if (count) list = place;
 }
@@ -110,6 +114,7 @@ cl_int finish_command(Inside &inside, Queue *queue, cl_int error, cl_event made,
     }
     if (blocking) {
         inside.leave();
+        Awaiting end;
         cl_int waited = target->clWaitForEvents(1, &made);
         if (waited != CL_SUCCESS) error = waited;
     }
@@ -164,6 +169,7 @@ cl_int CL_API_CALL layer_clWaitForEvents(cl_uint n, const cl_event *handles) {
     if (!waits.count) return error;
     for (cl_uint i = 0; i < waits.count; i++) target->clRetainEvent(waits.list[i]);
     inside.leave();
+    Awaiting end;
     cl_int waited = target->clWaitForEvents(waits.count, waits.list);
     for (cl_uint i = 0; i < waits.count; i++) target->clReleaseEvent(waits.list[i]);
     return waited == CL_SUCCESS ? error : waited;
@@ -174,7 +180,7 @@ cl_int CL_API_CALL layer_clEnqueueWaitForEvents(cl_command_queue queue, cl_uint 
     Inside inside;
     Queue *own = get<Queue>(queue);
     if (!own) return CL_INVALID_COMMAND_QUEUE;
-    Waits waits(n, handles);
+    Waits waits(n, handles, own);
     if (waits.error) return CL_INVALID_EVENT;
     return waits.count ? target->clEnqueueWaitForEvents(real_of(own), waits.count, waits.list) : CL_SUCCESS;
 }
@@ -211,27 +217,40 @@ cl_int CL_API_CALL layer_clGetEventProfilingInfo(cl_event event, cl_profiling_in
     return answer(own->times[which], size, value, size_ret);
 }
 
-namespace {
-
 struct Notice {
     cl_event event;
     void(CL_CALLBACK *notify)(cl_event, cl_int, void *);
     void *data;
+    cl_int type;
+    std::atomic<bool> is_told{false};
 };
 
+namespace {
+
+std::mutex &notices_lock = *new std::mutex; /* of all events */
+
 /* The event is held until its callback has run. */
-void tell(Notice *notice, cl_int status) {
+void tell(const std::shared_ptr<Notice> &notice, cl_int status) {
+    if (notice->is_told.exchange(true)) return;
     later([notice, status] {
         notice->notify(notice->event, status, notice->data);
         Inside inside;
         drop(reinterpret_cast<Slot *>(notice->event));
-        delete notice;
     });
 }
 
-void CL_CALLBACK told(cl_event, cl_int status, void *data) { tell(static_cast<Notice *>(data), status); }
+void CL_CALLBACK told(cl_event, cl_int status, void *data) {
+    std::unique_ptr<std::shared_ptr<Notice>> notice(static_cast<std::shared_ptr<Notice> *>(data));
+    tell(*notice, status);
+}
 
 } // namespace
+
+/* The driver may call back later than the event ends, and no more once the event and its context are gone. */
+void Event::tell_all() {
+    std::lock_guard<std::mutex> guard(notices_lock);
+    for (auto &notice : notices) tell(notice, status < 0 ? status : notice->type);
+}
 
 cl_int CL_API_CALL layer_clSetEventCallback(cl_event event, cl_int type,
                                             void(CL_CALLBACK *notify)(cl_event, cl_int, void *), void *data) {
@@ -240,18 +259,26 @@ cl_int CL_API_CALL layer_clSetEventCallback(cl_event event, cl_int type,
     if (!own) return CL_INVALID_EVENT;
     if (!notify || type < CL_COMPLETE || type > CL_SUBMITTED) return CL_INVALID_VALUE;
     if (own->user) own->awaited.store(true);
-    auto notice = new Notice{event, notify, data};
+    auto notice = std::make_shared<Notice>();
+    notice->event = event;
+    notice->notify = notify;
+    notice->data = data;
+    notice->type = type;
     hold(own->slot);
     if (own->recorded) {
         tell(notice, own->status < 0 ? own->status : type);
         return CL_SUCCESS;
     }
-    cl_int error = target->clSetEventCallback(real_of(own), type, told, notice);
+    auto passed = std::make_unique<std::shared_ptr<Notice>>(notice);
+    cl_int error = target->clSetEventCallback(real_of(own), type, told, passed.get());
     if (error != CL_SUCCESS) {
         drop(own->slot);
-        delete notice;
+        return error;
     }
-    return error;
+    passed.release(); /* to `told` */
+    std::lock_guard<std::mutex> guard(notices_lock);
+    own->notices.push_back(std::move(notice));
+    return CL_SUCCESS;
 }
 
 cl_int CL_API_CALL layer_clEnqueueSVMFree(cl_command_queue queue, cl_uint n, void *pointers[],
@@ -261,7 +288,7 @@ cl_int CL_API_CALL layer_clEnqueueSVMFree(cl_command_queue queue, cl_uint n, voi
     Queue *own = get<Queue>(queue);
     if (!own) return CL_INVALID_COMMAND_QUEUE;
     if (notify || !target->clEnqueueSVMFree) return CL_INVALID_OPERATION; /* it would be told the driver's queue */
-    Waits waits(given, handles);
+    Waits waits(given, handles, own);
     if (waits.error) return waits.error;
     cl_event made = nullptr;
     cl_int error = target->clEnqueueSVMFree(real_of(own), n, pointers, nullptr, nullptr, waits.count, waits.list,

@@ -29,6 +29,9 @@ struct alignas(64) Thread {
     int depth = 0;
 };
 
+constexpr timespec BETWEEN_POLLS{0, 20000}, FOR_OTHERS{0, 5000000};
+constexpr int POLLS = 2500; /* some 0.2 s */
+
 std::mutex &gate_lock = *new std::mutex;
 std::condition_variable &opened = *new std::condition_variable;
 std::vector<Thread *> &threads = *new std::vector<Thread *>;
@@ -117,28 +120,39 @@ Busy::~Busy() {
 
 bool is_busy() { return busy.load() > 0; }
 
-void close_gate() {
-    closed.store(true, std::memory_order_seq_cst);
-    if (has_membarrier) syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    std::vector<Thread *> known;
-    {
-        std::lock_guard<std::mutex> guard(gate_lock);
-        known = threads;
-    }
-    for (Thread *thread : known)
-        while (thread->inside.load(std::memory_order_acquire)) {
-            timespec pause{0, 20000};
-            nanosleep(&pause, nullptr);
-        }
-}
-
 void open_gate() {
     {
         std::lock_guard<std::mutex> guard(gate_lock);
         closed.store(false, std::memory_order_release);
     }
     opened.notify_all();
+}
+
+/* Give up after a moment: some drivers let a call wait until another thread has made one, which is not let in. */
+static bool have_left() {
+    std::vector<Thread *> known;
+    {
+        std::lock_guard<std::mutex> guard(gate_lock);
+        known = threads;
+    }
+    int left = POLLS;
+    for (Thread *thread : known)
+        while (thread->inside.load(std::memory_order_acquire)) {
+            if (left-- == 0) return false;
+            nanosleep(&BETWEEN_POLLS, nullptr);
+        }
+    return true;
+}
+
+void close_gate() {
+    for (;;) {
+        closed.store(true, std::memory_order_seq_cst);
+        if (has_membarrier) syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+        std::atomic_thread_fence(std::memory_order_seq_cst);
+        if (have_left()) return;
+        open_gate();
+        nanosleep(&FOR_OTHERS, nullptr);
+    }
 }
 
 } // namespace tenbin

@@ -35,7 +35,7 @@ void *CL_API_CALL layer_clEnqueueMapBuffer(cl_command_queue queue, cl_mem buffer
     Memory *memory = get<Memory>(buffer);
     if (!memory || memory->image) return refuse<void *>(error, CL_INVALID_MEM_OBJECT);
     if (!may_map(*memory, flags)) return refuse<void *>(error, CL_INVALID_OPERATION);
-    Waits waits(given, handles);
+    Waits waits(given, handles, own);
     if (waits.error) return refuse<void *>(error, waits.error);
     cl_event made = nullptr;
     cl_int code;
@@ -56,7 +56,7 @@ void *CL_API_CALL layer_clEnqueueMapImage(cl_command_queue queue, cl_mem image, 
     if (!memory || !memory->image) return refuse<void *>(error, CL_INVALID_MEM_OBJECT);
     if (!origin || !region) return refuse<void *>(error, CL_INVALID_VALUE);
     if (!may_map(*memory, flags)) return refuse<void *>(error, CL_INVALID_OPERATION);
-    Waits waits(given, handles);
+    Waits waits(given, handles, own);
     if (waits.error) return refuse<void *>(error, waits.error);
     cl_event made = nullptr;
     cl_int code;
@@ -118,7 +118,7 @@ cl_int CL_API_CALL layer_clEnqueueUnmapMemObject(cl_command_queue queue, cl_mem 
     if (!own) return CL_INVALID_COMMAND_QUEUE;
     Memory *memory = get<Memory>(object);
     if (!memory) return CL_INVALID_MEM_OBJECT;
-    Waits waits(given, handles);
+    Waits waits(given, handles, own);
     if (waits.error) return waits.error;
     Mapping mapping;
     if (!take_mapping(memory, pointer, &mapping)) return CL_INVALID_VALUE;

@@ -247,7 +247,7 @@ cl_int CL_API_CALL layer_clEnqueueMigrateMemObjects(cl_command_queue queue, cl_u
         if (!memory) return CL_INVALID_MEM_OBJECT;
         reals.push_back(real_of(memory));
     }
-    Waits waits(given, handles);
+    Waits waits(given, handles, own);
     if (waits.error) return waits.error;
     cl_event made = nullptr;
     cl_int error = target->clEnqueueMigrateMemObjects(real_of(own), n, reals.data(), flags, waits.count, waits.list,

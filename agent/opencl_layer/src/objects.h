@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,8 @@ struct Queue : Object {
     using Handle = cl_command_queue;
     Ref<Context> context;
     std::vector<cl_queue_properties> properties; /* with a 0 at the end */
+    std::mutex lock; /* of what follows, where the gate is open */
+    std::set<Queue *> behind; /* others, maybe gone by now, for whose commands some of its own wait */
     void let_go(void *last) override;
 };
 
@@ -169,7 +172,9 @@ struct Event : Object {
     bool recorded = false; /* complete, and its device may be gone: what follows is all there is */
     cl_int status = CL_COMPLETE, times_error = CL_PROFILING_INFO_NOT_AVAILABLE;
     cl_ulong times[5] = {};
+    std::vector<std::shared_ptr<struct Notice>> notices; /* callbacks of the program */
     cl_int state() const; /* its execution status now */
+    void tell_all();      /* once it is recorded: call back what the driver has not called back */
 };
 
 /* The events that a command waits for, as the driver knows them; those of devices left behind are dropped. */
@@ -182,7 +187,7 @@ class Waits {
     cl_uint count = 0;
     const cl_event *list = nullptr;
     cl_int error = CL_SUCCESS;
-    Waits(cl_uint given, const cl_event *handles);
+    Waits(cl_uint given, const cl_event *handles, Queue *queue = nullptr); /* queue: of the command */
     ~Waits();
     Waits(const Waits &) = delete;
     Waits &operator=(const Waits &) = delete;
@@ -233,6 +238,16 @@ void set_current(size_t candidate);
 bool is_ours(cl_device_id device);
 
 void user_event_set(); /* a move may wait for it */
+
+/* A thread of the program waits for work of its device; some drivers wake it a good while after the work has ended. */
+struct Awaiting {
+    Awaiting() { threads++; }
+    ~Awaiting() { threads--; }
+    Awaiting(const Awaiting &) = delete;
+    Awaiting &operator=(const Awaiting &) = delete;
+    static std::atomic<int> threads;
+};
+
 void start_control();
 void take_leave();  /* the process ends: nothing moves any more */
 void leave_first(); /* at the end of the process: before what drivers have registered so far */

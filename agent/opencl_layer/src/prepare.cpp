@@ -181,15 +181,24 @@ void Markers::wait() const {
     for (cl_event one : list) target->clWaitForEvents(1, &one);
 }
 
+/* Those first for whose commands it waits: the flush of a driver may wait for that of theirs. */
+static void flush(Queue *queue, std::set<Queue *> &left) {
+    if (!left.erase(queue)) return;
+    for (Queue *other : std::exchange(queue->behind, {})) flush(other, left);
+    target->clFlush(real_of(queue));
+}
+
 bool mark_queues(std::vector<cl_event> &before) {
     if (has_unset_event()) return false; /* markers might wait for it */
+    std::set<Queue *> left;
     for_each<Queue>([&](Queue &queue) {
         cl_event marker = nullptr;
         cl_int error = target->clEnqueueMarkerWithWaitList(real_of(&queue), 0, nullptr, &marker);
         if (error == CL_SUCCESS) before.push_back(marker);
         step(error, "mark the end of a queue");
-        target->clFlush(real_of(&queue));
+        left.insert(&queue);
     });
+    while (!left.empty()) flush(*left.begin(), left);
     leftover_events(before);
     return true;
 }

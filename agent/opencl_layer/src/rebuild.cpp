@@ -200,6 +200,7 @@ void record_events() {
         }
         event.status = state;
         event.recorded = true;
+        event.tell_all();
     });
 }
 

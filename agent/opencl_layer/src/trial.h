@@ -108,7 +108,7 @@ struct Watch {
 
     bool is_timed = false; /* then this is looked at now and then: */
     double seen_s = 0;     /* how long all looks cover */
-    double busy_s = 0;     /* of that: some launch had not ended */
+    double busy_s = 0;     /* of that: some launch had not ended, or the program waited */
     double running_s = 0;  /* of that: the driver said that one ran */
     unsigned long looks = 0;
     std::map<const Queue *, UnderWay> under_way; /* the queue may be gone meanwhile */

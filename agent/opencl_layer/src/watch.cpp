@@ -271,13 +271,15 @@ Seen look_at(UnderWay &work) {
 
 } // namespace
 
+std::atomic<int> Awaiting::threads{0};
+
 /* Half of the time since the last look is of what was seen then, half of what is seen now. What the layer takes for
  * itself does not count: the program stands for it, or its device copies. */
 void Watch::look() {
     auto now = Clock::now();
     drop_ended(copies);
     drop_ended(before);
-    bool busy = launching > 0 || !before.empty(), running = busy;
+    bool running = launching > 0 || !before.empty(), busy = running || Awaiting::threads > 0;
     for (auto &[queue, work] : under_way) {
         Seen seen = look_at(work);
         busy = busy || seen.busy;
@@ -346,7 +348,7 @@ cl_int CL_API_CALL layer_clEnqueueNDRangeKernel(cl_command_queue queue, cl_kerne
     if (!own_kernel) return CL_INVALID_KERNEL;
     touch_arguments(own_kernel);
     own_kernel->note_group(dimensions, local);
-    Waits waits(given, handles);
+    Waits waits(given, handles, own_queue);
     if (waits.error) return waits.error;
     cl_event made = nullptr, *wanted = event ? &made : nullptr;
     cl_int error;

@@ -95,6 +95,17 @@ def test_work_of_the_host_is_measured(folder: Path) -> None:
 
 
 @pytest.mark.measures
+def test_a_driver_that_wakes_its_waiters_late_is_no_work_of_the_host(folder: Path) -> None:
+    """Of each step of 120 ms here kernels take 96, and 24 pass until the program goes on."""
+    program = Stepper(folder, LAUNCH_MS=TIMES, WAKE_MS="24,0")
+    program.steps(1)
+    with program.busy():
+        trial = requests.try_on(folder, program.process.pid, "pocl-1", watch_s=1.5)
+    program.end()
+    assert trial.busy_share > 0.9
+
+
+@pytest.mark.measures
 def test_a_trial_is_given_up_when_nobody_waits(folder: Path, stepper: Stepper) -> None:
     """The layer leaves the program after the launch under way, so that it can be parked at once."""
     pid, lines = stepper.process.pid, list[socket.socket]()

@@ -2,6 +2,7 @@
  *
  * SLOW_BY: the second device of the platform is so many times slower. Or LAUNCH_MS="a,b,c,d": a launch of n times
  * 65536 work-items takes a + b n ms on the first device and c + d n ms on the second, however busy the machine is.
+ * WAKE_MS="a,b": who waits for work on the first device wakes a ms after its end, on the second device b ms.
  * Programs are built there with -D SECOND, so that a kernel can give other results on it. */
 #include "layer.h"
 #include <stdio.h>
@@ -11,6 +12,33 @@ static double now_s(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return now.tv_sec + 1e-9 * now.tv_nsec;
+}
+
+static void sleep_s(double rest) {
+    struct timespec span = {(time_t)rest, (long)(1e9 * (rest - (time_t)rest))};
+    if (rest > 0) nanosleep(&span, NULL);
+}
+
+static void wake_late(cl_command_queue queue) {
+    cl_device_id device;
+    double ms[2] = {0};
+    if (!queue || sscanf(getenv("WAKE_MS"), "%lf,%lf", ms, ms + 1) != 2) return;
+    target->clGetCommandQueueInfo(queue, CL_QUEUE_DEVICE, sizeof device, &device, NULL);
+    sleep_s(1e-3 * ms[is_second(device)]);
+}
+
+static cl_int CL_API_CALL finish(cl_command_queue queue) {
+    cl_int error = target->clFinish(queue);
+    wake_late(queue);
+    return error;
+}
+
+static cl_int CL_API_CALL wait_for(cl_uint n, const cl_event *events) {
+    cl_int error = target->clWaitForEvents(n, events);
+    cl_command_queue queue = NULL;
+    target->clGetEventInfo(events[0], CL_EVENT_COMMAND_QUEUE, sizeof queue, &queue, NULL);
+    wake_late(queue);
+    return error;
 }
 
 static cl_int CL_API_CALL run_kernel(cl_command_queue queue, cl_kernel kernel, cl_uint dimensions,
@@ -29,9 +57,7 @@ static cl_int CL_API_CALL run_kernel(cl_command_queue queue, cl_kernel kernel, c
     double took = now_s() - began, rest = by ? (atof(by) - 1) * took : 0;
     if (given && sscanf(given, "%lf,%lf,%lf,%lf", ms, ms + 1, ms + 2, ms + 3) == 4)
         rest = 1e-3 * (ms[2 * second] + ms[2 * second + 1] * global[0] / 65536) - took;
-    if (rest <= 0) return error;
-    struct timespec span = {(time_t)rest, (long)(1e9 * (rest - (time_t)rest))};
-    nanosleep(&span, NULL);
+    sleep_s(rest);
     return error;
 }
 
@@ -44,5 +70,9 @@ static cl_int CL_API_CALL build(cl_program program, cl_uint n, const cl_device_i
 
 static void change_calls(void) {
     table.clBuildProgram = build;
+    if (getenv("WAKE_MS")) {
+        table.clFinish = finish;
+        table.clWaitForEvents = wait_for;
+    }
     if (getenv("SLOW_BY") || getenv("LAUNCH_MS")) table.clEnqueueNDRangeKernel = run_kernel;
 }
