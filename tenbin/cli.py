@@ -26,8 +26,8 @@ REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 COMMANDS = {  # in the order of --help: where the function, or the app of a group, lies; the panel
     "doctor": ("measure.doctor:doctor", MEASURE),
     "profile": ("measure.profile:profile", MEASURE),
-    "show": ("measure.show:show", MEASURE),
-    "list": ("measure.show:list_profiles", MEASURE),
+    "show": ("measure.stored:show", MEASURE),
+    "list": ("measure.stored:list_profiles", MEASURE),
     "label": ("measure.stored:label", MEASURE),
     "delete": ("measure.stored:delete", MEASURE),
     "check": ("measure.check:check", MEASURE),

@@ -51,8 +51,17 @@ from tenbin.server.bodies import (
     refuse,
     refuse_invalid,
 )
-from tenbin.server.descriptions import brief, describe, known, node_table, prometheus, summary
-from tenbin.server.job_list import add_history, add_lists, array_summary
+from tenbin.server.descriptions import (
+    add_history,
+    add_lists,
+    array_summary,
+    brief,
+    describe,
+    known,
+    node_table,
+    prometheus,
+    summary,
+)
 
 LONGEST_HOLD_S = 3600.0
 PIECE = 4 << 20  # bytes

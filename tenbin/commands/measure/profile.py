@@ -278,7 +278,7 @@ def _tell(made: Profile, report: Path | None, json: bool) -> None:
     if json:
         print(as_json(made))
         return
-    from tenbin.commands.measure.show import print_profile
+    from tenbin.commands.measure.stored import print_profile
 
     print_profile(made)
     if not made.samples:

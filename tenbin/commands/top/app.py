@@ -27,12 +27,12 @@ from textual.widget import Widget
 
 from profiles.errors import UserError
 from profiles.instants import clock
-from tenbin.commands.top.job_list import JobList
-from tenbin.commands.top.screen import (
+from tenbin.commands.top.views import (
     Back,
     Call,
     Confirm,
     Effect,
+    JobList,
     Line,
     Open,
     Prompt,
