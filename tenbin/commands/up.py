@@ -33,7 +33,7 @@ from tenbin.text import say
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from scheduler.engines.common.machine import Machine
+    from scheduler.engines.protocol import Machine
 from collections.abc import Iterator
 
 from profiles.instants import local
@@ -218,7 +218,7 @@ def up(
 
     from profiles.files.safe_files import in_utf8
     from scheduler.coordinator.journal.journal_file import hold
-    from scheduler.engines.common.machine import Taken
+    from scheduler.engines.protocol import Taken
     from tenbin.client.connection import default_home
     from tenbin.server import tcp
     from tenbin.server.serve import make_ready, serve

@@ -166,7 +166,7 @@ def _message(event: str, data: dict[Any, Any], number: int | None = None) -> str
 
 
 STATIC = Path(__file__).parent / "static"
-PICTURES = Path(__file__).parents[1] / "report" / "pictures"
+REPORT = Path(__file__).parents[1] / "report"
 MOST_SELECTED = 100_000
 Verb = Literal["cancel", "suspend", "resume", "retry", "migrate", "priority"]
 
@@ -230,7 +230,7 @@ def make_app(page: Page) -> FastAPI:
 
     @app.get("/static/picture.css")
     async def pictures() -> FileResponse:
-        return FileResponse(PICTURES / "picture.css")
+        return FileResponse(REPORT / "picture.css")
 
     app.mount("/static", StaticFiles(directory=STATIC))
     return app

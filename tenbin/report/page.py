@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -25,10 +24,15 @@ from profiles.files.store import JobStore, load, load_job, samples
 from profiles.jobs import Curve, JobProfile
 from profiles.models import knee
 from profiles.models.downey import predict, verdict
-from profiles.records import Coefficient, Profile, Quality
+from profiles.records import Coefficient, Model, Profile, Quality
 from tenbin import text
-from tenbin.report.pictures import picture
-from tenbin.report.style import COLOURS, figure, write
+from tenbin.report.pictures import COLOURS, figure, picture, write
+
+SHARED = {  # probe -> the file, and in it the function and the explanation; as in ``profiles.fits``
+    "streams": ("memory", "stream_figures", "STREAMS_EXPLANATION"),
+    "messages": ("network", "message_figures", "MESSAGES_EXPLANATION"),
+    "scaling": ("compute", "scaling_figures", "SCALING_EXPLANATION"),
+}
 
 
 def write_report(path: Path, output: Path, *, interactive: bool = False) -> None:
@@ -144,12 +148,12 @@ def _section(
     except KeyError as error:
         what = f"samples/{name}.parquet beside the profile: it has no column {error}"
         raise BadInput(what, "delete it; the profile stays") from error
-    if drawing and hasattr(drawing, "figures_across"):
+    if drawing:
         figures += drawing.figures_across(profile.models)
     return {
         "name": name,
         "title": PROBES[name].title,
-        "explanation": drawing.EXPLANATION if drawing and figures else "",  # of the pictures
+        "explanation": drawing.explanation if drawing and figures else "",  # of the pictures
         "figures": [picture(figure, interactive=interactive) for figure in figures],
         "models": models,
         "emulated": any(m.emulated for m in models),
@@ -157,9 +161,21 @@ def _section(
     }
 
 
-def _drawing(name: str) -> ModuleType | None:
-    module = f"tenbin.report.probes.{name}"
-    return import_module(module) if find_spec(module) else None
+class Drawing(NamedTuple):
+    """What draws a probe; ``figures_across``: what several probes tell together, by the models of all."""
+
+    explanation: str
+    figures: Callable[[pd.DataFrame, list[Model]], list[go.Figure]]
+    figures_across: Callable[[Sequence[Model]], list[go.Figure]]
+
+
+def _drawing(name: str) -> Drawing | None:
+    file, figures, explanation = SHARED.get(name, (name, "figures", "EXPLANATION"))
+    module = f"tenbin.report.probes.{file}"
+    if not find_spec(module):
+        return None
+    of = vars(import_module(module))
+    return Drawing(of[explanation], of[figures], of.get("figures_across", lambda models: []))
 
 
 # -- pictures of job profiles: what each suffers from, and what it does over the course of its run ---------

@@ -11,7 +11,7 @@ import pytest
 from agent.node_profile.identity import node_kind
 from profiles.card import card
 from profiles.files.store import JobStore, Store, load
-from scheduler.policies.sharing.pairs import directions
+from scheduler.policies.sharing.pairing import directions
 from tests.support.coordinator import Up
 from tests.support.job_profiles import make_job
 from tests.support.page import PageProcess
