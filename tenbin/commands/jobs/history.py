@@ -16,22 +16,7 @@ import typer
 from rich.markup import escape
 
 from profiles.errors import BadInput
-from tenbin.commands.jobs.jobs import (
-    SHOWN,
-    CsvOption,
-    NameOption,
-    PlaceOption,
-    StateOption,
-    UserOption,
-    Which,
-    check_formats,
-    chosen_columns,
-    chosen_states,
-    print_csv,
-    print_rows,
-    print_table,
-    select,
-)
+from tenbin.commands.jobs import jobs
 from tenbin.commands.options import (
     HomeOption,
     JsonOption,
@@ -73,29 +58,29 @@ def history(
         ),
     ] = None,
     *,
-    state: StateOption = None,
-    name: NameOption = None,
-    user: UserOption = None,
+    state: jobs.StateOption = None,
+    name: jobs.NameOption = None,
+    user: jobs.UserOption = None,
     since: Annotated[
         str | None, typer.Option(help="Not ended before: 2h (ago), yesterday, 2026-11-20.")
     ] = None,
     until: Annotated[str | None, typer.Option(help="Submitted by then.")] = None,
-    place: PlaceOption = None,
+    place: jobs.PlaceOption = None,
     array: Annotated[int | None, typer.Option(min=1, help="Only of this array.")] = None,
     columns: Annotated[str | None, typer.Option(help="Only these: id,name,cpu_s; 'help' lists all.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Show at most this many, the last ones.")] = SHOWN,
-    csv: CsvOption = False,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most this many, the last ones.")] = jobs.SHOWN,
+    csv: jobs.CsvOption = False,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show what jobs used: CPU time, memory, energy, place; those that run, and those that have ended."""
-    chosen = chosen_columns(columns, COLUMNS, "history")
+    chosen = jobs.chosen_columns(columns, COLUMNS, "history")
     if columns == "help":
         print("\n".join(COLUMNS))
         return
-    check_formats(csv=csv, json=json)
+    jobs.check_formats(csv=csv, json=json)
     request: dict[str, Any] = {
-        "stages": chosen_states(state, STATES),
+        "stages": jobs.chosen_states(state, STATES),
         "name": name,
         "user": user,
         "since_s": None if since is None else past_instant(since, "--since"),
@@ -106,11 +91,11 @@ def history(
     }
     client = client_of(home)
     if which:
-        request["ids"] = select(client, which, members=False).ids
+        request["ids"] = jobs.select(client, which, members=False).ids
     rows = client.call("POST", "/history", request)
-    if not print_rows(rows, chosen or COLUMNS, csv=csv, json=json):
+    if not jobs.print_rows(rows, chosen or COLUMNS, csv=csv, json=json):
         said = {c for c in SHOWN_COLUMNS if any(row[c] != UNSAID.get(c, row) for row in rows)}
-        print_table(rows, chosen or tuple(c for c in SHOWN_COLUMNS if c in said))
+        jobs.print_table(rows, chosen or tuple(c for c in SHOWN_COLUMNS if c in said))
 
 
 # -- ``tenbin efficiency`` ---------------------------------------------------------------------------------
@@ -131,12 +116,12 @@ SHARES = {
 
 
 def efficiency(
-    which: Which, csv: CsvOption = False, home: HomeOption = None, json: JsonOption = False
+    which: jobs.Which, csv: jobs.CsvOption = False, home: HomeOption = None, json: JsonOption = False
 ) -> None:
     """Say how much of cores, memory and time limit jobs used, with advice; of several jobs quantiles."""
-    check_formats(csv=csv, json=json)
+    jobs.check_formats(csv=csv, json=json)
     client = client_of(home)
-    rows = client.call("POST", "/history", {"ids": select(client, which, members=False).ids})
+    rows = client.call("POST", "/history", {"ids": jobs.select(client, which, members=False).ids})
     ended = [row for row in rows if row["end_s"] is not None and row["elapsed_s"] is not None]
     if not ended:
         raise BadInput("none of these jobs has run and ended", "tenbin info shows what a running job uses")
@@ -146,7 +131,7 @@ def efficiency(
         return
     if csv:
         lines = [{"share": key, "jobs": len(ended), **(by_share[key] or {})} for key in SHARES]
-        print_csv([{**dict.fromkeys(TABLE), **line} for line in lines], TABLE)
+        jobs.print_csv([{**dict.fromkeys(TABLE), **line} for line in lines], TABLE)
         return
     left_out = f"; {len(rows) - len(ended):,} left out, which have not run and ended"
     print(f"{len(ended):,} job{'s' * (len(ended) != 1)}{left_out * (len(rows) > len(ended))}")
