@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -45,6 +46,17 @@ def figure(title: str, x: str, y: str) -> go.Figure:
     fig.update_xaxes(title_text=x)
     fig.update_yaxes(title_text=y)
     return fig
+
+
+def over_cores(fig: go.Figure, cores: pd.Series) -> None:
+    """Give a figure axes for values from 0 on over numbers of cores, which double where they are many."""
+    counts = sorted(cores.unique())
+    fig.update_xaxes(tickvals=counts)
+    if counts[-1] > 16:  # 1, 2, 4 ... 128
+        fig.update_xaxes(type="log")
+    else:
+        fig.update_xaxes(range=[0, counts[-1] + 0.5])
+    fig.update_yaxes(rangemode="tozero")
 
 
 def draw_fit(fig: go.Figure, x: Sequence[float], fit: Sequence[Prediction], look: Mapping[str, Any]) -> None:

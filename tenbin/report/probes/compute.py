@@ -13,7 +13,7 @@ from profiles.fits.compute import LOADS, windows
 from profiles.models import downey
 from profiles.records import Model, Quality
 from profiles.stats import median_interval
-from tenbin.report.pictures import COLOURS, draw_dots, draw_medians, figure
+from tenbin.report.pictures import COLOURS, draw_dots, draw_medians, figure, over_cores
 
 EXPLANATION = (
     "Each core computes in a process of its own, all in the same window of time. Matrix products are "
@@ -159,20 +159,14 @@ def _ideal(fig: go.Figure, alone: float, most: int, *, name: str, colour: str) -
 
 
 def _axes(fig: go.Figure, rows: pd.DataFrame) -> None:
-    counts = sorted(rows["cores"].unique())
-    fig.update_xaxes(tickvals=counts)
-    if counts[-1] > 16:  # 1, 2, 4 ... 128
-        fig.update_xaxes(type="log")
-    else:
-        fig.update_xaxes(range=[0, counts[-1] + 0.5])
-    fig.update_yaxes(rangemode="tozero")
+    over_cores(fig, rows["cores"])
     _legend_beside(fig)
 
 
-def _legend_beside(fig: go.Figure) -> None:
+def _legend_beside(fig: go.Figure, width: int = 260) -> None:
     fig.update_layout(
         legend={"orientation": "v", "x": 1.02, "xanchor": "left", "y": 1, "yanchor": "top"},
-        margin={"r": 260},
+        margin={"r": width},
     )
 
 
@@ -213,10 +207,7 @@ def scaling_figures(samples: pd.DataFrame, models: list[Model]) -> list[go.Figur
         fig.update_xaxes(range=[0.8, top * 1.05 + 0.1])
         fig.update_yaxes(rangemode="tozero")
     fig.update_xaxes(tickvals=counts)
-    fig.update_layout(
-        legend={"orientation": "v", "x": 1.02, "xanchor": "left", "y": 1, "yanchor": "top"},
-        margin={"r": 300},
-    )
+    _legend_beside(fig, width=300)
     return [fig]
 
 

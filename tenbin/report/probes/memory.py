@@ -16,7 +16,7 @@ from profiles.fits.memory import (
     stream_bandwidths,
 )
 from profiles.records import Model
-from tenbin.report.pictures import COLOURS, draw_dots, draw_medians, figure
+from tenbin.report.pictures import COLOURS, draw_dots, draw_medians, figure, over_cores
 
 # -- memprobe: bandwidth over cores, and what one writing core does to another -----------------------------
 
@@ -60,13 +60,7 @@ def _bandwidth_figure(windows: pd.DataFrame, models: list[Model], suffix: str) -
         fitted.sort(key=lambda model: int(model.labels["cores"]))
         cores = [float(model.labels["cores"]) for model in fitted]
         _medians(fig, cores, fitted, name=name, colour=colour, mode="lines+markers")
-    fig.update_yaxes(rangemode="tozero")
-    counts = sorted(windows["cores"].unique())
-    fig.update_xaxes(tickvals=counts)
-    if counts[-1] > 16:  # 1, 2, 4 ... 128
-        fig.update_xaxes(type="log")
-    else:
-        fig.update_xaxes(range=[0, counts[-1] + 0.5])
+    over_cores(fig, windows["cores"])
     return fig
 
 
@@ -148,13 +142,7 @@ def _streams_figure(windows: pd.DataFrame, models: list[Model], suffix: str) -> 
         medians = [(c.value, c.low, c.high) for c in (m.coefficients[0] for m in fitted)]
         cores = [float(m.labels["cores"]) for m in fitted]
         draw_medians(fig, cores, medians, colour, mode="lines+markers", line={"color": colour}, **look)
-    fig.update_yaxes(rangemode="tozero")
-    counts = sorted(windows["cores"].unique())
-    fig.update_xaxes(tickvals=counts)
-    if counts[-1] > 16:  # 1, 2, 4 ... 128
-        fig.update_xaxes(type="log")
-    else:
-        fig.update_xaxes(range=[0, counts[-1] + 0.5])
+    over_cores(fig, windows["cores"])
     return fig
 
 
