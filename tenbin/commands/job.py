@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+from rich.console import Console
 from rich.markup import escape
 
 from profiles.errors import INTERRUPTED, BadInput, Unavailable, UserError
@@ -19,7 +20,6 @@ from tenbin.text import as_json, duration, interval, number, print_json, say, sp
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.console import Console
 
     from agent.job_profile.scaling import ScalingOrder
     from agent.job_profile.session import JobOrder, Listener

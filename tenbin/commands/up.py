@@ -6,7 +6,7 @@ import inspect
 import os
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial, wraps
@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from profiles.files.safe_files import in_utf8
 from scheduler.engines import registry
 from scheduler.engines.registry import DEFAULT, ENGINES, Asked, Megabytes, Option, Seconds
+from scheduler.jobs.literals import memory_text
 from tenbin.commands.options import (
     HomeOption,
     RecoverOption,
@@ -31,8 +33,6 @@ from tenbin.option_values import duration_s, size_mb
 from tenbin.text import say
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from scheduler.engines.protocol import Machine
 from collections.abc import Iterator
 
@@ -216,7 +216,6 @@ def up(
     """
     import logging
 
-    from profiles.files.safe_files import in_utf8
     from scheduler.coordinator.journal.journal_file import hold
     from scheduler.engines.protocol import Taken
     from tenbin.client.connection import default_home
@@ -366,8 +365,6 @@ def down(
 
 def status(home: HomeOption = None, json: JsonOption = False) -> None:
     """Say whether the coordinator runs, by which policy, and what it has to do."""
-    from scheduler.jobs.literals import memory_text
-
     answer = client_of(home).call("GET", "/status")
     counts = ", ".join(f"{count} {stage}" for stage, count in answer["jobs"].items() if count) or "no jobs"
     also = f", {answer['url']}" if answer["url"] else ""

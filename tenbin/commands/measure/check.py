@@ -17,6 +17,7 @@ from profiles.quantities import Better, better
 from tenbin.commands import options
 from tenbin.errors import TenbinError
 from tenbin.option_values import duration_s
+from tenbin.terminal import SafeConsole, table
 from tenbin.text import as_json, duration, number, say
 
 if TYPE_CHECKING:
@@ -316,8 +317,6 @@ def line(check: Check) -> str:
 
 def print_check(check: Check) -> None:
     """Print verdict, figures, causes and consequences."""
-    from tenbin.terminal import SafeConsole
-
     console = SafeConsole()
     kind = "quick check" if check.quick else "check"
     took = duration(round(check.conditions.duration_s, 1))
@@ -340,7 +339,6 @@ def print_check(check: Check) -> None:
 
 
 def _table(check: Check) -> object:
-    from tenbin.terminal import table
 
     made = table("", "now", "was", "unit", "change", "95 %", "tells", left=("", "unit"), padding=(0, 1, 0, 0))
     for c in sorted(check.changes, key=_place):

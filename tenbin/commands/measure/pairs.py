@@ -13,6 +13,7 @@ import typer
 
 from profiles.errors import INTERRUPTED, BadInput
 from tenbin.commands.options import JsonOption, StoreOption, complete_job_profile, terminated_as_interrupted
+from tenbin.option_values import duration_s
 from tenbin.terminal import SafeConsole, table
 from tenbin.text import print_json, say
 
@@ -62,7 +63,6 @@ def pairs(
       tenbin pairs stencil lu --verify
     """
     from scheduler.policies.sharing.pairing import directions, over_network, suggestions
-    from tenbin.option_values import duration_s
 
     known = _known(jobs or [], store)
     cores = _room(known)

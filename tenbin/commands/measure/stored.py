@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from probes.registry import PROBES
 from profiles.errors import BadInput
+from profiles.files.safe_files import read_regular, write_whole
+from tenbin.commands.measure.cluster import known, show_cluster, write_cluster_report
 from tenbin.commands.options import ClusterOption, JsonOption, Selector, StoreOption, stored_profiles
 from tenbin.terminal import QUALITY_STYLE, SafeConsole, table
 from tenbin.text import (
@@ -30,10 +35,6 @@ from tenbin.text import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.console import Console
-
     from profiles.records import Model, Profile
 import sys
 from enum import StrEnum
@@ -91,8 +92,6 @@ def show(
     With --cluster: the nodes of a cluster side by side, and which of them are odd (tenbin profile --nodes).
     """
     if cluster:
-        from tenbin.commands.measure.cluster import known, show_cluster
-
         show_cluster(*known("" if which == "last" else which, store), json)
         return
 
@@ -125,7 +124,6 @@ def stale(profile: Profile) -> list[str]:
 
 def print_profile(profile: Profile, *, machine: bool = False) -> None:
     """Print a profile."""
-    from probes.registry import PROBES
     from profiles.card import trust
 
     console = SafeConsole()
@@ -361,7 +359,6 @@ def _write(text: str, output: Path | None) -> None:
 def _copy_samples(path: Path, output: Path | None) -> None:
     if output is None:
         raise BadInput("--format parquet writes a file for each probe", "name a folder with --output")
-    from profiles.files.safe_files import read_regular, write_whole
 
     files = sorted(path.parent.glob("samples/*.parquet"))
     if not files:
@@ -399,8 +396,6 @@ def report(
     of them (tenbin profile --nodes).
     """
     if cluster:
-        from tenbin.commands.measure.cluster import known, write_cluster_report
-
         survey, profiles = known("" if which == "last" else which, store)
         output = output or Path(_file_name(f"{survey.cluster}-{survey.id}.html"))
         write_cluster_report(survey, profiles, output, interactive=interactive)
