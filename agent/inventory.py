@@ -26,25 +26,8 @@ from pydantic import ValidationError
 from probes.folders import inspect_folder
 from probes.powercap import zones
 from probes.topology import cpu_list
+from profiles import records
 from profiles.errors import Unavailable, UserError
-from profiles.records import (
-    MB,
-    Cache,
-    Cpu,
-    Gpu,
-    Inventory,
-    InventoryRecord,
-    Limits,
-    Missing,
-    Mpi,
-    NetworkInterface,
-    NumaNode,
-    OpenCLDevice,
-    PowerZone,
-    Settings,
-    Storage,
-    Tuning,
-)
 
 # -- files of the kernel -----------------------------------------------------------------------------------
 
@@ -58,7 +41,7 @@ class Roots:
     root: Path  # the rest: /etc, /run, /dev
 
     @classmethod
-    def of(cls, settings: Settings) -> Roots:
+    def of(cls, settings: records.Settings) -> Roots:
         """Take the roots from settings; a captured machine has its ``etc`` beside its ``sys``."""
         beside = settings.sysfs.parent
         root = beside if (beside / "etc").is_dir() else Path("/")
@@ -113,12 +96,12 @@ def numbered(folder: Path, prefix: str) -> list[tuple[int, Path]]:
 TIMEOUT_S = 20.0  # a driver that has to start a sleeping GPU takes seconds
 
 
-class Answer(InventoryRecord):
+class Answer(records.InventoryRecord):
     """The answer of a driver."""
 
-    opencl: tuple[OpenCLDevice, ...] = ()
-    gpus: tuple[Gpu, ...] = ()
-    missing: tuple[Missing, ...] = ()
+    opencl: tuple[records.OpenCLDevice, ...] = ()
+    gpus: tuple[records.Gpu, ...] = ()
+    missing: tuple[records.Missing, ...] = ()
 
 
 def ask(what: str, *arguments: str, timeout_s: float = TIMEOUT_S) -> Answer:
@@ -139,7 +122,7 @@ def ask(what: str, *arguments: str, timeout_s: float = TIMEOUT_S) -> Answer:
 
 def _trouble(what: str, reason: str) -> Answer:
     remedy = f"see what it says by itself: {Path(sys.executable).name} -P -m agent.drivers {what}"
-    return Answer(missing=(Missing(what=what, reason=reason, remedy=remedy),))
+    return Answer(missing=(records.Missing(what=what, reason=reason, remedy=remedy),))
 
 
 def _end(returncode: int) -> str:
@@ -178,14 +161,14 @@ _HYBRID = {"cpu_core": "performance", "cpu_atom": "efficiency", "cpu_lowpower": 
 _BY_CAPACITY = {2: ("little", "big"), 3: ("little", "medium", "big")}
 
 
-def read_cpu(roots: Roots) -> Cpu:
+def read_cpu(roots: Roots) -> records.Cpu:
     """Read the processors of a machine, from ``cpuinfo`` if sysfs tells nothing."""
     info = read(roots.procfs / "cpuinfo")
     folders = _online(roots.sysfs / "devices/system/cpu")
     if not folders:
         return _from_cpuinfo(info)
     cores = _cores(folders)
-    return Cpu(
+    return records.Cpu(
         model=_cpu_model(info),
         vendor=_vendor(info),
         architecture=_architecture(roots),
@@ -207,7 +190,7 @@ def _online(folder: Path) -> dict[int, Path]:
     return {cpu: path for cpu, path in numbered(folder, "cpu") if (path / "topology").is_dir()}
 
 
-def _from_cpuinfo(info: str | None) -> Cpu:
+def _from_cpuinfo(info: str | None) -> records.Cpu:
     processors = [fields(block) for block in (info or "").split("\n\n") if "processor" in fields(block)]
     threads = len(processors) or 1
     sockets = {block.get("physical id", "0") for block in processors}
@@ -215,7 +198,7 @@ def _from_cpuinfo(info: str | None) -> Cpu:
         (block.get("physical id", "0"), block.get("core id", block["processor"])) for block in processors
     }
     n = len(cores) or threads
-    return Cpu(
+    return records.Cpu(
         model=_cpu_model(info),
         vendor=_vendor(info),
         architecture=platform.machine(),
@@ -292,7 +275,7 @@ def _kinds_by_capacity(folders: dict[int, Path]) -> dict[int, str]:
     return {cpu: name_of[level] for cpu, level in capacity.items() if level is not None}
 
 
-def _caches(folders: dict[int, Path]) -> tuple[Cache, ...]:
+def _caches(folders: dict[int, Path]) -> tuple[records.Cache, ...]:
     """Every level, each size and sharing by itself (the kinds of core of a hybrid processor differ)."""
     instances: set[tuple[int, str, int, tuple[int, ...]]] = set()
     for cpu, path in folders.items():
@@ -303,7 +286,7 @@ def _caches(folders: dict[int, Path]) -> tuple[Cache, ...]:
                 instances.add((level, (read(index / "type") or "unified").lower(), size, shared))
     count = Counter((level, kind, size, len(shared)) for level, kind, size, shared in instances)
     return tuple(
-        Cache(level=level, kind=kind, size_kb=size, instances=n, shared_by_cpus=shared)
+        records.Cache(level=level, kind=kind, size_kb=size, instances=n, shared_by_cpus=shared)
         for (level, kind, size, shared), n in sorted(count.items())
     )
 
@@ -343,10 +326,10 @@ def read_memory_mb(roots: Roots) -> float:
     return _kib_as_mb(fields(read(roots.procfs / "meminfo")).get("MemTotal", ""))
 
 
-def read_numa(roots: Roots) -> tuple[NumaNode, ...]:
+def read_numa(roots: Roots) -> tuple[records.NumaNode, ...]:
     """Read the NUMA nodes; none if the kernel was built without them."""
     return tuple(
-        NumaNode(
+        records.NumaNode(
             index=index,
             cpus=cpu_list(read(path / "cpulist")),
             memory_mb=_node_memory_mb(read(path / "meminfo")),
@@ -365,10 +348,10 @@ def _node_memory_mb(text: str | None) -> float:
 def _kib_as_mb(text: str) -> float:
     """``16384 kB`` (of 1024 bytes, whatever it says) in MB."""
     match = re.match(r"\d+", text)
-    return round(int(match[0]) * 1024 / MB, 1) if match else 0.0
+    return round(int(match[0]) * 1024 / records.MB, 1) if match else 0.0
 
 
-def read_limits(roots: Roots, threads: int, memory_mb: float) -> Limits:
+def read_limits(roots: Roots, threads: int, memory_mb: float) -> records.Limits:
     """Read the limits by affinity and control groups; ``None`` for those that take nothing away.
 
     The affinity mask already has the control group's cpuset in it.
@@ -376,7 +359,7 @@ def read_limits(roots: Roots, threads: int, memory_mb: float) -> Limits:
     allowed = len(cpu_list(fields(read(roots.procfs / "self/status")).get("Cpus_allowed_list")))
     quota = min(_quotas(roots), default=None)
     memory = min(_memory_limits_mb(roots), default=None)
-    return Limits(
+    return records.Limits(
         threads=allowed if 0 < allowed < threads else None,
         quota_cores=quota if quota is not None and quota < (allowed or threads) else None,
         memory_mb=memory if memory is not None and memory < memory_mb else None,
@@ -399,7 +382,7 @@ def _memory_limits_mb(roots: Roots) -> Iterator[float]:
         for name in ("memory.max", "memory.limit_in_bytes"):
             limit = number(folder / name)
             if limit is not None:
-                yield round(limit / MB, 1)
+                yield round(limit / records.MB, 1)
 
 
 def _groups(roots: Roots, controller: str) -> Iterator[Path]:
@@ -422,7 +405,7 @@ def _groups(roots: Roots, controller: str) -> Iterator[Path]:
 # -- network -----------------------------------------------------------------------------------------------
 
 
-def read_network(roots: Roots) -> tuple[NetworkInterface, ...]:
+def read_network(roots: Roots) -> tuple[records.NetworkInterface, ...]:
     """Read the interfaces that could carry a job's data: hardware, and virtual interfaces that are up."""
     interfaces = [
         _interface(path) for path in sorted((roots.sysfs / "class/net").glob("*")) if path.name != "lo"
@@ -431,13 +414,13 @@ def read_network(roots: Roots) -> tuple[NetworkInterface, ...]:
     return tuple([interface for interface in interfaces if interface] + [_port(path) for path in ports])
 
 
-def _interface(path: Path) -> NetworkInterface | None:
+def _interface(path: Path) -> records.NetworkInterface | None:
     device = path / "device"
     virtual = not device.exists()
     if virtual and read(path / "operstate") != "up":
         return None
     speed = number(path / "speed")
-    return NetworkInterface(
+    return records.NetworkInterface(
         name=path.name,
         speed_mbit=float(speed) if speed is not None and speed > 0 else None,  # -1: the driver does not know
         numa_node=_numa_node(device),
@@ -446,11 +429,11 @@ def _interface(path: Path) -> NetworkInterface | None:
     )
 
 
-def _port(path: Path) -> NetworkInterface:
+def _port(path: Path) -> records.NetworkInterface:
     """Read a port of an InfiniBand or RoCE adapter; its rate reads like ``100 Gb/sec (4X EDR)``."""
     adapter = path.parent.parent
     rate = re.match(r"([\d.]+) Gb/sec", read(path / "rate") or "")
-    return NetworkInterface(
+    return records.NetworkInterface(
         name=f"{adapter.name}/{path.name}",
         speed_mbit=float(rate[1]) * 1000 if rate else None,
         numa_node=_numa_node(adapter / "device"),
@@ -547,7 +530,7 @@ def mount_of(folder: Path, mounts: list[Mount]) -> Mount | None:
     return deepest
 
 
-def read_storage(roots: Roots, folder: Path) -> Storage:
+def read_storage(roots: Roots, folder: Path) -> records.Storage:
     """Inspect the storage under ``folder``, or under its nearest parent if the folder does not exist.
 
     Raises:
@@ -562,14 +545,14 @@ def read_storage(roots: Roots, folder: Path) -> Storage:
     mount = mount_of(Path(seen.there), read_mounts(roots))
     block = _disk(roots, mount)
     model = _disk_model(block)
-    return Storage(
+    return records.Storage(
         folder=str(folder),
         device=mount.source if mount else "unknown",
         filesystem=mount.filesystem if mount else "unknown",
         kind=_storage_kind(mount, block, model),
         model=model,
-        size_mb=None if seen.size_bytes is None else round(seen.size_bytes / MB, 1),
-        free_mb=round(seen.free_bytes / MB, 1),
+        size_mb=None if seen.size_bytes is None else round(seen.size_bytes / records.MB, 1),
+        free_mb=round(seen.free_bytes / records.MB, 1),
         writable=seen.writable,
         direct_io=seen.direct_io,
     )
@@ -687,12 +670,12 @@ def read_distribution(roots: Roots) -> str:
     return "unknown"
 
 
-def read_tuning(roots: Roots) -> Tuning:
+def read_tuning(roots: Roots) -> records.Tuning:
     """Read the settings of the kernel that decide how fast memory and clocks are."""
     pages = re.search(r"\[(\w+)\]", read(roots.sysfs / "kernel/mm/transparent_hugepage/enabled") or "")
     balancing = read(roots.procfs / "sys/kernel/numa_balancing")
     clocks = roots.sysfs / "devices/system/clocksource/clocksource0"
-    return Tuning(
+    return records.Tuning(
         huge_pages=pages[1] if pages else None,
         numa_balancing=None if balancing is None else balancing != "0",
         clock_source=read(clocks / "current_clocksource"),
@@ -752,7 +735,7 @@ def _in_own_namespaces(roots: Roots) -> bool:
 # -- the inventory -----------------------------------------------------------------------------------------
 
 
-def gather(settings: Settings) -> Inventory:
+def gather(settings: records.Settings) -> records.Inventory:
     """Take the inventory of this node; ``missing`` has what could not be found out, with its reason.
 
     The storage under each folder of ``settings.storage`` is examined. Takes about a second, most of it
@@ -773,13 +756,13 @@ def gather(settings: Settings) -> Inventory:
     return machine.model_copy(update=drivers)
 
 
-def read_machine(settings: Settings) -> Inventory:
+def read_machine(settings: records.Settings) -> records.Inventory:
     """Read the part of the inventory that files tell: all but OpenCL devices, GPUs and MPI."""
     roots = Roots.of(settings)
     cpu = read_cpu(roots)
     memory_mb = read_memory_mb(roots)
     storage, no_storage = _storage(roots, settings.storage)
-    return Inventory(
+    return records.Inventory(
         hostname=read_hostname(roots),
         kernel=read_kernel(roots),
         distribution=read_distribution(roots),
@@ -797,29 +780,31 @@ def read_machine(settings: Settings) -> Inventory:
     )
 
 
-def _storage(roots: Roots, folders: Sequence[Path]) -> tuple[tuple[Storage, ...], tuple[Missing, ...]]:
+def _storage(
+    roots: Roots, folders: Sequence[Path]
+) -> tuple[tuple[records.Storage, ...], tuple[records.Missing, ...]]:
     storage, missing = [], []
     for folder in folders:
         try:
             storage.append(read_storage(roots, folder))
         except Unavailable as error:
-            missing.append(Missing(what=f"storage {folder}", reason=error.what, remedy=error.remedy))
+            missing.append(records.Missing(what=f"storage {folder}", reason=error.what, remedy=error.remedy))
     return tuple(storage), tuple(missing)
 
 
-def _mpi() -> tuple[Mpi | None, tuple[Missing, ...]]:
+def _mpi() -> tuple[records.Mpi | None, tuple[records.Missing, ...]]:
     from probes.mpi.runner import find_mpi  # late, because what files tell needs no start of ranks
 
     try:
         mpi = find_mpi()
     except UserError as error:
-        return None, (Missing(what="mpi", reason=error.what, remedy=error.remedy),)
-    return Mpi(library=mpi.library, launcher=str(mpi.launcher)), ()
+        return None, (records.Missing(what="mpi", reason=error.what, remedy=error.remedy),)
+    return records.Mpi(library=mpi.library, launcher=str(mpi.launcher)), ()
 
 
-def _power(roots: Roots) -> tuple[PowerZone, ...]:
+def _power(roots: Roots) -> tuple[records.PowerZone, ...]:
     return tuple(
-        PowerZone(
+        records.PowerZone(
             name=zone.key,
             path=str(zone.path),
             cap_w=zone.cap_w,

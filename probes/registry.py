@@ -1,7 +1,8 @@
 """Probes by name. A new probe is one new file and one line here (see docs/developing.md).
 
 The samples of probe ``x`` are fitted by ``profiles/fits/x.py`` and drawn by ``tenbin/report/probes/x.py``,
-where those exist (``SHARED`` in ``profiles/fits`` names the fits that lie with another probe's).
+where those exist. Where they lie with another probe's, ``SHARED`` of ``profiles/fits`` and of
+``tenbin/report/page.py`` says so.
 """
 
 from __future__ import annotations

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 
 from tenbin.text import printable_lines
-
-if TYPE_CHECKING:
-    from rich.console import ConsoleOptions, RenderableType
 
 QUALITY_STYLE = {"good": "green", "noisy": "yellow", "poor": "red"}
 

@@ -23,10 +23,9 @@ import numpy as np
 from agent.attempts import checked
 from agent.job_profile.trial import CommandFailed, RunOutcome, Start, Trial, check
 from agent.users import default_storage
-from probes import opencl_layer
+from probes import usage_counters
 from probes.memory import WINDOW_S, Stream, WriterPool, WriterWindow
 from probes.memory_plan import Spot
-from probes.mpi import mpi_time
 from probes.mpi.rank_failure import sweep_segments
 from probes.mpi.runner import MpiInstall
 from probes.network import Comprobe, ExchangeWindow, RankPlaces, greet
@@ -590,7 +589,7 @@ class DeviceWatch:
         self._aside = tempfile.TemporaryDirectory(prefix="tenbin-job-")
         self._root = Path(self._aside.name)
         try:
-            self._library = opencl_layer.build(self._root)
+            self._library = usage_counters.build_opencl_layer(self._root)
         except Unavailable as error:
             self.trouble = str(error)
         return self
@@ -605,7 +604,7 @@ class DeviceWatch:
         self._runs += 1
         folder = self._folder
         folder.mkdir()
-        more = opencl_layer.environment(self._library, folder) if self._library else {}
+        more = usage_counters.opencl_variables(self._library, folder) if self._library else {}
         return {"TENBIN_JOB_FOLDER": str(folder), **more}
 
     def seen(self) -> dict[str, float | None]:
@@ -613,7 +612,7 @@ class DeviceWatch:
 
         ``tenbin.Checkpoint`` goes before the layer, because its build times are those of a restart.
         """
-        noted, facts = checked.read_phases(self._folder), opencl_layer.read(self._folder)
+        noted, facts = checked.read_phases(self._folder), usage_counters.read_opencl_usage(self._folder)
         needs: dict[str, float | None] = {}
         if facts is not None:
             needs = {
@@ -646,17 +645,17 @@ class MpiTime:
         """Return variables of the environment of the next run."""
         self.run += 1
         self._folder.mkdir()
-        return mpi_time.variables(self.library, self._folder)
+        return usage_counters.mpi_variables(self.library, self._folder)
 
     @property
     def seen(self) -> int:
         """Number of ranks of the last run that called MPI."""
-        return len(mpi_time.read(self._folder))
+        return len(usage_counters.read_mpi_shares(self._folder))
 
     def share(self, wall_s: float) -> float | None:
         """Return the share of the last run's ``wall_s`` inside MPI; None if no rank called MPI."""
-        ranks = mpi_time.read(self._folder)
-        return mpi_time.share(ranks, wall_s) if ranks else None
+        ranks = usage_counters.read_mpi_shares(self._folder)
+        return usage_counters.mpi_share(ranks, wall_s) if ranks else None
 
     @property
     def _folder(self) -> Path:
@@ -675,4 +674,4 @@ def mpi_times(hosts: Sequence[str]) -> Iterator[MpiTime]:
         make_folder(above)
     with tempfile.TemporaryDirectory(prefix="tenbin-mpi-", dir=above) as name:
         folder = Path(name)
-        yield MpiTime(mpi_time.build(folder), folder)
+        yield MpiTime(usage_counters.build_mpi_library(folder), folder)

@@ -1,5 +1,5 @@
 """MPI programs: ``runner`` finds the MPI, builds its command lines, and runs ranks.
 
-A ``rank_guard`` reports how its rank ended, from which ``rank_failure`` finds the first to fail. ``mpi_time``
-counts the time inside MPI. The guard's path stands in orders that may wait in a queue across an upgrade.
+A ``rank_guard`` reports how its rank ended, from which ``rank_failure`` finds the first to fail.
+The guard's path stands in orders that may wait in a queue across an upgrade.
 """

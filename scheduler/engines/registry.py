@@ -2,7 +2,7 @@
 
 The folder has a module ``options`` with ``OPTIONS`` (its own options), ``OF`` (what they are of, for the
 message to somebody who gives them to another engine) and ``check``, and a module ``discovery`` with
-``find(request)``, a context manager that gives a ``common.machine.Machine``.
+``find(request)``, a context manager that gives a ``protocol.Machine``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from profiles.errors import BadInput
 
 if TYPE_CHECKING:
     from profiles.records import Profile
-    from scheduler.engines.common.machine import Machine
+    from scheduler.engines.protocol import Machine
 
 # -- options of an engine ----------------------------------------------------------------------------------
 

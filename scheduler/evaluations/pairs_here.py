@@ -34,8 +34,7 @@ from scheduler.evaluations import (
     exactly,
 )
 from scheduler.model.interference import Pressure
-from scheduler.policies.sharing.pairing import by_probes, ends_inwards, pairings
-from scheduler.policies.sharing.pairs import over_network, together_s
+from scheduler.policies.sharing.pairing import by_probes, ends_inwards, over_network, pairings, together_s
 from scheduler.prediction.profiles import pressure_of
 
 # -- numbers, tables and a picture -------------------------------------------------------------------------

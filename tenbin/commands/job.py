@@ -9,27 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+from rich.console import Console
 from rich.markup import escape
 
 from profiles.errors import INTERRUPTED, BadInput, Unavailable, UserError
-from tenbin.commands.options import (
-    HomeOption,
-    JsonOption,
-    StoreOption,
-    complete_job_profile,
-    complete_machine,
-    coordinator_folder,
-    names_in,
-    progress,
-    terminated_as_interrupted,
-)
+from tenbin.commands import options
 from tenbin.option_values import counts, duration_s
 from tenbin.terminal import QUALITY_STYLE, SafeConsole, table
 from tenbin.text import as_json, duration, interval, number, print_json, say, sparkline, value_with_unit
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.console import Console
 
     from agent.job_profile.scaling import ScalingOrder
     from agent.job_profile.session import JobOrder, Listener
@@ -182,12 +172,12 @@ CAPS = {"knee_w": "fast as it gets from (knee)", "slope_per_w": "speed lost by e
 JobArgument = Annotated[
     str,
     typer.Argument(
-        help="NAME, or NAME@ID of an older one.", autocompletion=complete_job_profile, metavar="NAME"
+        help="NAME, or NAME@ID of an older one.", autocompletion=options.complete_job_profile, metavar="NAME"
     ),
 ]
 
 
-def show(name: JobArgument, store: StoreOption = None, json: JsonOption = False) -> None:
+def show(name: JobArgument, store: options.StoreOption = None, json: options.JsonOption = False) -> None:
     """Show a job profile: needs alone, pressure on others, sensitivity to others."""
     kind = _kind()
     profile = _stored_jobs(store).load(name, kind.key)
@@ -200,7 +190,7 @@ def show(name: JobArgument, store: StoreOption = None, json: JsonOption = False)
         say(to_measure(profile))
 
 
-def list_jobs(store: StoreOption = None, json: JsonOption = False) -> None:
+def list_jobs(store: options.StoreOption = None, json: options.JsonOption = False) -> None:
     """List the stored job profiles, newest first; a damaged one is named and costs no other."""
     from profiles.files.store import load_job
 
@@ -433,7 +423,7 @@ QUANTITIES = {
 def complete_program(incomplete: str) -> list[str]:
     """Programs that have run, and names of job profiles."""
     try:
-        names = {run.signature.program for run in _runs(coordinator_folder(None), None, "")}
+        names = {run.signature.program for run in _runs(options.coordinator_folder(None), None, "")}
     except UserError:
         names = set()
     return sorted(name for name in names if name.startswith(incomplete))
@@ -461,9 +451,9 @@ def predict(
         typer.Option("--cores", "-n", min=1, help="Cores of the job in all. (default: as in its last run)"),
     ] = None,
     user: Annotated[str, typer.Option(help="Owner of the job, for names that are new. (default: you)")] = "",
-    home: HomeOption = None,
-    store: StoreOption = None,
-    json: JsonOption = False,
+    home: options.HomeOption = None,
+    store: options.StoreOption = None,
+    json: options.JsonOption = False,
 ) -> None:
     """Predict what a job will need: run time, memory, and of OpenCL jobs what a checkpoint holds and K.
 
@@ -482,7 +472,7 @@ def predict(
     from agent.users import user_name
     from scheduler.prediction.run_times import History, JobSignature
 
-    folder = coordinator_folder(home)
+    folder = options.coordinator_folder(home)
     runs = _runs(folder, store, name)
     history, mine = History(runs), [run for run in runs if run.signature.program == name]
     size = (cores, 0) if cores else mine[-1].signature.size if mine else (1, 0)
@@ -552,7 +542,7 @@ BudgetOption = Annotated[
         show_default=False,
     ),
 ]
-complete_kernel = names_in("agent.job_profile.trial:KERNELS")
+complete_kernel = options.names_in("agent.job_profile.trial:KERNELS")
 app = typer.Typer(
     help="Job profiles: how much a program slows others down on a shared node, and others slow the program.",
     no_args_is_help=True,
@@ -601,15 +591,15 @@ def profile(
         typer.Option(
             help="With --caps: on emulated packages (a demonstration, marked): intel-1s, intel-2s.",
             metavar="MACHINE",
-            autocompletion=complete_machine,
+            autocompletion=options.complete_machine,
         ),
     ] = "",
     folder: Annotated[
         Path | None, typer.Option("--chdir", help="Working directory. (default: this one)")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the random orders.")] = 1,
-    store: StoreOption = None,
-    json: JsonOption = False,
+    store: options.StoreOption = None,
+    json: options.JsonOption = False,
 ) -> None:
     """Run a program over and over, alone and beside memprobe, and store what came out under a name.
 
@@ -662,7 +652,7 @@ def profile(
     if scaling is not None:
         order = replace(order, command=on_cores(command, cores))
     stored.prepare()
-    with terminated_as_interrupted(), progress() as listener:
+    with options.terminated_as_interrupted(), options.progress() as listener:
         made = make_job_profile(order, listener)
         if scaling is not None and not made[0].interrupted:
             made = with_scaling(made, scaling, listener)
@@ -687,8 +677,8 @@ def again(
     *,
     limit: LimitOption = "10m",
     budget: BudgetOption = None,
-    store: StoreOption = None,
-    json: JsonOption = False,
+    store: options.StoreOption = None,
+    json: options.JsonOption = False,
 ) -> None:
     """Measure a job once more, as its profile was made, and store a new one with the runs of both.
 
@@ -717,7 +707,7 @@ def again(
         earlier, duration_s(limit, "--limit"), None if budget is None else duration_s(budget, "--budget")
     )
     stored.prepare()
-    with terminated_as_interrupted(), progress() as listener:
+    with options.terminated_as_interrupted(), options.progress() as listener:
         made = pooled(*make_job_profile(order, listener), earlier, known)
     _keep(stored, made, json)
 
@@ -736,8 +726,8 @@ def examples(
         typer.Option(help="Also measure the speed-up over these counts of ranks (tenbin's MPI): 1,2."),
     ] = None,
     seconds: Annotated[float, typer.Option(min=1.0, help="Length of a run, about.")] = 5.0,
-    store: StoreOption = None,
-    json: JsonOption = False,
+    store: options.StoreOption = None,
+    json: options.JsonOption = False,
 ) -> None:
     """Profile the five kernels of the node profile: EP, CG, FT, MG and an LU-like sweep, as jobs ep, cg, ...
 
@@ -761,12 +751,12 @@ def examples(
     stored, profiles = _stored_jobs(store), []
     stored.prepare()
     sizes = counts(scale) if scale else ()
-    with terminated_as_interrupted():
+    with options.terminated_as_interrupted():
         for name in names:
             run = command(name, KERNELS[name], seconds, ranks=0 if sizes else 1)
             order = JobOrder(name, run, "/", quick=not full, mpi=bool(sizes))
             scaling = planned(sizes, order) if sizes else None
-            with progress(f"{name}, ") as listener:
+            with options.progress(f"{name}, ") as listener:
                 made = make_job_profile(order, listener)
                 if scaling is not None and not made[0].interrupted:
                     made = with_scaling(made, scaling, listener)

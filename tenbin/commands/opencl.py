@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,8 +19,6 @@ from tenbin.commands.options import JsonOption
 from tenbin.text import duration, number, print_json, say
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from agent.opencl_layer.requests import LayerStatus
     from agent.opencl_layer.trials import KernelTrial, Ratio, Trial
     from profiles.records import OpenCLDevice

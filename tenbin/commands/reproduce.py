@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 
 from profiles.errors import BadInput
 from tenbin.commands.options import JsonOption, ensure_writable, names_in, write_output
@@ -18,9 +20,6 @@ from tenbin.terminal import SafeConsole, table
 from tenbin.text import print_json
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
     from scheduler.evaluations import Evaluation
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from glob import escape, glob
 from pathlib import Path
@@ -25,8 +26,6 @@ from tenbin.terminal import SafeConsole
 from tenbin.text import print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from scheduler.model.jobs import Cluster
     from scheduler.prediction.profiles import MeasuredCluster
     from scheduler.simulator.metrics import Cut, Window

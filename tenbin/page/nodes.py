@@ -21,7 +21,7 @@ from profiles.files.store import JobStore, Store, load, load_job
 from profiles.jobs import JobProfile
 from profiles.records import Profile
 from scheduler.engines.common.job_folders import JobFolders
-from scheduler.policies.sharing.pairs import directions
+from scheduler.policies.sharing.pairing import directions
 from tenbin.page.explainer import Explainer
 from tenbin.page.mirror import BEGUN, Mirror, Row
 from tenbin.text import bounded, headline, limits, subject

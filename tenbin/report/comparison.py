@@ -29,8 +29,7 @@ from profiles.compare import (
 from profiles.quantities import Better, better
 from profiles.records import Profile
 from tenbin import text
-from tenbin.report.pictures import picture
-from tenbin.report.style import COLOURS, figure, write
+from tenbin.report.pictures import COLOURS, figure, picture, write
 from tenbin.text import number
 
 

@@ -85,8 +85,7 @@ def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def page(evaluation: Evaluation) -> str:
     """Write one self-contained HTML page with the pictures."""
-    from tenbin.report.pictures import picture
-    from tenbin.report.style import write
+    from tenbin.report.pictures import picture, write
 
     drawn = [picture(draw(figure)) for figure in evaluation.pictures]
     note = " ".join(evaluation.assumptions)
@@ -95,7 +94,7 @@ def page(evaluation: Evaluation) -> str:
 
 def draw(picture: Picture) -> Any:
     """Draw one figure (plotly's ``Figure``)."""
-    from tenbin.report.style import figure
+    from tenbin.report.pictures import figure
 
     fig = figure(picture.title, picture.x, picture.y)
     for series in picture.series:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
+import plotly.graph_objects as go
 
 from agent.node_profile.identity import node_kind
 from probes.registry import PROBES
@@ -21,11 +21,18 @@ from profiles.compare import Difference, compare, explain_drift
 from profiles.errors import BadInput
 from profiles.files.safe_files import write_chosen
 from profiles.files.store import JobStore, load, load_job, samples
-from profiles.jobs import JobProfile
-from profiles.records import Profile
+from profiles.jobs import Curve, JobProfile
+from profiles.models import knee
+from profiles.models.downey import predict, verdict
+from profiles.records import Coefficient, Model, Profile, Quality
 from tenbin import text
-from tenbin.report.pictures import picture
-from tenbin.report.style import write
+from tenbin.report.pictures import COLOURS, figure, picture, write
+
+SHARED = {  # probe -> the file, and in it the function and the explanation; as in ``profiles.fits``
+    "streams": ("memory", "stream_figures", "STREAMS_EXPLANATION"),
+    "messages": ("network", "message_figures", "MESSAGES_EXPLANATION"),
+    "scaling": ("compute", "scaling_figures", "SCALING_EXPLANATION"),
+}
 
 
 def write_report(path: Path, output: Path, *, interactive: bool = False) -> None:
@@ -114,13 +121,11 @@ def _jobs(jobs: Sequence[JobProfile], *, interactive: bool) -> dict[str, Any] | 
     """Return explanation, pictures and a table of the job profiles; None without any."""
     if not jobs:
         return None
-    from tenbin.report import jobs as drawing
-
     return {
-        "explanation": drawing.EXPLANATION,
-        "figures": [picture(figure, interactive=interactive) for figure in drawing.figures(jobs)],
-        "columns": drawing.COLUMNS,
-        "rows": drawing.table(jobs),
+        "explanation": JOBS_EXPLANATION,
+        "figures": [picture(figure, interactive=interactive) for figure in job_figures(jobs)],
+        "columns": JOB_COLUMNS,
+        "rows": job_table(jobs),
     }
 
 
@@ -143,12 +148,12 @@ def _section(
     except KeyError as error:
         what = f"samples/{name}.parquet beside the profile: it has no column {error}"
         raise BadInput(what, "delete it; the profile stays") from error
-    if drawing and hasattr(drawing, "figures_across"):
+    if drawing:
         figures += drawing.figures_across(profile.models)
     return {
         "name": name,
         "title": PROBES[name].title,
-        "explanation": drawing.EXPLANATION if drawing and figures else "",  # of the pictures
+        "explanation": drawing.explanation if drawing and figures else "",  # of the pictures
         "figures": [picture(figure, interactive=interactive) for figure in figures],
         "models": models,
         "emulated": any(m.emulated for m in models),
@@ -156,9 +161,156 @@ def _section(
     }
 
 
-def _drawing(name: str) -> ModuleType | None:
-    module = f"tenbin.report.probes.{name}"
-    return import_module(module) if find_spec(module) else None
+class Drawing(NamedTuple):
+    """What draws a probe; ``figures_across``: what several probes tell together, by the models of all."""
+
+    explanation: str
+    figures: Callable[[pd.DataFrame, list[Model]], list[go.Figure]]
+    figures_across: Callable[[Sequence[Model]], list[go.Figure]]
+
+
+def _drawing(name: str) -> Drawing | None:
+    file, figures, explanation = SHARED.get(name, (name, "figures", "EXPLANATION"))
+    module = f"tenbin.report.probes.{file}"
+    if not find_spec(module):
+        return None
+    of = vars(import_module(module))
+    return Drawing(of[explanation], of[figures], of.get("figures_across", lambda models: []))
+
+
+# -- pictures of job profiles: what each suffers from, and what it does over the course of its run ---------
+
+
+JOBS_EXPLANATION = (
+    "Each program ran alone and beside a probe at graded intensity: memprobe, which writes through memory, "
+    "and over hosts comprobe, which communicates all to all. The curves say how much slower the program got "
+    "(the bars are 95 % intervals). Over the course of a run memprobe tells when the program presses on "
+    "memory: a mean hides bursts. What programs need of OpenCL devices was seen by a layer below them."
+)
+JOB_COLUMNS = (
+    *("job", "alone", "slows memprobe", "in its worst part", "slows comprobe"),
+    *("slowed by memprobe", "slowed by comprobe", "inside MPI", "over cores", "OpenCL device"),
+)
+
+
+def job_figures(jobs: Sequence[JobProfile]) -> list[go.Figure]:
+    """Draw sensitivity to memory and to the network, and phases, where there is something to draw."""
+    memory = {job.name: curve for job in jobs if (curve := job.sensitivity_by())}
+    network = {job.name: job.network.sensitivity for job in jobs if job.network and job.network.sensitivity}
+    emulated = " (emulated hosts)" if any(job.network and job.network.emulated for job in jobs) else ""
+    drawn = [
+        _curves("Slowed down by memprobe", "memprobe's traffic beside nobody, GB/s", memory),
+        _curves(f"Slowed down by comprobe{emulated}", "what each rank of comprobe sends, GB/s", network),
+        _phases(jobs),
+        _scaling(jobs),
+        _under_caps(jobs),
+    ]
+    return [fig for fig in drawn if fig.data]
+
+
+def job_table(jobs: Sequence[JobProfile]) -> list[tuple[str, ...]]:
+    """Write a row of words for each job, under ``COLUMNS``."""
+    return [_row(job) for job in jobs]
+
+
+def _row(job: JobProfile) -> tuple[str, ...]:
+    def times(coefficient: Coefficient | None) -> str:
+        return "-" if coefficient is None else f"{coefficient.value:.2f}x ({text.interval(coefficient)})"
+
+    run, share, pressure = job.need("run_s"), job.need("mpi_share"), job.pressure_by()
+    phases, half, memory = job.phases_by(), job.network, job.sensitivity_by()
+    network = half.sensitivity if half else None
+    peak = times(phases.peak if phases else None)
+    emulated = job.emulated or (half and half.emulated) or (job.caps and job.caps.emulated)
+    return (
+        f"{job.name}{' EMULATED' if emulated else ''}",
+        text.value_with_unit(run) if run else "-",
+        times(pressure.slowdown if pressure else None),
+        f"{peak}, in bursts" if phases and phases.bursts else peak,
+        times(half.pressure.slowdown if half and half.pressure else None),
+        times(memory.levels[-1].slowdown if memory else None),
+        times(network.levels[-1].slowdown if network else None),
+        f"{share.value:.0%}" if share else "-",
+        verdict(job.scaling) if job.scaling else "-",
+        _on_device(job),
+    )
+
+
+def _on_device(job: JobProfile) -> str:
+    """Write what the job needs of an OpenCL device."""
+    words = {
+        "device_memory_mb": "",
+        "kernels": " kernels",
+        "compile_s": " to build (K)",
+        "drain_s": " to drain",
+    }
+    needs = ((job.need(name), unit) for name, unit in words.items())
+    return ", ".join(f"{text.value_with_unit(need)}{unit}" for need, unit in needs if need) or "-"
+
+
+def _scaling(jobs: Sequence[JobProfile]) -> go.Figure:
+    fig = figure("Speed-up over cores (Downey), as far as it was measured", "cores", "speed-up")
+    for job in jobs:
+        if job.scaling is not None:
+            cores = range(1, int(job.scaling.x_max or 1) + 1)
+            times = [predict(job.scaling, n).value for n in cores]
+            poor = job.scaling["A"].quality is Quality.POOR
+            fig.add_scatter(
+                x=list(cores),
+                y=[times[0] / took for took in times],
+                name=f"{job.name}{' (poor: dashed)' * poor}",
+                line={"dash": "dash" if poor else "solid"},
+            )
+    return fig
+
+
+def _under_caps(jobs: Sequence[JobProfile]) -> go.Figure:
+    fig = figure("Speed under power caps: runs, and the line through them", "cap of each package, W", "speed")
+    for i, job in enumerate(jobs):
+        if job.caps is None:
+            continue
+        name = f"{job.name}{' EMULATED' if job.caps.emulated else ''}"
+        *capped, free = job.caps.levels
+        caps = [level.cap_w or 0.0 for level in capped]
+        speeds = [free.run_s.value / level.run_s.value for level in capped]
+        colour = COLOURS[i % len(COLOURS)]
+        words = [f"{level.run_s.value:.3g} s, {level.energy_j.value:.3g} J" for level in capped]
+        fig.add_scatter(x=caps, y=speeds, text=words, name=name, mode="markers", marker={"color": colour})
+        if job.caps.speed is not None:
+            line = [knee.predict(job.caps.speed, cap).value for cap in caps]
+            fig.add_scatter(x=caps, y=line, mode="lines", line={"color": colour}, showlegend=False)
+    return fig
+
+
+def _curves(title: str, x: str, curves: dict[str, Curve]) -> go.Figure:
+    fig = figure(title, x, "run time / alone")
+    for i, (name, curve) in enumerate(curves.items()):
+        times = [level.slowdown for level in curve.levels]
+        fig.add_scatter(
+            x=[level.offered_gbs for level in curve.levels],
+            y=[time.value for time in times],
+            error_y={
+                "type": "data",
+                "array": [time.high - time.value if time.high is not None else 0.0 for time in times],
+                "arrayminus": [time.value - time.low if time.low is not None else 0.0 for time in times],
+            },
+            name=name,
+            line={"color": COLOURS[i % len(COLOURS)]},
+        )
+    return fig
+
+
+def _phases(jobs: Sequence[JobProfile]) -> go.Figure:
+    fig = figure("memprobe over the course of a run", "share of the run, %", "memprobe slowed down")
+    for job in jobs:
+        if phases := job.phases_by():
+            parts = len(phases.slowdown)
+            x = [100 * (part + 0.5) / parts for part in range(parts)]
+            fig.add_scatter(x=x, y=phases.slowdown, name=job.name, line_shape="hvh")
+    return fig
+
+
+# -- the pictures alone, for the live page -----------------------------------------------------------------
 
 
 def main() -> int:

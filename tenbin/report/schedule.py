@@ -12,8 +12,7 @@ import plotly.graph_objects as go
 
 from scheduler.model.jobs import Cluster, Placement, Pool
 from scheduler.simulator.trace import Outcome, Segment
-from tenbin.report.pictures import picture
-from tenbin.report.style import COLOURS, figure, write
+from tenbin.report.pictures import COLOURS, figure, picture, write
 
 MOST_BARS = 5000
 MOST_POINTS = 2000

@@ -30,28 +30,18 @@ from scheduler.jobs.files import check_commands, check_paths
 from scheduler.jobs.selectors import LeftOut
 from scheduler.jobs.specs import Int, JobSpec, check_variables
 from tenbin.fields import descriptions
-from tenbin.server.bodies import (
-    LARGEST,
-    LONGEST_WAIT_S,
-    OF_ALL,
-    OF_BODIES,
-    OF_CHANGES,
-    OF_JOBS,
-    OF_SUBMISSIONS,
-    OF_VALUES,
-    BodyLimit,
-    Change,
-    Changed,
-    Move,
-    NewPriority,
-    Reprioritized,
-    Selectors,
-    Wait,
-    refuse,
-    refuse_invalid,
+from tenbin.server import bodies
+from tenbin.server.descriptions import (
+    add_history,
+    add_lists,
+    array_summary,
+    brief,
+    describe,
+    known,
+    node_table,
+    prometheus,
+    summary,
 )
-from tenbin.server.descriptions import brief, describe, known, node_table, prometheus, summary
-from tenbin.server.job_list import add_history, add_lists, array_summary
 
 LONGEST_HOLD_S = 3600.0
 PIECE = 4 << 20  # bytes
@@ -62,7 +52,9 @@ SOONER_LONGEST_S = 10.0
 SOONER_KEPT = 1000  # answers
 
 
-Indices = Annotated[list[Annotated[Int, Field(ge=0, le=LARGEST)]], Field(min_length=1, max_length=MOST_JOBS)]
+Indices = Annotated[
+    list[Annotated[Int, Field(ge=0, le=bodies.LARGEST)]], Field(min_length=1, max_length=MOST_JOBS)
+]
 
 
 class Submission(BaseModel):
@@ -196,10 +188,10 @@ def make_api(
     """Make the application over one coordinator; ``stop`` ends its server, which is also at ``url``."""
     from importlib.metadata import version
 
-    api = Api(title="tenbin", version=version("tenbin"), description=__doc__ or "", responses=OF_ALL)
-    api.add_middleware(BodyLimit)
-    api.add_exception_handler(RequestValidationError, refuse_invalid)
-    api.add_exception_handler(UserError, refuse)
+    api = Api(title="tenbin", version=version("tenbin"), description=__doc__ or "", responses=bodies.OF_ALL)
+    api.add_middleware(bodies.BodyLimit)
+    api.add_exception_handler(RequestValidationError, bodies.refuse_invalid)
+    api.add_exception_handler(UserError, bodies.refuse)
     _changes(api, coordinator, news)
     add_lists(api, coordinator)
     _questions(api, coordinator, news)
@@ -217,7 +209,7 @@ def make_api(
     async def metrics() -> Response:
         return Response(prometheus(coordinator), media_type="text/plain; version=0.0.4")
 
-    @api.post("/down", responses=OF_VALUES)
+    @api.post("/down", responses=bodies.OF_VALUES)
     async def down(let_go: bool = False) -> dict[str, int]:
         guests = coordinator.let_external_jobs_go(let_go)
         asyncio.get_running_loop().call_soon(stop)
@@ -234,7 +226,7 @@ def _changes(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
         news.tell()
         return result
 
-    @api.post("/jobs", responses=OF_SUBMISSIONS)
+    @api.post("/jobs", responses=bodies.OF_SUBMISSIONS)
     async def submit(submission: Submission) -> SubmittedJobs:
         checks = coordinator.engine.checks
         is_script = submission.script is not None
@@ -250,18 +242,18 @@ def _changes(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
         arrays = list(dict.fromkeys(entry.array for entry in entries if entry.array is not None))
         return SubmittedJobs(ids=[entry.id for entry in entries], arrays=arrays)
 
-    def of_jobs(verb: Callable[..., dict[int, LeftOut]]) -> Callable[[Change], Any]:
-        async def call(which: Change) -> Changed:
+    def of_jobs(verb: Callable[..., dict[int, LeftOut]]) -> Callable[[bodies.Change], Any]:
+        async def call(which: bodies.Change) -> bodies.Changed:
             return changed(which, change(verb, which.ids, which.where_possible))
 
         return call
 
     for verb in (coordinator.cancel, coordinator.suspend, coordinator.resume):
         name, said = verb.__name__, verb.__doc__
-        api.post(f"/{name}", name=name, description=said, responses=OF_CHANGES)(of_jobs(verb))
+        api.post(f"/{name}", name=name, description=said, responses=bodies.OF_CHANGES)(of_jobs(verb))
 
-    @api.post("/retry", responses=OF_CHANGES)
-    async def retry(which: Change) -> Changed:
+    @api.post("/retry", responses=bodies.OF_CHANGES)
+    async def retry(which: bodies.Change) -> bodies.Changed:
         """Run jobs that did not succeed again, under the same number; of an array those of its members.
 
         Jobs that were cancelled because one of these failed run again only if they are named too.
@@ -269,21 +261,21 @@ def _changes(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
         entries, left_out = change(coordinator.retry, which.ids, which.where_possible)
         return answer_of([entry.id for entry in entries], left_out)
 
-    @api.post("/hold", responses=OF_VALUES)
+    @api.post("/hold", responses=bodies.OF_VALUES)
     async def hold(seconds: Annotated[float, Query(ge=0, le=LONGEST_HOLD_S)]) -> dict[str, str]:
         """Start no job on this machine for so long, as for a check of it; 0: go on."""
         return {"reason": change(coordinator.hold, seconds)}
 
-    @api.post("/migrate", responses=OF_CHANGES)
-    async def migrate(move: Move) -> Changed:
+    @api.post("/migrate", responses=bodies.OF_CHANGES)
+    async def migrate(move: bodies.Move) -> bodies.Changed:
         return changed(move, change(coordinator.migrate, move.ids, move.to, move.where_possible))
 
-    @api.post("/priority", responses=OF_CHANGES)
-    async def priority(new: NewPriority) -> Reprioritized:
+    @api.post("/priority", responses=bodies.OF_CHANGES)
+    async def priority(new: bodies.NewPriority) -> bodies.Reprioritized:
         """Change the priority of jobs that wait, run or are held, as if submitted so."""
         given = new.ids, new.priority, new.where_possible
         before, left_out = change(coordinator.set_priority, *given)
-        return Reprioritized(**dict(changed(new, left_out)), before=before)
+        return bodies.Reprioritized(**dict(changed(new, left_out)), before=before)
 
 
 def _with_script(coordinator: Coordinator, specs: list[JobSpec], script: bytes) -> list[JobSpec]:
@@ -306,27 +298,27 @@ def _with_script(coordinator: Coordinator, specs: list[JobSpec], script: bytes) 
     ]
 
 
-def changed(which: Change, left_out: Mapping[int, LeftOut]) -> Changed:
+def changed(which: bodies.Change, left_out: Mapping[int, LeftOut]) -> bodies.Changed:
     """Make the answer to a change."""
     ids = dict.fromkeys((*which.ids, *which.where_possible))
     return answer_of([job_id for job_id in ids if job_id not in left_out], left_out)
 
 
-def answer_of(ids: list[int], left_out: Mapping[int, LeftOut]) -> Changed:
+def answer_of(ids: list[int], left_out: Mapping[int, LeftOut]) -> bodies.Changed:
     """Make the answer to a change of these jobs."""
     reasons: dict[str, list[str]] = {}
     for omitted in left_out.values():
         reasons.setdefault(omitted.reason, []).append(omitted.label)
     sentences = {job_id: omitted.sentence for job_id, omitted in left_out.items()}
-    return Changed(ids=ids, left_out=sentences, reasons=reasons)
+    return bodies.Changed(ids=ids, left_out=sentences, reasons=reasons)
 
 
 def _questions(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
     """Add the routes that read jobs."""
     earlier = EarlierStarts(coordinator)
 
-    @api.post("/select", responses=OF_BODIES)
-    async def select(which: Selectors) -> dict[str, list[Any]]:
+    @api.post("/select", responses=bodies.OF_BODIES)
+    async def select(which: bodies.Selectors) -> dict[str, list[Any]]:
         """Find the jobs that words mean.
 
         ``named``: by a number, an index or ``last``. ``among``: by a range or ``all``; changes leave out
@@ -334,10 +326,10 @@ def _questions(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
         """
         return asdict(selected(coordinator.job_table, which.words, members=which.members))
 
-    @api.get("/jobs/{job_id}", responses=OF_JOBS)
+    @api.get("/jobs/{job_id}", responses=bodies.OF_JOBS)
     async def job(
         job_id: int,
-        wait_s: Annotated[float, Query(ge=0, le=LONGEST_WAIT_S)] = 0.0,
+        wait_s: Annotated[float, Query(ge=0, le=bodies.LONGEST_WAIT_S)] = 0.0,
         sooner: bool = False,
     ) -> dict[str, Any]:
         """Describe a job; of an array: how many of its members are in each stage.
@@ -350,16 +342,16 @@ def _questions(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
         starts = {"sooner": await earlier.of(job_id)} if sooner else {}
         return {**describe(coordinator, job_id), **starts}
 
-    @api.get("/jobs/{job_id}/samples", responses=OF_JOBS)
+    @api.get("/jobs/{job_id}/samples", responses=bodies.OF_JOBS)
     async def samples(job_id: int) -> list[dict[str, Any]]:
         entry = known(coordinator, job_id)
         return [sample._asdict() for sample in coordinator.folders.samples(entry.id, entry.attempt)]
 
-    @api.get("/jobs/{job_id}/{stream}", response_class=Output, responses=OF_JOBS)
+    @api.get("/jobs/{job_id}/{stream}", response_class=Output, responses=bodies.OF_JOBS)
     async def output(
         job_id: int,
         stream: Literal["stdout", "stderr"],
-        start: Annotated[int, Query(ge=0, le=LARGEST)] = 0,
+        start: Annotated[int, Query(ge=0, le=bodies.LARGEST)] = 0,
         last: Annotated[int | None, Query(ge=1, le=PIECE)] = None,
     ) -> Response:
         """Its output, from a byte on, or only so many bytes at its end; at most 4 MiB at once."""
@@ -373,9 +365,9 @@ def _questions(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
     @api.post(
         "/wait",
         description="Those that have ended, as soon as one has, or all have.",
-        responses=OF_JOBS | OF_BODIES,
+        responses=bodies.OF_JOBS | bodies.OF_BODIES,
     )
-    async def wait(which: Wait) -> list[dict[str, Any]]:
+    async def wait(which: bodies.Wait) -> list[dict[str, Any]]:
         ended = await ends(coordinator, news, which.ids, wait_s=which.wait_s, all=which.all)
         arrays = coordinator.job_table.arrays
         return [

@@ -27,9 +27,9 @@ from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.coordinator.journal.packing import KEEP, packing
 from scheduler.coordinator.journal.recovery import check_folders, recover
-from scheduler.engines.common.machine import Machine
 from scheduler.engines.local.cores import put_back
 from scheduler.engines.local.engine import SWEEP_S
+from scheduler.engines.protocol import Machine
 from scheduler.prediction.profiles import ProfiledJobs
 from tenbin.client.connection import LONGEST_SOCKET_PATH, socket_folder
 from tenbin.server import tcp

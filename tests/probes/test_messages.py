@@ -19,7 +19,7 @@ from probes.topology import core_pairs, read_topology
 from profiles.fits import fit_samples
 from profiles.fits.network import fit_messages
 from profiles.records import Settings
-from tenbin.report.probes.messages import EXPLANATION, figures
+from tenbin.report.probes.network import MESSAGES_EXPLANATION, message_figures
 from tests.probes.test_memory_plan import machine
 from tests.support.labs.components import require
 from tests.support.labs.network_lab import netlab, require_netlab
@@ -43,7 +43,7 @@ def test_this_node(mpi: MpiInstall) -> None:
     models = {model.quantity: model for model in fit_samples("messages", samples)}
     assert set(models) == {"message_latency_s", "message_bandwidth_gbs"}
     assert models["message_latency_s"].labels["size"] == "8 B"
-    assert len(figures(samples, list(models.values()))) == 2 and EXPLANATION
+    assert len(message_figures(samples, list(models.values()))) == 2 and MESSAGES_EXPLANATION
 
 
 @pytest.mark.measures
@@ -121,12 +121,12 @@ def test_partial_and_emulated_samples() -> None:
     assert (
         fit_messages(pd.DataFrame())
         == fit_messages(whole.drop(columns="message_s"))
-        == figures(pd.DataFrame(), [])
+        == message_figures(pd.DataFrame(), [])
         == []
     )
     part = whole[(whole["pattern"] == "latency") & (whole["repetition"] == 0)]
     assert [model.quantity for model in fit_messages(part)] == ["message_latency_s"]
-    assert len(figures(part, [])) == 2
+    assert len(message_figures(part, [])) == 2
     emulated = whole.assign(emulated=True)
     assert all(model.emulated for model in fit_samples("messages", emulated))
-    assert all("emulated" in str(figure.layout.title.text) for figure in figures(emulated, []))
+    assert all("emulated" in str(figure.layout.title.text) for figure in message_figures(emulated, []))

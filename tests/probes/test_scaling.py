@@ -18,7 +18,7 @@ from profiles.errors import Unavailable
 from profiles.fits import fit_samples
 from profiles.models import downey
 from profiles.records import Settings
-from tenbin.report.probes.scaling import figures
+from tenbin.report.probes.compute import scaling_figures
 from tests.support.labs.components import processes_below, require
 
 COLUMNS = {"load", "size", "cores", "start", "repetition", "run_s", "verified", "verification", "mops"}
@@ -89,7 +89,7 @@ def test_every_load_on_one_and_more_cores() -> None:
     models = fit_samples("scaling", samples)
     assert sorted(model.labels["load"] for model in models) == sorted(LOADS)
     assert all(np.isfinite(c.value) for model in models for c in model.coefficients)
-    assert len(figures(samples, models)) == 1
+    assert len(scaling_figures(samples, models)) == 1
     assert processes_below() == []
 
 
@@ -114,7 +114,7 @@ def test_inside_an_mpi_job_but_without_mpi_one_core_is_still_measured(
         ("speed-up over cores", "no mpiexec", "install one")
     ]
     assert fit_samples("scaling", samples) == []
-    assert figures(samples, []) == []
+    assert scaling_figures(samples, []) == []
 
 
 @pytest.mark.usefixtures("two_cores")
@@ -188,7 +188,9 @@ def test_a_curve_that_the_runs_do_not_support_is_dashed() -> None:
     samples["run_s"] = np.where(samples["cores"] < 8, 10.0, 3.0) * (1 + samples.index.to_numpy() % 3 / 100)
     models = fit_samples("scaling", samples)
     curve = next(
-        trace for trace in figures(samples, models)[0].data if trace.mode == "lines" and trace.legendgroup
+        trace
+        for trace in scaling_figures(samples, models)[0].data
+        if trace.mode == "lines" and trace.legendgroup
     )
     assert curve.line.dash == "dash" and "poor" in curve.name and curve.name.endswith("dashed")
 
@@ -197,7 +199,7 @@ def test_figure() -> None:
     truths = {"bt": (7.0, 0.02), "ep": (1e9, 0.0)}
     samples = table(truths)
     models = fit_samples("scaling", samples)
-    (fig,) = figures(samples, models)
+    (fig,) = scaling_figures(samples, models)
     names = [trace.name for trace in fig.data if trace.showlegend is not False]
     assert names[0] == "ideal"
     assert names[1].startswith("BT S: A = ")
@@ -205,7 +207,7 @@ def test_figure() -> None:
     curves = [trace for trace in fig.data if trace.name and " S: " in trace.name]
     assert all(max(trace.x) <= samples["cores"].max() and trace.line.dash == "solid" for trace in curves)
     assert "emulated" not in fig.layout.title.text
-    (marked,) = figures(samples.assign(emulated=True), models)
+    (marked,) = scaling_figures(samples.assign(emulated=True), models)
     assert "(emulated)" in marked.layout.title.text
-    assert figures(samples, []) == []
-    assert figures(samples.iloc[:0], models) == []
+    assert scaling_figures(samples, []) == []
+    assert scaling_figures(samples.iloc[:0], models) == []

@@ -19,7 +19,7 @@ from probes.topology import data_caches_kib, read_topology
 from profiles.fits import fit_samples
 from profiles.fits.memory import Step, assign, find_steps, latencies
 from profiles.records import Settings
-from tenbin.report.probes.streams import EXPLANATION, figures
+from tenbin.report.probes.memory import STREAMS_EXPLANATION, stream_figures
 from tests.support.labs.components import require
 from tests.support.labs.machines import (
     MACHINES,
@@ -266,15 +266,15 @@ def test_levels_and_bandwidths_are_fitted(named: bool) -> None:
         assert size.note == (f"sysfs: {kib} KiB" if named else "")
     copies = [models[f"stream_bandwidth_gbs cores={n},kernel=copy,numa=local"] for n in (1, 2)]
     assert [m.coefficients[0].value for m in copies] == pytest.approx([12, 20])
-    drawn = figures(samples, list(models.values()))
+    drawn = stream_figures(samples, list(models.values()))
     assert [f.layout.title.text for f in drawn] == ["Streams through memory", "Latency of an access"]
-    assert "STREAM" in EXPLANATION and len(latencies(samples)) == len(latencies(table(named=named)))
+    assert "STREAM" in STREAMS_EXPLANATION and len(latencies(samples)) == len(latencies(table(named=named)))
 
 
 def test_windows_that_do_not_count_are_left_out() -> None:
     samples = table(named=True, rounds=1)
     apart = samples.assign(overlap=0.5, accesses=0)
-    assert fit_samples("streams", apart) == [] and figures(apart, []) == []
+    assert fit_samples("streams", apart) == [] and stream_figures(apart, []) == []
     one_lost = samples[~((samples["cores"] == 2) & (samples["core"] == 1))]
     counts = [m.labels["cores"] for m in fit_samples("streams", one_lost) if "cores" in m.labels]
     assert counts == ["1"]

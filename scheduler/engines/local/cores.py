@@ -19,9 +19,8 @@ from agent.processes.claims import Claims, holder, running_jobs
 from agent.users import state_dir
 from probes.topology import cpu_ranges, read_topology
 from profiles.errors import BadInput
-from scheduler.engines.common.machine import Taken
 from scheduler.engines.common.region_placement import StoredRegionPlacement
-from scheduler.engines.protocol import Regions
+from scheduler.engines.protocol import Regions, Taken
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.sizes import Unit
 from scheduler.model.jobs import Cluster, Placement, Region

@@ -19,8 +19,8 @@ from probes.powercap import LOWEST_SHARE, Zone, capped, cores_of, zones
 from profiles.errors import BadInput, Unavailable
 from profiles.files.store import JobStore
 from profiles.records import Profile
-from scheduler.engines.common.machine import Machine, cap_lines, scaling_of
 from scheduler.engines.local.cores import ROOTS, Packages, Supply
+from scheduler.engines.protocol import Machine, cap_lines, scaling_of
 from scheduler.engines.registry import Asked
 from scheduler.jobs.literals import memory_text
 from scheduler.jobs.sizes import CORE, Unit

@@ -27,22 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiles.errors import BadInput
-from scheduler.model.events import (
-    Action,
-    Checkpointed,
-    Event,
-    Failed,
-    Finished,
-    NodeDown,
-    NodeUp,
-    Resume,
-    Start,
-    Started,
-    Submitted,
-    Suspend,
-    Timer,
-    WakeAt,
-)
+from scheduler.model import events
 from scheduler.model.jobs import Job, Placement, Stage, counted, instant
 from scheduler.model.state import rooms
 from scheduler.policies.base import Policy, Reason, View
@@ -318,9 +303,9 @@ class TwoLevel(Policy):
 
     # -- events ---------------------------------------------------------------------------------------
 
-    def decide(self, view: View, event: Event) -> Sequence[Action]:
-        looks: list[Action] = []
-        if isinstance(event, Started):
+    def decide(self, view: View, event: events.Event) -> Sequence[events.Action]:
+        looks: list[events.Action] = []
+        if isinstance(event, events.Started):
             self._restarted(event.job.id, view.now, looks)
         else:
             self._note(view, event)
@@ -329,26 +314,26 @@ class TwoLevel(Policy):
         self._due = False
         return [*looks, *self._decide(view)]
 
-    def _note(self, view: View, event: Event) -> None:
+    def _note(self, view: View, event: events.Event) -> None:
         """Enter what has happened."""
         self._due = True
-        if isinstance(event, Submitted):
+        if isinstance(event, events.Submitted):
             self._add(event.job)
-        elif isinstance(event, Finished):
+        elif isinstance(event, events.Finished):
             self._ended(event.job.id)
-        elif isinstance(event, Timer):
+        elif isinstance(event, events.Timer):
             node = self._nodes[event.tag] if isinstance(event.tag, int) else None
             if node is not None and node.wake_s == event.at_s:
                 node.wake_s = math.inf
                 self._touched.add(node.index)
-        elif isinstance(event, Checkpointed):
+        elif isinstance(event, events.Checkpointed):
             self._stopped(event.job.id)
-        elif isinstance(event, Failed | NodeDown | NodeUp):
+        elif isinstance(event, events.Failed | events.NodeDown | events.NodeUp):
             self.begin(view)
 
-    def _decide(self, view: View) -> list[Action]:
+    def _decide(self, view: View) -> list[events.Action]:
         """Let first the nodes decide on which something happened, then the central queue send."""
-        actions: list[Action] = []
+        actions: list[events.Action] = []
         self._decided.clear()
         later = self._touched if self._anew else set[int]()
         self._touched, self._anew = self._touched - later, False
@@ -426,14 +411,14 @@ class TwoLevel(Policy):
             self._changed(node)
         return places
 
-    def _settle_touched(self, view: View, actions: list[Action]) -> None:
+    def _settle_touched(self, view: View, actions: list[events.Action]) -> None:
         """Let the nodes on which something happened decide, by their index."""
         while self._touched:
             index = min(self._touched)
             self._touched.discard(index)
             self._settle(self._nodes[index], view, actions)
 
-    def _settle(self, node: Node, view: View, actions: list[Action]) -> None:
+    def _settle(self, node: Node, view: View, actions: list[events.Action]) -> None:
         """Let the node decide."""
         decided = settle(node, view.now, view.costs, self._rules)
         actions += decided
@@ -443,15 +428,15 @@ class TwoLevel(Policy):
         self._decided.add(node.index)
         self._changed(node)
 
-    def _look_again(self, node: Node, now: float, actions: list[Action]) -> None:
+    def _look_again(self, node: Node, now: float, actions: list[events.Action]) -> None:
         """Have the node decide again when it may decide anew."""
         wake_s = next_look_s(node, now, self._rules.spare_s)
         if wake_s != node.wake_s:
             node.wake_s = wake_s
             if wake_s < math.inf:
-                actions.append(WakeAt(wake_s, node.index))
+                actions.append(events.WakeAt(wake_s, node.index))
 
-    def _restarted(self, job_id: int, now: float, actions: list[Action]) -> None:
+    def _restarted(self, job_id: int, now: float, actions: list[events.Action]) -> None:
         """Count the service of a job whose restart is over."""
         task, sent = self._tasks.get(job_id, (None, False))
         for part in task.gang if task is not None and sent else ():
@@ -461,9 +446,9 @@ class TwoLevel(Policy):
                 node.run(part, now, self._rules.spare_s)
                 self._look_again(node, now, actions)
 
-    def _touch_others(self, action: Action, node: Node) -> None:
+    def _touch_others(self, action: events.Action, node: Node) -> None:
         """Let the other nodes of a job decide too when it started or gave way here."""
-        assert isinstance(action, Start | Resume | Suspend)
+        assert isinstance(action, events.Start | events.Resume | events.Suspend)
         for part in self._tasks[action.job_id][0].gang:
             if part.node is not node:
                 self._touched.add(part.node.index)

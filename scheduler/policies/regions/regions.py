@@ -27,17 +27,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from profiles.errors import BadInput
-from scheduler.model.events import (
-    Action,
-    Event,
-    Failed,
-    Finished,
-    Repartition,
-    Start,
-    Submitted,
-    Timer,
-    WakeAt,
-)
+from scheduler.model import events
 from scheduler.model.jobs import Cluster, Job, JobState, Placement, Region, instant
 from scheduler.policies.backfill.availability import Availability, start_in_turn
 from scheduler.policies.backfill.queue import QUEUES, FcfsQueue
@@ -281,14 +271,14 @@ class Regions(Policy):
     def begin(self, view: View) -> None:
         self._pool = only_counted_pool(view, "regions")
         self._repartitioner = Repartitioner(self.parameters, view, self._pool)
-        self._orders: list[Action] = []  # to be sent with the next decision
+        self._orders: list[events.Action] = []  # to be sent with the next decision
         if view.regions.get(self._pool) != self._repartitioner.regions():
-            self._orders.append(Repartition(self._pool, self._repartitioner.regions()))
+            self._orders.append(events.Repartition(self._pool, self._repartitioner.regions()))
         if self.parameters.given() is None:
-            self._orders.append(WakeAt(self._repartitioner.period_end_s, CUT))
+            self._orders.append(events.WakeAt(self._repartitioner.period_end_s, CUT))
         self._settle(view)
 
-    def decide(self, view: View, event: Event) -> Sequence[Action]:
+    def decide(self, view: View, event: events.Event) -> Sequence[events.Action]:
         self._note(view, event)
         orders, self._orders = self._orders, []
         if view.upcoming is None:
@@ -319,21 +309,21 @@ class Regions(Policy):
 
     # -- events ---------------------------------------------------------------------------------
 
-    def _note(self, view: View, event: Event) -> None:
+    def _note(self, view: View, event: events.Event) -> None:
         """Apply the event to queues, charges and the period's figures."""
-        if isinstance(event, Submitted):
+        if isinstance(event, events.Submitted):
             self._submitted(view, event.job)
-        elif isinstance(event, Finished | Failed):
+        elif isinstance(event, events.Finished | events.Failed):
             self._free(event.job.id)
-            self._repartitioner.left(event.job, view.now, isinstance(event, Finished))
-            if isinstance(event, Failed):
+            self._repartitioner.left(event.job, view.now, isinstance(event, events.Finished))
+            if isinstance(event, events.Failed):
                 index = self._repartitioner.region_of(event.job)
                 self._parts[index].queue.add_first(event.job)
                 self._stirred.add(index)
-        elif isinstance(event, Timer) and event.tag == CUT:
+        elif isinstance(event, events.Timer) and event.tag == CUT:
             if self._repartitioner.end_period(view):
                 self._move(view)
-            self._orders.append(WakeAt(self._repartitioner.period_end_s, CUT))
+            self._orders.append(events.WakeAt(self._repartitioner.period_end_s, CUT))
         else:
             self._stir_all()
 
@@ -358,7 +348,7 @@ class Regions(Policy):
             part.queue.changed()
             self._stirred.add(index)
 
-    def _starts(self, view: View) -> Iterator[Start]:
+    def _starts(self, view: View) -> Iterator[events.Start]:
         """Start jobs region by region; if too few units are in service, the first regions come first."""
         left = view.free[self._pool]
         if left < sum(part.free for part in self._parts):
@@ -371,13 +361,13 @@ class Regions(Policy):
                 left -= job.units
                 self._held[job.id] = ((index, job.units),)
                 self._repartitioner.started(job, view)
-                yield Start(job.id, Placement(self._pool, job.units, region=part.region.name))
+                yield events.Start(job.id, Placement(self._pool, job.units, region=part.region.name))
         self._stirred.clear()
 
     # -- new regions ---------------------------------------------------------------------------------
 
     def _move(self, view: View) -> None:
-        self._orders.append(Repartition(self._pool, self._repartitioner.regions()))
+        self._orders.append(events.Repartition(self._pool, self._repartitioner.regions()))
         self._settle(view)
 
     def _settle(self, view: View) -> None:

@@ -33,17 +33,7 @@ from heapq import heapify, heappop, heappush
 from itertools import accumulate
 from typing import NamedTuple
 
-from scheduler.model.events import (
-    Action,
-    Event,
-    Failed,
-    Finished,
-    Repartition,
-    Start,
-    Submitted,
-    Timer,
-    WakeAt,
-)
+from scheduler.model import events
 from scheduler.model.jobs import Job, Placement, instant
 from scheduler.policies.base import Policy, Reason, View, only_counted_pool, units
 from scheduler.policies.regions.regions import Repartitioner, RepartitionParameters, size_range
@@ -101,17 +91,17 @@ class SoftRegions(Policy):
     def begin(self, view: View) -> None:
         self._pool = only_counted_pool(view, "soft-regions")
         self._repartitioner = Repartitioner(self.parameters, view, self._pool)
-        self._orders: list[Action] = [Repartition(self._pool, self._repartitioner.regions())]
+        self._orders: list[events.Action] = [events.Repartition(self._pool, self._repartitioner.regions())]
         if self.parameters.given() is None:
-            self._orders.append(WakeAt(self._repartitioner.period_end_s, CUT))
+            self._orders.append(events.WakeAt(self._repartitioner.period_end_s, CUT))
 
-    def decide(self, view: View, event: Event) -> Sequence[Action]:
+    def decide(self, view: View, event: events.Event) -> Sequence[events.Action]:
         self._note(view, event)
         orders, self._orders = self._orders, []
         if view.upcoming is None and view.waiting:
             for job in self._chosen(view):
                 self._repartitioner.started(job, view)
-                orders.append(Start(job.id, Placement(self._pool, job.units)))
+                orders.append(events.Start(job.id, Placement(self._pool, job.units)))
         return orders
 
     def why(self, job: Job, view: View) -> Reason:
@@ -131,17 +121,17 @@ class SoftRegions(Policy):
         latest = self._latest(view, view.waiting.values(), _ends(view), free)
         return {planned.job.id: planned.start_s for planned in latest}
 
-    def _note(self, view: View, event: Event) -> None:
+    def _note(self, view: View, event: events.Event) -> None:
         """Apply the event to the period's figures, and divide anew at the period's end."""
         repartitioner = self._repartitioner
-        if isinstance(event, Submitted):
+        if isinstance(event, events.Submitted):
             repartitioner.submitted(event.job)
-        elif isinstance(event, Finished | Failed):
-            repartitioner.left(event.job, view.now, isinstance(event, Finished))
-        elif isinstance(event, Timer) and event.tag == CUT:
+        elif isinstance(event, events.Finished | events.Failed):
+            repartitioner.left(event.job, view.now, isinstance(event, events.Finished))
+        elif isinstance(event, events.Timer) and event.tag == CUT:
             if repartitioner.end_period(view):
-                self._orders.append(Repartition(self._pool, repartitioner.regions()))
-            self._orders.append(WakeAt(repartitioner.period_end_s, CUT))
+                self._orders.append(events.Repartition(self._pool, repartitioner.regions()))
+            self._orders.append(events.WakeAt(repartitioner.period_end_s, CUT))
 
     def _chosen(self, view: View) -> list[Job]:
         """Choose the jobs that start now."""

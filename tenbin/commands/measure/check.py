@@ -14,19 +14,10 @@ import typer
 
 from profiles.errors import BadInput, UserError
 from profiles.quantities import Better, better
-from tenbin.commands.options import (
-    HomeOption,
-    JsonOption,
-    StoreOption,
-    client_of,
-    complete_selector,
-    storage_folder,
-    stored_profiles,
-    terminated_as_interrupted,
-    write_output,
-)
+from tenbin.commands import options
 from tenbin.errors import TenbinError
 from tenbin.option_values import duration_s
+from tenbin.terminal import SafeConsole, table
 from tenbin.text import as_json, duration, number, say
 
 if TYPE_CHECKING:
@@ -51,7 +42,7 @@ def quiet_moment(home: Path | None, wait_s: float) -> Iterator[str]:
     Yields:
         Who was asked, and the answer, as a sentence; "" if nobody was.
     """
-    client = client_of(home)
+    client = options.client_of(home)
     if client.address != str(client.home):  # by $TENBIN_URL: the coordinator of another machine
         yield ""
         return
@@ -87,7 +78,9 @@ MOST_BASELINE = 50
 
 
 def _complete_against(incomplete: str) -> list[str]:
-    return [name for name in (SIBLINGS, *complete_selector(incomplete)) if name.startswith(incomplete)]
+    return [
+        name for name in (SIBLINGS, *options.complete_selector(incomplete)) if name.startswith(incomplete)
+    ]
 
 
 def check(
@@ -138,9 +131,9 @@ def check(
             show_default=False,
         ),
     ] = None,
-    store: StoreOption = None,
-    home: HomeOption = None,
-    json: JsonOption = False,
+    store: options.StoreOption = None,
+    home: options.HomeOption = None,
+    json: options.JsonOption = False,
 ) -> None:
     """Check that this node still is the machine that was measured, in at most 30 s: what changed, and why.
 
@@ -168,12 +161,12 @@ def check(
     if prometheus is not None and not prometheus.parent.is_dir():
         raise BadInput(f"--prometheus {prometheus}: its folder does not exist", f"mkdir {prometheus.parent}")
     wait_s = duration_s(wait, "--wait", least=0)
-    own = _last_profile(stored_profiles(store))
-    chosen = own if against in (None, SIBLINGS) else stored_profiles(store).load(against or "")
+    own = _last_profile(options.stored_profiles(store))
+    chosen = own if against in (None, SIBLINGS) else options.stored_profiles(store).load(against or "")
     checks = CheckStore(store)
     settings = _settings(own, storage, hosts, quick=quick)
-    stored_profiles(store).prepare()
-    with terminated_as_interrupted():
+    options.stored_profiles(store).prepare()
+    with options.terminated_as_interrupted():
         for number in range(baseline):
             with quiet_moment(home, wait_s) as quiet:
                 made = _make(settings, own, quiet=quiet, number=(number, baseline))
@@ -185,7 +178,7 @@ def check(
     if prometheus is not None:
         from profiles.export import prometheus_of_check as as_prometheus
 
-        write_output("--prometheus", prometheus, as_prometheus(done))
+        options.write_output("--prometheus", prometheus, as_prometheus(done))
     _print_result(done, log=log, json=json)
     raise typer.Exit(EXIT_CODES[done.verdict])
 
@@ -201,7 +194,7 @@ def _last_profile(store: Store) -> Profile | None:
 def _settings(profile: Profile | None, storage: Path | None, hosts: str, *, quick: bool) -> Settings:
     from profiles.records import Settings
 
-    folders: tuple[Path, ...] = (storage_folder(storage),) if storage is not None else ()
+    folders: tuple[Path, ...] = (options.storage_folder(storage),) if storage is not None else ()
     if not folders and profile is not None:
         folders = profile.settings.storage[:1]
     named = tuple(host.strip() for host in hosts.split(",") if host.strip())
@@ -324,8 +317,6 @@ def line(check: Check) -> str:
 
 def print_check(check: Check) -> None:
     """Print verdict, figures, causes and consequences."""
-    from tenbin.terminal import SafeConsole
-
     console = SafeConsole()
     kind = "quick check" if check.quick else "check"
     took = duration(round(check.conditions.duration_s, 1))
@@ -348,7 +339,6 @@ def print_check(check: Check) -> None:
 
 
 def _table(check: Check) -> object:
-    from tenbin.terminal import table
 
     made = table("", "now", "was", "unit", "change", "95 %", "tells", left=("", "unit"), padding=(0, 1, 0, 0))
     for c in sorted(check.changes, key=_place):

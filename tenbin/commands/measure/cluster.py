@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 from rich.markup import escape
 
 from profiles.errors import INTERRUPTED, BadInput, Unavailable, UserError
+from profiles.files.safe_files import write_whole
 from tenbin.commands.options import JsonOption, StoreOption, stored_profiles, write_output
 from tenbin.terminal import SafeConsole, table
 from tenbin.text import number, print_json, say
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from profiles.clusters import Between, Odd, Survey, Value
     from profiles.records import Profile, Settings
 
@@ -299,7 +299,6 @@ def _known_to_slurm() -> Mapping[str, Mapping[str, str]]:
 
 
 def _write(folder: Path, files: dict[str, str]) -> None:
-    from profiles.files.safe_files import write_whole
 
     lua = folder / LUA
     if LUA in files and lua.exists() and "By tenbin" not in lua.read_text(errors="replace"):

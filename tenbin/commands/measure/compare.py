@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
 from profiles.errors import BadInput
+from tenbin.commands.measure.check import signed
 from tenbin.commands.options import JsonOption, StoreOption, complete_selector, ensure_writable, write_output
+from tenbin.terminal import SafeConsole
 from tenbin.text import headline, number, print_json, say, value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from rich.console import Console
-
     from profiles.checks.check import Check, CheckStore
     from profiles.checks.drift import Drift
     from profiles.compare import Difference
@@ -58,7 +58,6 @@ def compare(
     from profiles import compare as comparing
     from profiles.compare import sentences
     from profiles.files.store import Store, load
-    from tenbin.terminal import SafeConsole
 
     in_store = Store(store)
     paths = in_store.find(a), in_store.find(b)
@@ -240,8 +239,6 @@ def _print_drift(
     node: str, series: Sequence[Drift], beside: Mapping[str, float], *, everything: bool
 ) -> None:
     from profiles.checks.drift import CHECKS
-    from tenbin.commands.measure.check import signed
-    from tenbin.terminal import SafeConsole
 
     console = SafeConsole()
     shown = [row for row in series if everything or len(row.levels) > 1]

@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
 from profiles.errors import BadInput, Unavailable
 from tenbin.commands.options import JsonOption, storage_folder
+from tenbin.terminal import SafeConsole
 from tenbin.text import print_json
 
 if TYPE_CHECKING:
@@ -80,10 +83,6 @@ def _print(findings: list[Finding], json: bool) -> None:
     if json:
         print_json([finding.model_dump(mode="json") for finding in findings])
         return
-    from rich.table import Table
-    from rich.text import Text
-
-    from tenbin.terminal import SafeConsole
 
     table = Table.grid(padding=(0, 2))
     table.add_column(justify="right")

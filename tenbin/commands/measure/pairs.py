@@ -13,6 +13,7 @@ import typer
 
 from profiles.errors import INTERRUPTED, BadInput
 from tenbin.commands.options import JsonOption, StoreOption, complete_job_profile, terminated_as_interrupted
+from tenbin.option_values import duration_s
 from tenbin.terminal import SafeConsole, table
 from tenbin.text import print_json, say
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from profiles.jobs import JobProfile
     from profiles.models import Prediction
     from scheduler.model.interference import Sockets
-    from scheduler.policies.sharing.pairs import Direction, Suggestion
+    from scheduler.policies.sharing.pairing import Direction, Suggestion
 
 RULES = {"rule": "least with most pressure (Konishi et al.)", "matching": "least predicted loss (matching)"}
 
@@ -61,8 +62,7 @@ def pairs(
 
       tenbin pairs stencil lu --verify
     """
-    from scheduler.policies.sharing.pairs import directions, over_network, suggestions
-    from tenbin.option_values import duration_s
+    from scheduler.policies.sharing.pairing import directions, over_network, suggestions
 
     known = _known(jobs or [], store)
     cores = _room(known)
@@ -190,7 +190,7 @@ def _programs(known: list[JobProfile]) -> list[Program]:
     from agent.job_profile.pair_trials import program_of
     from agent.job_profile.session import cores_of
     from probes.mpi.runner import find_mpi
-    from scheduler.policies.sharing.pairs import over_network
+    from scheduler.policies.sharing.pairing import over_network
 
     mpi = find_mpi() if any(job.mpi for job in known) else None
     hosts = known[0].hosts if over_network(known) else ()
@@ -232,7 +232,7 @@ def _plain(prediction: Prediction | None) -> dict[str, float | None] | None:
 def _print(
     rows: list[dict[str, Any]], advice: list[Suggestion], known: list[JobProfile], times: Times | None
 ) -> None:
-    from scheduler.policies.sharing.pairs import over_network
+    from scheduler.policies.sharing.pairing import over_network
 
     headings = ["job", "beside", "predicted", "95 % interval"]
     headings += ["measured", "95 % interval", "error"] if times else []

@@ -14,6 +14,8 @@ import typer
 
 from probes.registry import PROBES
 from profiles.errors import INTERRUPTED, BadInput, Unavailable, UserError
+from tenbin.commands.measure.cluster import profile_nodes
+from tenbin.commands.measure.stored import print_profile
 from tenbin.commands.options import (
     JsonOption,
     StoreOption,
@@ -23,6 +25,7 @@ from tenbin.commands.options import (
     stored_profiles,
     terminated_as_interrupted,
 )
+from tenbin.terminal import SafeConsole
 from tenbin.text import as_json, duration, say
 
 if TYPE_CHECKING:
@@ -139,8 +142,6 @@ def profile(
             raise BadInput(f"--report {report}: its folder does not exist", f"mkdir {report.parent}")
         ensure_writable("--report", report)
     if nodes:
-        from tenbin.commands.measure.cluster import profile_nodes
-
         with terminated_as_interrupted():
             settings = settings.model_copy(update={"storage": elsewhere})
             profile_nodes(nodes, settings, emulate, report=report, store=store, json=json)
@@ -249,8 +250,6 @@ def _progress() -> Iterator[Listener]:
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bars
 
-    from tenbin.terminal import SafeConsole
-
     columns = (
         TextColumn("{task.description:<32}"),
         BarColumn(bar_width=28),
@@ -278,7 +277,6 @@ def _tell(made: Profile, report: Path | None, json: bool) -> None:
     if json:
         print(as_json(made))
         return
-    from tenbin.commands.measure.show import print_profile
 
     print_profile(made)
     if not made.samples:

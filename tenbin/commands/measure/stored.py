@@ -1,26 +1,253 @@
-"""``tenbin label``, ``delete``, ``export`` and ``report``: the profiles that are kept."""
+"""``tenbin show``, ``list``, ``label``, ``delete``, ``export`` and ``report``: the profiles that are kept."""
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from probes.registry import PROBES
+from profiles.errors import BadInput
+from profiles.files.safe_files import read_regular, write_whole
+from tenbin.commands.measure.cluster import known, show_cluster, write_cluster_report
+from tenbin.commands.options import ClusterOption, JsonOption, Selector, StoreOption, stored_profiles
+from tenbin.terminal import QUALITY_STYLE, SafeConsole, table
+from tenbin.text import (
+    as_json,
+    bounded,
+    duration,
+    headline,
+    interval,
+    limits,
+    machine_lines,
+    print_json,
+    printable,
+    say,
+    subject,
+    value_with_unit,
+)
+
+if TYPE_CHECKING:
+    from profiles.records import Model, Profile
 import sys
 from enum import StrEnum
 from json import dumps
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from profiles.errors import BadInput
 from tenbin.commands.options import (
-    ClusterOption,
-    JsonOption,
-    Selector,
-    StoreOption,
     complete_selector,
-    stored_profiles,
     write_output,
 )
-from tenbin.text import as_json, printable, printable_lines, say
+from tenbin.text import printable_lines
+
+# -- the card ----------------------------------------------------------------------------------------------
+
+
+def print_card(console: Console, profile: Profile) -> None:
+    """Print the main figures, what is unusual, and what to do next."""
+    from profiles.card import card
+
+    summary = card(profile)
+    if summary.figures:
+        figures = table("", "", "95 % interval", " ", left=("", " "), collapse_padding=True)
+        for figure in summary.figures:
+            style = QUALITY_STYLE.get(figure.quality, "")
+            value = f"{bounded(figure.value, figure.low, figure.high)} {figure.unit}"
+            marks = " [magenta]EMULATED[/]" if figure.emulated else ""
+            cells = (figure.name, value, limits(figure.low, figure.high), figure.meaning)
+            name, value, interval, meaning = (escape(printable(cell)) for cell in cells)
+            indented = Padding(f"{name}{marks}", (0, 0, 0, 2))
+            figures.add_row(indented, f"[bold]{value}[/]", interval, f"[{style or 'dim'}]{meaning}[/]")
+        console.print(figures)
+    advice = Table.grid(padding=(0, 1))
+    for heading, sentences in (("unusual", summary.unusual), ("next", summary.next_steps)):
+        for place, sentence in enumerate(sentences):
+            advice.add_row(Text("" if place else f"  {heading}"), Text(printable(sentence)))
+    console.print(advice)
+
+
+# -- ``tenbin show`` and ``list``: what is known -----------------------------------------------------------
+
+
+TRUST_STYLE = {"quiet": "green", "disturbed": "yellow", "unknown": "dim"}
+
+
+def show(
+    which: Selector = "last",
+    *,
+    cluster: ClusterOption = False,
+    machine: Annotated[bool, typer.Option("--machine", help="Also what the node is made of.")] = False,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show a profile: every coefficient with its 95 % interval, and what could not be measured.
+
+    With --cluster: the nodes of a cluster side by side, and which of them are odd (tenbin profile --nodes).
+    """
+    if cluster:
+        show_cluster(*known("" if which == "last" else which, store), json)
+        return
+
+    profile = stored_profiles(store).load(which)
+    if json:
+        print(as_json(profile))
+        return
+    print_profile(profile, machine=machine)
+    for line in stale(profile):
+        say(line)
+
+
+def stale(profile: Profile) -> list[str]:
+    """Say how this machine has changed since the profile was made; nothing for another node's profile.
+
+    By what files tell: to ask the drivers (``tenbin doctor`` does) takes longer than all the rest.
+    """
+    if profile.emulated or profile.inventory.hostname != socket.gethostname():
+        return []
+    from agent.inventory import read_machine
+    from agent.node_profile.identity import explain
+
+    of_drivers = {name: getattr(profile.inventory, name) for name in ("opencl", "gpus", "mpi")}
+    now = read_machine(profile.settings).model_copy(update=of_drivers)
+    changes = "; ".join(explain(profile.inventory, now))
+    if not changes:
+        return []
+    return [f"STALE: this machine has changed since ({changes}). Profile it again: tenbin profile"]
+
+
+def print_profile(profile: Profile, *, machine: bool = False) -> None:
+    """Print a profile."""
+    from profiles.card import trust
+
+    console = SafeConsole()
+    console.print(headline(profile), style="bold", markup=False)
+    said = trust(profile)
+    console.print(str(said), style=TRUST_STYLE[said.state], markup=False)
+    lines = machine_lines(profile.inventory)
+    console.print(_hanging(lines if machine else lines[:3]))
+    if profile.models:
+        print_card(console, profile)
+        console.print("\n[bold]Quality[/bold]")
+        console.print(_hanging(_meanings(profile)))
+    for probe in dict.fromkeys(m.probe for m in profile.models):
+        title = PROBES[probe].title if probe in PROBES else probe
+        console.print(f"\n[bold]{escape(title)}[/bold]  [dim](value, 95 % interval, n, quality)[/dim]")
+        _print_models(console, [m for m in profile.models if m.probe == probe])
+    if profile.absent:
+        console.print("\n[bold]Not measured[/bold]")
+        rows = [
+            (f"{a.probe}:", " -> ".join(filter(None, (f"{a.what}: {a.reason}", a.remedy))))
+            for a in profile.absent
+        ]
+        console.print(_hanging(rows))
+
+
+def _meanings(profile: Profile) -> list[tuple[str, str]]:
+    """Explain the words and marks of the last column, as far as they occur."""
+    from profiles.card import MEANINGS, ROUNDS_DIFFER, ROUNDS_MEANING
+
+    every = [c for model in profile.models for c in model.coefficients]
+    rows = [(word, meaning) for word, meaning in MEANINGS.items() if any(c.quality == word for c in every)]
+    return rows + [("*", ROUNDS_MEANING)] * any(ROUNDS_DIFFER in c.note for c in every)
+
+
+def _hanging(rows: Sequence[tuple[str, str]]) -> Table:
+    """Lay out text in which a long line goes on under its beginning, not under its heading."""
+    table = Table.grid(padding=(0, 1))
+    for heading, text in rows:
+        table.add_row(Text(f"  {heading}"), Text(text))
+    return table
+
+
+def _print_models(console: Console, models: list[Model]) -> None:
+    """Print a line for each coefficient; a model's subject is its heading, or names its only coefficient."""
+    from profiles.card import ROUNDS_DIFFER
+
+    width = max(28, min(44, console.width - 56))
+    quantity = ""
+    for model in models:
+        mark = "  [magenta]EMULATED[/]" if model.emulated else ""
+        single = len(model.coefficients) == 1
+        if not single:
+            console.print(f"  [cyan]{escape(model.quantity)}[/]  {escape(subject(model))}{mark}")
+        elif model.quantity != quantity:
+            console.print(f"  [cyan]{escape(model.quantity)}[/]{mark}")
+        quantity = model.quantity
+        if model.note and not single:
+            console.print(Padding(Text(model.note, "dim"), (0, 0, 0, 4)))
+        for c in model.coefficients:
+            name = (subject(model) or c.name) if single else c.name
+            mark = "*" * (ROUNDS_DIFFER in c.note)
+            quality = f"[{QUALITY_STYLE[c.quality]}]{c.quality}[/]{mark}"
+            if len(name) > width:
+                console.print(f"    {name}", markup=False)
+                name = ""
+            row = f"    {name:<{width}} {value_with_unit(c):>14} {interval(c):>22} {c.n:>4} "
+            console.print(escape(row) + quality, soft_wrap=True)
+
+
+def list_profiles(store: StoreOption = None, json: JsonOption = False) -> None:
+    """List the stored profiles, newest first; a damaged one is named and costs no other."""
+    from profiles.files.store import label, load
+
+    rows: list[dict[str, object]] = []
+    broken: list[str] = []
+    for path in stored_profiles(store).paths():
+        try:
+            profile = load(path)
+        except BadInput as error:
+            broken.append(str(error))
+            continue
+        rows.append(
+            {
+                "id": profile.id,
+                "node": profile.node,
+                "kind": "quick" if profile.settings.quick else "full",
+                "label": label(path),
+                "created": profile.created.isoformat(),
+                "duration_s": profile.duration_s,
+                "models": len(profile.models),
+                "absent": len(profile.absent),
+                "interrupted": profile.interrupted,
+                "emulated": profile.emulated,
+                "fingerprint": profile.fingerprint,
+                "path": str(path),
+            }
+        )
+    if json:
+        print_json({"profiles": rows, "damaged": broken})
+    else:
+        _print_list(rows)
+        for problem in broken:
+            say(f"tenbin: {problem}", error=True)
+    if broken:
+        raise typer.Exit(BadInput.exit_code)
+
+
+def _print_list(rows: list[dict[str, object]]) -> None:
+    if not rows:
+        print("No profile yet; make one with 'tenbin profile'.")
+        return
+    table = Table(box=None, padding=(0, 1))
+    table.add_column("id", no_wrap=True)
+    for name in ("node", "kind"):
+        table.add_column(name, overflow="fold")
+    for name in ("took", "models", "absent"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("")
+    for row in rows:
+        marks = " ".join((str(row["label"]), *(mark for mark in ("emulated", "interrupted") if row[mark])))
+        took = duration(float(str(row["duration_s"])))
+        cells = (row["id"], row["node"], row["kind"], took, row["models"], row["absent"], marks)
+        table.add_row(*(escape(printable(str(cell))) for cell in cells))
+    SafeConsole().print(table)
 
 
 def label(
@@ -132,7 +359,6 @@ def _write(text: str, output: Path | None) -> None:
 def _copy_samples(path: Path, output: Path | None) -> None:
     if output is None:
         raise BadInput("--format parquet writes a file for each probe", "name a folder with --output")
-    from profiles.files.safe_files import read_regular, write_whole
 
     files = sorted(path.parent.glob("samples/*.parquet"))
     if not files:
@@ -170,8 +396,6 @@ def report(
     of them (tenbin profile --nodes).
     """
     if cluster:
-        from tenbin.commands.measure.cluster import known, write_cluster_report
-
         survey, profiles = known("" if which == "last" else which, store)
         output = output or Path(_file_name(f"{survey.cluster}-{survey.id}.html"))
         write_cluster_report(survey, profiles, output, interactive=interactive)

@@ -27,23 +27,7 @@ from textual.widget import Widget
 
 from profiles.errors import UserError
 from profiles.instants import clock
-from tenbin.commands.top.job_list import JobList
-from tenbin.commands.top.screen import (
-    Back,
-    Call,
-    Confirm,
-    Effect,
-    Line,
-    Open,
-    Prompt,
-    Quit,
-    Redraw,
-    Tell,
-    View,
-    changes,
-    fit,
-    wrapped,
-)
+from tenbin.commands.top import views
 from tenbin.errors import TenbinError
 from tenbin.text import printable
 
@@ -67,14 +51,14 @@ class Screenful(Widget, can_focus=True):
 
     def __init__(self) -> None:
         super().__init__()
-        self.drawn: list[Line] = []
+        self.drawn: list[views.Line] = []
 
-    def show(self, lines: list[Line]) -> None:
+    def show(self, lines: list[views.Line]) -> None:
         """Draw these lines."""
         before, self.drawn = self.drawn, lines
         for y in range(max(len(before), len(lines))):
             old, new = (screen[y] if y < len(screen) else () for screen in (before, lines))
-            for x, width in changes(old, new):
+            for x, width in views.changes(old, new):
                 self.refresh(Region(x, y, self.size.width - x if width is None else width, 1))
 
     def render_line(self, y: int) -> Strip:
@@ -112,13 +96,13 @@ class Top(App[None]):
     def __init__(self, client: Client) -> None:
         super().__init__(ansi_color=True)
         self.client = client
-        self.views: list[View] = [JobList()]
+        self.views: list[views.View] = [views.JobList()]
         self.message = self.trouble = ""
-        self.confirm: Confirm | None = None
-        self.prompt: Prompt | None = None
+        self.confirm: views.Confirm | None = None
+        self.prompt: views.Prompt | None = None
         self.answered_s = time.time()
         self.questions = 0
-        self._calls: deque[Call] = deque()
+        self._calls: deque[views.Call] = deque()
         self._again = asyncio.Event()
 
     def compose(self) -> ComposeResult:
@@ -156,7 +140,7 @@ class Top(App[None]):
         lines += [()] * (height - len(below) - len(lines))
         self.screenful.show([*lines, *below])
 
-    def _below(self, width: int) -> list[Line]:
+    def _below(self, width: int) -> list[views.Line]:
         """Return the last lines: a trouble or message, and a question, the line being written, or hints."""
         view, message = self.views[-1], self.message
         if self.trouble:
@@ -167,9 +151,9 @@ class Top(App[None]):
         elif self.prompt is not None:
             texts.append(f"{self.prompt.text}{self.prompt.value}_")
         if not texts:
-            return [((fit(view.hints, width), "dim"),)]
-        parts = [part for text in texts for part in wrapped(text, width)]
-        return [((fit(part, width), "bold"),) for part in parts[-LOWEST:]]
+            return [((views.fit(view.hints, width), "dim"),)]
+        parts = [part for text in texts for part in views.wrapped(text, width)]
+        return [((views.fit(part, width), "bold"),) for part in parts[-LOWEST:]]
 
     # -- keys -------------------------------------------------------------------------------------
 
@@ -180,35 +164,35 @@ class Top(App[None]):
             self.exit()
         elif self.confirm is not None:
             confirm, self.confirm = self.confirm, None
-            self.carry_out(confirm.call if key == "y" else Tell("nothing was changed"))
+            self.carry_out(confirm.call if key == "y" else views.Tell("nothing was changed"))
         elif self.prompt is not None:
             self.carry_out(self._write_key(self.prompt, key))
         else:
             effect = self.views[-1].press(key)
-            self.carry_out(effect or Tell(f"the key {key} has no meaning here; ?: all keys, Esc: back"))
+            self.carry_out(effect or views.Tell(f"the key {key} has no meaning here; ?: all keys, Esc: back"))
 
-    def carry_out(self, effect: Effect) -> None:
+    def carry_out(self, effect: views.Effect) -> None:
         """Do what a key or an answer is to do."""
         match effect:
-            case Redraw(ask=True):
+            case views.Redraw(ask=True):
                 self._again.set()
-            case Tell(text):
+            case views.Tell(text):
                 self.message = text
-            case Open(view, instead):
+            case views.Open(view, instead):
                 self.views[-1 if instead else len(self.views) :] = [view]
                 self._again.set()
-            case Back():
+            case views.Back():
                 if len(self.views) > 1:
                     self.views.pop()
                     self._again.set()
-            case Quit():
+            case views.Quit():
                 self.exit()
-            case Call():
+            case views.Call():
                 self._calls.append(effect)
                 self._again.set()
-            case Confirm():
+            case views.Confirm():
                 self.confirm = effect
-            case Prompt():
+            case views.Prompt():
                 self.prompt = effect
         self.redraw()
 
@@ -218,13 +202,13 @@ class Top(App[None]):
             self.prompt = replace(self.prompt, value=self.prompt.value + printable(text))
             self.redraw()
 
-    def _write_key(self, prompt: Prompt, key: str) -> Effect:
+    def _write_key(self, prompt: views.Prompt, key: str) -> views.Effect:
         """Take a key of the line that is being written; a line that cannot be read stays, with the reason."""
         if key == "enter":
             try:
                 effect = prompt.then(prompt.value)
             except UserError as error:
-                return Tell(str(error))
+                return views.Tell(str(error))
             self.prompt = None
             return effect
         if key == "escape":
@@ -233,7 +217,7 @@ class Top(App[None]):
             self.prompt = replace(prompt, value=prompt.value[:-1] if key == "backspace" else "")
         elif len(key) == 1 or key == "space":
             self.write(" " if key == "space" else key)
-        return Redraw()
+        return views.Redraw()
 
     # -- questions --------------------------------------------------------------------------------
 
@@ -280,7 +264,7 @@ class Top(App[None]):
         self._is_back()
         take(answer)
 
-    def _take_answer(self, call: Call, answer: Any) -> None:
+    def _take_answer(self, call: views.Call, answer: Any) -> None:
         self.carry_out(call.then(answer))
 
     def _is_back(self) -> None:

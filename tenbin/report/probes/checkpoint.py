@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from profiles.fits.checkpoint import completed, predictions
 from profiles.models import predict
 from profiles.records import Model
-from tenbin.report.style import COLOURS, draw_fit, figure
+from tenbin.report.pictures import COLOURS, draw_fit, figure
 
 EXPLANATION = (
     "A job that moves pays for a checkpoint (bring the device's memory to the storage) and a restart (a "

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from profiles.fits.device import speeds
 from profiles.records import Model
-from tenbin.report.style import COLOURS, draw_dots, draw_medians, figure
+from tenbin.report.pictures import COLOURS, draw_dots, draw_medians, figure
 
 EXPLANATION = (
     "Each device runs kernels of tenbin, and the host checks every result. Memory: arrays far larger than "

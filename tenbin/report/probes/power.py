@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from profiles.fits.power import COLUMNS, sweep
 from profiles.models import knee
 from profiles.records import Model
-from tenbin.report.style import COLOURS, draw_fit, figure
+from tenbin.report.pictures import COLOURS, draw_fit, figure
 
 EXPLANATION = (
     "Each dot is one short run of a load on all cores under a power cap; its speed is relative to runs "

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from profiles.fits.storage import SEQUENTIAL, SMALL, completed
 from profiles.records import Model
-from tenbin.report.style import COLOURS, draw_dots, draw_medians, figure
+from tenbin.report.pictures import COLOURS, draw_dots, draw_medians, figure
 
 EXPLANATION = (
     "Files are written and read past the page cache (direct I/O), one operation at a time, in a file that "

@@ -27,7 +27,7 @@ from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Pool
 from scheduler.prediction.profiles import ProfiledJobs
 from tenbin.commands.job import print_job
-from tenbin.report import jobs as report
+from tenbin.report import page as report
 from tests.support.job_profiles import make_job
 from tests.support.labs.components import processes_below, require
 from tests.support.programs import tenbin
@@ -168,6 +168,6 @@ def test_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert "Under power caps (EMULATED: intel-1s)" in shown and "least energy" in shown
     assert "cap not kept to" in shown and "knee" in shown
-    drawn = next(figure for figure in report.figures([job]) if "power caps" in figure.layout.title.text)
+    drawn = next(figure for figure in report.job_figures([job]) if "power caps" in figure.layout.title.text)
     assert drawn.data[0].name == "lu EMULATED" and drawn.data[0].y[1] == pytest.approx(0.3, rel=0.1)
     assert json.loads(job.model_dump_json())["caps"]["speed"]["form"] == "knee"

@@ -18,7 +18,7 @@ from agent.node_profile.identity import node_kind
 from profiles.files.store import JobStore
 from profiles.jobs import JobProfile
 from profiles.models.contention import beside_on_network as on_network
-from scheduler.policies.sharing.pairs import directions, node_s, suggestions
+from scheduler.policies.sharing.pairing import directions, node_s, suggestions
 from tests.support.job_profiles import FULL_GBS, RUN_S, make_job, over_hosts, samples
 from tests.support.labs.components import processes_below, require
 from tests.support.programs import tenbin

@@ -23,7 +23,7 @@ from scheduler.jobs.sizes import CORE, sized, speed_of
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Pool
 from scheduler.prediction.profiles import ProfiledJobs
-from tenbin.report import jobs as report
+from tenbin.report import page as report
 from tests.support.job_profiles import make_job, samples
 from tests.support.labs.components import require
 from tests.support.programs import tenbin
@@ -133,12 +133,14 @@ def test_the_report_shows_it() -> None:
     model = scaling.fit(pd.DataFrame(rows, columns=["cores", "wall_s"]))
     runs, windows = samples()
     job = make_job("lu", runs.assign(kernels=40.0, compile_s=0.25), windows, scaling=model)
-    curve = next(figure for figure in report.figures([job]) if "Speed-up" in figure.layout.title.text).data[0]
+    curve = next(
+        figure for figure in report.job_figures([job]) if "Speed-up" in figure.layout.title.text
+    ).data[0]
     assert curve.x[-1] == 16 and curve.y[1] == pytest.approx(2.0, rel=0.02) and curve.name == "lu"
-    (row,) = report.table([job])
-    assert len(row) == len(report.COLUMNS) and row[-2].startswith("A = ")
+    (row,) = report.job_table([job])
+    assert len(row) == len(report.JOB_COLUMNS) and row[-2].startswith("A = ")
     assert row[-1] == "40 kernels, 0.25 s to build (K)"
-    (plain,) = report.table([make_job("plain")])
+    (plain,) = report.job_table([make_job("plain")])
     assert plain[-2:] == ("-", "-")
 
 

@@ -33,8 +33,8 @@ import pytest
 
 from profiles.files.store import Store
 from profiles.records import Profile
-from scheduler.engines.common.machine import Machine
 from scheduler.engines.local.discovery import devices_of_machine
+from scheduler.engines.protocol import Machine
 from scheduler.model.costs import LinearCosts
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Stop
 from scheduler.policies.registry import create

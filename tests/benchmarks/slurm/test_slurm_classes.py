@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from profiles.files.store import Store
-from scheduler.engines.common.machine import Machine
+from scheduler.engines.protocol import Machine
 from scheduler.engines.slurm.discovery import slurm_cluster
 from scheduler.model.costs import LinearCosts
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Stop

@@ -26,7 +26,7 @@ import pytest
 
 from agent.node_profile.identity import node_kind
 from profiles.files.store import JobStore
-from scheduler.engines.common.machine import Machine
+from scheduler.engines.protocol import Machine
 from scheduler.engines.slurm.discovery import slurm_cluster
 from scheduler.jobs.policy_view import as_job
 from scheduler.jobs.specs import JobSpec

@@ -12,8 +12,8 @@ import pytest
 from profiles.errors import BadInput
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.journal.journal import Journal
-from scheduler.engines.common.machine import Machine
 from scheduler.engines.local.discovery import divide
+from scheduler.engines.protocol import Machine
 from scheduler.engines.registry import ENGINES, Asked, find, options
 from scheduler.engines.registry import check as check_options
 from scheduler.engines.slurm.discovery import slurm_cluster

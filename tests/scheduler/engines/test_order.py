@@ -11,8 +11,8 @@ import pytest
 
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.journal.journal import Journal
-from scheduler.engines.common.machine import Machine
 from scheduler.engines.local.discovery import divide
+from scheduler.engines.protocol import Machine
 from scheduler.engines.slurm.discovery import slurm_cluster
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.specs import JobSpec

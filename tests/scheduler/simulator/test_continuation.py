@@ -6,11 +6,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from scheduler.coordinator.earlier_starts import OutOfTime, Present, start_of
 from scheduler.model.jobs import Cluster, Job, Pool, counted
 from scheduler.model.state import ClusterState
 from scheduler.policies.base import View
 from scheduler.policies.registry import create
-from scheduler.simulator.continuation import OutOfTime, Present, start_of
 from scheduler.simulator.simulator import TIMER, Simulator
 from scheduler.simulator.trace import OutcomeRecorder
 from tests.support.amounts import examples

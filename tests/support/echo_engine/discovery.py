@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from scheduler.engines.common.machine import Machine
+from scheduler.engines.protocol import Machine
 from scheduler.engines.registry import Asked
 from scheduler.jobs.sizes import Unit
 from scheduler.model.jobs import Cluster, Pool

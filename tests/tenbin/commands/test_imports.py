@@ -15,7 +15,7 @@ from agent import inventory
 from agent.doctor import examine
 from profiles.files.store import Store
 from profiles.records import Profile, Settings
-from tenbin.commands.measure.show import stale
+from tenbin.commands.measure.stored import stale
 from tests.support.coordinator import Up
 from tests.support.paths import ROOT
 from tests.support.records import make_coefficient, make_device, make_inventory, make_model, make_profile

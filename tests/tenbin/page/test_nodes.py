@@ -12,7 +12,7 @@ import pytest
 from agent.node_profile.identity import node_kind
 from profiles.card import card
 from profiles.files.store import JobStore, Store, load, samples
-from scheduler.policies.sharing.pairs import directions
+from scheduler.policies.sharing.pairing import directions
 from tenbin.report.page import jobs_beside, sections
 from tests.support.coordinator import Up
 from tests.support.job_profiles import make_job

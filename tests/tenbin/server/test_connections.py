@@ -19,7 +19,7 @@ import uvicorn
 from starlette.responses import PlainTextResponse
 
 from tenbin.client.client import Client
-from tenbin.page.app import MOST_VIEWERS, _Viewing
+from tenbin.page.serve import MOST_VIEWERS, _Viewing
 from tenbin.server import tcp
 from tenbin.server.serve import Server, listen
 from tenbin.server.tcp import (

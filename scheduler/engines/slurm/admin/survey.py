@@ -462,7 +462,7 @@ class ClusterMeasurement:
 
 
 class NodeMeasurement:
-    """The measurement of one node, by ``agent.node_profile.remote`` on that node."""
+    """The measurement of one node, by ``agent.node_profile.profiler`` on that node."""
 
     def __init__(
         self, allocation: Allocation, node: SlurmNode, settings: Settings, *, machine: str, tell: Tell
@@ -473,7 +473,7 @@ class NodeMeasurement:
         self.failure: Unavailable | None = None
         self._started: set[str] = set()  # probes
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by the thread)
-        module = ["-m", "agent.node_profile.remote", settings.model_dump_json(), machine]
+        module = ["-m", "agent.node_profile.profiler", settings.model_dump_json(), machine]
         self._process = subprocess.Popen(
             allocation.step([node], [sys.executable, "-P", *module]),
             stdin=subprocess.DEVNULL,

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler.coordinator.earlier_starts import Present, start_of
 from scheduler.model.events import NodeDown, NodeUp, Start, Timer, WakeAt
 from scheduler.model.jobs import Cluster, Job, Pool, Stop, counted
 from scheduler.model.state import ClusterState
 from scheduler.policies.base import View
 from scheduler.policies.registry import create
-from scheduler.simulator.continuation import Present, start_of
 from scheduler.simulator.trace import Arrival, SimulationSettings
 from tests.scheduler.policies.las.test_las import MANY, result
 from tests.support.brute import las as brute_las

@@ -40,8 +40,8 @@ from scheduler.policies.sharing.pairing import (
     gain_percent,
     least_time,
     rule_bindings,
+    suggestions,
 )
-from scheduler.policies.sharing.pairs import suggestions
 from scheduler.policies.sharing.sharing import Shape, place, shape
 from scheduler.simulator.metrics import Accumulator
 from scheduler.simulator.simulator import Simulator

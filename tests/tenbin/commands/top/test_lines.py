@@ -13,18 +13,24 @@ from rich.cells import cell_len
 
 from profiles.errors import BadInput
 from tenbin.commands.top import top
-from tenbin.commands.top.job_list import (
+from tenbin.commands.top.views import (
+    LAST_BYTES,
+    LIST,
+    MOVES,
     ORDERS,
+    Line,
     Query,
+    changes,
     columns,
+    fit,
     headings,
+    output_lines,
     read_filter,
     row_line,
     state_lines,
     steady_s,
+    wrapped,
 )
-from tenbin.commands.top.pages import LAST_BYTES, LIST, MOVES, output_lines
-from tenbin.commands.top.screen import Line, changes, fit, wrapped
 from tests.support.amounts import examples
 
 HOSTILE = [

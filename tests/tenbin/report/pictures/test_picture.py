@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenbin.report.pictures import linear_ticks, picture
-from tenbin.report.style import COLOURS, figure
+from tenbin.report.pictures import COLOURS, figure, linear_ticks, picture
 from tests.support.amounts import examples
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -1,21 +1,107 @@
-"""Pictures as plain SVG in HTML: a figure of plotly in, a part of a page and a table out, without script."""
+"""Figures of plotly in one look, drawn as plain SVG with a table and without script; the page around them."""
 
 from __future__ import annotations
 
+import gzip
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from itertools import chain, pairwise
 from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from plotly.colors import hex_to_rgb
 
-from tenbin.report.style import COLOURS
+from profiles.models import Prediction
+from tenbin import text
 from tenbin.text import limits, number
+
+# -- one look for every figure: axes, fits, medians --------------------------------------------------------
+
+
+Interval = tuple[float, float | None, float | None]  # value, low, high
+
+# Colour-blind safe (Okabe-Ito), in the order in which a figure should use them.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+
+
+def figure(title: str, x: str, y: str) -> go.Figure:
+    """Make an empty figure in the report's look; ``x`` and ``y`` name quantity and unit ("memory, MB")."""
+    fig = go.Figure()
+    fig.update_layout(
+        title={"text": title, "x": 0.0, "xanchor": "left"},
+        colorway=COLOURS,
+        font={"family": "system-ui, sans-serif", "size": 14},
+        margin={"l": 70, "r": 20, "t": 60, "b": 60},
+        legend={"orientation": "h", "yanchor": "bottom", "y": 1.0, "xanchor": "right", "x": 1.0},
+        height=420,
+    )
+    fig.update_xaxes(title_text=x)
+    fig.update_yaxes(title_text=y)
+    return fig
+
+
+def over_cores(fig: go.Figure, cores: pd.Series) -> None:
+    """Give a figure axes for values from 0 on over numbers of cores, which double where they are many."""
+    counts = sorted(cores.unique())
+    fig.update_xaxes(tickvals=counts)
+    if counts[-1] > 16:  # 1, 2, 4 ... 128
+        fig.update_xaxes(type="log")
+    else:
+        fig.update_xaxes(range=[0, counts[-1] + 0.5])
+    fig.update_yaxes(rangemode="tozero")
+
+
+def draw_fit(fig: go.Figure, x: Sequence[float], fit: Sequence[Prediction], look: Mapping[str, Any]) -> None:
+    """Draw a line with its band; ``look`` has ``colour`` and ``name``, which is the legend's group too."""
+    common = {"showlegend": False, "legendgroup": look["name"]}
+    fig.add_scatter(
+        x=[*x, *x[::-1]],
+        y=[*(p.high for p in fit), *(max(p.low, 0.0) for p in reversed(fit))],
+        fill="toself",
+        fillcolor=look["colour"],
+        opacity=0.15,
+        line={"width": 0},
+        hoverinfo="skip",
+        **common,
+    )
+    line = {"color": look["colour"]}
+    fig.add_scatter(
+        x=x, y=[p.value for p in fit], mode="lines", line=line, name=f"{look['name']}, fit", **common
+    )
+
+
+def draw_dots(fig: go.Figure, x: Any, y: Any, *, name: str, colour: str) -> None:
+    """Draw every single observation, pale, under the legend entry of its median."""
+    marker = {"color": colour, "opacity": 0.35, "size": 6}
+    fig.add_scatter(x=x, y=y, mode="markers", name=name, legendgroup=name, showlegend=False, marker=marker)
+
+
+def draw_medians(
+    fig: go.Figure, x: Sequence[float], medians: Sequence[Interval], colour: str, **trace: Any
+) -> None:
+    """Draw medians as diamonds with their intervals, where these are known."""
+    fig.add_scatter(
+        x=x,
+        y=[value for value, _, _ in medians],
+        marker={"color": colour, "size": 10, "symbol": "diamond", "line": {"color": "white", "width": 1}},
+        error_y={
+            "type": "data",
+            "symmetric": False,
+            "array": [None if high is None else high - value for value, _, high in medians],
+            "arrayminus": [None if low is None else value - low for value, low, _ in medians],
+            "color": colour,
+        },
+        **trace,
+    )
+
 
 # -- axes --------------------------------------------------------------------------------------------------
 
@@ -597,10 +683,10 @@ def _grid(area: Plot) -> str:
     """Draw ticks with their lines; a tick whose text would touch the one before has no text."""
     parts = [f'<path class="grid" d="M0 {area.height:.0f}H{area.width:.0f}"/>']
     taken = -np.inf
-    for place, text in _inside(area.x):
+    for place, label in _inside(area.x):
         at = area.width * float(area.x.at(place))
         parts.append(f'<path class="grid" d="M{at:.1f} 0V{area.height:.0f}"/>')
-        lines = text.split("\n")
+        lines = label.split("\n")
         half = LETTER * max(map(len, lines)) / 2
         if at - half > taken:
             taken = at + half
@@ -610,10 +696,10 @@ def _grid(area: Plot) -> str:
                 for i, line in enumerate(lines)
             ]
     low = np.inf
-    for place, text in sorted(_inside(area.y), key=lambda tick: float(area.y.at(tick[0]))):
+    for place, label in sorted(_inside(area.y), key=lambda tick: float(area.y.at(tick[0]))):
         at = area.height * (1 - float(area.y.at(place)))
         parts.append(f'<path class="grid" d="M0 {at:.1f}H{area.width:.0f}"/>')
-        lines = text.split("\n")
+        lines = label.split("\n")
         if at + LINE * len(lines) / 2 < low:
             low = at - LINE * len(lines) / 2
             first = at + 5 - LINE * (len(lines) - 1) / 2
@@ -676,3 +762,41 @@ def _scale(trace: Any) -> str:
     words = escape(trace.colorbar.title.text or "")
     scale = f'<svg viewBox="0 0 {STEPS} 1" preserveAspectRatio="none">{fields}</svg>'
     return f'<div class="scale">{number(low)} {scale} {number(high)} {words}</div>'
+
+
+# -- the page around them ----------------------------------------------------------------------------------
+
+
+def write(template: str, *, interactive: bool = False, **values: Any) -> str:
+    """Write a page; ``interactive``: with what enlarges its pictures on demand, 2 MB."""
+    environment = Environment(
+        loader=PackageLoader("tenbin.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        number=text.number,
+        limits=text.limits,
+        bounded=text.bounded,
+        value=text.value_with_unit,
+        interval=text.interval,
+        duration=text.duration,
+    )
+    return environment.get_template(template).render(
+        css=_beside("picture.css") + _beside("look.css"),
+        library=_packed_library() if interactive else "",
+        zoom=_beside("zoom.js") if interactive else "",
+        **values,
+    )
+
+
+def _beside(name: str) -> Markup:
+    return Markup(files("tenbin.report").joinpath(name).read_text(encoding="utf-8"))
+
+
+def _packed_library() -> str:
+    from plotly.offline import get_plotlyjs
+
+    return b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()

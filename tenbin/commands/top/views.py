@@ -1,15 +1,24 @@
-"""The list of jobs: what is asked for, its rows, cursor and marks, and changes of the marked jobs."""
+"""The views of ``tenbin top``: the list of jobs, and pages of text. They know nothing of Textual."""
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rich.cells import cell_len, chop_cells, set_cell_size
+
+from tenbin.text import printable
+
+if TYPE_CHECKING:
+    from tenbin.client.client import Client
 import shlex
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from dataclasses import field, replace
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlencode
-
-from rich.cells import cell_len
 
 from profiles.errors import BadInput
 from scheduler.jobs.literals import memory_text
@@ -22,28 +31,340 @@ from tenbin.commands.jobs.jobs import (
     left_out_lines,
     since_s,
 )
-from tenbin.commands.top.pages import AccountPage, KeysPage, NodesPage, OutputPage
-from tenbin.commands.top.screen import (
-    Back,
-    Call,
-    Confirm,
-    Effect,
-    Line,
-    Open,
-    Piece,
-    Prompt,
-    Quit,
-    Redraw,
-    Tell,
-    fit,
-)
 from tenbin.option_values import past_instant
-from tenbin.text import label, number, printable
+from tenbin.text import label, number
 
-if TYPE_CHECKING:
-    from tenbin.client.client import Client
+# -- lines of text with styles, shown and never obeyed -----------------------------------------------------
 
-# -- the query: filters, order, and window -----------------------------------------------------------------
+
+LONGEST = 4096  # characters of a text that are looked at
+
+Piece = tuple[str, str]  # text, and its style in rich's words
+Line = tuple[Piece, ...]
+
+
+def fit(text: str, width: int, *, right: bool = False) -> str:
+    """Cut or fill a text to a width in cells of the terminal."""
+    text = printable(text[:LONGEST])
+    missing = width - cell_len(text)
+    if missing >= 0:
+        return " " * missing + text if right else text + " " * missing
+    return set_cell_size(text, max(width - 1, 0)) + "…" * (width > 0)
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Break a line at its spaces, else in the middle of a word; what follows is indented as the line is."""
+    width = max(width, 1)  # before the first layout there is none
+    text = printable(text[:LONGEST]) + "…" * (len(text) > LONGEST)
+    indent = " " * min(len(text) - len(text.lstrip()) + 2, width // 2)
+    if cell_len(text) <= width:
+        return [text]
+    if not text.isascii():
+        return chop_cells(text, width)
+    return textwrap.wrap(text, width, subsequent_indent=indent, drop_whitespace=True)
+
+
+def changes(old: Line, new: Line) -> Iterator[tuple[int, int | None]]:
+    """Yield the cells of a line that have changed: from where, and how many (None: all that follow)."""
+    x = 0
+    for before, after in zip(old, new, strict=False):
+        width = cell_len(after[0])
+        if before != after:
+            if cell_len(before[0]) != width:
+                yield x, None
+                return
+            yield x, width
+        x += width
+    if len(old) != len(new):
+        yield x, None
+
+
+# -- effects of keys and answers, which the application carries out ----------------------------------------
+
+
+class View(Protocol):
+    """One kind of contents of the screen."""
+
+    @property
+    def hints(self) -> str:
+        """The keys to name in the last line."""
+
+    def question(self) -> Callable[[Client], Any] | None:
+        """Return the call for the contents that are wanted now; None: the contents are complete."""
+
+    def take(self, answer: Any) -> None:
+        """Take the coordinator's answer."""
+
+    def lines(self, width: int, height: int) -> list[Line]:
+        """Return the lines to draw."""
+
+    def press(self, key: str) -> Effect | None:
+        """Take a key; return None if the key has no meaning here."""
+
+
+@dataclass(frozen=True)
+class Redraw:
+    """Draw again. ``ask``: other contents are wanted, so ask the coordinator at once."""
+
+    ask: bool = False
+
+
+@dataclass(frozen=True)
+class Tell:
+    """Show a sentence in the last line."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Open:
+    """Show a view in front of this one, or ``instead`` of it."""
+
+    view: View
+    instead: bool = False
+
+
+@dataclass(frozen=True)
+class Back:
+    """Show the view behind this one; before the first there is none."""
+
+
+@dataclass(frozen=True)
+class Quit:
+    """End the application."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """Ask the coordinator for something; its answer has an effect."""
+
+    ask: Callable[[Client], Any]
+    then: Callable[[Any], Effect]
+
+
+@dataclass(frozen=True)
+class Confirm:
+    """Ask the user back."""
+
+    text: str
+    call: Call
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Let the user write a line; it has an effect, or BadInput is raised."""
+
+    text: str
+    value: str
+    then: Callable[[str], Effect]
+
+
+Effect = Redraw | Tell | Open | Back | Quit | Call | Confirm | Prompt
+
+
+# -- pages of text that can be scrolled: all about a job, its output, the nodes, the keys ------------------
+
+
+LAST_BYTES = 1 << 15  # of an output
+SLOW_EVERY = 5  # questions: what costs a request of its own is asked for with each fifth
+
+
+class Page:
+    """Text under a title.
+
+    Attributes:
+        scroll: lines above the screen; None: the end is shown, also when there is more.
+    """
+
+    hints = "up, down, PgUp, PgDn scroll  Esc back  q quit"
+
+    def __init__(self, title: str, text: list[str] | None = None, *, at_end: bool = False) -> None:
+        self.title, self.text = title, text
+        self.scroll: int | None = None if at_end else 0
+        self._follows = at_end
+        self._last = self._height = 0
+
+    def question(self) -> Callable[[Client], Any] | None:
+        """Return nothing: the text is complete."""
+        return None
+
+    def take(self, answer: Any) -> None:
+        """Take the lines of the text."""
+        self.text = answer
+
+    def lines(self, width: int, height: int) -> list[Line]:
+        """Draw the title, and the lines that fit."""
+        if self.text is None:
+            return [((fit(self.title, width), "bold underline"),), (("...", ""),)]
+        wrapped_lines = [part for line in self.text for part in wrapped(line, width)]
+        self._height = height - 1
+        self._last = max(len(wrapped_lines) - self._height, 0)
+        begin = self._last if self.scroll is None else min(self.scroll, self._last)
+        shown = wrapped_lines[begin : begin + self._height]
+        where = f"  (lines {begin + 1} to {begin + len(shown)} of {len(wrapped_lines)})" if self._last else ""
+        title = fit(f"{self.title}{where}", width)
+        return [((title, "bold underline"),), *(((fit(line, width), ""),) for line in shown)]
+
+    def press(self, key: str) -> Effect | None:
+        """Take a key."""
+        if key in ("escape", "left"):
+            return Back()
+        if key == "q":
+            return Quit()
+        if key == "?" and not isinstance(self, KeysPage):
+            return Open(KeysPage())
+        here = self._last if self.scroll is None else min(self.scroll, self._last)
+        step = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -self._height, "pagedown": self._height}
+        ends = {"home": 0, "g": 0, "end": self._last, "G": self._last}
+        if key not in step and key not in ends:
+            return None
+        there = ends.get(key, min(max(here + step.get(key, 0), 0), self._last))
+        self.scroll = None if self._follows and there == self._last else there
+        return Redraw()
+
+
+class KeysPage(Page):
+    """The keys."""
+
+    def __init__(self) -> None:
+        super().__init__("tenbin top: keys", key_lines())
+
+
+class NodesPage(Page):
+    """The nodes, as ``tenbin nodes`` lists them."""
+
+    def __init__(self) -> None:
+        super().__init__("nodes")
+
+    def question(self) -> Callable[[Client], Any]:
+        """Return the call for the nodes."""
+        from tenbin.commands.up import node_lines
+
+        return lambda client: node_lines(client.call("GET", "/nodes", timeout_s=30))
+
+
+class OfJob(Page):
+    """A page about one job."""
+
+    def __init__(self, job_id: int, name: str, title: str, *, at_end: bool = False) -> None:
+        super().__init__(f"{title} {name}", at_end=at_end)
+        self.job_id, self.name = job_id, name
+
+    def press(self, key: str) -> Effect | None:
+        """Take a key; pages of one job take the place of each other."""
+        if key == "e":
+            return Open(AccountPage(self.job_id, self.name), instead=True)
+        if key in ("t", "T"):
+            stream = "stdout" if key == "t" else "stderr"
+            return Open(OutputPage(self.job_id, self.name, stream), instead=True)
+        return super().press(key)
+
+
+class AccountPage(OfJob):
+    """Everything about a job, as ``tenbin info`` says it; of an array how far it is."""
+
+    hints = "t stdout  T stderr  up, down scroll  Esc back  q quit"
+
+    def __init__(self, job_id: int, name: str) -> None:
+        super().__init__(job_id, name, "all about job")
+        self._asked = 0
+        self._stage = ""
+        self._slow: dict[str, Any] = {}
+
+    def question(self) -> Callable[[Client], Any]:
+        """Return the call for the account; samples, and what would start it sooner, come with each fifth."""
+        from tenbin.commands.jobs.account import account, array_account, last_error, used_now
+
+        whole = self._asked % SLOW_EVERY == 0
+        self._asked += 1
+
+        def ask(client: Client) -> list[str]:
+            job = client.job(self.job_id).info(sooner=whole)
+            if "members" in job:
+                return array_account(job).split("\n")
+            runs = job["stage"] in ("running", "stopping")
+            if whole or job["stage"] != self._stage:
+                now = used_now(client.job(self.job_id).samples()) if runs else None
+                self._slow = {"now": now, "stderr_end": last_error(client, job)}
+                self._slow["sooner"] = job.get("sooner", [])
+                self._stage = job["stage"]
+            return account({**job, **self._slow}).split("\n")
+
+        return ask
+
+
+class OutputPage(OfJob):
+    """The end of what a job has written."""
+
+    hints = "t stdout  T stderr  e explain  up, down scroll  End follow  Esc back  q quit"
+
+    def __init__(self, job_id: int, name: str, stream: str) -> None:
+        super().__init__(job_id, name, f"end of {stream} of job", at_end=True)
+        self._stream = stream
+
+    def question(self) -> Callable[[Client], Any]:
+        """Return the call for the end of the output."""
+        path = f"/jobs/{self.job_id}/{self._stream}?last={LAST_BYTES}"
+        return lambda client: output_lines(client.call("GET", path, timeout_s=30))
+
+
+def output_lines(content: bytes) -> list[str]:
+    """Make lines of the end of an output; of a line that was written over the last version is shown."""
+    lines = content.decode(errors="replace").removesuffix("\n").split("\n")
+    if len(content) >= LAST_BYTES and len(lines) > 1:
+        lines = lines[1:]  # the begin of the first line is missing
+    return [line.rstrip("\r").rpartition("\r")[2].expandtabs() for line in lines]
+
+
+# -- the keys; ``?`` shows them ----------------------------------------------------------------------------
+
+
+class Key(NamedTuple):
+    """Names of one key, and its purpose."""
+
+    names: tuple[str, ...]
+    purpose: str
+
+
+MOVES = (
+    Key(("up", "k"), "one line up"),
+    Key(("down", "j"), "one line down"),
+    Key(("pageup",), "one screen up"),
+    Key(("pagedown",), "one screen down"),
+    Key(("home", "g"), "to the first line"),
+    Key(("end", "G"), "to the last line"),
+)
+LIST = (
+    Key(("enter",), "open: the jobs of an array, or all about a job"),
+    Key(("escape",), "go back"),
+    Key(("e",), "explain: why it waits, what it uses now, its story, predictions"),
+    Key(("t",), "the end of its standard output, as it comes"),
+    Key(("T",), "the end of its standard error"),
+    Key(("n",), "nodes: what is free, jobs, regions"),
+    Key(("/",), "filter: fit name=fit* state=held place=node1 user=ann since=2h"),
+    Key(("s",), "next order: queue, since, name, stage, cores, place, user, id"),
+    Key(("S",), "reverse the order"),
+    Key(("a",), "also jobs that have ended (the last 1,000), or not"),
+    Key(("space",), "mark a job, or unmark it"),
+    Key(("*",), "mark all that are listed (the first 1,000)"),
+    Key(("u",), "unmark all"),
+    Key(("c",), "cancel the marked jobs, else the job under the cursor"),
+    Key(("p",), "suspend (pause) them; their cores are free for others"),
+    Key(("r",), "resume them"),
+    Key(("R",), "retry those that did not succeed"),
+    Key(("m",), "migrate them to another device or node"),
+    Key(("P",), "change their priority; the higher is first"),
+    Key(("?",), "these keys"),
+    Key(("q",), "end tenbin top; jobs and coordinator go on"),
+)
+
+
+def key_lines() -> list[str]:
+    """Write a line for each key."""
+    return [f"{' '.join(key.names):>12}  {key.purpose}" for key in (*MOVES, *LIST)]
+
+
+# -- the list of jobs: its query ---------------------------------------------------------------------------
 
 
 ORDERS = ("queue", "since", "name", "stage", "cores", "place", "user", "id")
@@ -120,7 +441,7 @@ def read_filter(text: str) -> dict[str, Any]:
     return filters
 
 
-# -- rows of jobs, and the lines above them, as wide as the terminal ---------------------------------------
+# -- its rows, and the lines above them, as wide as the terminal -------------------------------------------
 
 
 STYLES = {"running": "green", "suspended": "yellow", "failed": "red", "killed": "red"}
@@ -192,7 +513,7 @@ def state_lines(state: dict[str, Any], listed: str, width: int) -> list[Line]:
     ]
 
 
-# -- the list as the application shows it ------------------------------------------------------------------
+# -- as the application shows it: rows, cursor and marks, and changes of the marked jobs -------------------
 
 
 MOST_ROWS = 1000  # of one answer
