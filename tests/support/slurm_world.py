@@ -1185,8 +1185,8 @@ class SlurmHistory(History):
         by_admin = self.machine.ran_in.get((entry.id, entry.attempt)) in self.ended_in_slurm
         return by_admin or super().may_be_cancelled(entry)
 
-    def may_happen(self, name: str, job: int) -> None:
-        super().may_happen(name, job)
+    def may_happen(self, name: str, jobs: Sequence[int]) -> None:
+        super().may_happen(name, jobs)
         self.to_end.clear()
 
     def _check_requests(self) -> None:
