@@ -30,9 +30,15 @@ def test_histories_with_jobs_of_sbatch(policy: str, machine: str) -> None:
         assert not (story := tell(seed, policy, machine, STEPS, world=SbatchHistory)), story
 
 
-def test_a_history_with_jobs_of_sbatch_that_has_failed() -> None:
-    """--no-requeue: failed because its node was drained, before it had begun."""
-    assert not (story := tell(19, "mctb", "whole", STEPS, world=SbatchHistory)), story
+@pytest.mark.parametrize(
+    ("seed", "policy", "machine"),
+    [
+        (19, "mctb", "whole"),  # --no-requeue: failed because its node was drained, before it had begun
+        (60, "first-fit", "units"),  # held; fails where no look follows at once on the end of its attempt
+    ],
+)
+def test_histories_with_jobs_of_sbatch_that_have_failed(seed: int, policy: str, machine: str) -> None:
+    assert not (story := tell(seed, policy, machine, STEPS, world=SbatchHistory)), story
 
 
 @pytest.mark.parametrize(
