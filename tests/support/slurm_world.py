@@ -48,6 +48,7 @@ from scheduler.engines.slurm.attempt_step import SlurmAttempt
 from scheduler.engines.slurm.engine import SlurmEngine
 from scheduler.engines.slurm.node_inventory import ClusterNode, NodeInventory, Site, SitePower
 from scheduler.engines.slurm.poller import SlurmPoller
+from scheduler.engines.slurm.sbatch_queue import SbatchQueue
 from scheduler.engines.slurm.slurm_commands import FINAL, MIB, Slurm, SlurmSilent, error_of
 from scheduler.jobs.entry import Entry, Phase, Stage
 from scheduler.jobs.sizes import Unit
@@ -209,8 +210,8 @@ class Loss:
     """An attempt has died with its node: that must be known in time.
 
     Attributes:
-        noted: slurmctld has seen by itself that the node does not answer. Then it is not asked again, and the
-            attempt is given up for the time of a lease.
+        noted: slurmctld has seen by itself that the node does not answer, or has lost the job. Then it is
+            not asked again, and the attempt is given up for the time of a lease.
     """
 
     node: str
@@ -578,9 +579,13 @@ class SlurmCluster(Machine):
             elif process.stopped != (job.state == "SUSPENDED"):
                 (self.go_on if process.stopped else self.stop)(process)
         for job in self.queue.values():
-            here = any(p.slurm == job.id for p in self.processes)
-            if job.nodes[0] == node.name and job.state in ("RUNNING", "SUSPENDED", "COMPLETING") and not here:
+            runs = job.state in ("RUNNING", "SUSPENDED", "COMPLETING")
+            if runs and job.nodes[0] == node.name and not self.is_there(job):
                 self.end(job, "CANCELLED" if job.state == "COMPLETING" else "NODE_FAIL")
+
+    def is_there(self, job: BatchJob) -> bool:
+        """Tell if the processes of a job are on its nodes."""
+        return any(process.slurm == job.id for process in self.processes)
 
     def _save(self) -> None:
         """Write down what is known of jobs, some time after it has changed."""
@@ -928,6 +933,7 @@ class SlurmHistory(History):
     """A history on a cluster."""
 
     name, settings, weights = "slurm_world", SETTINGS, WEIGHTS
+    slurm_of: ClassVar[type[SimulatedSlurm]] = SimulatedSlurm
     machine: SlurmCluster
     slurm: WorldEngine
 
@@ -958,12 +964,13 @@ class SlurmHistory(History):
         inventory = NodeInventory(HOSTS, self.setting.unit, whole=pool.name == "node" and pool.counted)
         power = None if self.setting.cluster.budget_w is None else SitePower("/sys", self.folder, 0.0)
         site = Site(
-            SimulatedSlurm(self.machine),
+            self.slurm_of(self.machine),
             "main",
             inventory,
             self.machine.lease_s,
             power=power,
             set_down=self.machine.seed % 2 == 0,
+            sbatch=self.new_sbatch(),
         )
         self._waits.clear()
         self._delay_notice()
@@ -971,6 +978,10 @@ class SlurmHistory(History):
             self.slurm = WorldEngine(store, self.setting.cluster, site, self.setting.unit)
             self.machine.followed = self.slurm.driver.attempts
             self.coordinate(home, self.slurm)
+
+    def new_sbatch(self) -> SbatchQueue | None:
+        """Make what takes over jobs of others; None: they are not taken over."""
+        return None
 
     def run(self, steps: Sequence[Step]) -> None:
         with virtual_time(self.machine):
@@ -1050,7 +1061,7 @@ class SlurmHistory(History):
         there = [
             job
             for job in self.machine.queue.values()
-            if job.state in states and all(nodes[name].answers for name in job.nodes)
+            if job.comment and job.state in states and all(nodes[name].answers for name in job.nodes)
         ]
         return draw.choice(there) if there and not self.machine.dead else None
 
@@ -1081,7 +1092,7 @@ class SlurmHistory(History):
             self.slurm_tool(job, "scontrol", "suspend", str(job.id))
 
     def slurm_tool(self, job: BatchJob, tool: str, *words: str) -> None:
-        getattr(SimulatedSlurm(self.machine), f"_{tool}")(words, "")
+        getattr(self.slurm_of(self.machine), f"_{tool}")(words, "")
 
     def unheard(self, draw: random.Random) -> None:
         """Let the next calls have no answer, whether they do something or not."""
@@ -1185,8 +1196,8 @@ class SlurmHistory(History):
         by_admin = self.machine.ran_in.get((entry.id, entry.attempt)) in self.ended_in_slurm
         return by_admin or super().may_be_cancelled(entry)
 
-    def may_happen(self, name: str, job: int) -> None:
-        super().may_happen(name, job)
+    def may_happen(self, name: str, jobs: Sequence[int]) -> None:
+        super().may_happen(name, jobs)
         self.to_end.clear()
 
     def _check_requests(self) -> None:
@@ -1214,7 +1225,9 @@ class SlurmHistory(History):
         if machine.dead or machine.unheard or machine.delay_s > 0.1:
             self._delay_notice()
         for key, loss in list(machine.losses.items()):
+            job = machine.queue.get(machine.ran_in[key])
             loss.noted |= machine.now >= machine.nodes[loss.node].silent_since
+            loss.noted |= job is not None and job.state == "NODE_FAIL"
             entry = self.jobs.get(key[0])
             if entry is None or entry.attempt != key[1] or not entry.alive:
                 del machine.losses[key]
@@ -1226,12 +1239,14 @@ class SlurmHistory(History):
     def _check_starts(self) -> None:
         """Look whether what is to run runs, where nothing is in the way."""
         machine, waits = self.machine, dict[tuple[int, int], float]()
-        run = {(attempt.job, attempt.number) for _, attempt in machine.running()}
+        run = self.attempts_that_run()
         # Slurm holds as many CPUs of each node as of the one that gives most: more than were given.
         crowded = {
             job.comment.split(":", 2)[2]
             for job in machine.queue.values()
-            if job.state == "PENDING" and any(machine.room(name) < job.cpus for name in job.nodes)
+            if job.comment
+            and job.state == "PENDING"
+            and any(machine.room(name) < job.cpus for name in job.nodes)
         }
         for entry in self.jobs.values() if self.quiet else ():
             key = entry.id, entry.attempt
@@ -1243,11 +1258,18 @@ class SlurmHistory(History):
                     raise Broken("what is to run runs", f"attempt {key[1]} of job {key[0]}")
         self._waits = waits
 
+    def attempts_that_run(self) -> set[tuple[int, int]]:
+        return {(attempt.job, attempt.number) for _, attempt in self.machine.running()}
+
+    def cpus_in_use(self) -> Counter[str]:
+        """Count the CPUs of each node that jobs of others use."""
+        return Counter()
+
     def _check_attempts(self) -> None:
         self._check_requests()
         self._check_losses()
         self._check_starts()
-        used = Counter[str]()
+        used = self.cpus_in_use()
         for process, attempt in self.machine.running():
             if process.stopped:  # and ended when its node is back
                 continue

@@ -56,6 +56,8 @@ from tenbin.server.descriptions import Listed, describe, list_jobs
 BEGIN_S = 1_700_000_000.0
 SWEEP_S = 5.0  # after a message was lost, the engine looks by itself
 LONG_S = 40_000.0  # more than all jobs of a history take, and more than the clock is set back
+REFUSED = "it cannot"
+REFUSALS = (REFUSED, NOT_USED, "it had not gone on yet")  # of supervisors, and of who was too quick
 USAGE = Usage(1.0, 1.0, 1.0, 0.0, 10.0)
 TURNS = 5000  # without an end: the coordinator asks to be woken at once, for ever
 LOG = logging.getLogger("tenbin")
@@ -282,7 +284,7 @@ class Machine:
         if want in ("park", "move"):
             changes = {"parked_mb": 1.0, "paused": True} if want == "park" else {"device": goal}
             if attempt.fate.obeys != "yes":
-                refused = NOT_USED if attempt.fate.obeys == "unused" else "it cannot"
+                refused = NOT_USED if attempt.fate.obeys == "unused" else REFUSED
                 changes = {"refused": refused, "for_now": attempt.fate.obeys == "later"}
         elif want == "run":
             changes |= {"parked_mb": None, "refused": "", "device": goal}
@@ -535,6 +537,7 @@ class History:
 
     Attributes:
         story: what happened, in lines. ended: jobs that were seen to have ended, and how.
+        arrays: the members of each array, by their index.
         gone: jobs that were cancelled, and the attempt that was their last.
         name: of the world whose histories these are. settings, weights: its machines and steps.
     """
@@ -549,6 +552,7 @@ class History:
         self.machine = self.new_machine(seed)
         self.lives = 0
         self.ids: list[int] = []
+        self.arrays: dict[int, dict[int, int]] = {}
         self.deadlines = set[int | None]()  # jobs that have one
         self.cancelled, self.retried = set[int](), set[int]()  # or may have been
         self.ended: dict[int, tuple[Stage, float | None]] = {}
@@ -673,6 +677,11 @@ class History:
         if draw.random() < 0.2:
             arrays = {0: list(range(1, draw.choice([2, 4]) + 1))}
             fields["array_limit"] = draw.choice([None, 1])
+        indices = set(arrays.get(0, ()))
+        likely = [array for array, members in self.arrays.items() if indices <= members.keys()]
+        if likely and draw.random() < 0.3:
+            kinds = ["after_corr"] if indices else ["after", "after_any", "after_not_ok"]
+            fields[draw.choice(kinds)] = (draw.choice(likely),)
         spec = JobSpec(**{name: value for name, value in fields.items() if value is not None})
         details = spec.model_dump(exclude_defaults=True, exclude={"command", "folder"})
         try:
@@ -685,41 +694,57 @@ class History:
             return
         self.say(f"submit {[entry.id for entry in entries]} {details}")
         self.ids += [entry.id for entry in entries]
+        for entry in entries:
+            if entry.array is not None and entry.array_index is not None:
+                self.arrays.setdefault(entry.array, {})[entry.array_index] = entry.id
         self.deadlines.update(entry.id for entry in entries if spec.deadline_s is not None)
 
-    def ask(self, draw: random.Random, name: str, *arguments: Any) -> int | None:
-        """Ask for something for one of the jobs; return which, if it was granted."""
+    def ask(self, draw: random.Random, name: str, *arguments: Any) -> list[int]:
+        """Ask for something for one of the jobs, or an array; return for which, if it was granted."""
         if not self.ids:
-            return None
-        job = draw.choice(self.ids)
+            return []
+        number = draw.choice(self.ids)
+        jobs = [number]
+        array = next((a for a, members in self.arrays.items() if number in members.values()), None)
+        if array is not None and draw.random() < 0.3:
+            number, jobs = array, list(self.arrays[array].values())
         try:
-            getattr(self.coordinator, name)([job], *arguments)
+            getattr(self.coordinator, name)([number], *arguments)
         except Killed:
-            self.may_happen(name, job)
+            self.may_happen(name, jobs)
             raise
         except UserError as error:
-            self.say(f"{name} {job} is refused: {error}")
+            self.say(f"{name} {number} is refused: {error}")
+            self._check_refusal(name, number, jobs, error)
             if isinstance(error, NoRoom):
-                self.may_happen(name, job)
-            return None
-        self.say(f"{name} {job} {' '.join(map(str, arguments))}")
-        self.cancelled.update([job] if name == "cancel" else ())
-        self.retried.update([job] if name == "retry" else ())
-        return job
+                self.may_happen(name, jobs)
+            return []
+        self.say(f"{name} {number} {' '.join(map(str, arguments))}")
+        if not self.coordinator.job_table.is_durable:
+            raise Broken("what was granted is durable", f"{name} {number}")
+        self.cancelled.update(jobs if name == "cancel" else ())
+        self.retried.update(jobs if name == "retry" else ())
+        return jobs
 
-    def may_happen(self, name: str, job: int) -> None:
+    def _check_refusal(self, name: str, number: int, jobs: Sequence[int], error: UserError) -> None:
+        """Look whether what was refused could not be granted."""
+        is_open = any(job in self.jobs for job in jobs)
+        if name == "cancel" and is_open and not isinstance(error, NoRoom):
+            raise Broken("who has not ended can be cancelled", f"{number}: {error}")
+
+    def may_happen(self, name: str, jobs: Sequence[int]) -> None:
         """Note what was refused for want of room, or cut short by a kill, and may happen all the same."""
-        self.cancelled.update([job] if name == "cancel" else ())
+        self.cancelled.update(jobs if name == "cancel" else ())
         if name == "retry":
-            self.retried.add(job)
+            self.retried.update(jobs)
             self.ended.clear()
             self.gone.clear()
 
     def cancel(self, draw: random.Random) -> None:
-        job = self.ask(draw, "cancel")
-        if job is not None and not self.journal.behind:
-            entry = self.coordinator.job_table.entry(job)
-            self.gone[job] = entry.attempt if entry is not None else 0
+        for job in self.ask(draw, "cancel"):
+            if not self.journal.behind:
+                entry = self.coordinator.job_table.entry(job)
+                self.gone[job] = entry.attempt if entry is not None else 0
 
     def suspend(self, draw: random.Random) -> None:
         self.ask(draw, "suspend")
@@ -728,9 +753,9 @@ class History:
         self.ask(draw, "resume")
 
     def retry(self, draw: random.Random) -> None:
-        job = self.ask(draw, "retry")
-        if job is not None:
-            self.ended.pop(job, None)
+        for job in self.ask(draw, "retry"):
+            if self.ended.get(job, (None,))[0] is not Stage.DONE:
+                self.ended.pop(job, None)
             self.gone.pop(job, None)
 
     def migrate(self, draw: random.Random) -> None:
@@ -749,7 +774,7 @@ class History:
         """Stop in order and begin again: nothing may change by that."""
         self.machine.full = 0
         self.coordinator.turn()
-        before = self.snapshot()
+        before, learned = self.snapshot(), self.coordinator.machine.state.tracker.learned.pause_s()
         self.stop()
         self.begin(self.home)
         self.say("restart")
@@ -758,6 +783,8 @@ class History:
             changed = {job: (before.get(job), after.get(job)) for job in before | after}
             changed = {job: pair for job, pair in changed.items() if pair[0] != pair[1]}
             raise Broken("a restart changes nothing", str(changed))
+        if (anew := self.coordinator.machine.state.tracker.learned.pause_s()) != learned:
+            raise Broken("a restart forgets nothing", f"a pause took {learned:g} s, now {anew:g} s")
         self.coordinator.turn()
 
     def outage(self, draw: random.Random) -> None:
@@ -864,6 +891,9 @@ class History:
             Stage.CANCELLED: self.may_be_cancelled(entry),
             Stage.KILLED: how == "time-limit" or entry.spec.deadline_s is not None,
         }
+        for _, kind, why in self.journal.history(job_id):
+            if kind in ("not parked", "not moved") and not why.endswith(REFUSALS):
+                raise Broken("a refusal is told as it was", f"job {job_id} is {kind}: {why}")
         if not good[entry.stage]:
             raise Broken("an end is told as it was", f"job {job_id} is {entry.stage}, was {result}")
         results = [attempt.result for attempt in attempts if attempt.result is not None]
@@ -875,20 +905,26 @@ class History:
 
     def may_be_cancelled(self, entry: Entry) -> bool:
         spec = entry.spec
-        waits = spec.after or spec.after_any or spec.after_not_ok or spec.deadline_s is not None
+        waits = spec.after or spec.after_any or spec.after_not_ok or spec.after_corr
+        waits = waits or spec.deadline_s is not None
         return bool(waits or entry.id in self.cancelled)
 
     def _check_order(self, attempt: Attempt) -> None:
         """Look whether the jobs have ended for which one had to wait."""
-        spec = attempt.spec
-        for job in {*spec.after, *spec.after_any, *spec.after_not_ok} - self.retried:
-            before = self.coordinator.job_table.entry(job)
-            if before is None or before.array is not None:
-                continue
-            bad = Stage.DONE if job in spec.after_not_ok else Stage.FAILED if job in spec.after else None
-            if not before.stage.final or before.stage is bad:
-                what = f"job {attempt.job} runs, job {job} is {before.stage}"
-                raise Broken("who waits for others runs after them", what)
+        spec, table = attempt.spec, self.coordinator.job_table
+        own = next((i for m in self.arrays.values() for i, job in m.items() if job == attempt.job), None)
+        for kind in ("after", "after_any", "after_not_ok", "after_corr"):
+            for number in getattr(spec, kind):
+                members = self.arrays.get(number, {0: number})
+                jobs = [members[own]] if kind == "after_corr" and own in members else [*members.values()]
+                if self.retried & set(jobs):
+                    continue
+                stages = [before.stage for job in jobs if (before := table.entry(job)) is not None]
+                done = all(stage is Stage.DONE for stage in stages)
+                holds = {"after_any": True, "after_not_ok": not done}.get(kind, done)
+                if not (holds and all(stage.final for stage in stages)):
+                    what = f"job {attempt.job} runs, {kind} {number}: {', '.join(stages)}"
+                    raise Broken("who waits for others runs after them", what)
 
     def snapshot(self) -> dict[int, tuple[Any, ...]]:
         """Return what users know of each job that has not ended."""

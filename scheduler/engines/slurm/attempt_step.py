@@ -672,9 +672,10 @@ def _follow_waiting(
     if attempt.started or job.restarts > (attempt.restarts or 0):
         return _leave_to_wait(attempt, f"put back into the queue in Slurm ({job.reason})", view, effects)
     if blocked := job.blocked(view.time_s):
-        return _leave_to_wait(attempt, blocked, view, effects)
+        return _leave_to_wait(attempt, blocked, view, effects, what="never")
     if away is not None:
-        return _leave_to_wait(attempt, f"{away} could not be used: {view.away[away]}", view, effects)
+        why = f"{away} could not be used: {view.away[away]}"
+        return _leave_to_wait(attempt, why, view, effects, what="never")
     if attempt.want in ("pause", "end"):
         return steer_external(attempt, view, effects)
     if job.gated(view.time_s):  # the call was not heard, or not made before the last coordinator ended
@@ -741,6 +742,8 @@ def _leave_to_wait(
 ) -> SlurmAttempt:
     """Have it wait for tenbin again; if Slurm has just started it, it runs after all."""
     leaving = _end_external(attempt, what, trouble, view)
+    if what == "never" and trouble:
+        leaving = leaving._replace(for_now=True)  # it has not begun, and may at another time or place
     return do(replace(attempt, leaving=leaving), "hold", effects)
 
 

@@ -62,3 +62,9 @@ def _moving() -> Entry:
         placement=Placement("here", 1),
         goals=(Placement("there", 1), Placement("here", 1)),
     )
+
+
+def test_a_journal_from_before_version_7_has_the_index_in_the_specification_only() -> None:
+    spec = SPEC.model_copy(update={"array_index": 3})
+    row = as_row(Entry(1, spec, "", 0.0, stage=Stage.DONE), COLUMNS)
+    assert row[COLUMNS.index("array_index")] is None and entry_of(row).array_index == 3

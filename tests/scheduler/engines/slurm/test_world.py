@@ -6,6 +6,7 @@ import pytest
 
 from scheduler.engines.slurm import attempt_driver
 from tests.support.amounts import examples
+from tests.support.sbatch_world import SbatchHistory
 from tests.support.slurm_world import SlurmHistory
 from tests.support.world import cut_down, live, pairs, plan, tell
 
@@ -19,6 +20,25 @@ def test_histories(policy: str, machine: str) -> None:
     histories = 1 if policy == "parm-ga" else examples(60) // 2
     for seed in range(first, first + histories):
         assert not (story := tell(seed, policy, machine, STEPS, world=SlurmHistory)), story
+
+
+@pytest.mark.parametrize(("policy", "machine"), pairs(SbatchHistory))
+def test_histories_with_jobs_of_sbatch(policy: str, machine: str) -> None:
+    first = 1000 * pairs(SbatchHistory).index((policy, machine))
+    histories = 1 if policy == "parm-ga" else examples(36) // 3
+    for seed in range(first, first + histories):
+        assert not (story := tell(seed, policy, machine, STEPS, world=SbatchHistory)), story
+
+
+@pytest.mark.parametrize(
+    ("seed", "policy", "machine"),
+    [
+        (19, "mctb", "whole"),  # --no-requeue: failed because its node was drained, before it had begun
+        (60, "first-fit", "units"),  # held; fails where no look follows at once on the end of its attempt
+    ],
+)
+def test_histories_with_jobs_of_sbatch_that_have_failed(seed: int, policy: str, machine: str) -> None:
+    assert not (story := tell(seed, policy, machine, STEPS, world=SbatchHistory)), story
 
 
 @pytest.mark.parametrize(

@@ -612,6 +612,6 @@ def test_an_external_job_that_slurm_refuses_or_takes_back() -> None:
     assert isinstance(effects[0], Refused) and in_words(effects[1], "") == "lost"
     leaving, _ = step(EXTERNAL, None, PENDING._replace(held=True), VIEW)
     _, effects = settled(leaving, Outcome(EXTERNAL.key, "hold", True, None), VIEW)
-    assert effects[0] == WaitsAgain() and in_words(effects[1], "") == "lost"
+    assert effects[0] == WaitsAgain() and in_words(effects[1], "") == "never"  # it has not begun
     _, effects = settled(leaving, Outcome(EXTERNAL.key, "hold", False, None), VIEW)
     assert effects == [Look(0.0)], "it has just started, and runs after all"

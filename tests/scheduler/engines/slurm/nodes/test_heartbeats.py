@@ -71,7 +71,7 @@ def test_a_node_is_silent_when_its_beats_stop(watcher: Watcher) -> None:
     assert not life.silent(KEY, "node1") and life.begun(KEY, "node1") and not life.begun(KEY, "node2")
     assert life.still("node2") and not life.still("node1")
     watcher.beat("node2")
-    life.look()
+    assert not life.look()  # no news
     assert not life.silent(KEY, "node2") and life.begun(KEY, "node2")
 
 
