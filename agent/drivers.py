@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,47 +46,46 @@ def opencl() -> Facts:
 
 def gpu(sysfs: str = "/sys") -> Facts:
     """List the NVIDIA GPUs by NVML; none without its library."""
+    from probes import nvml
+
     try:
-        import pynvml as nvml
-    except ImportError:
+        library = nvml.load()
+    except nvml.NoLibrary:
         return {}
+    except Unavailable as error:
+        return {"missing": [{"what": "gpu", "reason": error.what, "remedy": error.remedy}]}
     try:
-        nvml.nvmlInit()
-    except nvml.NVMLError_LibraryNotFound:
-        return {}
-    except nvml.NVMLError as error:
-        reason = f"NVML does not start ({error})"
-        remedy = "see what 'nvidia-smi' says; after a driver update the machine must be restarted"
-        return {"missing": [{"what": "gpu", "reason": reason, "remedy": remedy}]}
-    try:
-        driver = _text(nvml.nvmlSystemGetDriverVersion())
-        count = nvml.nvmlDeviceGetCount()
-        return {"gpus": [_gpu(nvml, index, driver, Path(sysfs)) for index in range(count)]}
+        driver = nvml.text(library.nvmlSystemGetDriverVersion())
+        count = library.nvmlDeviceGetCount()
+        return {"gpus": [_gpu(library, index, driver, Path(sysfs)) for index in range(count)]}
     finally:
-        nvml.nvmlShutdown()
+        library.nvmlShutdown()
 
 
-def _gpu(nvml: Any, index: int, driver: str, sysfs: Path) -> Facts:
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    low, high = _or_none(nvml, nvml.nvmlDeviceGetPowerManagementLimitConstraints, handle) or (None, None)
+def _gpu(library: Any, index: int, driver: str, sysfs: Path) -> Facts:
+    from probes.nvml import figure, parts, text
+
+    handle = library.nvmlDeviceGetHandleByIndex(index)
+    limits = figure(library, library.nvmlDeviceGetPowerManagementLimitConstraints, handle)
+    low, high = limits or (None, None)
+    bus = text(library.nvmlDeviceGetPciInfo(handle).busId).lower()[
+        -12:
+    ]  # 00000000:3B:00.0, in sysfs 0000:3b:00.0
+    identity = text(library.nvmlDeviceGetUUID(handle))
+    of_parts = [text(library.nvmlDeviceGetUUID(part)) for part in parts(library, handle)]
     return {
         "index": index,
-        "name": _text(nvml.nvmlDeviceGetName(handle)),
-        "memory_mb": round(nvml.nvmlDeviceGetMemoryInfo(handle).total / MB, 1),
+        "name": text(library.nvmlDeviceGetName(handle)),
+        "uuid": identity,
+        "parts": [] if of_parts == [identity] else of_parts,
+        "bus": bus,
+        "memory_mb": round(library.nvmlDeviceGetMemoryInfo(handle).total / MB, 1),
         "driver": driver,
-        "numa_node": _numa_node(sysfs, _text(nvml.nvmlDeviceGetPciInfo(handle).busId)),
-        "power_limit_w": _watts(_or_none(nvml, nvml.nvmlDeviceGetPowerManagementLimit, handle)),
+        "numa_node": _numa_node(sysfs, bus),
+        "power_limit_w": _watts(figure(library, library.nvmlDeviceGetPowerManagementLimit, handle)),
         "power_limit_min_w": _watts(low),
         "power_limit_max_w": _watts(high),
     }
-
-
-def _or_none(nvml: Any, call: Callable[[Any], Any], handle: Any) -> Any:
-    """Call a function of NVML; ``None`` if this GPU does not support it."""
-    try:
-        return call(handle)
-    except (nvml.NVMLError_NotSupported, nvml.NVMLError_NoPermission):
-        return None
 
 
 def _watts(milliwatts: int | None) -> float | None:
@@ -95,17 +93,11 @@ def _watts(milliwatts: int | None) -> float | None:
 
 
 def _numa_node(sysfs: Path, bus: str) -> int | None:
-    """NVML writes ``00000000:3B:00.0``, sysfs ``0000:3b:00.0``."""
     try:
-        node = int((sysfs / "bus/pci/devices" / bus.lower()[-12:] / "numa_node").read_text())
+        node = int((sysfs / "bus/pci/devices" / bus / "numa_node").read_text())
     except (OSError, ValueError):
         return None
     return node if node >= 0 else None
-
-
-def _text(value: str | bytes) -> str:
-    """Releases of nvidia-ml-py before 11.515 answer in bytes."""
-    return value.decode() if isinstance(value, bytes) else value
 
 
 if __name__ == "__main__":

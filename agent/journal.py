@@ -87,16 +87,19 @@ def write_control(path: Path, value: str) -> None:
 
 def _nvml(function: str, path: Path, *arguments: int) -> Any:
     """Call an NVML function on the GPU that ``path`` names."""
+    from probes import nvml
+
     try:
-        import pynvml
-    except ImportError:
-        raise FileNotFoundError(errno.ENOENT, "nvidia-ml-py is not installed", str(path)) from None
+        library = nvml.load()
+    except Unavailable as error:
+        raise FileNotFoundError(errno.ENOENT, error.what, str(path)) from None
     try:
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByUUID(path.parts[1])
-        return getattr(pynvml, function)(handle, *arguments)
-    except pynvml.NVMLError as error:
+        handle = library.nvmlDeviceGetHandleByUUID(path.parts[1])
+        return getattr(library, function)(handle, *arguments)
+    except library.NVMLError as error:
         raise OSError(errno.EPERM, str(error), str(path)) from None
+    finally:
+        library.nvmlShutdown()
 
 
 # -- the journal -------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from probes import nvml
 from probes.powercap import MSR_CONTROL, Zone, metered, platform, zones
 from profiles.errors import Unavailable
 
@@ -309,24 +310,16 @@ def nvml_meter() -> Meter:
     Raises:
         Unavailable: no NVIDIA driver or library, or no GPU with such a counter.
     """
-    try:
-        import pynvml
-    except ImportError:
-        remedy = "where there is an NVIDIA GPU: .venv/bin/pip install nvidia-ml-py"
-        raise Unavailable("nvidia-ml-py is not installed", remedy) from None
-    try:
-        pynvml.nvmlInit()
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-    except pynvml.NVMLError as error:
-        raise Unavailable(f"NVML: {error}", "install NVIDIA's driver, if there is such a GPU") from None
+    library = nvml.load()
+    handles = [library.nvmlDeviceGetHandleByIndex(i) for i in range(library.nvmlDeviceGetCount())]
     if not handles:
         raise Unavailable("NVML finds no GPU", "make one visible to this process, if there is one")
 
     def reader(handle: object) -> Callable[[], int]:
         def read() -> int:
             try:
-                return int(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle))
-            except pynvml.NVMLError as error:
+                return int(library.nvmlDeviceGetTotalEnergyConsumption(handle))
+            except library.NVMLError as error:
                 raise OSError(str(error)) from error
 
         return read

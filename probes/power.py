@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from probes import nvml
 from probes.meters import Meter, choose_meter, nvml_meter, power_w
 from probes.power_load import Loads, speed
 from probes.powercap import Caps, find_caps
@@ -108,15 +109,14 @@ def read_limits(index: int) -> GpuLimits:
     Raises:
         Unavailable: this GPU has none.
     """
-    import pynvml
-
+    library = nvml.load()
     try:
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        least, most = pynvml.nvmlDeviceGetPowerManagementLimitConstraints(handle)
-        limit = pynvml.nvmlDeviceGetPowerManagementLimit(handle)
-        bus = int(pynvml.nvmlDeviceGetPciInfo(handle).bus)
-        uuid = pynvml.nvmlDeviceGetUUID(handle)
-    except pynvml.NVMLError as error:
+        handle = library.nvmlDeviceGetHandleByIndex(index)
+        least, most = library.nvmlDeviceGetPowerManagementLimitConstraints(handle)
+        limit = library.nvmlDeviceGetPowerManagementLimit(handle)
+        bus = int(library.nvmlDeviceGetPciInfo(handle).bus)
+        uuid = library.nvmlDeviceGetUUID(handle)
+    except library.NVMLError as error:
         raise Unavailable(f"NVML tells no power limits of gpu-{index}: {error}") from None
     control = Path("nvml") / str(uuid) / "power_limit_mw"
     return GpuLimits(f"gpu-{index}", bus, limit / 1e3, least / 1e3, most / 1e3, control)

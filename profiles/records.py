@@ -115,6 +115,9 @@ class OpenCLDevice(InventoryRecord):
 class Gpu(InventoryRecord):
     index: int
     name: str
+    uuid: str = ""  # GPU-..., as CUDA_VISIBLE_DEVICES takes it; profiles of earlier releases have none
+    parts: tuple[str, ...] = ()  # MIG-..., where the GPU is divided
+    bus: str = ""  # PCI address, as in sysfs
     memory_mb: float
     driver: str
     power_limit_w: float | None

@@ -65,7 +65,11 @@ class Nodes:
         self._rows: Sequence[Sequence[float]] = rows
         self._held = [[0.0] * len(pool.resources) for _ in rows]
         self._up = np.ones(pool.units, dtype=np.bool_)
-        self.capacity, self.free, self.up = (_read_only(a) for a in (self._capacity, self._free, self._up))
+        self.capacity, self.free, self.up = (
+            _read_only(self._capacity),
+            _read_only(self._free),
+            _read_only(self._up),
+        )
         self.jobs: list[dict[int, int]] = [{} for _ in range(pool.units)]
 
     def fits(self, demand: tuple[float, ...], units: int = 1) -> NDArray[np.bool_]:

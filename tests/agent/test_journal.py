@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,13 +12,14 @@ import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from agent import journal as module
-from agent.journal import Journal, Restored, restore_leftovers
+from agent.emulation.emulated_gpus import emulated_gpus, uuid
+from agent.journal import Journal, Restored, read_control, restore_leftovers
 from profiles.errors import Busy, Unavailable
+from tests.support.labs.components import require
 
 OWNER = """
 import os, signal, sys, time
@@ -217,23 +219,17 @@ def test_a_forked_child_does_not_restore(tmp_path: Path, limits: list[Path]) -> 
 
 
 def test_gpu_limits_are_journalled_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a stand-in for NVML: a test must not change the limits of a real GPU."""
-    limit = {"GPU-1": 700000}
-    monkeypatch.setitem(
-        sys.modules,
-        "pynvml",
-        SimpleNamespace(
-            NVMLError=RuntimeError,
-            nvmlInit=lambda: None,
-            nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
-            nvmlDeviceGetPowerManagementLimit=lambda uuid: limit[uuid],
-            nvmlDeviceSetPowerManagementLimit=lambda uuid, mw: limit.update({uuid: mw}),
-        ),
-    )
-    with Journal(tmp_path, watchdog=False) as journal:
-        journal.control(Path("nvml/GPU-1/power_limit_mw"), "300000")
-        assert limit == {"GPU-1": 300000}
-    assert limit == {"GPU-1": 700000}
+    """On an emulated one: a test must not change the limits of a real GPU."""
+    require(shutil.which("cc"), "a C compiler (Debian: gcc)")
+    control = Path("nvml") / uuid(1) / "power_limit_mw"
+    with emulated_gpus("gpus-2") as folder:
+        monkeypatch.setenv("TENBIN_EMULATED_GPUS", str(folder))
+        with Journal(tmp_path, watchdog=False) as journal:
+            journal.control(control, "300000")
+            assert read_control(control) == "300000"
+            with pytest.raises(Unavailable, match="Invalid Argument"):
+                journal.control(control, "500000")
+        assert read_control(control) == "400000"
 
 
 @pytest.mark.parametrize("how", ["writable", "link", "pipe"])

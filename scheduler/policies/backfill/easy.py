@@ -33,6 +33,7 @@ from collections.abc import Sequence
 
 from scheduler.model.events import Action, Event, Failed, Finished, Start, Submitted
 from scheduler.model.jobs import Job, counted
+from scheduler.policies.backfill import on_nodes
 from scheduler.policies.backfill.availability import expected_start
 from scheduler.policies.backfill.multi_pool import MultiPoolEasy
 from scheduler.policies.backfill.queue import EasyQueue
@@ -42,9 +43,13 @@ from scheduler.policies.base import Policy, Reason, View, counted_pools, fits_no
 class Easy(Policy):
     """EASY backfilling on counted pools."""
 
-    suits = frozenset({"counted", "classes"})
+    suits = frozenset({"counted", "classes", "nodes"})
 
     def begin(self, view: View) -> None:
+        self._nodes = on_nodes.queue(view, on_nodes.NodeEasy, "easy")
+        self.revises = False
+        if self._nodes is not None:
+            return
         pools = counted_pools(view, "easy")
         self._pool = pools[0]
         self._queue = EasyQueue(self._pool) if len(pools) == 1 else MultiPoolEasy(pools)
@@ -60,6 +65,8 @@ class Easy(Policy):
         self._queue.revise(jobs)
 
     def decide(self, view: View, event: Event) -> Sequence[Action]:
+        if self._nodes is not None:
+            return self._nodes.decide(view, event)
         queue = self._queue
         if isinstance(event, Submitted):
             queue.add(event.job)
@@ -79,6 +86,8 @@ class Easy(Policy):
         return [Start(job.id, counted(pool, job.units)) for job in chosen] if chosen else ()
 
     def why(self, job: Job, view: View) -> Reason:
+        if self._nodes is not None:
+            return on_nodes.why(job, view, self._nodes.pool)
         first = next(iter(view.waiting.values()))
         at = expected_start(job, view)
         if job.id == first.id:

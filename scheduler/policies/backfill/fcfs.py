@@ -13,20 +13,23 @@ from collections.abc import Sequence
 
 from scheduler.model.events import Action, Event, Start
 from scheduler.model.jobs import Job, counted
-from scheduler.policies.base import Policy, Reason, View, behind, counted_pools, free, units
+from scheduler.policies.backfill import on_nodes
+from scheduler.policies.base import Policy, Reason, View, behind, free, units
 
 
 class Fcfs(Policy):
     """First come, first served, on counted pools."""
 
     promises = frozenset({"in-order", "no-delay"})
-    suits = frozenset({"counted", "classes"})
-    revises = True  # run times do not matter
+    suits = frozenset({"counted", "classes", "nodes"})
 
     def begin(self, view: View) -> None:
-        counted_pools(view, "fcfs")
+        self._nodes = on_nodes.queue(view, on_nodes.NodeQueue, "fcfs")
+        self.revises = self._nodes is None  # run times do not matter, but the queue keeps the jobs
 
     def decide(self, view: View, event: Event) -> Sequence[Action]:
+        if self._nodes is not None:
+            return self._nodes.decide(view, event)
         if view.upcoming is not None or not view.waiting:
             return ()
         actions: list[Action] = []
@@ -40,6 +43,8 @@ class Fcfs(Policy):
         return actions
 
     def why(self, job: Job, view: View) -> Reason:
+        if self._nodes is not None:
+            return on_nodes.why(job, view, self._nodes.pool)
         first = next(iter(view.waiting.values()))
         if first.id != job.id:
             return behind(first, units(first))

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from scheduler.model.events import Action, Event, Failed, Start, Submitted
 from scheduler.model.jobs import Job, counted
+from scheduler.policies.backfill import on_nodes
 from scheduler.policies.backfill.multi_pool import MultiPoolFirstFit
 from scheduler.policies.backfill.queue import FirstFitQueue
 from scheduler.policies.base import Policy, Reason, View, counted_pools, free, units
@@ -23,9 +24,13 @@ class FirstFit(Policy):
     """First fit on counted pools."""
 
     promises = frozenset({"conserving"})
-    suits = frozenset({"counted", "classes"})
+    suits = frozenset({"counted", "classes", "nodes"})
 
     def begin(self, view: View) -> None:
+        self._nodes = on_nodes.queue(view, on_nodes.NodeFirstFit, "first-fit")
+        self.revises = False
+        if self._nodes is not None:
+            return
         pools = counted_pools(view, "first-fit")
         self._pool = pools[0]
         self._queue = FirstFitQueue(self._pool) if len(pools) == 1 else MultiPoolFirstFit(pools)
@@ -34,6 +39,8 @@ class FirstFit(Policy):
             self._queue.add(job)
 
     def decide(self, view: View, event: Event) -> Sequence[Action]:
+        if self._nodes is not None:
+            return self._nodes.decide(view, event)
         if isinstance(event, Submitted):
             self._queue.add(event.job)
         elif isinstance(event, Failed):
@@ -46,4 +53,6 @@ class FirstFit(Policy):
         return [Start(job.id, counted(self._pool, job.units)) for job in chosen]
 
     def why(self, job: Job, view: View) -> Reason:
+        if self._nodes is not None:
+            return on_nodes.why(job, view, self._nodes.pool)
         return Reason(f"waits for {units(job)}; {free(view)} free, and any smaller job may pass it meanwhile")

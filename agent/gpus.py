@@ -1,0 +1,132 @@
+"""GPUs as people share them: what each one does now, and whose processes hold it.
+
+A GPU belongs to nobody: whoever can open its file can use it. So the queue has to look at who does. NVML
+knows the processes of all users with their memory; their utilisation is that of the last second, and a
+process that did nothing has none. Measured on an H100: the processes take 0.03 ms to ask for, their
+utilisation 1.7 ms, the energy up to 18 ms; a process that was killed is gone after 0.17 s.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agent.users import user_name
+from probes import nvml
+
+MB = 10**6
+TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process that has memory on a GPU.
+
+    Attributes:
+        user: its name, empty if the process cannot be seen (another container's).
+        command: the name of its program, likewise.
+        memory_mb: on this GPU; None: the driver does not tell.
+        utilisation: share of the last second in which kernels of it ran, 0 to 1.
+        age_s: since its start; None: it cannot be seen.
+    """
+
+    pid: int
+    user: str
+    command: str
+    memory_mb: float | None
+    utilisation: float
+    age_s: float | None
+
+    def __str__(self) -> str:
+        """Write it for people: ``process 4711 (python3) of ada, 642 MB, 0 %, for 2.1 h``."""
+        program = f" ({self.command})" if self.command else ""
+        owner = f" of {self.user}" if self.user else ", which this process cannot see"
+        memory = "" if self.memory_mb is None else f", {self.memory_mb:.0f} MB"
+        age = "" if self.age_s is None else f", for {_duration(self.age_s)}"
+        return f"process {self.pid}{program}{owner}{memory}, {100 * self.utilisation:.0f} %{age}"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """What a GPU, or a part of one (MIG), does now.
+
+    Attributes:
+        uuid: ``GPU-...`` or ``MIG-...``, as ``CUDA_VISIBLE_DEVICES`` takes it.
+        utilisation: share of the last second in which a kernel ran; None: a part has none.
+        power_w, energy_j: of the whole GPU; the energy since the driver was loaded.
+    """
+
+    uuid: str
+    memory_mb: float
+    used_mb: float
+    utilisation: float | None
+    power_w: float | None
+    energy_j: float | None
+    holders: tuple[Holder, ...]
+
+
+def read_gpus(procfs: Path = Path("/proc"), *, energy: bool = False) -> tuple[GpuUse, ...]:
+    """Read what each GPU does, and each part of those that are divided.
+
+    Args:
+        energy: read the energy too, which takes longest.
+
+    Raises:
+        Unavailable: there is no NVIDIA driver or library.
+    """
+    library = nvml.load()
+    try:
+        return tuple(
+            _use(library, handle, procfs, energy)
+            for index in range(library.nvmlDeviceGetCount())
+            for handle in nvml.parts(library, library.nvmlDeviceGetHandleByIndex(index))
+        )
+    finally:
+        library.nvmlShutdown()
+
+
+def _use(library: Any, handle: Any, procfs: Path, energy: bool) -> GpuUse:
+    memory = library.nvmlDeviceGetMemoryInfo(handle)
+    rates = nvml.figure(library, library.nvmlDeviceGetUtilizationRates, handle)
+    power = nvml.figure(library, library.nvmlDeviceGetPowerUsage, handle)
+    joules = nvml.figure(library, library.nvmlDeviceGetTotalEnergyConsumption, handle) if energy else None
+    # Of the last second; NVML finds nothing where no process did anything.
+    since_us = int((time.time() - 1) * 1e6)
+    samples = nvml.figure(library, library.nvmlDeviceGetProcessUtilization, handle, since_us) or ()
+    shares = {sample.pid: min(1.0, sample.smUtil / 100) for sample in samples}
+    held: dict[int, int | None] = {}
+    for call in (library.nvmlDeviceGetComputeRunningProcesses, library.nvmlDeviceGetGraphicsRunningProcesses):
+        for process in nvml.figure(library, call, handle) or ():
+            held[process.pid] = process.usedGpuMemory
+    return GpuUse(
+        uuid=nvml.text(library.nvmlDeviceGetUUID(handle)),
+        memory_mb=memory.total / MB,
+        used_mb=memory.used / MB,
+        utilisation=None if rates is None else rates.gpu / 100,
+        power_w=None if power is None else power / 1000,
+        energy_j=None if joules is None else joules / 1000,
+        holders=tuple(_holder(pid, used, shares.get(pid, 0.0), procfs) for pid, used in held.items()),
+    )
+
+
+def _holder(pid: int, used: int | None, share: float, procfs: Path) -> Holder:
+    folder = procfs / str(pid)
+    try:
+        user = user_name(folder.stat().st_uid)
+        head, _, rest = (folder / "stat").read_text().rpartition(")")
+        command = head.partition("(")[2]
+        up_s = float((procfs / "uptime").read_text().split()[0])
+        age_s = max(0.0, up_s - int(rest.split()[19]) * TICK_S)
+    except (OSError, ValueError, IndexError):
+        user, command, age_s = "", "", None
+    return Holder(pid, user, command, None if used is None else used / MB, share, age_s)
+
+
+def _duration(seconds: float) -> str:
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,79 @@
+"""NVIDIA's management library, or one that answers as it does (``TENBIN_EMULATED_GPUS``).
+
+The emulated one is loaded first, under the name by which nvidia-ml-py looks for the vendor's, so that it
+finds that; all that reads is the same. Only ``load`` imports it, because most machines have none.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from profiles.errors import Unavailable
+
+FOLDER = "TENBIN_EMULATED_GPUS"  # of the emulation, with the library and its state
+LIBRARY = "libnvidia-ml.so.1"
+
+
+class NoLibrary(Unavailable):
+    """There is no library, so there is no such GPU as far as anybody can see."""
+
+
+def load() -> Any:
+    """Start the library, and return the module ``pynvml``.
+
+    Raises:
+        NoLibrary: it is not there, or nvidia-ml-py is not.
+        Unavailable: it does not start.
+    """
+    if folder := os.environ.get(FOLDER):
+        try:
+            ctypes.CDLL(f"{folder}/{LIBRARY}")
+        except OSError as error:
+            raise Unavailable(f"{FOLDER}: {error}", "unset it, unless the emulation runs") from None
+    try:
+        import pynvml
+    except ImportError:
+        remedy = "where there is an NVIDIA GPU: .venv/bin/pip install nvidia-ml-py"
+        raise NoLibrary("nvidia-ml-py is not installed", remedy) from None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError_LibraryNotFound as error:
+        raise NoLibrary(f"NVML: {error}", "install NVIDIA's driver, if there is such a GPU") from None
+    except pynvml.NVMLError as error:
+        remedy = "see what 'nvidia-smi' says; after a driver update the machine must be restarted"
+        raise Unavailable(f"NVML does not start ({error})", remedy) from None
+    return pynvml
+
+
+def figure(nvml: Any, call: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function of the library; None where this GPU, this part of one, or this user has no answer."""
+    try:
+        return call(*arguments)
+    except (
+        nvml.NVMLError_NotSupported,
+        nvml.NVMLError_NoPermission,
+        nvml.NVMLError_NotFound,
+        nvml.NVMLError_InvalidArgument,
+        nvml.NVMLError_FunctionNotFound,
+    ):
+        return None
+
+
+def text(value: str | bytes) -> str:
+    """Releases of nvidia-ml-py before 11.515 answer in bytes."""
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def parts(library: Any, gpu: Any) -> Iterator[Any]:
+    """Yield the parts of a GPU that jobs can have: its MIG instances, else itself."""
+    mode = figure(library, library.nvmlDeviceGetMigMode, gpu)
+    if not mode or not mode[0]:
+        yield gpu
+        return
+    for index in range(figure(library, library.nvmlDeviceGetMaxMigDeviceCount, gpu) or 0):
+        part = figure(library, library.nvmlDeviceGetMigDeviceHandleByIndex, gpu, index)
+        if part is not None:
+            yield part
