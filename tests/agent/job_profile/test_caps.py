@@ -76,6 +76,7 @@ def test_the_curve_is_that_of_the_machine() -> None:
     assert few.speed is None and few.note == "no caps here"
 
 
+@pytest.mark.measures
 def test_real_runs_under_emulated_caps() -> None:
     command = (sys.executable, "-S", "-c", SPIN.format(0.1))
     rows, doubt = measure(UnderCapsOrder(command, "/", tuple(CPUS), 100.0, quick=True, emulated="intel-1s"))
