@@ -284,8 +284,12 @@ class SlurmCluster(Machine):
     def _begin(self, process: Process) -> None:
         """Run the first attempt of a batch process, once there is its disk."""
         if process.waits and not process.stopped and self.nodes[process.node].sees_disk:
-            process.waits, process.ends_s = False, self.now + self.queue[process.slurm].limit_s
-            self.supervise(process, process.folder)
+            job = self.queue.get(process.slurm)
+            if job is None:  # slurmctld has forgotten it, and has its node end what it does not know
+                self.leave(process, 137)
+            else:
+                process.waits, process.ends_s = False, self.now + job.limit_s
+                self.supervise(process, process.folder)
 
     def supervise(self, process: Process, folder: Path) -> None:
         """Run an attempt, as ``agent.attempts.begin`` does, unless it is somebody else's."""

@@ -414,6 +414,7 @@ def _report_of_vanished(
     said = folder.spoiled or folder.complaint
     if how is not None and not attempt.cancelled:
         result = folder.noted or Result(how, view.time_s, trouble=said)
+        result = replace(result, how=how) if _by_signal(result) else result
         return _report(attempt, "ended", view, result=result)
     if began or refused or job.state in NODE_ENDS or job.state == "PREEMPTED" or attempt.cancelled:
         ended = "ended without a result" if began else "did not begin"
@@ -515,9 +516,7 @@ def _finish(
     """Report a result. Slurm, or a look at the nodes, may explain an end by a signal or of ranks."""
     if result.how == "interrupted" and attempt.want == "end":
         result = replace(result, how="cancelled")  # Slurm was told to end it, because it did not answer
-    unexplained = result.how == "interrupted" and not result.trouble
-    by_signal = unexplained or result.signal in (signal.SIGTERM, signal.SIGKILL)
-    if by_signal and not attempt.cancelled and not attempt.given_up:
+    if _by_signal(result) and not attempt.cancelled and not attempt.given_up:
         job = attempt.seen
         if isinstance(job, SlurmJob) and job.final:
             if not _start_forgotten(folder, job):
@@ -538,6 +537,12 @@ def _finish(
         if trouble := of_node or _lost_node(attempt, view):
             return attempt, [*effects, lost._replace(trouble=trouble)]
     return attempt, [*effects, Report(*attempt.key, "ended", result.ended_s, result=result)]
+
+
+def _by_signal(result: Result) -> bool:
+    """Say whether it ended by a signal of which only Slurm knows the reason."""
+    unexplained = result.how == "interrupted" and not result.trouble
+    return unexplained or result.signal in (signal.SIGTERM, signal.SIGKILL)
 
 
 def _explanation_comes(attempt: SlurmAttempt, view: ClusterView) -> bool:

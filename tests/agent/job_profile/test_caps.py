@@ -78,12 +78,12 @@ def test_the_curve_is_that_of_the_machine() -> None:
 
 @pytest.mark.measures
 def test_real_runs_under_emulated_caps() -> None:
-    command = (sys.executable, "-S", "-c", SPIN.format(0.1))
+    command = (sys.executable, "-S", "-c", SPIN.format(0.25))
     rows, doubt = measure(UnderCapsOrder(command, "/", tuple(CPUS), 100.0, quick=True, emulated="intel-1s"))
     assert not doubt and sorted(set(rows["repetition"])) == [1, 2]
     caps = sorted(set(rows["cap_w"].dropna()))
     assert len(caps) == 5 and len(rows) == 12 and REAL.lowest_cap_w <= caps[0] + 1.5
-    assert (rows["power_w"] > 0).all() and (rows["wall_s"] > 0.09).all()
+    assert (rows["power_w"] > 0).all() and (rows["wall_s"] > 0.24).all()
     assert (rows["energy_j"] / rows["wall_s"]).tolist() == pytest.approx(rows["power_w"].tolist())
     assert not processes_below()
 

@@ -156,7 +156,7 @@ def test_every_step_may_fail(folder: Path) -> None:
         troubles += [text for text in found if text]
         if at > 200:
             break
-    assert len({text for text in troubles if text.startswith("injected failure: ")}) > 8
+    assert len({text for text in troubles if text.startswith("injected failure: ")}) > 5
     assert requests.status(folder, pid).movable
     program.end()
     assert program.digest == plain_digest(folder, program.taken)

@@ -51,6 +51,8 @@ def test_histories_with_jobs_of_sbatch_that_have_failed(seed: int, policy: str, 
         (18001, "mctb", "units"),
         (524, "fifo-min", "capped"),  # cancelled in Slurm just after it had started: begun anew
         (5023, "easy", "whole"),  # taken back just before a kill: failed, though it had never begun
+        # Cancelled in Slurm; its supervisor was killed before its result was visible: begun anew.
+        (28009, "mctbm-priced", "whole"),
         (441, "conservative", "units"),  # begun, and pending again on a drained node: it ran for ever
     ],
 )
