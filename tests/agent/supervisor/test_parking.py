@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ def layer(folder: Path, answers: dict[str, dict[str, Any]]) -> Iterator[list[str
                     line, _ = listener.accept()
                 except OSError:  # closed
                     return
-                with line, line.makefile("rw") as lines:
+                with suppress(BrokenPipeError), line, line.makefile("rw") as lines:  # it may have gone
                     asked.append(lines.readline().strip())
                     verb = next((verb for verb in answers if asked[-1].startswith(verb)), "")
                     lines.write(json.dumps({"pid": program.pid, **answers.get(verb, PARKED)}) + "\n")
