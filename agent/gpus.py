@@ -51,7 +51,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """What a GPU, or a part of one (MIG), does now.
+    """Use of a GPU, or of a part of one (MIG), at one time.
 
     Attributes:
         uuid: ``GPU-...`` or ``MIG-...``, as ``CUDA_VISIBLE_DEVICES`` takes it.

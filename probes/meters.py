@@ -311,7 +311,10 @@ def nvml_meter() -> Meter:
         Unavailable: no NVIDIA driver or library, or no GPU with such a counter.
     """
     library = nvml.load()
-    handles = [library.nvmlDeviceGetHandleByIndex(i) for i in range(library.nvmlDeviceGetCount())]
+    try:
+        handles = [library.nvmlDeviceGetHandleByIndex(i) for i in range(library.nvmlDeviceGetCount())]
+    except library.NVMLError as error:
+        raise Unavailable(f"NVML: {error}", "see what 'nvidia-smi' says") from None
     if not handles:
         raise Unavailable("NVML finds no GPU", "make one visible to this process, if there is one")
 

@@ -171,22 +171,22 @@ class Gpus:
     def _memory(self, pid: int) -> Mapping[int, int]:
         """Return the GPUs whose file a process has open, with the bytes that it has mapped of it."""
         prefix = str(self.folder / "dev" / "nvidia")
-        found: dict[int, int] = {}
+        mapped: dict[int, int] = {}
         with suppress(OSError):
             for entry in os.scandir(f"/proc/{pid}/fd"):
                 with suppress(OSError):  # it is closed meanwhile
                     path = str(Path(entry.path).readlink())
                     if path.startswith(prefix):
-                        found[int(path.removeprefix(prefix))] = 0
-        if found:
+                        mapped[int(path.removeprefix(prefix))] = 0
+        if mapped:
             with suppress(OSError):
                 for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
                     words = line.split()
                     index = int(words[-1].removeprefix(prefix)) if words[-1].startswith(prefix) else None
-                    if index in found:
+                    if index in mapped:
                         first, last = (int(end, 16) for end in words[0].split("-"))
-                        found[index] += last - first
-        return found
+                        mapped[index] += last - first
+        return mapped
 
 
 def _processes() -> Iterator[int]:

@@ -45,7 +45,7 @@ MOST_EMPTY = 64  # kinds of jobs that nobody waits with
 
 
 class Rooms:
-    """What is free on each node, and how often each vector that is asked for fits there.
+    """Free resources of each node, and how often each vector that somebody asks for fits there.
 
     Attributes:
         free: nodes x resources. share: one over the capacity, likewise; 0 for what a node does not have.
@@ -294,7 +294,7 @@ class NodeFirstFit(NodeQueue):
         """
         if self._new is not None:
             for job in self._new:
-                places = self._passes(job, window_s, spare) if self._fits(job) else None
+                places = self._passes(job, window_s, spare) if self.rooms.fits(job) else None
                 if places is not None:
                     chosen.append(self._start(job, places))
             self._new.clear()
@@ -319,10 +319,6 @@ class NodeFirstFit(NodeQueue):
         job_id = kind.queue.first(((1, length_s),)) if len(kind.queue) else None
         if job_id is not None:
             heappush(firsts, (self._turn[job_id], job_id, kind, length_s))
-
-    def _fits(self, job: Job) -> bool:
-        kind = self._kinds[job.demand, job.units]
-        return bool(self.rooms.totals[kind.row] >= kind.tasks)
 
     def _passes(self, job: Job, window_s: float, spare: Matrix | None) -> Places | None:
         """Choose the nodes of a job that fits and may pass; (): any; None: it may not."""
@@ -429,8 +425,8 @@ def why(job: Job, view: View, pool: Pool) -> Reason:
     room, r = min(scarce)
     name, needed = pool.resources[r], job.demand[r]
     tasks = f"{job.units} times " if job.units > 1 else ""
-    left = f"{nodes.free[:, r].sum():g} of {nodes.capacity[nodes.up, r].sum():g} are free"
+    left = f"{nodes.free[:, r].sum():,.10g} of {nodes.capacity[nodes.up, r].sum():,.10g} are free"
     if room < job.units:
-        return Reason(f"waits for {tasks}{needed:g} {name} on a node; {left}{turn}")
-    wanted = ", ".join(f"{d:g} {n}" for d, n in zip(job.demand, pool.resources, strict=True) if d > 0)
-    return Reason(f"waits for {tasks}{wanted} on one node; no node has all of it free{turn}")
+        return Reason(f"waits for {tasks}{needed:,.10g} {name} on a node; {left}{turn}")
+    vector = ", ".join(f"{d:,.10g} {n}" for d, n in zip(job.demand, pool.resources, strict=True) if d > 0)
+    return Reason(f"waits for {tasks}{vector} on one node; no node has all of it free{turn}")
