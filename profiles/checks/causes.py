@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from profiles.card import BUSY
+from profiles.card import BUSY, CHECKPOINT_MB
 from profiles.checks.check import Cause, Change, CheckConditions, Consumer
 from profiles.jobs import JobProfile
 from profiles.models import predict_time
@@ -231,7 +231,6 @@ def _messages(case: Case) -> Iterator[Cause]:
 # -- consequences for what is predicted of jobs on the node ------------------------------------------------
 
 
-CHECKPOINT_MB = 1000.0
 MEMORY_BOUND = 1.1  # slow-down beside memprobe from which on a job is said to live on memory
 MOST_NAMED = 5
 
