@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from profiles.models import predict
+from profiles.models import predict_time
 from profiles.records import Coefficient, Condition, Model, Profile, Quality
 
 # -- trust: whether the machine was quiet, and the words for quality ---------------------------------------
@@ -292,14 +292,14 @@ def _apart(profile: Profile) -> dict[str, str] | None:
 def _checkpoint(profile: Profile) -> Iterator[CardFigure]:
     """Predict the time of a checkpoint of 1 GB, of the first device and folder."""
     model = _model(profile, "checkpoint_s", NOTHING)
-    if model is not None and len(model.coefficients) > 1:
-        value, low, high = predict(model, CHECKPOINT_MB)
+    prediction = predict_time(model, CHECKPOINT_MB) if model is not None else None
+    if model is not None and prediction is not None:
         where = " to ".join(model.labels.values())
         yield CardFigure(
             name="checkpoint of 1 GB",
-            value=value,
-            low=max(low, 0.0),
-            high=high,
+            value=prediction.value,
+            low=prediction.low,
+            high=prediction.high,
             unit="s",
             quality="",
             meaning=f"predicted, {where}",
@@ -334,6 +334,10 @@ def _unusual(profile: Profile) -> Iterator[str]:
     usual, slow = (value(f"storage_random_read_{part}_s") for part in ("p50", "p99"))
     if usual and slow and slow > UNEVEN_DISK * usual:
         yield f"One of 100 random reads takes {slow / usual:.0f} times as long as half of them."
+    line = _model(profile, "checkpoint_s", NOTHING)
+    if line is not None and predict_time(line, CHECKPOINT_MB) is None:
+        why = f" ({line.note})" if line.note else ""
+        yield f"The time of a checkpoint of 1 GB is not known: the fitted line does not exclude 0 s{why}."
     if profile.inventory.virtualisation not in ("none", ""):
         kind = profile.inventory.virtualisation
         yield f"It is a virtual machine ({kind}): neighbours on its host are not seen."

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from profiles.card import BUSY
+from profiles.card import BUSY, CHECKPOINT_MB
 from profiles.checks.check import Cause, Change, CheckConditions, Consumer
 from profiles.jobs import JobProfile
-from profiles.models import predict
+from profiles.models import predict_time
 from profiles.quantities import Difference
 from profiles.records import Profile
 
@@ -231,7 +231,6 @@ def _messages(case: Case) -> Iterator[Cause]:
 # -- consequences for what is predicted of jobs on the node ------------------------------------------------
 
 
-CHECKPOINT_MB = 1000.0
 MEMORY_BOUND = 1.1  # slow-down beside memprobe from which on a job is said to live on memory
 MOST_NAMED = 5
 
@@ -285,12 +284,12 @@ def _of_storage(changes: Sequence[Change], profile: Profile | None) -> Iterator[
         if change is None:
             continue
         model = profile.find(model_name, storage=change.labels["storage"]) if profile else None
-        if model is None or len(model.coefficients) < 2:
+        before = predict_time(model, CHECKPOINT_MB) if model is not None else None
+        if before is None:
             yield f"Moves: {what} takes up to {_longer(change.loss_ratio)} longer here."
             continue
-        before = predict(model, CHECKPOINT_MB)[0]
-        after = before / (1 - min(change.loss_ratio, 0.99))
-        yield f"Moves: {what} of 1 GB, predicted in {before:.2g} s, takes up to {after:.2g} s."
+        after = before.value / (1 - min(change.loss_ratio, 0.99))
+        yield f"Moves: {what} of 1 GB, predicted in {before.value:.2g} s, takes up to {after:.2g} s."
 
 
 def _of_messages(loss: float) -> Iterator[str]:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import NamedTuple
 
-from ..records import Coefficient, Model
+from ..records import Coefficient, Model, Quality
 
 FORMS = {
     "constant": ".constant",
@@ -39,6 +39,18 @@ def predict(model: Model, x: float = 0.0) -> Prediction:
         return _predict_line(model, x)
     result: Prediction = import_module(FORMS[model.form], __package__).predict(model, x)
     return result
+
+
+def predict_time(model: Model, x: float) -> Prediction | None:
+    """Predict a time, which is never below 0; None: not known.
+
+    It is not known where the value is not above 0, or where the interval of a poor model is not.
+    """
+    value, low, high = predict(model, x)
+    poor = any(coefficient.quality is Quality.POOR for coefficient in model.coefficients)
+    if value <= 0 or (poor and low <= 0):
+        return None
+    return Prediction(value, max(low, 0.0), high)
 
 
 def _predict_line(model: Model, x: float) -> Prediction:

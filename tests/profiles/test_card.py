@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from profiles.card import MOST_FIGURES, card
@@ -50,20 +52,44 @@ def test_a_device_is_on_the_card_where_it_is_not_the_processor() -> None:
         assert [figure.value for figure in found.figures] == shown
 
 
-def test_a_checkpoint_of_1_gb_is_predicted() -> None:
-    line = make_model(
-        make_coefficient(0.0005, 0.00049, 0.00051, name="alpha_C", unit="s/MB"),
-        make_coefficient(0.02, 0.01, 0.03, name="beta_C", unit="s"),
+def line_of_checkpoints(alpha: float, beta: float, quality: str = "good", **changes: Any) -> Model:
+    whole: dict[str, Any] = {"covariance": ((1e-12, 0.0), (0.0, 1e-6)), "residual_sd": 0.01}
+    return make_model(
+        make_coefficient(alpha, None, None, name="alpha_C", unit="s/MB", quality=quality),
+        make_coefficient(beta, None, None, name="beta_C", unit="s", quality=quality),
         quantity="checkpoint_s",
         form="linear",
         labels={"device": "gpu", "storage": "/scratch"},
-        covariance=((1e-12, 0.0), (0.0, 1e-6)),
-        residual_sd=0.01,
+        **{**whole, **changes},
     )
-    (figure,) = card(make_profile(models=(line,))).figures
+
+
+def test_a_checkpoint_of_1_gb_is_predicted() -> None:
+    (figure,) = card(make_profile(models=(line_of_checkpoints(0.0005, 0.02),))).figures
     assert figure.name == "checkpoint of 1 GB" and figure.value == pytest.approx(0.52)
     assert figure.low is not None and 0.45 < figure.low < 0.52 < (figure.high or 0.0) < 0.6
     assert figure.meaning == "predicted, gpu to /scratch"
+
+
+@pytest.mark.parametrize(
+    ("alpha", "quality", "residual_sd"),
+    [(-0.0005, "poor", 0.01), (-0.0005, "good", 0.01), (0.0005, "poor", 1.0)],
+)
+def test_a_checkpoint_whose_line_does_not_exclude_0_s_is_not_known(
+    alpha: float, quality: str, residual_sd: float
+) -> None:
+    line = line_of_checkpoints(alpha, 0.02, quality, residual_sd=residual_sd, note="R2 0.04")
+    summary = card(make_profile(models=(line,)))
+    assert not summary.figures
+    assert summary.unusual == (
+        "The time of a checkpoint of 1 GB is not known: the fitted line does not exclude 0 s (R2 0.04).",
+    )
+
+
+def test_the_interval_of_a_checkpoint_begins_at_0_at_least() -> None:
+    summary = card(make_profile(models=(line_of_checkpoints(0.0005, 0.02, residual_sd=1.0),)))
+    (figure,) = summary.figures
+    assert (figure.value, figure.low) == (pytest.approx(0.52), 0.0) and not summary.unusual
 
 
 @pytest.mark.parametrize(

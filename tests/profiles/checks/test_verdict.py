@@ -239,6 +239,9 @@ def test_what_a_slower_disk_means_for_moves() -> None:
         covariance=((1e-9, 0.0), (0.0, 1e-9)),
         residual_sd=0.01,
     )
-    told = consequences(changes, make_profile(models=(model,)), [])
-    assert told == ["Moves: a checkpoint of 1 GB, predicted in 2.5 s, takes up to 5 s."]
-    assert consequences(changes, None, [])[0].startswith("Moves: a checkpoint takes up to 100 % longer")
+    sentences = consequences(changes, make_profile(models=(model,)), [])
+    assert sentences == ["Moves: a checkpoint of 1 GB, predicted in 2.5 s, takes up to 5 s."]
+    below_0 = model.model_copy(update={"coefficients": (make_coefficient(-0.002), make_coefficient(0.5))})
+    for profile in (None, make_profile(models=(below_0,))):
+        (sentence,) = consequences(changes, profile, [])
+        assert sentence.startswith("Moves: a checkpoint takes up to 100 % longer")
