@@ -68,9 +68,8 @@ def _gpu(library: Any, index: int, driver: str, sysfs: Path) -> Facts:
     handle = library.nvmlDeviceGetHandleByIndex(index)
     limits = figure(library, library.nvmlDeviceGetPowerManagementLimitConstraints, handle)
     low, high = limits or (None, None)
-    bus = text(library.nvmlDeviceGetPciInfo(handle).busId).lower()[
-        -12:
-    ]  # 00000000:3B:00.0, in sysfs 0000:3b:00.0
+    # 00000000:3B:00.0, in sysfs 0000:3b:00.0
+    bus = text(library.nvmlDeviceGetPciInfo(handle).busId).lower()[-12:]
     identity = text(library.nvmlDeviceGetUUID(handle))
     of_parts = [text(library.nvmlDeviceGetUUID(part)) for part in parts(library, handle)]
     return {
