@@ -71,7 +71,7 @@ class Counter:
         self._stalled = False
         self._read, self._unit_j, self._range, self._stall_s = read, unit_j, range_raw, stall_s
 
-    def update(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def update(self, clock: Callable[[], float]) -> None:
         """Read the counter once and add the energy used since the last good reading."""
         try:
             raw = self._read()

@@ -79,7 +79,7 @@ class Energy:
 
     def _sample(self) -> None:
         for counter in self._counters:
-            counter.update()
+            counter.update(time.monotonic)
 
 
 def _reader(path: Path) -> Callable[[], int]:

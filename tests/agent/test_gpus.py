@@ -84,9 +84,8 @@ def test_processes_that_hold_a_gpu_are_named(folder: Path) -> None:
         assert use.used_mb == (2 * CONTEXT + 320 * MIB) / MB
         assert use.power_w is not None and use.power_w > 70
         assert f"process {idle.pid} (python" in str(holders[idle.pid]) and "0 %" in str(holders[idle.pid])
-        busy.send_signal(
-            signal.SIGSTOP
-        )  # and so are those that are paused, although NVML has no sample of them
+        # A paused process is named too, although NVML has no sample of it.
+        busy.send_signal(signal.SIGSTOP)
         assert until(f"held[{busy.pid}].utilisation == 0", 1).utilisation == 0
     finally:
         for process in (idle, busy):

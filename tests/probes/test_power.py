@@ -78,7 +78,8 @@ def test_the_whole_probe_samples_every_kind_and_puts_the_limits_back(
     models = {m.title: m for m in fit_samples("power", samples)}
     assert all(np.isfinite(c.value) for model in models.values() for c in model.coefficients)
     assert "power_speed_ratio{load=compute}" in models and all(m.emulated for m in models.values())
-    assert {"W_base", "beside_packages_w"} <= set(models)
+    assert "W_base" in models
+    assert models["beside_packages_w"]["beside_packages_w"].value > 0  # DRAM and what only psys sees
 
 
 @pytest.mark.usefixtures("short_windows")

@@ -14,7 +14,7 @@ namespace tenbin {
 
 namespace {
 
-/* As probes/opencl/devices.py: a word for a platform's name. */
+/* As probes/opencl.py: a word for a platform's name. */
 const std::pair<const char *, const char *> WORDS[] = {
     {"portable computing language", "pocl"}, {"nvidia", "nvidia"}, {"amd", "amd"}, {"intel", "intel"},
     {"rusticl", "rusticl"}, {"clover", "clover"}, {"oclgrind", "oclgrind"},

@@ -48,9 +48,9 @@ def case(tree: Tree, **changes: object) -> Case:
 
 
 def one(findings: Iterator[Finding] | list[Finding], *words: str) -> Finding:
-    """Return the only finding whose text has all the words."""
+    """Return the only finding whose topic and text have all the words."""
     everything = list(findings)
-    matching = [f for f in everything if all(word in f"{f.what}; {f.reason}" for word in words)]
+    matching = [f for f in everything if all(word in f"{f.topic}: {f.what}; {f.reason}" for word in words)]
     assert len(matching) == 1, f"{words} in: " + "\n".join(str(f) for f in everything)
     return matching[0]
 
@@ -108,7 +108,14 @@ TWO_DEVICES = {"opencl": (POCL, NVIDIA), "missing": ()}
         (amd_many_caches, {}, POWER, "caps cannot be set", "limited", "amd_hsmp"),
         (intel_hybrid, {}, POWER, "caps cannot be changed; firmware has locked", "limited", ""),
         (intel_hybrid, {}, POWER, "MMIO; lower", "limited", ""),
-        (intel_two_sockets, NO_OPENCL, PROBE, "no OpenCL device", "missing", "apt-get install pocl"),
+        (
+            intel_two_sockets,
+            NO_OPENCL,
+            PROBE,
+            "checkpoint: no OpenCL device",
+            "missing",
+            "apt-get install pocl",
+        ),
         (intel_two_sockets, NO_OPENCL, PROBE, "speed of OpenCL devices", "missing", ""),
         (intel_two_sockets, TWO_DEVICES, PROBE, "copies of pocl-0; the processor itself", "ok", ""),
         (intel_two_sockets, TWO_DEVICES, PROBE, f"copies of {NVIDIA.key}; {NVIDIA.name}", "ok", ""),

@@ -17,6 +17,7 @@ from agent.emulation.machines import truth
 from agent.job_profile import caps
 from agent.job_profile.caps import UnderCapsOrder, measure
 from agent.job_profile.trial import CommandFailed
+from probes.meters import Reading
 from probes.powercap import capped, cores_of, zones
 from profiles.errors import Unavailable
 from profiles.files.store import JobStore
@@ -94,6 +95,19 @@ def test_a_job_is_metered_by_the_packages_that_it_runs_on() -> None:
     for cpus, used in (((CPUS[0],), ("package-0",)), ((CPUS[-1],), ("package-1",)), (CPUS, meter.packages)):
         order = UnderCapsOrder(("true",), "/", tuple(cpus), emulated="intel-2s")
         assert caps._packages(order, Path("/sys"), meter) == used
+
+
+def test_each_run_is_under_its_cap_on_every_package() -> None:
+    watts: list[float | None] = []
+    packages = ("package-0", "package-1")
+    node: Any = SimpleNamespace(packages=packages, set_w=watts.append, reset=lambda: watts.append(None))
+    meter: Any = SimpleNamespace(
+        read=lambda: Reading(dict.fromkeys(packages, 0.0), {}, dict.fromkeys(packages, 0))
+    )
+    bench = caps._Bench(UnderCapsOrder(("true",), "/", (CPUS[0],)), meter, node, packages[:1])
+    for cap_w in (None, 40.0, None):
+        bench.run(cap_w, 1)
+    assert watts == [None, 80.0, None] and [row["cap_w"] for row in bench.rows] == [None, 40.0, None]
 
 
 def test_what_fails_is_said() -> None:

@@ -93,7 +93,7 @@ def all_outcomes(suite: Path, files: str, environment: dict[str, str]) -> dict[s
 def test_same_outcomes(suite: Path, tmp_path: Path, files: str) -> None:
     plain = all_outcomes(suite, files, variables(tmp_path, below=False, POCL_DEVICES="pthread"))
     assert "passed" in plain.values()
-    if ALL:  # else those that are moved tell of it too
+    if ALL:  # outcomes of programs that are moved tell of it too
         assert all_outcomes(suite, files, variables(tmp_path, below=True)) == plain
     for every in EVERY:
         report = tmp_path / f"report-{every}"

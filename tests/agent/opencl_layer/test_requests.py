@@ -108,7 +108,7 @@ def test_park_and_resume(worker: Worker, folder: Path, expected: str, place: str
 
 @pytest.mark.parametrize("request_", sweep(["move", "park", "resume", "estimate"], {"move"}))
 def test_every_step_may_fail(worker: Worker, folder: Path, expected: str, request_: str) -> None:
-    """Step after step fails (else each third); then all succeed, and results are as if undisturbed."""
+    """Each third step fails (under ``--all`` each); then all succeed, and results are as if undisturbed."""
     pid = worker.process.pid
     worker.digest(["begin", *LIVE])
     if request_ == "resume":
