@@ -122,19 +122,19 @@ def obeyed_to_leave(m: MachineState, event: ev.Obeyed) -> Event | None:
         return _moved(m, entry, now)
     overtaken = now.paused and not now.refused
     why = NOT_RUNNING if overtaken else now.refused or NO_LAYER
-    return _refused(m, entry, why, for_now=now.for_now or overtaken, unused=now.unused)
+    _refused(m, entry, why, for_now=now.for_now or overtaken, unused=now.unused)
+    return None  # the policy begins anew
 
 
-def obeyed_to_run(m: MachineState, event: ev.Obeyed) -> Event | None:
+def obeyed_to_run(m: MachineState, event: ev.Obeyed) -> None:
     """Enter what became of a request to a job's programs to go on."""
     entry, now = event.entry, event.state
     if not entry.alive or now.done != entry.request:
-        return None  # a later request follows
+        return  # a later request follows
     if now.parked_mb is not None:
-        return _refused_there(m, entry, now.refused, now.device)
-    if entry.fixed and now.for_now:
+        _refused_there(m, entry, now.refused, now.device)
+    elif entry.fixed and now.for_now:
         park_later(m, entry)
-    return None
 
 
 def may_park_again(m: MachineState, event: ev.TimeHasCome) -> None:
@@ -172,7 +172,7 @@ def _suspend_now(m: MachineState, entry: Entry) -> None:
         m.stale = True
 
 
-def _refused(m: MachineState, entry: Entry, why: str, *, for_now: bool, unused: bool) -> Event | None:
+def _refused(m: MachineState, entry: Entry, why: str, *, for_now: bool, unused: bool) -> None:
     """Let a job run on that cannot be parked.
 
     It is paused where it is if its owner has suspended it, or if it has nothing on its device so far.
@@ -188,29 +188,26 @@ def _refused(m: MachineState, entry: Entry, why: str, *, for_now: bool, unused: 
         entry.goals = ()
         m.cluster.go_on(entry)
         _suspend_now(m, entry)
-        return None
-    if entry.held_by_user:
-        event_of_policy = _hold(m, entry)
+    elif entry.held_by_user:
+        _hold(m, entry)
         fix(m, entry, why)
-        return event_of_policy
-    if entry.goals or not unused:
+    elif entry.goals or not unused:
         entry.goals = ()
         m.cluster.go_on(entry)
         fix(m, entry, why)
         request(m, entry, "run")
         if for_now:
             park_later(m, entry)
-        return None
-    m.cluster.end_stop(entry)
-    m.engine.free(entry)
-    fix(m, entry, why)
-    request(m, entry, "pause")
-    return Checkpointed(entry.job, entry.place)
+    else:
+        m.cluster.end_stop(entry)
+        m.engine.free(entry)
+        fix(m, entry, why)
+        request(m, entry, "pause")
 
 
-def _refused_there(m: MachineState, entry: Entry, why: str, device: str) -> Event:
+def _refused_there(m: MachineState, entry: Entry, why: str, device: str) -> None:
     """Let a job go on where it was, now or in its turn, because another device did not take it."""
-    job, there = entry.job, entry.place
+    there = entry.place
     m.record(entry, "not moved", f"{there.pool}: {why}")
     m.cluster.begin_stop(entry)
     m.cluster.end_stop(entry)
@@ -220,8 +217,7 @@ def _refused_there(m: MachineState, entry: Entry, why: str, device: str) -> Even
     m.stale = True
     if not m.cluster.obstacle(entry.job, back):
         apply(m, act.Resume(entry.id, back))
-        return Checkpointed(job, there, True)
-    leave(m, entry)  # not every policy resumes jobs, so it waits like a new one
-    entry.stage = Stage.HELD
-    admit(m, entry)
-    return Finished(job, there)
+    else:
+        leave(m, entry)  # not every policy resumes jobs, so it waits like a new one
+        entry.stage = Stage.HELD
+        admit(m, entry)

@@ -1,4 +1,4 @@
-"""The contract of engines: ten methods that all have, capabilities that one declares, and what it finds.
+"""The contract of engines: ten methods that all have, capabilities that one declares, and its machine.
 
 A capability that an engine lacks is one that does nothing: the base class of each.
 
@@ -17,13 +17,11 @@ from typing import Literal, NamedTuple, Protocol
 from agent.attempts.records import Result, RunState, Want
 from agent.opencl_layer.trials import Trial
 from profiles.errors import BadInput
-from profiles.records import Profile
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.sizes import CORE, Unit
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.costs import FREE, LinearCosts
-from scheduler.model.jobs import Cluster, Placement, Pool, Region
-from scheduler.model.speeds import CapLine
+from scheduler.model.jobs import Cluster, Placement, Region
 from scheduler.prediction.profiles import ProfiledSlowdowns
 
 # -- external jobs: submitted by another way than tenbin, and taken over -----------------------------------
@@ -313,9 +311,6 @@ def where_parked(job: Entry, state: RunState) -> str:
 # -- the resources that an engine has found, in the terms that a policy schedules in -----------------------
 
 
-SCALES_LIKE = {"compute": "ep", "memory": "mg"}  # the built-in load whose measured scaling stands for a job's
-
-
 class Taken(BadInput):
     """Cores or devices belong to another coordinator of this machine."""
 
@@ -353,27 +348,3 @@ class Machine(ABC):
     def rest_w(self) -> float:
         """Power of all nodes at rest, where the cluster's budget does not contain it."""
         return 0.0
-
-
-def scaling_of(profile: Profile) -> dict[str, tuple[float, float]]:
-    """Downey's A and sigma by what bounds a job, as far as they were measured."""
-    scaling = {}
-    for load, probe in SCALES_LIKE.items():
-        model = profile.find("run_s", load=probe)
-        if model is not None:
-            scaling[load] = (model["A"].value, model["sigma"].value)
-    return scaling
-
-
-def cap_lines(profile: Profile, pool: Pool, packages: int) -> dict[str, CapLine]:
-    """Speed under a cap, by load, against the lowest cap (paper C, equation 4.5)."""
-    lines = {}
-    for model in profile.models:
-        if model.quantity != "power_speed_ratio":
-            continue
-        knee_w = max(model["knee_w"].value / packages, pool.caps_w[0])
-        slope = model["slope_per_w"].value * packages
-        slowest = model["speed_flat"].value - slope * (knee_w - pool.caps_w[0])
-        if slowest > 0:
-            lines[model.labels["load"]] = CapLine(slope / slowest, pool.caps_w[0], knee_w)
-    return lines

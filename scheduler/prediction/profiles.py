@@ -9,7 +9,10 @@ without its packages, because a cap contains the power of an idle package. ``idl
 profile, with the packages. ``peak_w`` is the rest of the largest power under load. Caps go in
 steps of 5 W from the lowest that held to the first above all knees.
 
-Not used: draining of queued kernels, power of GPUs, the speed under a cap (it belongs to the job).
+Speed under a cap, and over cores, belongs to the job: an engine has that of the built-in loads for jobs of
+which nothing else is known, by what bounds them.
+
+Not used: draining of queued kernels, power of GPUs.
 """
 
 from __future__ import annotations
@@ -30,10 +33,11 @@ from scheduler.model.clusters import checked
 from scheduler.model.costs import LinearCost, LinearCosts
 from scheduler.model.interference import PACKED, Pressure
 from scheduler.model.jobs import Cluster, Pool
-from scheduler.model.speeds import ARITHMETIC, MEMORY, Figures, all_bounds
+from scheduler.model.speeds import ARITHMETIC, MEMORY, CapLine, Figures, all_bounds
 from scheduler.prediction.run_times import JobSignature, PastRun, program_of
 
 CAP_STEP_W = 5.0
+SCALES_LIKE = {"compute": "ep", "memory": "mg"}  # the built-in load whose measured scaling stands for a job's
 FIGURES = ("device_bandwidth_gbs", "device_gflops")
 NEEDS = ("peak_memory_mb", "registered_mb", "compile_s")  # in the order of ``PastRun``
 
@@ -212,6 +216,30 @@ def caps_of(profile: Profile) -> tuple[float, ...]:
     last = CAP_STEP_W * math.ceil(max(curve["knee_w"].value for curve in curves) / CAP_STEP_W)
     begin = math.floor(first / CAP_STEP_W) + 1
     return (first, *(CAP_STEP_W * step for step in range(begin, round(last / CAP_STEP_W) + 1)))
+
+
+def scaling_of(profile: Profile) -> dict[str, tuple[float, float]]:
+    """Downey's A and sigma by what bounds a job, as far as they were measured."""
+    scaling = {}
+    for load, probe in SCALES_LIKE.items():
+        model = profile.find("run_s", load=probe)
+        if model is not None:
+            scaling[load] = (model["A"].value, model["sigma"].value)
+    return scaling
+
+
+def cap_lines(profile: Profile, pool: Pool, packages: int) -> dict[str, CapLine]:
+    """Speed under a cap, by load, against the lowest cap (paper C, equation 4.5)."""
+    lines = {}
+    for model in profile.models:
+        if model.quantity != "power_speed_ratio":
+            continue
+        knee_w = max(model["knee_w"].value / packages, pool.caps_w[0])
+        slope = model["slope_per_w"].value * packages
+        slowest = model["speed_flat"].value - slope * (knee_w - pool.caps_w[0])
+        if slowest > 0:
+            lines[model.labels["load"]] = CapLine(slope / slowest, pool.caps_w[0], knee_w)
+    return lines
 
 
 def _devices(profile: Profile, quantity: str = "checkpoint_s") -> list[str]:

@@ -64,7 +64,7 @@ class SbatchJob(BatchJob):
 
     @property
     def end_s(self) -> float:
-        """When it ends by itself."""
+        """The time at which it ends by itself."""
         return self.began_s + min(self.work_s, self.limit_s) if self.state == "RUNNING" else math.inf
 
 

@@ -653,7 +653,7 @@ class SlurmCluster(Machine):
 
     @property
     def next_s(self) -> float:
-        """When something happens by itself."""
+        """The time at which something happens by itself."""
         times = [math.inf, *(at_s for at_s, _ in self.repairs)]
         for process in self.processes:
             node = self.nodes[process.node]
@@ -839,7 +839,7 @@ class WorldPoller(SlurmPoller):
 
     @property
     def next_s(self) -> float:
-        """When there is something to do; folders are looked at whenever anything happens."""
+        """The time at which there is something to do; folders are looked at whenever anything happens."""
         self._look_at = math.inf
         due = -math.inf if not self._tasks.empty() else self._due()
         return max(due, self.busy_until)

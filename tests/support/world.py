@@ -191,7 +191,7 @@ class Attempt:
 
     @property
     def next_s(self) -> float:
-        """When it does something by itself."""
+        """The time at which it does something by itself."""
         if self.over:
             return math.inf
         by_itself = self.since_s + max(0.0, min(self.left_s, self.limit_s)) if self.works else math.inf

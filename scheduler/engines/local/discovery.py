@@ -20,7 +20,7 @@ from profiles.errors import BadInput, Unavailable
 from profiles.files.store import JobStore
 from profiles.records import Profile
 from scheduler.engines.local.cores import ROOTS, Packages, Supply
-from scheduler.engines.protocol import Machine, cap_lines, scaling_of
+from scheduler.engines.protocol import Machine
 from scheduler.engines.registry import Asked
 from scheduler.jobs.literals import memory_text
 from scheduler.jobs.sizes import CORE, Unit
@@ -28,7 +28,14 @@ from scheduler.model.costs import FREE
 from scheduler.model.jobs import Cluster, Pool
 from scheduler.model.parameters import split
 from scheduler.policies.registry import create, policy_class
-from scheduler.prediction.profiles import CAP_STEP_W, ProfiledSlowdowns, measured_cluster, with_power
+from scheduler.prediction.profiles import (
+    CAP_STEP_W,
+    ProfiledSlowdowns,
+    cap_lines,
+    measured_cluster,
+    scaling_of,
+    with_power,
+)
 
 if TYPE_CHECKING:
     from scheduler.engines.local.engine import LocalEngine

@@ -27,7 +27,7 @@ from profiles.files.safe_files import make_folder, write_whole
 from profiles.files.store import JobStore, Store
 from profiles.jobs import NodeKind
 from profiles.records import OpenCLDevice, Profile
-from scheduler.engines.protocol import Machine, cap_lines, scaling_of
+from scheduler.engines.protocol import Machine
 from scheduler.engines.registry import Asked
 from scheduler.engines.slurm.node_inventory import (
     ClusterNode,
@@ -60,8 +60,10 @@ from scheduler.prediction.profiles import (
     CAP_STEP_W,
     ProfiledSlowdowns,
     begin_of,
+    cap_lines,
     figures_of,
     lines_of,
+    scaling_of,
     with_power,
 )
 

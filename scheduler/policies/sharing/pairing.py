@@ -1,7 +1,7 @@
 """Groups of jobs that share nodes: by the paper's rule, all pairings, the best partition; suggestions.
 
-All are pure functions over a list of programs (one entry a job), in which the index names the job. A
-``Grouping`` holds each job in exactly one ``JobGroup``.
+All are pure functions over a list of programs (one entry a job), or of job profiles, in which the index
+names the job. A ``Grouping`` holds each job in exactly one ``JobGroup``.
 """
 
 from __future__ import annotations
@@ -319,8 +319,8 @@ def _costs(
     """Compute the node seconds of each group."""
 
     @cache
-    def factor(member: int, others: tuple[int, ...]) -> float | None:
-        slowdown = slowdown_beside(jobs[member], [jobs[other] for other in others], network)
+    def factor(member: int, beside: tuple[int, ...]) -> float | None:
+        slowdown = slowdown_beside(jobs[member], [jobs[other] for other in beside], network)
         return None if slowdown is None else max(slowdown.value, 1.0)
 
     runs = [job.need("run_s") for job in jobs]
@@ -343,8 +343,8 @@ def together_s(alone_s: Mapping[int, float], factor: Callable[[int, tuple[int, .
     """
     left, total = dict(alone_s), 0.0
     while len(left) > 1:
-        factors = {m: factor(m, tuple(other for other in left if other != m)) for m in left}
-        known = {m: f for m, f in factors.items() if f is not None}
+        slowdowns = {m: factor(m, tuple(other for other in left if other != m)) for m in left}
+        known = {m: f for m, f in slowdowns.items() if f is not None}
         if len(known) < len(left):
             return sum(alone_s.values())
         first = min(left, key=lambda m: left[m] * known[m])

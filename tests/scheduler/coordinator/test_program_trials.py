@@ -1,4 +1,4 @@
-"""When a coordinator tries programs on idle devices, and what follows: two devices in virtual time."""
+"""Trials of programs on idle devices by a coordinator, and what follows: two devices in virtual time."""
 
 from __future__ import annotations
 

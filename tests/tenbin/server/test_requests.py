@@ -7,7 +7,7 @@ import http.client
 import json
 import os
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -19,15 +19,6 @@ from tests.support.coordinator import Up
 SPEC: dict[str, Any] = {"command": ["true"], "folder": "/"}
 HUGE = (2**63, -(2**63) - 1, 10**400)
 JSON = {"Content-Type": "application/json"}
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    """Yield a coordinator of one core for all tests here: none of these requests disturbs the next one."""
-    made = Up(tmp_path_factory.mktemp("requests") / "home")
-    made.start("--cores", "1")
-    yield made
-    made.sweep()
 
 
 def connect(up: Up) -> http.client.HTTPConnection:

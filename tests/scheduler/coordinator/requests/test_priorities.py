@@ -17,6 +17,7 @@ from scheduler.jobs.sizes import Unit
 from scheduler.model.jobs import Cluster, Job, Placement, Pool
 from scheduler.model.state import ClusterState
 from tenbin.commands.jobs.account import account
+from tenbin.option_values import account_and_share
 from tenbin.server.descriptions import Listed, Window, describe, list_jobs, window
 from tests.support.coordinator import Up
 from tests.support.programs import tenbin
@@ -133,6 +134,8 @@ def test_user_shares(tmp_path: Path) -> None:
         assert "counts as B, weight 5" in account(describe(coordinator, jobs[5]))
         engine.end_all(coordinator)
         assert shown(coordinator, *jobs) == ["done"] * 6
+    assert account_and_share("blast") == ("blast", None)
+    assert account_and_share("blast=2") == ("blast", 2.0)
     for text in ("=2", "blast=0", "blast=much", "a=b=2", ""):
         done = tenbin("submit", "--user-share", text, "--", "true")
         assert done.returncode == 2 and "--user-share" in done.stderr and "NAME=WEIGHT" in done.stderr

@@ -1,4 +1,4 @@
-"""What owners ask of jobs, and what follows: in virtual time."""
+"""The verbs by which owners change their jobs, and what follows: in virtual time."""
 
 from __future__ import annotations
 
