@@ -238,7 +238,7 @@ class NodesPage(Page):
 
     def question(self) -> Callable[[Client], Any]:
         """Return the call for the nodes."""
-        from tenbin.commands.up import node_lines
+        from tenbin.commands.status import node_lines
 
         return lambda client: node_lines(client.call("GET", "/nodes", timeout_s=30))
 
