@@ -1,4 +1,4 @@
-"""``tenbin up``, ``down``, ``status`` and ``nodes``: the coordinator itself."""
+"""``tenbin up``: starts the coordinator, with the options of each engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ import typer
 from profiles.files.safe_files import in_utf8
 from scheduler.engines import registry
 from scheduler.engines.registry import DEFAULT, ENGINES, Asked, Megabytes, Option, Seconds
-from scheduler.jobs.literals import memory_text
 from tenbin.commands.options import (
     HomeOption,
     RecoverOption,
@@ -34,11 +33,6 @@ from tenbin.text import say
 
 if TYPE_CHECKING:
     from scheduler.engines.protocol import Machine
-from collections.abc import Iterator
-
-from profiles.instants import local
-from tenbin.commands.options import JsonOption
-from tenbin.text import print_json
 
 # -- options of engines ------------------------------------------------------------------------------------
 
@@ -328,91 +322,3 @@ def _go_into_background(folder: Path, *, page: bool) -> None:
             time.sleep(0.02)
     typer.echo(f"tenbin: the coordinator does not answer; see {log}", err=True)
     raise typer.Exit(1)
-
-
-# -- ``tenbin down``, ``status`` and ``nodes``: a coordinator that runs ------------------------------------
-
-
-def down(
-    let_go: Annotated[
-        bool,
-        typer.Option("--let-go", help="Leave the jobs of plain sbatch that wait to Slurm's own scheduler."),
-    ] = False,
-    home: HomeOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Stop the coordinator. Jobs that run go on; the queue is kept for the next ``tenbin up``.
-
-    Jobs of plain sbatch that were taken over wait on for as long as tenbin up --gate says, and start by
-    themselves then.
-    """
-    client = client_of(home)
-    answer = client.call("POST", f"/down?let_go={'true' if let_go else 'false'}")
-    pid, guests = answer["pid"], answer["guests"]
-    for _ in range(200 if client.address == str(client.home) else 0):
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            break
-        time.sleep(0.02)
-    text = f"stopped (pid {pid})"
-    if guests and let_go:
-        text += f"; {guests} jobs of sbatch are left to Slurm"
-    elif guests:
-        text += f"; {guests} jobs of sbatch wait for tenbin up, and start by themselves if it does not come"
-    _print({"pid": pid, "guests": guests}, json, text)
-
-
-def status(home: HomeOption = None, json: JsonOption = False) -> None:
-    """Say whether the coordinator runs, by which policy, and what it has to do."""
-    answer = client_of(home).call("GET", "/status")
-    counts = ", ".join(f"{count} {stage}" for stage, count in answer["jobs"].items() if count) or "no jobs"
-    also = f", {answer['url']}" if answer["url"] else ""
-    text = f"pid {answer['pid']}, policy {answer['policy']}, {answer['home']}{also}\n{counts}"
-    if held := answer.get("held"):
-        text += f"\nheld: {local(held)}"
-    if memory := answer["memory"]:
-        given, total = (memory_text(memory[what]) for what in ("set_aside_mb", "total_mb"))
-        text += f"\n{given} of {total} of memory set aside for jobs"
-    if power := answer["power"]:
-        text += f"\n{power['allotted_w']:g} of {power['budget_w']:g} W allotted"
-    _print(answer, json, text)
-
-
-def _print(answer: object, as_json: bool, text: str) -> None:
-    if as_json:
-        print_json(answer)
-    else:
-        say(text)
-
-
-def nodes(home: HomeOption = None, json: JsonOption = False) -> None:
-    """List the nodes: resources of each, how much is free, its jobs, and its region."""
-    table = client_of(home).call("GET", "/nodes")
-    _print(table, json, "\n".join(node_lines(table)))
-
-
-def node_lines(table: list[dict[str, Any]]) -> list[str]:
-    """Write a line for each pool, region and node."""
-    shared = {node["name"] for node in table if "up" in node and len(node.get("regions", ())) > 1}
-    return [line for node in table for line in (_pool(node, shared) if "units" in node else [_node(node)])]
-
-
-def _pool(pool: dict[str, Any], shared: set[str]) -> Iterator[str]:
-    """Yield the line of a pool of units, then one line for each region of the pool."""
-    yield f"{pool['name']}: {pool['free']} of {pool['units']} free"
-    for region in pool["regions"]:
-        low, high = region["job_units"]
-        sizes = f"{low} to {high}" if low < high else f"{high}"
-        where = (f"{name} ({n})" if name in shared else name for name, n in region["places"].items())
-        held = f"{region['used']} of {region['units']} used"
-        yield f"  region {region['name']}, jobs of {sizes}: {held}; {', '.join(where)}"
-
-
-def _node(node: dict[str, Any]) -> str:
-    free = ", ".join(f"{node['free'][k]:g} of {v:g} {k}" for k, v in node.get("capacity", {}).items())
-    jobs = ", ".join(map(str, node["jobs"])) or "none"
-    regions = ", ".join(node.get("regions", ()))
-    inside = f"; region {regions}" if regions else ""
-    down = "" if node["up"] else f"; DOWN{node['trouble'] and ': '}{node['trouble']}"
-    return f"{node['name']}: {free and f'{free} free; '}jobs: {jobs}{inside}{down}"

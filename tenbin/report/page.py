@@ -123,7 +123,7 @@ def _jobs(jobs: Sequence[JobProfile], *, interactive: bool) -> dict[str, Any] | 
         return None
     return {
         "explanation": JOBS_EXPLANATION,
-        "figures": [picture(figure, interactive=interactive) for figure in job_figures(jobs)],
+        "figures": [picture(fig, interactive=interactive) for fig in job_figures(jobs)],
         "columns": JOB_COLUMNS,
         "rows": job_table(jobs),
     }
@@ -154,7 +154,7 @@ def _section(
         "name": name,
         "title": PROBES[name].title,
         "explanation": drawing.explanation if drawing and figures else "",  # of the pictures
-        "figures": [picture(figure, interactive=interactive) for figure in figures],
+        "figures": [picture(fig, interactive=interactive) for fig in figures],
         "models": models,
         "emulated": any(m.emulated for m in models),
         "rows": len(tables[name]) if name in tables else 0,
@@ -162,7 +162,7 @@ def _section(
 
 
 class Drawing(NamedTuple):
-    """What draws a probe; ``figures_across``: what several probes tell together, by the models of all."""
+    """The pictures of a probe; ``figures_across`` draws several probes together, by the models of all."""
 
     explanation: str
     figures: Callable[[pd.DataFrame, list[Model]], list[go.Figure]]
@@ -209,11 +209,11 @@ def job_figures(jobs: Sequence[JobProfile]) -> list[go.Figure]:
 
 
 def job_table(jobs: Sequence[JobProfile]) -> list[tuple[str, ...]]:
-    """Write a row of words for each job, under ``COLUMNS``."""
-    return [_row(job) for job in jobs]
+    """Write a row of words for each job, under ``JOB_COLUMNS``."""
+    return [_job_row(job) for job in jobs]
 
 
-def _row(job: JobProfile) -> tuple[str, ...]:
+def _job_row(job: JobProfile) -> tuple[str, ...]:
     def times(coefficient: Coefficient | None) -> str:
         return "-" if coefficient is None else f"{coefficient.value:.2f}x ({text.interval(coefficient)})"
 

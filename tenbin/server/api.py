@@ -31,17 +31,8 @@ from scheduler.jobs.selectors import LeftOut
 from scheduler.jobs.specs import Int, JobSpec, check_variables
 from tenbin.fields import descriptions
 from tenbin.server import bodies
-from tenbin.server.descriptions import (
-    add_history,
-    add_lists,
-    array_summary,
-    brief,
-    describe,
-    known,
-    node_table,
-    prometheus,
-    summary,
-)
+from tenbin.server.descriptions import brief, describe, known, node_table, prometheus, summary
+from tenbin.server.job_list import add_history, add_lists, array_summary
 
 LONGEST_HOLD_S = 3600.0
 PIECE = 4 << 20  # bytes

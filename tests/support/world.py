@@ -51,7 +51,8 @@ from scheduler.model.jobs import Cluster, Placement, Pool, Region
 from scheduler.model.state import RuleBroken
 from scheduler.policies.registry import POLICIES, policy_class
 from tenbin.page.mirror import Mirror
-from tenbin.server.descriptions import Listed, describe, list_jobs
+from tenbin.server.descriptions import describe
+from tenbin.server.job_list import Listed, list_jobs
 
 BEGIN_S = 1_700_000_000.0
 SWEEP_S = 5.0  # after a message was lost, the engine looks by itself

@@ -339,7 +339,6 @@ def print_check(check: Check) -> None:
 
 
 def _table(check: Check) -> object:
-
     made = table("", "now", "was", "unit", "change", "95 %", "tells", left=("", "unit"), padding=(0, 1, 0, 0))
     for c in sorted(check.changes, key=_place):
         known = c.p is not None and c.low is not None and c.high is not None

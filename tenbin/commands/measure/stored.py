@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Sequence
+from enum import StrEnum
+from json import dumps
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,7 +21,15 @@ from probes.registry import PROBES
 from profiles.errors import BadInput
 from profiles.files.safe_files import read_regular, write_whole
 from tenbin.commands.measure.cluster import known, show_cluster, write_cluster_report
-from tenbin.commands.options import ClusterOption, JsonOption, Selector, StoreOption, stored_profiles
+from tenbin.commands.options import (
+    ClusterOption,
+    JsonOption,
+    Selector,
+    StoreOption,
+    complete_selector,
+    stored_profiles,
+    write_output,
+)
 from tenbin.terminal import QUALITY_STYLE, SafeConsole, table
 from tenbin.text import (
     as_json,
@@ -29,6 +41,7 @@ from tenbin.text import (
     machine_lines,
     print_json,
     printable,
+    printable_lines,
     say,
     subject,
     value_with_unit,
@@ -36,16 +49,6 @@ from tenbin.text import (
 
 if TYPE_CHECKING:
     from profiles.records import Model, Profile
-import sys
-from enum import StrEnum
-from json import dumps
-from pathlib import Path
-
-from tenbin.commands.options import (
-    complete_selector,
-    write_output,
-)
-from tenbin.text import printable_lines
 
 # -- the card ----------------------------------------------------------------------------------------------
 

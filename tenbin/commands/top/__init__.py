@@ -1,7 +1,7 @@
 """``tenbin top``: the queue in a terminal.
 
-``views`` are plain objects: they turn answers of the API into lines, and keys into
-effects. ``app`` draws the lines with Textual, asks the coordinator, and carries the effects out.
+Views (``views``) are plain objects: they turn answers of the API into lines, and keys into effects. ``app``
+draws the lines with Textual, asks the coordinator, and carries the effects out.
 """
 
 from __future__ import annotations

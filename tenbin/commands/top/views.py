@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from urllib.parse import urlencode
 
 from rich.cells import cell_len, chop_cells, set_cell_size
-
-from tenbin.text import printable
-
-if TYPE_CHECKING:
-    from tenbin.client.client import Client
-import shlex
-import time
-from collections.abc import Mapping
-from dataclasses import field, replace
-from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import urlencode
 
 from profiles.errors import BadInput
 from scheduler.jobs.literals import memory_text
@@ -32,7 +24,10 @@ from tenbin.commands.jobs.jobs import (
     since_s,
 )
 from tenbin.option_values import past_instant
-from tenbin.text import label, number
+from tenbin.text import label, number, printable
+
+if TYPE_CHECKING:
+    from tenbin.client.client import Client
 
 # -- lines of text with styles, shown and never obeyed -----------------------------------------------------
 
@@ -238,7 +233,7 @@ class NodesPage(Page):
 
     def question(self) -> Callable[[Client], Any]:
         """Return the call for the nodes."""
-        from tenbin.commands.up import node_lines
+        from tenbin.commands.status import node_lines
 
         return lambda client: node_lines(client.call("GET", "/nodes", timeout_s=30))
 

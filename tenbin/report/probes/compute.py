@@ -15,6 +15,9 @@ from profiles.records import Model, Quality
 from profiles.stats import median_interval
 from tenbin.report.pictures import COLOURS, draw_dots, draw_medians, figure, over_cores
 
+# -- arithmetic: speed and clock over cores, and the roofline of all probes --------------------------------
+
+
 EXPLANATION = (
     "Each core computes in a process of its own, all in the same window of time. Matrix products are "
     "those of numpy's BLAS, 512 rows and columns, on one thread a core. The vector loop multiplies and "
@@ -198,7 +201,7 @@ def scaling_figures(samples: pd.DataFrame, models: list[Model]) -> list[go.Figur
     fig.add_scatter(x=[1, top], y=[1, top], mode="lines", name="ideal", line=ideal)
     for i, model in enumerate(fitted):
         shift = (i - (len(fitted) - 1) / 2) * 0.025
-        _load(fig, samples, model, COLOURS[i % len(COLOURS)], shift=shift, wide=wide)
+        _draw_load(fig, samples, model, COLOURS[i % len(COLOURS)], shift=shift, wide=wide)
     counts = sorted(samples["cores"].unique())
     if wide:
         fig.update_xaxes(type="log")
@@ -211,7 +214,7 @@ def scaling_figures(samples: pd.DataFrame, models: list[Model]) -> list[go.Figur
     return [fig]
 
 
-def _load(
+def _draw_load(
     fig: go.Figure, samples: pd.DataFrame, model: Model, colour: str, *, shift: float, wide: bool
 ) -> None:
     """Draw runs, medians and curve of one load; ``shift`` keeps loads apart (share of the distance)."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -37,32 +40,32 @@ def _quantiles(samples: pd.DataFrame) -> pd.DataFrame:
     for _, group in samples.groupby(["scope", "ranks", "hosts"]):
         scope, ranks, hosts = group.iloc[0][["scope", "ranks", "hosts"]]
         where = hosts.replace(",", ", ") if hosts else "this node"
-        for size in sorted(group["message_bytes"].unique().tolist()):
-            several = repetitions(group, size)
-            times = np.concatenate(several)
-            middle = float(np.median([np.median(run) for run in several]))  # as in the fit
-            tail = max(float(np.quantile(times, 0.99)), middle)
-            sent_gb = (ranks - 1) * size / 1e9
-            rows.append(
-                {
-                    "scope": scope,
-                    "ranks": ranks,
-                    "hosts": hosts,
-                    "name": f"{ranks} ranks on {where}",
-                    "size": size,
-                    "n": len(times),
-                    "p50_us": middle * 1e6,
-                    "p99_us": tail * 1e6,
-                    "p50_gbs": sent_gb / middle,
-                    "p99_gbs": sent_gb / tail,
-                }
-            )
+        labels = {"scope": scope, "ranks": ranks, "hosts": hosts, "name": f"{ranks} ranks on {where}"}
+        rows += [labels | row for row in _by_size(group, "alltoall_s", messages=ranks - 1)]
     return pd.DataFrame(rows)
+
+
+def _by_size(group: pd.DataFrame, column: str, messages: int) -> Iterator[dict[str, Any]]:
+    """Yield median and 99th percentile for each size; a rank sends so many ``messages`` in the time."""
+    for size in sorted(group["message_bytes"].unique().tolist()):
+        several = repetitions(group, size, column)
+        times = np.concatenate(several)
+        middle = float(np.median([np.median(run) for run in several]))  # as in the fit
+        tail = max(float(np.quantile(times, 0.99)), middle)
+        sent_gb = messages * size / 1e9
+        yield {
+            "size": size,
+            "n": len(times),
+            "p50_us": middle * 1e6,
+            "p99_us": tail * 1e6,
+            "p50_gbs": sent_gb / middle,
+            "p99_gbs": sent_gb / tail,
+        }
 
 
 def _time(table: pd.DataFrame, models: list[Model], emulated: str) -> go.Figure:
     fig = figure(f"Time of one all-to-all{emulated}", "message from each rank to each other", "time, µs")
-    draw(fig, table, "us", "µs")
+    _draw(fig, table, "us", "µs")
     _levels(fig, table, models, "network_latency_s", scale=1e6)
     return fig
 
@@ -70,12 +73,12 @@ def _time(table: pd.DataFrame, models: list[Model], emulated: str) -> go.Figure:
 def _bandwidth(table: pd.DataFrame, models: list[Model], emulated: str) -> go.Figure:
     title = f"Bandwidth that each rank reaches{emulated}"
     fig = figure(title, "message from each rank to each other", "bandwidth, GB/s")
-    draw(fig, table, "gbs", "GB/s")
+    _draw(fig, table, "gbs", "GB/s")
     _levels(fig, table, models, "network_bandwidth_gbs", scale=1.0)
     return fig
 
 
-def draw(fig: go.Figure, table: pd.DataFrame, quantity: str, unit: str) -> None:
+def _draw(fig: go.Figure, table: pd.DataFrame, quantity: str, unit: str) -> None:
     """Draw median lines with a band to the 99th percentile, on logarithmic axes."""
     for colour, (name, rows) in zip(COLOURS * 9, table.groupby("name", sort=False), strict=False):
         names = rows["size"].map(size_name)
@@ -149,9 +152,9 @@ def message_figures(samples: pd.DataFrame, models: list[Model]) -> list[go.Figur
     emulated = " (emulated)" if samples["emulated"].any() else ""
     table = _pair_quantiles(samples)
     latency = figure(f"Time of one message{emulated}", "size of the message", "time, µs")
-    draw(latency, table[table["pattern"] == "latency"], "us", "µs")
+    _draw(latency, table[table["pattern"] == "latency"], "us", "µs")
     bandwidth = figure(f"Bandwidth between two ranks{emulated}", "size of a message", "bandwidth, GB/s")
-    draw(bandwidth, table[table["pattern"] == "bandwidth"], "gbs", "GB/s")
+    _draw(bandwidth, table[table["pattern"] == "bandwidth"], "gbs", "GB/s")
     return [latency, bandwidth]
 
 
@@ -160,21 +163,6 @@ def _pair_quantiles(samples: pd.DataFrame) -> pd.DataFrame:
     for _, group in samples.groupby(["scope", "cpus", "hosts", "pattern"]):
         pattern, kind, cpus, hosts = group.iloc[0][["pattern", "pair_kind", "cpus", "hosts"]]
         name = hosts.replace(",", " to ") if hosts else f"CPU {cpus.replace(',', ' to ')} ({kind})"
-        for size in sorted(group["message_bytes"].unique().tolist()):
-            several = repetitions(group, size, "message_s")
-            times = np.concatenate(several)
-            middle = float(np.median([np.median(run) for run in several]))
-            tail = max(float(np.quantile(times, 0.99)), middle)
-            rows.append(
-                {
-                    "pattern": pattern,
-                    "name": name,
-                    "size": size,
-                    "n": len(times),
-                    "p50_us": middle * 1e6,
-                    "p99_us": tail * 1e6,
-                    "p50_gbs": size / 1e9 / middle,
-                    "p99_gbs": size / 1e9 / tail,
-                }
-            )
+        labels = {"pattern": pattern, "name": name}
+        rows += [labels | row for row in _by_size(group, "message_s", messages=1)]
     return pd.DataFrame(rows)

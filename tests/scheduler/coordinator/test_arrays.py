@@ -10,7 +10,7 @@ import pytest
 from profiles.errors import BadInput
 from scheduler.coordinator.coordinator import Coordinator
 from tenbin.option_values import array_and_limit
-from tenbin.server.descriptions import array_summary
+from tenbin.server.job_list import array_summary
 from tests.support.scheduling.manual_engine import (
     ManualEngine,
     a_job,

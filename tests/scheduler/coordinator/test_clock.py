@@ -9,7 +9,7 @@ import pytest
 
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.jobs.entry import Entry
-from tenbin.server.descriptions import used
+from tenbin.server.job_list import used
 from tests.support.scheduling.manual_engine import ManualEngine, shown, submit
 
 STEPS = pytest.mark.parametrize("step_s", [-3600.0, -5.0, 3600.0])

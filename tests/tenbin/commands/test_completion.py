@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tenbin.commands.job import complete_kernel
-from tenbin.commands.jobs.history import complete_kind
+from tenbin.commands.jobs.calibration import complete_kind
 from tenbin.commands.options import complete_machine, complete_policy
 from tenbin.commands.reproduce import complete_evaluation
 

@@ -29,7 +29,7 @@ from scheduler.model.clusters import parse_cluster
 from scheduler.model.jobs import Placement
 from tenbin.page.jobs import Lists, ListWindow
 from tenbin.page.mirror import Mirror
-from tenbin.server.descriptions import CoordinatorJobs, Listed, Window, array_summary, list_jobs, used, window
+from tenbin.server.job_list import CoordinatorJobs, Listed, Window, array_summary, list_jobs, used, window
 from tests.support.amounts import examples
 from tests.support.scheduling.virtual_engine import BEGIN_S, VirtualEngine, virtual
 

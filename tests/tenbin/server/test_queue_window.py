@@ -46,7 +46,15 @@ def test_windows_are_parts_of_the_sorted_list(up: Up) -> None:
     up.client.submit(["true"], after=[running.id], name="held")
     suspended = up.client.submit(["true"], name="a")
     suspended.suspend()
-    for query in ("", "all=true", "name=sh&all=true", "stages=waiting"):
+    for query in (
+        "",
+        "all=true",
+        "name=a",
+        "name=sh&all=true",
+        "stages=failed",
+        "stages=waiting",
+        "array=1&all=true",
+    ):
         for members in ("members=true", "members=false"):
             listed = up.client.call("GET", f"/jobs?{query}&{members}")
             for order, key in ORDERS.items():

@@ -18,7 +18,8 @@ from scheduler.model.jobs import Cluster, Job, Placement, Pool
 from scheduler.model.state import ClusterState
 from tenbin.commands.jobs.account import account
 from tenbin.option_values import account_and_share
-from tenbin.server.descriptions import Listed, Window, describe, list_jobs, window
+from tenbin.server.descriptions import describe
+from tenbin.server.job_list import Listed, Window, list_jobs, window
 from tests.support.coordinator import Up
 from tests.support.programs import tenbin
 from tests.support.scheduling.manual_engine import ManualEngine, a_job, shown, submit

@@ -1,0 +1,300 @@
+"""Lists of jobs in the API.
+
+``GET /jobs``; ``GET /queue``, a window for those who look often; ``POST /history``: what jobs used.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import chain, islice
+from operator import attrgetter
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Query, Response
+from pydantic import BaseModel, ConfigDict, Field, Strict, TypeAdapter
+
+from scheduler.coordinator.coordinator import Coordinator
+from scheduler.jobs.entry import Entry, Stage
+from scheduler.jobs.job_list import (
+    GROUPS,
+    ArrayRow,
+    JobFilter,
+    JobQuery,
+    JobRow,
+    Order,
+    Whole,
+    as_json,
+    entry_reading,
+    find_rows,
+    row_of,
+    stage_of,
+)
+from tenbin.server.bodies import BODY, LARGEST, OF_BODIES, OF_VALUES
+from tenbin.server.descriptions import brief, hosts, in_use, state
+
+MOST_ROWS = 1000
+Number = Annotated[int, Field(ge=1, le=LARGEST)]
+Instant = Annotated[float, Field(allow_inf_nan=False)]
+ROWS = TypeAdapter(list[ArrayRow | JobRow])
+
+
+class Conditions(BaseModel):
+    """The jobs to tell of: those that meet all conditions, the last ones up to the limit."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    stages: list[Annotated[Stage, Strict(False)]] = Field(default_factory=list)
+    name: str | None = None
+    user: str | None = None
+    since_s: Instant | None = None
+    until_s: Instant | None = None
+    place: str | None = None
+    array: Number | None = None
+    limit: Number | None = None
+
+    def as_filter(self) -> JobFilter:
+        """Return the conditions as the journal takes them."""
+        names = ("name", "user", "since_s", "until_s", "place", "array")
+        return JobFilter(stages=frozenset(self.stages), **{name: getattr(self, name) for name in names})
+
+
+class Listed(Conditions):
+    """The jobs to list.
+
+    Attributes:
+        all: also those that have ended. Final ``stages`` and ``since_s`` ask for them too.
+        members: each member of an array is a row; else the array is one, if one of its members is meant.
+    """
+
+    all: bool = False
+    members: bool = True
+
+    @property
+    def ended(self) -> bool:
+        """Jobs that have ended are meant too."""
+        return self.all or self.since_s is not None or any(stage.final for stage in self.stages)
+
+
+class Window(Listed):
+    """The rows ``start`` to ``start + rows - 1`` of a sorted list; ``limit`` is of the jobs that have ended.
+
+    The order ``queue``: jobs that run, then those that wait, by priority, then those that have ended, the
+    last ones first.
+    """
+
+    order: Order = "queue"
+    reverse: bool = False
+    start: Annotated[int, Field(ge=0, le=LARGEST)] = 0
+    rows: Annotated[int, Field(ge=0, le=MOST_ROWS)] = 50
+
+
+class CoordinatorJobs:
+    """The jobs of a coordinator, as lists take them.
+
+    Args:
+        waiting: also jobs that have not begun.
+        ended: also jobs that have ended; of these, and of arrays that have, the last ones up to the
+            ``limit``, by their numbers.
+    """
+
+    def __init__(
+        self, coordinator: Coordinator, *, waiting: bool = True, ended: bool = True, limit: int | None = None
+    ) -> None:
+        self._table = coordinator.job_table
+        self._waiting, self._ended, self._limit = waiting, ended, limit
+        self.reading = entry_reading(self._table.user)
+        self.ranked = coordinator.cluster.ranked
+        self.has_arrays = any(self._table.arrays)  # their numbers
+
+    def find(self, conditions: JobFilter) -> Iterable[Entry]:
+        """Find jobs, in the order of their numbers."""
+        open: Iterable[Entry] = self._table.entries.values()
+        if not self._waiting:
+            open = (entry for entry in open if entry.shown.begun)
+        jobs = conditions.choose(open, self.reading)
+        if not self._ended:
+            return jobs
+        older = islice(self._find_ended(conditions), self._limit)
+        return sorted(chain(jobs, older), key=attrgetter("id"))
+
+    def _find_ended(self, conditions: JobFilter) -> Iterator[Entry]:
+        """Find jobs that have ended, the last ones first."""
+        ended = self._table.journal.ended(conditions, self._table.user)
+        older = (entry for entry in ended if entry.id not in self._table.entries)
+        return conditions.choose(older, self.reading)
+
+    def wholes(self, conditions: JobFilter) -> Iterator[Whole[Entry]]:
+        """Find the arrays of which a member is meant."""
+        members = [entry for entry in self._table.entries.values() if entry.array is not None]
+        open: dict[int | None, Counter[Stage]] = defaultdict(Counter)
+        for (array, stage), count in Counter((entry.array, entry.shown) for entry in members).items():
+            open[array][stage] = count
+        arrays = {array: None for entry in conditions.choose(members, self.reading) if (array := entry.array)}
+        if self._ended:
+            others = (array for array in open if array and array not in arrays)
+            arrays |= {array: None for array in others if self._ended_member(array, conditions)}
+            older = (array for array in reversed([*self._table.arrays]) if array not in open)
+            meant = (array for array in older if self._ended_member(array, conditions))
+            arrays |= dict.fromkeys(islice(meant, self._limit))
+        for array in arrays:
+            yield self._whole(array, open[array])
+
+    def _ended_member(self, array: int, conditions: JobFilter) -> bool:
+        """Return true if a member that has ended meets the conditions."""
+        ended = {stage for stage, count in self._table.arrays.ended(array).items() if count}
+        if (
+            not ended
+            or (conditions.stages and not conditions.stages & ended)
+            or conditions.array not in (None, array)
+        ):
+            return False
+        if conditions == JobFilter(stages=conditions.stages):
+            return True
+        members = self._table.journal.ended(replace(conditions, array=array), self._table.user)
+        return any(True for _ in conditions.choose(members, self.reading))
+
+    def whole(self, number: int) -> Whole[Entry]:
+        """Return an array."""
+        members = (entry for entry in self._table.entries.values() if entry.array == number)
+        return self._whole(number, Counter(entry.shown for entry in members))
+
+    def _whole(self, number: int, open: Counter[Stage]) -> Whole[Entry]:
+        """Return an array; ``open``: of its members that have not ended, how many are in each stage."""
+        first = self._table.entry(number + 1)  # members have the numbers after the array's
+        assert first is not None
+        return Whole(number, first, open + self._table.arrays.ended(number))
+
+    def row(self, job: Entry | Whole[Entry]) -> JobRow:
+        """Return the row of a job, or of an array."""
+        if isinstance(job, Whole):
+            return ArrayRow(**as_json(row_of(job.first, self._table.user)) | job.fields())
+        return row_of(job, self._table.user)
+
+
+def add_lists(api: FastAPI, coordinator: Coordinator) -> None:
+    """Add the routes that list jobs."""
+
+    @api.get("/jobs", responses=OF_VALUES, response_model=list[dict[str, Any]])
+    async def jobs(query: Annotated[Listed, Query()]) -> Response:
+        """List the jobs that have not ended, or all, by conditions; to a limit the last, and all that run.
+
+        ``members``: each member of an array is a row; else the array is one.
+        """
+        return Response(ROWS.dump_json(list_jobs(coordinator, query)), media_type="application/json")
+
+    @api.get("/queue", responses=OF_VALUES)
+    async def queue(query: Annotated[Window, Query()]) -> dict[str, Any]:
+        """Show a window of the sorted list of jobs, how many are in the list, and the coordinator's state."""
+        return window(coordinator, query)
+
+    @api.get("/jobs/count", responses=OF_VALUES)
+    async def count(all: bool = False, members: bool = True) -> dict[str, int]:
+        """Count the jobs that have not ended, or all; ``members`` as in the list of jobs."""
+        return {"count": count_rows(coordinator, all=all, members=members)}
+
+
+def list_jobs(coordinator: Coordinator, query: Listed) -> list[JobRow]:
+    """List the jobs that are meant, a row each; to a limit the last ones, and every one that runs."""
+    jobs = CoordinatorJobs(coordinator, ended=query.ended, limit=query.limit)
+    rows = find_rows(jobs, JobQuery(query.as_filter(), query.members, "id"))
+    if query.limit is not None:
+        stage = stage_of(jobs.reading, wholes=jobs.has_arrays)
+        begun = [row for row in rows[: -query.limit] if not GROUPS[stage(row)]]
+        rows = begun + rows[-query.limit :]
+    return [jobs.row(row) for row in rows]
+
+
+def window(coordinator: Coordinator, query: Window) -> dict[str, Any]:
+    """Describe the rows of a window, how long the list is, and the state of the coordinator."""
+    jobs = CoordinatorJobs(coordinator, ended=query.ended, limit=query.limit)
+    rows = find_rows(jobs, JobQuery(query.as_filter(), query.members, query.order, query.reverse))
+    shown = [as_json(jobs.row(row)) for row in rows[query.start : query.start + query.rows]]
+    return {**state(coordinator), "in_use": in_use(coordinator), "total": len(rows), "rows": shown}
+
+
+def count_rows(coordinator: Coordinator, *, all: bool, members: bool) -> int:
+    """Count the rows of a list without conditions and limit."""
+    table, journal = coordinator.job_table, coordinator.journal
+    if members:
+        return journal.count() if all else len(table.entries)
+    if all:
+        return journal.count_single_jobs() + len(list(table.arrays))
+    return len({entry.id if entry.array is None else entry.array for entry in table.entries.values()})
+
+
+def array_summary(coordinator: Coordinator, number: int) -> dict[str, Any]:
+    """Describe an array: how many of its members are in each stage, and what they share."""
+    jobs = CoordinatorJobs(coordinator)
+    array = jobs.whole(number)
+    return {
+        **as_json(jobs.row(array)),
+        "failed": coordinator.journal.failed_members(number),
+        "spec": array.first.spec.model_dump(mode="json"),
+        "signal": None,
+    }
+
+
+# -- CPU time, memory, energy and place of jobs that have begun or ended -----------------------------------
+
+
+class Wanted(Conditions):
+    """Conditions, of which one is that a job, or the array that it belongs to, is one of ``ids``."""
+
+    model_config = BODY
+
+    ids: Annotated[list[Number], Field(max_length=1_000_000)] | None = None
+
+    def as_filter(self) -> JobFilter:
+        """Return the conditions as the journal takes them."""
+        return replace(super().as_filter(), ids=None if self.ids is None else frozenset(self.ids))
+
+
+def add_history(api: FastAPI, coordinator: Coordinator) -> None:
+    """Add the route that tells what jobs used."""
+
+    @api.post("/history", responses=OF_BODIES)
+    async def history(query: Wanted) -> list[dict[str, Any]]:
+        """Tell what jobs used that have begun or ended, in the order of their numbers."""
+        jobs = CoordinatorJobs(coordinator, waiting=False, limit=query.limit)
+        entries = list(jobs.find(query.as_filter()))
+        return [used(coordinator, entry) for entry in entries[-(query.limit or 0) :]]
+
+
+def used(coordinator: Coordinator, entry: Entry) -> dict[str, Any]:
+    """Describe what a job asked for and used; CPU time and memory are of its last attempt."""
+    usage = entry.usage or {}
+    running_s, cpu_s, peak_mb = usage.get("running_s"), None, usage.get("peak_memory_mb") or None
+    energy_j = usage.get("energy_j")
+    if usage:
+        cpu_s = usage["user_s"] + usage["system_s"]
+    if entry.alive and (rows := coordinator.folders.samples(entry.id, entry.attempt)):
+        stay_s = rows[-1].at_s - (entry.since_s or rows[0].at_s)  # below 0 while it is paused
+        running_s = entry.served_s - entry.kept_s + max(stay_s, 0.0)
+        cpu_s, energy_j = rows[-1].cpu_s, rows[-1].energy_j
+        peak_mb = max(row.memory_mb for row in rows)
+    end_s = time.time() if entry.end_s is None else entry.end_s
+    asked_mb = entry.spec.memory_mb and entry.spec.memory_mb * coordinator.job_table.tasks(entry)
+    fields = brief(coordinator, entry)
+    cpu_share = None
+    if cpu_s is not None and running_s and running_s > 0:
+        cpu_share = cpu_s / (running_s * fields["cores"])
+    return {
+        **fields,
+        "elapsed_s": None if entry.start_s is None else end_s - entry.start_s,
+        "running_s": running_s,
+        "cpu_s": cpu_s,
+        "cpu_efficiency": cpu_share,
+        "memory_asked_mb": asked_mb,
+        "peak_memory_mb": peak_mb,
+        "memory_efficiency": peak_mb / asked_mb if peak_mb and asked_mb else None,
+        "energy_j": energy_j,
+        "emulated": bool(usage.get("emulated")),
+        "hosts": hosts(coordinator, entry),
+        "attempts": entry.attempt,
+        "migrations": entry.migrations,
+        "preemptions": entry.preemptions,
+        "signal": entry.signal,
+    }
