@@ -21,7 +21,7 @@ from profiles.checks.figures import (
     relative,
     significant,
 )
-from tests.support.amounts import examples
+from tests.support.amounts import examples, slow, sweep
 
 FIGURES = 14
 RUNS = examples(1000)
@@ -39,7 +39,7 @@ def alarm(old: np.ndarray, new: np.ndarray) -> bool:
     return any(known[i].loss > LEAST_LOSS for i in found)
 
 
-@pytest.mark.parametrize("references", [8, 50])
+@pytest.mark.parametrize("references", sweep([8, 20, 50], (8, 50)))
 @pytest.mark.parametrize("noise", [0.01, 0.10])
 def test_an_unchanged_machine_is_called_changed_in_one_of_a_hundred_checks_at_most(
     references: int, noise: float
@@ -63,7 +63,10 @@ def test_the_rate_holds_where_figures_and_checks_depend_on_one_another() -> None
     assert alarms <= stats.binom.ppf(0.999, RUNS, FALSE_ALARM_RATIO)
 
 
-@pytest.mark.parametrize(("loss", "checks", "noise"), [(0.05, 1, 0.005), (0.10, 1, 0.010), (0.05, 5, 0.010)])
+@pytest.mark.parametrize(
+    ("loss", "checks", "noise"),
+    [(0.05, 1, 0.005), (0.10, 1, 0.010), slow(0.03, 5, 0.005), (0.05, 5, 0.010)],
+)
 def test_a_loss_is_found(loss: float, checks: int, noise: float) -> None:
     """One figure of many loses; others stay: found within so many checks in 95 of 100 cases."""
     rng, found = np.random.default_rng(3), 0
