@@ -95,4 +95,3 @@ def test_checkpoint_and_restore_are_as_fast_as_dd(key: str, folder: Path, tmp_pa
             f"BENCH {name}/dd direct on {key} ratio {middle:.2f} "
             f"(median of {len(values)}, {low:.2f}-{high:.2f}, {SIZE / MB:.0f} MB, {speed:.2f} GB/s)"
         )
-        assert middle > 0
