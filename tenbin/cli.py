@@ -30,6 +30,7 @@ REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 COMMANDS: dict[str, tuple[str, str | None]] = {
     "up": ("up:up", RUN),
     "down": ("status:down", RUN),
+    "run": ("jobs.run:run", RUN),
     "submit": ("jobs.submit:submit", RUN),
     "map": ("jobs.map:map_", RUN),
     "opencl": ("", RUN),
@@ -43,6 +44,7 @@ COMMANDS: dict[str, tuple[str, str | None]] = {
     "jobs": ("jobs.jobs:jobs", JOBS),
     "info": ("jobs.jobs:info", JOBS),
     "logs": ("jobs.jobs:logs", JOBS),
+    "attach": ("jobs.jobs:attach", JOBS),
     "wait": ("jobs.jobs:wait", JOBS),
     "cancel": ("jobs.jobs:cancel", JOBS),
     "suspend": ("jobs.jobs:suspend", JOBS),

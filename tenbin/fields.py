@@ -265,6 +265,18 @@ class JobFields(TypedDict, total=False):
         Text("File for standard error", sbatch="error", name="error"),
         "File for standard error, in the folder or absolute; empty: in the job's own folder",
     ]
+    terminal: Annotated[
+        str, "Socket of the client whose streams it has in place of files (tenbin run); empty: it has files"
+    ]
+    notify: Annotated[
+        str,
+        Text(
+            "Whom to tell when it has ended: a URL (POST), mail, mail:ADDRESS, or a command of the shell; "
+            "of an array when all of it has",
+            read="notification",
+            metavar="CMD|mail|URL",
+        ),
+    ]
     requeue: Annotated[
         bool,
         Flag(

@@ -258,6 +258,15 @@ def flag(value: Any, option: str = "") -> bool:
     return bool(_typed(value, bool))
 
 
+def notification(value: Any, option: str = "--notify") -> str:
+    """Take a URL, ``mail``, ``mail:ADDRESS`` or a command."""
+    text = words(value).strip()
+    kind, sign, address = text.partition(":")
+    if kind == "mail" and sign and not re.fullmatch(r"[^\s@-][^\s@]*(@[^\s@]+)?", address):
+        raise BadOption(option, f"{text!r} has no address", "write for instance mail:me@example.org, or mail")
+    return text
+
+
 def checkpoint_signal(value: Any, option: str = "") -> int | None:
     """Make the signal of ``tenbin.Checkpoint`` of a yes."""
     return int(signal.SIGURG) if flag(value) else None

@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from agent.attempts.records import Order
+    from agent.attempts.terminal import Terminal
 
 AWAITED = {signal.SIGCHLD, signal.SIGUSR1, signal.SIGCONT, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 # Of an order: the supervisor prepares these.
 PREPARED = ("memory_limit_mb", "sysfs", "capped_nodes", "hosts", "library")
-NEEDED = ("environment", "folder", "stdout", "stderr", "mark", "lease_s")
+NEEDED = ("environment", "folder", "stdout", "stderr", "mark", "lease_s", "terminal")
 LISTS = ("command", "cores", "places", "inherit")
 LOG = "supervisor.log"
 RESULT_BYTES = 4096
@@ -51,6 +52,7 @@ class ClaimedAttempt:
         since: when the attempt was claimed (monotonic clock).
         at, at_s: just before the command was started (monotonic clock; seconds since 1970).
         pid, ties: the command's process number, and descriptors as from ``launch``; 0 before the start.
+        terminal: of a job in the foreground.
         error: why the command could not be started, if that was tried.
         ended: when the command ended, as ``at`` and ``at_s``, if this object has noticed it.
     """
@@ -63,6 +65,7 @@ class ClaimedAttempt:
         self.at_s = 0.0
         self.pid = 0
         self.ties: list[int] = []
+        self.terminal: Terminal | None = None
         self.error: OSError | UserError | None = None
         self.ended: tuple[float, float] | None = None
 
@@ -75,8 +78,12 @@ class ClaimedAttempt:
         """
         if order.lease_s is not None and _is_revoked(self.folder):
             raise AttemptRevoked("it was given up before it had begun")
+        if order.terminal:
+            from agent.attempts.terminal import Terminal
+
+            self.terminal = Terminal(order.terminal, self.folder)
         self.at, self.at_s = time.monotonic(), time.time()
-        self.pid, self.ties = launch(order)
+        self.pid, self.ties = launch(order, self.terminal)
 
     def __enter__(self) -> ClaimedAttempt:
         """Note when the command ends, until the end of the block; nothing else waits for it there."""
@@ -182,8 +189,11 @@ DEFAULT_SIGNALS = (
 )
 
 
-def launch(order: Order | SimpleNamespace) -> tuple[int, list[int]]:
+def launch(order: Order | SimpleNamespace, terminal: Terminal | None = None) -> tuple[int, list[int]]:
     """Start the command in a session of its own; the kernel kills it if this process dies.
+
+    Args:
+        terminal: has its streams, in place of files.
 
     Returns: its process number, and descriptors to be closed when it is reaped.
 
@@ -191,7 +201,8 @@ def launch(order: Order | SimpleNamespace) -> tuple[int, list[int]]:
         OSError: the command cannot be started; ``filename`` is the part of the order to blame.
     """
     cores = cpus_for(order, order.places)
-    with _WorkingIn(order.folder), _Streams(order) as streams, _OnCores(cores), tree.Marking(order.mark):
+    opened = _Streams(order) if terminal is None else terminal
+    with _WorkingIn(order.folder), opened as streams, _OnCores(cores), tree.Marking(order.mark):
         given = {name: value for name, value in os.environ.items() if name.startswith(order.inherit)}
         environment = {**given, **order.environment, tree.MARK: order.mark}
         program = _find(order.command[0], environment.get("PATH", os.defpath))

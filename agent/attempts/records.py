@@ -28,6 +28,8 @@ class Order:
         mark: value of ``TENBIN_MARK`` in the job's environment, by which its processes are found.
         command, environment, folder: as for ``execvpe``, in that working directory.
         stdout, stderr: files that output is appended to.
+        terminal: socket of the client whose streams the command has in their place
+            (``agent.attempts.terminal``); empty: it has files.
         cores: logical CPUs that the job may use; empty: all.
         places: the job's whole cores on a node whose CPU numbers only the node itself knows, counted from 0
             (``tree.cpus_of_places``); empty: ``cores`` counts.
@@ -77,6 +79,7 @@ class Order:
     layer: str = ""
     library: str = ""
     device: str = ""
+    terminal: str = ""
     hosts: dict[str, int] = field(default_factory=dict)
     journalled: dict[str, Any] = field(default_factory=dict)
 

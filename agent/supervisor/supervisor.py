@@ -31,6 +31,7 @@ from probes.mpi.rank_failure import sweep_segments
 from profiles.errors import UserError
 
 if TYPE_CHECKING:
+    from agent.attempts.terminal import Terminal
     from agent.power.caps import NodeCaps, PackageCaps
     from agent.supervisor.parking import Parking
 
@@ -90,6 +91,7 @@ class Supervisor:
         self.checkpoint_wanted = False  # and the job not yet asked
         self.done, self.started_s = 0, 0.0
         self.told = False  # that the job runs
+        self.hung_up = False  # it is told to end because its terminal is gone
         self.power: PackageCaps | NodeCaps | None = None
         self.remote_ranks: RemoteRanks | None = None
         self.parking: Parking | None = None
@@ -111,6 +113,8 @@ class Supervisor:
             self.attempt.note(reserved, Result(how, time.time(), trouble=trouble))
         else:
             self._keep_lease()
+            if self.claimed.terminal is not None:
+                self.claimed.terminal.listen(signal.SIGUSR1)
             result = self._result(self._wait())
             if self.remote_ranks is not None:
                 result = self.remote_ranks.finish(result)
@@ -131,6 +135,8 @@ class Supervisor:
         retry_until_written(lambda: self.attempt.make_durable(reserved))
         for descriptor in (reserved, *self.claimed.ties):
             os.close(descriptor)
+        if self.claimed.terminal is not None:
+            self.claimed.terminal.close()
         again = self.order.plain and not trouble and self.ending != "interrupted" and not _told_to_end()
         signal.pthread_sigmask(signal.SIG_SETMASK, self.claimed.mask)
         return again
@@ -238,7 +244,9 @@ class Supervisor:
         self.sampler = Sampler(self.attempt.samples, self.me, self.reaped, self._energy_j, steady=steady)
 
     def _carry_out_request(self) -> None:
-        """Carry out the last request once, and the last request for a cap."""
+        """Carry out the last request once, and the last request for a cap; and what the terminal says."""
+        if self.claimed.terminal is not None:
+            self._follow_terminal(self.claimed.terminal)
         if self.power is not None:
             self.power.follow()
         if self.parking is not None and self.ending is None and (parked := self.parking.news()) is not None:
@@ -250,6 +258,15 @@ class Supervisor:
         self.done = request.number
         self._write_state()
         self.report("changed", time.time())
+
+    def _follow_terminal(self, terminal: Terminal) -> None:
+        """Hand on the signals from the terminal as it would: to the group of the main process."""
+        for number in terminal.signals():
+            with suppress(ProcessLookupError):
+                os.killpg(self.claimed.pid, number)
+        if terminal.gone and self.ending is None:
+            self.hung_up = True
+            self._terminate("cancelled")
 
     def _carry_out(self, request: Request) -> None:
         if request.want == "pause" and self.runs_since is not None:
@@ -375,7 +392,7 @@ class Supervisor:
             energy_j=self._energy_j(),
             emulated=self.order.emulated,
         )
-        trouble = ""
+        trouble = "its terminal is gone" if self.hung_up else ""
         if self.order.mpi and code and how in ("exited", "signalled"):
             code, trouble = first_death(code, self.attempt.path, Path(self.order.stderr))
             how = "exited" if code >= 0 else "signalled"

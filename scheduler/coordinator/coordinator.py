@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
+from agent.notifier import Notifier
 from profiles.errors import BadInput
 from scheduler.coordinator import admission, decisions, ends, external_jobs, machine_state
 from scheduler.coordinator import events as ev
@@ -58,6 +59,7 @@ class Coordinator:
         unit: what one unit of the cluster's pool is.
         profiles: job profiles, where jobs share nodes.
         measured: what job profiles say of jobs by themselves.
+        on_event: a command of the shell, which is run when a job has ended; "": none.
 
     Raises:
         BadInput: jobs of the journal run on a machine that was divided otherwise.
@@ -75,10 +77,12 @@ class Coordinator:
         unit: Unit = CORE,
         profiles: ProfiledSlowdowns | None = None,
         measured: ProfiledJobs = ProfiledJobs(),  # noqa: B008 (it holds nothing)
+        on_event: str = "",
     ) -> None:
         self.journal, self.engine, self.clock = journal, engine, clock
         self._steady = steady or (_since_boot_s if clock is time.time else clock)
         self._steady_s = self._steady()
+        self.notifier = Notifier(journal.store)
         create(policy)  # a wrong name is refused before anything else
         self.profiles, self.measured = profiles, measured
         learned, now = LearnedMigrationCosts(costs), instant(clock())
@@ -95,6 +99,7 @@ class Coordinator:
         m = MachineState(
             engine, cluster, jobs, folders, tracker=tracker, run_times=run_times, co_location=beside
         )
+        m.on_event = on_event
         self.machine = StateMachine(policy, m)
         external_jobs.recall(m, [*last, *jobs.entries.values()])
         self._recover()
@@ -161,6 +166,8 @@ class Coordinator:
         for place, spec in enumerate(specs):
             try:
                 refuse_external(spec)
+                if spec.terminal and not self.engine.terminals:
+                    raise BadInput("jobs of a cluster have no terminal", "tenbin run --keep")
                 specs[place] = within_memory(spec, unit, total_mb)
                 self.check(specs[place], now)
                 check_waits(specs[place], (arrays or {}).get(place), self.job_table)
@@ -467,6 +474,9 @@ class Coordinator:
         for effect in effects:
             if isinstance(effect, ev.Start):
                 self._start(effect)
+            elif isinstance(effect, ev.Tell):
+                self.notifier.tell(effect.notices)
+                self.machine.settle(effect)
             elif isinstance(effect, ev.SetCaps):
                 self.engine.caps.cap(effect.jobs, lower=effect.lower)
                 self.machine.settle(effect)

@@ -11,18 +11,21 @@ import logging
 import signal
 
 from agent.attempts.records import Result
+from agent.notifier import Notice
 from profiles.instants import stamp
 from scheduler.coordinator import events as ev
 from scheduler.coordinator.admission import admit, admit_anew, give_back, hold_blocked, leave, unfit
 from scheduler.coordinator.decisions import new_attempt, request
 from scheduler.coordinator.machine_state import MachineState, tries_left
 from scheduler.engines.protocol import Report
+from scheduler.jobs.arrays import array_stage
 from scheduler.jobs.dependencies import pause_s, tried_again
 from scheduler.jobs.entry import UNKNOWN, Entry, Phase, Stage
 from scheduler.jobs.policy_view import results_differ
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.events import Event, Failed, Finished, Started
 
+SIGNALLED = 128  # added to a signal, as shells do
 MOST_FAILURES = 5  # a job whose attempts are lost so often is not tried again
 # As the trouble of a job that is told to end because of it:
 DEADLINE = "it reached its deadline"
@@ -88,7 +91,8 @@ def _what_follows(m: MachineState, entry: Entry, report: Report) -> ev.Event:
     if result is None:
         return _without_result(entry, report)
     if result.how == "cancelled" or (to_end and result.how in ("interrupted", "checkpointed")):
-        return ev.Ended(entry, *told_to_end(entry), result.ended_s)
+        stage, trouble = told_to_end(entry)
+        return ev.Ended(entry, stage, trouble or result.trouble, result.ended_s)
     if result.how == "checkpointed" and (entry.phase.leaving or entry.held_by_user):
         return ev.CheckpointWritten(entry, result.ended_s)
     if result.how in ("checkpointed", "interrupted") and entry.spec.requeue:
@@ -281,6 +285,36 @@ def _close(m: MachineState, entry: Entry, stage: Stage, trouble: str, *, ended_s
     give_back(m, entry)
     m.run_times.forget(entry)
     m.unsure.update(dict.fromkeys(m.run_times.ended(entry)))
+    _give_notice(m, entry)
+
+
+def _give_notice(m: MachineState, entry: Entry) -> None:
+    """Have the end of a job told to those who want to know it; its owner hears of an array as a whole."""
+    if m.on_event:
+        m.notices.append(Notice(m.on_event, _of_job(entry), entry.spec.folder))
+    array, to = entry.array, entry.spec.notify
+    if to and array is None:
+        m.notices.append(Notice(to, _of_job(entry), entry.spec.folder))
+    elif to and array is not None and not m.jobs.arrays.open(array):
+        about = _about(entry, str(array), array_stage(m.jobs.arrays.ended(array)))
+        m.notices.append(Notice(to, about, entry.spec.folder))
+
+
+def _of_job(entry: Entry) -> dict[str, str]:
+    code: int | str = SIGNALLED + entry.signal if entry.signal else entry.code or ""
+    if entry.stage is Stage.DONE:
+        code = 0
+    about = _about(entry, entry.label, entry.stage)
+    return {**about, "TENBIN_EXIT_CODE": str(code), "TENBIN_REASON": entry.trouble}
+
+
+def _about(entry: Entry, label: str, stage: Stage) -> dict[str, str]:
+    return {
+        "TENBIN_EVENT": "failed" if stage in (Stage.FAILED, Stage.KILLED) else "ended",
+        "TENBIN_JOB": label,
+        "TENBIN_JOB_NAME": entry.spec.name,
+        "TENBIN_STATE": stage.value,
+    }
 
 
 def set_aside(m: MachineState, event: ev.Fault) -> Event | None:

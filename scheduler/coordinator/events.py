@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from agent.attempts.records import RunState, Want
+from agent.notifier import Notice
 from agent.opencl_layer.trials import Trial
 from scheduler.engines.protocol import ExternalJob, Report
 from scheduler.jobs.entry import Entry, Stage
@@ -227,7 +228,14 @@ class Start:
     jobs: tuple[Entry, ...]
 
 
-Effect = SetCaps | Revoke | Ask | Start
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Tell what has happened to jobs, to those who want to know."""
+
+    notices: tuple[Notice, ...]
+
+
+Effect = SetCaps | Revoke | Ask | Start | Tell
 
 
 # -- the queue -----------------------------------------------------------------------------------------------

@@ -219,6 +219,8 @@ class JobTable:
         if entry.spec.external:
             what = f"job {entry.label} is of the cluster's own scheduler"
             raise BadInput(what, "submit it there once more")
+        if entry.spec.terminal:
+            raise BadInput(f"job {entry.label} had a terminal, which is gone", "tenbin run it once more")
         _before_deadline(f"job {entry.label}", entry, now)
         return [entry]
 

@@ -87,6 +87,7 @@ class StateMachine:
             *(ev.Revoke(entry) for entry in revoked),
             *(ev.Ask(entry, entry.want) for entry in m.asks.values() if entry.want),
             *([ev.SetCaps(capped, lower=False)] if capped else ()),
+            *([ev.Tell(tuple(m.notices))] if m.notices else ()),
             *([ev.Start(starts)] if starts else ()),
         ]
 
@@ -100,12 +101,14 @@ class StateMachine:
         elif isinstance(effect, ev.Start):
             for entry in effect.jobs:
                 m.starts.pop(entry.id, None)
+        elif isinstance(effect, ev.Tell):
+            m.notices.clear()
         elif not effect.lower:
             m.caps.clear()
 
     def settled(self) -> bool:
         """Return true if all that was decided has been carried out."""
-        return not (self.state.starts or self.state.asks or self.state.caps)
+        return not (self.state.starts or self.state.asks or self.state.caps or self.state.notices)
 
     def look_at_times(self) -> None:
         """Let the time come of jobs that are to begin, to be tried or asked again, or to end by now."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from agent.notifier import Notice
 from profiles.instants import stamp
 from scheduler.coordinator.events import EventQueue
 from scheduler.coordinator.job_table import JobTable
@@ -252,6 +253,8 @@ class MachineState:
         unsure: jobs that may be predicted better than they are, by number.
         starts, asks, caps: the jobs that may have something to be done when the turn is over: a start, a
             request to their supervisor, another power cap. What, follows from the jobs as they are then.
+        notices: what is to be told when the turn is over. on_event: whom to tell the end of every job; "":
+            nobody.
         regions_changed: the journal has other regions.
         external: the external jobs that were ever taken over, by their name there.
     """
@@ -280,6 +283,8 @@ class MachineState:
         self.starts: dict[int, Entry] = {}
         self.asks: dict[int, Entry] = {}  # in the order of the last request
         self.caps: list[Entry] = []
+        self.notices: list[Notice] = []
+        self.on_event = ""
         self.external: dict[str, int] = {}
 
     @property

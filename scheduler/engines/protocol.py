@@ -241,11 +241,13 @@ class Engine(Protocol):
     Attributes:
         cluster: the resources for jobs.
         moves: running jobs can be paused, or write a checkpoint and go on elsewhere.
+        terminals: jobs can have the streams of a client, which is on this machine.
         external_jobs: jobs that came another way are taken over.
     """
 
     cluster: Cluster
     moves: bool = True
+    terminals: bool = False
     checks: JobChecks = JobChecks()
     nodes: Nodes = Nodes()
     regions: Regions = Regions()

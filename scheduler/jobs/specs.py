@@ -107,6 +107,8 @@ class JobSpec(BaseModel):
     array_limit: Count | None = None
     stdout: Text = ""
     stderr: Text = ""
+    terminal: Annotated[str, Field(max_length=100, pattern=NO_ZERO_BYTE)] = ""
+    notify: Text = ""
     requeue: Bool = True
     move: Bool = True
     slurm_variables: Bool = False
@@ -149,6 +151,8 @@ class JobSpec(BaseModel):
             raise ValueError("speedup: the size of the job is fixed; give a range (max_tasks)")
         if not self.retries and (self.retry_codes or self.retry_pause_s != FIRST_PAUSE_S):
             raise ValueError("retry_codes and retry_pause_s are for retries; say how many")
+        if self.terminal and (self.requeue or self.retries or self.checkpoint_signal is not None):
+            raise ValueError("terminal: such a job is started once; no requeue, retries, checkpoint_signal")
         return self
 
 

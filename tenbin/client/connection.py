@@ -146,6 +146,11 @@ class Connection:
         self.address = self._url or str(self.home)
         self.callbacks = Callbacks(self.ended)
 
+    @property
+    def is_remote(self) -> bool:
+        """True if the coordinator may be on another machine."""
+        return bool(self._url)
+
     def ended(self, job_ids: Sequence[int], wait_s: float, all: bool = False) -> list[dict[str, Any]]:
         """Wait at most ``wait_s`` for the first of the jobs to end, or for all; return those that ended."""
         parts = _parts(job_ids)

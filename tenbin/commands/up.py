@@ -178,6 +178,15 @@ def up(
             "packed into one file; logs, info and the page read them there.",
         ),
     ] = 1000,
+    on_event: Annotated[
+        str,
+        typer.Option(
+            help="Run this command of the shell when a job has ended, however: TENBIN_EVENT (ended, failed), "
+            "TENBIN_JOB, TENBIN_STATE, ... (docs/run-jobs.md).",
+            metavar="CMD",
+            show_default=False,
+        ),
+    ] = "",
     recover: RecoverOption = False,
     daemon: Annotated[bool, typer.Option("--daemon", help="Go into the background.")] = False,
     home: HomeOption = None,
@@ -255,6 +264,7 @@ def up(
             tell=tell,
             drain_unfit=drain_unfit,
             keep=keep,
+            on_event=on_event,
             beside=beside,
         )
 

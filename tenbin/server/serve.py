@@ -62,6 +62,7 @@ def serve(
     tell: Callable[[str], None] = lambda url: None,
     drain_unfit: bool = False,
     keep: int = KEEP,
+    on_event: str = "",
     beside: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> None:
     """Run the coordinator of ``home`` until SIGINT, SIGTERM or ``tenbin down``; what runs goes on.
@@ -71,6 +72,7 @@ def serve(
         tell: called with the URL when the coordinator listens on TCP.
         drain_unfit: start no job here while this machine's last check failed.
         keep: number of ended jobs whose files are not packed.
+        on_event: command of the shell that is run when a job has ended; "": none.
         beside: makes what is there as long as the coordinator answers.
 
     Raises:
@@ -90,7 +92,14 @@ def serve(
             profiles, unit = machine.job_profiles, machine.unit
             measured = ProfiledJobs(JobStore(), profiles.kind if profiles is not None else node_kind())
             coordinator = Coordinator(
-                journal, engine, policy, machine.costs, unit=unit, profiles=profiles, measured=measured
+                journal,
+                engine,
+                policy,
+                machine.costs,
+                unit=unit,
+                profiles=profiles,
+                measured=measured,
+                on_event=on_event,
             )
             if drain_unfit and not engine.nodes.named:  # a cluster drains its nodes by itself
                 fitness, node = Fitness(), socket.gethostname()
@@ -166,6 +175,7 @@ async def _serve(coordinator: Coordinator, address: Path, door: TcpDoor | None) 
         pending.cancel()
     with suppress(sqlite3.Error):  # a full disk: remarks are lost, and nothing else
         coordinator.job_table.commit()
+    coordinator.notifier.close()
 
 
 def close_home(home: Path) -> str:

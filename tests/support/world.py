@@ -27,7 +27,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from errno import ENOSPC
@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agent.attempts.records import Result, RunState, Usage, Want
+from agent.notifier import Notice
 from agent.supervisor.parking import NOT_USED
 from profiles.errors import BadInput, UserError
 from scheduler.coordinator.coordinator import Coordinator
@@ -558,6 +559,7 @@ class History:
         self.cancelled, self.retried = set[int](), set[int]()  # or may have been
         self.ended: dict[int, tuple[Stage, float | None]] = {}
         self.gone: dict[int, int] = {}
+        self.told: set[tuple[int, int]] = set()  # jobs, and how many times they had ended
         self.begin(self.folder / "0")
 
     def say(self, line: str) -> None:
@@ -589,8 +591,21 @@ class History:
             clock=lambda: self.machine.clock,
             steady=lambda: self.machine.now,
             unit=self.setting.unit,
+            on_event="tell",
         )
+        self.coordinator.notifier.tell = self._told  # type: ignore[method-assign]
         self._watch_policy()
+
+    def _told(self, notices: Iterable[Notice]) -> None:
+        """Look whether the ends that are told are durable, and told once."""
+        for notice in notices:
+            array, _, index = notice.about["TENBIN_JOB"].removesuffix("]").partition("[")
+            (job,) = self.journal.members(int(array), int(index), int(index)) if index else (int(array),)
+            history = self.journal.history(job)
+            ends = [kind for _, kind, _ in history if kind in tuple(Stage) and Stage(kind).final]
+            if notice.about["TENBIN_STATE"] not in ends[-1:] or (job, len(ends)) in self.told:
+                raise Broken("an end is told once, when it is durable", f"{notice}: {history}")
+            self.told.add((job, len(ends)))
 
     def _watch_policy(self) -> None:
         """Look whether the policy is told of each job that leaves its place, and how it has ended."""
@@ -626,6 +641,7 @@ class History:
                 os.truncate(log, random.Random(self.lives).randrange(old.torn[0], log.stat().st_size))
                 (home / TALLY).write_bytes(old.torn[1])
                 self.say("the last commit is torn")
+                self.told.clear()  # its ends come once more
             with suppress(sqlite3.Error, OSError):
                 old.close()
             shutil.rmtree(self.home, ignore_errors=True)

@@ -114,6 +114,7 @@ class Orders:
             folder=spec.folder,
             stdout=str(files.stdout),
             stderr=str(files.stderr),
+            terminal=spec.terminal,
             cores=job.cores if self.pins else (),
             time_limit_s=spec.time_s,
             memory_limit_mb=total_mb,

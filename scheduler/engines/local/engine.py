@@ -144,6 +144,8 @@ class LocalEngine(Engine):
         supply: claims the cores and devices; None: they are not claimed.
     """
 
+    terminals = True
+
     def __init__(
         self,
         store: Path,

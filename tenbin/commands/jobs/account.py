@@ -289,11 +289,15 @@ def last_error(client: Client, job: dict[str, Any]) -> str:
     return next((line[:LONGEST_LINE] for line in reversed(lines) if line), "")
 
 
-def outcome(client: Client, job: dict[str, Any]) -> str:
-    """Name the reason why a job did not succeed; "": the job succeeded."""
+def outcome(client: Client, job: dict[str, Any], *, shown: bool = False) -> str:
+    """Name the reason why a job did not succeed; "": the job succeeded.
+
+    Args:
+        shown: its standard error was shown already.
+    """
     if job["stage"] == "done":
         return ""
-    trouble, said = local(job["trouble"]), last_error(client, job)
+    trouble, said = local(job["trouble"]), "" if shown else last_error(client, job)
     lines = [f"job {label(job)}: {job['stage']}{': ' if trouble else ''}{trouble}"]
     lines += [f"  stderr ends: {said}"] if said else []
     return "\n".join(map(printable, lines))

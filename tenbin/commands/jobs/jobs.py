@@ -6,14 +6,16 @@ import json as json_module
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from urllib.parse import urlencode
 
 import typer
 
-from profiles.errors import BadInput
+from profiles.errors import INTERRUPTED, BadInput
 from profiles.instants import clock, local
 from tenbin.commands.options import HomeOption, JsonOption, client_of, complete_job, complete_place
+from tenbin.errors import TenbinError
 from tenbin.option_values import duration_s, past_instant
 from tenbin.text import duration, label, number, print_json, printable, ranges, say
 
@@ -207,6 +209,8 @@ SAMPLED = (
     *("id", "at_s", "cpu_s", "memory_mb", "read_mb", "written_mb", "processes", "threads", "energy_j"),
 )
 TOGETHER = 1000  # jobs of which wait asks at once which have ended
+LOOK_S = 0.2  # between two looks at the output of a job
+ONCE_MORE_S = 2.0  # for a second Ctrl-C
 
 
 Which = Annotated[
@@ -365,11 +369,85 @@ def _tell_failure(client: Client, job_id: int, error_shown: bool) -> None:
     from tenbin.commands.jobs.account import last_error
 
     job = client.job(job_id).info()
+    if job["spec"].get("terminal"):
+        typer.echo(f"tenbin: job {label(job)} has written to the terminal of tenbin run", err=True)
     if not (error_shown or job["stdout"] == job["stderr"]) and last_error(client, job):
         reason = f": {job['trouble']}" if job["trouble"] else ""
         name = label(job)
         where = f"it wrote to standard error: tenbin logs {name} --error"
         typer.echo(printable(f"tenbin: job {name} {job['stage']}{reason}; {where}"), err=True)
+
+
+def attach(job: Annotated[str, typer.Argument(autocompletion=complete_job)], home: HomeOption = None) -> None:
+    """Show a job's output from its beginning, as it comes, until the job has ended; exit with its code.
+
+    Ctrl-C leaves the job, which runs on; once more within two seconds it ends the job.
+    """
+    client = client_of(home)
+    ids = select(client, [job]).ids
+    if len(ids) != 1:
+        raise BadInput(
+            f"{job} is {len(ids)} jobs", f"name one of them: tenbin jobs --members; tenbin logs {job}"
+        )
+    raise typer.Exit(Output(client, ids[0]).attend())
+
+
+class Output:
+    """The output of a job, printed as it comes: its standard output and its standard error.
+
+    A job in the foreground has written to its terminal, and not here.
+    """
+
+    def __init__(self, client: Client, job_id: int) -> None:
+        self._client, self._job = client, client.job(job_id)
+        job = self._job.info()
+        self.name = label(job)
+        self._starts = {} if job["spec"].get("terminal") else {"stdout": 0, "stderr": 0}
+        if job["stdout"] == job["stderr"]:
+            self._starts.pop("stderr", None)
+        self.why = job["why"]
+
+    def attend(self) -> int:
+        """Print all output until the job has ended, and what Ctrl-C does; return the exit code to hand on."""
+        if self.why:
+            say(f"tenbin: job {self.name} {self.why}", error=True)
+        try:
+            return self.print_all()
+        except KeyboardInterrupt:
+            say(f"tenbin: job {self.name} runs on; Ctrl-C once more ends it", error=True)
+            try:
+                time.sleep(ONCE_MORE_S)
+            except KeyboardInterrupt:
+                with suppress(TenbinError):  # it has ended
+                    self._job.cancel()
+                return self.print_all()
+            return INTERRUPTED
+
+    def print_all(self) -> int:
+        """Print all output until the job has ended, and why it has; return the exit code to hand on."""
+        from tenbin.commands.jobs.account import exit_code, outcome
+
+        ended = None
+        while ended is None:
+            with suppress(TimeoutError):
+                ended = self._job.wait(LOOK_S)
+            for stream in list(self._starts):
+                self._print(stream)
+        if sentence := outcome(self._client, ended, shown=True):
+            say(sentence, error=True)
+        return exit_code(ended)
+
+    def _print(self, stream: str) -> None:
+        file = getattr(sys, stream).buffer
+        try:
+            while piece := self._client.output(self._job.id, stream, self._starts[stream]):
+                self._starts[stream] += len(piece)
+                file.write(piece)
+                file.flush()
+        except TenbinError as error:
+            if error.exit_code != BadInput.exit_code:
+                raise
+            del self._starts[stream]  # a pipe or a terminal, which cannot be read again
 
 
 def cancel(which: Which, home: HomeOption = None, json: JsonOption = False) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -283,7 +284,8 @@ def submit(
         bool, typer.Option("--dry-run", help="Only check, and print what would be submitted.")
     ] = False,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for the end of the job; exit with its code.")
+        bool,
+        typer.Option("--wait", help="Wait for the end of the job, and print its output; exit with its code."),
     ] = False,
     home: HomeOption = None,
     json: JsonOption = False,
@@ -417,7 +419,7 @@ def _hand_over(
     batch: ScriptBatch | None = None,
 ) -> None:
     """Submit, or only show, and wait if asked to."""
-    from tenbin.commands.jobs.jobs import wait_for
+    from tenbin.commands.jobs.jobs import Output, wait_for
 
     if how.dry_run:
         from scheduler.jobs.files import check_commands
@@ -441,5 +443,8 @@ def _hand_over(
         for place in range(len(specs)):
             members = [next(left) for _ in arrays.get(place, "-")]
             print(next(array) if place in arrays else members[0])
+    if how.wait and len(answer["ids"]) == 1 and not how.json:
+        sys.stdout.flush()
+        raise typer.Exit(Output(client, answer["ids"][0]).print_all())
     if how.wait:
         raise typer.Exit(wait_for(client, answer["ids"], quiet=how.json))

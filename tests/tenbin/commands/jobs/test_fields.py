@@ -107,6 +107,7 @@ CASES = {
     "chdir": Case("--chdir /tmp", "chdir = '/tmp'", {"folder": "/tmp"}, "--chdir=/tmp"),
     "output": FILES,
     "error": FILES,
+    "notify": Case("--notify mail:me", "notify = 'mail:me'", {"notify": "mail:me"}),
     "requeue": Case("--no-requeue", "requeue = false", {"requeue": False}, "--no-requeue"),
     "slurm-variables": Case("--slurm-variables", "slurm-variables = true", {"slurm_variables": True}),
 }
@@ -168,7 +169,8 @@ def test_the_same_job_comes_of_each_way(name: str, submissions: list[Submission]
 def test_the_cases_are_all_fields_and_all_words_of_sbatch() -> None:
     assert OPTIONS.keys() <= CASES.keys()
     fields = {field for option in OPTIONS.values() for field in option.fields}
-    assert TYPES.keys() - fields == {"array_index"}  # that of a member; users give the numbers of an array
+    # Users give the numbers of an array, and have terminals.
+    assert TYPES.keys() - fields == {"array_index", "terminal"}
     lines = " ".join(case.sbatch for case in CASES.values())
     for option in SBATCH_WORDS.values():
         assert any(f"--{word}" in lines for word in option.sbatch.split()), option.name
@@ -181,6 +183,7 @@ def test_the_cases_are_all_fields_and_all_words_of_sbatch() -> None:
         ("--checkpoint-signal QUIET", "--checkpoint-signal 'QUIET' is no signal; write for instance USR1"),
         ("--checkpoint-signal 99", "--checkpoint-signal '99' is no signal"),
         ("--grace soon", "--grace 'soon' is no duration"),
+        ("--notify mail:", "--notify 'mail:' has no address"),
     ],
 )
 def test_values_that_cannot_be_read(words: str, message: str, submissions: list[Submission]) -> None:

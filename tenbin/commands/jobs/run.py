@@ -1,0 +1,316 @@
+"""``tenbin run``: a job in the foreground. It waits in the queue as others do, and has the terminal then.
+
+The job's streams are this process's own (``agent.attempts.terminal``). Where standard input and output are a
+terminal, the job has a pseudo-terminal, and this process copies between the two; else it has the pipes and
+files themselves, and this process only hands signals on. The coordinator has no part in it: it may end and
+start again meanwhile.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import select
+import signal
+import socket
+import sys
+import termios
+import time
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+from typer.core import TyperCommand
+
+from profiles.errors import BadInput
+from tenbin.commands.jobs.jobs import Output
+from tenbin.commands.jobs.submit import options_of_sbatch_explained, spec_of, with_fields
+from tenbin.commands.options import HomeOption, client_of
+from tenbin.errors import TenbinError
+from tenbin.text import say
+
+if TYPE_CHECKING:
+    from tenbin.client.client import Client, Job
+
+T = TypeVar("T")
+LOOK_S = 1.0  # between looks why the job waits
+SILENT = 4  # exit code of an error: the coordinator does not answer
+PIECE = 65536  # bytes, copied at once
+HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+# Such a job is started once, and its output has no file.
+NOT_HERE = {
+    *("array", "retries", "retry-on", "retry-pause", "requeue", "output", "error"),
+    *("checkpoint", "checkpoint-signal", "checkpoint-code"),
+}
+
+
+class RunCommand(TyperCommand):
+    """The command ``run``: all that follows the first word of the command is the command's own."""
+
+    allow_interspersed_args = False
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        with options_of_sbatch_explained():
+            return super().parse_args(ctx, args)
+
+
+CommandClass = RunCommand  # of ``tenbin.cli``
+
+
+@with_fields(after="keep", leave_out=NOT_HERE)
+def run(
+    command: Annotated[list[str], typer.Argument(help="A program and its arguments.", metavar="CMD...")],
+    *,
+    keep: Annotated[
+        bool,
+        typer.Option(
+            "--keep",
+            help="The job outlives the terminal: it reads nothing, and its output is kept (tenbin logs).",
+        ),
+    ] = False,
+    home: HomeOption = None,
+    **fields: Any,
+) -> None:
+    """Run a program now, or as soon as it is its turn, with this terminal; exit with its code.
+
+    While it waits, a line says why, and Ctrl-C cancels it. Then keys, Ctrl-C and Ctrl-Z are the program's,
+    as with [bold]ssh -t[/bold]; in a pipe it reads and writes the pipe. It ends with its terminal, and is
+    never started again. Its output is not kept.
+
+    [bold]Examples[/bold]
+
+      tenbin run -c 4 --time 1h python
+
+      tenbin run --device gpu -- python train.py --epochs 3
+
+      sort words | tenbin run uniq -c > counts
+    """
+    client = client_of(home)
+    spec = spec_of(fields, command, home)
+    if keep:
+        job = client.submit_all([spec])[0]
+        raise typer.Exit(Output(client, job.id).attend())
+    if client.is_remote:
+        raise BadInput("over TCP a job cannot have this terminal", "tenbin run --keep, or log in there")
+    with Streams() as streams:
+        job = client.submit_all([{**spec, "terminal": streams.name, "requeue": False}])[0]
+        try:
+            with _raising({signal.SIGTERM, signal.SIGHUP}):
+                ended = streams.wait_for_turn(job)
+        except (KeyboardInterrupt, SystemExit):
+            with suppress(TenbinError):
+                job.cancel()
+            raise
+        if ended is None:
+            streams.attend()
+            ended = _outcome_of(job, streams.folder)
+    raise typer.Exit(_exit_code(client, ended))
+
+
+def patiently(call: Callable[[], T]) -> T:
+    """Call the coordinator; as long as it does not answer, because it starts again, try once more."""
+    silent = False
+    while True:
+        try:
+            return call()
+        except TenbinError as error:
+            if error.exit_code != SILENT:
+                raise
+            if not silent:
+                say(f"tenbin: {error}; waiting for it", error=True)
+            silent = True
+            time.sleep(LOOK_S)
+
+
+# -- the end of the job --------------------------------------------------------------------------------------
+
+
+def _outcome_of(job: Job, folder: str) -> dict[str, Any]:
+    """Return what is known of an ended job; from the attempt itself if the coordinator does not answer."""
+    from agent.attempts.folder import Attempt
+
+    def ask() -> dict[str, Any]:
+        try:
+            return job.wait()
+        except TenbinError as error:
+            result = Attempt(Path(folder)).result() if error.exit_code == SILENT else None
+            if result is None:
+                raise
+            stage = "done" if result.how == "exited" and result.code == 0 else "failed"
+            return {"stage": stage, "code": result.code, "signal": result.signal}
+
+    return patiently(ask)
+
+
+def _exit_code(client: Client, ended: dict[str, Any]) -> int:
+    """Say why the job has ended where its program does not; return the exit code."""
+    from tenbin.commands.jobs.account import exit_code, outcome
+
+    by_itself = ended["stage"] == "failed" and (ended["code"] or ended["signal"])
+    if ended["stage"] != "done" and not by_itself:
+        say(f"tenbin: {outcome(client, ended)}", error=True)
+    return exit_code(ended)
+
+
+# -- the streams ---------------------------------------------------------------------------------------------
+
+
+class Streams:
+    """The streams of this process, and the socket at which the job's supervisor fetches them.
+
+    Attributes:
+        name: of the socket, for the job.
+        folder: of the job's attempt, once it has begun.
+    """
+
+    def __init__(self) -> None:
+        from agent.attempts.terminal import address
+
+        self.name, self.folder = f"tenbin-run-{os.getpid()}-{secrets.token_hex(8)}", ""
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(address(self.name))
+        self._listener.listen(1)
+        self._connection: socket.socket | None = None
+        self._master: int | None = None  # of the pseudo-terminal, if the job has one
+
+    def __enter__(self) -> Streams:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
+        if self._connection is not None:
+            self._connection.close()
+        if self._master is not None:
+            os.close(self._master)
+
+    def wait_for_turn(self, job: Job) -> dict[str, Any] | None:
+        """Wait until the job has the streams, and say why it waits; return it if it ends before."""
+        reason = ""
+        while not select.select([self._listener], [], [], LOOK_S if reason else 0.1)[0]:
+            now = patiently(job.info)
+            if now["stage"] in ("done", "failed", "cancelled", "killed"):
+                return now
+            if now["why"] not in ("", reason):
+                say(f"tenbin: job {job.id} {now['why']}", error=True)
+            reason = now["why"] or reason
+        from agent.attempts.terminal import hand_over
+
+        self._connection, _ = self._listener.accept()
+        self._listener.close()  # it is started once
+        streams, terminals = [0, 1, 2], [False] * 3
+        if os.isatty(0) and os.isatty(1):
+            self._master, slave = os.openpty()
+            termios.tcsetattr(slave, termios.TCSANOW, termios.tcgetattr(0))
+            _copy_size(self._master)
+            terminals = [os.isatty(number) for number in streams]
+            streams = [slave if terminals[number] else number for number in streams]
+        with suppress(ConnectionError, TimeoutError):  # then what became of it is known of the coordinator
+            self.folder = hand_over(self._connection, streams, terminals)
+        if self._master is not None:
+            os.close(slave)
+        return None
+
+    def attend(self) -> None:
+        """Copy between the terminals, and hand on signals, until the job has ended."""
+        assert self._connection is not None
+        connection, master = self._connection, self._master
+
+        def hand_on(number: int, _: FrameType | None) -> None:
+            with suppress(OSError):
+                connection.send(bytes([number]))
+
+        with _handling(dict.fromkeys(HANDED_ON, hand_on)), _raising({signal.SIGHUP}):
+            if master is None:
+                with suppress(ConnectionError):
+                    connection.recv(1)
+                return
+
+            def resize(_number: int, _: FrameType | None) -> None:
+                _copy_size(master)
+
+            with _handling({signal.SIGWINCH: resize}), _raw():
+                _copy(connection, master)
+
+
+def _copy(connection: socket.socket, master: int) -> None:
+    """Copy keys to the job and its output to the terminal, until the connection closes."""
+    os.set_blocking(master, False)
+    keys = b""
+    open_streams = {connection.fileno(), master}
+    while True:
+        readers = [*open_streams, *([] if keys else [0])]
+        ready, writable, _ = select.select(readers, [master] if keys else [], [])
+        if master in ready and not _pass_on(master):
+            open_streams.discard(master)  # no process of the job has its terminal any more
+        if connection.fileno() in ready:
+            while _pass_on(master):
+                pass
+            return
+        if 0 in ready:
+            keys = os.read(0, PIECE)
+            if not keys:
+                return  # the terminal is gone
+        if writable:
+            with suppress(BlockingIOError):
+                keys = keys[os.write(master, keys) :]
+
+
+def _pass_on(master: int) -> bool:
+    """Write what the job has written to its terminal to this one; return whether there was something."""
+    try:
+        piece = os.read(master, PIECE)
+    except OSError:  # nothing more now, or ever
+        return False
+    while piece:
+        piece = piece[os.write(1, piece) :]
+    return True
+
+
+def _copy_size(master: int) -> None:
+    """Give the pseudo-terminal the size of the terminal."""
+    with suppress(OSError):
+        size = fcntl.ioctl(0, termios.TIOCGWINSZ, bytes(8))
+        fcntl.ioctl(master, termios.TIOCSWINSZ, size)
+
+
+@contextmanager
+def _raw() -> Iterator[None]:
+    """Let the terminal hand on all keys as they are."""
+    before = termios.tcgetattr(0)
+    tty.setraw(0)
+    try:
+        yield
+    finally:
+        with suppress(termios.error):  # it is gone
+            termios.tcsetattr(0, termios.TCSADRAIN, before)
+
+
+@contextmanager
+def _handling(handlers: dict[signal.Signals, Callable[[int, FrameType | None], None]]) -> Iterator[None]:
+    """Handle signals so in the block, but those that are ignored, as by ``nohup``."""
+    before = {
+        number: signal.signal(number, handler)
+        for number, handler in handlers.items()
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _raising(numbers: set[signal.Signals]) -> Iterator[None]:
+    """End by these signals in order."""
+
+    def leave(number: int, _: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    with _handling(dict.fromkeys(numbers, leave)):
+        yield
