@@ -311,7 +311,7 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
             *_trace_tables(results, size),
         ),
         pictures=(*(_picture(results, size, like) for like in LIKES), _overload_picture(results, size)),
-        remarks=_remarks(size),
+        remarks=_remarks(),
     )
 
 
@@ -362,21 +362,22 @@ def _findings(results: Results, size: LasSize, like: str) -> list[Finding]:
     rows = []
     if like == "alibaba":
         values = [run.p95 for run in _runs(results, size, like, "kairos")]
-        rows.append(Finding(f"{name}: p95 slowdown of kairos", 1.00, over_seeds(values), "", (1.0, 1.02)))
+        rows.append(Finding("p95 slowdown of kairos", 1.00, over_seeds(values), "", (1.0, 1.02), of=name))
     for field in ("p95", "p99"):
         if field in printed:
             value = printed[field]
             change = _change(results, size, like, "las", field=field)
-            what = f"{name}: {field} slowdown, las against kairos"
-            rows.append(Finding(what, value, change, "%", _rough(value)))
+            what = f"{field} slowdown, las against kairos"
+            rows.append(Finding(what, value, change, "%", _rough(value), of=name))
     rows.append(
         Finding(
-            f"{name}: preemptions of las, of kairos's",
+            "preemptions of las, of kairos's",
             printed["preemptions"],
             _preemptions(results, size, like, "las"),
             "%",
             (printed["preemptions"] / 3, printed["preemptions"] * 3),
             "rests on how much room the load leaves: see the readings",
+            name,
         )
     )
     for field, resource in (("cpu", "CPU"), ("memory", "memory")):
@@ -386,9 +387,9 @@ def _findings(results: Results, size: LasSize, like: str) -> list[Finding]:
                 _runs(results, size, like, "las"), _runs(results, size, like, "kairos"), strict=True
             )
         ]
-        what = f"{name}: use of {resource}, las above kairos"
+        what = f"use of {resource} (of the machine), las above kairos"
         note = "printed as bars only: higher"
-        rows.append(Finding(what, None, over_seeds(more), "% of the machine", (0.0, 100.0), note))
+        rows.append(Finding(what, None, over_seeds(more), "%", (0.0, 100.0), note, name))
     return rows
 
 
@@ -397,14 +398,14 @@ def _beyond(results: Results, size: LasSize) -> tuple[Finding, ...]:
     rows = []
     for like in LIKES:
         for policy in POLICIES[1:]:
-            what = f"{like.title()}-like: {{}}, {policy} against kairos"
+            name = f"{like.title()}-like"
             change = _change(results, size, like, policy, field="p999")
-            rows.append(Finding(what.format("p99.9 slowdown"), None, change, "%"))
+            rows.append(Finding(f"p99.9 slowdown, {policy} against kairos", None, change, "%", of=name))
             if policy != "las":
                 change = _change(results, size, like, policy, field="p99")
-                rows.append(Finding(what.format("p99 slowdown"), None, change, "%"))
+                rows.append(Finding(f"p99 slowdown, {policy} against kairos", None, change, "%", of=name))
                 share = _preemptions(results, size, like, policy)
-                rows.append(Finding(what.format("preemptions"), None, share, "% of kairos's"))
+                rows.append(Finding(f"preemptions of {policy}, of kairos's", None, share, "%", of=name))
     return tuple(rows)
 
 
@@ -417,7 +418,7 @@ def _sensitivity_findings(results: Results, size: LasSize) -> tuple[Finding, ...
         what: str, mine: LasFigures, base: LasFigures, field: str, *, same: tuple[float, float]
     ) -> Finding:
         change = changes([getattr(mine, field)], [getattr(base, field)])
-        return Finding(f"Google-like: {field} slowdown, {what}", None, change, "%", same, "one seed")
+        return Finding(f"Google-like, one seed: {field} slowdown, {what}", None, change, "%", same)
 
     least, most = -100.0, 1e4
     rows = [
@@ -531,37 +532,34 @@ def _assumptions(results: Results, size: LasSize) -> tuple[str, ...]:
         cpu, memory = np.mean(runs, axis=0)
         used.append(f"{like} CPU {cpu:.1%}, memory {memory:.1%}")
     return (
-        "The tasks are generated (generator:multiresource): lognormal demands and run times with the "
-        "coefficients of variation and the correlation of table 1; the paper's traces could not be had. "
-        f"Google's own tasks of 93 minutes are {'the last table' if trace_cases(size) else 'left out'}.",
-        "Median run times: 370 s (Google 2011, first 93 minutes) and 20 s (Alibaba 2017, 12 hours); they "
-        "decide how long a task runs in terms of W.",
-        "Capacity: the mean demand is 0.03 (Google-like) and 0.1 (Alibaba-like) of a node in both resources, "
-        "so that kairos uses about 90 % between 10 % of the time with submissions and their end. Here: "
-        f"{'; '.join(used)}.",
-        "Load near sqrt 2: a closed loop that submits while the norm of the unfinished demand over the "
-        "capacity of the machine is below sqrt 2.",
-        "Scheduling, pausing and resuming cost nothing, as in the paper.",
-        "Ranges that count as agreement: half to one and a half times the printed change of a quantile; a "
-        "third to three times the printed share of preemptions.",
+        "The paper's traces could not be had: generator:multiresource draws lognormal demands and run times "
+        "with table 1's coefficients of variation and correlation. Google's own tasks of 93 minutes are "
+        f"{'the last table' if trace_cases(size) else 'left out'}.",
+        "Median run times, in terms of which W counts: 370 s (Google 2011, first 93 minutes) and 20 s "
+        "(Alibaba 2017, 12 hours).",
+        "Mean demand: 0.03 (Google-like) and 0.1 (Alibaba-like) of a node in both resources, so that kairos "
+        f"uses about 90 % between 10 % of the time with submissions and their end. Here: {'; '.join(used)}.",
+        "Load: a closed loop that submits while the norm of the unfinished demand over the capacity of the "
+        "machine is below sqrt 2. Scheduling, pausing and resuming cost nothing, as in the paper.",
+        "Agreement: half to one and a half times the printed change of a quantile; a third to three times "
+        "the printed share of preemptions.",
+        f"Seeds: {size.seeds['google']} of Google-like tasks, {size.seeds['alibaba']} of Alibaba-like ones "
+        f"({size.further_seeds} under las-prompt and las-mq), one in the tables that say so.",
     )
 
 
-def _remarks(size: LasSize) -> tuple[str, ...]:
+def _remarks() -> tuple[str, ...]:
     return (
-        "From p99.9 on, las is worse than kairos with the Google-like tasks (not with the Alibaba-like "
-        "ones): a large new task for which no N tasks make room waits on its node until it drains. "
-        "las-prompt lets it displace more.",
+        "From p99.9 on, las is worse than kairos with the Google-like tasks: a large new task for which no N "
+        "tasks make room waits on its node until it drains. las-prompt lets it displace more. These tasks "
+        "also hide what W does beyond p99.",
         "In overload las collapses: paused tasks lift all nodes above L; new tasks, mostly short, wait in "
         "the central queue. las-prompt has no L.",
         "How many of kairos's preemptions las saves rests on how much room the load leaves, not on the "
-        "granularity of demands or on W (last table). At sqrt 2 all of the machine is wanted, and tasks take "
-        "turns every W under both. At 1.3 (with demands so fine that kairos still uses about 90 %) las finds "
-        "room for nearly all tasks, while kairos, which counts tasks, still overloads some nodes: then the "
-        "share is the paper's or less. las-mq saves most at sqrt 2: tasks of like age no longer take turns.",
-        "L hardly matters as long as it is above the load itself, sqrt 2; below (1.2) the central queue "
-        "holds tasks back and every quantile is worse.",
-        "Beyond p99 the effect of W is lost in that of large new tasks that starve, which W does not touch.",
-        f"Cut for time: Alibaba's tasks have {size.seeds['alibaba']} seeds ({size.further_seeds} under "
-        "las-prompt and las-mq); sensitivity, overload and readings have one.",
+        "granularity of demands or on W. At sqrt 2 all of the machine is wanted, and tasks take turns every "
+        "W under both. At 1.3 las finds room for nearly all tasks, while kairos, which counts tasks, still "
+        "overloads some nodes: then the share is the paper's or less. las-mq saves most at sqrt 2: tasks of "
+        "like age no longer take turns.",
+        "L hardly matters above the load itself, sqrt 2; below (1.2) the central queue holds tasks back and "
+        "every quantile is worse.",
     )
