@@ -375,7 +375,7 @@ def _over_time(results: Results, scale: Scale) -> Table:
 def _sensitivity(results: Results, scale: Scale) -> Table:
     rows: list[Row] = [
         (
-            f"{policy}, knows {knowledge}",
+            policy if knowledge == "pairs" else f"{policy}, knows {knowledge}",
             *(_change(results, scale, _first(scale, policy, *jobs, knowledge=knowledge)) for jobs in VARIED),
         )
         for policy, knowledge in _variants(scale)

@@ -385,29 +385,15 @@ def _figures(results: MigrationResults) -> list[Picture]:
 
 def _breakdown(results: MigrationResults) -> Table:
     rows: list[Row] = []
-    bars = [(mix, bar) for mix in (A, B) for bar in _bars(1)]
-    bars += [
-        (mix, bar)
-        for mix in (A, B)
-        for bar in (("mctbm, printed steps", LITERAL, 1.0), (PRICED, PRICED, 1.0))
-    ]
+    more = [("mctbm, printed steps", LITERAL, 1.0), (PRICED, PRICED, 1.0)]
+    bars = [(mix, bar) for mix in (A, B) for bar in (*_bars(1), *more)]
     bars += [(mix, bar) for mix in (A_SHORT, B_SHORT) for factor in FACTORS for bar in _bars(factor)[2:]]
     for mix, (label, policy, factor) in bars:
         column = results.column(mix, policy, factor)
-        minutes = [_mean(column, name) / 60.0 for name in ("turnaround_s", *PARTS)]
-        change = changes(results.turnarounds(mix, policy, factor), results.turnarounds(mix, "mct"))
-        numbers = (*(round(value, 1) for value in minutes), round(_mean(column, "migrations")))
-        percent = (round(change.mean, 1), round(change.half, 1))
-        rows.append((mix.label, label, factor, percent, *numbers))
-    columns = (
-        "mix",
-        "policy",
-        "costs planned x",
-        "change, +-, %",
-        "turnaround",
-        *PARTS.values(),
-        "migrations",
-    )
+        whole, *parts = (round(_mean(column, name) / 60.0, 1) for name in ("turnaround_s", *PARTS))
+        jobs = f"{mix.label}, {'short' if mix.short else 'long'} runs"
+        rows.append((jobs, label, factor, whole, tuple(parts), round(_mean(column, "migrations"))))
+    columns = ("mix", "policy", "costs planned x", "turnaround", ", ".join(PARTS.values()), "migrations")
     return Table("Mean turnaround and its parts, min", columns, tuple(rows))
 
 

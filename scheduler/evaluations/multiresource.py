@@ -418,7 +418,7 @@ def _sensitivity_findings(results: Results, size: LasSize) -> tuple[Finding, ...
         what: str, mine: LasFigures, base: LasFigures, field: str, *, same: tuple[float, float]
     ) -> Finding:
         change = changes([getattr(mine, field)], [getattr(base, field)])
-        return Finding(f"Google-like, one seed: {field} slowdown, {what}", None, change, "%", same)
+        return Finding(f"{field} slowdown, {what}", None, change, "%", same, of="Google-like, one seed")
 
     least, most = -100.0, 1e4
     rows = [
@@ -435,23 +435,23 @@ def _sensitivity_findings(results: Results, size: LasSize) -> tuple[Finding, ...
     return tuple(rows)
 
 
-COLUMNS = ("p50", "p95", "p99", "p99.9", "preemptions a task", "CPU in use", "memory in use")
+COLUMNS = ("slowdown: p50, p95, p99, p99.9", "preemptions a task", "CPU, memory in use")
 
 
 def _row(runs: Sequence[LasFigures]) -> Row:
     """Means over the seeds."""
     columns = [(r.p50, r.p95, r.p99, r.p999, r.preemptions / r.tasks, r.cpu, r.memory) for r in runs]
-    return tuple(np.mean(columns, axis=0).round(4).tolist())
+    means = np.mean(columns, axis=0).round(4).tolist()
+    return tuple(means[:4]), means[4], tuple(means[5:])
 
 
 def _main_table(results: Results, size: LasSize) -> Table:
     rows: tuple[Row, ...] = tuple(
-        (like, policy, len(runs), runs[0].tasks, *_row(runs))
+        (f"{like}, {runs[0].tasks:,} tasks", policy, *_row(runs))
         for like, policy in product(LIKES, POLICIES)
         for runs in [_runs(results, size, like, policy)]
     )
-    title = "Slowdown, preemptions and use (means over the seeds), closed loop at load 1.414"
-    return Table(title, ("trace", "policy", "seeds", "tasks", *COLUMNS), rows)
+    return Table("Closed loop at load 1.414, means over the seeds", ("trace", "policy", *COLUMNS), rows)
 
 
 def _sensitivity_table(results: Results, size: LasSize) -> Table:

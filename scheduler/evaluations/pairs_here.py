@@ -102,24 +102,22 @@ def probes(jobs: Jobs) -> Table:
     rows = []
     for name, job in jobs.items():
         curve, half, share = job.sensitivity_by(), job.network, job.need("mpi_share")
-        phases, pressure = job.phases_by(), job.pressure_by()
+        phases = job.phases_by()
         network = half.sensitivity if half else None
         rows.append(
             (
                 name,
                 need.value if (need := job.need("run_s")) else None,
-                _added(pressure.slowdown if pressure else None),
                 _added(phases.peak if phases else None),
                 _added(curve.levels[-1].slowdown if curve else None),
-                _added(half.pressure.slowdown if half and half.pressure else None),
                 _added(network.levels[-1].slowdown if network else None),
                 100 * share.value if share else None,
                 job.clock,
             )
         )
     columns = (
-        *("kernel", "alone, s", "memprobe slower, %", "in its worst part, %", "slower beside memprobe, %"),
-        *("comprobe slower, %", "slower beside comprobe, %", "inside MPI, %", "clock"),
+        *("kernel", "alone, s", "memprobe slower in its worst part, %", "slower beside memprobe, %"),
+        *("slower beside comprobe, %", "inside MPI, %", "clock"),
     )
     return Table("Kernels beside the probes at full intensity", columns, tuple(rows))
 

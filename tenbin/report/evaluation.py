@@ -56,17 +56,20 @@ def _finite(value: float) -> float | None:
 def markdown(evaluation: Evaluation, command: str, date: str) -> str:
     """Write a page of docs/evaluation/."""
     notes = list(dict.fromkeys(finding.note for finding in evaluation.findings if finding.note))
-    lines = [*_wrapped(f"*{evaluation.paper}*"), "", *_wrapped(f"`{command}`, {date}."), ""]
-    lines += [line for sentence in evaluation.assumptions for line in _wrapped(sentence, "- ")]
+    lines = [*_wrapped(f"*{evaluation.paper}*"), "", *_wrapped(f"`{command}`, {date}.")]
+    lines += _list("What was found out", evaluation.remarks)
     for head, rows in _findings([_shown(finding, notes) for finding in evaluation.findings]):
         lines += ["", *_grid(head, rows)]
     lines += ["", *(line for i, note in enumerate(notes, 1) for line in _wrapped(note, f"{i}. "))]
     for table in evaluation.tables:
         lines += ["", *_wrapped(f"**{table.title}**"), "", *_grid(table.columns, _once(cells(table)))]
-    if evaluation.remarks:
-        lines += ["", "What was found out:", ""]
-        lines += [line for sentence in evaluation.remarks for line in _wrapped(sentence, "- ")]
+    lines += _list("What it rests on", evaluation.assumptions)
     return "\n".join(lines) + "\n"
+
+
+def _list(title: str, sentences: Sequence[str]) -> list[str]:
+    lines = [line for sentence in sentences for line in _wrapped(sentence, "- ")]
+    return ["", f"{title}:", "", *lines] if lines else []
 
 
 class Shown(NamedTuple):
