@@ -385,15 +385,13 @@ def _figures(results: MigrationResults) -> list[Picture]:
 
 def _breakdown(results: MigrationResults) -> Table:
     rows: list[Row] = []
-    more = [("mctbm, printed steps", LITERAL, 1.0), (PRICED, PRICED, 1.0)]
-    bars = [(mix, bar) for mix in (A, B) for bar in (*_bars(1), *more)]
-    bars += [(mix, bar) for mix in (A_SHORT, B_SHORT) for factor in FACTORS for bar in _bars(factor)[2:]]
-    for mix, (label, policy, factor) in bars:
-        column = results.column(mix, policy, factor)
+    policies = (*((p, p) for p in FAMILY), ("mctbm, printed steps", LITERAL), (PRICED, PRICED))
+    bars = [(mix, bar) for mix in (A, B) for bar in policies]
+    for mix, (label, policy) in bars:
+        column = results.column(mix, policy)
         whole, *parts = (round(_mean(column, name) / 60.0, 1) for name in ("turnaround_s", *PARTS))
-        jobs = f"{mix.label}, {'short' if mix.short else 'long'} runs"
-        rows.append((jobs, label, factor, whole, tuple(parts), round(_mean(column, "migrations"))))
-    columns = ("mix", "policy", "costs planned x", "turnaround", ", ".join(PARTS.values()), "migrations")
+        rows.append((mix.label, label, whole, tuple(parts), round(_mean(column, "migrations"))))
+    columns = ("mix", "policy", "turnaround", ", ".join(PARTS.values()), "migrations")
     return Table("Mean turnaround and its parts, min", columns, tuple(rows))
 
 

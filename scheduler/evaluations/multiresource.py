@@ -535,7 +535,7 @@ def _assumptions(results: Results, size: LasSize) -> tuple[str, ...]:
         "The paper's traces could not be had: generator:multiresource draws lognormal demands and run times "
         "with table 1's coefficients of variation and correlation. Google's own tasks of 93 minutes are "
         f"{'the last table' if trace_cases(size) else 'left out'}.",
-        "Median run times, in terms of which W counts: 370 s (Google 2011, first 93 minutes) and 20 s "
+        "Median run times: 370 s (Google 2011, first 93 minutes) and 20 s "
         "(Alibaba 2017, 12 hours).",
         "Mean demand: 0.03 (Google-like) and 0.1 (Alibaba-like) of a node in both resources, so that kairos "
         f"uses about 90 % between 10 % of the time with submissions and their end. Here: {'; '.join(used)}.",

@@ -107,14 +107,20 @@ def _findings(shown: Sequence[Shown]) -> Iterator[tuple[Sequence[str], list[Sequ
             plain = [row[""] for row in block]
             yield ("number", "paper", "tenbin (95 %)", "as the paper"), [(f.what, *f[2:]) for f in plain]
         else:
-            texts = [[_beside(row[of]) if of in row else "" for of in columns] for row in block]
-            whats = [next(iter(row.values())).what for row in block]
-            yield ("number", *columns), [(what, *text) for what, text in zip(whats, texts, strict=True)]
+            yield ("number", *columns), [_side_by_side(row, columns) for row in block]
 
 
-def _beside(finding: Shown) -> str:
-    paper = "" if finding.paper == "-" else f", paper {finding.paper}"
-    return f"{finding.tenbin}{paper}" + (f": {finding.verdict}" if finding.verdict else "")
+def _side_by_side(row: dict[str, Shown], columns: Sequence[str]) -> Sequence[str]:
+    """Write the findings of one row; a number that the paper has for all of them stands once."""
+    papers = {finding.paper for finding in row.values()} - {"-"}
+    once = len(papers) == 1 and all(finding.paper in papers for finding in row.values()) and len(row) > 1
+    what = next(iter(row.values())).what + (f" (paper {papers.pop()})" if once else "")
+
+    def cell(finding: Shown) -> str:
+        paper = "" if once or finding.paper == "-" else f", paper {finding.paper}"
+        return f"{finding.tenbin}{paper}" + (f": {finding.verdict}" if finding.verdict else "")
+
+    return [what, *(cell(row[of]) if of in row else "" for of in columns)]
 
 
 def _once(rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:

@@ -140,6 +140,8 @@ def test_what_is_told_of_several_stands_side_by_side() -> None:
         Finding("wait", 2.0, exactly(3.0), "s", (1.0, 4.0), of="easy"),
         Finding("gain", None, Estimate(5.0, 4.0, 6.0, 9), "%", of="easy"),
         Finding("wait", None, exactly(1.0), "s", note="one seed", of="fcfs"),
+        Finding("both", 4.0, exactly(3.0), "h", (1.0, 4.0), of="easy"),
+        Finding("both", 4.0, exactly(5.0), "h", (1.0, 4.0), of="fcfs"),
         Finding("alone", None, exactly(7.0)),
     )
     rows = (("a", 1, (1.5, None)), ("a", 1, (2.5, 3)), ("b", 1, (0.5, 4)))
@@ -147,9 +149,10 @@ def test_what_is_told_of_several_stands_side_by_side() -> None:
     text = report.markdown(Evaluation("P", "small", (), findings, (table,)), "c", "d")
     assert "| number | easy | fcfs |\n|---|---|---|\n" in text
     assert "| wait | 3 s, paper 2 s: yes | 1 s: (1) |\n| gain | 5 % (4 .. 6) |  |\n" in text
+    assert "| both (paper 4 h) | 3 h: yes | 5 h: no |\n" in text
     assert "| alone | - | 7 |  |" in text and "1. one seed" in text
     assert "| a | 1 | 1.5, - |\n|  |  | 2.5, 3 |\n| b | 1 | 0.5, 4 |" in text
-    assert findings[0].name == "wait, easy" and findings[3].name == "alone"
+    assert findings[0].name == "wait, easy" and findings[-1].name == "alone"
 
 
 def test_json_is_strict_and_has_verdicts() -> None:
