@@ -305,7 +305,6 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
         findings=findings + _beyond(results, size) + _sensitivity_findings(results, size),
         tables=(
             _main_table(results, size),
-            _sensitivity_table(results, size),
             _overload_table(results, size),
             _readings_table(results, size),
             *_trace_tables(results, size),
@@ -454,11 +453,6 @@ def _main_table(results: Results, size: LasSize) -> Table:
     return Table("Closed loop at load 1.414, means over the seeds", ("trace", "policy", *COLUMNS), rows)
 
 
-def _sensitivity_table(results: Results, size: LasSize) -> Table:
-    rows: tuple[Row, ...] = tuple((what, *_row([results[case]])) for what, case in settings(size))
-    return Table(f"las, Google-like, {size.varied.nodes} nodes, one seed", ("setting", *COLUMNS), rows)
-
-
 def _overload_table(results: Results, size: LasSize) -> Table:
     rows: tuple[Row, ...] = tuple(
         (at, policy, *_row([results[overload_case(size, policy, at)]]))
@@ -535,8 +529,7 @@ def _assumptions(results: Results, size: LasSize) -> tuple[str, ...]:
         "The paper's traces could not be had: generator:multiresource draws lognormal demands and run times "
         "with table 1's coefficients of variation and correlation. Google's own tasks of 93 minutes are "
         f"{'the last table' if trace_cases(size) else 'left out'}.",
-        "Median run times: 370 s (Google 2011, first 93 minutes) and 20 s "
-        "(Alibaba 2017, 12 hours).",
+        "Median run times: 370 s (Google 2011, first 93 minutes) and 20 s (Alibaba 2017, 12 hours).",
         "Mean demand: 0.03 (Google-like) and 0.1 (Alibaba-like) of a node in both resources, so that kairos "
         f"uses about 90 % between 10 % of the time with submissions and their end. Here: {'; '.join(used)}.",
         "Load: a closed loop that submits while the norm of the unfinished demand over the capacity of the "

@@ -260,16 +260,14 @@ class Stretch(NamedTuple):
 
 
 class StretchResult(NamedTuple):
-    """Waits in hours; ``small_h`` and ``large_h``: means of jobs of up to 31 nodes, and of more.
+    """Waits in hours; ``small_h``: the mean of jobs of up to 31 nodes.
 
     ``later_percent`` of the jobs started later than under fcfs without regions, by up to ``most_later_h``.
     """
 
     mean_h: float
     small_h: float | None
-    large_h: float
     longest_h: float
-    utilisation_percent: float
     later_percent: float
     most_later_h: float
 
@@ -277,17 +275,14 @@ class StretchResult(NamedTuple):
 def run_stretch(case: Stretch) -> StretchResult:
     """Run the workload under the policy, and under fcfs to compare each job's start with."""
     arrivals = _arrivals(case.text, case.seed)
-    _, nodes, submit, start, end = simulate(arrivals, case.policy, case.seed)
+    _, nodes, submit, start, _ = simulate(arrivals, case.policy, case.seed)
     plain = simulate(arrivals, "fcfs")[3]
     waits, later = (start - submit) / HOUR_S, (start - plain) / HOUR_S
     small = nodes <= region_bounds(LARGEST, 2)[0]
-    held = float((nodes * (end - start)).sum())
     return StretchResult(
         mean_h=float(waits.mean()),
         small_h=float(waits[small].mean()) if small.any() else None,
-        large_h=float(waits[~small].mean()),
         longest_h=float(waits.max()),
-        utilisation_percent=100.0 * held / (NODES * float(end.max() - submit.min())),
         later_percent=100.0 * float((later > 1e-5).mean()),
         most_later_h=max(0.0, float(later.max())),
     )
@@ -319,6 +314,10 @@ TABLE_4 = {1: (0.001, 0.001), 2: (0.030, 0.030), 3: (0.101, 0.111), 4: (0.178, 0
 CUTS = (
     "Tables 3 and 4, and what came out of mix 1 (9 and 99 are 9.99 and 99.9, cut; 19 is twice 9, and one; 30 "
     "follows from no rule that gives the other rows)"
+)
+WEEKS = (
+    "Weeks on end: mean wait, that of jobs of up to 31 nodes, longest wait (h); jobs that start later than "
+    "under fcfs (%), by at most (h)"
 )
 POLICIES = {
     "fcfs": "fcfs",
@@ -377,7 +376,7 @@ def assemble(
             *_burst_findings(results),
             *_soft_findings(long),
         ),
-        tables=(_cuts(results), _spread_table(results), *_long_tables(long)),
+        tables=(_cuts(results), _spread_table(results), _long_table(long)),
         pictures=_pictures(results, long),
         remarks=_remarks(results, long),
     )
@@ -537,8 +536,8 @@ def _spread_table(results: Sequence[WeekResult]) -> Table:
     return Table(title, columns, tuple(rows))
 
 
-def _long_table(long: Long, title: str, *fields: str) -> Table:
-    """Make a table of some figures, policies by workloads."""
+def _long_table(long: Long) -> Table:
+    fields = ("mean_h", "small_h", "longest_h", "later_percent", "most_later_h")
     workloads = tuple(dict.fromkeys(workload for workload, _ in long))
 
     def means(runs: Sequence[StretchResult]) -> tuple[float | None, ...]:
@@ -546,16 +545,7 @@ def _long_table(long: Long, title: str, *fields: str) -> Table:
         return tuple(None if None in values else round(over_seeds(values).mean, 2) for values in columns)
 
     rows: list[Row] = [(name, *(means(long[w, text]) for w in workloads)) for name, text in POLICIES.items()]
-    return Table(title, ("policy", *workloads), tuple(rows))
-
-
-def _long_tables(long: Long) -> tuple[Table, Table]:
-    waits = "Weeks on end: mean wait, that of jobs of up to 31 nodes, of more nodes (h); utilisation (%)"
-    ends = "Weeks on end: longest wait (h); jobs that start later than under fcfs (%), by at most (h)"
-    return (
-        _long_table(long, waits, "mean_h", "small_h", "large_h", "utilisation_percent"),
-        _long_table(long, ends, "longest_h", "later_percent", "most_later_h"),
-    )
+    return Table(WEEKS, ("policy", *workloads), tuple(rows))
 
 
 def _pictures(results: Sequence[WeekResult], long: Long) -> tuple[Picture, ...]:
