@@ -595,7 +595,8 @@ def _remarks(results: Sequence[WeekResult], long: Long) -> tuple[str, ...]:
     soft = [name for name in dict.fromkeys(workload for workload, _ in long) if _later_h(long, name) > 1e-5]
     return (
         f"Some cut, chosen afterwards, has a smaller spread than none in {', '.join(helped)} of the weeks. "
-        f"With sizes from another week two regions change the spread by {other.mean:+.0f} % more (fcfs).",
+        f"With sizes from another week the spread with two regions changes by another {other.mean:+.0f} % "
+        "(fcfs).",
         "Under strict fcfs small and large jobs wait alike without regions, so figure 8 cannot come from it; "
         "where small jobs may pass it comes out as printed. Regions make the spreads alike by making small "
         "jobs wait: what is idle in one region is of no use to another.",
