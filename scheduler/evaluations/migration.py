@@ -359,23 +359,16 @@ def _mean(results: Sequence[MigrationResult], name: str) -> float:
     return statistics.fmean(getattr(result, name) for result in results)
 
 
-def _bars(factor: float) -> list[tuple[str, str, float]]:
-    """List (label, policy, factor) of one figure; without migration the costs do not matter."""
-    return [(policy, policy, factor if policy in ("mctm", "mctbm") else 1.0) for policy in FAMILY]
-
-
 def _figures(results: MigrationResults) -> list[Picture]:
     """Figures 8, 9 and 10."""
     pictures = []
     for figure, factor in zip((8, 9, 10), FACTORS, strict=True):
         for mix in (A, B) if factor == 1 else (A_SHORT, B_SHORT):
             base = _mean(results.column(mix, "mct"), "turnaround_s")
+            # Without migration costs do not matter.
+            columns = [results.column(mix, p, factor if p in ("mctm", "mctbm") else 1.0) for p in FAMILY]
             series = tuple(
-                Series(
-                    label,
-                    FAMILY,
-                    tuple(_mean(results.column(mix, p, f), name) / base for _, p, f in _bars(factor)),
-                )
+                Series(label, FAMILY, tuple(_mean(column, name) / base for column in columns))
                 for name, label in PARTS.items()
             )
             title = f"Figure {figure} {mix.label}: costs planned with x{factor}"
@@ -385,12 +378,12 @@ def _figures(results: MigrationResults) -> list[Picture]:
 
 def _breakdown(results: MigrationResults) -> Table:
     rows: list[Row] = []
-    policies = (*((p, p) for p in FAMILY), ("mctbm, printed steps", LITERAL), (PRICED, PRICED))
-    bars = [(mix, bar) for mix in (A, B) for bar in policies]
-    for mix, (label, policy) in bars:
-        column = results.column(mix, policy)
-        whole, *parts = (round(_mean(column, name) / 60.0, 1) for name in ("turnaround_s", *PARTS))
-        rows.append((mix.label, label, whole, tuple(parts), round(_mean(column, "migrations"))))
+    for mix in (A, B):
+        for policy in (*FAMILY, LITERAL, PRICED):
+            column = results.column(mix, policy)
+            whole, *parts = (round(_mean(column, name) / 60.0, 1) for name in ("turnaround_s", *PARTS))
+            label = "mctbm, printed steps" if policy == LITERAL else policy
+            rows.append((mix.label, label, whole, tuple(parts), round(_mean(column, "migrations"))))
     columns = ("mix", "policy", "turnaround", ", ".join(PARTS.values()), "migrations")
     return Table("Mean turnaround and its parts, min", columns, tuple(rows))
 
