@@ -25,7 +25,8 @@ Scale = Literal["small", "full"]
 Progress = Callable[[int, int, str], None]  # done, of how many, what is being done
 Case = TypeVar("Case")
 Result = TypeVar("Result")
-Row = tuple[str | float | int | None, ...]
+Cell = str | float | int | None | tuple[float | int | None, ...]
+Row = tuple[Cell, ...]
 CONFIDENCE = 0.95
 ROUNDING = 1e-12  # relative; differences up to this are of floating-point arithmetic
 
@@ -66,6 +67,7 @@ class Finding:
         same: the range of values that have the paper's sign and rough size; None: nothing to agree with.
             It is fixed from the paper's text, never from the result.
         note: a stand-in or an assumption that this number rests on, or why it does not come out.
+        of: which of several it is (a policy, a mix of jobs), where the same is told of each of them.
     """
 
     what: str
@@ -74,6 +76,12 @@ class Finding:
     unit: str = ""
     same: tuple[float, float] | None = None
     note: str = ""
+    of: str = ""
+
+    @property
+    def name(self) -> str:
+        """What it is, and of which."""
+        return f"{self.what}, {self.of}" if self.of else self.what
 
     @property
     def agrees(self) -> bool | None:
@@ -83,7 +91,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Table:
-    """Further numbers: a title, the names of the columns (with units), rows of text and numbers."""
+    """Further numbers: a title, the names of the columns (with units), rows of text and numbers.
+
+    A cell with several numbers is a tuple; the title or the column says which they are.
+    """
 
     title: str
     columns: tuple[str, ...]

@@ -13,6 +13,7 @@ from scheduler.evaluations import (
     Finding,
     Picture,
     Progress,
+    Row,
     Scale,
     Series,
     Table,
@@ -133,7 +134,7 @@ def from_choices(table: PairTable) -> list[Finding]:
     placed_best = saved["rule, best placement"] - saved["counters, best placement"]
     left = saved["rule, all left on 2x4"] - saved["counters, all left on 2x4"]
     better = "the paper says only that the rule chooses better"
-    but = "but it prints its pairs on 2x4, where two FT lose 3.39 %: placement belongs to the choice"
+    but = "on 2x4, where it prints its pairs, two FT lose 3.39 %: placement belongs to the choice"
     rule = _same_pairs(choices["rule, as it places"], ten, BEST_PAIRS)
     counters = _same_pairs(choices["counters, all left on 2x4"], ten, COUNTERS_PAIRS)
     best_pairs = "rule against counters, each pair in its best placement"
@@ -201,10 +202,11 @@ SET_NODES = 4  # of two jobs of 8 processes on nodes of 4 cores
 BATCH, STREAM = MIXES[0], MIXES[1]
 VARIED: tuple[tuple[str, float | None], ...] = ((BATCH, None), (STREAM, 0.9))
 
+CHANGES = f"makespan, +-, mean turnaround, +-, against {BASE}, %"
 LOCKED = (
-    "over time a job that waits joins the one that is left of a pair, as that one lies: behind an FT on "
-    "the near or far socket the followers lie near and far in turn, where MG is slower than on whole "
-    "nodes. Without step 2 (pair,high-percent=1000) this does not happen"
+    "a job that waits joins the one that is left of a pair, as that one lies: behind an FT on the near or "
+    "far socket the followers lie near and far in turn, where MG is slower than on whole nodes; without step "
+    "2 (pair,high-percent=1000) this does not happen"
 )
 
 
@@ -256,16 +258,14 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
         paper=PAPER,
         scale=scale,
         assumptions=(
-            "times, degradations and counters are the paper's, from 4 nodes of 2 sockets of 2 cores; nothing "
-            "was measured again",
-            "change of a job: its time in the pair / the mean of its five times on 4x2 in table 9 - 1 "
-            "(table 2 does not follow from table 1); value of a pair: mean of the two; of a workload: of "
-            "its jobs",
+            "Times, degradations and counters are the paper's, from 4 nodes of 2 sockets of 2 cores; nothing "
+            "was measured again.",
+            "Change of a job: its time in the pair / the mean of its five times on 4x2 in table 9 - 1; of a "
+            "pair: mean of the two; of a workload: of its jobs.",
             "2x4F goes with 2x4B; step 2 excludes when one has a comprobe degradation (near core) of at "
-            "least 10 % and the other spends at least 5 % of its time in MPI; EP's comprobe degradation "
-            "is 0",
-            "over time: the paper has no such experiment. A program alone on half of four nodes, which "
-            f"was not measured, runs as beside EP; policies know the pairs; {NODES} nodes",
+            "least 10 % and the other spends at least 5 % of its time in MPI; EP's degradation is 0.",
+            f"Over time (not in the paper): {NODES} nodes, policies know the pairs; a program alone on half "
+            "of four nodes, which was not measured, runs as beside EP.",
         ),
         findings=(*from_tables(table, printed), *from_choices(table), *_steady(results, scale)),
         tables=(gains(table), fits(table), over_time, *([sensitivity] if sensitivity.rows else [])),
@@ -341,40 +341,47 @@ def _first(
     return SharingCase(policy, mix, JOBS[scale], load, 1, knowledge)
 
 
-def _row(results: Results, scale: Scale, case: SharingCase) -> tuple[str | float, ...]:
-    arrivals = "at once" if case.load is None else f"load {case.load}"
+def _change(results: Results, scale: Scale, case: SharingCase) -> tuple[float, ...]:
     makespan = changes(*_values(results, scale, case, _makespan))
     turnaround = changes(*_values(results, scale, case, _turnaround))
-    ends = (makespan.mean, makespan.half, turnaround.mean, turnaround.half)
-    return (case.mix, arrivals, case.policy, *ends)
+    return makespan.mean, makespan.half, turnaround.mean, turnaround.half
 
 
-COLUMNS = ("jobs", "arrivals", "policy", "makespan, %", "+-", "mean turnaround, %", "+-")
+def _jobs(mix: str, load: float | None) -> str:
+    return f"{mix}, {'at once' if load is None else f'load {load}'}"
 
 
 def _over_time(results: Results, scale: Scale) -> Table:
-    rows: list[tuple[str | float, ...]] = []
-    for mix, load_ratio in _settings(scale):
-        if load_ratio is None:
-            case = _first(scale, BASE, mix, load_ratio)
+    """Jobs by policies; the bound is of the makespan."""
+    rows: list[Row] = []
+    for mix, ratio in _settings(scale):
+        bound: tuple[float, ...] | None = None
+        if ratio is None:
             least, base = (
-                [value(results[case._replace(seed=seed)]) for seed in _seeds(scale)]
+                [
+                    value(results[_first(scale, BASE, mix, ratio)._replace(seed=seed)])
+                    for seed in _seeds(scale)
+                ]
                 for value in (lambda r: r.least_s, _makespan)
             )
-            bound = changes(least, base)
-            rows.append((mix, "at once", "(no schedule is shorter)", bound.mean, bound.half, "", ""))
-        rows += [_row(results, scale, _first(scale, p, mix, load_ratio)) for p in POLICIES if p != BASE]
-    title = f"Over time, {NODES} nodes, {JOBS[scale]} jobs, {len(_seeds(scale))} seeds: change against {BASE}"
-    return Table(title, COLUMNS, tuple(rows))
+            change = changes(least, base)
+            bound = change.mean, change.half
+        cells = [_change(results, scale, _first(scale, policy, mix, ratio)) for policy in POLICIES[1:]]
+        rows.append((_jobs(mix, ratio), *cells, bound))
+    title = f"Over time, {NODES} nodes, {JOBS[scale]} jobs, {len(_seeds(scale))} seeds: {CHANGES}"
+    return Table(title, ("jobs", *POLICIES[1:], "no schedule is shorter"), tuple(rows))
 
 
 def _sensitivity(results: Results, scale: Scale) -> Table:
-    rows = []
-    for policy, knowledge in _variants(scale):
-        for mix, load_ratio in VARIED:
-            row = _row(results, scale, _first(scale, policy, mix, load_ratio, knowledge=knowledge))
-            rows.append((*row[:2], f"{policy}, knows {knowledge}", *row[3:]))
-    return Table("The same with other settings, and by pressures alone", COLUMNS, tuple(rows))
+    rows: list[Row] = [
+        (
+            policy if knowledge == "pairs" else f"{policy}, knows {knowledge}",
+            *(_change(results, scale, _first(scale, policy, *jobs, knowledge=knowledge)) for jobs in VARIED),
+        )
+        for policy, knowledge in _variants(scale)
+    ]
+    columns = ("policy", *(_jobs(*jobs) for jobs in VARIED))
+    return Table("The same with other settings, and by pressures alone", columns, tuple(rows))
 
 
 def _steady(results: Results, scale: Scale) -> list[Finding]:
@@ -407,21 +414,15 @@ def _time_picture(results: Results, scale: Scale) -> Picture:
 
 def _remarks() -> tuple[str, ...]:
     return (
-        "left on 2x4 the pairs that counters choose save more than the rule's; the rule is the optimum of"
-        " all pairings only with the best placement of each pair, which it chooses by step 2 (FT-FT on "
-        "2x4F/2x4B)",
-        f"the paper's rule over time: {LOCKED}",
-        "match prices programs by a linear program over the work left. With weights that look at one pair"
-        " at a time (mean change, length-weighted change, gain while together, expected ends) matching "
-        "saved 1.6 to 2.6 % of the makespan where prices saved 3.4 % (200 jobs of equal length on 8 "
-        "nodes, one seed; the bound is 4.1 %; tried once, not measured anew here)",
-        "with the kernels' own lengths LU is 57 % of the work and must often run beside LU, which gains "
-        'nothing: so there is less to save than with equal lengths (the rows "no schedule is shorter")',
-        "where all jobs are there at once, the makespan of exclusive nodes has an end in which nodes are "
-        "idle; the bound has none",
-        "mean turnaround under load depends more on who passes whom than on the slow-downs: orders of "
+        "Left on 2x4 the pairs that counters choose save more than the rule's; the rule is the optimum of "
+        "all pairings only with the best placement of each pair, which step 2 chooses (FT-FT on 2x4F/2x4B).",
+        "match prices programs by a linear program over the work left. With weights that look at one pair at "
+        "a time matching saved 1.6 to 2.6 % of the makespan where prices saved 3.4 % and the bound is 4.1 % "
+        "(200 jobs of equal length on 8 nodes, one seed; tried once).",
+        "With the kernels' own lengths LU is 57 % of the work and must often run beside LU, which gains "
+        "nothing: so there is less to save than with equal lengths.",
+        "The makespan of exclusive nodes has an end in which nodes are idle; the bound has none.",
+        "Mean turnaround under load depends more on who passes whom than on the slow-downs: orders of "
         "pressure bring forward MG and EP, which are short; prices bring forward LU, which is long, unless "
-        "passing costs something (order; 0.003 was chosen on 4 seeds of 200 jobs: with 0 the mean turnaround "
-        "at load 0.9 was 3.0 % longer than on exclusive nodes, with 0.001 2.8 % shorter, with 0.003 and 0.01 "
-        "7.8 % shorter; tried once, not measured anew here)",
+        "passing costs something (order; 0.003 by default).",
     )

@@ -190,8 +190,8 @@ LOADS = (0.6, 0.7, 0.8, 0.9, 0.99)
 SWEPT = ("mctb", "mctbm", PRICED)
 
 WAIT_B = (
-    "the paper sees wait B grow and gives as the reason that jobs wait although units are idle, which is "
-    "wait A by its own definition; here it is wait A that grows"
+    "the paper's reason, jobs that wait although units are idle, is wait A by its own definition; "
+    "here it is wait A that grows"
 )
 # Ranges fixed from the text: "about -19.7 %" and "about -20 %"; "no effect"; "small".
 HELPS, NO_EFFECT, SMALL = (-30.0, -10.0), (-5.0, 5.0), (-3.0, 3.0)
@@ -276,34 +276,30 @@ def _findings(results: MigrationResults) -> list[Finding]:
             ("mctm", None, migration),
             ("mctbm", printed, HELPS),
         ):
-            what = f"{mix.label}: mean turnaround of {policy} against mct"
-            findings.append(Finding(what, paper, results.change(mix, policy), "%", same))
+            what = f"mean turnaround of {policy} against mct"
+            findings.append(Finding(what, paper, results.change(mix, policy), "%", same, of=mix.label))
         best = [
             min(column) for column in zip(*(results.turnarounds(mix, p) for p in FAMILY[:-1]), strict=True)
         ]
-        what = f"{mix.label}: mctbm against the best of the others"
-        findings.append(
-            Finding(what, None, changes(results.turnarounds(mix, "mctbm"), best), "%", (-100.0, 1.0))
-        )
+        change = changes(results.turnarounds(mix, "mctbm"), best)
+        what = "mctbm against the best of the others"
+        findings.append(Finding(what, None, change, "%", (-100.0, 1.0), of=mix.label))
         short = mix._replace(short=True)
         for factor in FACTORS[1:]:
             for policy in ("mctm", "mctbm"):
-                what = f"{mix.label}: {policy}, costs over-estimated {factor} x, against true costs"
-                findings.append(
-                    Finding(what, None, results.change(short, policy, policy, factor), "%", SMALL)
-                )
+                what = f"{policy}, costs over-estimated {factor} x, against true costs"
+                change = results.change(short, policy, policy, factor)
+                findings.append(Finding(what, None, change, "%", SMALL, of=mix.label))
             for name, (range_, note) in GROWTH.items():
-                what = f"{mix.label}: {PARTS[name]} of mctbm, costs over-estimated {factor} x, growth"
-                findings.append(
-                    Finding(what, None, _more(results, short, factor, name), "% of mct", range_, note)
-                )
+                what = f"{PARTS[name]} of mctbm, costs over-estimated {factor} x, growth"
+                more = _more(results, short, factor, name)
+                findings.append(Finding(what, None, more, "% of mct", range_, note, mix.label))
         for policy, what in (
             (LITERAL, "mctbm by the printed steps, without a guard,"),
             (PRICED, "mctbm-priced"),
         ):
-            findings.append(
-                Finding(f"{mix.label}: {what} against mct", None, results.change(mix, policy), "%")
-            )
+            change = results.change(mix, policy)
+            findings.append(Finding(f"{what} against mct", None, change, "%", of=mix.label))
     return findings
 
 
@@ -352,8 +348,8 @@ def _error_rates() -> Table:
     rows = tuple(
         (ratio, *(round(_error_rate(mb, ratio), 3) for mb in used)) for ratio in (1.0, 1.5, 2.0, 3.0)
     )
-    columns = ("peak / in use", *(f"error rate at {mb:g} MB in use" for mb in used))
-    return Table("What the peak memory over-estimates (table 3, cpu to gpu)", columns, rows)
+    columns = ("peak / in use", *(f"{mb:g} MB in use" for mb in used))
+    return Table("Error rate of a prediction from the peak memory (table 3, cpu to gpu)", columns, rows)
 
 
 # -- tables and pictures ---------------------------------------------------------------------------------
@@ -363,23 +359,16 @@ def _mean(results: Sequence[MigrationResult], name: str) -> float:
     return statistics.fmean(getattr(result, name) for result in results)
 
 
-def _bars(factor: float) -> list[tuple[str, str, float]]:
-    """List (label, policy, factor) of one figure; without migration the costs do not matter."""
-    return [(policy, policy, factor if policy in ("mctm", "mctbm") else 1.0) for policy in FAMILY]
-
-
 def _figures(results: MigrationResults) -> list[Picture]:
     """Figures 8, 9 and 10."""
     pictures = []
     for figure, factor in zip((8, 9, 10), FACTORS, strict=True):
         for mix in (A, B) if factor == 1 else (A_SHORT, B_SHORT):
             base = _mean(results.column(mix, "mct"), "turnaround_s")
+            # Without migration costs do not matter.
+            columns = [results.column(mix, p, factor if p in ("mctm", "mctbm") else 1.0) for p in FAMILY]
             series = tuple(
-                Series(
-                    label,
-                    FAMILY,
-                    tuple(_mean(results.column(mix, p, f), name) / base for _, p, f in _bars(factor)),
-                )
+                Series(label, FAMILY, tuple(_mean(column, name) / base for column in columns))
                 for name, label in PARTS.items()
             )
             title = f"Figure {figure} {mix.label}: costs planned with x{factor}"
@@ -389,60 +378,49 @@ def _figures(results: MigrationResults) -> list[Picture]:
 
 def _breakdown(results: MigrationResults) -> Table:
     rows: list[Row] = []
-    bars = [(mix, bar) for mix in (A, B) for bar in _bars(1)]
-    bars += [
-        (mix, bar)
-        for mix in (A, B)
-        for bar in (("mctbm, printed steps", LITERAL, 1.0), (PRICED, PRICED, 1.0))
-    ]
-    bars += [(mix, bar) for mix in (A_SHORT, B_SHORT) for factor in FACTORS for bar in _bars(factor)[2:]]
-    for mix, (label, policy, factor) in bars:
-        column = results.column(mix, policy, factor)
-        minutes = [_mean(column, name) / 60.0 for name in ("turnaround_s", *PARTS)]
-        change = changes(results.turnarounds(mix, policy, factor), results.turnarounds(mix, "mct"))
-        numbers = (change.mean, change.half, *minutes)
-        migrations = round(_mean(column, "migrations"))
-        rows.append((mix.label, label, factor, *(round(value, 1) for value in numbers), migrations))
-    parts = (f"{label}, min" for label in ("turnaround", *PARTS.values()))
-    columns = ("mix", "policy", "costs planned x", "change, %", "+-, %", *parts, "migrations")
-    return Table("Mean turnaround and its parts", columns, tuple(rows))
+    for mix in (A, B):
+        for policy in (*FAMILY, LITERAL, PRICED):
+            column = results.column(mix, policy)
+            whole, *parts = (round(_mean(column, name) / 60.0, 1) for name in ("turnaround_s", *PARTS))
+            label = "mctbm, printed steps" if policy == LITERAL else policy
+            rows.append((mix.label, label, whole, tuple(parts), round(_mean(column, "migrations"))))
+    columns = ("mix", "policy", "turnaround", ", ".join(PARTS.values()), "migrations")
+    return Table("Mean turnaround and its parts, min", columns, tuple(rows))
 
 
 def _other_mixes(results: MigrationResults) -> Table:
-    rows = []
+    rows: list[Row] = []
     for mix in (A_SHORT, B_SHORT, *OTHERS):
+        cells = []
         for policy in (*FAMILY, PRICED):
             change = results.change(mix, policy)
             hours = _mean(results.column(mix, policy), "turnaround_s") / HOUR_S
-            percent = (round(change.mean, 1), round(change.half, 1))
-            rows.append((mix.mix, mix.per, policy, round(hours, 2), *percent))
-    columns = ("sizes", "load counts", "policy", "turnaround, h", "change, %", "+-, %")
-    return Table("Other distributions of the sizes, and another load", columns, tuple(rows))
+            cells.append((round(hours, 2), round(change.mean, 1), round(change.half, 1)))
+        rows.append((mix.mix, mix.per, *cells))
+    title = "Other sizes, and another load: turnaround (h), change against mct, +- (%)"
+    return Table(title, ("sizes", "load counts", *FAMILY, PRICED), tuple(rows))
 
 
 def _late_plans(later: dict[SizeMix, LatePlans]) -> Table:
     rows: list[Row] = []
     for mix, steps in later.items():
         counts = [(step.plans, step.late, round(step.mean_loss_s / 60.0, 1)) for step in steps]
-        rows.append((mix.label, *counts[0], *counts[1]))
-    step_6 = ("plans of step 6", "later than mct's", "by a mean of, min")
-    step_7 = ("plans of step 7", "later than mct's (7)", "by a mean of, min (7)")
-    return Table(
-        "Plans in parts that the printed steps keep (seed 0)", ("mix", *step_6, *step_7), tuple(rows)
-    )
+        rows.append((mix.label, *counts))
+    title = "Plans in parts that the printed steps keep (seed 0): all, later than mct's, by a mean of min"
+    return Table(title, ("mix", "step 6", "step 7"), tuple(rows))
 
 
 def _sweep_table(results: MigrationResults, loads: Sequence[float]) -> Table:
-    rows = []
+    rows: list[Row] = []
     for mix in SWEEPS:
         for offered in loads:
             base = results.turnarounds(mix, "mctb", offered=offered)
-            row: list[str | float] = [mix.mix, offered, round(statistics.fmean(base) / HOUR_S, 2)]
+            cells = []
             for policy in SWEPT[1:]:
                 change = changes(results.turnarounds(mix, policy, offered=offered), base)
-                row += [round(change.mean, 1), round(change.half, 1)]
-            rows.append(tuple(row))
-    columns = ("sizes", "load", "mctb, h", "mctbm, %", "+-, %", "mctbm-priced, %", "+- , %")
+                cells.append((round(change.mean, 1), round(change.half, 1)))
+            rows.append((mix.mix, offered, round(statistics.fmean(base) / HOUR_S, 2), *cells))
+    columns = ("sizes", "load", "mctb, h", *(f"{policy}, +-, %" for policy in SWEPT[1:]))
     return Table("Near saturation: against mctb, load by the harmonic mean", columns, tuple(rows))
 
 
@@ -469,27 +447,26 @@ def _assumptions(jobs: int, short_jobs: int) -> tuple[str, ...]:
 
     return (
         f"{jobs:,} jobs a run (the paper: 100,000), {short_jobs:,} for over-estimated costs, other mixes and "
-        f"loads; {SEEDS} seeds, and all policies see the same jobs.",
-        "The paper does not say which sizes: (a) 1 to 16 units, each power of two as likely; (b) 1 to 512, "
-        "each power of two as likely. The table of other mixes has P(2^k) ~ 4^-k (steep) and ~ 2^k (large).",
-        "Equation 7 has the load upside down: the interval is that which gives load 0.9.",
-        "P is not defined. (a): 512 + 512 / E[1/X] low units (harmonic), with X even in 1..10: a job every "
-        f"{interval(A)}. (b): 1024 units whatever they do: every {interval(B)}. No definition gives both.",
+        f"loads; {SEEDS} seeds; all policies see the same jobs.",
+        "The paper does not say which sizes. (a): 1 to 16 units, (b): 1 to 512, each power of two as likely; "
+        "steep: P(2^k) ~ 4^-k; large: ~ 2^k.",
+        "Equation 7 has the load upside down; the interval is that which gives load 0.9. P is not defined. "
+        f"(a): 512 + 512 / E[1/X] low units (harmonic), a job every {interval(A)}. (b): 1024 units whatever "
+        f"they do, every {interval(B)}. No definition gives both.",
         "Run times on low are even in 0..1440 min, the acceleration X even in 1..10, memory per unit even in "
-        "0..4 GB; 25 s per GB are checkpoint and restart together (60:40), memory is per unit times units.",
-        "Over-estimated costs are planned with; runs take the true ones, and plans move up at the real ends.",
+        "0..4 GB; a checkpoint and a restart take 25 s per GB together (60:40).",
+        "Over-estimated costs are planned with; runs take the true ones, and plans move up at the real ends. "
         "Migration cost is a mean over all jobs, so that the parts add up to the turnaround.",
-        "What counts as the same was fixed from the text: -10 to -30 % where it says about -20 %; within 5 % "
-        "where it says that something has hardly any effect, within 3 % for over-estimated costs.",
+        "Agreement: -10 to -30 % where the text says about -20 %; within 5 % where it says hardly any "
+        "effect, within 3 % for over-estimated costs.",
     )
 
 
 REMARKS = (
     "The guard (a plan in parts is kept only if the job ends earlier) is not printed. Without it the printed "
-    "steps also look at regions behind the end of MCT's queue, and keep plans that end later than MCT's.",
-    "mctb gives up the order on each class, so wait A is what its holes are too short for.",
+    "steps also look behind the end of MCT's queue, and keep plans that end later than MCT's.",
     "Against mctb, mctbm does harm when the load nears what the machine can do: its guard asks what the job "
-    "gains, and nobody prices the units that it takes. mctbm-priced does: see docs/policies.md.",
+    "gains, and nobody prices the units that it takes. mctbm-priced does.",
     "The error rates of figures 6 and 7 need the paper's benchmarks. By the model alone the rate stays below "
     "1.0 as long as the peak memory is at most twice what is in use.",
 )

@@ -211,7 +211,7 @@ SIZES: dict[Scale, LasSize] = {
     ),
 }
 OWN = "L = 1.5, N = 4, W = 60 s"
-L, N, W, PARTS = (1.2, 3.0), (1, 2, 8), (30, 300), (2, 4)
+L, N, W, PARTS = (3.0,), (1, 8), (30, 300), (2, 4)
 LOADS = (0.9, 0.97, 1.05)
 READINGS = {
     "google": ("demand=0.1", "run_median_s=37", "closed_load=1.3"),
@@ -305,13 +305,12 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
         findings=findings + _beyond(results, size) + _sensitivity_findings(results, size),
         tables=(
             _main_table(results, size),
-            _sensitivity_table(results, size),
             _overload_table(results, size),
             _readings_table(results, size),
             *_trace_tables(results, size),
         ),
         pictures=(*(_picture(results, size, like) for like in LIKES), _overload_picture(results, size)),
-        remarks=_remarks(size),
+        remarks=_remarks(),
     )
 
 
@@ -362,21 +361,22 @@ def _findings(results: Results, size: LasSize, like: str) -> list[Finding]:
     rows = []
     if like == "alibaba":
         values = [run.p95 for run in _runs(results, size, like, "kairos")]
-        rows.append(Finding(f"{name}: p95 slowdown of kairos", 1.00, over_seeds(values), "", (1.0, 1.02)))
+        rows.append(Finding("p95 slowdown of kairos", 1.00, over_seeds(values), "", (1.0, 1.02), of=name))
     for field in ("p95", "p99"):
         if field in printed:
             value = printed[field]
             change = _change(results, size, like, "las", field=field)
-            what = f"{name}: {field} slowdown, las against kairos"
-            rows.append(Finding(what, value, change, "%", _rough(value)))
+            what = f"{field} slowdown, las against kairos"
+            rows.append(Finding(what, value, change, "%", _rough(value), of=name))
     rows.append(
         Finding(
-            f"{name}: preemptions of las, of kairos's",
+            "preemptions of las, of kairos's",
             printed["preemptions"],
             _preemptions(results, size, like, "las"),
             "%",
             (printed["preemptions"] / 3, printed["preemptions"] * 3),
             "rests on how much room the load leaves: see the readings",
+            name,
         )
     )
     for field, resource in (("cpu", "CPU"), ("memory", "memory")):
@@ -386,9 +386,9 @@ def _findings(results: Results, size: LasSize, like: str) -> list[Finding]:
                 _runs(results, size, like, "las"), _runs(results, size, like, "kairos"), strict=True
             )
         ]
-        what = f"{name}: use of {resource}, las above kairos"
+        what = f"use of {resource} (of the machine), las above kairos"
         note = "printed as bars only: higher"
-        rows.append(Finding(what, None, over_seeds(more), "% of the machine", (0.0, 100.0), note))
+        rows.append(Finding(what, None, over_seeds(more), "%", (0.0, 100.0), note, name))
     return rows
 
 
@@ -397,14 +397,14 @@ def _beyond(results: Results, size: LasSize) -> tuple[Finding, ...]:
     rows = []
     for like in LIKES:
         for policy in POLICIES[1:]:
-            what = f"{like.title()}-like: {{}}, {policy} against kairos"
+            name = f"{like.title()}-like"
             change = _change(results, size, like, policy, field="p999")
-            rows.append(Finding(what.format("p99.9 slowdown"), None, change, "%"))
+            rows.append(Finding(f"p99.9 slowdown, {policy} against kairos", None, change, "%", of=name))
             if policy != "las":
                 change = _change(results, size, like, policy, field="p99")
-                rows.append(Finding(what.format("p99 slowdown"), None, change, "%"))
+                rows.append(Finding(f"p99 slowdown, {policy} against kairos", None, change, "%", of=name))
                 share = _preemptions(results, size, like, policy)
-                rows.append(Finding(what.format("preemptions"), None, share, "% of kairos's"))
+                rows.append(Finding(f"preemptions of {policy}, of kairos's", None, share, "%", of=name))
     return tuple(rows)
 
 
@@ -417,7 +417,8 @@ def _sensitivity_findings(results: Results, size: LasSize) -> tuple[Finding, ...
         what: str, mine: LasFigures, base: LasFigures, field: str, *, same: tuple[float, float]
     ) -> Finding:
         change = changes([getattr(mine, field)], [getattr(base, field)])
-        return Finding(f"Google-like: {field} slowdown, {what}", None, change, "%", same, "one seed")
+        quantile = {"p999": "p99.9"}.get(field, field)
+        return Finding(f"{quantile} slowdown, {what}", None, change, "%", same, of="Google-like, one seed")
 
     least, most = -100.0, 1e4
     rows = [
@@ -434,28 +435,23 @@ def _sensitivity_findings(results: Results, size: LasSize) -> tuple[Finding, ...
     return tuple(rows)
 
 
-COLUMNS = ("p50", "p95", "p99", "p99.9", "preemptions a task", "CPU in use", "memory in use")
+COLUMNS = ("slowdown: p50, p95, p99, p99.9", "preemptions a task", "CPU, memory in use")
 
 
 def _row(runs: Sequence[LasFigures]) -> Row:
     """Means over the seeds."""
     columns = [(r.p50, r.p95, r.p99, r.p999, r.preemptions / r.tasks, r.cpu, r.memory) for r in runs]
-    return tuple(np.mean(columns, axis=0).round(4).tolist())
+    means = np.mean(columns, axis=0).round(4).tolist()
+    return tuple(means[:4]), means[4], tuple(means[5:])
 
 
 def _main_table(results: Results, size: LasSize) -> Table:
     rows: tuple[Row, ...] = tuple(
-        (like, policy, len(runs), runs[0].tasks, *_row(runs))
+        (f"{like}, {runs[0].tasks:,} tasks", policy, *_row(runs))
         for like, policy in product(LIKES, POLICIES)
         for runs in [_runs(results, size, like, policy)]
     )
-    title = "Slowdown, preemptions and use (means over the seeds), closed loop at load 1.414"
-    return Table(title, ("trace", "policy", "seeds", "tasks", *COLUMNS), rows)
-
-
-def _sensitivity_table(results: Results, size: LasSize) -> Table:
-    rows: tuple[Row, ...] = tuple((what, *_row([results[case]])) for what, case in settings(size))
-    return Table(f"las, Google-like, {size.varied.nodes} nodes, one seed", ("setting", *COLUMNS), rows)
+    return Table("Closed loop at load 1.414, means over the seeds", ("trace", "policy", *COLUMNS), rows)
 
 
 def _overload_table(results: Results, size: LasSize) -> Table:
@@ -531,37 +527,32 @@ def _assumptions(results: Results, size: LasSize) -> tuple[str, ...]:
         cpu, memory = np.mean(runs, axis=0)
         used.append(f"{like} CPU {cpu:.1%}, memory {memory:.1%}")
     return (
-        "The tasks are generated (generator:multiresource): lognormal demands and run times with the "
-        "coefficients of variation and the correlation of table 1; the paper's traces could not be had. "
-        f"Google's own tasks of 93 minutes are {'the last table' if trace_cases(size) else 'left out'}.",
-        "Median run times: 370 s (Google 2011, first 93 minutes) and 20 s (Alibaba 2017, 12 hours); they "
-        "decide how long a task runs in terms of W.",
-        "Capacity: the mean demand is 0.03 (Google-like) and 0.1 (Alibaba-like) of a node in both resources, "
-        "so that kairos uses about 90 % between 10 % of the time with submissions and their end. Here: "
-        f"{'; '.join(used)}.",
-        "Load near sqrt 2: a closed loop that submits while the norm of the unfinished demand over the "
-        "capacity of the machine is below sqrt 2.",
-        "Scheduling, pausing and resuming cost nothing, as in the paper.",
-        "Ranges that count as agreement: half to one and a half times the printed change of a quantile; a "
-        "third to three times the printed share of preemptions.",
+        "The paper's traces could not be had: generator:multiresource draws lognormal demands and run times "
+        "with table 1's coefficients of variation and correlation. Google's own tasks of 93 minutes are "
+        f"{'the last table' if trace_cases(size) else 'left out'}.",
+        "Median run times: 370 s (Google 2011, first 93 minutes) and 20 s (Alibaba 2017, 12 hours).",
+        "Mean demand: 0.03 (Google-like) and 0.1 (Alibaba-like) of a node in both resources, so that kairos "
+        f"uses about 90 % between 10 % of the time with submissions and their end. Here: {'; '.join(used)}.",
+        "Load: a closed loop that submits while the norm of the unfinished demand over the capacity of the "
+        "machine is below sqrt 2. Scheduling, pausing and resuming cost nothing, as in the paper.",
+        "Agreement: half to one and a half times the printed change of a quantile; a third to three times "
+        "the printed share of preemptions.",
+        f"Seeds: {size.seeds['google']} of Google-like tasks, {size.seeds['alibaba']} of Alibaba-like ones "
+        f"({size.further_seeds} under las-prompt and las-mq), one in the tables that say so.",
     )
 
 
-def _remarks(size: LasSize) -> tuple[str, ...]:
+def _remarks() -> tuple[str, ...]:
     return (
-        "From p99.9 on, las is worse than kairos with the Google-like tasks (not with the Alibaba-like "
-        "ones): a large new task for which no N tasks make room waits on its node until it drains. "
-        "las-prompt lets it displace more.",
+        "From p99.9 on, las is worse than kairos with the Google-like tasks: a large new task for which no N "
+        "tasks make room waits on its node until it drains. las-prompt lets it displace more. These tasks "
+        "also hide what W does beyond p99.",
         "In overload las collapses: paused tasks lift all nodes above L; new tasks, mostly short, wait in "
         "the central queue. las-prompt has no L.",
         "How many of kairos's preemptions las saves rests on how much room the load leaves, not on the "
-        "granularity of demands or on W (last table). At sqrt 2 all of the machine is wanted, and tasks take "
-        "turns every W under both. At 1.3 (with demands so fine that kairos still uses about 90 %) las finds "
-        "room for nearly all tasks, while kairos, which counts tasks, still overloads some nodes: then the "
-        "share is the paper's or less. las-mq saves most at sqrt 2: tasks of like age no longer take turns.",
-        "L hardly matters as long as it is above the load itself, sqrt 2; below (1.2) the central queue "
-        "holds tasks back and every quantile is worse.",
-        "Beyond p99 the effect of W is lost in that of large new tasks that starve, which W does not touch.",
-        f"Cut for time: Alibaba's tasks have {size.seeds['alibaba']} seeds ({size.further_seeds} under "
-        "las-prompt and las-mq); sensitivity, overload and readings have one.",
+        "granularity of demands or on W. At sqrt 2 all of the machine is wanted, and tasks take turns every "
+        "W under both. At 1.3 las finds room for nearly all tasks, while kairos, which counts tasks, still "
+        "overloads some nodes: then the share is the paper's or less. las-mq saves most at sqrt 2: tasks of "
+        "like age no longer take turns.",
+        "L hardly matters above the load itself, sqrt 2; below the central queue holds tasks back.",
     )

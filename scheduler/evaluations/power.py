@@ -13,6 +13,7 @@ from scheduler.evaluations import (
     Finding,
     Picture,
     Progress,
+    Row,
     Scale,
     Series,
     Table,
@@ -207,7 +208,7 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
             *_both_zeros(runs, plan),
             *_set2(runs, plan, stand_in),
         ),
-        tables=(_equations(), _sweep(runs, plan), _rates(runs, plan), _budgets(runs, plan)),
+        tables=(_sweep(runs, plan), _rates_and_budgets(runs, plan)),
         pictures=_pictures(runs, plan),
         remarks=_remarks(runs, plan),
     )
@@ -226,11 +227,12 @@ class Comparison(NamedTuple):
     base: str = "fifo-mid"
     same: tuple[float, float] | None = None
     note: str = ""
+    of: str = ""
 
     def finding(self, runs: PowerResults, seeds: tuple[int, ...], **jobs: object) -> Finding:
         """Compare the runs of these seeds."""
         change = runs.change(self.field, self.policy, self.base, seeds, **jobs)
-        return Finding(self.what, self.paper, change, "%", self.same, self.note)
+        return Finding(self.what, self.paper, change, "%", self.same, self.note, self.of)
 
 
 FASTER, SHORTER, SAVES, EQUAL = (-60.0, -20.0), (-50.0, -12.0), (-20.0, -5.0), (-10.0, 10.0)
@@ -244,15 +246,7 @@ def _set1(runs: PowerResults, plan: PowerSize) -> list[Finding]:
     rows = (
         Comparison("makespan, beta = 1 against FIFO_mid", -39.0, "time_s", FAST, same=FASTER),
         Comparison("energy, beta = 1 against FIFO_mid", 0.0, "energy_j", FAST, same=EQUAL, note=ABOUT_EQUAL),
-        Comparison(
-            what="energy, beta = 0 against beta = 1",
-            paper=-10.0,
-            field="energy_j",
-            policy=SAVING,
-            base=FAST,
-            same=SAVES,
-            note=rate,
-        ),
+        Comparison("energy, beta = 0 against beta = 1", -10.0, "energy_j", SAVING, FAST, SAVES, rate),
         Comparison("makespan, beta = 0 against FIFO_mid", -25.0, "time_s", SAVING, same=SHORTER),
         Comparison(machine, None, "machine_energy_j", SAVING, FAST, note=idle),
     )
@@ -267,12 +261,15 @@ def _table4(runs: PowerResults, plan: PowerSize) -> list[Finding]:
         wide = 4.0 if field == "variance" else 2.0
         for policy, paper in zip(columns, printed, strict=True):
             got = over_seeds(runs.get_all(field, policy, plan.seeds))
-            findings.append(Finding(f"{name}, {policy}", paper, got, unit, (paper / wide, paper * wide)))
+            around = (paper / wide, paper * wide)
+            findings.append(Finding(name, paper, got, unit, around, of=policy))
     base = runs.get_all("run_s", "fifo-max", plan.seeds)
     for policy, paper in zip(columns, RELATIVE, strict=True):
         ratios = [r / b for r, b in zip(runs.get_all("run_s", policy, plan.seeds), base, strict=True)]
-        what = f"mean run time over FIFO_max's, {policy}"
-        findings.append(Finding(what, paper, over_seeds(ratios), "", (paper / 2, paper * 2)))
+        around = (paper / 2, paper * 2)
+        findings.append(
+            Finding("mean run time over FIFO_max's", paper, over_seeds(ratios), "", around, of=policy)
+        )
     return findings
 
 
@@ -282,17 +279,21 @@ def _both_zeros(runs: PowerResults, plan: PowerSize) -> list[Finding]:
     note = "one node is best for every job at beta = 0, so the optimum crawls; see the remarks"
     makespan = "makespan, beta = 0 taken literally against FIFO_mid"
     energy = "energy, beta = 0 taken literally against beta = 1"
-    fastest = "makespan, beta = 1 against FIFO_mid, genetic"
-    dearest = "energy, beta = 1 against FIFO_mid, genetic"
-    exact, genetic = plan.seeds, plan.genetic_seeds
-    rows = (
-        (exact, Comparison(f"{makespan}, exact", -25.0, "time_s", LITERAL, same=SHORTER, note=note)),
-        (genetic, Comparison(f"{makespan}, genetic", -25.0, "time_s", literal, same=SHORTER, note=note)),
-        (exact, Comparison(f"{energy}, exact", -10.0, "energy_j", LITERAL, FAST, SAVES)),
-        (genetic, Comparison(f"{energy}, genetic", -10.0, "energy_j", literal, fast, SAVES)),
-        (genetic, Comparison(fastest, -39.0, "time_s", fast, same=FASTER)),
-        (genetic, Comparison(dearest, 0.0, "energy_j", fast, same=EQUAL, note=ABOUT_EQUAL)),
-    )
+    rows = []
+    for of, seeds, zero, base in (
+        ("exact", plan.seeds, LITERAL, FAST),
+        ("genetic", plan.genetic_seeds, literal, fast),
+    ):
+        rows += [
+            (seeds, Comparison(makespan, -25.0, "time_s", zero, same=SHORTER, note=note, of=of)),
+            (seeds, Comparison(energy, -10.0, "energy_j", zero, base, SAVES, of=of)),
+        ]
+    seeds, fastest = plan.genetic_seeds, "makespan, beta = 1 by search against FIFO_mid"
+    dearest = "energy, beta = 1 by search against FIFO_mid"
+    rows += [
+        (seeds, Comparison(fastest, -39.0, "time_s", fast, same=FASTER, of="genetic")),
+        (seeds, Comparison(dearest, 0.0, "energy_j", fast, same=EQUAL, note=ABOUT_EQUAL, of="genetic")),
+    ]
     return [row.finding(runs, seeds) for seeds, row in rows]
 
 
@@ -304,56 +305,25 @@ def _set2(runs: PowerResults, plan: PowerSize, stand_in: str) -> list[Finding]:
     rows = []
     for policy, paper, name in ((fast, -71.0, "beta = 1"), (saving, -68.0, "beta = 0")):
         for base in ("fifo-max", "fifo-mid"):
-            what = f"set 2, time of the first 95 %, {name} against {base}"
-            rows.append(
-                Comparison(
-                    what=what,
-                    paper=paper,
-                    field="time_s",
-                    policy=policy,
-                    base=base,
-                    same=(-85.0, -50.0),
-                    note=which,
-                )
-            )
+            what, of = f"set 2, time of the first 95 %, {name}", f"against {base}"
+            rows.append(Comparison(what, paper, "time_s", policy, base, (-85.0, -50.0), which, of))
     what = "set 2, energy, beta = 0 against beta = 1"
-    rows.append(
-        Comparison(
-            what=what, paper=-14.0, field="energy_j", policy=saving, base=fast, same=(-28.0, -7.0), note=note
-        )
-    )
+    rows.append(Comparison(what, -14.0, "energy_j", saving, fast, (-28.0, -7.0), note))
     return [row.finding(runs, plan.second_seeds, workload=second_text(plan)) for row in rows]
 
 
 # -- tables and pictures -----------------------------------------------------------------------------------
 
 
-def _equations() -> Table:
-    """Equations 4.2 - 4.5 at table 3's values."""
-    rows = []
-    for program in power_sets.PROGRAMS:
-        for units, cap in ((1, 30.0), (7, 40.0), (18, 50.0), (39, 50.0)):
-            s = program.speed(units, cap)
-            energy = s * 40.0 / (units * (cap + 10.0))
-            rows.append((program.name, units, cap, program.run_s / s, s, energy))
-    columns = ("program", "nodes", "cap, W", "run time, s", "s", "Er")
-    return Table("Equations 4.2 - 4.5 with the values of table 3", columns, tuple(rows))
-
-
 def _sweep(runs: PowerResults, plan: PowerSize) -> Table:
     rows = []
-    for beta in plan.betas:
-        row: list[str | float | int | None] = [beta]
-        for field, scale in (("time_s", 1.0), ("energy_j", 1e-3)):
-            row.append(runs.mean(field, f"parm,beta={beta:g}", plan.seeds) * scale)
-            known = beta in plan.genetic_betas
-            genetic = GENETIC.format(beta)
-            row.append(runs.mean(field, genetic, plan.genetic_seeds) * scale if known else None)
-        rows.append(tuple(row))
-    seeds = f"exact: {len(plan.seeds)} seeds, genetic: {len(plan.genetic_seeds)}, beta taken literally"
-    title = f"Figure 5: sweep of beta ({seeds})"
+    for beta in plan.genetic_betas:
+        exact, genetic = (f"parm,beta={beta:g}", plan.seeds), (GENETIC.format(beta), plan.genetic_seeds)
+        seconds = (runs.mean("time_s", *exact), runs.mean("time_s", *genetic))
+        joules = (runs.mean("energy_j", *exact), runs.mean("energy_j", *genetic))
+        rows.append((beta, *seconds, *(1e-3 * energy for energy in joules)))
     columns = ("beta", "makespan exact, s", "makespan genetic, s", "energy exact, kJ", "energy genetic, kJ")
-    return Table(title, columns, tuple(rows))
+    return Table("Figure 5: beta (exact: at least 0.001; genetic: taken literally)", columns, tuple(rows))
 
 
 def _compare(runs: PowerResults, plan: PowerSize, limits: str = "", **other: object) -> list[float]:
@@ -367,21 +337,18 @@ def _compare(runs: PowerResults, plan: PowerSize, limits: str = "", **other: obj
 
 
 COMPARED = (
-    "makespan, beta = 1 against FIFO_mid, %",
-    "makespan, beta = 0 against FIFO_mid, %",
-    "energy, beta = 0 against beta = 1, %",
-    "energy, beta = 0 literally against beta = 1, %",
+    "makespan, beta = 1 against FIFO_mid",
+    "makespan, beta = 0 against FIFO_mid",
+    "energy, beta = 0 against beta = 1",
+    "energy, beta = 0 literally against beta = 1",
 )
 
 
-def _rates(runs: PowerResults, plan: PowerSize) -> Table:
-    rows = tuple((rate, *_compare(runs, plan, workload=rate_text(rate))) for rate in plan.rates)
-    return Table("Figure 6: arrival rates", ("submissions a second", *COMPARED), rows)
-
-
-def _budgets(runs: PowerResults, plan: PowerSize) -> Table:
-    rows = tuple((budget, *_compare(runs, plan, TIGHT, budget_w=budget)) for budget in plan.budgets)
-    return Table("Budgets (not in the paper)", ("budget, W", *COMPARED), rows)
+def _rates_and_budgets(runs: PowerResults, plan: PowerSize) -> Table:
+    rows: list[Row] = [(f"{r:g} a second", *_compare(runs, plan, workload=rate_text(r))) for r in plan.rates]
+    rows += [(f"{b:g} W", *_compare(runs, plan, TIGHT, budget_w=b)) for b in plan.budgets]
+    title = "Figure 6: submissions; and budgets (not in the paper). Changes in %"
+    return Table(title, ("submissions, or budget", *COMPARED), tuple(rows))
 
 
 def _pictures(runs: PowerResults, plan: PowerSize) -> tuple[Picture, ...]:
@@ -415,23 +382,22 @@ def _pictures(runs: PowerResults, plan: PowerSize) -> tuple[Picture, ...]:
 
 def _assumptions(plan: PowerSize, stand_in: str) -> tuple[str, ...]:
     return (
-        "beta = 1 is performance, beta = 0 energy, as equation 4.1 and the results have it.",
-        "Rates are submissions a second; alpha = 0.5; jobs are malleable at no cost; caps go from 30 W to "
-        "90 W by 5 W.",
+        "beta = 1 is performance, beta = 0 energy, as equation 4.1 and the results have it; beta counts as "
+        "at least 0.001 unless it says literally, so that speed decides between nearly equal energies.",
+        "Rates are submissions a second; alpha = 0.5; jobs are malleable at no cost; caps: 30 to 90 W by 5 "
+        "W.",
         "FIFO_max: 2A - 1 nodes at 50 W; FIFO_mid: A at 40 W; FIFO_min: 1 at 30 W; EP: 64, 32, 1 nodes.",
         "Energy is that of the nodes in use, n (p + 10 W); the whole machine's counts the base power of the "
         "others, too.",
-        "beta counts as at least 0.001 unless it says literally: speed decides between nearly equal "
-        "energies.",
-        f"Job set 1: {len(plan.seeds)} seeds with the exact solver. The genetic algorithm, ten times slower "
-        f"or more, ran on {len(plan.genetic_seeds)} of them and at {len(plan.genetic_betas)} values of beta, "
-        "taken literally, from a random first generation, over all configurations.",
-        f"Job set 2, cut down: {plan.second_jobs} of the paper's 1000 jobs, on {len(plan.second_seeds)} "
-        f"seed(s); {stand_in} stands in for Intrepid's log. Times between submissions are multiplied by "
-        f"{INTREPID_SPREAD:g} (Intrepid's 1000 jobs take 3.5 days, Theta's 16). A job of n nodes has A = n "
-        "and took its logged time at 40 W.",
-        "On set 2 all running jobs and the 50 that have waited longest are considered, with 24 numbers of "
-        "nodes each, to a gap of 2 %; in the table of budgets the gap is 0.5 %.",
+        f"Job set 1: {len(plan.seeds)} seeds, solved exactly. The genetic search, ten times slower or more: "
+        f"{len(plan.genetic_seeds)} of them, {len(plan.genetic_betas)} values of beta, taken literally, from "
+        "a random first generation.",
+        f"Job set 2, cut down: {plan.second_jobs} of 1000 jobs, {len(plan.second_seeds)} seed(s); {stand_in} "
+        f"stands in for Intrepid's log, times between submissions times {INTREPID_SPREAD:g} (Intrepid's 1000 "
+        "jobs take 3.5 days, Theta's 16). A job of n nodes has A = n and took its logged time at 40 W. "
+        "Considered: all running jobs and the 50 that have waited longest, 24 numbers of nodes each, gap 2 "
+        "%.",
+        "In the table of budgets the gap is 0.5 %.",
     )
 
 
@@ -449,29 +415,24 @@ def _remarks(runs: PowerResults, plan: PowerSize) -> tuple[str, ...]:
     over_max, over_mid = (
         runs.change("time_s", FAST + LIMITED, base, second_seeds, **jobs).mean for base in FIFO[:2]
     )
-    wait = runs.mean("mean_wait", SAVING, plan.seeds)
     return (
         f"The largest gap that the exact solver left open in any decision: {100 * first:.2f} % on set 1 "
         f"({100 * tight:.2f} % in the table of budgets), {100 * second:.2f} % on set 2.",
-        "At beta = 1 the optimum needs less energy than FIFO_mid, where the paper has about as much: it runs "
-        "at 50 W, FIFO_mid at 40 W, and by equations 4.2 and 4.5 that alone saves 11 to 17 % with the slopes "
-        "of table 3.",
+        "At beta = 1 the optimum needs less energy than FIFO_mid because it runs at 50 W, FIFO_mid at 40 W: "
+        "by equations 4.2 and 4.5 that alone saves 11 to 17 % with the slopes of table 3.",
         "Er is largest on one node for every job (none scales better than linearly, and 50 W is the best "
-        "cap), so with at most as many jobs as nodes the optimum at beta = 0 taken literally gives everybody "
-        "one node: nobody waits, all crawl.",
+        "cap), so with at most as many jobs as nodes beta = 0 taken literally gives everybody one node: "
+        "nobody waits, all crawl.",
         "The printed -25 % of makespan at beta = 0 did not come out of beta taken literally: exactly solved "
-        f"it is {slow:+.0f} %, by the genetic search as tested here {searched:+.0f} % on {len(seeds)} "
-        "seed(s) (the paper's population, generations and rates; the first generation, what a mutation "
-        "changes and how choices that do not fit count are not in the paper). With beta at least 0.001 "
-        "makespans are shorter than printed. How the paper's search differs was not tested.",
+        f"it is {slow:+.0f} %, by the genetic search {searched:+.0f} % on {len(seeds)} seed(s) (the paper's "
+        "population, generations and rates; its first generation, mutations and treatment of choices that do "
+        "not fit are not printed). With beta at least 0.001 makespans are shorter than printed, and jobs get "
+        "some nodes at once, so that nobody waits.",
         "Up to its mean parallelism a job needs about the same energy on any number of nodes (sigma is at "
-        "most 0.05), so beta = 0 saves energy only where beta = 1 spreads jobs beyond that: hardly at 10 "
-        "submissions a second, when nodes are scarce, much at 0.2 (table of figure 6). The paper prints "
-        "about 10 % at all rates.",
-        f"At beta = 1 the genetic search uses {costly:+.0f} % energy against the exact solver's: some caps "
-        "stay above 50 W, which costs power and brings nothing. So it has more to save at beta = 0.",
-        f"With beta at least 0.001 the mean wait at beta = 0 is {wait:.3g} s: jobs get some nodes at once, "
-        "where the paper has a mean wait of 20.87 s.",
+        "most 0.05), so beta = 0 saves only where beta = 1 spreads jobs beyond that: hardly at 10 "
+        "submissions a second, when nodes are scarce, much at 0.2. The paper prints about 10 % at all rates.",
+        f"At beta = 1 the genetic search uses {costly:+.0f} % energy against the exact solver: some caps "
+        "stay above 50 W, which brings nothing. So it has more to save at beta = 0.",
         "3850 W never bind on 64 nodes: all under 50 W draw 3840 W, and no program is faster under more.",
         f"On set 2, beta = 1 changes the time by {over_max:+.0f} % against FIFO_max, by {over_mid:+.0f} % "
         "against FIFO_mid, which can use all nodes: with 10 W of base power its 40 W are the 50 W a node "

@@ -87,9 +87,9 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
         own = 100 * (figures.accuracy["history"] - figures.accuracy["easy++"])
         inside = 100 * (figures.below[1] - figures.below[0])
         findings += [
-            Finding(f"{name}: accuracy of EASY++ above users'", None, exactly(gain), "points", (0.0, 100.0)),
-            Finding(f"{name}: accuracy of tenbin's above EASY++", None, exactly(own), "points"),
-            Finding(f"{name}: jobs between the 10 and 90 % quantiles", None, exactly(inside), "%"),
+            Finding("accuracy of EASY++ above users'", None, exactly(gain), "points", (0.0, 100.0), of=name),
+            Finding("accuracy of tenbin's above EASY++", None, exactly(own), "points", of=name),
+            Finding("jobs between the 10 and 90 % quantiles", None, exactly(inside), "%", of=name),
         ]
         for rule in RULES:
             rows.append(
@@ -109,22 +109,22 @@ def _assumptions(by_case: dict[LogCase, LogFigures]) -> tuple[str, ...]:
     jobs = ", ".join(f"{figures.jobs:,} of {case.log}" for case, figures in by_case.items())
     return (
         f"Jobs: {jobs}; those without a user's request or a run time are left out.",
-        "A prediction rests on what had ended, in the log itself, when the job was submitted; no rule says "
-        "more than the request, at which jobs are killed. Before a user's first job has ended it stands.",
+        "A prediction rests on what had ended, in the log itself, when the job was submitted; none is above "
+        "the request, at which jobs are killed and which stands before a user's first job has ended.",
         "Accuracy: the smaller over the larger of predicted and actual run time, averaged.",
-        "Logs name no arguments: jobs of one user, size and request stand for runs of one program.",
-        "By the user alone jobs are predicted here wherever there is nothing else; the coordinator plans "
-        "with that only where it has proved right.",
+        "Logs name no arguments: jobs of one user, size and request stand for runs of one program. Where "
+        "there is nothing else the user alone counts; the coordinator does that only where it has proved "
+        "right.",
         "EASY plans by the predictions alone: whoever takes longer counts as about to end. The paper's order "
-        "by shortest job and its corrections of predictions are left out. Slowdowns are bounded at 10 s.",
+        "by shortest job and its corrections are left out. Slowdowns are bounded at 10 s.",
     )
 
 
 def _remarks() -> tuple[str, ...]:
     return (
-        "EASY by a prediction of the middle makes jobs wait longer than by requests: half of those that run "
-        "outlive it, count as about to end, and the reserved time is always now. By the 90 % quantile most "
-        "of that is gone; with nothing known hardly anybody passes.",
+        "EASY by a prediction of the middle makes jobs wait longer than by requests: half of the running "
+        "jobs outlive it, count as about to end, and the reserved time is always now. By the 90 % quantile "
+        "most of that is gone; with nothing known hardly anybody passes.",
         "The quantiles hold for runs that are exchangeable; users change their habits, so less is inside.",
     )
 

@@ -119,7 +119,7 @@ def _print(result: Evaluation, figure: Path | None) -> None:
     console.print(_grid("", report.HEADINGS, [report.finding_row(f) for f in result.findings]))
     for finding in result.findings:
         if finding.note:
-            console.print(f"{finding.what}: {finding.note}", markup=False)
+            console.print(f"{finding.name}: {finding.note}", markup=False)
     for data in result.tables:
         console.print(_grid(data.title, data.columns, report.cells(data)))
     for sentence in result.remarks:

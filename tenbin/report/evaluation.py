@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
+from itertools import pairwise
+from textwrap import fill
+from typing import Any, NamedTuple
 
-from scheduler.evaluations import Estimate, Evaluation, Finding, Picture, Table
+from scheduler.evaluations import Cell, Estimate, Evaluation, Finding, Picture, Table
 from tenbin.text import number
 
 HEADINGS = ("number", "paper", "tenbin", "95 % interval", "n", "difference", "as the paper")
@@ -15,19 +17,18 @@ VERDICTS = {True: "yes", False: "no", None: ""}
 
 
 def finding_row(finding: Finding) -> tuple[str, ...]:
-    """Write one line of the table of findings, in the order of ``HEADINGS``."""
-    estimate, unit = finding.tenbin, f" {finding.unit}" if finding.unit else ""
-    paper = "-" if finding.paper is None else f"{number(finding.paper)}{unit}"
-    difference = "-" if finding.paper is None else f"{estimate.mean - finding.paper:+.3g}"
-    return (
-        finding.what,
-        paper,
-        f"{number(estimate.mean)}{unit}",
-        interval(estimate),
-        str(estimate.n),
-        difference,
-        VERDICTS[finding.agrees],
-    )
+    """Write one line of the terminal's table of findings, in the order of ``HEADINGS``."""
+    paper, difference = "-", "-"
+    if finding.paper is not None:
+        paper, difference = _with_unit(finding.paper, finding), f"{finding.tenbin.mean - finding.paper:+.3g}"
+    estimate = finding.tenbin
+    value = _with_unit(estimate.mean, finding)
+    verdict = VERDICTS[finding.agrees]
+    return (finding.name, paper, value, interval(estimate), str(estimate.n), difference, verdict)
+
+
+def _with_unit(value: float, finding: Finding) -> str:
+    return f"{number(value)} {finding.unit}".rstrip()
 
 
 def interval(estimate: Estimate) -> str:
@@ -54,16 +55,86 @@ def _finite(value: float) -> float | None:
 
 def markdown(evaluation: Evaluation, command: str, date: str) -> str:
     """Write a page of docs/evaluation/."""
-    lines = [f"*{evaluation.paper}*", "", f"`{command}`, {date}.", "", "What it rests on:", ""]
-    lines += [f"- {sentence}" for sentence in evaluation.assumptions]
-    lines += ["", *_grid(HEADINGS, [finding_row(f) for f in evaluation.findings])]
-    notes = [f"- {f.what}: {f.note}" for f in evaluation.findings if f.note]
-    lines += ["", "Notes:", "", *notes] if notes else []
+    notes = list(dict.fromkeys(finding.note for finding in evaluation.findings if finding.note))
+    lines = [*_wrapped(f"*{evaluation.paper}*"), "", *_wrapped(f"`{command}`, {date}.")]
+    lines += _list("What was found out", evaluation.remarks)
+    for head, rows in _findings([_shown(finding, notes) for finding in evaluation.findings]):
+        lines += ["", *_grid(head, rows)]
+    lines += ["", *(line for i, note in enumerate(notes, 1) for line in _wrapped(note, f"{i}. "))]
     for table in evaluation.tables:
-        lines += ["", f"**{table.title}**", "", *_grid(table.columns, cells(table))]
-    if evaluation.remarks:
-        lines += ["", "What was found out:", "", *(f"- {sentence}" for sentence in evaluation.remarks)]
+        lines += ["", *_wrapped(f"**{table.title}**"), "", *_grid(table.columns, _once(cells(table)))]
+    lines += _list("What it rests on", evaluation.assumptions)
     return "\n".join(lines) + "\n"
+
+
+def _list(title: str, sentences: Sequence[str]) -> list[str]:
+    lines = [line for sentence in sentences for line in _wrapped(sentence, "- ")]
+    return ["", f"{title}:", "", *lines] if lines else []
+
+
+class Shown(NamedTuple):
+    """A finding as text; ``verdict`` with the number of its note."""
+
+    what: str
+    of: str
+    paper: str
+    tenbin: str
+    verdict: str
+
+
+def _shown(finding: Finding, notes: Sequence[str]) -> Shown:
+    paper = "-" if finding.paper is None else _with_unit(finding.paper, finding)
+    bounds = interval(finding.tenbin)
+    tenbin = _with_unit(finding.tenbin.mean, finding) + (f" ({bounds})" if bounds else "")
+    mark = f" ({notes.index(finding.note) + 1})" if finding.note else ""
+    return Shown(finding.what, finding.of, paper, tenbin, (VERDICTS[finding.agrees] + mark).strip())
+
+
+def _findings(shown: Sequence[Shown]) -> Iterator[tuple[Sequence[str], list[Sequence[str]]]]:
+    """Make tables, as (head, rows): what is told of several has a column for each of them."""
+    rows: dict[str, dict[str, Shown]] = {}
+    for finding in shown:
+        rows.setdefault(finding.what, {})[finding.of] = finding
+    blocks: list[list[dict[str, Shown]]] = []
+    for row in rows.values():
+        if blocks and any(row.keys() & above.keys() for above in blocks[-1]):
+            blocks[-1].append(row)
+        else:
+            blocks.append([row])
+    for block in blocks:
+        columns = list(dict.fromkeys(of for row in block for of in row))
+        if columns == [""]:
+            plain = [row[""] for row in block]
+            yield ("number", "paper", "tenbin (95 %)", "as the paper"), [(f.what, *f[2:]) for f in plain]
+        else:
+            yield ("number", *columns), [_side_by_side(row, columns) for row in block]
+
+
+def _side_by_side(row: dict[str, Shown], columns: Sequence[str]) -> Sequence[str]:
+    """Write the findings of one row; a number that the paper has for all of them stands once."""
+    papers = {finding.paper for finding in row.values()} - {"-"}
+    once = len(papers) == 1 and all(finding.paper in papers for finding in row.values()) and len(row) > 1
+    what = next(iter(row.values())).what + (f" (paper {papers.pop()})" if once else "")
+
+    def cell(finding: Shown) -> str:
+        paper = "" if once or finding.paper == "-" else f", paper {finding.paper}"
+        return f"{finding.tenbin}{paper}" + (f": {finding.verdict}" if finding.verdict else "")
+
+    return [what, *(cell(row[of]) if of in row else "" for of in columns)]
+
+
+def _once(rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+    """Leave out the first cells of a row that are those of the row above."""
+    lines = [*rows[:1]]
+    for above, row in pairwise(rows):
+        same = next((i for i, (a, b) in enumerate(zip(above, row, strict=True)) if a != b), 0)
+        lines.append([*[""] * same, *row[same:]])
+    return lines
+
+
+def _wrapped(text: str, bullet: str = "") -> list[str]:
+    return fill(text, 120, initial_indent=bullet, subsequent_indent=" " * len(bullet), break_long_words=False,
+                break_on_hyphens=False).splitlines()  # fmt: skip
 
 
 def cells(table: Table) -> list[tuple[str, ...]]:
@@ -71,7 +142,9 @@ def cells(table: Table) -> list[tuple[str, ...]]:
     return [tuple(_cell(value) for value in row) for row in table.rows]
 
 
-def _cell(value: str | float | None) -> str:
+def _cell(value: Cell) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(map(_cell, value))
     if isinstance(value, str):
         return value
     return f"{value:,}" if isinstance(value, int) else number(value)

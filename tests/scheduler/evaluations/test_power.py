@@ -8,6 +8,7 @@ import pytest
 
 from scheduler.evaluations import Progress, power
 from scheduler.evaluations.power import PowerCase, PowerResult, PowerSize
+from scheduler.workloads.generators import power_sets
 
 
 def in_turn(
@@ -27,14 +28,14 @@ def test_all_of_it_on_one_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (power, power):
         monkeypatch.setattr(module, "GENETIC", quick)
     found = power.evaluate("small", lambda *_: None)
-    by_name = {finding.what: finding for finding in found.findings}
+    by_name = {finding.name: finding for finding in found.findings}
     assert len(by_name) == len(found.findings) == 36
     assert by_name["mean wait, fifo-min"].tenbin.mean == 0.0
     assert by_name["makespan, beta = 1 against FIFO_mid"].agrees
-    rows = {(row[0], row[1]): row for table in found.tables[:1] for row in table.rows}
     # eq. 4.3: 7 nodes, 40 W: BT gains 7 / (1 + 0.01 * 6 / 7) by 4.4a at n = A, here 4.4b, times 1.55
     bt = 7 * 7 / (0.02 * 6.5 + 7 * 0.99) * 1.55
-    assert rows["BT", 7][4] == pytest.approx(bt) and rows["BT", 7][5] == pytest.approx(bt * 40 / (7 * 50))
+    program = power_sets.PROGRAMS[0]
+    assert program.name == "BT" and program.speed(7, 40.0) == pytest.approx(bt)
 
 
 def test_energy_is_that_of_the_nodes_in_use_until_the_end() -> None:

@@ -129,10 +129,30 @@ if __name__ == "__main__":
 def test_markdown_has_every_number_and_escapes_bars() -> None:
     text = report.markdown(small(), "tenbin reproduce x --scale full", "2026-01-31")
     assert "`tenbin reproduce x --scale full`, 2026-01-31." in text
-    assert "| change of x | -20 % | -18 % | -19.5 .. -16.5 | 5 | +2 | yes |" in text
-    assert "| wait at y | 3 s | 4 s |  | 1 | +1 | no |" in text
+    assert "| change of x | -20 % | -18 % (-19.5 .. -16.5) | yes |" in text
+    assert "| wait at y | 3 s | 4 s | no (1) |" in text and "| not printed | - | 1 |  |" in text
     assert "**Rows | columns**" in text and "| b | - |" in text and "| c | 12,345 |" in text
-    assert "wait at y: the log is missing" in text and "- Nothing else." in text
+    assert "\n1. the log is missing\n" in text and "- Nothing else." in text
+
+
+def test_what_is_told_of_several_stands_side_by_side() -> None:
+    findings = (
+        Finding("wait", 2.0, exactly(3.0), "s", (1.0, 4.0), of="easy"),
+        Finding("gain", None, Estimate(5.0, 4.0, 6.0, 9), "%", of="easy"),
+        Finding("wait", None, exactly(1.0), "s", note="one seed", of="fcfs"),
+        Finding("both", 4.0, exactly(3.0), "h", (1.0, 4.0), of="easy"),
+        Finding("both", 4.0, exactly(5.0), "h", (1.0, 4.0), of="fcfs"),
+        Finding("alone", None, exactly(7.0)),
+    )
+    rows = (("a", 1, (1.5, None)), ("a", 1, (2.5, 3)), ("b", 1, (0.5, 4)))
+    table = Table("T", ("k", "n", "low, high"), rows)
+    text = report.markdown(Evaluation("P", "small", (), findings, (table,)), "c", "d")
+    assert "| number | easy | fcfs |\n|---|---|---|\n" in text
+    assert "| wait | 3 s, paper 2 s: yes | 1 s: (1) |\n| gain | 5 % (4 .. 6) |  |\n" in text
+    assert "| both (paper 4 h) | 3 h: yes | 5 h: no |\n" in text
+    assert "| alone | - | 7 |  |" in text and "1. one seed" in text
+    assert "| a | 1 | 1.5, - |\n|  |  | 2.5, 3 |\n| b | 1 | 0.5, 4 |" in text
+    assert findings[0].name == "wait, easy" and findings[-1].name == "alone"
 
 
 def test_json_is_strict_and_has_verdicts() -> None:
