@@ -192,7 +192,8 @@ def _print_models(console: Console, models: list[Model]) -> None:
             if len(name) > width:
                 console.print(f"    {name}", markup=False)
                 name = ""
-            row = f"    {name:<{width}} {value_with_unit(c):>14} {interval(c):>22} {c.n:>4} "
+            value = f"{value_with_unit(c):>14}"  # a bound takes of the interval's place
+            row = f"    {name:<{width}} {value} {interval(c):>{max(36 - len(value), 0)}} {c.n:>4} "
             console.print(escape(row) + quality, soft_wrap=True)
 
 
