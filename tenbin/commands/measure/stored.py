@@ -53,9 +53,10 @@ if TYPE_CHECKING:
 # -- the card ----------------------------------------------------------------------------------------------
 
 
-def print_card(console: Console, profile: Profile) -> None:
-    """Print the main figures, what is unusual, and what to do next."""
+def print_card(console: Console, profile: Profile, kin: Sequence[Profile] = ()) -> None:
+    """Print the main figures, whether they are good, what is unusual, and what to do next."""
     from profiles.card import card
+    from profiles.peaks import judge
 
     summary = card(profile)
     if summary.figures:
@@ -69,6 +70,10 @@ def print_card(console: Console, profile: Profile) -> None:
             indented = Padding(f"{name}{marks}", (0, 0, 0, 2))
             figures.add_row(indented, f"[bold]{value}[/]", interval, f"[{style or 'dim'}]{meaning}[/]")
         console.print(figures)
+    if judged := judge(profile, kin):
+        console.print("\n[bold]Is it good?[/bold]")
+        console.print(_hanging([(name, printable(sentence)) for name, sentence in judged]))
+        console.print()
     advice = Table.grid(padding=(0, 1))
     for heading, sentences in (("unusual", summary.unusual), ("next", summary.next_steps)):
         for place, sentence in enumerate(sentences):
@@ -102,7 +107,9 @@ def show(
     if json:
         print(as_json(profile))
         return
-    print_profile(profile, machine=machine)
+    from agent.node_profile.identity import kin
+
+    print_profile(profile, machine=machine, kin=kin(stored_profiles(store), profile))
     for line in stale(profile):
         say(line)
 
@@ -125,8 +132,8 @@ def stale(profile: Profile) -> list[str]:
     return [f"STALE: this machine has changed since ({changes}). Profile it again: tenbin profile"]
 
 
-def print_profile(profile: Profile, *, machine: bool = False) -> None:
-    """Print a profile."""
+def print_profile(profile: Profile, *, machine: bool = False, kin: Sequence[Profile] = ()) -> None:
+    """Print a profile; ``kin``: of other nodes of its kind, to tell its place."""
     from profiles.card import trust
 
     console = SafeConsole()
@@ -136,7 +143,7 @@ def print_profile(profile: Profile, *, machine: bool = False) -> None:
     lines = machine_lines(profile.inventory)
     console.print(_hanging(lines if machine else lines[:3]))
     if profile.models:
-        print_card(console, profile)
+        print_card(console, profile, kin)
         console.print("\n[bold]Quality[/bold]")
         console.print(_hanging(_meanings(profile)))
     for probe in dict.fromkeys(m.probe for m in profile.models):
