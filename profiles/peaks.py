@@ -28,6 +28,7 @@ from profiles.records import Absent, Cpu, Gpu, Inventory, Model, OpenCLDevice, P
 
 
 CHANNEL_BYTES = 8
+COUNTED = "75 % is nearly all, because STREAM counts 24 of the 32 bytes that its triad moves"
 UNREADABLE = "the list of modules cannot be read (as root it can, or where udev runs)"
 
 # Vendor, family, models, double precision FLOP a cycle and core, and the vectors that they take.
@@ -131,7 +132,7 @@ class Peak(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """Words for people: ``79 % of 307 GB/s (8 channels x 8 B x 4800 MT/s: the firmware's tables)``."""
+        """Words for people: ``79 % of 307 GB/s (8 channels x 8 B x 4800 MT/s: the firmware's tables; ...)``."""
         share = self.reached / self.value
         text = f"{100 * share:.0f} % of {float(f'{self.value:.4g}'):g} {self.unit} ({self.how})"
         if share <= MOST:
@@ -178,14 +179,14 @@ def _memory(profile: Profile, figure: CardFigure) -> Peak | Absent:
     if modules is None:
         if not at_most:
             return _unknown(figure.name, _older(cpu) or UNREADABLE)
-        how = f"at most: {at_most} channels x {CHANNEL_BYTES} B x {highest} MT/s, all filled; {UNREADABLE}"
+        how = f"at most: {at_most} channels x {CHANNEL_BYTES} B x {highest} MT/s; {UNREADABLE}; {COUNTED}"
         return Peak(figure.name, figure.value, at_most * CHANNEL_BYTES * highest / 1e3, figure.unit, how)
     channels = modules.channels or (min(modules.count, at_most) if at_most else None)
     if not re.fullmatch(r"DDR\d", modules.kind) or modules.mts is None or channels is None:
         rate = f"{modules.mts:g} MT/s" if modules.mts else "a rate that is not told"
         reason = f"{modules.count} modules of {modules.kind} at {rate}, on channels that are not told"
         return _unknown(figure.name, reason)
-    how = f"{channels} channels x {CHANNEL_BYTES} B x {modules.mts:g} MT/s: {modules.source}"
+    how = f"{channels} channels x {CHANNEL_BYTES} B x {modules.mts:g} MT/s: {modules.source}; {COUNTED}"
     return Peak(figure.name, figure.value, channels * CHANNEL_BYTES * modules.mts / 1e3, figure.unit, how)
 
 
