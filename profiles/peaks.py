@@ -132,7 +132,7 @@ class Peak(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """Words for people: ``79 % of 307 GB/s (8 channels x 8 B x 4800 MT/s: the firmware's tables; ...)``."""
+        """Words for people: ``79 % of 307 GB/s (8 channels x 8 B x 4800 MT/s: ...)``."""
         share = self.reached / self.value
         text = f"{100 * share:.0f} % of {float(f'{self.value:.4g}'):g} {self.unit} ({self.how})"
         if share <= MOST:

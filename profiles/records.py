@@ -264,6 +264,13 @@ class Model(Record):
         raise KeyError(name)
 
 
+class NodeKind(Record):
+    """Properties of a node that decide how programs slow each other down; nodes alike are of one kind."""
+
+    key: str = Field(description="hash over processor, caches, memory, NUMA and virtualisation")
+    title: str = Field(description="for people: AMD EPYC 9B45, 2 cores, 24 GiB")
+
+
 class Absent(Record):
     """Something that could not be measured, with reason and remedy."""
 

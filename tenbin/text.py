@@ -104,6 +104,8 @@ def subject(model: Model) -> str:
 
 def printable(text: str) -> str:
     """Put text from elsewhere on one line, harmless to a terminal: other characters as ``\\n``, ``\\x1b``."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text)
 
 

@@ -19,9 +19,8 @@ from agent.inventory import read_machine
 from probes.topology import cpu_ranges
 from profiles.errors import BadInput
 from profiles.files.store import Store, load
-from profiles.jobs import NodeKind
 from profiles.quantities import compare_facts
-from profiles.records import Cpu, Inventory, Profile, Settings
+from profiles.records import Cpu, Inventory, NodeKind, Profile, Settings
 
 # -- kind --------------------------------------------------------------------------------------------------
 

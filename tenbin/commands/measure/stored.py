@@ -181,27 +181,28 @@ def _print_models(console: Console, models: list[Model]) -> None:
     from profiles.card import ROUNDS_DIFFER
 
     width = max(28, min(44, console.width - 56))
-    quantity = ""
+    quantity, lines = "", []  # printed together, because rich takes its time for each
     for model in models:
         mark = "  [magenta]EMULATED[/]" if model.emulated else ""
         single = len(model.coefficients) == 1
         if not single:
-            console.print(f"  [cyan]{escape(model.quantity)}[/]  {escape(subject(model))}{mark}")
+            lines.append(f"  [cyan]{escape(model.quantity)}[/]  {escape(subject(model))}{mark}")
         elif model.quantity != quantity:
-            console.print(f"  [cyan]{escape(model.quantity)}[/]{mark}")
+            lines.append(f"  [cyan]{escape(model.quantity)}[/]{mark}")
         quantity = model.quantity
         if model.note and not single:
-            console.print(Padding(Text(model.note, "dim"), (0, 0, 0, 4)))
+            lines.append(f"    [dim]{escape(model.note)}[/]")
         for c in model.coefficients:
             name = (subject(model) or c.name) if single else c.name
             mark = "*" * (ROUNDS_DIFFER in c.note)
             quality = f"[{QUALITY_STYLE[c.quality]}]{c.quality}[/]{mark}"
             if len(name) > width:
-                console.print(f"    {name}", markup=False)
+                lines.append(f"    {escape(name)}")
                 name = ""
             value = f"{value_with_unit(c):>14}"  # a bound takes of the interval's place
             row = f"    {name:<{width}} {value} {interval(c):>{max(36 - len(value), 0)}} {c.n:>4} "
-            console.print(escape(row) + quality, soft_wrap=True)
+            lines.append(escape(row) + quality)
+    console.print("\n".join(map(printable, lines)), soft_wrap=True)
 
 
 def list_profiles(store: StoreOption = None, json: JsonOption = False) -> None:
