@@ -294,7 +294,7 @@ def judge(profile: Profile, kin: Sequence[Profile] = ()) -> list[tuple[str, str]
             sentences.setdefault(peak.figure, []).append(peak.sentence)
         else:
             sentences.setdefault(peak.what, []).append(f"peak not known: {peak.reason}")
-    others = [{figure.name: figure.value for figure in main_figures(other)} for other in kin]
+    others = [{(f.name, f.subject): f.value for f in main_figures(other)} for other in kin]
     for figure in main_figures(profile):
         for text in (*_published(profile, figure), *_place(figure, others)):
             sentences.setdefault(figure.name, []).append(text)
@@ -309,9 +309,10 @@ def _published(profile: Profile, figure: CardFigure) -> Iterator[str]:
             yield f"{share:.0f} % of the published {entry.value:g} {entry.unit} ({entry.source})"
 
 
-def _place(figure: CardFigure, others: Sequence[dict[str, float]]) -> Iterator[str]:
-    """Say the place among the nodes of the kind, the best first."""
-    values = [other[figure.name] for other in others if figure.name in other]
+def _place(figure: CardFigure, others: Sequence[dict[tuple[str, str], float]]) -> Iterator[str]:
+    """Say the place among the nodes of the kind where the same was measured, the best first."""
+    same = figure.name, figure.subject
+    values = [other[same] for other in others if same in other]
     direction = better(figure.quantity, figure.coefficient)
     if len(values) + 1 < FEWEST or direction is Better.NEITHER or not median(values):
         return
