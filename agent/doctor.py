@@ -27,6 +27,7 @@ from probes.registry import PROBES
 from probes.topology import Topology, cpu_list, data_caches_kib, free_memory_mb, read_topology
 from profiles.card import BUSY, STOLEN
 from profiles.errors import BadInput, Unavailable
+from profiles.quantities import file_size, memory
 from profiles.records import MB, Inventory, Missing, OpenCLDevice, Profile, Record, Settings, Storage
 
 # -- machine and findings ----------------------------------------------------------------------------------
@@ -225,7 +226,7 @@ def _usable(case: Case) -> Iterator[Finding]:
     if limits.memory_mb is not None:
         yield limited(
             "machine",
-            f"only {limits.memory_mb:.0f} of {case.inventory.memory_mb:.0f} MB of memory can be used",
+            f"only {memory(limits.memory_mb)} of {memory(case.inventory.memory_mb)} of memory can be used",
             "a control group sets a limit, and kills what goes beyond",
             outside,
         )
@@ -504,7 +505,7 @@ ROOM_MB = 4000.0  # below: the largest sizes of a full profile are left out
 LEAST_ROOM_MB = 200.0  # below: too few sizes for a line
 
 _IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
-_ROOM_REMEDY = f"free {ROOM_MB:.0f} MB for all sizes, or name another folder: --storage DIR"
+_ROOM_REMEDY = f"free {file_size(ROOM_MB)} for all sizes, or name another folder: --storage DIR"
 
 
 def probe_findings(case: Case) -> Iterator[Finding]:
@@ -531,7 +532,7 @@ def _memory(case: Case) -> Iterator[Finding]:
     where = (
         f"local and remote over {nodes} NUMA nodes" if nodes > 1 else "one NUMA node, so all of it is local"
     )
-    yield ok("memory", f"memory bandwidth on 1..{cores} cores", f"{where}; {area_mb:.0f} MB for each core")
+    yield ok("memory", f"memory bandwidth on 1..{cores} cores", f"{where}; {memory(area_mb)} for each core")
     unplanned = plan_writings(case.topology, int(free_mb / area_mb))[1]
     for what, *why in (*amiss, *unplanned):
         if nodes > 1 or not what.startswith("remote"):  # nothing is lost where nothing is remote
@@ -550,10 +551,8 @@ def _streams(case: Case) -> Iterator[Finding]:
     if not elements:
         yield from (missing("streams", f"{what} cannot be measured", *why) for _, *why in amiss[-1:])
         return
-    mb = 3 * ELEMENT * sum(elements.values()) / 2**20
-    yield ok(
-        "streams", f"read, write, copy, scale, add, triad on 1..{case.usable_cores} cores", f"{mb:.0f} MB"
-    )
+    mb = 3 * ELEMENT * sum(elements.values()) / MB
+    yield ok("streams", f"read, write, copy, scale, add, triad on 1..{case.usable_cores} cores", memory(mb))
     for unknown, *why in amiss:
         yield limited("streams", f"not measured or not known: {unknown}", *why)
 
@@ -580,7 +579,7 @@ def _network(case: Case) -> Iterator[Finding]:
     if shm_mb is not None and shm_mb < SHM_MB:
         yield limited(
             "network",
-            f"/dev/shm is small ({shm_mb:.0f} MB)",
+            f"/dev/shm is small ({memory(shm_mb)})",
             "ranks on one node pass their messages through it, and die when it is full",
             "as root: mount -o remount,size=1G /dev/shm; in Docker: --shm-size=1g",
         )
@@ -635,7 +634,7 @@ def _device(case: Case) -> Iterator[Finding]:
         if d.kind == "cpu":
             reason = "the processor itself, as its driver compiles for it; copies are within its memory"
         else:
-            reason = f"{d.name}, {d.compute_units} compute units, {d.global_memory_mb:.0f} MB"
+            reason = f"{d.name}, {d.compute_units} compute units, {memory(d.global_memory_mb)}"
         yield ok("device", f"memory, arithmetic, launches and copies of {d.key}", reason)
 
 
@@ -699,7 +698,7 @@ def _storage(s: Storage) -> Iterator[Finding]:
             "name another: --storage DIR",
         )
         return
-    free = f"{s.free_mb:.0f} MB are free"
+    free = f"{file_size(s.free_mb)} are free"
     if s.free_mb < LEAST_ROOM_MB:
         yield missing("checkpoint", f"{s.folder} is too small", free, _ROOM_REMEDY)
         return
@@ -727,7 +726,7 @@ def _storage(s: Storage) -> Iterator[Finding]:
             "measure more than once and compare: tenbin profile compare",
         )
     else:
-        what = f"{s.filesystem} on {s.model or s.device} ({s.kind}), {s.free_mb / 1000:.1f} GB free"
+        what = f"{s.filesystem} on {s.model or s.device} ({s.kind}), {file_size(s.free_mb)} free"
         yield ok("checkpoint", f"checkpoints in {s.folder}, by direct I/O", what)
 
 
@@ -741,8 +740,8 @@ def _storage_speed(s: Storage) -> Finding:
     if not s.direct_io:
         return missing("storage", what, f"{s.filesystem} cannot bypass the page cache", remedy)
     if s.free_mb < LEAST_FREE / MB:
-        least = f"free {LEAST_FREE / MB:.0f} MB, or name another folder: --storage DIR"
-        return missing("storage", what, f"{s.free_mb:.0f} MB are free", least)
+        least = f"free {file_size(LEAST_FREE / MB)}, or name another folder: --storage DIR"
+        return missing("storage", what, f"{file_size(s.free_mb)} are free", least)
     done = "large blocks, 4 KiB at random places, writes with fsync"
     return ok("storage", f"speed of storage in {s.folder}", done)
 

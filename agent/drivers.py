@@ -81,6 +81,7 @@ def _gpu(library: Any, index: int, driver: str, sysfs: Path) -> Facts:
         "memory_mb": round(library.nvmlDeviceGetMemoryInfo(handle).total / MB, 1),
         "driver": driver,
         "numa_node": _numa_node(sysfs, bus),
+        **pci_link(sysfs / "bus/pci/devices" / bus),
         "power_limit_w": _watts(figure(library, library.nvmlDeviceGetPowerManagementLimit, handle)),
         "power_limit_min_w": _watts(low),
         "power_limit_max_w": _watts(high),
@@ -97,6 +98,23 @@ def _numa_node(sysfs: Path, bus: str) -> int | None:
     except (OSError, ValueError):
         return None
     return node if node >= 0 else None
+
+
+def pci_link(device: Path) -> Facts:
+    """Read lanes and rate of a device's link to the host; a device at rest lowers its rate, not its lanes."""
+    lanes = _first_number(device / "current_link_width")
+    now = _first_number(device / "current_link_speed")
+    both_ends = [_first_number(end / "max_link_speed") for end in (device, device.resolve().parent)]
+    highest = min((rate for rate in both_ends if rate), default=0.0)
+    return {"link_lanes": int(lanes) or None, "link_gts": max(now, highest) or None}
+
+
+def _first_number(file: Path) -> float:
+    """Read ``16.0 GT/s PCIe`` or ``16``; 0 where there is none."""
+    try:
+        return float(file.read_text().split()[0])
+    except (OSError, ValueError, IndexError):  # "Unknown", in a virtual machine
+        return 0.0
 
 
 if __name__ == "__main__":

@@ -20,9 +20,11 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
+from agent.memory_modules import read_memory_modules
 from probes.folders import inspect_folder
 from probes.powercap import zones
 from probes.topology import cpu_list
@@ -182,6 +184,7 @@ def read_cpu(roots: Roots) -> records.Cpu:
         governor=_governor(folders),
         turbo=_turbo(roots.sysfs),
         max_mhz=_max_mhz(folders),
+        **_instruction_sets(info),
     )
 
 
@@ -210,7 +213,24 @@ def _from_cpuinfo(info: str | None) -> records.Cpu:
         caches=(),
         governor=None,
         max_mhz=None,
+        **_instruction_sets(info),
     )
+
+
+_VECTORS = ("avx", "fma", "avx2", "avx512f", "asimd", "sve")
+
+
+def _instruction_sets(info: str | None) -> dict[str, Any]:
+    """Read what decides how much a core computes in a cycle; family and model are x86's."""
+    values = fields(info)
+    flags = (values.get("flags") or values.get("Features") or "").split()
+    family, model = (values.get(key, "") for key in ("cpu family", "model"))
+    known = family.isdigit() and model.isdigit()
+    return {
+        "family": int(family) if known else None,
+        "model_number": int(model) if known else None,
+        "vectors": tuple(name for name in _VECTORS if name in flags),
+    }
 
 
 def _cpu_model(info: str | None) -> str:
@@ -773,6 +793,7 @@ def read_machine(settings: records.Settings) -> records.Inventory:
         tuning=read_tuning(roots),
         numa=read_numa(roots),
         memory_mb=memory_mb,
+        memory_modules=read_memory_modules(roots.sysfs, roots.root),
         storage=storage,
         network=read_network(roots),
         power=_power(roots),

@@ -1,30 +1,30 @@
 """Storage folders: inspected before they are used, and scratch folders in them while a probe runs.
 
-A folder is inspected in a process of its own, because a lost network file system blocks its callers:
-``python -P -m probes.folders FOLDER`` prints a ``FolderState`` as JSON. A process that waits for dead storage
-may not even be killed; the caller of ``inspect_folder`` then goes on without it.
+A folder is inspected in a process of its own (``folder_state``), because a lost network file system blocks
+its callers. A process that waits for dead storage may not even be killed; the caller of ``inspect_folder``
+then goes on without it.
 """
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 import socket
-import stat
 import subprocess
 import sys
 import tempfile
+from ast import literal_eval
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from profiles.errors import Unavailable
 from profiles.files import direct_io
 from profiles.files.safe_files import not_own
 
+PROGRAM = Path(__file__).with_name("folder_state.py")
 ANSWER_S = 10.0  # a server that wakes its disks takes seconds
 GONE_S = 1.0
 LEAST_FREE = 96 << 20  # bytes to measure with: half for the file, and for two batches of each kind
@@ -50,7 +50,7 @@ def inspect_folder(folder: Path, timeout_s: float | None = None) -> FolderState:
     """
     limit_s = ANSWER_S if timeout_s is None else timeout_s
     child = subprocess.Popen(
-        [sys.executable, "-P", "-m", "probes.folders", str(folder.absolute())],
+        [sys.executable, "-I", "-S", str(PROGRAM), str(folder.absolute())],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -70,32 +70,7 @@ def inspect_folder(folder: Path, timeout_s: float | None = None) -> FolderState:
     if child.returncode != 0:
         words = (errors.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
         raise Unavailable(f"{folder} cannot be looked at ({words})", "name another folder: --storage DIR")
-    return FolderState(**json.loads(answer))
-
-
-def _inspect(folder: Path) -> FolderState:
-    is_folder = _is_folder(folder)
-    there = next(f for f in (folder, *folder.parents) if _is_folder(f)).resolve()
-    size_bytes, free_bytes = None, 0
-    with suppress(OSError):
-        space = os.statvfs(there)
-        size_bytes, free_bytes = space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
-    writable = is_folder is not False and os.access(there, os.W_OK | os.X_OK)
-    return FolderState(is_folder, str(there), size_bytes, free_bytes, writable, _direct_io_works(there))
-
-
-def _is_folder(path: Path) -> bool | None:
-    try:
-        return stat.S_ISDIR(path.stat().st_mode)
-    except OSError:
-        return None
-
-
-def _direct_io_works(folder: Path) -> bool:
-    try:
-        return direct_io.try_write(folder) == "direct"
-    except OSError:  # not writable, or no room
-        return False
+    return FolderState(*literal_eval(answer))
 
 
 # -- folders for files that exist while a probe runs: tried first, removed afterwards ----------------------
@@ -160,7 +135,3 @@ def _remove_leftovers(folder: Path) -> None:
             with suppress(OSError):
                 if not not_own(path.lstat()):
                     shutil.rmtree(path)
-
-
-if __name__ == "__main__":
-    print(json.dumps(asdict(_inspect(Path(sys.argv[1])))))

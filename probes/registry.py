@@ -32,7 +32,7 @@ class ProbeEntry:
 
 
 PROBES = {
-    "memory": ProbeEntry("probes.memory", "Memory bandwidth and interference", full_s=60, quick_s=8),
+    "memory": ProbeEntry("probes.memory", "Stores to memory, and interference", full_s=60, quick_s=8),
     "streams": ProbeEntry("probes.streams", "Memory streams and latency", full_s=15, quick_s=3),
     "compute": ProbeEntry("probes.compute", "Floating point speed and clock", full_s=10, quick_s=2),
     "network": ProbeEntry("probes.network", "All-to-all communication", full_s=40, quick_s=4),

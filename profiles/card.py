@@ -156,6 +156,12 @@ class _Choice:
 
 _CHOICES = (
     _Choice(
+        "memory bandwidth",
+        "stream_bandwidth_gbs",
+        "STREAM's triad, all cores together: the limit of programs that go through large arrays",
+        labels={"kernel": "triad", "numa": "local"},
+    ),
+    _Choice(
         "arithmetic",
         "compute_gflops",
         "matrix products in double precision, all cores together",
@@ -168,12 +174,6 @@ _CHOICES = (
         labels={"load": "vector"},
     ),
     _Choice(
-        "memory bandwidth",
-        "stream_bandwidth_gbs",
-        "STREAM's triad, all cores together: the limit of programs that go through large arrays",
-        labels={"kernel": "triad", "numa": "local"},
-    ),
-    _Choice(
         "memory latency",
         "access_latency_ns",
         "one access after the other beyond all caches: what a chase of pointers costs",
@@ -182,7 +182,7 @@ _CHOICES = (
     _Choice(
         "neighbour slow-down",
         "memory_slowdown_ratio",
-        "times as long takes a program that fills memory when another does so on the next core",
+        "as long for a program that fills memory, while another does so on the next core",
         labels={"clock": "wall"},
     ),
     _Choice(
@@ -199,13 +199,13 @@ _CHOICES = (
         labels={"precision": "single"},
         apart=True,
     ),
-    _Choice("storage read", "storage_read_mbs", "large blocks past the page cache"),
+    _Choice("storage read", "storage_read_mbs", "large blocks past the page cache", unit="GB/s", scale=1e-3),
     _Choice(
         "storage random read",
         "storage_random_read_p99_s",
         "99 of 100 reads of 4 KiB are quicker",
-        unit="ms",
-        scale=1e3,
+        unit="us",
+        scale=1e6,
     ),
     _Choice(
         "message latency",
@@ -225,7 +225,7 @@ _CHOICES = (
     _Choice(
         "useful cores",
         "run_s",
-        "more do not speed up conjugate gradients",
+        "that many speed up conjugate gradients (CG); more of them gain little",
         labels={"load": "cg"},
         coefficient="A",
     ),

@@ -17,18 +17,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .records import Absent, Coefficient, Condition, Model, Record
+from .records import Absent, Coefficient, Condition, Model, NodeKind, Record
 
 COMPROBE_BYTES = 1 << 20  # from each rank to each other: bandwidth decides, not latency
 Clock = Literal["wall", "cpu"]
 JobName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$")]
-
-
-class NodeKind(Record):
-    """Properties of a node that decide how programs slow each other down; nodes alike are of one kind."""
-
-    key: str = Field(description="hash over processor, caches, memory, NUMA and virtualisation")
-    title: str = Field(description="for people: AMD EPYC 9B45, 2 cores, 24 GiB")
 
 
 class Level(Record):

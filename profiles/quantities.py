@@ -1,4 +1,7 @@
-"""Directions: which way a quantity is better, and which change of a fact is a loss."""
+"""Directions and units: which way a quantity is better, which change of a fact is a loss, how people read it.
+
+GB is 10^9 bytes and GB/s 10^9 bytes a second, for files and bandwidth; memory is in GiB (2^30 bytes).
+"""
 
 from __future__ import annotations
 
@@ -92,6 +95,41 @@ def better(quantity: str, coefficient: str = "") -> Better:
     """Say which way a coefficient of a quantity is better; neither for a quantity that nobody has entered."""
     entry = QUANTITIES.get(f"{quantity}.{coefficient}") or QUANTITIES.get(quantity)
     return entry.better if entry else Better.NEITHER
+
+
+# -- units that people read --------------------------------------------------------------------------------
+
+
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+_LEAST = {"s": 0.1, "ms": 1e-3, "us": 1e-6, "ns": 0.0}  # in seconds
+
+
+def readable_unit(unit: str, *values: float | None) -> tuple[float, str]:
+    """Choose the unit in which people read values: the factor to it, and its name (48.7 us, 2.1 GB/s)."""
+    size = max((abs(value) for value in values if value is not None), default=0.0)
+    base, slash, per = unit.partition("/")
+    if base in _SECONDS and size:
+        seconds = size * _SECONDS[base]
+        name = next(name for name, least in _LEAST.items() if seconds >= least)
+        return _SECONDS[base] / _SECONDS[name], f"{name}{slash}{per}"
+    if unit == "MB/s" and size >= 1000:
+        return 1e-3, "GB/s"
+    if unit == "KiB" and size >= 1024:
+        return 1 / 1024, "MiB"
+    return 1.0, unit
+
+
+def file_size(mb: float) -> str:
+    """Write the size of files, or of the room for them: ``12.3 GB``, ``90 MB``."""
+    return f"{mb / 1000:.3g} GB" if mb >= 1000 else f"{mb:.0f} MB"
+
+
+def memory(mb: float) -> str:
+    """Write an amount of memory (in MB) as people do: ``23.6 GiB``, ``512 MiB``."""
+    mib = mb * 1e6 / 2**20
+    if mib < 1024:
+        return f"{mib:.0f} MiB"
+    return f"{mib / 1024:.1f} GiB" if mib < 100 * 1024 else f"{mib / 1024:.0f} GiB"
 
 
 # -- facts of a machine that differ ------------------------------------------------------------------------

@@ -47,6 +47,19 @@ class Cpu(InventoryRecord):
     vendor: str | None = None  # as the processor says it: GenuineIntel, AuthenticAMD, ARM ...
     dies: int | None = None
     turbo: bool | None = None
+    family: int | None = None  # x86: with the model, the microarchitecture
+    model_number: int | None = None
+    vectors: tuple[str, ...] = Field(default=(), description="instruction sets: fma, avx2, avx512f, sve ...")
+
+
+class MemoryModules(InventoryRecord):
+    """The memory modules, as the firmware lists them."""
+
+    count: int
+    kind: str  # DDR4, DDR5 ...
+    mts: float | None = Field(description="transfers in 10^6/s at which the slowest runs")
+    channels: int | None = Field(description="that have a module")
+    source: str
 
 
 class Limits(InventoryRecord):
@@ -124,6 +137,10 @@ class Gpu(InventoryRecord):
     power_limit_min_w: float | None
     power_limit_max_w: float | None
     numa_node: int | None = None
+    link_lanes: int | None = Field(default=None, description="of PCI Express, as they are in use")
+    link_gts: float | None = Field(
+        default=None, description="the highest rate of a lane that both ends allow"
+    )
 
 
 class Mpi(InventoryRecord):
@@ -165,6 +182,7 @@ class Inventory(InventoryRecord):
     container: str = "none"  # docker, podman, apptainer ...
     limits: Limits = Limits()
     tuning: Tuning = Tuning()
+    memory_modules: MemoryModules | None = None
     missing: tuple[Missing, ...] = ()
 
 
@@ -244,6 +262,13 @@ class Model(Record):
             if coefficient.name == name:
                 return coefficient
         raise KeyError(name)
+
+
+class NodeKind(Record):
+    """Properties of a node that decide how programs slow each other down; nodes alike are of one kind."""
+
+    key: str = Field(description="hash over processor, caches, memory, NUMA and virtualisation")
+    title: str = Field(description="for people: AMD EPYC 9B45, 2 cores, 24 GiB")
 
 
 class Absent(Record):

@@ -41,8 +41,21 @@ def ranges(ids: Iterable[int]) -> str:
     return ", ".join(parts)
 
 
+def readable(coefficient: Coefficient, *beside: Coefficient | None) -> Coefficient:
+    """Change the unit to the one in which people read it, and the coefficients ``beside``: s to us."""
+    from profiles.quantities import readable_unit
+
+    values = [c.value for c in (coefficient, *beside) if c is not None]
+    factor, unit = readable_unit(coefficient.unit, *values)
+    if factor == 1.0:
+        return coefficient
+    low, high = (None if limit is None else factor * limit for limit in (coefficient.low, coefficient.high))
+    scaled = {"value": factor * coefficient.value, "low": low, "high": high, "unit": unit}
+    return coefficient.model_copy(update=scaled)
+
+
 def value(coefficient: Coefficient) -> str:
-    """Write ``12.3``; of a number bounded on one side the bound: ``>= 12.3``, or not known."""
+    """Write ``12.3``; of a number bounded on one side the bound: ``at least 12.3``, or not known."""
     from profiles.records import Quality  # an error message, which needs this module too, comes without it
 
     low, high = coefficient.low, coefficient.high
@@ -52,14 +65,15 @@ def value(coefficient: Coefficient) -> str:
 
 
 def bounded(value: float, low: float | None, high: float | None) -> str:
-    """Write a number; of one that is bounded on one side the bound: ``>= 12.3``."""
+    """Write a number; of one that is bounded on one side the bound: ``at least 12.3``."""
     if (low is None) == (high is None):
         return number(value)
-    return f">= {number(low)}" if high is None else f"<= {number(high)}"
+    return f"at least {number(low)}" if high is None else f"at most {number(high)}"
 
 
 def value_with_unit(coefficient: Coefficient) -> str:
-    """Write ``12.3 GB/s``, ``>= 12.3 GB/s``, or not known."""
+    """Write ``12.3 GB/s``, ``at least 48.7 us``, or not known."""
+    coefficient = readable(coefficient)
     text = value(coefficient)
     if text == "not known":
         return text
@@ -67,7 +81,8 @@ def value_with_unit(coefficient: Coefficient) -> str:
 
 
 def interval(coefficient: Coefficient) -> str:
-    """Write the 95 % interval ``12.1 .. 12.6``, one-sided or unknown where it is."""
+    """Write the 95 % interval ``12.1 .. 12.6``, in the unit of ``value_with_unit``, one-sided or unknown."""
+    coefficient = readable(coefficient)
     return limits(coefficient.low, coefficient.high)
 
 
@@ -89,6 +104,8 @@ def subject(model: Model) -> str:
 
 def printable(text: str) -> str:
     """Put text from elsewhere on one line, harmless to a terminal: other characters as ``\\n``, ``\\x1b``."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text)
 
 
@@ -140,22 +157,24 @@ def headline(profile: Profile) -> str:
 
 def machine_lines(inventory: Inventory) -> list[tuple[str, str]]:
     """Write the inventory as (topic, text) lines."""
+    from profiles.quantities import file_size, memory
+
     cpu = inventory.cpu
     cores = f"{cpu.cores} core{'s' * (cpu.cores != 1)}, {cpu.threads} thread{'s' * (cpu.threads != 1)}"
     caches = ", ".join(
         f"L{c.level}{'' if c.kind == 'unified' else ' ' + c.kind} {c.size_kb:g} KiB x {c.instances}"
         for c in cpu.caches
     )
-    memory = f"{inventory.memory_mb / 1000:.1f} GB in {len(inventory.numa)} NUMA node(s)"
+    nodes = f" in {len(inventory.numa)} NUMA nodes" if len(inventory.numa) > 1 else ""
     kernel = f"kernel {inventory.kernel}, virtualisation: {inventory.virtualisation}"
     lines = [
         ("processor", f"{cpu.model}, {cpu.sockets} socket{'s' * (cpu.sockets != 1)}, {cores}"),
-        ("caches", caches or "not told by this machine"),
-        ("memory", memory),
+        ("caches", caches or "not shown by this machine"),
+        ("memory", f"{memory(inventory.memory_mb)}{nodes}"),
         ("system", f"{inventory.distribution}, {kernel}"),
     ]
     for s in inventory.storage:
-        free = f"{s.free_mb / 1000:.1f} GB free, {'direct' if s.direct_io else 'buffered'} I/O"
+        free = f"{file_size(s.free_mb)} free, {'direct' if s.direct_io else 'buffered'} I/O"
         lines.append(("storage", f"{s.folder}: {s.filesystem} on {s.device} ({s.kind}), {free}"))
     for n in inventory.network:
         speed = f"{n.speed_mbit:g} Mbit/s" if n.speed_mbit else "speed not told"
@@ -164,7 +183,7 @@ def machine_lines(inventory: Inventory) -> list[tuple[str, str]]:
         ("OpenCL", f"{d.key}: {d.name} ({d.kind}, {d.compute_units} units), {d.platform}, driver {d.driver}")
         for d in inventory.opencl
     ] or [("OpenCL", "none")]
-    lines += [("GPU", f"{g.name}, {g.memory_mb / 1000:.0f} GB, driver {g.driver}") for g in inventory.gpus]
+    lines += [("GPU", f"{g.name}, {memory(g.memory_mb)}, driver {g.driver}") for g in inventory.gpus]
     lines.append(("MPI", inventory.mpi.library if inventory.mpi else "none"))
     lines += [
         ("power zone", f"{z.name}: cap {number(z.cap_w)} W" if z.cap_w else f"{z.name}: no cap")

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import suppress
 
 from agent.inventory import read_machine
 from probes.topology import cpu_ranges
-from profiles.jobs import NodeKind
+from profiles.errors import BadInput
+from profiles.files.store import Store, load
 from profiles.quantities import compare_facts
-from profiles.records import Cpu, Inventory, Settings
+from profiles.records import Cpu, Inventory, NodeKind, Profile, Settings
 
 # -- kind --------------------------------------------------------------------------------------------------
 
@@ -44,6 +46,24 @@ def node_kind(inventory: Inventory | None = None) -> NodeKind:
         key=hashlib.sha256(text.encode()).hexdigest()[:LENGTH],
         title=f"{cpu.model}, {cores}, {memory_gib} GiB",
     )
+
+
+MOST_KIN = 50  # nodes whose profiles are read to tell the place of one
+
+
+def kin(store: Store, profile: Profile) -> list[Profile]:
+    """Load the newest profile of each other node of the same kind; no damaged ones."""
+    kind, profiles = node_kind(profile.inventory).key, []
+    newest = {path.parents[1].name: path for path in reversed(store.paths())}
+    for node, path in list(newest.items())[-MOST_KIN:]:
+        with suppress(BadInput):
+            if node != profile.node and _is_kin(other := load(path), profile, kind):
+                profiles.append(other)
+    return profiles
+
+
+def _is_kin(other: Profile, profile: Profile, kind: str) -> bool:
+    return other.emulated == profile.emulated and node_kind(other.inventory).key == kind
 
 
 # -- fingerprint -------------------------------------------------------------------------------------------

@@ -26,9 +26,9 @@ from pathlib import Path
 
 from profiles.errors import BadInput
 from profiles.files.store import JobStore
-from profiles.jobs import JobProfile, NodeKind
+from profiles.jobs import JobProfile
 from profiles.models.contention import slowdown_beside
-from profiles.records import Model, Profile, Quality
+from profiles.records import Model, NodeKind, Profile, Quality
 from scheduler.model.clusters import checked
 from scheduler.model.costs import LinearCost, LinearCosts
 from scheduler.model.interference import PACKED, Pressure

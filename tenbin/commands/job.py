@@ -29,12 +29,11 @@ if TYPE_CHECKING:
         Curve,
         JobProfile,
         NetworkHalf,
-        NodeKind,
         Phases,
         ProbePressure,
         UnderCaps,
     )
-    from profiles.records import Coefficient, Model
+    from profiles.records import Coefficient, Model, NodeKind
     from scheduler.prediction.run_times import PastRun
 
     Made = tuple[JobProfile, dict[str, pd.DataFrame]]

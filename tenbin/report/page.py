@@ -14,16 +14,17 @@ from typing import Any, NamedTuple
 import pandas as pd
 import plotly.graph_objects as go
 
-from agent.node_profile.identity import node_kind
+from agent.node_profile.identity import kin, node_kind
 from probes.registry import PROBES
 from profiles.card import MEANINGS, ROUNDS_DIFFER, ROUNDS_MEANING, card, trust
 from profiles.compare import Difference, compare, explain_drift
 from profiles.errors import BadInput
 from profiles.files.safe_files import write_chosen
-from profiles.files.store import JobStore, load, load_job, samples
+from profiles.files.store import JobStore, Store, load, load_job, samples
 from profiles.jobs import Curve, JobProfile
 from profiles.models import knee
 from profiles.models.downey import predict, verdict
+from profiles.peaks import judge
 from profiles.records import Coefficient, Model, Profile, Quality
 from tenbin import text
 from tenbin.report.pictures import COLOURS, figure, picture, write
@@ -39,7 +40,12 @@ def write_report(path: Path, output: Path, *, interactive: bool = False) -> None
     """Draw the profile stored at ``path`` into the HTML file ``output``; ``interactive``: see ``write``."""
     profile = load(path)
     page = render(
-        profile, samples(path), previous(path, profile), jobs_beside(path, profile), interactive=interactive
+        profile,
+        samples(path),
+        previous(path, profile),
+        jobs_beside(path, profile),
+        others=kin(Store(path.parents[2]), profile),
+        interactive=interactive,
     )
     try:
         write_chosen(output, page)
@@ -78,9 +84,10 @@ def render(
     older: Profile | None,
     jobs: Sequence[JobProfile] = (),
     *,
+    others: Sequence[Profile] = (),
     interactive: bool = False,
 ) -> str:
-    """Write the page as one string."""
+    """Write the page as one string; ``others``: profiles of other nodes of its kind."""
     common = _common(older, profile)
     return write(
         "page.html",
@@ -89,6 +96,7 @@ def render(
         headline=text.headline(profile),
         trust=trust(profile),
         card=card(profile),
+        judged=judge(profile, others),
         meanings=MEANINGS | {ROUNDS_DIFFER: ROUNDS_MEANING},
         machine=text.machine_lines(profile.inventory),
         sections=[

@@ -780,6 +780,7 @@ def write(template: str, *, interactive: bool = False, **values: Any) -> str:
         number=text.number,
         limits=text.limits,
         bounded=text.bounded,
+        readable=text.readable,
         value=text.value_with_unit,
         interval=text.interval,
         duration=text.duration,

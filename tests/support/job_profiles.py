@@ -13,8 +13,8 @@ import pytest
 
 from probes.memory import Stream
 from profiles.fits.job import fit
-from profiles.jobs import Curve, JobProfile, Level, NetworkHalf, NodeKind, ProbePressure
-from profiles.records import Coefficient, Condition, Quality
+from profiles.jobs import Curve, JobProfile, Level, NetworkHalf, ProbePressure
+from profiles.records import Coefficient, Condition, NodeKind, Quality
 
 INTENSITIES = (0.0, 25.0, 50.0, 75.0, 100.0)
 FULL_GBS = 10.0  # of one writer

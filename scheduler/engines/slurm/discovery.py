@@ -25,8 +25,7 @@ from profiles.checks.check import Fitness
 from profiles.errors import BadInput, Unavailable
 from profiles.files.safe_files import make_folder, write_whole
 from profiles.files.store import JobStore, Store
-from profiles.jobs import NodeKind
-from profiles.records import OpenCLDevice, Profile
+from profiles.records import NodeKind, OpenCLDevice, Profile
 from scheduler.engines.protocol import Machine
 from scheduler.engines.registry import Asked
 from scheduler.engines.slurm.node_inventory import (

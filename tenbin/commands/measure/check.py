@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from profiles.errors import BadInput, UserError
-from profiles.quantities import Better, better
+from profiles.quantities import Better, better, readable_unit
 from tenbin.commands import options
 from tenbin.errors import TenbinError
 from tenbin.option_values import duration_s
@@ -344,7 +344,7 @@ def _table(check: Check) -> object:
         known = c.p is not None and c.low is not None and c.high is not None
         way = 1 if better(c.quantity) is Better.LOWER else -1
         limits = sorted(100 * way * loss for loss in (c.low or 0.0, c.high or 0.0))
-        scale, unit = (1e6, "us") if c.unit == "s" else (1.0, c.unit)
+        scale, unit = readable_unit(c.unit, c.now)
         made.add_row(
             f"  {title(c.quantity, c.labels)}{f' ({c.note})' if c.note and c.state == 'worse' else ''}",
             number(scale * c.now),

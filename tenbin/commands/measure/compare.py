@@ -11,10 +11,11 @@ import typer
 from rich.console import Console
 
 from profiles.errors import BadInput
+from profiles.quantities import readable_unit
 from tenbin.commands.measure.check import signed
 from tenbin.commands.options import JsonOption, StoreOption, complete_selector, ensure_writable, write_output
 from tenbin.terminal import SafeConsole
-from tenbin.text import headline, number, print_json, say, value
+from tenbin.text import headline, number, print_json, readable, say, value
 
 if TYPE_CHECKING:
     from profiles.checks.check import Check, CheckStore
@@ -128,10 +129,12 @@ def _print_differences(console: Console, differences: list[Difference], everythi
         if d.model != model:
             console.print(f" {d.model}", style="cyan", markup=False)
         model = d.model
-        limits = f"{number(d.low)} .. {number(d.high)}" if d.low is not None else "-"
-        of_a, of_b = (value(c) if c else "-" for c in (d.of_a, d.of_b))
+        factor, unit = readable_unit(d.unit, d.a, d.b)
+        span = [None if limit is None else factor * limit for limit in (d.low, d.high)]
+        limits = f"{number(span[0])} .. {number(span[1])}" if d.low is not None else "-"
+        of_a, of_b = (value(readable(c, d.of_a, d.of_b)) if c else "-" for c in (d.of_a, d.of_b))
         ratio = "-" if "not known" in (of_a, of_b) else number(d.ratio)
-        cells = (d.coefficient, of_a, of_b, d.unit, ratio, limits, d.verdict)
+        cells = (d.coefficient, of_a, of_b, unit, ratio, limits, d.verdict)
         _print_row(console, cells, STYLES.get(d.verdict, ""))
     both = [d for d in differences if d.intervals_overlap is not None]
     real = sum(d.verdict in ("higher", "lower") for d in both)
@@ -147,7 +150,7 @@ def _print_differences(console: Console, differences: list[Difference], everythi
 
 def _print_row(console: Console, cells: tuple[str, ...], style: str) -> None:
     name, a, b, unit, ratio, limits, verdict = cells
-    line = f"   {name:<11} {a:>9} {b:>9} {unit:<5} {ratio:>6} {limits:>22} {verdict}"
+    line = f"   {name:<11} {a:>9} {b:>9} {unit:<7} {ratio:>6} {limits:>22} {verdict}"
     console.print(line, style=style, markup=False, soft_wrap=True)
 
 
@@ -254,9 +257,10 @@ def _print_drift(
             last = level is row.levels[-1]
             change = "" if level.change_ratio is None else signed(level.change_ratio)
             siblings = beside.get(row.title) if last and row.source == CHECKS else None
-            also = "" if siblings is None else f"  siblings {number(siblings)}"
+            factor, unit = readable_unit(row.unit, row.levels[-1].value)
+            also = "" if siblings is None else f"  siblings {number(factor * siblings)}"
             since, until = (at.astimezone().strftime("%Y-%m-%d %H:%M") for at in (level.since, level.until))
-            value = f"{number(level.value):>9} {row.unit:<8}"
+            value = f"{number(factor * level.value):>9} {unit:<8}"
             console.print(
                 f"  {since} .. {until}  {level.n:>4}  {value} {change:>9}{also}",
                 style="bold red" if last and row.finding else "",

@@ -151,7 +151,7 @@ def profile(
         from tenbin.report.page import write_report
 
         write_report(stored_profiles(store).find(made.id), report)
-    _tell(made, report, json)
+    _tell(made, stored_profiles(store), report, json)
     raise typer.Exit(_exit_code(made))
 
 
@@ -275,12 +275,14 @@ def _progress() -> Iterator[Listener]:
         yield show
 
 
-def _tell(made: Profile, report: Path | None, json: bool) -> None:
+def _tell(made: Profile, store: Store, report: Path | None, json: bool) -> None:
+    from agent.node_profile.identity import kin
+
     if json:
         print(as_json(made))
         return
 
-    print_profile(made)
+    print_profile(made, kin=kin(store, made))
     if not made.samples:
         print("Nothing was measured, so nothing is stored.")
         return

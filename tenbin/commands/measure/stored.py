@@ -56,9 +56,10 @@ if TYPE_CHECKING:
 # -- the card ----------------------------------------------------------------------------------------------
 
 
-def print_card(console: Console, profile: Profile) -> None:
-    """Print the main figures, what is unusual, and what to do next."""
+def print_card(console: Console, profile: Profile, kin: Sequence[Profile] = ()) -> None:
+    """Print the main figures, whether they are good, what is unusual, and what to do next."""
     from profiles.card import card
+    from profiles.peaks import judge
 
     summary = card(profile)
     if summary.figures:
@@ -72,6 +73,10 @@ def print_card(console: Console, profile: Profile) -> None:
             indented = Padding(f"{name}{marks}", (0, 0, 0, 2))
             figures.add_row(indented, f"[bold]{value}[/]", interval, f"[{style or 'dim'}]{meaning}[/]")
         console.print(figures)
+    if judged := judge(profile, kin):
+        console.print("\n[bold]Is it good?[/bold]")
+        console.print(_hanging([(name, printable(sentence)) for name, sentence in judged]))
+        console.print()
     advice = Table.grid(padding=(0, 1))
     for heading, sentences in (("unusual", summary.unusual), ("next", summary.next_steps)):
         for place, sentence in enumerate(sentences):
@@ -110,7 +115,9 @@ def show(
     if json:
         print(as_json(profile))
         return
-    print_profile(profile, machine=machine)
+    from agent.node_profile.identity import kin
+
+    print_profile(profile, machine=machine, kin=kin(stored_profiles(store), profile))
     for line in stale(profile):
         say(line)
 
@@ -145,8 +152,8 @@ def stale(profile: Profile) -> list[str]:
     return [f"STALE: this machine has changed since ({changes}). Profile it again: tenbin profile"]
 
 
-def print_profile(profile: Profile, *, machine: bool = False) -> None:
-    """Print a profile."""
+def print_profile(profile: Profile, *, machine: bool = False, kin: Sequence[Profile] = ()) -> None:
+    """Print a profile; ``kin``: of other nodes of its kind, to tell its place."""
     from profiles.card import trust
 
     console = SafeConsole()
@@ -156,7 +163,7 @@ def print_profile(profile: Profile, *, machine: bool = False) -> None:
     lines = machine_lines(profile.inventory)
     console.print(_hanging(lines if machine else lines[:3]))
     if profile.models:
-        print_card(console, profile)
+        print_card(console, profile, kin)
         console.print("\n[bold]Quality[/bold]")
         console.print(_hanging(_meanings(profile)))
     for probe in dict.fromkeys(m.probe for m in profile.models):
@@ -194,26 +201,28 @@ def _print_models(console: Console, models: list[Model]) -> None:
     from profiles.card import ROUNDS_DIFFER
 
     width = max(28, min(44, console.width - 56))
-    quantity = ""
+    quantity, lines = "", []  # printed together, because rich takes its time for each
     for model in models:
         mark = "  [magenta]EMULATED[/]" if model.emulated else ""
         single = len(model.coefficients) == 1
         if not single:
-            console.print(f"  [cyan]{escape(model.quantity)}[/]  {escape(subject(model))}{mark}")
+            lines.append(f"  [cyan]{escape(model.quantity)}[/]  {escape(subject(model))}{mark}")
         elif model.quantity != quantity:
-            console.print(f"  [cyan]{escape(model.quantity)}[/]{mark}")
+            lines.append(f"  [cyan]{escape(model.quantity)}[/]{mark}")
         quantity = model.quantity
         if model.note and not single:
-            console.print(Padding(Text(model.note, "dim"), (0, 0, 0, 4)))
+            lines.append(f"    [dim]{escape(model.note)}[/]")
         for c in model.coefficients:
             name = (subject(model) or c.name) if single else c.name
             mark = "*" * (ROUNDS_DIFFER in c.note)
             quality = f"[{QUALITY_STYLE[c.quality]}]{c.quality}[/]{mark}"
             if len(name) > width:
-                console.print(f"    {name}", markup=False)
+                lines.append(f"    {escape(name)}")
                 name = ""
-            row = f"    {name:<{width}} {value_with_unit(c):>14} {interval(c):>22} {c.n:>4} "
-            console.print(escape(row) + quality, soft_wrap=True)
+            value = f"{value_with_unit(c):>14}"  # a bound takes of the interval's place
+            row = f"    {name:<{width}} {value} {interval(c):>{max(36 - len(value), 0)}} {c.n:>4} "
+            lines.append(escape(row) + quality)
+    console.print("\n".join(map(printable, lines)), soft_wrap=True)
 
 
 def list_profiles(store: StoreOption = None, json: JsonOption = False) -> None:

@@ -132,7 +132,7 @@ TWO_DEVICES = {"opencl": (POCL, NVIDIA), "missing": ()}
         (arm_big_little, {}, MACHINE, "frequency and turbo cannot be seen; firmware", "limited", ""),
         (docker_on_intel, {}, MACHINE, "only 4 of 16 logical CPUs", "limited", ""),
         (docker_on_intel, {}, MACHINE, "limited to 2.5 of 16", "limited", ""),
-        (docker_on_intel, {}, MACHINE, "only 2148 of", "limited", ""),
+        (docker_on_intel, {}, MACHINE, "only 2.0 GiB of", "limited", ""),
         (docker_on_intel, {}, MACHINE, "container (docker)", "limited", ""),
     ],
 )
@@ -372,7 +372,7 @@ def test_speed_of_storage(pristine: Pristine, changes: dict[str, object], state:
 
 def test_small_shared_memory_and_hidden_interfaces(pristine: Pristine) -> None:
     findings = list(doctor.probe_findings(case(pristine(docker_on_intel))))
-    assert "--shm-size" in one(findings, "/dev/shm is small (67 MB)").remedy
+    assert "--shm-size" in one(findings, "/dev/shm is small (64 MiB)").remedy
     roomy = list(doctor.probe_findings(case(pristine(intel_two_sockets))))
     assert none(roomy, "/dev/shm")
     assert one(roomy, "eth0 (25000 Mbit/s), mlx5_0/1 (200000 Mbit/s)").state == "ok"

@@ -22,7 +22,7 @@ from probes.powercap import capped, cores_of, zones
 from profiles.errors import Unavailable
 from profiles.files.store import JobStore
 from profiles.fits.job import fit_caps
-from profiles.jobs import NodeKind
+from profiles.records import NodeKind
 from scheduler.jobs.sizes import Unit, speed_of, under_caps
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Pool

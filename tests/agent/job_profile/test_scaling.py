@@ -17,8 +17,8 @@ from probes.mpi.runner import find_mpi
 from probes.topology import usable_cores
 from profiles.errors import BadInput, Unavailable
 from profiles.files.store import JobStore
-from profiles.jobs import NodeKind
 from profiles.models import downey
+from profiles.records import NodeKind
 from scheduler.jobs.sizes import CORE, sized, speed_of
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Pool

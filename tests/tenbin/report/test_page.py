@@ -17,10 +17,11 @@ from profiles.files.store import JobStore, Store
 from profiles.fits import fit_samples
 from profiles.fits.job import fit_phases
 from profiles.records import Absent
+from tenbin.commands.measure.stored import show
 from tenbin.report.page import write_report
 from tests.support.job_profiles import bursty, make_job, over_hosts, samples
 from tests.support.labs.components import require
-from tests.support.records import make_coefficient, make_model, make_profile
+from tests.support.records import make_coefficient, make_inventory, make_model, make_profile
 
 
 def memory_samples(emulated: bool = False) -> pd.DataFrame:
@@ -44,6 +45,29 @@ def _saved(store: Store, **changes: object) -> Path:
 def _page(tmp_path: Path, **changes: object) -> str:
     write_report(_saved(Store(tmp_path), **changes), tmp_path / "page.html")
     return (tmp_path / "page.html").read_text()
+
+
+def test_the_place_among_nodes_of_its_kind_is_on_card_and_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, labels = Store(tmp_path / "store"), {"kernel": "triad", "numa": "local", "cores": "2"}
+    other_kind = make_inventory(memory_mb=64_000.0)
+    for name, gbs, changes in (
+        ("n1", 10.0, {}),
+        ("n2", 20.0, {}),
+        ("n3", 30.0, {}),
+        ("n4", 99.0, {"inventory": other_kind}),
+        ("n5", 99.0, {"emulated": True}),
+    ):
+        triad = make_model(make_coefficient(gbs), quantity="stream_bandwidth_gbs", labels=labels)
+        path = store.save(make_profile(node=name, models=(triad,), **changes), {}) / "profile.json"
+    (path.parents[1] / "20270101T000000Z").mkdir()
+    (path.parents[1] / "20270101T000000Z/profile.json").write_text("damaged")
+    place = "place 2 of 3 nodes of its kind, +0.0 % beside the others' median"
+    write_report(store.find("n2"), tmp_path / "page.html")
+    assert place in (tmp_path / "page.html").read_text().replace("&#39;", "'")
+    show("n2", store=store.root)
+    assert place in " ".join(capsys.readouterr().out.split())
 
 
 def _words(page: str) -> str:
