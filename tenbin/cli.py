@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from profiles.errors import INTERRUPTED, BadInput, UserError
 from tenbin.errors import TenbinError
-from tenbin.text import say
+from tenbin.text import say, unwrapped
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 RUN, JOBS, LOOK = "Run jobs", "Jobs that are submitted", "Look at all of it"
@@ -81,6 +81,7 @@ COMMANDS: dict[str, tuple[str, str | None]] = {
     "slurm doctor": ("measure.doctor:doctor --engine slurm", BELOW),
     "slurm profile": ("measure.profile:profile --nodes all", BELOW),
     "slurm config": ("measure.cluster:slurm_config", BELOW),
+    "policies": ("policies:policies", TRY),
     "simulate": ("simulate:simulate", TRY),
     "reproduce": ("reproduce:reproduce", TRY),
     "agent": ("", None),
@@ -141,7 +142,7 @@ class Commands(Mapping[str, Any]):
             imported = import_module(f"tenbin.commands.{module}")
             function, of_its_own = getattr(imported, attribute), getattr(imported, "CommandClass", None)
         settings: dict[str, Any] = {"rich_help_panel": panel, "hidden": panel is None}
-        settings["help"] = HELP.get(whole) or function.__doc__
+        settings["help"] = HELP.get(whole) or unwrapped(function.__doc__ or "")
         shown, group = _nothing if self.brief else function, typer.Typer(rich_markup_mode="rich")
         if Commands(f"{whole} "):
             noun = typer.Typer(cls=Group, rich_markup_mode="rich")

@@ -115,7 +115,13 @@ DEFAULT_ENGINE = Engines(DEFAULT)
 def up(
     *,
     policy: Annotated[
-        str, typer.Option("--policy", "-p", help="Name, or name,k=v,k=v.", autocompletion=complete_policy)
+        str,
+        typer.Option(
+            "--policy",
+            "-p",
+            help="Name, or name,k=v,k=v; or a file (./mine.py).",
+            autocompletion=complete_policy,
+        ),
     ] = "easy",
     engine: Annotated[
         Engines, typer.Option(help="Who runs the jobs: this machine itself, or a Slurm cluster.")
@@ -212,11 +218,12 @@ def up(
 
     from scheduler.coordinator.journal.journal_file import hold
     from scheduler.engines.protocol import Taken
+    from scheduler.policies.registry import of_any_folder
     from tenbin.client.connection import default_home
     from tenbin.server import tcp
     from tenbin.server.serve import make_ready, serve
 
-    folder = in_utf8(home or default_home(), "--home").absolute()
+    folder, policy = in_utf8(home or default_home(), "--home").absolute(), of_any_folder(policy)
     own = {name: value.absolute() if isinstance(value, Path) else value for name, value in own.items()}
     os.environ.update(
         {name: str(Path(os.environ[name]).absolute()) for name in PATHS if os.environ.get(name)}
