@@ -321,7 +321,7 @@ class MapCommand(TyperCommand):
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """Read the options; what is not of them stands after ``--``."""
         given = list(args)
-        with options_of_sbatch_explained():
+        with options_of_sbatch_explained(given):
             left = super().parse_args(ctx, args)
         words = ctx.params.get("words") or ()
         if not ctx.resilient_parsing and ("--" not in given or len(words) >= len(given) - given.index("--")):

@@ -49,7 +49,7 @@ class ScriptBatch:
 
 
 @contextmanager
-def options_of_sbatch_explained() -> Iterator[None]:
+def options_of_sbatch_explained(words: Sequence[str]) -> Iterator[None]:
     """Name tenbin's own option where one of sbatch is given that tenbin does not have.
 
     Raises:
@@ -62,7 +62,7 @@ def options_of_sbatch_explained() -> Iterator[None]:
             raise
         from tenbin.commands.jobs.sbatch import of_tenbin
 
-        explained = of_tenbin(error.option_name)  # type: ignore[attr-defined]
+        explained = of_tenbin(error.option_name, words)  # type: ignore[attr-defined]
         if explained is None:
             raise
         raise explained from error
@@ -72,7 +72,7 @@ class SubmitCommand(TyperCommand):
     """The command ``submit``: words after a script are the script's own, and its lines are options."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        with options_of_sbatch_explained():
+        with options_of_sbatch_explained(list(args)):
             return self._parse(ctx, args)
 
     def _parse(self, ctx: typer.Context, args: list[str]) -> list[str]:
