@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from profiles.errors import INTERRUPTED, BadInput, UserError
+from tenbin.commands.options import Command, flags_alone
 from tenbin.errors import TenbinError
 from tenbin.text import say, unwrapped
 
@@ -136,11 +137,11 @@ class Commands(Mapping[str, Any]):
             raise KeyError(name)
         whole = self._noun + name
         place, panel = COMMANDS[whole]
-        function, of_its_own = _nothing, None
+        function, kind = _nothing, Command
         if place:
             module, attribute = place.split()[0].split(":")
             imported = import_module(f"tenbin.commands.{module}")
-            function, of_its_own = getattr(imported, attribute), getattr(imported, "CommandClass", None)
+            function, kind = getattr(imported, attribute), getattr(imported, "CommandClass", Command)
         settings: dict[str, Any] = {"rich_help_panel": panel, "hidden": panel is None}
         settings["help"] = HELP.get(whole) or unwrapped(function.__doc__ or "")
         shown, group = _nothing if self.brief else function, typer.Typer(rich_markup_mode="rich")
@@ -151,7 +152,7 @@ class Commands(Mapping[str, Any]):
                 noun, name=name, invoke_without_command=bool(place), no_args_is_help=not place, **settings
             )
         else:
-            group.command(name, cls=of_its_own, **settings)(shown)
+            group.command(name, cls=kind, **settings)(shown)
         return typer.main.get_group(group).commands[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -211,6 +212,9 @@ class Group(TyperGroup):
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
         with _usage_in_one_line():
             return super().invoke(ctx)
+
+    def get_params(self, ctx: typer.Context) -> list[Any]:  # type: ignore[override]
+        return flags_alone(super().get_params(ctx))
 
     def format_help(self, *arguments: Any) -> None:
         self.commands.brief = True  # type: ignore[attr-defined]

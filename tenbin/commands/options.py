@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from profiles.errors import BadInput, Unavailable
 from tenbin.errors import TenbinError
@@ -114,6 +115,24 @@ Selector = Annotated[
         metavar="PROFILE",
     ),
 ]
+
+
+# -- help --------------------------------------------------------------------------------------------------
+
+
+def flags_alone(parameters: list[Any]) -> list[Any]:
+    """Show no ``<bool>`` beside flags."""
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    return parameters
+
+
+class Command(TyperCommand):
+    """A command whose help shows flags alone."""
+
+    def get_params(self, ctx: typer.Context) -> list[Any]:  # type: ignore[override]
+        return flags_alone(super().get_params(ctx))
 
 
 # -- the coordinator, and what is stored --------------------------------------------------------------------
