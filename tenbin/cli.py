@@ -97,22 +97,12 @@ HELP = {  # where it is not that of the function
     "slurm profile": "Measure all nodes of the cluster, or --nodes LIST (tenbin profile --nodes all).",
 }
 ALIASES = {"ps": "jobs", "queue": "jobs", "kill": "cancel", "output": "logs"}
+OF_PROFILES = (
+    *("show", "list", "label", "delete", "check"),
+    *("drift", "compare", "export", "report", "restore"),
+)
 OLD_NAMES = {
-    **{
-        name: f"profile {name}"
-        for name in (
-            "show",
-            "list",
-            "label",
-            "delete",
-            "check",
-            "drift",
-            "compare",
-            "export",
-            "report",
-            "restore",
-        )
-    },
+    **{name: f"profile {name}" for name in OF_PROFILES},
     **{"job": "program", "pairs": "program pairs", "calibration": "program calibration"},
     **{"slurm-config": "slurm config", "efficiency": "history --efficiency"},
 }
