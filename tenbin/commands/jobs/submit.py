@@ -55,7 +55,7 @@ class ScriptBatch:
 
 
 @contextmanager
-def options_of_sbatch_explained(words: Sequence[str]) -> Iterator[None]:
+def options_of_sbatch_explained(words: Sequence[str] = ()) -> Iterator[None]:
     """Name tenbin's own option where one of sbatch is given that tenbin does not have.
 
     Raises:
@@ -228,8 +228,8 @@ GROUPS = {
     "Size": "tasks cores mpi nodes memory speedup load cap-curve",
     "Order": "after after-any after-not-ok after-corr priority begin array user-share",
     "Times": "time expect grace deadline",
-    "Devices, checkpoints": "device checkpoint checkpoint-signal checkpoint-code move job-profile",
-    "Files, environment": "chdir output error env slurm-variables",
+    "Devices, moves": "device gpus gpus-memory checkpoint checkpoint-signal checkpoint-code move job-profile",
+    "Files, environment": "chdir output error env notify slurm-variables",
     "If it fails": "retries retry-on retry-pause requeue",
 }
 RARE = (
