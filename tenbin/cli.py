@@ -241,7 +241,8 @@ app = typer.Typer(
     "Measure: [bold]tenbin doctor[/bold] (what can be measured here?), then [bold]tenbin profile[/bold], "
     "then [bold]tenbin profile report[/bold]. "
     "Jobs: [bold]tenbin up --daemon[/bold], then [bold]tenbin submit -- COMMAND[/bold]. "
-    "More of a command: [bold]tenbin COMMAND --help[/bold].",
+    "More of a command: [bold]tenbin help COMMAND[/bold]. "
+    f"Also understood: {', '.join(ALIASES)}.",
     epilog="Exit codes: 0 done, 1 a part failed, 2 bad input, 3 another profile is running, "
     "4 this machine lacks what was asked for, 130 interrupted (what was measured is kept).",
     no_args_is_help=True,
