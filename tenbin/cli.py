@@ -16,8 +16,9 @@ import typer
 from typer.core import TyperGroup
 
 from profiles.errors import INTERRUPTED, BadInput, UserError
+from tenbin.commands.options import Command, flags_alone
 from tenbin.errors import TenbinError
-from tenbin.text import say
+from tenbin.text import say, unwrapped
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 RUN, JOBS, LOOK = "Run jobs", "Jobs that are submitted", "Look at all of it"
@@ -83,6 +84,7 @@ COMMANDS: dict[str, tuple[str, str | None]] = {
     "slurm doctor": ("measure.doctor:doctor --engine slurm", BELOW),
     "slurm profile": ("measure.profile:profile --nodes all", BELOW),
     "slurm config": ("measure.cluster:slurm_config", BELOW),
+    "policies": ("policies:policies", TRY),
     "simulate": ("simulate:simulate", TRY),
     "reproduce": ("reproduce:reproduce", TRY),
     "agent": ("", None),
@@ -97,22 +99,12 @@ HELP = {  # where it is not that of the function
     "slurm profile": "Measure all nodes of the cluster, or --nodes LIST (tenbin profile --nodes all).",
 }
 ALIASES = {"ps": "jobs", "queue": "jobs", "kill": "cancel", "output": "logs"}
+OF_PROFILES = (
+    *("show", "list", "label", "delete", "check"),
+    *("drift", "compare", "export", "report", "restore"),
+)
 OLD_NAMES = {
-    **{
-        name: f"profile {name}"
-        for name in (
-            "show",
-            "list",
-            "label",
-            "delete",
-            "check",
-            "drift",
-            "compare",
-            "export",
-            "report",
-            "restore",
-        )
-    },
+    **{name: f"profile {name}" for name in OF_PROFILES},
     **{"job": "program", "pairs": "program pairs", "calibration": "program calibration"},
     **{"slurm-config": "slurm config", "efficiency": "history --efficiency"},
 }
@@ -137,13 +129,13 @@ class Commands(Mapping[str, Any]):
             raise KeyError(name)
         whole = self._noun + name
         place, panel = COMMANDS[whole]
-        function, of_its_own = _nothing, None
+        function, kind = _nothing, Command
         if place:
             module, attribute = place.split()[0].split(":")
             imported = import_module(f"tenbin.commands.{module}")
-            function, of_its_own = getattr(imported, attribute), getattr(imported, "CommandClass", None)
+            function, kind = getattr(imported, attribute), getattr(imported, "CommandClass", Command)
         settings: dict[str, Any] = {"rich_help_panel": panel, "hidden": panel is None}
-        settings["help"] = HELP.get(whole) or function.__doc__
+        settings["help"] = HELP.get(whole) or unwrapped(function.__doc__ or "")
         shown, group = _nothing if self.brief else function, typer.Typer(rich_markup_mode="rich")
         if Commands(f"{whole} "):
             noun = typer.Typer(cls=Group, rich_markup_mode="rich")
@@ -152,7 +144,7 @@ class Commands(Mapping[str, Any]):
                 noun, name=name, invoke_without_command=bool(place), no_args_is_help=not place, **settings
             )
         else:
-            group.command(name, cls=of_its_own, **settings)(shown)
+            group.command(name, cls=kind, **settings)(shown)
         return typer.main.get_group(group).commands[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -213,6 +205,9 @@ class Group(TyperGroup):
         with _usage_in_one_line():
             return super().invoke(ctx)
 
+    def get_params(self, ctx: typer.Context) -> list[Any]:  # type: ignore[override]
+        return flags_alone(super().get_params(ctx))
+
     def format_help(self, *arguments: Any) -> None:
         self.commands.brief = True  # type: ignore[attr-defined]
         super().format_help(*arguments)
@@ -248,7 +243,8 @@ app = typer.Typer(
     "Measure: [bold]tenbin doctor[/bold] (what can be measured here?), then [bold]tenbin profile[/bold], "
     "then [bold]tenbin profile report[/bold]. "
     "Jobs: [bold]tenbin up --daemon[/bold], then [bold]tenbin submit -- COMMAND[/bold]. "
-    "More of a command: [bold]tenbin COMMAND --help[/bold].",
+    "More of a command: [bold]tenbin help COMMAND[/bold]. "
+    f"Also understood: {', '.join(ALIASES)}.",
     epilog="Exit codes: 0 done, 1 a part failed, 2 bad input, 3 another profile is running, "
     "4 this machine lacks what was asked for, 130 interrupted (what was measured is kept).",
     no_args_is_help=True,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from inspect import cleandoc
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -112,6 +114,22 @@ def printable(text: str) -> str:
 def printable_lines(text: str) -> str:
     """Make text from elsewhere harmless to a terminal; its lines are kept."""
     return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
+
+
+def unwrapped(text: str) -> str:
+    """Join the lines of each paragraph and item of a docstring; examples, indented alike, stay."""
+    lines: list[str] = []
+    last = 0
+    for line in cleandoc(text).replace("``", "").splitlines():
+        indent = len(line) - len(line.lstrip())
+        before = lines[-1] if lines else ""
+        deeper = indent > last and not before.endswith(":")
+        if line and before and (deeper or indent == last == 0) and not re.match(r" *(-|\d+\.) ", line):
+            lines[-1] += f" {line.lstrip()}"
+        else:
+            lines.append(line)
+            last = indent
+    return "\n".join(lines)
 
 
 def say(text: str, *, error: bool = False) -> None:

@@ -1,10 +1,19 @@
-"""The policies by name. A new policy is one new file in ``scheduler/policies/`` and one line here."""
+"""The policies by name. A new policy is one new file in ``scheduler/policies/`` and one line here.
+
+Or a file of a user's own, which is named in place of the policy.
+"""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from inspect import getdoc, isabstract
+from pathlib import Path
 
+from profiles.errors import BadInput
 from scheduler.model.parameters import fill, split, unknown
 from scheduler.policies.base import Policy
 
@@ -126,16 +135,54 @@ POLICIES = {
 }
 
 
+def entry_of(name: str) -> PolicyEntry:
+    """Return the policy of that name, or the one in a file (``./mine.py``).
+
+    Raises:
+        BadInput: there is no such policy, or not one in the file.
+    """
+    if name.endswith(".py"):
+        return _entry_of_file(str(Path(name).absolute()))
+    if name not in POLICIES:
+        raise unknown("policy", name, POLICIES)
+    return POLICIES[name]
+
+
+@cache
+def _entry_of_file(path: str) -> PolicyEntry:
+    """Import a file, once: its module has the path for a name."""
+    spec = spec_from_file_location(path, path)
+    assert spec is not None and spec.loader is not None  # because the name ends in .py
+    module = sys.modules[path] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever its author has written
+        del sys.modules[path]
+        raise BadInput(
+            f"policy {path}: {type(error).__name__}: {error}", "see docs/write-a-policy.md"
+        ) from error
+    kinds = [kind for kind in vars(module).values() if isinstance(kind, type) and kind.__module__ == path]
+    names = [kind.__name__ for kind in kinds if issubclass(kind, Policy) and not isabstract(kind)]
+    if len(names) != 1:
+        what = f"policy {path}: it defines {' and '.join(names) or 'no policy'}"
+        raise BadInput(what, "one subclass of Policy with decide, see docs/write-a-policy.md")
+    summary = (getdoc(getattr(module, names[0])) or module.__doc__ or path).splitlines()[0]
+    return PolicyEntry(path, names[0], summary.rstrip("."))
+
+
+def of_any_folder(text: str) -> str:
+    """Write the path of a policy's file as an absolute one."""
+    name, comma, parameters = text.partition(",")
+    return f"{Path(name).absolute()}{comma}{parameters}" if name.endswith(".py") else text
+
+
 def policy_class(text: str) -> type[Policy]:
     """Return the class of the policy that ``"name"`` or ``"name,k=v"`` describes.
 
     Raises:
         BadInput: there is no such policy.
     """
-    name = text.partition(",")[0]
-    if name not in POLICIES:
-        raise unknown("policy", name, POLICIES)
-    return POLICIES[name].load()
+    return entry_of(text.partition(",")[0]).load()
 
 
 def create(text: str, seed: int = 0) -> Policy:
@@ -146,5 +193,16 @@ def create(text: str, seed: int = 0) -> Policy:
     """
     kind = policy_class(text)
     name, given = split(text)
-    entry = POLICIES[name]
+    entry = entry_of(name)
     return kind(fill(kind.Parameters, {**entry.preset, **given}, f"policy {name}"), seed)
+
+
+def several(text: str) -> list[str]:
+    """Split ``"fcfs,las,victims=2"``: a name begins a policy, all else belongs to the one before."""
+    texts: list[str] = []
+    for part in text.split(","):
+        if not texts or part.strip() in POLICIES or part.strip().endswith(".py"):
+            texts.append(part.strip())
+        else:
+            texts[-1] += f",{part}"
+    return texts

@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from profiles.errors import BadInput, Unavailable
 from tenbin.errors import TenbinError
 from tenbin.text import duration
 
 if TYPE_CHECKING:
-    from agent.job_profile.session import JobProgress, Listener
     from profiles.files.store import Store
     from tenbin.client.client import Client
 
@@ -116,6 +116,24 @@ Selector = Annotated[
 ]
 
 
+# -- help --------------------------------------------------------------------------------------------------
+
+
+def flags_alone(parameters: list[Any]) -> list[Any]:
+    """Show no ``<bool>`` beside flags."""
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    return parameters
+
+
+class Command(TyperCommand):
+    """A command whose help shows flags alone."""
+
+    def get_params(self, ctx: typer.Context) -> list[Any]:  # type: ignore[override]
+        return flags_alone(super().get_params(ctx))
+
+
 # -- the coordinator, and what is stored --------------------------------------------------------------------
 
 
@@ -209,11 +227,14 @@ def terminated_as_interrupted() -> Iterator[None]:
 
 
 @contextmanager
-def progress(of: str = "") -> Iterator[Listener]:
-    """Show progress on standard error: a bar on a terminal, a line for each step elsewhere."""
+def progress(of: str = "") -> Iterator[Callable[[Any], None]]:
+    """Show progress on standard error: a bar on a terminal, a line for each step elsewhere.
+
+    Of what it is told: ``doing``, ``fraction`` and ``left_s``.
+    """
     if not sys.stderr.isatty():
 
-        def tell(now: JobProgress) -> None:
+        def tell(now: Any) -> None:
             left = f" ({duration(now.left_s)} left)" if now.left_s else ""
             print(f"tenbin: {of}{now.doing}{left}", file=sys.stderr, flush=True)
 
@@ -230,9 +251,9 @@ def progress(of: str = "") -> Iterator[Listener]:
         TextColumn("[dim]{task.description}[/dim]", markup=True),
     )
     with Progress(*columns, console=SafeConsole(stderr=True), transient=True) as bars:
-        task = bars.add_task("", total=1.0, left="")
+        task = bars.add_task(f"{of}starting", total=1.0, left="")
 
-        def show_bar(now: JobProgress) -> None:
+        def show_bar(now: Any) -> None:
             left = duration(now.left_s) if now.left_s else "?"
             bars.update(task, description=f"{of}{now.doing}", completed=now.fraction, left=left)
 

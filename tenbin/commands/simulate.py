@@ -52,7 +52,7 @@ def simulate(
         typer.Option(
             "--policy",
             "-p",
-            help="Name, or name,k=v,k=v; give several to compare them.",
+            help="Name, or name,k=v,k=v; several to compare them: fcfs,easy; or a file: ./mine.py.",
             autocompletion=complete_policy,
         ),
     ],
@@ -135,10 +135,11 @@ def simulate(
       tenbin simulate -p fcfs -p easy -w log.swf -c 100 --warm-up 5% --resamples 40 --jobs-out jobs.csv
     """
     from scheduler.model.clusters import parse_cluster
+    from scheduler.policies.registry import several
     from tenbin.commands.policy_runs import Setup, compare
 
     machine = parse_cluster(cluster)
-    policies = list(dict.fromkeys(policy))
+    policies = list(dict.fromkeys(name for text in policy for name in several(text)))
     substitute, block_s = _substitute(without_estimate), duration_s(block, "--block")
     cuts = _cut("--warm-up", warm_up), _cut("--cool-down", cool_down)
     if 0 < resamples < FEWEST_RESAMPLES or (resamples and len(policies) < 2):

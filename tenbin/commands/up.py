@@ -68,7 +68,9 @@ def with_engine_options(before: str) -> Callable[[Callable[..., None]], Callable
             parameters.append(parameter)
             if parameter.name == before:
                 others = [name for name in registry.ENGINES if name != registry.DEFAULT]
-                parameters += [_parameter(option) for name in others for option in registry.options(name)]
+                parameters += [
+                    _parameter(option, name) for name in others for option in registry.options(name)
+                ]
         call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return call
@@ -76,10 +78,13 @@ def with_engine_options(before: str) -> Callable[[Callable[..., None]], Callable
     return decorate
 
 
-def _parameter(option: Option) -> inspect.Parameter:
-    """Return the option as typer reads it."""
+def _parameter(option: Option, engine: str = "") -> inspect.Parameter:
+    """Return the option as typer reads it; in the help below ``engine``, if it is not the default one."""
     kind: Any = str if option.kind in IN_WORDS else option.kind
-    settings: dict[str, Any] = {"help": option.help, "metavar": option.metavar}
+    group = f"With --engine {engine}" if engine else None
+    text = option.help.removeprefix(f"{group}: ")
+    settings: dict[str, Any] = {"help": text[:1].upper() + text[1:], "metavar": option.metavar}
+    settings["rich_help_panel"] = group
     if option.least is not None and kind is not str:
         settings["min"] = option.least
     if kind is Path:
@@ -115,7 +120,13 @@ DEFAULT_ENGINE = Engines(DEFAULT)
 def up(
     *,
     policy: Annotated[
-        str, typer.Option("--policy", "-p", help="Name, or name,k=v,k=v.", autocompletion=complete_policy)
+        str,
+        typer.Option(
+            "--policy",
+            "-p",
+            help="Name, or name,k=v,k=v; or a file (./mine.py).",
+            autocompletion=complete_policy,
+        ),
     ] = "easy",
     engine: Annotated[
         Engines, typer.Option(help="Who runs the jobs: this machine itself, or a Slurm cluster.")
@@ -221,11 +232,12 @@ def up(
 
     from scheduler.coordinator.journal.journal_file import hold
     from scheduler.engines.protocol import Taken
+    from scheduler.policies.registry import of_any_folder
     from tenbin.client.connection import default_home
     from tenbin.server import tcp
     from tenbin.server.serve import make_ready, serve
 
-    folder = in_utf8(home or default_home(), "--home").absolute()
+    folder, policy = in_utf8(home or default_home(), "--home").absolute(), of_any_folder(policy)
     own = {name: value.absolute() if isinstance(value, Path) else value for name, value in own.items()}
     os.environ.update(
         {name: str(Path(os.environ[name]).absolute()) for name in PATHS if os.environ.get(name)}

@@ -6,7 +6,7 @@ import pytest
 
 from profiles.quantities import memory
 from profiles.records import Quality
-from tenbin.text import duration, interval, number, printable, value_with_unit
+from tenbin.text import duration, interval, number, printable, unwrapped, value_with_unit
 from tests.support.records import make_coefficient
 
 
@@ -89,3 +89,27 @@ def test_durations() -> None:
 
 def test_text_from_elsewhere_is_harmless() -> None:
     assert printable("a b\n\x1b[2Jé名\u202e\x9b\t") == "a b\\n\\x1b[2Jé名\\u202e\\x9b\\t"
+
+
+def test_paragraphs_and_items_are_joined_and_examples_are_not() -> None:
+    text = """First line
+    goes ``on``.
+
+    - an item
+      of two lines
+    - another
+    1. a third
+
+      tenbin one
+      tenbin two
+
+    Attributes:
+        name: of
+            it.
+        other: one
+    """
+    assert unwrapped(text).splitlines() == [
+        *("First line goes on.", "", "- an item of two lines", "- another", "1. a third", ""),
+        *("  tenbin one", "  tenbin two", "", "Attributes:", "    name: of it.", "    other: one"),
+    ]
+    assert unwrapped("") == ""

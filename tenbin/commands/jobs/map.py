@@ -15,10 +15,14 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from profiles.errors import BadInput
-from tenbin.commands.jobs.submit import options_of_sbatch_explained, spec_of, with_fields
+from tenbin.commands.jobs.submit import (
+    CommandWithFields,
+    options_of_sbatch_explained,
+    spec_of,
+    with_fields,
+)
 from tenbin.commands.options import HomeOption, client_of
 from tenbin.text import label, printable, say
 
@@ -315,13 +319,13 @@ class Outputs:
 # -- the command: its options are those of ``tenbin submit``, and its own ----------------------------------
 
 
-class MapCommand(TyperCommand):
+class MapCommand(CommandWithFields):
     """The command ``map``: arguments stand after ``--``."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """Read the options; what is not of them stands after ``--``."""
         given = list(args)
-        with options_of_sbatch_explained():
+        with options_of_sbatch_explained(given):
             left = super().parse_args(ctx, args)
         words = ctx.params.get("words") or ()
         if not ctx.resilient_parsing and ("--" not in given or len(words) >= len(given) - given.index("--")):

@@ -11,11 +11,13 @@ import os
 import platform
 import pwd
 import re
+import shlex
 import subprocess
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -72,7 +74,7 @@ TAKEN: dict[str, Taken] = {
     "output": Taken("o"),
     "requeue": Taken(value="", ours="--requeue"),
     "test-only": Taken(value="", ours="--dry-run"),
-    "time": Taken("t", ours="--time, where a number alone is in seconds: 90s, 10m, 1:30:00"),
+    "time": Taken("t"),
     "wait": Taken("W", "", "--wait"),
 }
 SAME = {"tasks": "ntasks", "tasks-per-node": "ntasks-per-node"}
@@ -177,17 +179,18 @@ KINDS: dict[str, Value] = {
 SHORT = {entry[0]: name for table in TABLES for name, entry in table.items() if entry[0]}
 
 
-def of_tenbin(option: str) -> BadInput | None:
+def of_tenbin(option: str, words: Sequence[str] = ()) -> BadInput | None:
     """Make the error for an option of sbatch on tenbin's own command line; None: sbatch has none such.
 
     Args:
         option: as it was written, without its value: ``-t``, ``--gres``.
+        words: of the command line.
     """
     written = option.lstrip("-")
     name = SHORT.get(written, "") if len(written) == 1 else SAME.get(written, written)
     what = f"{option} is an option of sbatch" + (f" (--{name})" if option != f"--{name}" else "")
     if taken := TAKEN.get(name):
-        return BadInput(what, f"write {taken.ours or SBATCH_WORDS[name].spelling[-1]}")
+        return BadInput(what, f"write {taken.ours or _in_tenbin(name, option, words)}")
     if name in SILENT:
         return BadInput(what, "leave it out")
     if left_out := LEFT_OUT.get(name):
@@ -195,6 +198,20 @@ def of_tenbin(option: str) -> BadInput | None:
     if refused := REFUSED.get(name):
         return BadInput(f"{what}: {refused[2]}", "leave it out, or see: tenbin submit --help")
     return None
+
+
+def _in_tenbin(name: str, option: str, words: Sequence[str]) -> str:
+    """Write tenbin's own option with the value that sbatch's has."""
+    values = [
+        word.removeprefix(option).removeprefix("=") or after
+        for word, after in pairwise([*words, ""])
+        if word.startswith(option)
+    ]
+    value = values[0] if values else ""
+    if name == "time":  # sbatch's is in minutes, or minutes:seconds
+        minutes = re.fullmatch(r"(\d+)(?::(\d+))?", value)
+        value = f"{minutes[1]}m" + (f"{minutes[2]}s" if minutes[2] else "") if minutes else value
+    return f"{SBATCH_WORDS[name].spelling[-1]} {shlex.quote(value) if value else ''}".rstrip()
 
 
 class Given(NamedTuple):

@@ -15,11 +15,17 @@ from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import typer
-from typer.core import TyperCommand
 
 from profiles.errors import BadInput
 from tenbin.commands.jobs.scripts import SBATCH, TENBIN, Directive, Script, is_script, read_script
-from tenbin.commands.options import HomeOption, JsonOption, client_of, complete_device, complete_job_profile
+from tenbin.commands.options import (
+    Command,
+    HomeOption,
+    JsonOption,
+    client_of,
+    complete_device,
+    complete_job_profile,
+)
 from tenbin.errors import TenbinError
 from tenbin.fields import OPTIONS, Option
 from tenbin.option_values import BadOption
@@ -50,7 +56,7 @@ class ScriptBatch:
 
 
 @contextmanager
-def options_of_sbatch_explained() -> Iterator[None]:
+def options_of_sbatch_explained(words: Sequence[str] = ()) -> Iterator[None]:
     """Name tenbin's own option where one of sbatch is given that tenbin does not have.
 
     Raises:
@@ -63,17 +69,27 @@ def options_of_sbatch_explained() -> Iterator[None]:
             raise
         from tenbin.commands.jobs.sbatch import of_tenbin
 
-        explained = of_tenbin(error.option_name)  # type: ignore[attr-defined]
+        explained = of_tenbin(error.option_name, words)  # type: ignore[attr-defined]
         if explained is None:
             raise
         raise explained from error
 
 
-class SubmitCommand(TyperCommand):
+class CommandWithFields(Command):
+    """A command with the options of a job's fields; ``--help-all`` shows the rare ones too."""
+
+    def format_help(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
+        for parameter in self.params:
+            if str(parameter.name).replace("_", "-") in RARE.split():
+                parameter.hidden = ALL not in ctx.meta  # type: ignore[attr-defined]
+        super().format_help(ctx, formatter)
+
+
+class SubmitCommand(CommandWithFields):
     """The command ``submit``: words after a script are the script's own, and its lines are options."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        with options_of_sbatch_explained():
+        with options_of_sbatch_explained(list(args)):
             return self._parse(ctx, args)
 
     def _parse(self, ctx: typer.Context, args: list[str]) -> list[str]:
@@ -119,7 +135,7 @@ class SubmitCommand(TyperCommand):
         """Return the words of a line if they are options of this command that may stand in a script."""
         where = f"{script.at(directive.line)}: {TENBIN}"
         try:
-            if {"--help", "-h"} & set(directive.words):
+            if {"--help", "--help-all"} & set(directive.words):
                 raise BadInput("--help is no option of a job", "remove it")
             context = self.make_context("submit", list(directive.words))
         except BadInput as error:
@@ -208,9 +224,23 @@ def _add_needs(batch: ScriptBatch, script: Script, overruled: set[str], ignored:
 
 OF_A_FILE = {"file", "dry_run", "wait", "home", "json"}  # options that go with a job file
 NEVER_EMPTY = {"nodes", "user-share", "array"}  # of others an empty text, as of an unset variable, is none
+# Groups of options in the help; the rare ones stand there with --help-all only.
+GROUPS = {
+    "Size": "tasks cores mpi nodes memory speedup load cap-curve",
+    "Order": "after after-any after-not-ok after-corr priority begin array user-share",
+    "Times": "time expect grace deadline",
+    "Devices, moves": "device gpus gpus-memory checkpoint checkpoint-signal checkpoint-code move job-profile",
+    "Files, environment": "chdir output error env notify slurm-variables",
+    "If it fails": "retries retry-on retry-pause requeue",
+}
+RARE = (
+    "speedup load cap-curve after-not-ok after-corr user-share grace deadline checkpoint-signal "
+    "checkpoint-code move job-profile slurm-variables retry-on retry-pause requeue ignore-sbatch"
+)
+ALL = "tenbin.help-all"  # in the context's meta
 COMPLETIONS = {"device": complete_device, "job-profile": complete_job_profile}
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 CommandClass = SubmitCommand  # of ``tenbin.cli``
 
 
@@ -223,24 +253,50 @@ class _Submission(NamedTuple):
     json: bool
 
 
-def with_fields(after: str, leave_out: Collection[str] = ()) -> Callable[[Command], Command]:
+def _help_all(context: typer.Context, wanted: bool) -> None:
+    """Print the help with all options."""
+    if wanted and not context.resilient_parsing:
+        context.meta[ALL] = True
+        typer.echo(context.get_help())
+        raise typer.Exit()
+
+
+HelpAll = Annotated[
+    bool,
+    typer.Option(
+        "--help-all",
+        help="As --help, with the rare options.",
+        is_eager=True,
+        expose_value=False,
+        callback=_help_all,
+    ),
+]
+
+
+def with_fields(after: str, leave_out: Collection[str] = ()) -> Callable[[Decorated], Decorated]:
     """Give a command the options of a job's fields, in place of its ``**fields``.
 
     Args:
         after: the parameter of the command that they follow. leave_out: names of options.
     """
+    in_groups = sorted(OPTIONS.values(), key=lambda option: ["", *GROUPS].index(_group(option)))
 
-    def decorate(command: Command) -> Command:
+    def decorate(command: Decorated) -> Decorated:
         own = inspect.signature(command, eval_str=True)
         parameters = [own.parameters[name] for name in own.parameters if name != "fields"]
         place = 1 + [parameter.name for parameter in parameters].index(after)
         parameters[place:place] = [
-            _parameter(option) for option in OPTIONS.values() if option.name not in leave_out
+            *(_parameter(option) for option in in_groups if option.name not in leave_out),
+            inspect.Parameter("help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=HelpAll),
         ]
         command.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
         return command
 
     return decorate
+
+
+def _group(option: Option) -> str:
+    return next((title for title, names in GROUPS.items() if option.name in names.split()), "")
 
 
 def _parameter(option: Option) -> inspect.Parameter:
@@ -252,6 +308,7 @@ def _parameter(option: Option) -> inspect.Parameter:
         min=option.least,
         max=option.most,
         autocompletion=COMPLETIONS.get(option.name),
+        rich_help_panel=_group(option) or None,
     )
     default = option.default or None if option.kind == list[str] else option.default
     return inspect.Parameter(

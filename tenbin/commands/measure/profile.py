@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,12 +21,12 @@ from tenbin.commands.options import (
     StoreOption,
     complete_machine,
     ensure_writable,
+    progress,
     storage_folder,
     stored_profiles,
     terminated_as_interrupted,
 )
-from tenbin.terminal import SafeConsole
-from tenbin.text import as_json, duration, say
+from tenbin.text import as_json, say
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -234,45 +234,19 @@ def _emulated(settings: Settings, machine: str) -> Iterator[Settings]:
 
 @contextmanager
 def _progress() -> Iterator[Listener]:
-    """Progress on standard error: a bar on a terminal, a line for each step elsewhere."""
-    if not sys.stderr.isatty():
-        seen = set()
+    """Show the progress on standard error; elsewhere than on a terminal each step once."""
+    steps = set()
+    with progress() as show:
 
-        def tell(progress: Progress) -> None:
-            if progress.step not in seen:
-                seen.add(progress.step)
-                title = PROBES[progress.step.probe].title
-                print(
-                    f"tenbin: {title} ({duration(round(progress.left_s))} left)", file=sys.stderr, flush=True
-                )
+        def tell(now: Progress) -> None:
+            title = PROBES[now.step.probe].title
+            if sys.stderr.isatty():
+                show(replace(now, doing=f"{title}: {now.doing}"))
+            elif now.step not in steps:
+                steps.add(now.step)
+                show(replace(now, doing=title, left_s=round(now.left_s)))
 
         yield tell
-        return
-
-    from rich.progress import BarColumn, TextColumn
-    from rich.progress import Progress as Bars
-
-    columns = (
-        TextColumn("{task.description:<32}"),
-        BarColumn(bar_width=28),
-        TextColumn("{task.fields[left]:>9} left"),
-        TextColumn("[dim]{task.fields[doing]}[/dim]"),
-    )
-    with Bars(*columns, console=SafeConsole(stderr=True), transient=True, expand=False) as bars:
-        task = bars.add_task("Looking at the machine", total=1.0, left="", doing="")
-        started = time.monotonic()
-
-        def show(progress: Progress) -> None:
-            elapsed = time.monotonic() - started
-            bars.update(
-                task,
-                description=PROBES[progress.step.probe].title,
-                completed=elapsed / (elapsed + progress.left_s),
-                left=duration(round(progress.left_s)),
-                doing=progress.doing,
-            )
-
-        yield show
 
 
 def _tell(made: Profile, store: Store, report: Path | None, json: bool) -> None:

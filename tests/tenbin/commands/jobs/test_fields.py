@@ -16,8 +16,10 @@ from scheduler.jobs.specs import JobSpec
 from tenbin.cli import app
 from tenbin.client.client import Client
 from tenbin.commands.jobs.job_file import read
+from tenbin.commands.jobs.submit import GROUPS, RARE
 from tenbin.fields import OPTIONS, SBATCH_WORDS, TYPES
 from tests.support.paths import ROOT
+from tests.support.programs import tenbin
 
 AT_S = datetime(2190, 12, 24, 8).timestamp()
 
@@ -235,3 +237,25 @@ def test_the_values_of_the_table_are_read(tmp_path: Path) -> None:
             assert len(read(path).specs) == 2
             count += 1
     assert count > len(ROWS)
+
+
+def test_help_shows_the_options_in_groups_and_the_rare_ones_on_request() -> None:
+    grouped = [name for names in GROUPS.values() for name in names.split()]
+    assert {*OPTIONS} - {*grouped} == {"name"} and len(grouped) == len({*grouped})
+    assert {*RARE.split()} <= {*OPTIONS, "ignore-sbatch"}
+    for command in ("submit", "map"):
+        others = {"ignore-sbatch", "array"} if command == "map" else set()
+        usual, whole = (tenbin(command, option, COLUMNS="200").stdout for option in ("--help", "--help-all"))
+        for name in {*OPTIONS, *RARE.split()} - others:
+            assert re.search(rf" --{name} ", whole), name
+            assert bool(re.search(rf" --{name} ", usual)) == (name not in RARE.split()), name
+        assert re.findall(r"─ ([A-Z][a-z ,]+) ─", usual)[2:] == list(GROUPS)
+        assert "<bool>" not in whole
+
+
+def test_help_is_no_option_of_a_script(tmp_path: Path) -> None:
+    script = tmp_path / "job.sh"
+    for option in ("--help", "--help-all"):
+        script.write_text(f"#!/bin/sh\n#TENBIN {option}\ntrue\n")
+        done = tenbin("submit", "--dry-run", str(script))
+        assert done.returncode == 2 and f"{script}, line 2: #TENBIN: --help is no option" in done.stderr

@@ -1,0 +1,98 @@
+"""``tenbin policies``: every policy with its parameters, and what it needs."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from sys import modules
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.padding import Padding
+from rich.text import Text
+
+from tenbin.commands.options import JsonOption, complete_policy
+from tenbin.terminal import SafeConsole
+from tenbin.text import print_json, unwrapped
+
+NEEDS = {  # kinds of machine (``Policy.suits``): a word for each, and what makes one
+    "counted": ("cores", "of this machine, or a count in a simulation"),
+    "classes": ("devices", "tenbin up --devices, or 16xgpu+64xcpu in a simulation"),
+    "nodes": ("nodes", "tenbin up --nodes N, or 8xnode[cpu=1,memory=1]"),
+    "power": ("power caps", "tenbin up --power-budget WATTS"),
+    "sharing": ("shared nodes", "job profiles, by tenbin program profile"),
+}
+PROMISES = {
+    "in-order": "no job starts before one submitted earlier",
+    "no-delay": "later jobs never delay a job, where run times are as expected",
+    "conserving": "no job waits while it fits",
+}
+
+
+def policies(
+    which: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Only these, each with its algorithm; also a file (./mine.py).",
+            metavar="[POLICY]...",
+            autocompletion=complete_policy,
+        ),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """List the policies: what each does, its parameters with their defaults, and what it needs.
+
+    Of a policy that is named: its algorithm, its parameters, its promises and its source.
+
+    [bold]Examples[/bold]
+
+      tenbin policies
+
+      tenbin policies easy
+    """
+    from scheduler.policies.registry import POLICIES, entry_of
+
+    rows = [_row(name, entry_of(name)) for name in which or POLICIES]
+    if json:
+        print_json({"policies": rows})
+        return
+    console = SafeConsole()
+    for row in rows:
+        console.print(f"[bold]{escape(row['name'])}[/]  {escape(row['summary'])}")
+        given = [f"{name}={value}" for name, value in row["parameters"].items()]
+        _print(console, "for " + ", ".join(NEEDS[kind][0] for kind in row["suits"]), "  ".join(given))
+        if which:
+            promises = [f"Promises: {PROMISES[promise]}" for promise in row["promises"]]
+            about = ["Parameters: " + row["about_parameters"]] if given else []
+            _print(console, *promises, *("\n" + text for text in (row["algorithm"], *about)))
+    if not which:
+        console.print("\n[bold]Needs[/]")
+        _print(console, *(f"{word}: {what}" for word, what in NEEDS.values()))
+        console.print(
+            "\nOne of them whole: tenbin policies las. With parameters: -p las,victims=2,spare_s=30"
+        )
+
+
+def _print(console: SafeConsole, *texts: str) -> None:
+    for line in "\n".join(filter(None, texts)).split("\n"):
+        indent = len(line) - len(line.lstrip()) + 2
+        console.print(Padding(Text(line.lstrip()), (0, 0, 0, indent)))
+
+
+def _row(name: str, entry: Any) -> dict[str, Any]:
+    kind = entry.load()
+    defaults = {field.name: _written(field.default) for field in fields(kind.Parameters)}
+    return {
+        "name": name,
+        "summary": entry.summary,
+        "parameters": {**defaults, **entry.preset},
+        "suits": [word for word in NEEDS if word in kind.suits],
+        "promises": sorted(kind.promises),
+        "algorithm": unwrapped(modules[kind.__module__].__doc__ or kind.__doc__ or ""),
+        "about_parameters": unwrapped(kind.Parameters.__doc__ or ""),
+    }
+
+
+def _written(value: object) -> str:
+    """Write a default as it is given: ``60``, ``true``, ``none``; a text that is empty as ``''``."""
+    return str(value).lower().removesuffix(".0") if value != "" else "''"

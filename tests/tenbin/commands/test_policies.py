@@ -1,0 +1,131 @@
+"""``tenbin policies``, and policies from files of users."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scheduler.policies.registry import POLICIES, create, several
+from tests.support.coordinator import Up
+from tests.support.programs import tenbin
+
+FILE = '''
+"""Last come, first served."""
+
+from dataclasses import dataclass
+
+from scheduler.model.events import Start
+from scheduler.model.jobs import counted
+from scheduler.policies.base import Policy, Reason
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """``most``: jobs that start at one instant."""
+
+    most: int = 1000
+
+
+class Lifo(Policy):
+    """The newest job starts first."""
+
+    Parameters = Parameters
+
+    def decide(self, view, event):
+        pool = view.cluster.pools[0].name
+        free, actions = view.free[pool], []
+        for job in reversed(list(view.waiting.values())[-self.parameters.most:]):
+            if job.units > free:
+                break
+            free -= job.units
+            actions.append(Start(job.id, counted(pool, job.units)))
+        return actions
+
+    def why(self, job, view):
+        return Reason("waits for the newer ones")
+'''
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    file = tmp_path / "mine.py"
+    file.write_text(FILE)
+    return file
+
+
+def test_every_policy_stands_there_with_what_it_takes_and_needs() -> None:
+    rows = {row["name"]: row for row in json.loads(tenbin("policies", "--json").stdout)["policies"]}
+    shown = tenbin("policies", COLUMNS="300").stdout
+    assert list(rows) == list(POLICIES)
+    for name, row in rows.items():
+        given = "".join(f",{key}={value}" for key, value in row["parameters"].items() if value != "''")
+        assert create(f"{name}{given}").parameters == create(name).parameters, name  # its own defaults
+        assert row["suits"] and row["algorithm"] and f"{name}  {POLICIES[name].summary}\n" in shown
+        assert "  ".join(f"{key}={value}" for key, value in row["parameters"].items()) in shown
+    assert rows["mctb"]["parameters"]["backfill"] == "true" != rows["mct"]["parameters"]["backfill"]
+
+
+def test_one_policy_is_shown_whole() -> None:
+    shown = tenbin("policies", "conservative", COLUMNS="300").stdout
+    assert "depth=1000" in shown and "number of waiting jobs with reservations" in shown
+    assert "later jobs never delay a job" in shown and "Source:" in shown
+    wrong = tenbin("policies", "essy")
+    assert (wrong.returncode, wrong.stdout) == (2, "") and "did you mean easy" in wrong.stderr
+
+
+def test_a_comma_before_a_name_begins_another_policy() -> None:
+    assert several("fcfs,easy") == ["fcfs", "easy"]
+    assert several("las,victims=2,spare_s=3, easy") == ["las,victims=2,spare_s=3", "easy"]
+    assert several("a.py,x=1,b.py") == ["a.py,x=1", "b.py"] and several("las,esy") == ["las,esy"]
+    done = tenbin("simulate", "-p", "fcfs,easy", "-p", "easy", "-w", "generator:lublin,jobs=20", "-c", "64")
+    assert done.stdout.splitlines()[1].split() == ["fcfs", "easy"], done.stderr
+
+
+def test_a_policy_of_a_file_is_simulated(mine: Path) -> None:
+    workload = ("-w", "generator:lublin,jobs=50,load=0.9", "-c", "64", "--json")
+    done = tenbin("simulate", "-p", f"{mine},most=3,fcfs", *workload)
+    first, second = json.loads(done.stdout)["results"]
+    assert first["policy"] == f"{mine},most=3" and first["jobs"] == second["jobs"] == 50
+    assert first["mean_wait_s"] != second["mean_wait_s"]
+    (row,) = json.loads(tenbin("policies", str(mine), "--json").stdout)["policies"]
+    assert (row["summary"], row["parameters"]) == ("The newest job starts first", {"most": "1000"})
+
+
+def test_a_policy_of_a_file_runs_jobs(up: Up, mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named from its folder, which the coordinator leaves."""
+    monkeypatch.chdir(mine.parent)
+    started = up.run("up", "--cores", "1", "--policy", "./mine.py", "--daemon")
+    assert started.returncode == 0, started.stderr
+    first = up.client.submit(["sh", "-c", "until [ -e go ]; do sleep 0.05; done"], folder=str(mine.parent))
+    jobs = [first, *(up.client.submit(["true"]) for _ in range(2))]
+    assert up.client.call("GET", "/status")["policy"] == str(mine)
+    assert up.client.call("GET", f"/jobs/{jobs[1].id}")["why"] == "waits for the newer ones"
+    (mine.parent / "go").touch()
+    starts = [job.wait(60)["start_s"] for job in jobs]
+    assert up.run("down").returncode == 0
+    assert starts[0] < starts[2] < starts[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "it defines no policy"),
+        ("x = (", "SyntaxError"),
+        ("import nothing_of_that_name", "ModuleNotFoundError: No module named 'nothing_of_that_name'"),
+        (FILE + "class Other(Lifo): pass", "it defines Lifo and Other"),
+        (FILE.replace("decide", "decides"), "it defines no policy"),
+    ],
+)
+def test_a_file_without_one_policy_is_one_line(mine: Path, text: str, said: str) -> None:
+    mine.write_text(text)
+    for command in (("policies", str(mine)), ("up", "--policy", str(mine), "--home", str(mine.parent / "h"))):
+        done = tenbin(*command)
+        assert done.returncode == 2 and not done.stdout and len(done.stderr.splitlines()) == 1
+        assert f"policy {mine}: {said}" in done.stderr and "docs/write-a-policy.md" in done.stderr
+
+
+def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    done = tenbin("policies", str(tmp_path / "no.py"))
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and "No such file" in done.stderr
