@@ -406,6 +406,7 @@ class Output:
         if job["stdout"] == job["stderr"]:
             self._starts.pop("stderr", None)
         self.why = job["why"]
+        self._in_line = False  # what was printed last on standard error is no whole line
 
     def attend(self) -> int:
         """Print all output until the job has ended, and what Ctrl-C does; return the exit code to hand on."""
@@ -434,7 +435,7 @@ class Output:
             for stream in list(self._starts):
                 self._print(stream)
         if sentence := outcome(self._client, ended, shown=True):
-            say(sentence, error=True)
+            say("\n" * self._in_line + sentence, error=True)
         return exit_code(ended)
 
     def _print(self, stream: str) -> None:
@@ -444,6 +445,7 @@ class Output:
                 self._starts[stream] += len(piece)
                 file.write(piece)
                 file.flush()
+                self._in_line = not piece.endswith(b"\n") if stream == "stderr" else self._in_line
         except TenbinError as error:
             if error.exit_code != BadInput.exit_code:
                 raise

@@ -18,7 +18,7 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -198,43 +198,52 @@ class Streams:
             if now["why"] not in ("", reason):
                 say(f"tenbin: job {job.id} {now['why']}", error=True)
             reason = now["why"] or reason
-        from agent.attempts.terminal import hand_over
-
         self._connection, _ = self._listener.accept()
         self._listener.close()  # it is started once
+        return None
+
+    def attend(self) -> None:
+        """Give the job the streams, copy between the terminals, hand on signals, until the job has ended."""
+        assert self._connection is not None
+        connection = self._connection
+
+        def hand_on(number: int, _: FrameType | None) -> None:
+            with suppress(OSError):
+                connection.send(bytes([number]))
+
+        def resize(_number: int, _: FrameType | None) -> None:
+            if self._master is not None:
+                _copy_size(self._master)
+
+        handlers = {**dict.fromkeys(HANDED_ON, hand_on), signal.SIGWINCH: resize}
+        # What becomes of a job whose supervisor is lost here is known to the coordinator.
+        with _handling(handlers), _raising({signal.SIGHUP}), suppress(ConnectionError, TimeoutError):
+            self._hand_over(connection)
+            if self._master is None:
+                connection.recv(1)
+                return
+            with _raw():
+                _copy(connection, self._master)
+
+    def _hand_over(self, connection: socket.socket) -> None:
+        """Hand over the streams; a pseudo-terminal in place of the terminal, if it is read and written."""
+        from agent.attempts.terminal import hand_over
+
         streams, terminals = [0, 1, 2], [False] * 3
+        slave = None
         if os.isatty(0) and os.isatty(1):
             self._master, slave = os.openpty()
             termios.tcsetattr(slave, termios.TCSANOW, termios.tcgetattr(0))
             _copy_size(self._master)
             terminals = [os.isatty(number) for number in streams]
             streams = [slave if terminals[number] else number for number in streams]
-        with suppress(ConnectionError, TimeoutError):  # then what became of it is known of the coordinator
-            self.folder = hand_over(self._connection, streams, terminals)
-        if self._master is not None:
-            os.close(slave)
-        return None
-
-    def attend(self) -> None:
-        """Copy between the terminals, and hand on signals, until the job has ended."""
-        assert self._connection is not None
-        connection, master = self._connection, self._master
-
-        def hand_on(number: int, _: FrameType | None) -> None:
-            with suppress(OSError):
-                connection.send(bytes([number]))
-
-        with _handling(dict.fromkeys(HANDED_ON, hand_on)), _raising({signal.SIGHUP}):
-            if master is None:
-                with suppress(ConnectionError):
-                    connection.recv(1)
-                return
-
-            def resize(_number: int, _: FrameType | None) -> None:
-                _copy_size(master)
-
-            with _handling({signal.SIGWINCH: resize}), _raw():
-                _copy(connection, master)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, HANDED_ON)  # they are handed on after the streams
+        try:
+            self.folder = hand_over(connection, streams, terminals)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            if slave is not None:
+                os.close(slave)
 
 
 def _copy(connection: socket.socket, master: int) -> None:
@@ -291,7 +300,7 @@ def _raw() -> Iterator[None]:
 
 
 @contextmanager
-def _handling(handlers: dict[signal.Signals, Callable[[int, FrameType | None], None]]) -> Iterator[None]:
+def _handling(handlers: Mapping[signal.Signals, Callable[[int, FrameType | None], None]]) -> Iterator[None]:
     """Handle signals so in the block, but those that are ignored, as by ``nohup``."""
     before = {
         number: signal.signal(number, handler)
