@@ -402,7 +402,8 @@ class Output:
         self._client, self._job = client, client.job(job_id)
         job = self._job.info()
         self.name = label(job)
-        self._starts = {} if job["spec"].get("terminal") else {"stdout": 0, "stderr": 0}
+        self._has_terminal = bool(job["spec"].get("terminal"))
+        self._starts = {} if self._has_terminal else {"stdout": 0, "stderr": 0}
         if job["stdout"] == job["stderr"]:
             self._starts.pop("stderr", None)
         self.why = job["why"]
@@ -412,6 +413,8 @@ class Output:
         """Print all output until the job has ended, and what Ctrl-C does; return the exit code to hand on."""
         if self.why:
             say(f"tenbin: job {self.name} {self.why}", error=True)
+        if self._has_terminal:
+            say(f"tenbin: job {self.name} writes to the terminal of tenbin run", error=True)
         try:
             return self.print_all()
         except KeyboardInterrupt:

@@ -142,7 +142,8 @@ def _outcome_of(job: Job, folder: str) -> dict[str, Any]:
             if result is None:
                 raise
             stage = "done" if result.how == "exited" and result.code == 0 else "failed"
-            return {"stage": stage, "code": result.code, "signal": result.signal}
+            how = {"stage": stage, "code": result.code, "signal": result.signal}
+            return {**how, "id": job.id, "array": None, "trouble": result.trouble or result.how}
 
     return patiently(ask)
 
@@ -189,18 +190,24 @@ class Streams:
             os.close(self._master)
 
     def wait_for_turn(self, job: Job) -> dict[str, Any] | None:
-        """Wait until the job has the streams, and say why it waits; return it if it ends before."""
+        """Wait until the job's supervisor comes, and say why the job waits; return it if it ends before."""
+        from profiles.files.safe_files import credentials_of_peer
+
         reason = ""
-        while not select.select([self._listener], [], [], LOOK_S if reason else 0.1)[0]:
+        while True:
+            if select.select([self._listener], [], [], LOOK_S if reason else 0.1)[0]:
+                self._connection, _ = self._listener.accept()
+                if credentials_of_peer(self._connection)[1] == os.geteuid():
+                    self._listener.close()  # it is started once
+                    return None
+                self._connection.close()  # everybody sees the names of such sockets
+                continue
             now = patiently(job.info)
             if now["stage"] in ("done", "failed", "cancelled", "killed"):
                 return now
             if now["why"] not in ("", reason):
                 say(f"tenbin: job {job.id} {now['why']}", error=True)
             reason = now["why"] or reason
-        self._connection, _ = self._listener.accept()
-        self._listener.close()  # it is started once
-        return None
 
     def attend(self) -> None:
         """Give the job the streams, copy between the terminals, hand on signals, until the job has ended."""
@@ -261,9 +268,10 @@ def _copy(connection: socket.socket, master: int) -> None:
                 pass
             return
         if 0 in ready:
-            keys = os.read(0, PIECE)
+            with suppress(OSError):
+                keys = os.read(0, PIECE)
             if not keys:
-                return  # the terminal is gone
+                sys.exit(128 + signal.SIGHUP)  # the terminal is gone
         if writable:
             with suppress(BlockingIOError):
                 keys = keys[os.write(master, keys) :]

@@ -7,18 +7,24 @@ import os
 import pty
 import signal
 import struct
+import socket
 import subprocess
 import termios
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from select import select
+from unittest.mock import ANY
 
 import pytest
+from pydantic import ValidationError
 
+from agent.attempts.terminal import address
+from profiles.errors import BadInput
 from tenbin.errors import TenbinError
 from tests.support.coordinator import Up
 from tests.support.programs import TENBIN
+from tests.support.scheduling.manual_engine import ManualEngine, a_job, submit
 from tests.support.waiting import until
 
 ASKS = ("python3", "-qi")
@@ -237,11 +243,33 @@ def test_attach(up: Up, screens: list[Screen], tmp_path: Path) -> None:
     assert third.end() == 143 and stage(up, 2) == "cancelled"
 
 
-def test_where_a_job_can_have_no_terminal(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_a_job_can_have_no_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TENBIN_URL", "http://127.0.0.1:1")
-    refused = subprocess.run([*TENBIN, "run", "true"], capture_output=True, text=True, check=False)
-    assert refused.returncode == 2
-    assert refused.stderr.startswith("tenbin: over TCP a job cannot have this terminal; tenbin run --keep")
+    remote = subprocess.run([*TENBIN, "run", "true"], capture_output=True, text=True, check=False)
+    assert remote.returncode == 2
+    assert remote.stderr.startswith("tenbin: over TCP a job cannot have this terminal; tenbin run --keep")
+    with pytest.raises(ValidationError, match="terminal: such a job is started once"):
+        a_job(terminal="x")
+    refused = pytest.raises(BadInput, match="jobs of a cluster have no terminal; tenbin run --keep")
+    with ManualEngine().coordinator(tmp_path) as coordinator, refused:
+        submit(coordinator, terminal="x", requeue=False)
+
+
+def test_the_streams_are_for_this_user_alone(up: Up) -> None:
+    """Everybody sees the name of the socket, and may connect."""
+    if os.geteuid() != 0:
+        pytest.skip("takes root, to be another user")
     up.start("--cores", "1")
-    with pytest.raises(TenbinError, match="terminal: such a job is started once"):
-        up.client.submit(["true"], terminal="x")
+    first = up.client.submit(["sleep", "600"])
+    client = begin(up, "run", "echo", "on")
+    until(lambda: stage(up, 2) == "waiting")
+    name = up.client.job(2).info()["spec"]["terminal"]
+    with socket.socket(socket.AF_UNIX) as stranger:
+        os.seteuid(65534)
+        try:
+            stranger.connect(address(name))
+        finally:
+            os.seteuid(0)
+        assert stranger.recv(1) == b""
+    first.cancel()
+    assert client.communicate() == (b"on\n", ANY) and client.returncode == 0
