@@ -6,8 +6,8 @@ import fcntl
 import os
 import pty
 import signal
-import struct
 import socket
+import struct
 import subprocess
 import termios
 from collections.abc import Iterator
