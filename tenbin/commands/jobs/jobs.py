@@ -402,15 +402,19 @@ class Output:
         self._client, self._job = client, client.job(job_id)
         job = self._job.info()
         self.name = label(job)
-        self._starts = {} if job["spec"].get("terminal") else {"stdout": 0, "stderr": 0}
+        self._has_terminal = bool(job["spec"].get("terminal"))
+        self._starts = {} if self._has_terminal else {"stdout": 0, "stderr": 0}
         if job["stdout"] == job["stderr"]:
             self._starts.pop("stderr", None)
         self.why = job["why"]
+        self._in_line = False  # what was printed last on standard error is no whole line
 
     def attend(self) -> int:
         """Print all output until the job has ended, and what Ctrl-C does; return the exit code to hand on."""
         if self.why:
             say(f"tenbin: job {self.name} {self.why}", error=True)
+        if self._has_terminal:
+            say(f"tenbin: job {self.name} writes to the terminal of tenbin run", error=True)
         try:
             return self.print_all()
         except KeyboardInterrupt:
@@ -434,7 +438,7 @@ class Output:
             for stream in list(self._starts):
                 self._print(stream)
         if sentence := outcome(self._client, ended, shown=True):
-            say(sentence, error=True)
+            say("\n" * self._in_line + sentence, error=True)
         return exit_code(ended)
 
     def _print(self, stream: str) -> None:
@@ -444,6 +448,7 @@ class Output:
                 self._starts[stream] += len(piece)
                 file.write(piece)
                 file.flush()
+                self._in_line = not piece.endswith(b"\n") if stream == "stderr" else self._in_line
         except TenbinError as error:
             if error.exit_code != BadInput.exit_code:
                 raise

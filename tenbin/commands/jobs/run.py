@@ -18,18 +18,17 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
-from typer.core import TyperCommand
 
 from profiles.errors import BadInput
 from tenbin.commands.jobs.jobs import Output
-from tenbin.commands.jobs.submit import options_of_sbatch_explained, spec_of, with_fields
+from tenbin.commands.jobs.submit import CommandWithFields, options_of_sbatch_explained, spec_of, with_fields
 from tenbin.commands.options import HomeOption, client_of
 from tenbin.errors import TenbinError
 from tenbin.text import say
@@ -49,13 +48,13 @@ NOT_HERE = {
 }
 
 
-class RunCommand(TyperCommand):
+class RunCommand(CommandWithFields):
     """The command ``run``: all that follows the first word of the command is the command's own."""
 
     allow_interspersed_args = False
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        with options_of_sbatch_explained():
+        with options_of_sbatch_explained(list(args)):
             return super().parse_args(ctx, args)
 
 
@@ -142,7 +141,8 @@ def _outcome_of(job: Job, folder: str) -> dict[str, Any]:
             if result is None:
                 raise
             stage = "done" if result.how == "exited" and result.code == 0 else "failed"
-            return {"stage": stage, "code": result.code, "signal": result.signal}
+            how = {"stage": stage, "code": result.code, "signal": result.signal}
+            return {**how, "id": job.id, "array": None, "trouble": result.trouble or result.how}
 
     return patiently(ask)
 
@@ -189,52 +189,67 @@ class Streams:
             os.close(self._master)
 
     def wait_for_turn(self, job: Job) -> dict[str, Any] | None:
-        """Wait until the job has the streams, and say why it waits; return it if it ends before."""
+        """Wait until the job's supervisor comes, and say why the job waits; return it if it ends before."""
+        from profiles.files.safe_files import credentials_of_peer
+
         reason = ""
-        while not select.select([self._listener], [], [], LOOK_S if reason else 0.1)[0]:
+        while True:
+            if select.select([self._listener], [], [], LOOK_S if reason else 0.1)[0]:
+                self._connection, _ = self._listener.accept()
+                if credentials_of_peer(self._connection)[1] == os.geteuid():
+                    self._listener.close()  # it is started once
+                    return None
+                self._connection.close()  # everybody sees the names of such sockets
+                continue
             now = patiently(job.info)
             if now["stage"] in ("done", "failed", "cancelled", "killed"):
                 return now
             if now["why"] not in ("", reason):
                 say(f"tenbin: job {job.id} {now['why']}", error=True)
             reason = now["why"] or reason
+
+    def attend(self) -> None:
+        """Give the job the streams, copy between the terminals, hand on signals, until the job has ended."""
+        assert self._connection is not None
+        connection = self._connection
+
+        def hand_on(number: int, _: FrameType | None) -> None:
+            with suppress(OSError):
+                connection.send(bytes([number]))
+
+        def resize(_number: int, _: FrameType | None) -> None:
+            if self._master is not None:
+                _copy_size(self._master)
+
+        handlers = {**dict.fromkeys(HANDED_ON, hand_on), signal.SIGWINCH: resize}
+        # What becomes of a job whose supervisor is lost here is known to the coordinator.
+        with _handling(handlers), _raising({signal.SIGHUP}), suppress(ConnectionError, TimeoutError):
+            self._hand_over(connection)
+            if self._master is None:
+                connection.recv(1)
+                return
+            with _raw():
+                _copy(connection, self._master)
+
+    def _hand_over(self, connection: socket.socket) -> None:
+        """Hand over the streams; a pseudo-terminal in place of the terminal, if it is read and written."""
         from agent.attempts.terminal import hand_over
 
-        self._connection, _ = self._listener.accept()
-        self._listener.close()  # it is started once
         streams, terminals = [0, 1, 2], [False] * 3
+        slave = None
         if os.isatty(0) and os.isatty(1):
             self._master, slave = os.openpty()
             termios.tcsetattr(slave, termios.TCSANOW, termios.tcgetattr(0))
             _copy_size(self._master)
             terminals = [os.isatty(number) for number in streams]
             streams = [slave if terminals[number] else number for number in streams]
-        with suppress(ConnectionError, TimeoutError):  # then what became of it is known of the coordinator
-            self.folder = hand_over(self._connection, streams, terminals)
-        if self._master is not None:
-            os.close(slave)
-        return None
-
-    def attend(self) -> None:
-        """Copy between the terminals, and hand on signals, until the job has ended."""
-        assert self._connection is not None
-        connection, master = self._connection, self._master
-
-        def hand_on(number: int, _: FrameType | None) -> None:
-            with suppress(OSError):
-                connection.send(bytes([number]))
-
-        with _handling(dict.fromkeys(HANDED_ON, hand_on)), _raising({signal.SIGHUP}):
-            if master is None:
-                with suppress(ConnectionError):
-                    connection.recv(1)
-                return
-
-            def resize(_number: int, _: FrameType | None) -> None:
-                _copy_size(master)
-
-            with _handling({signal.SIGWINCH: resize}), _raw():
-                _copy(connection, master)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, HANDED_ON)  # they are handed on after the streams
+        try:
+            self.folder = hand_over(connection, streams, terminals)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            if slave is not None:
+                os.close(slave)
 
 
 def _copy(connection: socket.socket, master: int) -> None:
@@ -252,9 +267,10 @@ def _copy(connection: socket.socket, master: int) -> None:
                 pass
             return
         if 0 in ready:
-            keys = os.read(0, PIECE)
+            with suppress(OSError):
+                keys = os.read(0, PIECE)
             if not keys:
-                return  # the terminal is gone
+                sys.exit(128 + signal.SIGHUP)  # the terminal is gone
         if writable:
             with suppress(BlockingIOError):
                 keys = keys[os.write(master, keys) :]
@@ -291,7 +307,7 @@ def _raw() -> Iterator[None]:
 
 
 @contextmanager
-def _handling(handlers: dict[signal.Signals, Callable[[int, FrameType | None], None]]) -> Iterator[None]:
+def _handling(handlers: Mapping[signal.Signals, Callable[[int, FrameType | None], None]]) -> Iterator[None]:
     """Handle signals so in the block, but those that are ignored, as by ``nohup``."""
     before = {
         number: signal.signal(number, handler)

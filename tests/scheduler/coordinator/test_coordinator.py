@@ -435,7 +435,7 @@ def test_command_line(up: Up, tmp_path: Path) -> None:
     done = up.run(
         "submit", "--wait", "--name", "a b", "--chdir", str(tmp_path), "--", "sh", "-c", "pwd; exit 9"
     )
-    assert (done.returncode, done.stdout) == (9, "1\n")
+    assert (done.returncode, done.stdout) == (9, f"1\n{tmp_path}\n")
     assert up.run("logs", "last").stdout == f"{tmp_path}\n"
     done = up.run("submit", "--array", "1-2,7", "--json", "--", "sh", "-c", "echo $TENBIN_ARRAY_INDEX")
     assert json.loads(done.stdout) == {"ids": [3, 4, 5], "arrays": [2]}

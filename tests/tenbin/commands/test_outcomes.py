@@ -18,9 +18,10 @@ COMPLAINS = ("sh", "-c", "echo before; echo first >&2; printf 'last \\033[31mwor
 def test_a_failure_speaks(up: Up) -> None:
     up.start("--cores", "1")
     done = up.run("submit", "--wait", "--", *COMPLAINS)
-    assert done.returncode == 3 and done.stdout == "1\n"
-    assert done.stderr == "job 1: failed: exit code 3\n  stderr ends: last \\x1b[31mword\n"
-    assert up.run("wait", "1").stderr == done.stderr
+    assert done.returncode == 3 and done.stdout == "1\nbefore\n"  # its output, as it is
+    assert done.stderr == "first\nlast \x1b[31mword\n\njob 1: failed: exit code 3\n"
+    waited = up.run("wait", "1").stderr
+    assert waited == "job 1: failed: exit code 3\n  stderr ends: last \\x1b[31mword\n"
     assert "  stderr ends: last \\x1b[31mword\n" in up.run("info", "1").stdout
     assert json.loads(up.run("info", "1", "--json").stdout)["stderr_end"] == "last \x1b[31mword"
     logs = up.run("logs", "1")
@@ -31,7 +32,7 @@ def test_a_failure_speaks(up: Up) -> None:
 def test_a_job_that_succeeded_or_was_silent_says_no_more(up: Up, tmp_path: Path) -> None:
     up.start("--cores", "1")
     done = up.run("submit", "--wait", "--", "sh", "-c", "echo a warning >&2")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "a warning\n")
     assert up.run("logs", "1").stderr == "" and "stderr ends" not in up.run("info", "1").stdout
     done = up.run("submit", "--wait", "--", "false")
     assert (done.returncode, done.stderr) == (1, "job 2: failed: exit code 1\n")
@@ -89,4 +90,5 @@ def test_the_end_of_a_long_file(up: Up) -> None:
     assert up.client.call("GET", "/jobs/1/stdout?last=7") == b""
     assert "stderr ends: 300000\n" in up.run("info", "1").stdout
     long = up.run("submit", "--wait", "--", "sh", "-c", "head -c 5000000 /dev/zero | tr '\\0' x >&2; exit 1")
-    assert 100 < len(long.stderr) < 1000
+    assert long.stderr == "x" * 5_000_000 + "\njob 2: failed: exit code 1\n"
+    assert 100 < len(up.run("wait", "2").stderr) < 1000

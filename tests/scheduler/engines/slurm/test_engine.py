@@ -87,7 +87,7 @@ def test_failures_and_ranges_speak_as_on_one_machine(up: Up, lab: SlurmLab) -> N
     assert missing.returncode == 125 and "/no/such: No such file or directory (on " in missing.stderr
     assert any(f"(on {name})" in missing.stderr for name in lab.nodes)
     failed = up.run("submit", "--wait", "--", "sh", "-c", "echo why >&2; exit 3")
-    assert failed.returncode == 3 and failed.stderr == "job 2: failed: exit code 3\n  stderr ends: why\n"
+    assert failed.returncode == 3 and failed.stderr == "why\njob 2: failed: exit code 3\n"
     assert "tenbin logs 2 --error" in up.run("logs", "2").stderr
     waits = up.client.submit(["sleep", "600"])
     done = up.run("cancel", "1-3")

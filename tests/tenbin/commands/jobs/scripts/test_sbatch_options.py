@@ -236,7 +236,7 @@ def test_every_option_has_one_place_and_one_short_name() -> None:
         (("submit", "-C", "gpu", "x"), "(--constraint): tenbin knows no features of nodes; leave it out"),
         (("submit", "--wrap", "x"), "--wrap is an option of sbatch: a command is given by itself: "),
         (("map", "-t", "3", "--", "x", ":::", "a"), "-t is an option of sbatch (--time); write --time 3m\n"),
-        (("submit", "--tim", "3", "x"), "No such option: --tim (Possible options: --mpi, --time)"),
+        (("submit", "--tim", "3", "x"), "No such option: --tim (Possible options: --mpi, --notify, --time)"),
         (("submit", "-Z", "x"), "No such option: -Z; see: tenbin submit --help"),
     ],
 )
