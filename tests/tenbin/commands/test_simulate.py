@@ -93,7 +93,7 @@ def test_refused_and_skipped_jobs_are_told(tmp_path: Path) -> None:
     log = tmp_path / "log.swf"
     log.write_text("1 0 -1 5 4 -1 -1 4 9\n2 1 -1 5 99 -1 -1 99 9\nbroken\n")
     done = tenbin("-p", "fcfs", "-w", str(log), "-c", "16")
-    assert "refused: 1 job: it needs 99 units, node has 16" in done.stdout
+    assert "refused: 1 job: it needs 99 nodes, there are 16" in done.stdout
     assert "skipped: 1 job: fewer than 9 fields" in done.stdout
 
 
@@ -152,7 +152,7 @@ def test_policies_that_refuse_other_jobs_are_named(tmp_path: Path) -> None:
         "-p", "fcfs", "-p", "regions,bounds=4/16,sizes=8/8", "-w", str(log), "-c", "16", "--seed", "1"
     )
     assert (
-        "refused by regions,bounds=4/16,sizes=8/8: 1 job: it needs 9 units, its region has 8" in done.stdout
+        "refused by regions,bounds=4/16,sizes=8/8: 1 job: it needs 9 nodes, its region has 8" in done.stdout
     )
     assert "refused by fcfs" not in done.stdout and "refused: " not in done.stdout
 
@@ -166,7 +166,7 @@ def test_many_reasons_are_few_lines(tmp_path: Path) -> None:
         for line in tenbin("-p", "fcfs", "-w", str(log), "-c", "16").stdout.splitlines()
         if "refused" in line
     ]
-    assert len(lines) == 6 and lines[0] == "refused: 2 jobs: it needs 99 units, node has 16"
+    assert len(lines) == 6 and lines[0] == "refused: 2 jobs: it needs 99 nodes, there are 16"
     assert lines[-1] == "refused: 6 jobs: 6 other reasons (--json names all)"
 
 
