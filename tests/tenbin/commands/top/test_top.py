@@ -177,7 +177,7 @@ def test_changing(busy: Up, quick: None) -> None:
         await top.press("c")
         await top.shows(r"cancel 34 jobs: 1, 4-32\?")
         await top.press("y")
-        await top.shows("0 listed", "no jobs; a: also those that have ended")
+        await top.shows("0 listed", "no jobs; .* tenbin submit", "a: also jobs that have ended")
         await top.press("a", "G", "R")
         await top.shows(r"retry job 2\?")  # what ended first is last
         await top.press("y")
