@@ -157,11 +157,13 @@ def cluster_page(
     rows = [(f"node {refusal.node}", refusal.reason, refusal.remedy) for refusal in survey.refused]
     rows += [(absence.what, absence.reason, absence.remedy) for absence in survey.absent]
     emulated = " (EMULATED)" if survey.emulated else ""
+    nodes = "1 node" if len(survey.nodes) == 1 else f"{len(survey.nodes)} nodes"
     return write(
         "cluster.html",
         interactive=interactive,
         title=f"Cluster {survey.cluster}{emulated}",
-        subtitle=f"{len(survey.nodes)} nodes, {survey.id}, tenbin {survey.tenbin_version}",
+        subtitle=f"{nodes}, {survey.id}, tenbin {survey.tenbin_version}",
+        several=len(survey.nodes) > 1,
         odd=list(map(str, odd)),
         none=none_odd(len(survey.nodes)),
         figures=[picture(fig, interactive=interactive) for fig in drawn],

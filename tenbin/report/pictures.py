@@ -203,6 +203,8 @@ def _range(
     low, high = (float(every.min()), float(every.max())) if len(every) else (0.0, 1.0)
     zero = from_zero or (layout.rangemode == "tozero" and layout.type != "log")
     low, high = (min(low, 0.0), max(high, 0.0)) if zero else (low, high)
+    if zero and low == high:  # bars of 0
+        return 0.0, 1.0
     free = FREE * (high - low) or 0.5
     return low - free * (not (zero and low == 0)), high + free * (not (zero and high == 0))
 
@@ -560,8 +562,11 @@ TEMPLATE = "plotly_white"  # of a figure that plotly draws; to set it takes most
 WIDTH, HEIGHT = 560.0, 260.0
 WIDE = 1000.0  # of bars and heat maps, which have long names at their side
 MARGINS = 160  # of the height that a figure asks for, not of its area
-LETTER, LINE = 9.0, 18.0  # room of a letter and of a line, in the larger type of small screens
-WIDE_LETTER, MOST_LETTERS = 7.2, 48  # of a wide picture, which is not enlarged there; beside the picture
+LETTER, LINE = (
+    11.0,
+    18.0,
+)  # room of a letter of a broad font and of a line, in the larger type of small screens
+WIDE_LETTER, MOST_LETTERS = 8.6, 48  # of a wide picture, which is not enlarged there; beside the picture
 TOP, RIGHT = 10.0, 14.0
 STEPS = 32  # of colours in the scale of a heat map
 
@@ -673,9 +678,11 @@ def _note(note: Any, area: Plot) -> str:
     """Write an annotation; its place on an axis is on the axis's scale, else a share of the picture."""
     x = area.x.at(note.x) if note.xref in ("x", None) else note.x
     y = area.y.at(note.y) if note.yref in ("y", None) else note.y
-    anchor = "end" if note.xanchor == "right" or float(x) > 0.9 else "start"
-    shift = -3 if anchor == "end" else 3
-    place = f'x="{area.width * float(x) + shift:.1f}" y="{area.height * (1 - float(y)) + 14:.1f}"'
+    at, room = area.width * float(x), LETTER * len(note.text or "")
+    anchor = "end" if note.xanchor == "right" or at + room > area.width else "start"
+    at = min(max(at - 3, room), area.width) if anchor == "end" else at + 3
+    below = min(max(area.height * (1 - float(y)) + 14, LINE), area.height - 5)
+    place = f'x="{at:.1f}" y="{below:.1f}"'
     return f'<text class="note" text-anchor="{anchor}" {place}>{escape(note.text or "")}</text>'
 
 
@@ -688,6 +695,7 @@ def _grid(area: Plot) -> str:
         parts.append(f'<path class="grid" d="M{at:.1f} 0V{area.height:.0f}"/>')
         lines = label.split("\n")
         half = LETTER * max(map(len, lines)) / 2
+        at = min(at, area.width + RIGHT - half)  # where its text is whole
         if at - half > taken:
             taken = at + half
             first = area.height + LINE

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
-from scheduler.model.jobs import Cluster, Pool
+from scheduler.model.jobs import Cluster, Job, Pool
 from scheduler.policies.registry import create
+from scheduler.simulator.trace import Arrival
 from tenbin.client import profiles as client
 from tenbin.commands.simulate import complete_workload
 from tenbin.report.job_results import files_of
-from tenbin.report.schedule import figures, lanes, means, page
+from tenbin.report.schedule import figures, lanes, means, page, waits
 from tests.support import programs
 from tests.support.amounts import examples
 from tests.support.scheduling.random_policy import Chaos
@@ -56,6 +57,19 @@ def test_gantt_is_one_page_without_links(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     text = path.read_text()
     assert "Schedule of node" in text and "Utilisation" in text and "<script src" not in text
+    assert "Mean wait" in text
+
+
+def test_waits_are_drawn_as_they_were() -> None:
+    """Four jobs of one unit each, on one unit: they wait 0, 9, 18 and 27 s."""
+    world = World(
+        Cluster((Pool("node", 1),)), tuple(Arrival(Job(i + 1, float(i), 1, 10.0), 10.0) for i in range(4))
+    )
+    outcomes, _ = run(create("fcfs"), world)
+    shares, over_time = waits([("fcfs", outcomes)])
+    assert list(shares.data[0].x)[::100] == [0.0, 27.0] and list(shares.data[0].y)[::100] == [0.0, 100.0]
+    assert list(over_time.data[0].y) == [0.0, 9.0, 18.0, 27.0]
+    assert waits([("fcfs", [])]) == []
 
 
 BASE = f"-w {WORKLOAD} -c 16"
