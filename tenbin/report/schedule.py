@@ -52,7 +52,7 @@ EXPLANATION = (
 
 
 WAITS = (
-    "Waits: the share of the jobs that waited at most this long; the higher a line, the better. Mean wait: of "
+    "Waits: the share of the jobs that waited at most this long; the higher the better. Mean wait: of "
     f"the jobs that were submitted in each of {BINS} equal parts of the time."
 )
 
