@@ -443,7 +443,7 @@ def read_filter(text: str) -> dict[str, Any]:
 
 STYLES = {"running": "green", "suspended": "yellow", "failed": "red", "killed": "red"}
 WIDE, WIDEST = 110, 160  # cells from which the place has a column, and the user, use, and start
-LONGEST_NAME = 20  # cells, of 80
+LONGEST_NAME = 23  # cells, of 80
 RIGHT = ("id", "cores", "since_s", "cpu_s", "memory_mb")
 TITLES = {
     **HEADINGS,
@@ -470,7 +470,7 @@ def columns(rows: list[dict[str, Any]], width: int) -> list[Column]:
     use = [Column("cpu_s", 10), Column("memory_mb", 9)] if widest else []
     use += [Column("gpus", 10)] if widest and any(row.get("gpus") for row in rows) else []
     start = [Column("start", 10)] if widest else []
-    fixed = [Column("stage", 9), Column("cores", 5), Column("since_s", 10), *place, *use, *start]
+    fixed = [Column("stage", 9), Column("cores", 5), Column("since_s", 9), *place, *use, *start]
     ids = max((len(label(row)) for row in rows), default=0)
     names = max((cell_len(printable(row["name"][:width])) for row in rows), default=0)
     names = min(max(names, 8), LONGEST_NAME + max(width - 80, 0) // (6 if widest else 2))
