@@ -59,7 +59,8 @@ function part(node) {
   return el("section", {}, el("h3", {}, nodeLink(node.name)),
     facts([["state", state], ["free", free(node)], ["regions", shown(regions)], ["power caps", node.capped_jobs ? `${Math.round(node.caps_w)} W over ${count(node.capped_jobs)} ${node.capped_jobs === 1 ? "job" : "jobs"}` : null],
       ["last sign of life", node.sign_of_life ? `${duration(Math.max(now() - node.sign_of_life.at_s, 0))} ago, a sample of job ${node.sign_of_life.job}` : null],
-      ["jobs", node.job_count ? el("span", {}, ...jobs, more) : "none"]]),
+      ["jobs", node.job_count ? el("span", {}, ...jobs, more) : "none"],
+      ["jobs outside tenbin", node.others ? `hold ${count(node.others)} ${node.others === 1 ? "core" : "cores"}` : null]]),
     ...profile(node));
 }
 
