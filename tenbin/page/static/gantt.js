@@ -329,7 +329,8 @@ class Gantt {
       paint.fillStyle = this.ink("line");
       paint.fillRect(this.x(mark), TOP - 5, 1, high);
       paint.fillStyle = this.ink("soft");
-      paint.fillText(step >= 86400 ? clock(mark, false).slice(0, 10) : clock(mark, step < 60).slice(-8).trim(), this.x(mark), 11);
+      const text = step >= 86400 ? clock(mark, false).slice(0, 10) : clock(mark, step < 60).slice(-8).trim();
+      paint.fillText(text, Math.min(this.x(mark), wide - paint.measureText(text).width / 2 - 2), 11);
     }
     paint.fillStyle = this.ink("bad");
     if (this.x(at) >= LEFT) {

@@ -21,7 +21,11 @@ export function show(place, { rest }) {
 
 /** A command as a shell takes it. */
 function quoted(words) {
-  return words.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\"'\"'")}'`)).join(" ");
+  return words.map((word) => {
+    if (/^[\w@%+=:,./-]+$/.test(word)) return word;
+    const plain = word.includes("'") && !/["$`\\!]/.test(word);
+    return plain ? `"${word}"` : `'${word.replaceAll("'", "'\"'\"'")}'`;
+  }).join(" ");
 }
 
 class JobView {
