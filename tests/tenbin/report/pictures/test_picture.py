@@ -70,6 +70,18 @@ def test_text_is_whole() -> None:
         assert left >= 0 and left + long <= width and 0 < float(text.attrib["y"]) < height, text.text
 
 
+def test_names_that_would_touch_go_one_row_down() -> None:
+    fig = figure("t", "x", "y")
+    names = [f"a rather long name {i}" for i in range(4)]
+    fig.add_bar(x=names, y=[1.0, 2.0, 3.0, 4.0])
+    below = re.findall(r'text-anchor="middle" x="([\d.]+)" y="(\d+)">(a rather[^<]*)', picture(fig))
+    assert [name for _, _, name in below] == names
+    first, second, third, fourth = (int(y) for _, y, _ in below)
+    assert first == third < second == fourth
+    height = float(re.findall(r'viewBox="0 0 \d+ (\d+)"', picture(fig))[0])
+    assert second + 12 < height
+
+
 def test_logarithmic_axes_and_what_has_no_place_there() -> None:
     fig = figure("t", "x", "y")
     fig.add_scatter(x=[1, 10, 100, 0], y=[1, 10, 100, 50], mode="markers")
