@@ -504,7 +504,7 @@ def table(traces: Sequence[Any], plot: Plot, titles: tuple[str, str]) -> str:
     heads = "".join(f"<th>{escape(cell)}" for cell in head)
     return (
         f"<details><summary>numbers{cut}</summary>"
-        f'<div class="scroll"><table><tr>{heads}{lines}</table></div></details>'
+        f'<div class="scroll" tabindex="0"><table><tr>{heads}{lines}</table></div></details>'
     )
 
 
