@@ -162,10 +162,10 @@ class Sampler:
         self._row_s = 1.9 * LATER_S if self._row_s == 0 else 2 * self._row_s
 
 
-def read(file: Path) -> list[Sample]:
-    """Read the rows of a file, none if there is no file; damaged lines are left out."""
+def read(file: Path, most: int = MOST_BYTES) -> list[Sample]:
+    """Read the rows in the last bytes of a file, none if there is no file; damaged lines are left out."""
     with suppress(OSError):
-        return parse(read_plain(file, MOST_BYTES, last=True))
+        return parse(read_plain(file, most, last=True))
     return []
 
 

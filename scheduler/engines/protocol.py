@@ -149,6 +149,10 @@ class Nodes:
         """Name the nodes, by number."""
         return ()
 
+    def others(self) -> Mapping[int, int]:
+        """Count the cores that jobs outside tenbin hold, by node; a look that may be some seconds old."""
+        return {}
+
     def out_of_service(self, pool: str) -> int:
         """Count the units of a counted pool that cannot be used now and that no job has."""
         return 0

@@ -259,6 +259,17 @@ class Cluster:
         raise KeyError(name)
 
     @property
+    def unit(self) -> str:
+        """A unit for people: "core", "node", "device"; "unit" where the pools differ."""
+        names = {"device" if pool.kind else pool.name for pool in self.pools}
+        name = names.pop()
+        return "unit" if names or not name.isalpha() else name
+
+    def amount(self, units: int) -> str:
+        """Write ``"1 core"``, ``"8 nodes"``."""
+        return f"{units} {self.unit}{'s' * (units != 1)}"
+
+    @property
     def units(self) -> int:
         """Units (or nodes) of all pools."""
         return sum(pool.units for pool in self.pools)

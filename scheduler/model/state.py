@@ -236,7 +236,9 @@ class Allocation:
             if pool.counted:
                 if job.units <= pool.units:
                     return ""
-                reasons.append(f"it needs {job.units} units, {pool.name} has {pool.units}")
+                alone = len(self.cluster.pools) == 1
+                has = ("there is" if pool.units == 1 else "there are") if alone else f"{pool.name} has"
+                reasons.append(f"it needs {self.cluster.amount(job.units)}, {has} {pool.units}")
             else:
                 reason = self.nodes[pool.name].misfit(job)
                 if not reason:

@@ -150,7 +150,7 @@ class Policy(ABC):
 
     def why(self, job: Job, view: View) -> Reason:
         """Explain why the waiting ``job`` waits."""
-        return Reason(f"waits for {units(job)}; {free(view)} free")
+        return Reason(waits_for(job, view))
 
 
 def counted_pools(view: View, policy: str) -> tuple[str, ...]:
@@ -182,23 +182,36 @@ def only_counted_pool(view: View, policy: str) -> str:
     return pools[0].name
 
 
-def units(job: Job) -> str:
-    """Write ``"8 units"``, ``"1 unit"`` or ``"4 to 16 units"``."""
+# -- the parts of a reason: "waits for 1 core (0 of 2 free); after job 5" ----------------------------------
+
+
+def units(job: Job, cluster: Cluster) -> str:
+    """Write ``"8 cores"``, ``"1 node"`` or ``"4 to 16 nodes"``."""
     if job.max_units is not None and job.max_units != job.units:
-        return f"{job.units} to {job.max_units} units"
-    return f"{job.units} unit{'s' * (job.units != 1)}"
+        return f"{job.units} to {cluster.amount(job.max_units)}"
+    return cluster.amount(job.units)
 
 
-def behind(first: Job, needs: str) -> Reason:
-    """Explain that a job waits for the first of the queue, which in turn waits for what it ``needs``."""
-    return Reason(f"waits for job {first.id}, which is first in the queue and waits for {needs}")
+def waits_for(job: Job, view: View) -> str:
+    """Write ``"waits for 1 core (0 of 2 free)"``; of several classes ``"0 of 2 gpu, 1 of 8 cpu free"``."""
+    pools = [pool.name for pool in view.cluster.pools if job.runs_on(pool.name)]
+    names = [f" {name}" if len(view.cluster.pools) > 1 else "" for name in pools]
+    free = [
+        f"{view.free[pool]} of {view.in_service[pool]}{name}" for pool, name in zip(pools, names, strict=True)
+    ]
+    return f"waits for {units(job, view.cluster)} ({', '.join(free)} free)"
+
+
+def after(first: Job, needs: str = "") -> str:
+    """Write ``"; after job 5"``, the first of the queue; with what that job ``needs`` itself, if given."""
+    return f"; after job {first.id}{f', which waits for {needs}' if needs else ''}"
+
+
+def would_delay(first: Job) -> Reason:
+    """Explain that there is room for a job, and that the first of the queue would be late by its start."""
+    return Reason(f"there is room, but its start would delay job {first.id}, which is first in the queue")
 
 
 def fits_now(job: Job, view: View) -> bool:
     """Tell if the job's units are free on a counted pool that it can run on."""
     return any(job.units <= left and job.runs_on(pool) for pool, left in view.free.items())
-
-
-def free(view: View) -> str:
-    """Write ``"3 of gpu, 0 of cpu"``."""
-    return ", ".join(f"{view.free[pool.name]} of {pool.name}" for pool in view.cluster.pools)

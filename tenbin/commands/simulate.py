@@ -48,14 +48,14 @@ def complete_workload(incomplete: str) -> list[str]:
 def simulate(
     *,
     policy: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             "--policy",
             "-p",
             help="Name, or name,k=v,k=v; several to compare them: fcfs,easy; or a file: ./mine.py.",
             autocompletion=complete_policy,
         ),
-    ],
+    ] = None,
     workload: Annotated[
         str,
         typer.Option(
@@ -64,10 +64,10 @@ def simulate(
             help="A log or trace (SWF, Google 2011, Alibaba), or generator:NAME,k=v,k=v.",
             autocompletion=complete_workload,
         ),
-    ],
+    ] = "",
     cluster: Annotated[
         str, typer.Option("--cluster", "-c", help="A count, 512xgpu+512xcpu, or a TOML or JSON file.")
-    ],
+    ] = "",
     profile: Annotated[
         list[str] | None,
         typer.Option(
@@ -118,7 +118,16 @@ def simulate(
         ),
     ] = None,
     gantt: Annotated[
-        Path | None, typer.Option(help="Draw who ran where and when into this HTML file.", dir_okay=False)
+        Path | None,
+        typer.Option(help="Draw waits, and who ran where and when, into this HTML file.", dir_okay=False),
+    ] = None,
+    experiment: Annotated[
+        Path | None,
+        typer.Option(
+            help="In place of policy, workload and cluster: the policies x loads x seeds of this file.",
+            metavar="FILE.toml",
+            dir_okay=False,
+        ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
@@ -133,13 +142,27 @@ def simulate(
       tenbin simulate -p easy -w trace.swf -c 16xgpu+64xcpu --profile gpu=node7 --profile cpu=last
 
       tenbin simulate -p fcfs -p easy -w log.swf -c 100 --warm-up 5% --resamples 40 --jobs-out jobs.csv
+
+      tenbin simulate --experiment loads.toml
     """
     from scheduler.model.clusters import parse_cluster
     from scheduler.policies.registry import several
     from tenbin.commands.policy_runs import Setup, compare
 
+    plan = None
+    given: dict[str, object] = {"--policy": policy, "--workload": workload, "--cluster": cluster}
+    if experiment is not None:
+        from tenbin.commands.experiment import carry_out, read
+
+        given |= {"--jobs-out": jobs_out, "--gantt": gantt, "--resamples": resamples, "--json": json}
+        if both := [option for option, value in given.items() if value]:
+            raise BadInput(f"--experiment and {both[0]} are both given", "leave one of them out")
+        plan = read(experiment)
+        cluster, policy = plan.cluster, plan.policies
+    elif missing := [option for option, value in given.items() if not value]:
+        raise BadInput(f"{missing[0]} is missing", "see: tenbin simulate --help")
     machine = parse_cluster(cluster)
-    policies = list(dict.fromkeys(name for text in policy for name in several(text)))
+    policies = list(dict.fromkeys(name for text in policy or () for name in several(text)))
     substitute, block_s = _substitute(without_estimate), duration_s(block, "--block")
     cuts = _cut("--warm-up", warm_up), _cut("--cool-down", cool_down)
     if 0 < resamples < FEWEST_RESAMPLES or (resamples and len(policies) < 2):
@@ -152,6 +175,9 @@ def simulate(
     if taken is not None:
         machine = taken.cluster
     setup = Setup(workload, machine, seed, limit, taken, substitute, *cuts)
+    if plan is not None and experiment is not None:
+        print("\n".join(carry_out(plan, experiment, setup)))
+        return
     window = setup.window()
     results, unsuitable = _run_all(setup, policies, window, keep=bool(jobs_out or gantt))
     comparison = None

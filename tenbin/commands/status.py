@@ -97,4 +97,5 @@ def _node(node: dict[str, Any]) -> str:
     regions = ", ".join(node.get("regions", ()))
     inside = f"; region {regions}" if regions else ""
     down = "" if node["up"] else f"; DOWN{node['trouble'] and ': '}{node['trouble']}"
-    return f"{node['name']}: {free and f'{free} free; '}jobs: {jobs}{inside}{down}"
+    others = f"; jobs outside tenbin: {node['others']} cores" if node.get("others") else ""
+    return f"{node['name']}: {free and f'{free} free; '}jobs: {jobs}{others}{inside}{down}"

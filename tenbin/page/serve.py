@@ -20,7 +20,6 @@ from fastapi import FastAPI, Header, HTTPException, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import (
     FileResponse,
-    HTMLResponse,
     JSONResponse,
     RedirectResponse,
     Response,
@@ -404,24 +403,13 @@ ENTRY, OPEN = "/enter", ("/", "/static/")
 MOST_SESSIONS = 100
 ENTER = "open the address that tenbin page has printed; each address works once, and it prints the next one"
 
-REFUSAL = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>tenbin</title>
-<link rel="icon" href="data:,">
-<link rel="stylesheet" href="/static/page.css">
-</head>
-<body>
-<header><h1>tenbin</h1></header>
-<main>
-<p>Refused: {}.</p>
-<p><a href="/">Go to the page</a>, if it was opened in this browser before.</p>
-</main>
-</body>
-</html>
-"""
+ADVICE = (
+    "<code>tenbin page</code> has printed the next address where it runs: "
+    "<em>tenbin: for another browser: http://...</em>. Of <code>tenbin up --page</code> it is in the file "
+    "<code>page-address</code> of the coordinator's folder.",
+    '<a href="/">Go to the page</a>, if it was opened in this browser before.',
+)
+HEAD = '<link rel="stylesheet" href="/static/page.css">\n'
 
 
 class Gate:
@@ -510,10 +498,7 @@ def _not_from_page(headers: dict[bytes, bytes]) -> Response | None:
 
 
 def _refuse(headers: dict[bytes, bytes], code: int, detail: str) -> Response:
-    """Return a refusal: a page for a browser that opens an address, JSON for programs."""
-    if b"text/html" in headers.get(b"accept", b""):
-        return HTMLResponse(REFUSAL.format(detail), code)
-    return JSONResponse({"detail": detail}, code)
+    return tcp.refuse(headers, code, detail, *ADVICE if code == 401 else ADVICE[1:], head=HEAD)
 
 
 # -- the process -------------------------------------------------------------------------------------------

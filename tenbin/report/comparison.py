@@ -157,11 +157,13 @@ def cluster_page(
     rows = [(f"node {refusal.node}", refusal.reason, refusal.remedy) for refusal in survey.refused]
     rows += [(absence.what, absence.reason, absence.remedy) for absence in survey.absent]
     emulated = " (EMULATED)" if survey.emulated else ""
+    nodes = "1 node" if len(survey.nodes) == 1 else f"{len(survey.nodes)} nodes"
     return write(
         "cluster.html",
         interactive=interactive,
         title=f"Cluster {survey.cluster}{emulated}",
-        subtitle=f"{len(survey.nodes)} nodes, {survey.id}, tenbin {survey.tenbin_version}",
+        subtitle=f"{nodes}, {survey.id}, tenbin {survey.tenbin_version}",
+        several=len(survey.nodes) > 1,
         odd=list(map(str, odd)),
         none=none_odd(len(survey.nodes)),
         figures=[picture(fig, interactive=interactive) for fig in drawn],
@@ -188,7 +190,7 @@ def nodes_figure(values: Sequence[Value], kinds: Mapping[str, str]) -> go.Figure
             like = siblings.get((kinds.get(node, ""), *column))
             colour[-1].append(_worse(value, median(like)) if value and like and not value.poor else None)
             words[-1].append(f"{number(value.value)} {value.unit}" if value else "")
-    fig = figure("Nodes against their siblings", "", "")
+    fig = figure("Nodes against their siblings" if len(nodes) > 1 else "The node", "", "")
     fig.add_heatmap(
         z=colour,
         x=nodes,
@@ -202,7 +204,7 @@ def nodes_figure(values: Sequence[Value], kinds: Mapping[str, str]) -> go.Figure
         hovertemplate="%{x}<br>%{y}<br>%{text}<br>%{z:.1f} % worse than the median<extra></extra>",
     )
     fig.update_yaxes(autorange="reversed", automargin=True)
-    fig.update_layout(height=max(320, 140 + ROW_PX * len(columns)))
+    fig.update_layout(height=max(320, 140 + ROW_PX * len(columns)), showlegend=len(nodes) > 1)
     return fig
 
 

@@ -158,11 +158,15 @@ def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def page(evaluation: Evaluation) -> str:
     """Write one self-contained HTML page with the pictures."""
+    note = " ".join(evaluation.assumptions)
+    return pictures_page("Evaluation", (evaluation.paper, note), evaluation.pictures)
+
+
+def pictures_page(title: str, section: tuple[str, str], pictures: Sequence[Picture]) -> str:
+    """Write one self-contained HTML page with some pictures, under the heading and the note of a section."""
     from tenbin.report.pictures import picture, write
 
-    drawn = [picture(draw(figure)) for figure in evaluation.pictures]
-    note = " ".join(evaluation.assumptions)
-    return write("parts.html", title="evaluation", parts=[(evaluation.paper, note, drawn)])
+    return write("parts.html", title=title, parts=[(*section, [picture(draw(one)) for one in pictures])])
 
 
 def draw(picture: Picture) -> Any:

@@ -203,6 +203,8 @@ def _range(
     low, high = (float(every.min()), float(every.max())) if len(every) else (0.0, 1.0)
     zero = from_zero or (layout.rangemode == "tozero" and layout.type != "log")
     low, high = (min(low, 0.0), max(high, 0.0)) if zero else (low, high)
+    if zero and low == high:  # bars of 0
+        return 0.0, 1.0
     free = FREE * (high - low) or 0.5
     return low - free * (not (zero and low == 0)), high + free * (not (zero and high == 0))
 
@@ -502,7 +504,7 @@ def table(traces: Sequence[Any], plot: Plot, titles: tuple[str, str]) -> str:
     heads = "".join(f"<th>{escape(cell)}" for cell in head)
     return (
         f"<details><summary>numbers{cut}</summary>"
-        f'<div class="scroll"><table><tr>{heads}{lines}</table></div></details>'
+        f'<div class="scroll" tabindex="0"><table><tr>{heads}{lines}</table></div></details>'
     )
 
 
@@ -560,9 +562,12 @@ TEMPLATE = "plotly_white"  # of a figure that plotly draws; to set it takes most
 WIDTH, HEIGHT = 560.0, 260.0
 WIDE = 1000.0  # of bars and heat maps, which have long names at their side
 MARGINS = 160  # of the height that a figure asks for, not of its area
-LETTER, LINE = 9.0, 18.0  # room of a letter and of a line, in the larger type of small screens
-WIDE_LETTER, MOST_LETTERS = 7.2, 48  # of a wide picture, which is not enlarged there; beside the picture
-TOP, RIGHT = 10.0, 14.0
+LETTER, LINE = (
+    11.0,
+    18.0,
+)  # room of a letter of a broad font and of a line, in the larger type of small screens
+WIDE_LETTER, MOST_LETTERS = 8.6, 48  # of a wide picture, which is not enlarged there; beside the picture
+TOP, RIGHT = 12.0, 14.0
 STEPS = 32  # of colours in the scale of a heat map
 
 
@@ -636,12 +641,13 @@ def _svg(fig: go.Figure, plot: Plot, placed: Sequence[Sequence[Bar]]) -> str:
     letter = LETTER if plot.width == WIDTH else WIDE_LETTER
     longest = max((len(line) for _, text in plot.y.ticks for line in text.split("\n")), default=1)
     left = 10 + letter * min(longest, MOST_LETTERS)
-    lines = max((text.count("\n") + 1 for _, text in plot.x.ticks), default=1)
+    area = Plot(plot.x, plot.y, plot.width - left - RIGHT, plot.height)
+    below = _below(area, letter)
+    lines = max((tick.line + len(tick.lines) for tick in below), default=1)
     whole_width, whole_height = plot.width, plot.height + TOP + LINE * lines + 4
-    area = Plot(plot.x, plot.y, whole_width - left - RIGHT, plot.height)
     parts = [
         f'<svg viewBox="0 0 {whole_width:.0f} {whole_height:.0f}" role="img" aria-label="{_described(fig)}">',
-        f'<g transform="translate({left:.0f} {TOP:.0f})">{_grid(area)}',
+        f'<g transform="translate({left:.0f} {TOP:.0f})">{_grid(area, below)}',
         f'<svg class="area" width="{area.width:.0f}" height="{area.height:.0f}">',
         *_marks(fig, area, placed),
         "</svg></g></svg>",
@@ -673,28 +679,51 @@ def _note(note: Any, area: Plot) -> str:
     """Write an annotation; its place on an axis is on the axis's scale, else a share of the picture."""
     x = area.x.at(note.x) if note.xref in ("x", None) else note.x
     y = area.y.at(note.y) if note.yref in ("y", None) else note.y
-    anchor = "end" if note.xanchor == "right" or float(x) > 0.9 else "start"
-    shift = -3 if anchor == "end" else 3
-    place = f'x="{area.width * float(x) + shift:.1f}" y="{area.height * (1 - float(y)) + 14:.1f}"'
+    at, room = area.width * float(x), LETTER * len(note.text or "")
+    anchor = "end" if note.xanchor == "right" or at + room > area.width else "start"
+    at = min(max(at - 3, room), area.width) if anchor == "end" else at + 3
+    below = min(max(area.height * (1 - float(y)) + 14, LINE), area.height - 5)
+    place = f'x="{at:.1f}" y="{below:.1f}"'
     return f'<text class="note" text-anchor="{anchor}" {place}>{escape(note.text or "")}</text>'
 
 
-def _grid(area: Plot) -> str:
-    """Draw ticks with their lines; a tick whose text would touch the one before has no text."""
+class TickText(NamedTuple):
+    """The text of a tick below the picture: its middle, its lines, and the first one's place from above."""
+
+    at: float
+    lines: list[str]
+    line: int
+
+
+def _below(area: Plot, letter: float) -> list[TickText]:
+    """Place the texts of the ticks below, each whole, none upon another: a name may go one row down."""
+    ticks = [(place, text.split("\n")) for place, text in _inside(area.x)]
+    most = max((len(lines) for _, lines in ticks), default=1)
+    plain = all(text.lstrip("-")[:1].isdigit() and " " not in text for _, text in area.x.ticks)
+    taken = [-np.inf] * (1 if plain else 2)
+    placed = []
+    for place, lines in ticks:
+        half = letter * max(map(len, lines)) / 2
+        at = min(area.width * float(area.x.at(place)), area.width + RIGHT - half)
+        row = next((row for row, end in enumerate(taken) if at - half > end), None)
+        if row is not None:
+            taken[row] = at + half
+            placed.append(TickText(at, lines, row * most))
+    return placed
+
+
+def _grid(area: Plot, below: Sequence[TickText]) -> str:
+    """Draw ticks with their lines and texts; beside the picture one that would touch another has none."""
     parts = [f'<path class="grid" d="M0 {area.height:.0f}H{area.width:.0f}"/>']
-    taken = -np.inf
-    for place, label in _inside(area.x):
+    for place, _ in _inside(area.x):
         at = area.width * float(area.x.at(place))
         parts.append(f'<path class="grid" d="M{at:.1f} 0V{area.height:.0f}"/>')
-        lines = label.split("\n")
-        half = LETTER * max(map(len, lines)) / 2
-        if at - half > taken:
-            taken = at + half
-            first = area.height + LINE
-            parts += [
-                f'<text text-anchor="middle" x="{at:.1f}" y="{first + LINE * i:.0f}">{escape(line)}</text>'
-                for i, line in enumerate(lines)
-            ]
+    parts += [
+        f'<text text-anchor="middle" x="{tick.at:.1f}" y="{area.height + LINE * (tick.line + i + 1):.0f}">'
+        f"{escape(line)}</text>"
+        for tick in below
+        for i, line in enumerate(tick.lines)
+    ]
     low = np.inf
     for place, label in sorted(_inside(area.y), key=lambda tick: float(area.y.at(tick[0]))):
         at = area.height * (1 - float(area.y.at(place)))
@@ -730,10 +759,10 @@ def _described(fig: go.Figure) -> Markup:
 
 
 def _legend(traces: Sequence[Any], shown: bool | None) -> str:
-    if any(trace.type == "heatmap" for trace in traces):
-        return "".join(_scale(trace) for trace in traces)
     if shown is False:
         return ""
+    if any(trace.type == "heatmap" for trace in traces):
+        return "".join(_scale(trace) for trace in traces)
     entries: dict[str, str] = {}
     for place, trace in enumerate(traces):
         if trace.name and trace.showlegend is not False:

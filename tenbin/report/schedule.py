@@ -16,6 +16,7 @@ from tenbin.report.pictures import COLOURS, figure, picture, write
 
 MOST_BARS = 5000
 MOST_POINTS = 2000
+BINS = 60  # of the time of submission
 DAY_S = 86400.0
 OVERHEAD_COLOUR = "#444444"
 
@@ -36,11 +37,11 @@ class TimeAxis(NamedTuple):
 
 def page(schedules: Sequence[tuple[str, Sequence[Outcome]]], cluster: Cluster) -> str:
     """Write one self-contained HTML page with the pictures of each (policy, outcomes), to be enlarged."""
-    parts = []
+    parts = [("Waits", WAITS, [picture(fig, interactive=True) for fig in waits(schedules)])]
     for title, outcomes in schedules:
         drawn = [picture(fig, interactive=True) for fig in figures(outcomes, cluster)]
         parts.append((title, f"{len(outcomes):,} jobs. {EXPLANATION}", drawn))
-    return write("parts.html", interactive=True, title="simulate", parts=parts)
+    return write("parts.html", interactive=True, title="Simulated schedules", parts=parts)
 
 
 EXPLANATION = (
@@ -48,6 +49,44 @@ EXPLANATION = (
     f"users; dark ends are checkpoints and restarts. At most {MOST_BARS:,} bars are drawn, those that began "
     "first; utilisation and power cover all jobs."
 )
+
+
+WAITS = (
+    "Waits: the share of the jobs that waited at most this long; the higher the better. Mean wait: of "
+    f"the jobs that were submitted in each of {BINS} equal parts of the time."
+)
+
+
+def waits(schedules: Sequence[tuple[str, Sequence[Outcome]]]) -> list[go.Figure]:
+    """Draw the waits of all policies: their distribution, and their means over the time of submission."""
+    every = [outcome for _, outcomes in schedules for outcome in outcomes]
+    if not every:
+        return []
+    first, last = (pick(outcome.job.submit_s for outcome in every) for pick in (min, max))
+    longest, unit = _scale(max(_wait_s(outcome) for outcome in every))
+    time = TimeAxis(first, *_scale(last - first))
+    shares = figure("Waits", f"wait, {unit}", "share of jobs, %")
+    means_over = figure("Mean wait", f"time of submission, {time.unit}", f"mean wait, {unit}")
+    edges = np.linspace(first, last, BINS + 1)
+    for title, outcomes in schedules:
+        waited = np.array([_wait_s(outcome) for outcome in outcomes]) / longest
+        percents = np.linspace(0, 100, 101)
+        shares.add_scatter(x=np.percentile(waited, percents), y=percents, mode="lines", name=title)
+        part = np.clip(np.searchsorted(edges, [o.job.submit_s for o in outcomes], "right") - 1, 0, BINS - 1)
+        counts = np.bincount(part, minlength=BINS)
+        sums = np.bincount(part, weights=waited, minlength=BINS)
+        middle = time.at((edges[:-1] + edges[1:]) / 2)
+        drawn = counts > 0
+        means_over.add_scatter(x=middle[drawn], y=sums[drawn] / counts[drawn], mode="lines", name=title)
+    for fig in (shares, means_over):
+        fig.update_yaxes(rangemode="tozero")
+        fig.update_layout(showlegend=True)
+    shares.update_xaxes(rangemode="tozero")
+    return [shares, means_over]
+
+
+def _wait_s(outcome: Outcome) -> float:
+    return outcome.end_s - outcome.job.submit_s - outcome.run_s - outcome.overhead_s
 
 
 def figures(outcomes: Sequence[Outcome], cluster: Cluster) -> list[go.Figure]:

@@ -345,7 +345,7 @@ def _questions(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
         start: Annotated[int, Query(ge=0, le=bodies.LARGEST)] = 0,
         last: Annotated[int | None, Query(ge=1, le=PIECE)] = None,
     ) -> Response:
-        """Its output, from a byte on, or only so many bytes at its end; at most 4 MiB at once."""
+        """Its output, from a byte on, or only its last bytes; at most 4 MiB at once."""
         path = coordinator.folders.output(known(coordinator, job_id), stream)
         try:
             content = await asyncio.to_thread(piece, coordinator.folders, path, start, last)

@@ -22,10 +22,13 @@ from scheduler.model.jobs import Pool
 
 
 def node_table(coordinator: Coordinator) -> list[dict[str, Any]]:
-    """List each node, or each pool of counted units and the nodes under it, with what is free."""
+    """List each node, or each pool of counted units and the nodes under it, with what is free.
+
+    ``others``: cores of a node that jobs outside tenbin hold.
+    """
     table: list[dict[str, Any]] = []
     engine = coordinator.engine
-    absent = engine.nodes.absent()
+    absent, others = engine.nodes.absent(), engine.nodes.others()
     places = engine.regions.places() if coordinator.policy.fences else {}
     for pool in coordinator.cluster.cluster.pools:
         if pool.counted:
@@ -43,6 +46,7 @@ def node_table(coordinator: Coordinator) -> list[dict[str, Any]]:
                     "up": bool(nodes.up[number]),
                     "trouble": absent.get(number, ""),
                     "jobs": sorted(nodes.jobs[number]),
+                    "others": others.get(number, 0),
                 }
             )
     if all(pool.counted for pool in coordinator.cluster.cluster.pools):
@@ -95,7 +99,7 @@ def _hosts(
     coordinator: Coordinator, nodes: Nodes, places: Mapping[str, Mapping[str, int]]
 ) -> list[dict[str, Any]]:
     """Return the nodes that lie under units without identity."""
-    names, absent = nodes.names(), nodes.absent()
+    names, absent, others = nodes.names(), nodes.absent(), nodes.others()
     jobs: dict[str, list[int]] = {name: [] for name in names}
     for entry in coordinator.job_table.entries.values():
         if entry.alive and entry.stage in (Stage.RUNNING, Stage.STOPPING):
@@ -107,6 +111,7 @@ def _hosts(
             "up": number not in absent,
             "trouble": absent.get(number, ""),
             "jobs": jobs[name],
+            "others": others.get(number, 0),
             "regions": dict(places.get(name, {})),
         }
         for number, name in enumerate(names)

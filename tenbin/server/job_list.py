@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, islice
 from operator import attrgetter
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import FastAPI, Query, Response
 from pydantic import BaseModel, ConfigDict, Field, Strict, TypeAdapter
@@ -82,13 +82,15 @@ class Window(Listed):
     """The rows ``start`` to ``start + rows - 1`` of a sorted list; ``limit`` is of the jobs that have ended.
 
     The order ``queue``: jobs that run, then those that wait, by priority, then those that have ended, the
-    last ones first.
+    last ones first. The rows ``detail_start`` to ``detail_start + details - 1`` have what ``Details`` says.
     """
 
     order: Order = "queue"
     reverse: bool = False
     start: Annotated[int, Field(ge=0, le=LARGEST)] = 0
     rows: Annotated[int, Field(ge=0, le=MOST_ROWS)] = 50
+    detail_start: Annotated[int, Field(ge=0, le=LARGEST)] = 0
+    details: Annotated[int, Field(ge=0, le=MOST_ROWS)] = 0
 
 
 class CoordinatorJobs:
@@ -211,8 +213,46 @@ def window(coordinator: Coordinator, query: Window) -> dict[str, Any]:
     """Describe the rows of a window, how long the list is, and the state of the coordinator."""
     jobs = CoordinatorJobs(coordinator, ended=query.ended, limit=query.limit)
     rows = find_rows(jobs, JobQuery(query.as_filter(), query.members, query.order, query.reverse))
-    shown = [as_json(jobs.row(row)) for row in rows[query.start : query.start + query.rows]]
+    window = rows[query.start : query.start + query.rows]
+    shown = [as_json(jobs.row(row)) for row in window]
+    first = max(query.detail_start - query.start, 0)
+    until = time.monotonic() + DETAILS_S
+    for row, fields in list(zip(window, shown, strict=True))[first : first + query.details]:
+        if isinstance(row, Entry):
+            fields.update(details(coordinator, row)._asdict())
+        if time.monotonic() > until:
+            break
     return {**state(coordinator), "in_use": in_use(coordinator), "total": len(rows), "rows": shown}
+
+
+DETAILS_S = 0.1  # after so long the other rows of a window stay without details
+
+
+class Details(NamedTuple):
+    """Why a job waits, when it should start, what it uses; None: not known, or not so now.
+
+    Attributes:
+        cpu_s: processor time of its last attempt. memory_mb: in use now, or the most of a job that has ended.
+        gpus: the devices that it has.
+    """
+
+    why: str
+    expected_start_s: float | None
+    cpu_s: float | None
+    memory_mb: float | None
+    gpus: list[str]
+
+
+def details(coordinator: Coordinator, entry: Entry) -> Details:
+    """Return what changes while a job waits or runs."""
+    why, start_s = ("", None) if entry.stage.final else coordinator.why(entry.id)
+    cpu_s = memory_mb = None
+    if usage := entry.usage:
+        cpu_s, memory_mb = usage["user_s"] + usage["system_s"], usage.get("peak_memory_mb") or None
+    elif entry.alive and (sample := coordinator.folders.last_sample(entry.id, entry.attempt)):
+        cpu_s, memory_mb = sample.cpu_s, sample.memory_mb
+    gpus = [entry.placement.pool] if entry.devices and entry.placement else []
+    return Details(why, start_s, cpu_s, memory_mb, gpus)
 
 
 def count_rows(coordinator: Coordinator, *, all: bool, members: bool) -> int:

@@ -8,6 +8,7 @@ header is not a name of this machine is refused, because a web page could make a
 from __future__ import annotations
 
 import asyncio
+import html
 import ipaddress
 import logging
 import os
@@ -16,13 +17,13 @@ import resource
 import secrets
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import uvicorn
-from starlette.responses import JSONResponse
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from profiles.errors import BadInput
@@ -123,6 +124,39 @@ class Listener(socket.socket):
         self._left = AT_ONCE
 
 
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>tenbin</title>
+<link rel="icon" href="data:,">
+{head}</head>
+<body>
+<header><h1>tenbin</h1></header>
+<main>
+{paragraphs}
+</main>
+</body>
+</html>
+"""
+
+
+def refuse(headers: Mapping[bytes, bytes], code: int, detail: str, *advice: str, head: str = "") -> Response:
+    """Return a refusal: a page with ``advice`` (HTML) for a browser that opens an address, else JSON."""
+    if b"text/html" not in headers.get(b"accept", b""):
+        return JSONResponse({"detail": detail}, code)
+    paragraphs = "\n".join(f"<p>{text}</p>" for text in (f"Refused: {html.escape(detail)}.", *advice))
+    return HTMLResponse(PAGE.format(head=head, paragraphs=paragraphs), code)
+
+
+TO_THE_PAGE = (
+    "This is the address of the API, which programs use. To see the queue in a browser, type on that "
+    "machine: <code>tenbin page</code>, and open the address that it prints."
+)
+
+
 def recognise(scope: Scope) -> None:
     """Note that the caller of this request is no stranger."""
     connection = scope.get("state", {}).get(CONNECTION)
@@ -149,12 +183,13 @@ class Guard:
             headers = dict(scope["headers"])
             if not is_here(headers.get(b"host", b""), self._names):
                 detail = "this coordinator does not answer to that name; call it by its address"
-                await JSONResponse({"detail": detail}, 403)(scope, receive, send)
+                await refuse(headers, 403, detail)(scope, receive, send)
             elif not self._knows(headers.get(b"authorization", b"")):
                 detail = (
                     "the token is missing or wrong; export TENBIN_TOKEN=..., from the file token in its home"
                 )
-                answer = JSONResponse({"detail": detail}, 401, {"WWW-Authenticate": "Bearer"})
+                answer = refuse(headers, 401, detail, TO_THE_PAGE)
+                answer.headers["WWW-Authenticate"] = "Bearer"
                 await answer(scope, receive, send)
             else:
                 recognise(scope)

@@ -43,7 +43,7 @@ class Viewer:
     """
 
     def __init__(self, browser: Any, page: PageProcess, url: str | None = None, **settings: Any) -> None:
-        context = browser.new_context(viewport={"width": 1200, "height": 800}, **settings)
+        context = browser.new_context(**{"viewport": {"width": 1200, "height": 800}, **settings})
         self.requests: list[str] = []
         self.errors: list[str] = []
         context.on("request", lambda request: self.requests.append(request.url))

@@ -38,6 +38,7 @@ from scheduler.jobs.files import expand
 
 OF_A_JOB = ("stdout", "stderr", GENERATION, checked.PHASES)  # all else in its folder is its program's
 LARGEST = 1 << 20  # bytes; a larger file stays where it is
+ROWS_BYTES = 2048  # of a file of samples, with its last rows
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS jobs (job INTEGER PRIMARY KEY, row BLOB);
 CREATE TABLE IF NOT EXISTS files
@@ -229,6 +230,11 @@ class JobFolders:
         with suppress(OSError):
             rows = rows or parse(self.packed.content(path) or b"")
         return rows
+
+    def last_sample(self, job_id: int, attempt: int) -> Sample | None:
+        """Return what an attempt that runs has used so far; None before its first sample."""
+        rows = read(self._attempt(job_id, attempt).samples, ROWS_BYTES)
+        return rows[-1] if rows else None
 
     def order(self, job_id: int, attempt: int) -> dict[str, Any]:
         """Return the order of an attempt; empty if it cannot be read."""

@@ -66,6 +66,9 @@ class SlurmNodes(Nodes):
     def names(self) -> Sequence[str]:
         return [host.name for host in self._inventory.hosts]
 
+    def others(self) -> dict[int, int]:
+        return self._inventory.others()
+
     def out_of_service(self, pool: str) -> int:
         devices = self._devices
         return self._inventory.out_of_service() if devices is None else devices.out_of_service(pool)

@@ -41,7 +41,7 @@ from scheduler.model.jobs import Job, counted, instant
 from scheduler.policies.backfill.availability import Availability, earliest_end
 from scheduler.policies.backfill.multi_pool import MultiPoolQueue
 from scheduler.policies.backfill.queue import Stair
-from scheduler.policies.base import Policy, Reason, View, counted_pools, fits_now, free, units
+from scheduler.policies.base import Policy, Reason, View, counted_pools, fits_now, waits_for
 
 MOMENT_S = 1e-6
 LATE_SHARE = 0.1
@@ -126,8 +126,8 @@ class Conservative(Policy):
     def why(self, job: Job, view: View) -> Reason:
         at = self._starts.get(job.id, math.inf)
         if not fits_now(job, view):
-            return Reason(f"waits for {units(job)}; {free(view)} free", None if at == math.inf else at)
-        sentence = f"{units(job)} are free, but not for as long as it may run without delaying earlier jobs"
+            return Reason(waits_for(job, view), None if at == math.inf else at)
+        sentence = "there is room, but not for as long as it may run without a delay of earlier jobs"
         return Reason(sentence, None if at == math.inf else at)
 
     def _admit(self, now: float) -> None:

@@ -37,7 +37,16 @@ from scheduler.policies.backfill import on_nodes
 from scheduler.policies.backfill.availability import expected_start
 from scheduler.policies.backfill.multi_pool import MultiPoolEasy
 from scheduler.policies.backfill.queue import EasyQueue
-from scheduler.policies.base import Policy, Reason, View, counted_pools, fits_now, free, units
+from scheduler.policies.base import (
+    Policy,
+    Reason,
+    View,
+    after,
+    counted_pools,
+    fits_now,
+    waits_for,
+    would_delay,
+)
 
 
 class Easy(Policy):
@@ -91,9 +100,7 @@ class Easy(Policy):
         first = next(iter(view.waiting.values()))
         at = expected_start(job, view)
         if job.id == first.id:
-            return Reason(f"is first in the queue and waits for {units(job)}; {free(view)} free", at)
+            return Reason(f"{waits_for(job, view)}; first in the queue", at)
         if not fits_now(job, view):
-            return Reason(
-                f"waits for {units(job)}; {free(view)} free, and job {first.id} is first in the queue", at
-            )
-        return Reason(f"would fit, but would delay job {first.id}, which is first in the queue", at)
+            return Reason(waits_for(job, view) + after(first), at)
+        return would_delay(first)._replace(expected_start_s=at)

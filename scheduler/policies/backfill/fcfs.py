@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from scheduler.model.events import Action, Event, Start
 from scheduler.model.jobs import Job, counted
 from scheduler.policies.backfill import on_nodes
-from scheduler.policies.base import Policy, Reason, View, behind, free, units
+from scheduler.policies.base import Policy, Reason, View, after, units, waits_for
 
 
 class Fcfs(Policy):
@@ -47,8 +47,8 @@ class Fcfs(Policy):
             return on_nodes.why(job, view, self._nodes.pool)
         first = next(iter(view.waiting.values()))
         if first.id != job.id:
-            return behind(first, units(first))
-        return Reason(f"waits for {units(job)}; {free(view)} free", self._expected(job, view))
+            return Reason(waits_for(job, view) + after(first, units(first, view.cluster)))
+        return Reason(waits_for(job, view), self._expected(job, view))
 
     @staticmethod
     def _pool(job: Job, view: View, left: dict[str, int]) -> str | None:

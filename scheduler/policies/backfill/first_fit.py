@@ -17,7 +17,7 @@ from scheduler.model.jobs import Job, counted
 from scheduler.policies.backfill import on_nodes
 from scheduler.policies.backfill.multi_pool import MultiPoolFirstFit
 from scheduler.policies.backfill.queue import FirstFitQueue
-from scheduler.policies.base import Policy, Reason, View, counted_pools, free, units
+from scheduler.policies.base import Policy, Reason, View, counted_pools, waits_for
 
 
 class FirstFit(Policy):
@@ -55,4 +55,4 @@ class FirstFit(Policy):
     def why(self, job: Job, view: View) -> Reason:
         if self._nodes is not None:
             return on_nodes.why(job, view, self._nodes.pool)
-        return Reason(f"waits for {units(job)}; {free(view)} free, and any smaller job may pass it meanwhile")
+        return Reason(f"{waits_for(job, view)}; smaller jobs may start before it")

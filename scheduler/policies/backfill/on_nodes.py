@@ -33,7 +33,7 @@ from scheduler.model.events import Action, Event, Failed, Finished, Start, Submi
 from scheduler.model.jobs import EPSILON, Job, Placement, Pool, instant
 from scheduler.model.state import rooms
 from scheduler.policies.backfill.queue import HALF_STEP_S, IndexedQueue
-from scheduler.policies.base import Reason, View
+from scheduler.policies.base import Reason, View, after, would_delay
 
 Vector = tuple[float, ...]
 Places = tuple[tuple[int, int], ...]  # (node, tasks there)
@@ -413,10 +413,10 @@ def queue(view: View, kind: Callable[[Pool, View], Queue], policy: str) -> Queue
 def why(job: Job, view: View, pool: Pool) -> Reason:
     """Explain what a job waits for on nodes: the resource that binds, and who is first."""
     first = next(iter(view.waiting.values()))
-    turn = "" if first.id == job.id else f", and job {first.id} is first in the queue"
+    turn = "" if first.id == job.id else after(first)
     nodes = view.nodes[pool.name]
     if int(rooms(nodes.free, job.demand).sum()) >= job.units:
-        return Reason(f"would fit, but would delay job {first.id}, which is first in the queue")
+        return would_delay(first)
     scarce = [
         (int(np.floor(nodes.free[:, r] / needed + EPSILON).sum()), r)
         for r, needed in enumerate(job.demand)
@@ -425,8 +425,8 @@ def why(job: Job, view: View, pool: Pool) -> Reason:
     room, r = min(scarce)
     name, needed = pool.resources[r], job.demand[r]
     tasks = f"{job.units} times " if job.units > 1 else ""
-    left = f"{nodes.free[:, r].sum():,.10g} of {nodes.capacity[nodes.up, r].sum():,.10g} are free"
+    left = f"{nodes.free[:, r].sum():,.10g} of {nodes.capacity[nodes.up, r].sum():,.10g} free"
     if room < job.units:
-        return Reason(f"waits for {tasks}{needed:,.10g} {name} on a node; {left}{turn}")
+        return Reason(f"waits for {tasks}{needed:,.10g} {name} on a node ({left}){turn}")
     vector = ", ".join(f"{d:,.10g} {n}" for d, n in zip(job.demand, pool.resources, strict=True) if d > 0)
-    return Reason(f"waits for {tasks}{vector} on one node; no node has all of it free{turn}")
+    return Reason(f"waits for {tasks}{vector} on one node (no node has all of it free){turn}")

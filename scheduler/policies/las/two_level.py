@@ -545,7 +545,7 @@ class TwoLevel(Policy):
             return Reason(f"waits on {_name(node)} for {share}; {free}, job {stops} is being stopped there")
         runs = len(node.running) + len(node.restarting)
         return Reason(
-            f"waits on {_name(node)} for {share}; {free}, and pausing those of its {runs} running tasks "
+            f"waits on {_name(node)} for {share}; {free}, and to pause those of its {runs} running tasks "
             "that may be paused for it would not make enough room"
         )
 
@@ -555,7 +555,7 @@ def _name(node: Node) -> str:
 
 
 def _share(amounts: Sequence[float], node: Node) -> str:
-    names = node.pool.resources or ("device" if node.pool.kind else "unit",)
+    names = node.pool.resources or ("device" if node.pool.kind else node.pool.name,)
     return ", ".join(f"{max(0.0, amount):.3g} {name}" for name, amount in zip(names, amounts, strict=True))
 
 

@@ -55,7 +55,7 @@ from scheduler.model.events import (
 )
 from scheduler.model.jobs import NEVER, STOPPING, Job, JobState, counted
 from scheduler.policies.backfill.availability import Availability
-from scheduler.policies.base import Policy, Reason, View, free, units
+from scheduler.policies.base import Policy, Reason, View, units, waits_for
 from scheduler.policies.mct.plan import (
     STINT,
     DueQueue,
@@ -112,11 +112,9 @@ class Mct(Policy):
         planned = self._plans.get(job.id)
         at = math.inf if planned is None else planned.parts[0].start_s
         if planned is None or at == math.inf:
-            return Reason(
-                f"waits for {units(job)}; {free(view)} free, and when there will be more is unknown"
-            )
+            return Reason(f"{waits_for(job, view)}; when there will be more is unknown")
         first, *later = (part.pool for part in planned.parts)
-        sentence = f"its turn for {units(job)} comes on {first}"
+        sentence = f"is to get {units(job, view.cluster)} of {first}"
         if later:
             sentence += f", from where it goes on to {', '.join(later)}"
         if job.units <= max(view.free[pool.name] for pool in view.cluster.pools if job.runs_on(pool.name)):

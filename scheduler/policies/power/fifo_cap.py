@@ -25,7 +25,7 @@ from typing import Literal
 from scheduler.model.events import Action, Event, Start
 from scheduler.model.jobs import Cluster, Job, Placement
 from scheduler.model.state import POWER_TOLERANCE_W
-from scheduler.policies.base import Policy, Reason, View, behind, units
+from scheduler.policies.base import Policy, Reason, View, after, units, waits_for
 from scheduler.policies.power.parm import capped_pool, too_hungry
 
 SAME_SPEED = 1e-9  # relative
@@ -72,15 +72,15 @@ class FifoCap(Policy):
     def why(self, job: Job, view: View) -> Reason:
         first = next(iter(view.waiting.values()))
         if first.id != job.id:
-            return behind(first, units(first))
+            return Reason(waits_for(job, view) + after(first, units(first, view.cluster)))
         placement = self._placement(job, view)
         watts = self.pool.power_w(placement.units, placement.cap_w)
         cap = "" if placement.cap_w is None else f" under {placement.cap_w:g} W"
-        left = f"{view.free[self.pool.name]} are free"
+        left = f"{view.free[self.pool.name]} of {view.in_service[self.pool.name]} free"
         if view.budget_w is not None:
             left += f", {max(0.0, view.budget_w - view.power_w):.4g} of {view.budget_w:g} W"
         return Reason(
-            f"waits for its fixed {placement.units} units{cap} ({watts:.4g} W); {left}",
+            f"waits for its fixed {view.cluster.amount(placement.units)}{cap} and {watts:.4g} W ({left})",
             self._expected(placement, watts, view),
         )
 

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from profiles.errors import BadInput
 from scheduler.model.events import Action, Event, Resize, SetPowerCap, Start
 from scheduler.model.jobs import Cluster, Job, JobState, Placement, Pool
-from scheduler.policies.base import Policy, Reason, View, units
+from scheduler.policies.base import Policy, Reason, View, waits_for
 from scheduler.policies.power.multiple_choice_knapsack import Floats, Problem, Solution, solve
 
 # -- configurations ----------------------------------------------------------------------------------------
@@ -288,14 +288,11 @@ class Parm(Policy):
         depth = self.parameters.depth
         if depth is not None and place >= depth:
             return Reason(f"{place} jobs wait ahead of it; the first {depth} are considered")
-        name = self.pool.name
-        left = f"{view.free[name]} of {view.in_service[name]} units are free"
+        left = ""
         if view.budget_w is not None:
-            left += f", {max(0.0, view.budget_w - view.power_w):.4g} of {view.budget_w:g} W"
-        growing = " (its weight grows as it waits)" if self.parameters.alpha else ""
-        return Reason(
-            f"waits for {units(job)}: units and watts are worth more to other jobs now{growing}; {left}"
-        )
+            left = f", {max(0.0, view.budget_w - view.power_w):.4g} of {view.budget_w:g} W free"
+        growing = "; its weight grows as it waits" if self.parameters.alpha else ""
+        return Reason(f"{waits_for(job, view)}{left}; other jobs gain more from them now{growing}")
 
     # -- the problem ---------------------------------------------------------------------------------------
 

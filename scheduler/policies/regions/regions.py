@@ -266,7 +266,7 @@ class Regions(Policy):
         if given is None:
             return ""
         size = given.sizes[region_of(job.units, given.bounds)]
-        return f"it needs {job.units} units, its region has {size}" if job.units > size else ""
+        return f"it needs {cluster.amount(job.units)}, its region has {size}" if job.units > size else ""
 
     def begin(self, view: View) -> None:
         self._pool = only_counted_pool(view, "regions")
@@ -298,14 +298,11 @@ class Regions(Policy):
         plan = Availability.beside(held, part.region.units, view.now)
         at = start_in_turn(job, part.queue.waiting.values(), {self._pool: plan}, view.now)
         before = list(part.queue.waiting).index(job.id)
-        where = (
-            ""
-            if len(self._parts) == 1
-            else f" in the region for {size_range(self._repartitioner.layout.bounds, index)} units"
-        )
-        turn = "is next" if before == 0 else f"{before} job{'s' * (before > 1)} before it"
+        of_size = size_range(self._repartitioner.layout.bounds, index)
+        where = "" if len(self._parts) == 1 else f" in the region for {of_size} {view.cluster.unit}s"
+        turn = "is next" if before == 0 else f"after {before} job{'s' * (before > 1)}"
         has = f"{part.free} of {part.region.units} free"
-        return Reason(f"waits for {units(job)}{where}: {has}, {turn}", at)
+        return Reason(f"waits for {units(job, view.cluster)}{where} ({has}); {turn}", at)
 
     # -- events ---------------------------------------------------------------------------------
 

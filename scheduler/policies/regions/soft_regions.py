@@ -35,7 +35,7 @@ from typing import NamedTuple
 
 from scheduler.model import events
 from scheduler.model.jobs import Job, Placement, instant
-from scheduler.policies.base import Policy, Reason, View, only_counted_pool, units
+from scheduler.policies.base import Policy, Reason, View, only_counted_pool, waits_for
 from scheduler.policies.regions.regions import Repartitioner, RepartitionParameters, size_range
 
 CUT = "regions"  # tag of the timer
@@ -107,13 +107,13 @@ class SoftRegions(Policy):
     def why(self, job: Job, view: View) -> Reason:
         at = self.latest_starts(view).get(job.id)
         before = list(view.waiting).index(job.id)
-        turn = f"behind {before} job{'s' * (before != 1)}" if before else "is next"
+        turn = f"after {before} job{'s' * (before != 1)}" if before else "is next"
         latest = "" if at is None else "; it starts by the time planned for it whatever comes later"
         index = self._repartitioner.region_of(job)
         of_size = size_range(self._repartitioner.layout.bounds, index)
         used, share = self._used(view)[index], self._repartitioner.layout.sizes[index]
-        region = f"jobs of {of_size} units hold {used} of their {share}"
-        return Reason(f"waits for {units(job)}, {view.free[self._pool]} free, {turn}; {region}{latest}", at)
+        region = f"jobs of {of_size} {view.cluster.unit}s hold {used} of their {share}"
+        return Reason(f"{waits_for(job, view)}; {turn}; {region}{latest}", at)
 
     def latest_starts(self, view: View) -> dict[int, float]:
         """Return the latest start of each waiting job that has one."""

@@ -107,9 +107,8 @@ def prediction_words(prediction: dict[str, Any], unit: str = "s") -> str:
 
 def _placed(job: dict[str, Any]) -> list[str]:
     """List why the job waits and until when, or where it runs or ran."""
-    lines = [local(job["why"])] if job["why"] else []
-    if job["expected_start_s"]:
-        lines.append(f"should start at {clock(job['expected_start_s'])}")
+    wait = wait_words(job["why"], job["expected_start_s"])
+    lines = [wait] if wait else []
     lines += [sooner_words(start) for start in job.get("sooner", ())]
     if job["start_s"] and (place := _place(job)):
         lines.append(f"{place}; attempt {job['attempt']}")
@@ -120,6 +119,12 @@ def _placed(job: dict[str, Any]) -> list[str]:
         cap = "" if job["cap_w"] is None else f", each node capped at {job['cap_w']:g} W"
         lines.append(f"{job['tasks']} task{'s' if job['tasks'] != 1 else ''}{cap}")
     return lines
+
+
+def wait_words(why: str, expected_start_s: float | None) -> str:
+    """Say why a job waits, and when it should start: ``...; starts about 12:03:10``."""
+    start = [f"starts about {clock(expected_start_s)}"] if expected_start_s else []
+    return "; ".join([*([local(why)] if why else []), *start])
 
 
 def sooner_words(earlier: dict[str, Any]) -> str:
@@ -135,7 +140,8 @@ def _place(job: dict[str, Any]) -> str:
     nodes = job["hosts"] or ([] if job["devices"] else [f"{job['placement']}{node}" for node in job["nodes"]])
     parts = [f"device {job['placement']}"] if job["devices"] else []
     parts += [", ".join(nodes)] if nodes else []
-    parts += [f"cores {', '.join(map(str, job['cpus']))}"] if job["cpus"] else []
+    cpus = job["cpus"]
+    parts += [f"core number{'s' * (len(cpus) > 1)} {ranges(cpus)}"] if cpus else []
     return "; ".join(parts)
 
 

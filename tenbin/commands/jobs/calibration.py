@@ -22,7 +22,7 @@ from tenbin.commands.options import (
 from tenbin.terminal import SafeConsole, table
 from tenbin.text import number, print_json, say
 
-CAPTION = "medians of n outcomes; error: (predicted - measured) / measured; 95 %: so many within"
+CAPTION = "medians of n outcomes; error: (predicted - measured) / measured; 95 %: of the outcomes within"
 
 if TYPE_CHECKING:
     from profiles.records import Profile

@@ -123,7 +123,8 @@ def show_cluster(survey: Survey, profiles: dict[str, Profile], json: bool) -> No
 
     console = SafeConsole()
     marks = [mark for mark in ("emulated", "interrupted") if getattr(survey, mark)]
-    title = f"{survey.cluster}: {len(survey.nodes)} nodes, {survey.id}"
+    count = len(survey.nodes)
+    title = f"{survey.cluster}: {count} node{'s' * (count != 1)}, {survey.id}"
     console.print(f"[bold]{escape(title)}[/bold]{' (' + ', '.join(marks).upper() + ')' if marks else ''}")
     for node, profile in profiles.items():
         if (said := trust(profile)).state == "disturbed":
@@ -132,7 +133,8 @@ def show_cluster(survey: Survey, profiles: dict[str, Profile], json: bool) -> No
         _print_nodes(console, survey, every, odd)
         for of in BETWEEN:
             _print_pairs(console, survey, of)
-        _print_odd(console, survey, odd)
+        if len(survey.nodes) > 1:
+            _print_odd(console, survey, odd)
     missing = [(refusal.node, refusal.reason, refusal.remedy) for refusal in survey.refused]
     missing += [(absence.what, absence.reason, absence.remedy) for absence in survey.absent]
     for what, reason, remedy in missing:

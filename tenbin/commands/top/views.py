@@ -14,6 +14,7 @@ from rich.cells import cell_len, chop_cells, set_cell_size
 
 from profiles.errors import BadInput
 from scheduler.jobs.literals import memory_text
+from tenbin.commands.jobs.account import wait_words
 from tenbin.commands.jobs.jobs import (
     HEADINGS,
     STATES,
@@ -24,7 +25,7 @@ from tenbin.commands.jobs.jobs import (
     since_s,
 )
 from tenbin.option_values import past_instant
-from tenbin.text import label, number, printable
+from tenbin.text import duration, label, number, printable
 
 if TYPE_CHECKING:
     from tenbin.client.client import Client
@@ -384,9 +385,10 @@ class Query:
     everything: bool = False
     array: int | None = None
 
-    def path(self, start: int, rows: int) -> str:
-        """Return the path of the request for these rows."""
+    def path(self, start: int, rows: int, *, top: int = 0, details: int = 0) -> str:
+        """Return the path of the request for these rows, with details of those from ``top`` on."""
         given: dict[str, Any] = {**self.filters, "order": self.order, "start": start, "rows": rows}
+        given |= {"detail_start": top, "details": details}
         if self.array is not None:
             given["array"] = self.array
         flags = {"reverse": self.reverse, "all": self.everything, "members": self.array is not None}
@@ -440,9 +442,17 @@ def read_filter(text: str) -> dict[str, Any]:
 
 
 STYLES = {"running": "green", "suspended": "yellow", "failed": "red", "killed": "red"}
-WIDE = 110  # from so many cells on the place has a column
-LONGEST_NAME = 24  # cells, of 80
-RIGHT = ("id", "cores", "since_s")
+WIDE, WIDEST = 110, 160  # cells from which the place has a column, and the user, use, and start
+LONGEST_NAME = 23  # cells, of 80
+RIGHT = ("id", "cores", "since_s", "cpu_s", "memory_mb")
+TITLES = {
+    **HEADINGS,
+    "cpu_s": "CPU time",
+    "memory_mb": "memory",
+    "gpus": "GPU",
+    "start": "starts",
+    "trouble": "why",
+}
 
 
 class Column(NamedTuple):
@@ -454,12 +464,16 @@ class Column(NamedTuple):
 
 def columns(rows: list[dict[str, Any]], width: int) -> list[Column]:
     """Choose the columns for these jobs in so many cells; job and name are as wide as they need."""
-    users = [Column("user", 10)] if any(row["slurm"] for row in rows) else []
+    widest = width >= WIDEST
+    users = [Column("user", 10)] if widest or any(row["slurm"] for row in rows) else []
     place = [Column("place", 12)] if width >= WIDE else []
-    fixed = [Column("stage", 9), Column("cores", 5), Column("since_s", 10), *place]
+    use = [Column("cpu_s", 10), Column("memory_mb", 9)] if widest else []
+    use += [Column("gpus", 10)] if widest and any(row.get("gpus") for row in rows) else []
+    start = [Column("start", 10)] if widest else []
+    fixed = [Column("stage", 9), Column("cores", 5), Column("since_s", 9), *place, *use, *start]
     ids = max((len(label(row)) for row in rows), default=0)
     names = max((cell_len(printable(row["name"][:width])) for row in rows), default=0)
-    names = min(max(names, 8), LONGEST_NAME + max(width - 80, 0) // 2)
+    names = min(max(names, 8), LONGEST_NAME + max(width - 80, 0) // (6 if widest else 2))
     chosen = [Column("id", max(ids, 4)), *users, Column("name", names), *fixed]
     rest = width - 2 - sum(column.width + 1 for column in chosen)
     return [*chosen, Column("trouble", max(rest, 0))]
@@ -468,7 +482,7 @@ def columns(rows: list[dict[str, Any]], width: int) -> list[Column]:
 def headings(shown: list[Column], width: int) -> Line:
     """Write the names of the columns."""
     texts = [
-        fit(HEADINGS.get(column.name, column.name), column.width, right=column.name in RIGHT)
+        fit(TITLES.get(column.name, column.name), column.width, right=column.name in RIGHT)
         for column in shown
     ]
     return ((fit("  " + " ".join(texts), width), "bold underline"),)
@@ -483,12 +497,37 @@ def row_line(
     pieces: list[Piece] = [(f"{'>' if here else ' '}{'*' if marked else ' '}", base)]
     for column in shown:
         style = f"{base} {STYLES.get(row['stage'], '')}".strip() if column.name == "stage" else base
-        text = fit(cell(row, column.name), column.width, right=column.name in RIGHT)
-        pieces += [(text, style), (" ", base)]
+        text = _cell(row, column.name, with_start=shown[-2].name != "start")
+        pieces += [(fit(text, column.width, right=column.name in RIGHT), style), (" ", base)]
     return tuple(pieces[:-1])
 
 
-def steady_s(seconds: int) -> int:
+def _cell(row: dict[str, Any], column: str, *, with_start: bool) -> str:
+    """Write one value; ``with_start``: the reason of a wait has the expected start, which has no column."""
+    expected_s = row.get("expected_start_s")
+    match column:
+        case "trouble" if row.get("why"):
+            return wait_words(row["why"], expected_s if with_start else None)
+        case "start":
+            return start_text(expected_s) if expected_s else ""
+        case "cpu_s":
+            return "" if row.get("cpu_s") is None else duration(steady_s(row["cpu_s"]))
+        case "memory_mb":
+            return "" if row.get("memory_mb") is None else memory_text(float(f"{row['memory_mb']:.3g}"))
+        case "gpus":
+            return ", ".join(row.get("gpus", ()))
+    return cell(row, column)
+
+
+def start_text(at_s: float) -> str:
+    """Write an expected start in 10 cells: ``12:03``, ``Sat 12:03`` within six days, else ``2026-12-01``."""
+    when, now = time.localtime(at_s), time.time()
+    if when[:3] == time.localtime(now)[:3]:
+        return time.strftime("%H:%M", when)
+    return time.strftime("%a %H:%M" if at_s - now < 6 * 86_400 else "%Y-%m-%d", when)
+
+
+def steady_s(seconds: float) -> float:
     """Round down to 10 s from a minute on: a row that is drawn each second fills a slow line."""
     return seconds if seconds < 60 else seconds - seconds % 10
 
@@ -547,7 +586,8 @@ class JobList:
     def question(self) -> Callable[[Client], Any]:
         """Return the call for the rows on the screen, and for a screen before and after them."""
         query, start = self.query, max(self.top - self.height, 0)
-        path = query.path(start, min(3 * self.height, MOST_ROWS))
+        details = min(self.height, MOST_ROWS)
+        path = query.path(start, min(3 * self.height, MOST_ROWS), top=self.top, details=details)
         return lambda client: (query, start, client.call("GET", path, timeout_s=30))
 
     def take(self, answer: Any) -> None:
@@ -588,8 +628,15 @@ class JobList:
                 is_marked = row["id"] in self.marks
                 drawn.append(row_line(row, shown, now, here=here, marked=is_marked))
         if not self.total:
-            drawn.append((("  no jobs; a: also those that have ended, /: another filter", ""),))
+            drawn += [((line, ""),) for line in self._nothing()]
         return drawn
+
+    def _nothing(self) -> list[str]:
+        """Say why the list is empty, and what to do."""
+        if self.query.text:
+            return ["  no job is like this; /: another filter"]
+        first = [] if self.query.everything else ["  a: also jobs that have ended"]
+        return ["  no jobs; the first one, typed in a shell:  tenbin submit -- echo hello", *first]
 
     # -- keys -------------------------------------------------------------------------------------
 

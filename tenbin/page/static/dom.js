@@ -66,15 +66,25 @@ export function setNodes(cell, names) {
   cell.replaceChildren(...nodeLinks(names, { tabIndex: -1 }));
 }
 
-/** A table of text for people; the first column heads each row. */
+/** Controls, which a narrow window has behind one button. */
+export function behindButton(text, controls) {
+  const place = el("div", { className: "controls", id: "controls" }, controls);
+  const opener = button(text, () => {
+    opener.setAttribute("aria-expanded", String(place.classList.toggle("open")));
+  }, { className: "opener", aria: { expanded: "false", controls: "controls" } });
+  return [opener, place];
+}
+
+/** A table of text for people; the first column heads each row. One that is too wide scrolls by itself. */
 export function table(caption, columns, rows) {
   const head = el("tr", {}, columns.map((name) => el("th", { scope: "col", textContent: name })));
   const body = rows.map((row) =>
     el("tr", {}, row.map((cell, place) =>
       cell instanceof Node ? el("td", {}, cell)
         : el(place ? "td" : "th", { scope: place ? null : "row", textContent: cell }))));
-  return el("table", { className: "plain" },
-    el("caption", { textContent: caption }), el("thead", {}, head), el("tbody", {}, body));
+  return el("div", { className: "wide", tabIndex: 0, role: "group", aria: { label: `${caption}, scrollable` } },
+    el("table", { className: "plain" },
+      el("caption", { textContent: caption }), el("thead", {}, head), el("tbody", {}, body)));
 }
 
 /** A term and what it is, for each pair that is known. */

@@ -1,11 +1,11 @@
 // Past, now and planned on one axis: a canvas, and beside it a list that the keyboard reaches.
 
 import { get } from "./api.js";
-import { button, el, nodeLink, setText, shown, table } from "./dom.js";
+import { behindButton, button, el, nodeLink, setText, shown, table } from "./dom.js";
 import { listen, noteClock, now } from "./live.js";
 import { clock, count, duration } from "./words.js";
 
-const LEFT = 130, TOP = 26, ROW = 20, GAP = 6, POWER = 90; // pixels
+const LEFT = matchMedia("(max-width: 640px)").matches ? 76 : 130, TOP = 26, ROW = 20, GAP = 6, POWER = 90; // pixels
 const AGAIN_MS = 15_000; // the server has starts asked for only while somebody asks it
 const LEAST_S = 2, MOST_S = 400 * 86400;
 const WORDS = {
@@ -57,13 +57,12 @@ class Gantt {
     this.list = el("tbody");
     const spans = [["10 min", 600], ["1 h", 3600], ["6 h", 21600], ["1 day", 86400], ["7 days", 604800]];
     place.append(
-      el("h2", { textContent: "Gantt" }),
-      el("div", { className: "actions", role: "group", aria: { label: "Window" } },
+      el("div", { className: "head" }, el("h2", { textContent: "Gantt" }), this.told),
+      ...behindButton("Choose the time", [el("div", { className: "actions", role: "group", aria: { label: "Window" } },
         spans.map(([text, seconds]) => button(text, () => this.zoomTo(seconds))),
         button("−", () => this.zoom(2), { ariaLabel: "zoom out" }), button("+", () => this.zoom(0.5), { ariaLabel: "zoom in" }),
         button("◀", () => this.pan(-0.5), { ariaLabel: "earlier" }), button("▶", () => this.pan(0.5), { ariaLabel: "later" }),
-        button("Now", () => this.home())),
-      this.told,
+        button("Now", () => this.home()))]),
       el("div", { className: "chartAndList" },
         el("div", { className: "drawn" }, this.canvas, this.tip, this.power),
         el("div", { className: "scroller", tabIndex: 0, role: "region", aria: { label: "Jobs of the window, scrollable" } },
@@ -330,7 +329,8 @@ class Gantt {
       paint.fillStyle = this.ink("line");
       paint.fillRect(this.x(mark), TOP - 5, 1, high);
       paint.fillStyle = this.ink("soft");
-      paint.fillText(step >= 86400 ? clock(mark, false).slice(0, 10) : clock(mark, step < 60).slice(-8).trim(), this.x(mark), 11);
+      const text = step >= 86400 ? clock(mark, false).slice(0, 10) : clock(mark, step < 60).slice(-8).trim();
+      paint.fillText(text, Math.min(this.x(mark), wide - paint.measureText(text).width / 2 - 2), 11);
     }
     paint.fillStyle = this.ink("bad");
     if (this.x(at) >= LEFT) {

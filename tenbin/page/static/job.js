@@ -2,11 +2,11 @@
 
 import { get } from "./api.js";
 import { chart } from "./chart.js";
-import { button, el, facts, nodeLinks, setText, shown, shownLines, table } from "./dom.js";
+import { behindButton, button, el, facts, nodeLinks, setText, shown, shownLines, table } from "./dom.js";
 import { listen, live, noteClock, now } from "./live.js";
 import { act } from "./notices.js";
 import { what } from "./queue.js";
-import { BEGUN, ENDED, GLYPHS, clock, duration, local, number, soonerWords } from "./words.js";
+import { BEGUN, ENDED, GLYPHS, clock, coreNumbers, duration, local, number, soonerWords } from "./words.js";
 
 const MOST_TEXT = 64 * 1024; // characters of output that are kept
 const WHILE = { cancel: (job) => !ENDED.includes(job.stage), suspend: (job) => !ENDED.includes(job.stage) && job.stage !== "suspended",
@@ -21,7 +21,11 @@ export function show(place, { rest }) {
 
 /** A command as a shell takes it. */
 function quoted(words) {
-  return words.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\"'\"'")}'`)).join(" ");
+  return words.map((word) => {
+    if (/^[\w@%+=:,./-]+$/.test(word)) return word;
+    const plain = word.includes("'") && !/["$`\\!]/.test(word);
+    return plain ? `"${word}"` : `'${word.replaceAll("'", "'\"'\"'")}'`;
+  }).join(" ");
 }
 
 class JobView {
@@ -45,11 +49,10 @@ class JobView {
     this.use = el("div");
     this.predictions = el("div");
     place.append(this.title, this.stage, el("p", {}, this.bar, this.words), this.sooner,
-      el("div", { className: "actions", role: "group", aria: { label: "Actions" } }, [...this.actions.values()]),
-      this.command,
+      ...behindButton("Act on this job", [el("div", { className: "actions", role: "group", aria: { label: "Actions" } }, [...this.actions.values()])]),
       el("div", { className: "beside" },
         el("div", {}, el("h3", { textContent: "Output" }), el("div", { className: "actions" }, [...this.streams.values()]), this.skipped, this.text),
-        el("div", {}, el("h3", { textContent: "Facts" }), this.about)),
+        el("div", {}, el("h3", { textContent: "Command" }), this.command, el("h3", { textContent: "Facts" }), this.about)),
       el("h3", { textContent: "Use over time" }), this.use,
       el("h3", { textContent: "Story" }), this.story, el("h3", { textContent: "Predictions" }), this.predictions);
     this.silence = listen((kind, data) => {
@@ -83,8 +86,10 @@ class JobView {
     }
     noteClock(job.now_s);
     if (job.reason) live.reasons.set(this.id, job.reason);
+    const before = this.job?.stage;
     this.job = job;
     this.draw(job);
+    if (before !== job.stage && ["failed", "killed"].includes(job.stage)) this.choose("stderr", "stdout");
     this.tick();
     this.readOutput();
     this.readSamples();
@@ -99,7 +104,7 @@ class JobView {
     this.about.replaceChildren(facts([
       ["folder", shown(job.folder)], ["user", shown(job.user)],
       ["array", job.array === null ? null : el("a", { href: `#queue?array=${job.array}`, textContent: `member ${job.array_index} of array ${job.array}` })],
-      ["cores", `${job.cores}${job.cpus.length ? ` (${job.cpus.join(", ")})` : ""}`],
+      ["cores", `${job.cores}${job.cpus.length ? ` (${coreNumbers(job.cpus)})` : ""}`],
       ["place", el("span", {}, nodeLinks(job.lane))], ["priority", job.priority || null],
       ["submitted", clock(job.submit_s)], ["started", job.start_s === null ? null : clock(job.start_s)],
       ["ended", job.end_s === null ? null : clock(job.end_s)], ["exit code", job.code],
@@ -141,8 +146,10 @@ class JobView {
     told.forEach((words, place) => setText(this.sooner.children[place], shown(`sooner, if submitted again ${words}`)));
   }
 
-  choose(stream) {
+  /** Show a stream; if nothing is written on it, the `other` one. */
+  choose(stream, other = null) {
     this.stream = stream;
+    this.other = other;
     for (const [name, one] of this.streams) one.ariaPressed = String(name === stream);
     this.at = null;
     this.text.textContent = "";
@@ -164,7 +171,10 @@ class JobView {
         this.text.textContent = kept.slice(-MOST_TEXT);
       }
       this.at = found.end;
-      setText(this.skipped, found.skipped ? "Only the end is shown; all of it is in the file." : this.text.textContent ? "" : `Nothing on ${stream} yet.`);
+      const { other } = this;
+      if (other && !found.end) return void this.choose(other);
+      const nothing = `Nothing on ${stream}${ENDED.includes(this.job?.stage) ? "" : " yet"}.`;
+      setText(this.skipped, found.skipped ? "Only the end is shown; all of it is in the file." : this.text.textContent ? "" : nothing);
       if (down) this.text.scrollTop = this.text.scrollHeight;
     } catch (error) {
       setText(this.skipped, shown(error.message));
@@ -181,7 +191,7 @@ class JobView {
     const of = (name) => rows.map((row) => [row.at_s, row[name]]);
     const charts = [chart("Cores in use", "cores", of("cores")), chart("Memory", "MB", of("memory_mb"))];
     if (rows.some((row) => row.power_w !== null)) charts.push(chart("Power", "W", of("power_w")));
-    this.use.replaceChildren(...(rows.length > 1 ? charts : [el("p", { textContent: "No samples yet: it waits, or was too short." })]));
+    this.use.replaceChildren(...(rows.length > 1 ? charts : [el("p", { textContent: ENDED.includes(this.job.stage) ? "No samples: it ran too short a time." : "No samples yet; they begin with the job." })]));
     this.use.querySelectorAll("details").forEach((one, place) => { one.open = open[place] ?? false; });
   }
 }

@@ -2,25 +2,32 @@
 
 import { get } from "./api.js";
 import { el, nodeLink, setText, shown } from "./dom.js";
+import { listen } from "./live.js";
+import { waits } from "./nodes.js";
 
 const STYLE = "/static/picture.css";
 
 export function show(place, { rest: node }) {
   if (!document.querySelector(`link[href="${STYLE}"]`)) document.head.append(el("link", { rel: "stylesheet", href: STYLE }));
-  const told = el("p", { role: "status", className: "hint" });
+  const told = el("p", { role: "status", className: "hint", textContent: "Loading ..." });
   const content = el("div");
   place.append(el("h2", { textContent: node ? `What is measured of ${shown(node)}` : "What is measured" }), told, content);
   const leaving = new AbortController();
-  (node ? drawNode : listNodes)(node, told, content, leaving.signal).catch((error) => {
+  const draw = () => (node ? drawNode : listNodes)(node, told, content, leaving.signal).catch((error) => {
     if (error.name !== "AbortError") setText(told, shown(error.message));
   });
-  return () => leaving.abort();
+  draw();
+  const silence = node ? () => {} : listen((kind) => { if (kind === "state") draw(); });
+  return () => {
+    silence();
+    leaving.abort();
+  };
 }
 
 async function listNodes(node, told, content, signal) {
-  const { nodes } = await get("/api/nodes", {}, signal);
-  setText(told, nodes.length ? "Choose a node." : "The coordinator has not been asked yet, or does not answer.");
-  content.append(el("ul", {}, nodes.map((one) => el("li", {}, nodeLink(one.name), one.profile ? ` ${shown(one.profile.headline)}` : ""))));
+  const { nodes, known } = await get("/api/nodes", {}, signal);
+  setText(told, known ? "Choose a node." : waits());
+  content.replaceChildren(el("ul", {}, nodes.map((one) => el("li", {}, nodeLink(one.name), one.profile ? ` ${shown(one.profile.headline)}` : ""))));
 }
 
 async function drawNode(node, told, content, signal) {

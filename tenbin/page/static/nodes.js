@@ -2,11 +2,11 @@
 
 import { get } from "./api.js";
 import { el, facts, nodeLink, setText, shown, table } from "./dom.js";
-import { listen, now } from "./live.js";
+import { listen, live, now } from "./live.js";
 import { count, duration } from "./words.js";
 
 export function show(place) {
-  const told = el("p", { role: "status", className: "hint" });
+  const told = el("p", { role: "status", className: "hint", textContent: "Loading the nodes ..." });
   const content = el("div");
   place.append(el("h2", { textContent: "Nodes" }), told, content);
   let ended = false, loading = false, again = false;
@@ -23,7 +23,7 @@ export function show(place) {
       content.replaceChildren(...found.nodes.map(part));
       for (const one of content.querySelectorAll("details")) one.open = open.has(one.dataset.node);
       const more = found.left_out ? `; ${count(found.left_out)} more are not shown` : "";
-      setText(told, found.known ? `${count(found.nodes.length)} ${found.nodes.length === 1 ? "node or pool" : "nodes or pools"}${more}.` : "The coordinator has not been asked yet, or does not answer.");
+      setText(told, found.known ? `${count(found.nodes.length)} ${found.nodes.length === 1 ? "node or pool" : "nodes or pools"}${more}.` : waits());
     } catch (error) {
       setText(told, shown(error.message));
     }
@@ -41,28 +41,32 @@ export function show(place) {
   };
 }
 
+/** Say why no nodes are known: the coordinator is being asked, or does not answer. */
+export const waits = () => (live.trouble ? `Not known: ${shown(live.trouble)}.` : "Loading: the coordinator is being asked ...");
+
 function free(node) {
-  if (node.units !== undefined) return `${count(node.free)} of ${count(node.units)} units`;
+  if (node.units !== undefined) return `${count(node.free)} of ${count(node.units)} ${/^[a-z]+$/i.test(node.name) ? `${node.name}s` : "units"}`;
   if (!node.capacity) return null;
   return Object.entries(node.capacity).map(([name, all]) => `${node.free[name]} of ${all} ${name}`).join(", ");
 }
 
 function part(node) {
-  const jobs = node.jobs.flatMap((job) => [el("a", { href: `#job/${job.id}`, textContent: job.label }), ` ${shown(job.name)}  `]);
+  const jobs = node.jobs.flatMap((job, place) => [place ? ", " : "", el("a", { href: `#job/${job.id}`, textContent: job.label }), ` ${shown(job.name)}`]);
   const state = node.up === false ? `✗ down${node.trouble ? `: ${shown(node.trouble)}` : ""}` : "✓ in service";
   const regions = Array.isArray(node.regions) ? node.regions.map((region) => `${region.name}: ${region.used} of ${region.units}`).join(", ")
     : Object.entries(node.regions ?? {}).map(([name, units]) => `${name}: ${units}`).join(", ");
-  const more = node.job_count > node.jobs.length ? `and ${count(node.job_count - node.jobs.length)} more` : "";
+  const more = node.job_count > node.jobs.length ? ` and ${count(node.job_count - node.jobs.length)} more` : "";
   return el("section", {}, el("h3", {}, nodeLink(node.name)),
     facts([["state", state], ["free", free(node)], ["regions", shown(regions)], ["power caps", node.capped_jobs ? `${Math.round(node.caps_w)} W over ${count(node.capped_jobs)} ${node.capped_jobs === 1 ? "job" : "jobs"}` : null],
       ["last sign of life", node.sign_of_life ? `${duration(Math.max(now() - node.sign_of_life.at_s, 0))} ago, a sample of job ${node.sign_of_life.job}` : null],
-      ["jobs", node.job_count ? el("span", {}, ...jobs, more) : "none"]]),
+      ["jobs", node.job_count ? el("span", {}, ...jobs, more) : "none"],
+      ["jobs outside tenbin", node.others ? `hold ${count(node.others)} ${node.others === 1 ? "core" : "cores"}` : null]]),
     ...profile(node));
 }
 
 function profile({ name, profile: found }) {
   if (found === undefined) return [];
-  if (!found) return [el("p", { className: "hint", textContent: "Nothing was measured of it yet: tenbin profile" })];
+  if (!found) return [el("p", { className: "hint" }, "Nothing was measured of it yet. Measure it there with: ", el("code", { textContent: "tenbin profile" }))];
   const mark = (one) => (one.emulated ? " EMULATED" : "");
   return [
     table(shown(found.headline), ["figure", "value", "95 % interval", "meaning"],

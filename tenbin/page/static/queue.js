@@ -1,12 +1,13 @@
 // The queue: the server sends the rows of the window; the rest of the list is empty height.
 
 import { get } from "./api.js";
-import { button, el, setNodes, setText, shown } from "./dom.js";
+import { behindButton, button, el, setNodes, setText, shown } from "./dom.js";
 import { listen, live, noteClock, now } from "./live.js";
 import { act, notice } from "./notices.js";
 import { BEGUN, ENDED, GLYPHS, STAGES, clock, count, duration, local, progress, soonerWords, startWords } from "./words.js";
 
-const ROW = 44; // pixels, as page.css has it
+const NARROW = matchMedia("(max-width: 640px)"); // there a row has two lines, as page.css has it
+const rowHeight = () => (NARROW.matches ? 84 : 44); // pixels
 const AROUND = 20; // rows that are loaded above and below those that are seen
 const MOST = 200;
 const AGAIN_MS = 15_000; // the server has starts asked for only while somebody asks it
@@ -58,7 +59,10 @@ class Queue {
     }, 1000);
     this.keys = (event) => this.key(event);
     addEventListener("keydown", this.keys);
-    this.resized = new ResizeObserver(() => this.scrolled());
+    this.resized = new ResizeObserver(() => {
+      this.place();
+      this.scrolled();
+    });
     this.resized.observe(this.scroller);
   }
 
@@ -88,16 +92,16 @@ class Queue {
     this.all = button("Select all", () => this.selectAll());
     this.none = button("Select none", () => this.select([]));
     this.array = el("p", { className: "array", hidden: true });
-    place.append(
-      el("h2", { textContent: "Queue" }),
+    const controls = [
       el("form", { className: "filters", role: "search", onsubmit: (event) => event.preventDefault() },
         this.search,
         el("fieldset", {}, el("legend", { textContent: "Stages" }), [...this.stages.values()].map((one) => one.label)),
         el("label", {}, this.members, " members of arrays")),
-      this.array,
       el("div", { className: "actions", role: "group", aria: { label: "Actions on selected jobs" } },
-        [...this.actions.values()], this.all, this.none, this.told),
-      this.table(),
+        [...this.actions.values()], this.all, this.none)];
+    place.append(
+      el("div", { className: "head" }, el("h2", { textContent: "Queue" }), this.told), this.array,
+      ...behindButton("Filter, sort, act", controls), this.table(),
       el("p", { className: "hint", textContent: "Keys: / search, ↑ ↓ go through the jobs, Space selects, Enter opens, Esc selects none." }));
   }
 
@@ -119,6 +123,8 @@ class Queue {
     this.scroller = el("div", { className: "scroller", tabIndex: 0, role: "region", aria: { label: "Jobs, scrollable" } }, this.grid);
     this.scroller.addEventListener("scroll", () => requestAnimationFrame(() => this.scrolled()), { passive: true });
     this.body.addEventListener("click", (event) => this.clicked(event));
+    this.empty = el("div", { className: "empty", hidden: true });
+    this.scroller.append(this.empty);
     return this.scroller;
   }
 
@@ -174,8 +180,8 @@ class Queue {
   // -- loading and drawing -----------------------------------------------------------------------------
 
   seen() {
-    const first = Math.floor(this.scroller.scrollTop / ROW);
-    return [first, first + Math.ceil(this.scroller.clientHeight / ROW)];
+    const first = Math.floor(this.scroller.scrollTop / rowHeight());
+    return [first, first + Math.ceil(this.scroller.clientHeight / rowHeight())];
   }
 
   scrolled() {
@@ -225,11 +231,26 @@ class Queue {
       this.body.replaceChildren(...made.map((row) => row.element));
       if (focused?.isConnected) focused.querySelector("a").focus({ preventScroll: true });
     }
-    this.above.style.height = `${this.start * ROW}px`;
-    this.below.style.height = `${Math.max(this.total - this.start - this.rows.length, 0) * ROW}px`;
+    this.place();
     this.grid.setAttribute("aria-rowcount", String(this.total + 1));
+    this.empty.hidden = this.total > 0;
+    if (!this.total) this.empty.replaceChildren(...this.nothing());
     this.refresh();
     this.showCounts();
+  }
+
+  /** Keep the place of the rows that are not loaded. */
+  place() {
+    this.above.style.height = `${this.start * rowHeight()}px`;
+    this.below.style.height = `${Math.max(this.total - this.start - this.rows.length, 0) * rowHeight()}px`;
+  }
+
+  /** Say why the list is empty, and what to do. */
+  nothing() {
+    if (["text", "stages", "array"].some((name) => this.query.get(name))) {
+      return [el("p", {}, "No job is like this. ", el("a", { href: "#queue", textContent: "Show all jobs" }))];
+    }
+    return [el("p", { textContent: "No jobs yet. The first one, typed in a shell:" }), el("pre", { textContent: "tenbin submit -- echo hello" })];
   }
 
   /** Write what changes with time, too. */
@@ -253,7 +274,7 @@ class Queue {
     for (const one of this.actions.values()) one.disabled = !some;
     this.none.disabled = !some;
     setText(this.all, `Select all ${count(this.total)}`);
-    setText(this.told, some ? `${count(some)} selected` : `${count(this.total)} shown`);
+    setText(this.told, some ? `${count(some)} selected` : `${count(this.total)} listed`);
   }
 
   showCounts() {
@@ -312,7 +333,7 @@ class Queue {
   /** Put the keyboard on a row near the current one; one that is not loaded yet comes first. */
   async move(by) {
     this.current = Math.min(Math.max(this.current + by, 0), this.total - 1);
-    const top = this.current * ROW, room = this.scroller.clientHeight - 2 * ROW;
+    const top = this.current * rowHeight(), room = this.scroller.clientHeight - 2 * rowHeight();
     if (top < this.scroller.scrollTop) this.scroller.scrollTop = top;
     else if (top > this.scroller.scrollTop + room) this.scroller.scrollTop = top - room;
     if (!this.rows[this.current - this.start]) await this.load(true);
@@ -376,6 +397,6 @@ export function what(job, at) {
   const reason = live.reasons.get(job.asks ?? job.id);
   const unknown = job.stage === "stopping" ? "writes its checkpoint, or ends" : "the coordinator is being asked why";
   const [sooner] = soonerWords(reason, at);
-  const words = [startWords(reason, at), sooner ? `sooner ${sooner}` : "", local(reason?.why || job.trouble || unknown)];
+  const words = [local(reason?.why || job.trouble || unknown), startWords(reason, at), sooner ? `sooner ${sooner}` : ""];
   return { share: null, words: words.filter(Boolean).join("; ") };
 }

@@ -7,7 +7,7 @@ import { listen } from "./live.js";
 import { clock, count, number, percent } from "./words.js";
 
 export function show(place) {
-  const told = el("p", { role: "status", textContent: "Reading the journal." });
+  const told = el("p", { role: "status", textContent: "Loading: the journal is being read ..." });
   const content = el("div");
   place.append(el("h2", { textContent: "Truth" }),
     el("p", { className: "hint", textContent: "An error is (predicted - measured) / measured: 0 is right, 1 is twice as long as it took." }), told, content);
@@ -38,7 +38,7 @@ export function show(place) {
 function parts({ rows, points, coverage, starts, refit }) {
   const made = [];
   if (rows.length) {
-    made.push(table("Errors by kind: medians of n outcomes; 95 %: so many lie within",
+    made.push(table("Errors by kind: medians of n outcomes; 95 %: of the outcomes lie within",
       ["kind", "where", "n", "predicted", "measured", "error", "95 %", "within 100 %", "worst", "not known yet", "without outcome"], rows.map(row)));
   }
   made.push(el("h3", { textContent: "Intervals" }), el("ul", {}, el("li", { textContent: coverageWords(coverage) }), el("li", { textContent: startWords(starts) })));

@@ -34,6 +34,18 @@ export const local = (sentence) =>
     return Number.isNaN(at) ? found : clock(at);
   });
 
+/** The cores of a job by their numbers: `number 0`, `numbers 0-3`. */
+export function coreNumbers(numbers) {
+  const parts = [];
+  for (const core of [...numbers].sort((a, b) => a - b)) {
+    const last = parts.at(-1);
+    if (last && last[1] === core - 1) last[1] = core;
+    else parts.push([core, core]);
+  }
+  const ranges = parts.map(([low, high]) => (low === high ? `${low}` : `${low}-${high}`)).join(", ");
+  return `number${numbers.length > 1 ? "s" : ""} ${ranges}`;
+}
+
 export const count = (value) => value.toLocaleString("en-US");
 export const percent = (value) => (value === null || value === undefined ? "" : `${Math.round(value * 100)} %`);
 
@@ -49,13 +61,9 @@ export const ENDED = ["done", "failed", "cancelled", "killed"];
 export function startWords(reason, now) {
   if (!reason || reason.expected_start_s === null) return "";
   const at = reason.expected_start_s;
-  const about = clock(at, at - now < 600);
-  if (reason.low_s === null) {
-    return `starts about ${about} (no interval yet: ${reason.outcomes} of ${reason.needed} outcomes)`;
-  }
-  // Plans may all have been too late or too early, so the plan itself need not lie in the interval.
-  const within = `${clock(reason.low_s)} to ${clock(reason.high_s)}`;
-  return `starts ${within} (8 of 10 of the last ${reason.outcomes} did; planned for ${about})`;
+  if (reason.low_s === null) return `starts about ${clock(at, at - now < 600)}`;
+  // Plans may all have been too late or too early, so the interval is told, and not the plan itself.
+  return `starts ${clock(reason.low_s)} to ${clock(reason.high_s)} (so did 8 of 10 of the last ${reason.outcomes})`;
 }
 
 /** What would let a waiting job start sooner, a sentence each. */

@@ -28,8 +28,8 @@ EXPLANATION = (
     "vector loops, so under their load. Interrupts and other guests of a hypervisor make it read too low, "
     "never too high. The windows are short: a long run that power or heat limits is slower. The roofline "
     "puts the speeds beside the bandwidth of STREAM's triad (memprobe's, where streams were not measured): "
-    "left of the corner a program that does so many operations for a byte is bound by memory, right of it "
-    "by arithmetic. The built-in loads stand at the operations for each byte that their passes over memory "
+    "a program with its operations for each byte left of the corner is bound by memory, right of it by "
+    "arithmetic. The built-in loads stand at the operations for each byte that their passes over memory "
     "must move. A load whose arrays fit into the caches may stand above the slope. EP stays in the caches "
     "and stands at the right edge."
 )

@@ -124,7 +124,7 @@ def test_a_paused_job_keeps_its_memory_and_a_priority_takes_that_of_who_has_not_
         low = submit(coordinator, memory_mb=600.0)
         high = submit(coordinator, memory_mb=700.0, priority=1)
         tall = submit(coordinator, memory_mb=800.0, priority=-1)
-        assert "is first in the queue" in why(coordinator, high)
+        assert "first in the queue" in why(coordinator, high)
         assert "waits for 600 MB" in why(coordinator, low)
         assert f"job {low} has the first turn" in why(coordinator, tall)
         coordinator.resume([paused])

@@ -451,7 +451,7 @@ def test_jobs_that_can_never_run_are_refused_and_counted() -> None:
     arrivals = (Arrival(Job(1, 0.0, 9), 1.0), Arrival(Job(2, 0.0, 4), 1.0), Arrival(Job(3, 5.0, 5), 1.0))
     _, summary = run(create("fcfs"), World(COUNTED, arrivals))
     assert summary.jobs == 1
-    assert summary.refused == {"it needs 9 units, node has 4": 1, "it needs 5 units, node has 4": 1}
+    assert summary.refused == {"it needs 9 nodes, there are 4": 1, "it needs 5 nodes, there are 4": 1}
 
 
 def test_unsorted_jobs_are_bad_input() -> None:

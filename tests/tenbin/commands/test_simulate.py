@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
-from scheduler.model.jobs import Cluster, Pool
+from scheduler.model.jobs import Cluster, Job, Pool
 from scheduler.policies.registry import create
+from scheduler.simulator.trace import Arrival
 from tenbin.client import profiles as client
 from tenbin.commands.simulate import complete_workload
 from tenbin.report.job_results import files_of
-from tenbin.report.schedule import figures, lanes, means, page
+from tenbin.report.schedule import figures, lanes, means, page, waits
 from tests.support import programs
 from tests.support.amounts import examples
 from tests.support.scheduling.random_policy import Chaos
@@ -56,6 +57,19 @@ def test_gantt_is_one_page_without_links(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     text = path.read_text()
     assert "Schedule of node" in text and "Utilisation" in text and "<script src" not in text
+    assert "Mean wait" in text
+
+
+def test_waits_are_drawn_as_they_were() -> None:
+    """Four jobs of one unit each, on one unit: they wait 0, 9, 18 and 27 s."""
+    world = World(
+        Cluster((Pool("node", 1),)), tuple(Arrival(Job(i + 1, float(i), 1, 10.0), 10.0) for i in range(4))
+    )
+    outcomes, _ = run(create("fcfs"), world)
+    shares, over_time = waits([("fcfs", outcomes)])
+    assert list(shares.data[0].x)[::100] == [0.0, 27.0] and list(shares.data[0].y)[::100] == [0.0, 100.0]
+    assert list(over_time.data[0].y) == [0.0, 9.0, 18.0, 27.0]
+    assert waits([("fcfs", [])]) == []
 
 
 BASE = f"-w {WORKLOAD} -c 16"
@@ -93,7 +107,7 @@ def test_refused_and_skipped_jobs_are_told(tmp_path: Path) -> None:
     log = tmp_path / "log.swf"
     log.write_text("1 0 -1 5 4 -1 -1 4 9\n2 1 -1 5 99 -1 -1 99 9\nbroken\n")
     done = tenbin("-p", "fcfs", "-w", str(log), "-c", "16")
-    assert "refused: 1 job: it needs 99 units, node has 16" in done.stdout
+    assert "refused: 1 job: it needs 99 nodes, there are 16" in done.stdout
     assert "skipped: 1 job: fewer than 9 fields" in done.stdout
 
 
@@ -152,7 +166,7 @@ def test_policies_that_refuse_other_jobs_are_named(tmp_path: Path) -> None:
         "-p", "fcfs", "-p", "regions,bounds=4/16,sizes=8/8", "-w", str(log), "-c", "16", "--seed", "1"
     )
     assert (
-        "refused by regions,bounds=4/16,sizes=8/8: 1 job: it needs 9 units, its region has 8" in done.stdout
+        "refused by regions,bounds=4/16,sizes=8/8: 1 job: it needs 9 nodes, its region has 8" in done.stdout
     )
     assert "refused by fcfs" not in done.stdout and "refused: " not in done.stdout
 
@@ -166,7 +180,7 @@ def test_many_reasons_are_few_lines(tmp_path: Path) -> None:
         for line in tenbin("-p", "fcfs", "-w", str(log), "-c", "16").stdout.splitlines()
         if "refused" in line
     ]
-    assert len(lines) == 6 and lines[0] == "refused: 2 jobs: it needs 99 units, node has 16"
+    assert len(lines) == 6 and lines[0] == "refused: 2 jobs: it needs 99 nodes, there are 16"
     assert lines[-1] == "refused: 6 jobs: 6 other reasons (--json names all)"
 
 

@@ -214,3 +214,92 @@ def test_other_browsers_are_let_in_by_the_next_address_only(
     viewer.tab.get_by_text("live: 0 running").wait_for()
     assert "token" not in viewer.tab.url and viewer.tab.evaluate("history.length") <= 2
     assert viewer.tab.evaluate("document.cookie") == "" and viewer.tab.evaluate("document.referrer") == ""
+
+
+TELEPHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+CUT = """() => [...document.querySelectorAll("header *, main *")]
+  .filter((one) => one.getBoundingClientRect().right > innerWidth + 1)
+  .filter((one) => !one.closest("div.wide, .scroller, pre"))
+  .map((one) => one.outerHTML.slice(0, 80))"""
+
+
+def whole(viewer: Viewer) -> None:
+    """Check that nothing lies beside the window, and that nothing scrolls sideways but tables."""
+    sides = "[document.documentElement.scrollWidth, document.querySelector('main').scrollWidth, innerWidth]"
+    page, main, window = viewer.tab.evaluate(sides)
+    assert page <= window and main <= window and not viewer.tab.evaluate(CUT)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_on_a_telephone(up: Up, view: Open, scheme: str) -> None:
+    """Stage and reason first, controls behind one button, a failure with its stderr; what to type first."""
+    viewer = view(color_scheme=scheme, **TELEPHONE)
+    tab = viewer.tab
+    tab.get_by_text("tenbin submit -- echo hello").wait_for()
+    whole(viewer)
+    axe(viewer)
+    up.client.submit(["sleep", "600"], name="first-of-a-rather-long-name-" * 3, cores=2, time_s=900)
+    up.client.submit(["sleep", "600"], name="second", time_s=60)
+    row = viewer.row("second")
+    row.locator(".what").filter(
+        has_text="waits for 1 core (0 of 2 free); first in the queue; starts about"
+    ).wait_for()
+    places = row.evaluate(
+        "row => ['.c-stage', '.c-what'].map(one => row.querySelector(one).getBoundingClientRect())"
+    )
+    name = row.evaluate("row => row.querySelector('.c-name').getBoundingClientRect()")
+    assert places[0]["left"] < name["left"] and places[0]["top"] < places[1]["top"]
+    assert (
+        places[1]["right"] <= 390
+        and places[1]["bottom"] <= row.bounding_box()["y"] + row.bounding_box()["height"]
+    )
+    whole(viewer)
+    cancel = tab.get_by_role("button", name="Cancel", exact=True)
+    assert not cancel.is_visible() and not tab.get_by_role("searchbox").is_visible()
+    tab.get_by_role("button", name="Filter, sort, act").click()
+    assert cancel.is_visible() and tab.get_by_role("searchbox").is_visible()
+    whole(viewer)
+    axe(viewer)
+    tab.get_by_role("searchbox").fill("none of this name")
+    tab.get_by_text("No job is like this.").wait_for()
+    tab.get_by_role("link", name="Show all jobs").click()
+    row.wait_for()
+    up.run("cancel", "all")
+    script = "echo said; echo 'no such file: input' >&2; exit 3"
+    failed = up.client.submit(["sh", "-c", script], name="failing")
+    up.until(failed.done)
+    viewer.go(f"job/{failed.id}")
+    tab.locator("pre.output").filter(has_text="no such file: input").wait_for()
+    tab.get_by_text("exit code 3").first.wait_for()
+    whole(viewer)
+    axe(viewer)
+    quiet = up.client.submit(["sh", "-c", "echo nothing else; exit 1"], name="quiet")
+    up.until(quiet.done)
+    viewer.go(f"job/{quiet.id}")
+    tab.locator("pre.output").filter(has_text="nothing else").wait_for()
+    for name, text in (
+        ("gantt", "Choose the time"),
+        ("nodes", "2 of 2 cores"),
+        ("truth", "Intervals"),
+        ("measured", "Choose"),
+    ):
+        viewer.go(name)
+        tab.get_by_text(text).first.wait_for()
+        whole(viewer)
+        axe(viewer)
+
+
+def test_nodes_say_that_they_are_loading(view: Open) -> None:
+    viewer = view()
+    held: list[Any] = []
+
+    def hold(route: Any) -> None:
+        held.append(route)
+
+    viewer.tab.route("**/api/nodes", hold)
+    viewer.go("nodes")
+    viewer.tab.get_by_text("Loading the nodes").wait_for()
+    for route in held:
+        route.continue_()
+    viewer.tab.unroute("**/api/nodes")
+    viewer.tab.get_by_text("of 2 cores").wait_for()

@@ -45,7 +45,7 @@ def test_a_node_has_its_jobs_and_its_profile(up: Up, page: PageProcess, view: Ca
     viewer = view(color_scheme="dark")
     viewer.go("nodes")
     main = viewer.tab.get_by_role("main")
-    main.get_by_text("1 of 2 units").wait_for()
+    main.get_by_text("1 of 2 cores").wait_for()
     main.get_by_role("link", name=str(job.id), exact=True).wait_for()
     assert main.get_by_text("later").count() == 0
     profile = load(Store().of_node(socket.gethostname())[0])
@@ -60,7 +60,7 @@ def test_a_node_has_its_jobs_and_its_profile(up: Up, page: PageProcess, view: Ca
     rows = main.get_by_role("table", name="Coefficients").locator("tbody tr")
     assert rows.count() == sum(len(model.coefficients) for model in profile.models)
     up.run("cancel", "1")
-    main.get_by_text("0 of 2 units").wait_for()
+    main.get_by_text("0 of 2 cores").wait_for()
     main.get_by_text("later").wait_for()
     assert rows.count() > 0 and rows.first.is_visible()  # what was opened stays open
 

@@ -78,6 +78,16 @@ def test_the_page() -> None:
     assert not re.findall(r'(?:src|href)="(?!#)', text) and "<script" not in text
 
 
+def test_one_node_has_no_siblings(capsys: pytest.CaptureFixture[str]) -> None:
+    survey, profiles = cluster()
+    survey = survey.model_copy(update={"nodes": {"node00": survey.nodes["node00"]}, "models": ()})
+    alone = {"node00": profiles["node00"]}
+    text = cluster_page(survey, *judged(survey, alone))
+    show_cluster(survey, alone, json=False)
+    for said in (text, capsys.readouterr().out):
+        assert "odd" not in said.lower() and "1 nodes" not in said and "1 node," in said.replace("lab: ", "")
+
+
 def test_the_table_and_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     survey, profiles = cluster()

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,6 +23,12 @@ from tenbin.report.page import write_report
 from tests.support.job_profiles import bursty, make_job, over_hosts, samples
 from tests.support.labs.components import require
 from tests.support.records import make_coefficient, make_inventory, make_model, make_profile
+
+CUT = """() => [...document.querySelectorAll("figure.picture > svg text")].filter((text) => {
+  const own = text.getBoundingClientRect(), all = text.closest("figure > svg").getBoundingClientRect();
+  return own.left < all.left - 1 || own.right > all.right + 1 || own.top < all.top - 1
+    || own.bottom > all.bottom + 1;
+}).map((text) => text.textContent)"""
 
 
 def memory_samples(emulated: bool = False) -> pd.DataFrame:
@@ -169,6 +176,20 @@ def test_a_browser_enlarges_a_picture(tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(page.replace("</body>", pressed))
     drawn = _words(_browse(tmp_path, tmp_path / "page.html"))
     assert drawn.count("js-plotly-plot") == 1 and "main-svg" in drawn and "cannot be enlarged" not in drawn
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
+def test_nothing_is_cut_and_all_can_be_reached(tmp_path: Path, browser: Any, width: int, scheme: str) -> None:
+    module = pytest.importorskip("axe_playwright_python.sync_playwright")
+    absent = Absent(probe="power", what="the curve", reason="no powercap here", remedy="use bare metal")
+    _page(tmp_path, absent=(absent,))
+    tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    tab.goto((tmp_path / "page.html").as_uri())
+    found = module.Axe().run(tab).response["violations"]
+    assert not [one["id"] for one in found if one["impact"] in ("serious", "critical")]
+    assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert tab.locator("figure.picture").count() > 0 and tab.evaluate(CUT) == []
+    tab.close()
 
 
 def test_a_damaged_neighbour_costs_the_comparison_only(tmp_path: Path) -> None:

@@ -53,6 +53,8 @@ def test_over_tcp_with_the_token_and_by_a_name_of_this_machine(
         for path in ("/status", "/openapi.json", "/docs", "/metrics", "/nowhere"):
             code, text = status_of(url, path=path, Authorization=wrong)
             assert code == 401 and "TENBIN_TOKEN" in json.loads(text)["detail"], (wrong, path)
+    code, text = status_of(url, path="/", Accept="text/html,*/*;q=0.8")
+    assert code == 401 and text.startswith("<!doctype html>") and "<code>tenbin page</code>" in text
     assert status_of(url)[0] == 401 and status_of(url, "POST", "/down")[0] == 401
     port = urlsplit(url).port
     for host in (f"localhost:{port}", socket.gethostname(), f"[::1]:{port}", "127.0.0.1", "LOCALHOST."):

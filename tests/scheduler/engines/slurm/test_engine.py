@@ -155,3 +155,28 @@ def test_nodes_of_the_cluster_are_lanes(up: Up, lab: SlurmLab, browser: Any) -> 
         assert page.stop() == 0
         up.run("cancel", "all")
         up.until(lambda: not up.client.call("GET", "/jobs"), 60)
+
+
+def test_jobs_outside_tenbin_are_shown_where_they_hold_nodes(up: Up, lab: SlurmLab) -> None:
+    up.start(*START)
+    run(up, "submit", "--", "sleep", "600")
+    up.until(lambda: stage(up, 1) == "running")
+    (own,) = up.client.job(1).info()["hosts"]
+    other = next(name for name in lab.nodes if name != own)
+    held = (
+        "--nodelist",
+        other,
+        "--cpus-per-task=1",
+        "--output=/dev/null",
+        "--chdir=/",
+        "--wrap",
+        "sleep 600",
+    )
+    lab.call("sbatch", "--parsable", *held)
+
+    def others() -> dict[str, int]:
+        return {node["name"]: node["others"] for node in up.client.call("GET", "/nodes") if "others" in node}
+
+    up.until(lambda: others()[other] > 0)
+    up.until(lambda: others()[own] == 0)
+    assert f"{other}: " in run(up, "nodes") and "jobs outside tenbin" in run(up, "nodes")

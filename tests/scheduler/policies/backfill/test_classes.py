@@ -160,7 +160,7 @@ def test_why_and_when() -> None:
             for job in view.waiting.values():
                 if view.upcoming is None and view.now == 2:
                     sentence, said[job.id] = policy.why(job, view)
-                    assert "1 unit; 0 of gpu, 0 of cpu free" in sentence
+                    assert "1 unit (0 of 1 gpu, 0 of 1 cpu free)" in sentence
 
         run(policy, world, ask)
         assert said == {3: 10.0, 4: 20.0}

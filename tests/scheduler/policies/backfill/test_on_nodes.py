@@ -191,8 +191,8 @@ def test_jobs_without_gpus_leave_nodes_with_gpus_alone() -> None:
 @pytest.mark.parametrize(
     ("demand", "expected"),
     [
-        ((1.0, 8.0, 2.0), "waits for 2 gpu on a node; 1 of 4 are free"),
-        ((6.0, 8.0, 0.0), "waits for 6 cores on a node; 4 of 12 are free"),
+        ((1.0, 8.0, 2.0), "waits for 2 gpu on a node (1 of 4 free)"),
+        ((6.0, 8.0, 0.0), "waits for 6 cores on a node (4 of 12 free)"),
         ((3.0, 8.0, 1.0), "no node has all of it free"),
     ],
 )

@@ -205,7 +205,7 @@ def test_all_times_are_the_readers(tmp_path: Path) -> None:
         text = account(found)
         row = cell(found, "trouble")
     assert f"begins at {at(begin_s, 'America/New_York')}" in text and text.count("begins at") == 2
-    assert f"should start at {at(begin_s, 'America/New_York')}" in text
+    assert f"starts about {at(begin_s, 'America/New_York')}" in text
     assert f"deadline {at(deadline_s, 'America/New_York')}" in text
     assert row == f"begins at {at(begin_s, 'America/New_York')}"
     local = {at(time_s, "America/New_York") for time_s in (BEGIN_S, begin_s, deadline_s)}

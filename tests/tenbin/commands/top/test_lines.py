@@ -18,6 +18,7 @@ from tenbin.commands.top.views import (
     LIST,
     MOVES,
     ORDERS,
+    WIDEST,
     Line,
     Query,
     changes,
@@ -68,8 +69,28 @@ def test_a_row_is_as_wide_as_the_terminal(name: str, width: int) -> None:
         assert text.isprintable() and text.startswith(">*") and "running" in text
         assert cell_len(text) == width or width == 40
         assert cell_len("".join(part for part, _ in headings(shown, width))) == width
-        assert ("user" in [column.name for column in shown]) == (slurm is not None)
+        assert ("user" in [column.name for column in shown]) == (slurm is not None or width >= WIDEST)
     assert row_line(ROW, columns([ROW], 80), 9.0)[0] == ("  ", "")
+
+
+def test_a_wide_terminal_has_reason_start_user_and_use() -> None:
+    later_s = time.time() + 30 * 86_400
+    more = {"cpu_s": None, "memory_mb": None, "gpus": [], "why": "", "expected_start_s": None}
+    runs = {**ROW, **more, "cpu_s": 3725.5, "memory_mb": 1234.5, "gpus": ["pocl-0"]}
+    waits = {**ROW, **more, "stage": "waiting", "why": "waits for 2 cores (0 of 2 free); after job 7"}
+    waits |= {"expected_start_s": later_s, "start_s": None}
+
+    def text(row: dict[str, Any], width: int) -> str:
+        return "".join(part for part, _ in row_line(row, columns([runs, waits], width), 9.0))
+
+    top = "".join(part for part, _ in headings(columns([runs, waits], 200), 200))
+    assert " ".join(top.split()) == "job user name stage cores since place CPU time memory GPU starts why"
+    assert text(runs, 200).split()[-6:] == ["core", "1:02", "h", "1.23", "GB", "pocl-0"]
+    day = time.strftime("%Y-%m-%d", time.localtime(later_s))
+    assert re.search(rf"ann .* {day} waits for 2 cores \(0 of 2 free\); after job 7 *$", text(waits, 200))
+    narrow = text(waits, 140)
+    assert "(0 of 2 free); after job 7; starts about" in narrow and "ann" not in narrow
+    assert "waits for 2 cores" in text(waits, 80) and cell_len(text(waits, 80)) == 80
 
 
 def test_only_what_has_changed_is_drawn() -> None:

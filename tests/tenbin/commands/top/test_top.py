@@ -55,7 +55,7 @@ def test_looking(busy: Up, quick: None) -> None:
         await top.press("G", "enter")
         await top.shows("5 listed, by queue; jobs of array 32", r"^> +32\[0\] fit", r"32\[4\] fit")
         await top.press("down", "e")
-        await top.shows(r"all about job 32\[1\]", "waits for 1 unit; 0 of core free", "submitted")
+        await top.shows(r"all about job 32\[1\]", r"waits for 1 core \(0 of \d free\)", "submitted")
         await top.press("escape", "escape", "e")
         await top.shows("all about job 32", "array 32: 5 jobs: waiting 5")
         await top.press("escape", "home", "e")
@@ -177,7 +177,7 @@ def test_changing(busy: Up, quick: None) -> None:
         await top.press("c")
         await top.shows(r"cancel 34 jobs: 1, 4-32\?")
         await top.press("y")
-        await top.shows("0 listed", "no jobs; a: also those that have ended")
+        await top.shows("0 listed", "no jobs; .* tenbin submit", "a: also jobs that have ended")
         await top.press("a", "G", "R")
         await top.shows(r"retry job 2\?")  # what ended first is last
         await top.press("y")

@@ -49,6 +49,39 @@ def test_dots_are_where_their_numbers_say() -> None:
     assert np.allclose(points(svg(fig), "dots"), [(0.0, 0.5), (1.0, 1.0)], atol=1e-3)
 
 
+def test_text_is_whole() -> None:
+    """Names of ticks and notes lie inside the picture, also in a broad font at the size of small screens."""
+    fig = figure("t", "x", "y")
+    fig.add_scatter(x=[0, 1_000_000], y=[0.00001, 0.99999], mode="markers")
+    fig.update_xaxes(range=[0, 1_000_000])
+    fig.add_annotation(x=0.7, y=0.0, xref="paper", yref="paper", text="a note of many letters")
+    fig.add_annotation(x=0.1, y=1.0, xref="paper", yref="paper", text="another note", xanchor="right")
+    found = re.search(r"<svg.*?</svg></g></svg>", picture(fig), flags=re.DOTALL)
+    assert found
+    whole = ElementTree.fromstring(found[0])
+    width, height = (float(side) for side in whole.attrib["viewBox"].split()[2:])
+    shift = float(re.findall(r"[\d.]+", whole[0].attrib["transform"])[0])
+    texts = list(whole.iter("text"))
+    assert {"1000000", "a note of many letters", "another note"} <= {text.text for text in texts}
+    for text in texts:
+        long = 17 * 0.64 * len(text.text or "")
+        before = {"start": 0.0, "middle": long / 2, "end": long}[text.attrib["text-anchor"]]
+        left = shift + float(text.attrib["x"]) - before
+        assert left >= 0 and left + long <= width and 0 < float(text.attrib["y"]) < height, text.text
+
+
+def test_names_that_would_touch_go_one_row_down() -> None:
+    fig = figure("t", "x", "y")
+    names = [f"a rather long name {i}" for i in range(4)]
+    fig.add_bar(x=names, y=[1.0, 2.0, 3.0, 4.0])
+    below = re.findall(r'text-anchor="middle" x="([\d.]+)" y="(\d+)">(a rather[^<]*)', picture(fig))
+    assert [name for _, _, name in below] == names
+    first, second, third, fourth = (int(y) for _, y, _ in below)
+    assert first == third < second == fourth
+    height = float(re.findall(r'viewBox="0 0 \d+ (\d+)"', picture(fig))[0])
+    assert second + 12 < height
+
+
 def test_logarithmic_axes_and_what_has_no_place_there() -> None:
     fig = figure("t", "x", "y")
     fig.add_scatter(x=[1, 10, 100, 0], y=[1, 10, 100, 50], mode="markers")
@@ -67,6 +100,12 @@ def test_stacked_bars_begin_where_the_one_before_ends() -> None:
     assert begins == pytest.approx([0.0, 0.0, 0.25, 0.5], abs=1e-3)
     rows = [y for _, y in points(svg(fig), "bars")]
     assert rows[0] == rows[2] and rows[1] == rows[3] and rows[0] < 0.5 < rows[1]
+
+
+def test_bars_of_nothing_are_drawn() -> None:
+    fig = figure("t", "x", "y")
+    fig.add_bar(x=["a"], y=[0.0])
+    assert "<path" in picture(fig)
 
 
 def test_bars_beside_each_other_do_not_overlap() -> None:
