@@ -321,7 +321,7 @@ def _around(case: Case) -> Iterator[Finding]:
             "machine",
             f"this is a virtual machine ({i.virtualisation})",
             "neighbours on the same hardware share its caches and memory, unseen from here",
-            "measure more than once and compare: tenbin compare; better on the bare machine",
+            "measure more than once and compare: tenbin profile compare; better on the bare machine",
         )
     if i.container != "none":
         yield limited(
@@ -724,7 +724,7 @@ def _storage(s: Storage) -> Iterator[Finding]:
             "checkpoint",
             f"{s.folder} is reached over a network ({s.filesystem})",
             "others use the same servers, so times vary with what they do",
-            "measure more than once and compare: tenbin compare",
+            "measure more than once and compare: tenbin profile compare",
         )
     else:
         what = f"{s.filesystem} on {s.model or s.device} ({s.kind}), {s.free_mb / 1000:.1f} GB free"

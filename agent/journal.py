@@ -7,7 +7,7 @@ written back in reverse order
 
 - by the owner itself: at the end of ``with Journal(folder)``, after an exception, Ctrl-C, SIGTERM, at exit;
 - by a watchdog process, if the owner is killed (SIGKILL, out of memory);
-- by ``restore_leftovers(folder)``, at the next start or through ``tenbin restore``, if both were killed.
+- by ``restore_leftovers(folder)``, at the next start or by ``tenbin profile restore``, if both were killed.
 
 Three ways, because each covers what the one before cannot: an exit handler does not run after SIGKILL, and a
 cgroup that is killed takes the watchdog with it.
@@ -20,7 +20,7 @@ The first value counts. Whoever finds a file in the journal of a dead process ta
 and not from the file, which still has the dead process's value: two crashes in a row must not make a cap the
 original. So a journal that a crash left is never overwritten, and a file has one living owner. A second one
 is told ``Busy``, because of two that put back in turn the last would put back the first one's cap. Who claims
-or restores holds the folder's lock, so that watchdog and ``tenbin restore`` do not both carry out a journal.
+or restores holds the folder's lock, so that watchdog and ``profile restore`` do not both carry out a journal.
 
 What cannot be put back stays in the journal and is told, with one exception: a file that is gone (a device
 that was removed) is dropped, because no later attempt can succeed. A journal says which files to write, and
@@ -310,7 +310,7 @@ def _try_write(path: Path, value: str) -> str:
     except FileNotFoundError:
         return GONE
     except OSError as error:
-        return f"{error.strerror}; type 'tenbin restore' as root"
+        return f"{error.strerror}; type 'tenbin profile restore' as root"
     return "" if now == value else f"it reads back {now}, not {value}"
 
 

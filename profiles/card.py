@@ -327,7 +327,8 @@ def _unusual(profile: Profile) -> Iterator[str]:
         yield f"The clock falls to {100 * clock:.0f} % while all cores compute."
     beside = value("memory_slowdown_ratio", clock="wall")
     if beside is not None and beside > WAITS_FOR_NEIGHBOUR:
-        yield f"A neighbour that fills memory makes a program {beside:.2f} times as long: see tenbin pairs."
+        slower = f"A neighbour that fills memory makes a program {beside:.2f} times as long"
+        yield f"{slower}: see tenbin program pairs."
     fsync = value("storage_fsync_p50_s")
     if fsync is not None and fsync > SLOW_FSYNC_S:
         yield f"Storage takes {1e3 * fsync:.0f} ms to make 4 KiB durable."
@@ -357,4 +358,4 @@ def _next_steps(profile: Profile) -> Iterator[str]:
     yield from remedies
     if not remedies:
         yield "tenbin report: pictures of all samples and fits."
-    yield "tenbin check --quick --baseline 8: learn how it varies, so that a later check tells a change."
+    yield "tenbin profile check --quick --baseline 8: learn how it varies; later checks then tell a change."

@@ -113,7 +113,7 @@ class ClusterStore(Prepared):
         )
         if not paths:
             what = f"no cluster '{cluster}'" if cluster else "no cluster"
-            raise BadInput(f"{what} in {self.root}", "measure one: tenbin profile --nodes all")
+            raise BadInput(f"{what} in {self.root}", "measure one: tenbin slurm profile")
         try:
             return Survey.model_validate_json(read_regular(paths[-1]).decode())
         except (OSError, UnicodeDecodeError, ValidationError) as error:

@@ -20,55 +20,104 @@ from tenbin.errors import TenbinError
 from tenbin.text import say
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-MEASURE, TRY, RUN = "Measure this node", "Try policies in virtual time", "Run jobs on this machine"
+RUN, JOBS, LOOK = "Run jobs", "Jobs that are submitted", "Look at all of it"
+MEASURE, TRY = "Measure machines and programs", "Compare policies"
+STORED, AGAIN, PREDICT, BELOW = "What is stored", "Whether it still holds", "Predict", "Commands"
 REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
-COMMANDS = {  # in the order of --help: where the function, or the app of a group, lies; the panel
-    "doctor": ("measure.doctor:doctor", MEASURE),
-    "profile": ("measure.profile:profile", MEASURE),
-    "show": ("measure.stored:show", MEASURE),
-    "list": ("measure.stored:list_profiles", MEASURE),
-    "label": ("measure.stored:label", MEASURE),
-    "delete": ("measure.stored:delete", MEASURE),
-    "check": ("measure.check:check", MEASURE),
-    "drift": ("measure.compare:drift", MEASURE),
-    "compare": ("measure.compare:compare", MEASURE),
-    "export": ("measure.stored:export", MEASURE),
-    "report": ("measure.stored:report", MEASURE),
-    "pairs": ("measure.pairs:pairs", MEASURE),
-    "slurm-config": ("measure.cluster:slurm_config", MEASURE),
-    "restore": ("measure.doctor:restore", MEASURE),
-    "simulate": ("simulate:simulate", TRY),
-    "reproduce": ("reproduce:reproduce", TRY),
+# In the order of --help: where the function lies, with words that come before those of the user; the panel
+# (None: hidden). What has others below it is a noun; one with a function does that where no command follows.
+COMMANDS: dict[str, tuple[str, str | None]] = {
     "up": ("up:up", RUN),
     "down": ("status:down", RUN),
-    "status": ("status:status", RUN),
-    "nodes": ("status:nodes", RUN),
-    "page": ("page:page", RUN),
     "submit": ("jobs.submit:submit", RUN),
     "map": ("jobs.map:map_", RUN),
-    "jobs": ("jobs.jobs:jobs", RUN),
-    "top": ("top:top", RUN),
-    "history": ("jobs.history:history", RUN),
-    "efficiency": ("jobs.history:efficiency", RUN),
-    "info": ("jobs.jobs:info", RUN),
-    "logs": ("jobs.jobs:logs", RUN),
-    "wait": ("jobs.jobs:wait", RUN),
-    "cancel": ("jobs.jobs:cancel", RUN),
-    "suspend": ("jobs.jobs:suspend", RUN),
-    "resume": ("jobs.jobs:resume", RUN),
-    "retry": ("jobs.jobs:retry", RUN),
-    "migrate": ("jobs.jobs:migrate", RUN),
-    "priority": ("jobs.jobs:priority", RUN),
-    "calibration": ("jobs.calibration:calibration", RUN),
-    "opencl": ("opencl:app", RUN),
-    "job": ("job:app", MEASURE),
-    "agent": ("agent:app", None),
+    "opencl": ("", RUN),
+    "opencl run": ("opencl:run", BELOW),
+    "opencl status": ("opencl:status", BELOW),
+    "opencl park": ("opencl:park", BELOW),
+    "opencl resume": ("opencl:resume", BELOW),
+    "opencl estimate": ("opencl:estimate", BELOW),
+    "opencl move": ("opencl:move", BELOW),
+    "opencl try": ("opencl:try_", BELOW),
+    "jobs": ("jobs.jobs:jobs", JOBS),
+    "info": ("jobs.jobs:info", JOBS),
+    "logs": ("jobs.jobs:logs", JOBS),
+    "wait": ("jobs.jobs:wait", JOBS),
+    "cancel": ("jobs.jobs:cancel", JOBS),
+    "suspend": ("jobs.jobs:suspend", JOBS),
+    "resume": ("jobs.jobs:resume", JOBS),
+    "retry": ("jobs.jobs:retry", JOBS),
+    "migrate": ("jobs.jobs:migrate", JOBS),
+    "priority": ("jobs.jobs:priority", JOBS),
+    "history": ("jobs.history:history", JOBS),
+    "status": ("status:status", LOOK),
+    "nodes": ("status:nodes", LOOK),
+    "top": ("top:top", LOOK),
+    "page": ("page:page", LOOK),
+    "doctor": ("measure.doctor:doctor", MEASURE),
+    "profile": ("measure.profile:profile", MEASURE),
+    "profile list": ("measure.stored:list_profiles", STORED),
+    "profile show": ("measure.stored:show", STORED),
+    "profile report": ("measure.stored:report", STORED),
+    "profile compare": ("measure.compare:compare", STORED),
+    "profile label": ("measure.stored:label", STORED),
+    "profile export": ("measure.stored:export", STORED),
+    "profile delete": ("measure.stored:delete", STORED),
+    "profile check": ("measure.check:check", AGAIN),
+    "profile drift": ("measure.compare:drift", AGAIN),
+    "profile restore": ("measure.doctor:restore", AGAIN),
+    "program": ("", MEASURE),
+    "program profile": ("job:profile", "Measure"),
+    "program again": ("job:again", "Measure"),
+    "program examples": ("job:examples", "Measure"),
+    "program list": ("job:list_jobs", STORED),
+    "program show": ("job:show", STORED),
+    "program schema": ("job:schema", STORED),
+    "program predict": ("job:predict", PREDICT),
+    "program pairs": ("measure.pairs:pairs", PREDICT),
+    "program calibration": ("jobs.calibration:calibration", PREDICT),
+    "slurm": ("", MEASURE),
+    "slurm doctor": ("measure.doctor:doctor --engine slurm", BELOW),
+    "slurm profile": ("measure.profile:profile --nodes all", BELOW),
+    "slurm config": ("measure.cluster:slurm_config", BELOW),
+    "simulate": ("simulate:simulate", TRY),
+    "reproduce": ("reproduce:reproduce", TRY),
+    "agent": ("", None),
+    "agent exec": ("agent:execute", BELOW),
+}
+HELP = {  # where it is not that of the function
+    "opencl": "Unmodified OpenCL programs that are parked, resumed and moved to other devices.",
+    "agent": "Commands that engines start on a node; not for people.",
+    "program": "Measure a program alone and beside others, and predict by it: time, memory, good neighbours.",
+    "slurm": "A Slurm cluster: see whether tenbin can steer it, measure its nodes, write its configuration.",
+    "slurm doctor": "Examine the cluster, its settings and your rights (tenbin doctor --engine slurm).",
+    "slurm profile": "Measure all nodes of the cluster, or --nodes LIST (tenbin profile --nodes all).",
+}
+ALIASES = {"ps": "jobs", "queue": "jobs", "kill": "cancel", "output": "logs"}
+OLD_NAMES = {
+    **{
+        name: f"profile {name}"
+        for name in (
+            "show",
+            "list",
+            "label",
+            "delete",
+            "check",
+            "drift",
+            "compare",
+            "export",
+            "report",
+            "restore",
+        )
+    },
+    **{"job": "program", "pairs": "program pairs", "calibration": "program calibration"},
+    **{"slurm-config": "slurm config", "efficiency": "history --efficiency"},
 }
 
 
 class Commands(Mapping[str, Any]):
-    """The commands, each imported when it is needed, because to import all takes longer than most run.
+    """The commands below a noun, each imported when it is needed: to import all takes longer than most run.
 
     Attributes:
         brief: make them without their parameters, which a list of commands does not show.
@@ -76,29 +125,43 @@ class Commands(Mapping[str, Any]):
 
     brief = False
 
+    def __init__(self, noun: str) -> None:
+        self._noun = noun
+        below = (name.removeprefix(noun) for name in COMMANDS if name.startswith(noun))
+        self._names = [name for name in below if " " not in name]
+
     def __getitem__(self, name: str) -> Any:
-        place, panel = COMMANDS[name]
-        module, attribute = place.split(":")
-        imported = import_module(f"tenbin.commands.{module}")
-        target, of_its_own = getattr(imported, attribute), getattr(imported, "CommandClass", None)
-        group = typer.Typer(rich_markup_mode="rich")
-        if isinstance(target, typer.Typer):
-            group.add_typer(target, name=name, rich_help_panel=panel, hidden=panel is None)
-        else:
-            group.command(name, cls=of_its_own, rich_help_panel=panel, help=target.__doc__)(
-                _nothing if self.brief else target
+        if name not in self._names:
+            raise KeyError(name)
+        whole = self._noun + name
+        place, panel = COMMANDS[whole]
+        function, of_its_own = _nothing, None
+        if place:
+            module, attribute = place.split()[0].split(":")
+            imported = import_module(f"tenbin.commands.{module}")
+            function, of_its_own = getattr(imported, attribute), getattr(imported, "CommandClass", None)
+        settings: dict[str, Any] = {"rich_help_panel": panel, "hidden": panel is None}
+        settings["help"] = HELP.get(whole) or function.__doc__
+        shown, group = _nothing if self.brief else function, typer.Typer(rich_markup_mode="rich")
+        if Commands(f"{whole} "):
+            noun = typer.Typer(cls=Group, rich_markup_mode="rich")
+            noun.callback()(shown)
+            group.add_typer(
+                noun, name=name, invoke_without_command=bool(place), no_args_is_help=not place, **settings
             )
+        else:
+            group.command(name, cls=of_its_own, **settings)(shown)
         return typer.main.get_group(group).commands[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(COMMANDS)
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(COMMANDS)
+        return len(self._names)
 
 
 def _nothing() -> None:
-    """Stand in for a command of which only name and help are needed."""
+    """Stand in for the function of a command of which only name and help are needed, or that has none."""
 
 
 @contextmanager
@@ -116,11 +179,29 @@ def _usage_in_one_line() -> Iterator[None]:
 
 
 class Group(TyperGroup):
-    """The command ``tenbin`` with its ``Commands``."""
+    """The command ``tenbin``, or a noun of it, with its ``Commands``."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = Commands()  # type: ignore[assignment]  # nobody adds to them
+        self._noun = "" if settings["name"] == app.info.name else f"{settings['name']} "
+        self.commands = Commands(self._noun)  # type: ignore[assignment]  # nobody adds to them
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        if not self._noun:
+            args = _of_today(args, hint=not ctx.resilient_parsing)
+        first = args[:1]
+        super().parse_args(ctx, args)
+        if self._noun and ctx._protected_args:
+            if first != ctx._protected_args:
+                command = f"{ctx.command_path} {ctx._protected_args[0]}"
+                raise BadInput(f"{first[0]} is not of that command", f"see: {command} --help")
+            self.callback = None
+        return ctx.args
+
+    def resolve_command(self, ctx: typer.Context, args: list[str]) -> Any:  # type: ignore[override]
+        name, command, rest = super().resolve_command(ctx, args)
+        place, _ = COMMANDS[f"{self._noun}{name}"] if command else ("", None)
+        return name, command, [*place.split()[1:], *rest]
 
     def make_context(self, *arguments: Any, **settings: Any) -> typer.Context:
         with _usage_in_one_line():
@@ -134,17 +215,38 @@ class Group(TyperGroup):
         self.commands.brief = True  # type: ignore[attr-defined]
         super().format_help(*arguments)
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(COMMANDS)
+
+def _of_today(words: list[str], *, hint: bool) -> list[str]:
+    """Replace an alias, an old name, or the word ``help`` at the beginning of a command line."""
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
+    name = words[0] if words else ""
+    if hint and name in OLD_NAMES and "--json" not in words and sys.stdout.isatty() and sys.stderr.isatty():
+        _hint(name)
+    new = ALIASES.get(name) or OLD_NAMES.get(name)
+    return [*new.split(), *words[1:]] if new else words
+
+
+def _hint(name: str) -> None:
+    """Say once to each user what an old name is now; nothing where that cannot be noted."""
+    from agent.users import state_dir
+
+    try:
+        (state_dir() / "hints").mkdir(parents=True, exist_ok=True)
+        (state_dir() / "hints" / name).open("x").close()
+    except OSError:
+        return
+    say(f"tenbin: {name} is now: tenbin {OLD_NAMES[name]}", error=True)
 
 
 app = typer.Typer(
     name="tenbin",
     cls=Group,
     help="Weighs machines: measures what a node can do, with honest intervals; then balances jobs on it.\n\n"
-    "Start with [bold]tenbin doctor[/bold] (what can be measured here?), "
-    "then [bold]tenbin profile[/bold], then [bold]tenbin report[/bold]. "
-    "Jobs: [bold]tenbin up --daemon[/bold], then [bold]tenbin submit -- COMMAND[/bold].",
+    "Measure: [bold]tenbin doctor[/bold] (what can be measured here?), then [bold]tenbin profile[/bold], "
+    "then [bold]tenbin profile report[/bold]. "
+    "Jobs: [bold]tenbin up --daemon[/bold], then [bold]tenbin submit -- COMMAND[/bold]. "
+    "More of a command: [bold]tenbin COMMAND --help[/bold].",
     epilog="Exit codes: 0 done, 1 a part failed, 2 bad input, 3 another profile is running, "
     "4 this machine lacks what was asked for, 130 interrupted (what was measured is kept).",
     no_args_is_help=True,

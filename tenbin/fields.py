@@ -152,7 +152,9 @@ class JobFields(TypedDict, total=False):
         "Expected run time in seconds, by kind or name of device where they differ; by an empty text: "
         "wherever it runs, on the fewest units and without a power cap",
     ]
-    job_profile: Annotated[str, Text("Where jobs share nodes: its job profile, by name (tenbin job list)")]
+    job_profile: Annotated[
+        str, Text("Where jobs share nodes: its job profile, by name (tenbin program list)")
+    ]
     checkpoint_signal: Annotated[
         int | None,
         Flag(

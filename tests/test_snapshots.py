@@ -38,7 +38,7 @@ from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, OutcomeRecorder
 from scheduler.workloads import GENERATORS, PREFIX, READERS, load
 from scheduler.workloads.generators import power_sets
-from tenbin.cli import COMMANDS, app
+from tenbin.cli import ALIASES, COMMANDS, OLD_NAMES, app
 from tenbin.server.api import JobEnds, make_api
 from tenbin.server.descriptions import prometheus
 from tests.support.checks import make_check
@@ -69,8 +69,9 @@ def check(name: str, now: str) -> None:
 
 
 def test_help() -> None:
-    """Help of each command and of its parameters, however a terminal shows it."""
-    check("help.txt", "\n".join(pages(typer.main.get_command(app), "tenbin")))
+    """Help of each command and of its parameters, however a terminal shows it, and all other names."""
+    others = [f"tenbin {name}: tenbin {now}" for name, now in {**ALIASES, **OLD_NAMES}.items()]
+    check("help.txt", "\n".join([*pages(typer.main.get_command(app), "tenbin"), *others, ""]))
 
 
 def pages(command: Any, name: str) -> Iterator[str]:
@@ -219,6 +220,6 @@ def test_what_the_registries_name_is_there() -> None:
     for form, module in FORMS.items():
         assert callable(import_module(module, "profiles.models").fit)
         assert form == "linear" or callable(import_module(module, "profiles.models").predict)
-    for place, _ in COMMANDS.values():
-        module, attribute = place.split(":")
+    for place in filter(None, (place for place, _ in COMMANDS.values())):
+        module, attribute = place.split()[0].split(":")
         assert getattr(import_module(f"tenbin.commands.{module}"), attribute)

@@ -212,5 +212,5 @@ def _check(program: Program, ended: RunOutcome) -> None:
         why = "it took too long" if ended.overdue else why
         raise CommandFailed(
             f"{program.name}: the command of its job profile did not succeed ({why})",
-            f"measure it again: tenbin job profile {program.name} -- CMD...",
+            f"measure it again: tenbin program profile {program.name} -- CMD...",
         )

@@ -262,7 +262,7 @@ def check_samples(job: JobProfile, samples: Mapping[str, pd.DataFrame]) -> None:
     if missing:
         raise BadInput(
             f"job profile {job.name}@{job.id} has no table of {' and '.join(missing)} to go on from",
-            f"measure it anew: tenbin job profile {job.name} -- CMD...",
+            f"measure it anew: tenbin program profile {job.name} -- CMD...",
         )
 
 

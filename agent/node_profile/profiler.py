@@ -194,7 +194,9 @@ class _Session:
                 models += fit_samples(probe, table)
             except Exception as error:
                 reason = f"the fit failed ({type(error).__name__}: {error})"
-                remedy = "the raw samples are kept; please report this with 'tenbin export --format parquet'"
+                remedy = (
+                    "raw samples are kept; please report this with 'tenbin profile export --format parquet'"
+                )
                 self._add_absent(
                     Absent(probe=probe, what="models", reason=reason, remedy=remedy, failed=True)
                 )

@@ -115,7 +115,7 @@ def cap_in_force(attempt: Attempt) -> CapInForce | None:
 # supervisor journals the limits as found, caps the packages before the job starts, and restores them before
 # it tells that the job is paused or has ended. So no package of a running job is ever without its cap, even
 # while no coordinator lives. What a killed supervisor left is restored by the next coordinator or by
-# ``tenbin restore``.
+# ``tenbin profile restore``.
 
 
 HINT = "start tenbin up anew: it looks which packages there are"

@@ -166,7 +166,7 @@ def _clock(case: Case) -> Iterator[Cause]:
     elif governor := case.differs("governor", "turbo", "maximum frequency"):
         yield Cause(name="governor", sentence=f"the clock is lower: {governor}", remedy="set it back")
     elif cap := case.differs("cap of", "power zone"):
-        yield Cause(name="power-cap", sentence=f"the clock is lower: {cap}", remedy="tenbin restore")
+        yield Cause(name="power-cap", sentence=f"the clock is lower: {cap}", remedy="tenbin profile restore")
     else:
         sentence = "the clock is lower: a power cap, the firmware, or the host of a virtual machine"
         yield Cause(name="clock", sentence=sentence, remedy="see the caps: tenbin doctor")

@@ -203,13 +203,15 @@ class Store(Prepared):
         if len(matching) == 1:
             return matching[0]
         problem = "matches several profiles" if matching else "matches no profile"
-        raise BadInput(f"'{selector}' {problem} in {self.root}", f"give {SELECTORS}; see 'tenbin list'")
+        raise BadInput(
+            f"'{selector}' {problem} in {self.root}", f"give {SELECTORS}; see 'tenbin profile list'"
+        )
 
     def _previous(self, last: Path) -> Path:
         """Find the profile before the last one, of the same node."""
         of_node = self.of_node(last.parent.parent.name)
         if len(of_node) < 2:
-            raise BadInput(f"{last.parent.parent.name} has one profile only", "see 'tenbin list'")
+            raise BadInput(f"{last.parent.parent.name} has one profile only", "see 'tenbin profile list'")
         return of_node[1]
 
     def delete(self, path: Path) -> None:
@@ -345,7 +347,7 @@ class JobStore(Prepared):
             known = ", ".join(self.names()) or "none yet"
             raise BadInput(
                 f"no job profile '{selector}' in {self.root} (there are: {known})",
-                f"make it with: tenbin job profile {name or 'NAME'} -- CMD...",
+                f"make it with: tenbin program profile {name or 'NAME'} -- CMD...",
             )
         return next((path for path in paths if path.parents[2].name == kind), paths[0])
 

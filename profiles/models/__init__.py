@@ -3,8 +3,8 @@
 The fits are in a file each: ``fit(x, y, ...) -> Model``. A new form is one new file here, with ``fit`` and
 ``predict``, and one line in ``FORMS``.
 
-Lines and Student's t are predicted here, in plain Python: ``tenbin show``, ``report`` and ``doctor`` predict
-checkpoints, the coordinator run times, and importing numpy or scipy takes longer than most commands run.
+Lines and Student's t are predicted here, in plain Python: cards and reports predict checkpoints, the
+coordinator run times, and importing numpy or scipy takes longer than most commands run.
 """
 
 from __future__ import annotations

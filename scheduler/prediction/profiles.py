@@ -301,7 +301,7 @@ class ProfiledSlowdowns:
 
     def _usable(self, name: str) -> JobProfile:
         profile = self.store.load(name, self.kind.key)
-        remedy = f"measure it here: tenbin job profile {name} -- CMD...; or leave --job-profile out"
+        remedy = f"measure it here: tenbin program profile {name} -- CMD...; or leave --job-profile out"
         if profile.kind.key != self.kind.key:
             what = f"job profile '{name}' was made on another kind of node ({profile.kind.title})"
             raise BadInput(f"{what}, this one is {self.kind.title}", remedy)

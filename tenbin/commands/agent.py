@@ -13,19 +13,7 @@ from profiles.errors import BadInput, Busy
 from tenbin.commands.jobs.account import exit_code
 from tenbin.commands.options import JsonOption
 
-app = typer.Typer(
-    help="Commands that engines start on a node; not for people.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-)
 
-
-@app.callback()
-def _agent() -> None:
-    """Keep the name ``exec``, because typer drops the name of a single command."""
-
-
-@app.command("exec")
 def execute(
     folder: Annotated[
         Path,

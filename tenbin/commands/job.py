@@ -1,4 +1,4 @@
-"""``tenbin job``: measure a program alone and beside others, show what was measured, predict by it."""
+"""``tenbin program``: measure a program alone and beside others, show what was measured, predict by it."""
 
 from __future__ import annotations
 
@@ -252,13 +252,13 @@ def to_measure(job: JobProfile) -> str:
     where = f"-n {job.cores}{' --mpi' if job.mpi else ''}"
     if job.hosts:
         where = f"-n {job.ranks} --hosts {','.join(job.hosts)}"
-    return f"tenbin job profile {job.name} {where} -- {shlex.join(job.command)}"
+    return f"tenbin program profile {job.name} {where} -- {shlex.join(job.command)}"
 
 
 def print_list(rows: list[JobProfile], here: str) -> None:
     """Print the stored job profiles; ``here`` is this kind of node."""
     if not rows:
-        print("No job profile yet; make one with 'tenbin job profile NAME -- CMD...'.")
+        print("No job profile yet; make one with 'tenbin program profile NAME -- CMD...'.")
         return
     columns = ("name", "made", "cores", "run time", "slows memprobe", "slowed by memprobe", "")
     profiles = table(*columns, left=("name", "made", ""))
@@ -465,9 +465,9 @@ def predict(
 
     [bold]Examples[/bold]
 
-      tenbin job predict stencil
+      tenbin program predict stencil
 
-      tenbin job predict simulate.py -- --steps 5000
+      tenbin program predict simulate.py -- --steps 5000
     """
     from agent.users import user_name
     from scheduler.prediction.run_times import History, JobSignature
@@ -482,7 +482,7 @@ def predict(
     if not rows:
         raise BadInput(
             f"nothing is known of {name}: no such job ended with success, none of {signature.user}'s at all",
-            f"run it once (tenbin submit --name {name} -- CMD...), or measure it: tenbin job profile",
+            f"run it once (tenbin submit --name {name} -- CMD...), or measure it: tenbin program profile",
         )
     if json:
         print_json({**signature._asdict(), "predictions": rows})
@@ -543,15 +543,12 @@ BudgetOption = Annotated[
     ),
 ]
 complete_kernel = options.names_in("agent.job_profile.trial:KERNELS")
-app = typer.Typer(
-    help="Job profiles: how much a program slows others down on a shared node, and others slow the program.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-)
 
 
 def profile(
-    name: Annotated[str, typer.Argument(help="Name of the profile, for --job-profile and tenbin pairs.")],
+    name: Annotated[
+        str, typer.Argument(help="Name of the profile, for --job-profile and tenbin program pairs.")
+    ],
     command: Annotated[
         list[str], typer.Argument(help="Program and arguments, after --.", metavar="-- CMD...")
     ],
@@ -610,15 +607,15 @@ def profile(
 
     [bold]Examples[/bold]
 
-      tenbin job profile stencil -- ./stencil --steps 1000
+      tenbin program profile stencil -- ./stencil --steps 1000
 
-      tenbin job profile lu -n 4 --quick -- mpiexec -n 4 ./lu.C.x
+      tenbin program profile lu -n 4 --quick -- mpiexec -n 4 ./lu.C.x
 
-      tenbin job profile cg -n 8 --hosts node1,node2 -- python cg.py
+      tenbin program profile cg -n 8 --hosts node1,node2 -- python cg.py
 
-      tenbin job profile lu -n 2 --mpi --scale 1,2,4 -- python lu.py
+      tenbin program profile lu -n 2 --mpi --scale 1,2,4 -- python lu.py
 
-      tenbin job profile stencil --caps -- ./stencil --steps 1000
+      tenbin program profile stencil --caps -- ./stencil --steps 1000
     """
     from agent.job_profile.caps import check_meter
     from agent.job_profile.profiler import make_job_profile
@@ -687,9 +684,9 @@ def again(
 
     [bold]Example[/bold]
 
-      tenbin job profile stencil -- ./stencil --steps 1000
+      tenbin program profile stencil -- ./stencil --steps 1000
 
-      tenbin job again stencil    (in the evening)
+      tenbin program again stencil    (in the evening)
     """
     from agent.job_profile.profiler import check_samples, make_job_profile, pooled, same_again
     from profiles.files.store import load_job
@@ -735,11 +732,11 @@ def examples(
 
     [bold]Examples[/bold]
 
-      tenbin job examples
+      tenbin program examples
 
-      tenbin job examples cg ep --full --scale 1,2
+      tenbin program examples cg ep --full --scale 1,2
 
-      tenbin pairs
+      tenbin program pairs
     """
     from agent.job_profile.profiler import make_job_profile
     from agent.job_profile.session import JobOrder
@@ -768,7 +765,7 @@ def examples(
         print_json([profile.model_dump(mode="json") for profile in profiles])
     else:
         print_list(profiles, _kind().key)
-        print("\nWho gets on with whom: tenbin pairs. More of one: tenbin job show NAME")
+        print("\nWho gets on with whom: tenbin program pairs. More of one: tenbin program show NAME")
     raise typer.Exit(INTERRUPTED if any(profile.interrupted for profile in profiles) else 0)
 
 
@@ -781,21 +778,8 @@ def _keep(stored: JobStore, made: Made, json: bool) -> NoReturn:
         print(as_json(profile))
     else:
         print_job(profile)
-        print(f"\nStored as {profile.name}@{profile.id}. Who gets on with it: tenbin pairs")
+        print(f"\nStored as {profile.name}@{profile.id}. Who gets on with it: tenbin program pairs")
         if earlier:
             print(f"{len(earlier)} earlier of this name are kept; the newest is used unless one is named.")
     failed = any(absent.failed for absent in profile.absent)
     raise typer.Exit(INTERRUPTED if profile.interrupted else int(failed))
-
-
-COMMANDS: dict[str, Callable[..., None]] = {
-    "profile": profile,
-    "show": show,
-    "again": again,
-    "predict": predict,
-    "examples": examples,
-    "list": list_jobs,
-    "schema": schema,
-}
-for name, command in COMMANDS.items():
-    app.command(name)(command)

@@ -25,12 +25,6 @@ if TYPE_CHECKING:
 
 BELOW = " tenbin"  # last word of a driver's version, as the layer tells it
 
-app = typer.Typer(
-    help="Unmodified OpenCL programs that are parked, resumed and moved to other devices while they run.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-)
-
 PidArgument = Annotated[int, typer.Argument(help="Process ID of the program.", min=1)]
 PatienceOption = Annotated[
     float,
@@ -38,7 +32,6 @@ PatienceOption = Annotated[
 ]
 
 
-@app.command("run")
 def run(
     command: Annotated[
         list[str], typer.Argument(help="Program and arguments, after --.", metavar="-- CMD...")
@@ -87,7 +80,6 @@ def _tell_what_it_sees(keys: Sequence[str], variables: dict[str, str]) -> None:
             say("tenbin: pyopencl's OpenCL loader does not load the layer", error=True)
 
 
-@app.command("status")
 def status(
     pid: Annotated[
         int | None, typer.Argument(help="Process ID. (default: all)", min=1, show_default=False)
@@ -114,7 +106,6 @@ def status(
         say(_line(program))
 
 
-@app.command("park")
 def park(
     pid: PidArgument,
     *,
@@ -134,7 +125,6 @@ def park(
     _tell(requests.park(_folder(pid), pid, folder, patience_s=patience), json)
 
 
-@app.command("resume")
 def resume(
     pid: PidArgument,
     *,
@@ -149,7 +139,6 @@ def resume(
     _tell(requests.resume(_folder(pid), pid, to), json)
 
 
-@app.command("estimate")
 def estimate(
     pid: PidArgument,
     *,
@@ -168,7 +157,6 @@ def estimate(
     say(f"{pid}: a move takes {times}; {written} of {all_mb} MB are written meanwhile")
 
 
-@app.command("move")
 def move(
     pid: PidArgument,
     *,
@@ -196,7 +184,6 @@ def _folder(pid: int) -> Path:
     return of_jobs if (of_jobs / str(pid)).is_socket() else own
 
 
-@app.command("try")
 def try_(
     pid: PidArgument,
     *,

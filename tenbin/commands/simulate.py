@@ -71,7 +71,8 @@ def simulate(
     profile: Annotated[
         list[str] | None,
         typer.Option(
-            help="Costs of checkpoints and power as measured: a profile (see tenbin show), or CLASS=PROFILE.",
+            help="Costs of checkpoints and power as measured: a profile (tenbin profile list), or "
+            "CLASS=PROFILE.",
             autocompletion=complete_selector,
         ),
     ] = None,

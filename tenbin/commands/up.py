@@ -147,8 +147,8 @@ def up(
         bool,
         typer.Option(
             "--drain-unfit",
-            help="Start no jobs on nodes that failed their last 'tenbin check', until they pass one. With "
-            "--engine slurm: drain them in Slurm, and resume those. Takes an administrator there.",
+            help="Start no jobs on nodes that failed their last tenbin profile check, until they pass one. "
+            "With --engine slurm: drain them in Slurm, and resume those. Takes an administrator there.",
         ),
     ] = False,
     listen: Annotated[

@@ -197,7 +197,7 @@ class Measured:
 
 def _drawn(path: Path) -> dict[str, Any]:
     command = [sys.executable, "-P", "-m", "tenbin.report.page", str(path)]
-    remedy = f"see what it says by itself: tenbin report {path.parent.name} -o report.html"
+    remedy = f"see what it says by itself: tenbin profile report {path.parent.name} -o report.html"
     try:
         done = subprocess.run(command, capture_output=True, timeout=DRAW_S, check=False)
     except subprocess.TimeoutExpired as error:

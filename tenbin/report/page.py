@@ -65,7 +65,7 @@ def previous(path: Path, profile: Profile) -> Profile | None:
             continue
         try:
             older = load(other)
-        except BadInput:  # a damaged neighbour is 'tenbin list's business
+        except BadInput:  # a damaged neighbour is 'tenbin profile list's business
             continue
         if older.settings.quick == profile.settings.quick:
             return older

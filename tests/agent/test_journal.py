@@ -186,7 +186,7 @@ def test_what_cannot_be_restored_is_said_and_kept(tmp_path: Path, limits: list[P
     limits[0].mkdir()  # exists, and cannot be written
     (first, second) = restore_leftovers(tmp_path / "j")
     assert (first.path, first.done) == (limits[1], True)
-    assert (second.path, second.done) == (limits[0], False) and "tenbin restore" in second.why
+    assert (second.path, second.done) == (limits[0], False) and "tenbin profile restore" in second.why
     limits[0].rmdir()
     (again,) = restore_leftovers(tmp_path / "j")
     assert (again.path, again.why) == (limits[0], "it is gone")

@@ -16,7 +16,7 @@ PUBLISHED = ROOT / "docs" / "profile.schema.json"
 
 def test_the_published_schema_is_the_one_in_use() -> None:
     assert PUBLISHED.read_text() == json_schema(), (
-        "run: tenbin export --format schema -o docs/profile.schema.json"
+        "run: tenbin profile export --format schema -o docs/profile.schema.json"
     )
 
 

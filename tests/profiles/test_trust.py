@@ -25,10 +25,10 @@ def visit(probe: str = "memory", **changes: float) -> Condition:
 
 
 def shown(tmp_path: Path, *conditions: Condition, **changes: object) -> str:
-    """Return what ``tenbin show`` prints of a profile."""
+    """Return what ``tenbin profile show`` prints of a profile."""
     store = Store(tmp_path / "store")
     store.save(make_profile(conditions=conditions, **changes), {})
-    done = tenbin("show", store=store.root, COLUMNS="200")
+    done = tenbin("profile", "show", store=store.root, COLUMNS="200")
     assert done.returncode == 0, done.stderr
     return done.stdout
 

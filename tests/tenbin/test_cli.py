@@ -19,7 +19,9 @@ import pytest
 from probes.mpi.runner import MpiInstall
 from profiles.files.store import Store
 from tenbin import cli
+from tenbin.cli import ALIASES, OLD_NAMES
 from tests.support import programs
+from tests.support.coordinator import Up
 from tests.support.records import make_coefficient, make_model, make_profile
 
 TENBIN = str(Path(sys.executable).with_name("tenbin"))
@@ -44,10 +46,48 @@ def test_help_teaches() -> None:
     """Of processes from their beginning, because others are forked from one that has imported everything."""
     done = subprocess.run([TENBIN, "--help"], capture_output=True, text=True, check=False)
     assert done.returncode == 0
-    assert all(task in done.stdout for task in ("Measure this node", "Try policies", "Run jobs"))
-    for command in ("doctor", "profile", "show", "list", "compare", "export", "report", "restore"):
-        assert command in done.stdout
-        assert subprocess.run([TENBIN, command, "--help"], capture_output=True, check=False).returncode == 0
+    assert all(task in done.stdout for task in ("Measure machines", "Compare policies", "Run jobs"))
+    for command in ("doctor", "profile", "program", "slurm", "submit"):
+        assert f"│ {command} " in done.stdout
+    below = subprocess.run([TENBIN, "profile", "--help"], capture_output=True, text=True, check=False)
+    for word in ("--quick", "--nodes", "show", "list", "compare", "export", "report", "restore"):
+        assert word in below.stdout, word
+
+
+def test_a_noun_alone_measures_and_what_follows_is_a_command(store: Store) -> None:
+    """Options of measuring are not of a command below; ``slurm profile`` is ``profile --nodes all``."""
+    refused = tenbin("profile", "--quick", "list", store=store)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == "tenbin: --quick is not of that command; see: tenbin profile list --help\n"
+    unknown = tenbin("profile", "lst", store=store)
+    assert unknown.returncode == 2 and "Did you mean 'list'?; see: tenbin profile --help" in unknown.stderr
+    alone = tenbin("profile", "--only", "nothing", store=store)
+    assert alone.returncode == 2 and "nothing" in alone.stderr
+    of_a_cluster = tenbin("slurm", "profile", "--hosts", "a,b", store=store)
+    assert "--nodes and --hosts exclude each other" in of_a_cluster.stderr
+    assert tenbin("program").stdout.strip() == tenbin("program", "--help").stdout.strip()
+
+
+@pytest.mark.parametrize(("name", "now"), {**OLD_NAMES, **ALIASES}.items())
+def test_other_names_are_the_same_command(name: str, now: str) -> None:
+    """Also behind ``help``, with their options; no pipe sees a hint."""
+    options = [parameter for word in now.split() if (parameter := word).startswith("--")]
+    shown = tenbin(name, "--help")
+    assert shown.stdout == tenbin(*now.split(), "--help").stdout == tenbin("help", name).stdout
+    assert shown.returncode == 0 and not shown.stderr and all(option in shown.stdout for option in options)
+
+
+def test_help_without_a_command_is_that_of_all() -> None:
+    assert tenbin("help").stdout == tenbin("--help").stdout
+    assert tenbin("help", "profile", "list").stdout == tenbin("profile", "list", "--help").stdout
+
+
+def test_what_is_a_job_and_no_profile_is_told(store: Store, up: Up) -> None:
+    up.start("--cores", "1")
+    up.client.submit(["true"]).wait(60)
+    for home, said in ((up.home, "1 is a job; tenbin info 1"), (up.home / "no", "'1' matches no profile")):
+        refused = tenbin("show", "1", store=store, TENBIN_HOME=str(home))
+        assert refused.returncode == 2 and refused.stderr.startswith(f"tenbin: {said}")
 
 
 def test_a_folder_without_access_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
@@ -81,21 +121,30 @@ def test_a_folder_without_access_is_one_line(monkeypatch: pytest.MonkeyPatch, ca
         (["profile", "--hosts", ","], ["--hosts", "name at least two hosts"]),
         (["profile", "--hosts", "a,b", "--only", "memory"], ["--hosts", "only the network probe"]),
         (["profile", "--hosts", "a,b", "--emulate", "intel-1s"], ["--hosts", "only the network probe"]),
-        (["show", "nobody"], ["nobody", "tenbin list"]),
-        (["export", "--format", "parquet"], ["--format parquet", "--output"]),
+        (["profile", "show", "nobody"], ["nobody", "tenbin profile list"]),
+        (["profile", "export", "--format", "parquet"], ["--format parquet", "--output"]),
         (
             ["compare", "last"],
-            ["'last' and 'last' are the same profile", "tenbin compare 20260101T000000Z 20"],
+            ["'last' and 'last' are the same profile", "tenbin profile compare 20260101T000000Z 20"],
         ),
-        (["compare", "node"], ["the same profile", "tenbin compare 20260101T000000Z 20260102T000000Z"]),
-        (["compare", "20260101", "20260101"], ["the same profile", "tenbin list"]),
-        (["show", ""], ["matches no profile", "tenbin list"]),
-        (["show", "/no/such/profile.json"], ["/no/such/profile.json: cannot be read (No such file"]),
-        (["show", sys.executable], [sys.executable, "it is no text"]),
-        (["compare", "last", "/etc/passwd"], ["/etc/passwd", "it is no profile, or a damaged one"]),
-        (["export", "-o", "/no/such/folder/x"], ["--output", "No such file"]),
-        (["export", "-o", "."], ["--output", "Is a directory"]),
-        (["report", "-o", "."], ["report .", "Is a directory"]),
+        (
+            ["profile", "compare", "node"],
+            ["the same profile", "tenbin profile compare 20260101T000000Z 20260102T000000Z"],
+        ),
+        (["profile", "compare", "20260101", "20260101"], ["the same profile", "tenbin profile list"]),
+        (["profile", "show", ""], ["matches no profile", "tenbin profile list"]),
+        (
+            ["profile", "show", "/no/such/profile.json"],
+            ["/no/such/profile.json: cannot be read (No such file"],
+        ),
+        (["profile", "show", sys.executable], [sys.executable, "it is no text"]),
+        (
+            ["profile", "compare", "last", "/etc/passwd"],
+            ["/etc/passwd", "it is no profile, or a damaged one"],
+        ),
+        (["profile", "export", "-o", "/no/such/folder/x"], ["--output", "No such file"]),
+        (["profile", "export", "-o", "."], ["--output", "Is a directory"]),
+        (["profile", "report", "-o", "."], ["report .", "Is a directory"]),
         (["doctor", "--storage", "/no/such/folder"], ["--storage", "/no/such/folder", "mkdir"]),
     ],
 )
@@ -116,44 +165,51 @@ def test_a_store_that_cannot_be_written_is_found_out_before_measuring(tmp_path: 
 
 
 def test_show(store: Store) -> None:
-    done = tenbin("show", store=store, COLUMNS="200")
+    done = tenbin("profile", "show", store=store, COLUMNS="200")
     assert done.returncode == 0
     assert (
         "memory_bandwidth_gbs" in done.stdout
         and "cores=1 numa=local" in done.stdout
         and "11.8 .. 12.2" in done.stdout
     )
-    assert json.loads(tenbin("show", "20260101", "--json", store=store).stdout)["id"] == "20260101T000000Z"
+    assert (
+        json.loads(tenbin("profile", "show", "20260101", "--json", store=store).stdout)["id"]
+        == "20260101T000000Z"
+    )
 
 
 def test_a_line_too_long_for_the_terminal_goes_on_under_its_beginning(store: Store) -> None:
-    shown = tenbin("show", "--machine", store=store, COLUMNS="40").stdout
+    shown = tenbin("profile", "show", "--machine", store=store, COLUMNS="40").stdout
     lines = shown[shown.index("  processor") :].split("\n\n")[0].splitlines()
     assert all(line.startswith("  ") and len(line) <= 40 for line in lines)
 
 
 def test_list_names_a_damaged_profile_and_shows_the_others(store: Store) -> None:
     store.find("20260101").write_text("{")
-    done = tenbin("list", store=store)
+    done = tenbin("profile", "list", store=store)
     assert done.returncode == 2
     assert "20260102T000000Z" in done.stdout and "20260101T000000Z" in done.stderr
-    listed = json.loads(tenbin("list", "--json", store=store).stdout)
+    listed = json.loads(tenbin("profile", "list", "--json", store=store).stdout)
     assert len(listed["profiles"]) == 1 and len(listed["damaged"]) == 1
 
 
 def test_compare_tells_which_differences_are_real(store: Store, tmp_path: Path) -> None:
-    done = tenbin("compare", "20260101", "last", "--json", store=store)
+    done = tenbin("profile", "compare", "20260101", "last", "--json", store=store)
     told = json.loads(done.stdout)
     (difference,) = told["differences"]
     assert difference["verdict"] == "higher" and difference["ratio"] == pytest.approx(1.2)
     assert (difference["better"], difference["certainty"]) == ("B", "surely")
     page = tmp_path / "both.html"
-    wide = tenbin("compare", "20260101", "last", "--report", str(page), store=store, COLUMNS="200").stdout
+    wide = tenbin(
+        "profile", "compare", "20260101", "last", "--report", str(page), store=store, COLUMNS="200"
+    ).stdout
     assert "higher" in wide and wide.splitlines()[2] == told["summary"][0] and "B is surely better" in wide
     assert told["summary"][0] in page.read_text()
-    nowhere = tenbin("compare", "20260101", "last", "--report", str(tmp_path / "no/x.html"), store=store)
+    nowhere = tenbin(
+        "profile", "compare", "20260101", "last", "--report", str(tmp_path / "no/x.html"), store=store
+    )
     assert nowhere.returncode == 2 and "--report" in nowhere.stderr
-    narrow = tenbin("compare", "20260101", "last", store=store, COLUMNS="80").stdout.splitlines()
+    narrow = tenbin("profile", "compare", "20260101", "last", store=store, COLUMNS="80").stdout.splitlines()
     assert " memory_bandwidth_gbs{cores=1,numa=local}" in narrow  # not broken in the middle of a word
     assert max(map(len, narrow[:5])) <= 80
 
@@ -163,47 +219,55 @@ def test_profiles_are_chosen_by_their_place_and_by_labels(store: Store) -> None:
 
     def ids(*words: str) -> list[str]:
         found = json.loads(tenbin(*words, "--json", store=store).stdout)
-        return [found["a"], found["b"]] if words[0] == "compare" else [found["id"]]
+        return [found["a"], found["b"]] if words[1] == "compare" else [found["id"]]
 
-    assert ids("compare", "previous", "last") == [first, second]
-    assert tenbin("label", first, "before update", store=store).returncode == 0
-    assert ids("show", "before update") == [first] and ids("compare", "before update") == [first, second]
-    assert json.loads(tenbin("list", "--json", store=store).stdout)["profiles"][1]["label"] == "before update"
-    assert "before update" in tenbin("list", store=store).stdout
+    assert ids("profile", "compare", "previous", "last") == [first, second]
+    assert tenbin("profile", "label", first, "before update", store=store).returncode == 0
+    assert ids("profile", "show", "before update") == [first] and ids(
+        "profile", "compare", "before update"
+    ) == [first, second]
+    assert (
+        json.loads(tenbin("profile", "list", "--json", store=store).stdout)["profiles"][1]["label"]
+        == "before update"
+    )
+    assert "before update" in tenbin("profile", "list", store=store).stdout
     for text in ("last", "a/b", " x", "two\nlines", "x" * 61):
-        refused = tenbin("label", first, text, store=store)
+        refused = tenbin("profile", "label", first, text, store=store)
         assert refused.returncode == 2 and len(refused.stderr.splitlines()) == 1, text
-    assert ids("show", "before update") == [first]
-    tenbin("label", "previous", "", store=store)
-    refused = tenbin("show", "before update", store=store)
+    assert ids("profile", "show", "before update") == [first]
+    tenbin("profile", "label", "previous", "", store=store)
+    refused = tenbin("profile", "show", "before update", store=store)
     assert refused.returncode == 2 and "a label" in refused.stderr
 
 
 def test_profiles_are_deleted_all_or_none(store: Store, tmp_path: Path) -> None:
     first = store.find("previous").parent
-    refused = tenbin("delete", "previous", "no-such", store=store)
+    refused = tenbin("profile", "delete", "previous", "no-such", store=store)
     assert refused.returncode == 2 and first.exists()
     outside = tmp_path / "profile.json"
     outside.write_text(store.find().read_text())
-    refused = tenbin("delete", str(outside), store=store)
+    refused = tenbin("profile", "delete", str(outside), store=store)
     assert refused.returncode == 2 and "is not in the store" in refused.stderr and outside.exists()
-    done = tenbin("delete", "previous", store=store)
+    done = tenbin("profile", "delete", "previous", store=store)
     assert done.returncode == 0 and done.stdout == "deleted node 20260101T000000Z\n"
     assert not first.exists() and [path.parent.name for path in store.paths()] == ["20260102T000000Z"]
-    refused = tenbin("compare", "previous", "last", store=store)
+    refused = tenbin("profile", "compare", "previous", "last", store=store)
     assert refused.returncode == 2 and "has one profile only" in refused.stderr
 
 
 def test_export_as_csv(store: Store) -> None:
-    (row,) = csv.DictReader(io.StringIO(tenbin("export", "--format", "csv", store=store).stdout))
+    (row,) = csv.DictReader(io.StringIO(tenbin("profile", "export", "--format", "csv", store=store).stdout))
     assert (row["id"], row["value"], row["low"], row["high"]) == ("20260102T000000Z", "12.0", "11.8", "12.2")
     assert row["quantity"] == "memory_bandwidth_gbs" and row["labels"] == "cores=1,numa=local"
 
 
 def test_export(store: Store, tmp_path: Path) -> None:
-    assert json.loads(tenbin("export", store=store).stdout)["node"] == "node"
-    assert "tenbin_coefficient_value" in tenbin("export", "--format", "prometheus", store=store).stdout
-    done = tenbin("export", "--format", "parquet", "-o", str(tmp_path / "out"), store=store)
+    assert json.loads(tenbin("profile", "export", store=store).stdout)["node"] == "node"
+    assert (
+        "tenbin_coefficient_value"
+        in tenbin("profile", "export", "--format", "prometheus", store=store).stdout
+    )
+    done = tenbin("profile", "export", "--format", "parquet", "-o", str(tmp_path / "out"), store=store)
     assert done.returncode == 0
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "out" / "memory.parquet"), SAMPLES)
 
@@ -214,9 +278,9 @@ def test_compare_says_of_what_is_not_known_that_it_is_not(tmp_path: Path) -> Non
         A = make_coefficient(40.0 + day, 1.0, None, name="A", unit="cores", quality="poor")
         scaling = make_model(make_coefficient(), A)
         store.save(make_profile(id=f"2026010{day}T000000Z", models=(scaling,)), {"memory": SAMPLES})
-    done = tenbin("compare", "20260101", "20260102", store=store)
+    done = tenbin("profile", "compare", "20260101", "20260102", store=store)
     assert "2 coefficients in both: 0 differ" in done.stdout and "of 1 it cannot be told" in done.stdout
-    everything = tenbin("compare", "20260101", "20260102", "--all", store=store).stdout
+    everything = tenbin("profile", "compare", "20260101", "20260102", "--all", store=store).stdout
     line = next(line for line in everything.splitlines() if "not known" in line)
     assert line.split() == ["A", *("not", "known") * 2, "cores", "-", "-", "unknown"]
 
@@ -231,13 +295,13 @@ def test_hosts_that_do_not_answer_are_told_before_anything_is_measured(
 
 
 def test_restore_with_nothing_to_restore(tmp_path: Path) -> None:
-    done = tenbin("restore", XDG_STATE_HOME=str(tmp_path))
+    done = tenbin("profile", "restore", XDG_STATE_HOME=str(tmp_path))
     assert done.returncode == 0 and "Nothing to restore" in done.stdout
 
 
 def test_the_shell_completes_profiles(store: Store) -> None:
     done = tenbin(
-        store=store, _TENBIN_COMPLETE="complete_bash", COMP_WORDS="tenbin show 2026", COMP_CWORD="2"
+        store=store, _TENBIN_COMPLETE="complete_bash", COMP_WORDS="tenbin profile show 2026", COMP_CWORD="3"
     )
     assert set(done.stdout.split()) == {"20260101T000000Z", "20260102T000000Z"}
 
@@ -245,7 +309,7 @@ def test_the_shell_completes_profiles(store: Store) -> None:
 def test_a_reader_that_has_seen_enough_ends_it_quietly(store: Store) -> None:
     """Also where all output fits into the pipe's buffer, and for what typer prints itself."""
     environment = {**os.environ, "TENBIN_STORE": str(store.root)}
-    for arguments in (["show", "--json"], ["--help"], ["list"]):
+    for arguments in (["profile", "show", "--json"], ["--help"], ["profile", "list"]):
         with subprocess.Popen(
             [TENBIN, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
         ) as process:

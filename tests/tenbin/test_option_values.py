@@ -49,7 +49,7 @@ def test_what_is_no_size(text: str) -> None:
         (("up", "--gate", "1h30m"), "--gate is of a Slurm cluster"),
         (("up", "--memory", "1x"), "--memory '1x' is no size"),
         (("wait", "1", "--timeout", "1:99"), "--timeout '1:99' is no duration"),
-        (("check", "--wait", "soon"), "--wait 'soon' is no duration"),
+        (("profile", "check", "--wait", "soon"), "--wait 'soon' is no duration"),
     ],
 )
 def test_one_line_names_the_option(arguments: tuple[str, ...], message: str) -> None:

@@ -91,6 +91,19 @@ def obeyed(text: str) -> list[str]:
     return [c for c in text.replace("\r\n", "\n") if not c.isprintable() and c != "\n"]
 
 
+def test_an_old_name_says_once_to_each_user_what_it_is_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only people are told: not what reads JSON, and no other name is told of."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+    def says(*arguments: str) -> bool:
+        return "is now: tenbin" in on_a_terminal(*arguments, store=tmp_path, folder=tmp_path)[1]
+
+    assert not says("list", "--json") and not says("profile", "list") and not says("ps", "--help")
+    assert [says("list"), says("list"), says("job", "list")] == [True, False, True]
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     """Store a hostile profile of a node, of a job and of a cluster, beside harmless ones."""
@@ -174,7 +187,7 @@ def test_a_report_lies_in_this_folder_whatever_the_profile_is_called(tmp_path: P
     root, here = tmp_path / "store", tmp_path / "a" / "b"
     here.mkdir(parents=True)
     _put(root / "x" / "20260101T000000Z", make_profile(node="../../up"), {})
-    code, _ = on_a_terminal("report", "x", store=root, folder=here)
+    code, _ = on_a_terminal("profile", "report", "x", store=root, folder=here)
     assert code == 0 and [page.name for page in tmp_path.rglob("*.html")] == [
         ".._.._up-20260101T000000Z.html"
     ]
@@ -191,11 +204,16 @@ def test_only_regular_files_are_profiles(tmp_path: Path, kind: str) -> None:
         {"pipe": os.mkfifo, "folder": Path.mkdir, "link to a device": lambda p: p.symlink_to("/dev/zero")}[
             kind
         ](odd)
-    for arguments in (["list"], ["job", "list"], ["show", "last"], ["job", "show", "odd"]):
+    for arguments in (
+        ["profile", "list"],
+        ["program", "list"],
+        ["profile", "show", "last"],
+        ["program", "show", "odd"],
+    ):
         done = tenbin(*arguments, store=tmp_path)
         assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
         assert re.search("odd.*(no regular file|Is a directory)", done.stderr)
-    assert "20260101T000000Z" in tenbin("list", store=tmp_path).stdout
+    assert "20260101T000000Z" in tenbin("profile", "list", store=tmp_path).stdout
 
 
 def test_a_damaged_table_is_a_sentence_or_unharmed(tmp_path: Path) -> None:
@@ -234,8 +252,10 @@ def test_a_damaged_table_costs_one_line(tmp_path: Path, content: str) -> None:
     elif content == "pipe":
         file.unlink()
         os.mkfifo(file)
-    done = tenbin("report", "-o", str(tmp_path / "page.html"), store=tmp_path / "store")
+    done = tenbin("profile", "report", "-o", str(tmp_path / "page.html"), store=tmp_path / "store")
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
     assert "memory.parquet" in done.stderr and "delete" in done.stderr
-    copied = tenbin("export", "--format", "parquet", "-o", str(tmp_path / "copy"), store=tmp_path / "store")
+    copied = tenbin(
+        "profile", "export", "--format", "parquet", "-o", str(tmp_path / "copy"), store=tmp_path / "store"
+    )
     assert (copied.returncode, copied.stderr.count("\n")) == ((2, 1) if content == "pipe" else (0, 0))

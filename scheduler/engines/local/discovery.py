@@ -151,7 +151,7 @@ def _power(used: Sequence[Zone], packages: int, profile: Profile | None, emulate
         if profile.settings.emulated != emulated:
             other = profile.settings.emulated or "the real machine"
             what = f"--profile: it was measured on {other}, not on {emulated or 'the real machine'}"
-            raise BadInput(what, "see: tenbin list")
+            raise BadInput(what, "see: tenbin profile list")
         whole, note = with_power(pool, profile)
         if whole.caps_w:
             caps = tuple(cap / packages for cap in whole.caps_w)

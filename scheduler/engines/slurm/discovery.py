@@ -128,7 +128,7 @@ def node_kind_of(nodes: Sequence[SlurmNode], file: Path) -> NodeKind:
     write_whole(file, json.dumps({name: kind.model_dump() for name, kind in known.items()}))
     kinds_by_node = {node.name: known[node.name] for node in nodes if node.name in known}
     if not kinds_by_node:
-        remedy = "see: tenbin doctor --engine slurm; or start it when nodes are free"
+        remedy = "see: tenbin slurm doctor; or start it when nodes are free"
         raise Unavailable("no node says which kind it is", remedy)
     kinds = {kind.key: kind for kind in kinds_by_node.values()}
     if len(kinds) > 1:
@@ -174,7 +174,7 @@ def _may_make(slurm: Slurm, prefix: str, home: Path) -> None:
     rights = own_rights(slurm, config)
     if not rights.steers_nodes:
         what = f"--partitions: {rights.user} may not make partitions{rights.because}"
-        raise BadInput(what, "leave it out, or see: tenbin doctor --engine slurm")
+        raise BadInput(what, "leave it out, or see: tenbin slurm doctor")
     own, form = own_names(home), re.compile(rf"{re.escape(prefix)}-\d+")
     foreign = sorted(name for name in slurm.partitions() if form.fullmatch(name) and name not in own)
     if foreign:
@@ -258,7 +258,7 @@ def _power(
         if profile.settings.emulated != emulated:
             other = profile.settings.emulated or "a real machine"
             what = f"--profile: it was measured on {other}, not on {emulated or 'real nodes'}"
-            raise BadInput(what, "see: tenbin list")
+            raise BadInput(what, "see: tenbin profile list")
         whole, note = with_power(pool, profile)
         if not whole.caps_w:
             raise BadInput(f"--profile: {note}", "measure it: tenbin profile --only power")
@@ -452,7 +452,7 @@ def _key_after(shown: Sequence[OpenCLDevice], device: OpenCLDevice) -> str:
 def gres_of(device: OpenCLDevice, gpus: Mapping[str, int]) -> str:
     """Name the generic resource of a device; "" if it is no GPU, or Slurm does not count GPUs.
 
-    If there are several types, it is the one that ``tenbin slurm-config`` names for the device.
+    If there are several types, it is the one that ``tenbin slurm config`` names for the device.
     """
     if device.kind != "gpu" or not gpus:
         return ""
@@ -651,7 +651,7 @@ def _steered(machine: SlurmMachine, option: str, verb: str) -> Site:
     rights = own_rights(site.slurm, site.slurm.config())
     if not rights.steers_nodes:
         what = f"{option}: {rights.user} may not {verb}{rights.because}"
-        raise BadInput(what, "leave it out, or see: tenbin doctor --engine slurm")
+        raise BadInput(what, "leave it out, or see: tenbin slurm doctor")
     return site
 
 
@@ -665,9 +665,9 @@ def _may_steer(slurm: Slurm) -> None:
     rights = own_rights(slurm, config)
     if not rights.steers_jobs:
         what = f"--take-over: {rights.user} may not steer other users' jobs{rights.because}"
-        raise BadInput(what, "see: tenbin doctor --engine slurm")
+        raise BadInput(what, "see: tenbin slurm doctor")
     if "lua" not in config.get("JobSubmitPlugins", "").split(","):
-        remedy = "write it by tenbin slurm-config --job-submit FILE, and in slurm.conf: JobSubmitPlugins=lua"
+        remedy = "write it by tenbin slurm config --job-submit FILE, and in slurm.conf: JobSubmitPlugins=lua"
         raise BadInput("--take-over: slurmctld runs no job_submit.lua", remedy)
 
 

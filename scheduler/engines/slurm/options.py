@@ -37,7 +37,7 @@ OPTIONS = (
         "take_over",
         Path,
         "With --engine slurm: take over jobs of plain sbatch. FILE tells job_submit.lua that "
-        "tenbin is there; the same as in: tenbin slurm-config --job-submit FILE",
+        "tenbin is there; the same as in: tenbin slurm config --job-submit FILE",
         metavar="FILE",
     ),
     Option(

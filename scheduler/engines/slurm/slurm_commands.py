@@ -456,7 +456,7 @@ class Slurm:
         if path is None:
             raise SlurmError(
                 f"{command[0]}: no such program",
-                "install Slurm's tools (Debian: slurm-client), or see: tenbin doctor --engine slurm",
+                "install Slurm's tools (Debian: slurm-client), or see: tenbin slurm doctor",
             )
         try:
             done = subprocess.run(
@@ -492,12 +492,12 @@ def error_of(command: Sequence[str], said: str, code: int) -> SlurmError:
     if any(sign in said for sign in SILENT):
         return SlurmSilent(what, REACH)
     if any(sign in said for sign in FORBIDDEN):
-        return SlurmForbidden(what, "see: tenbin doctor --engine slurm")
+        return SlurmForbidden(what, "see: tenbin slurm doctor")
     if any(sign in said for sign in OF_NODES):
         return SlurmNodeRefused(what, "see: sinfo")
     if any(sign in said for sign in UNCONFIGURED):
         return SlurmError(what, "name the cluster's slurm.conf in SLURM_CONF")
-    return SlurmError(what, "see: tenbin doctor --engine slurm")
+    return SlurmError(what, "see: tenbin slurm doctor")
 
 
 def step_command(

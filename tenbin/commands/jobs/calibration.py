@@ -1,4 +1,4 @@
-"""``tenbin calibration``: predictions of jobs, beside what then happened."""
+"""``tenbin program calibration``: predictions of jobs, beside what then happened."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def calibration(
 
     [bold]Examples[/bold]
 
-      tenbin calibration --kind migration
+      tenbin program calibration --kind migration
 
-      tenbin calibration --refit && tenbin up --devices --policy mctbm --profile last
+      tenbin program calibration --refit && tenbin up --devices --policy mctbm --profile last
     """
     from scheduler.coordinator.journal.journal import predictions_of
     from scheduler.prediction.predictions import UNITS, summary
@@ -80,7 +80,7 @@ def calibration(
         _print_tables(rows, predictions)
     if made is not None and not json:
         new, path = made
-        say(f"\nstored {new.id} ({new.origin}): {path}\nsee: tenbin show last")
+        say(f"\nstored {new.id} ({new.origin}): {path}\nsee: tenbin profile show last")
 
 
 def _refit(

@@ -1,4 +1,4 @@
-"""``tenbin history`` and ``efficiency``: what jobs used.
+"""``tenbin history``: what jobs used.
 
 CPU time, memory and energy; how much that is of what they asked for, and what to ask for next time.
 """
@@ -48,6 +48,12 @@ def history(
     until: Annotated[str | None, typer.Option(help="Submitted by then.")] = None,
     place: jobs.PlaceOption = None,
     array: Annotated[int | None, typer.Option(min=1, help="Only of this array.")] = None,
+    efficiency: Annotated[
+        bool,
+        typer.Option(
+            "--efficiency", help="How much that is of cores, memory and time limit, with advice; of all jobs."
+        ),
+    ] = False,
     columns: Annotated[str | None, typer.Option(help="Only these: id,name,cpu_s; 'help' lists all.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Show at most this many, the last ones.")] = jobs.SHOWN,
     csv: jobs.CsvOption = False,
@@ -74,12 +80,14 @@ def history(
     if which:
         request["ids"] = jobs.select(client, which, members=False).ids
     rows = client.call("POST", "/history", request)
-    if not jobs.print_rows(rows, chosen or COLUMNS, csv=csv, json=json):
+    if efficiency:
+        _print_efficiency(rows, csv=csv, json=json)
+    elif not jobs.print_rows(rows, chosen or COLUMNS, csv=csv, json=json):
         said = {c for c in SHOWN_COLUMNS if any(row[c] != UNSAID.get(c, row) for row in rows)}
         jobs.print_table(rows, chosen or tuple(c for c in SHOWN_COLUMNS if c in said))
 
 
-# -- ``tenbin efficiency`` ---------------------------------------------------------------------------------
+# -- ``--efficiency`` --------------------------------------------------------------------------------------
 
 
 ENOUGH = 0.5  # of what was asked for: less is worth a sentence
@@ -96,13 +104,8 @@ SHARES = {
 }
 
 
-def efficiency(
-    which: jobs.Which, csv: jobs.CsvOption = False, home: HomeOption = None, json: JsonOption = False
-) -> None:
+def _print_efficiency(rows: Sequence[Mapping[str, Any]], *, csv: bool, json: bool) -> None:
     """Say how much of cores, memory and time limit jobs used, with advice; of several jobs quantiles."""
-    jobs.check_formats(csv=csv, json=json)
-    client = client_of(home)
-    rows = client.call("POST", "/history", {"ids": jobs.select(client, which, members=False).ids})
     ended = [row for row in rows if row["end_s"] is not None and row["elapsed_s"] is not None]
     if not ended:
         raise BadInput("none of these jobs has run and ended", "tenbin info shows what a running job uses")

@@ -1,4 +1,4 @@
-"""``tenbin check``: whether this node still is the machine that was measured."""
+"""``tenbin profile check``: whether this node still is the machine that was measured."""
 
 from __future__ import annotations
 
@@ -147,11 +147,11 @@ def check(
 
     [bold]Examples[/bold]
 
-      tenbin check --quick --baseline 8
+      tenbin profile check --quick --baseline 8
 
-      tenbin check --quick --log
+      tenbin profile check --quick --log
 
-      tenbin check --against siblings --json
+      tenbin profile check --against siblings --json
     """
     from profiles.checks.check import EXIT_CODES, CheckStore, Verdict
     from profiles.checks.verdict import give_verdict, together
@@ -249,7 +249,7 @@ def _judged(made: Check, reference: Reference, profile: Profile | None, store: P
     for path in JobStore(store).newest(made.kind).values() if made.kind else ():
         try:
             jobs.append(load_job(path))
-        except UserError:  # a damaged one is told by 'tenbin job list'
+        except UserError:  # a damaged one is told by 'tenbin program list'
             continue
     return done.model_copy(update={"consequences": tuple(consequences(done.changes, profile, jobs))})
 
@@ -380,7 +380,7 @@ def _power(check: Check) -> str:
     """Say the rate of false alarms, and the losses that are told."""
     known = [c for c in check.changes if c.tells_ratio is not None]
     if not known or check.false_alarm_ratio is None:
-        return "the first checks after a profile only learn: tenbin check --quick --baseline 8"
+        return "the first checks after a profile only learn: tenbin profile check --quick --baseline 8"
     rate = f"{100 * check.false_alarm_ratio:g} %"
     references = max(c.references for c in known)
     return (

@@ -141,10 +141,8 @@ def show_cluster(survey: Survey, profiles: dict[str, Profile], json: bool) -> No
             console.print(f"  -> {remedy}", soft_wrap=True, markup=False)
     if survey.nodes:
         first = next(iter(survey.nodes))
-        console.print(
-            f"\nOne node: tenbin show {first}   The pictures: tenbin report --cluster {survey.cluster}",
-            markup=False,
-        )
+        pictures = f"tenbin profile report --cluster {survey.cluster}"
+        console.print(f"\nOne node: tenbin profile show {first}   The pictures: {pictures}", markup=False)
 
 
 def _print_nodes(console: Console, survey: Survey, every: list[Value], odd: list[Odd]) -> None:
@@ -200,7 +198,7 @@ def _print_odd(console: Console, survey: Survey, odd: list[Odd]) -> None:
         console.print(f"  {none_odd(len(survey.nodes))}")
 
 
-# -- ``tenbin slurm-config``: the profiles as lines of slurm.conf ------------------------------------------
+# -- ``tenbin slurm config``: the profiles as lines of slurm.conf ------------------------------------------
 
 
 LUA = "job_submit.lua"
@@ -238,7 +236,7 @@ def slurm_config(
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Write NodeName lines for slurm.conf from the nodes' profiles (tenbin profile --nodes all).
+    """Write NodeName lines for slurm.conf from the nodes' profiles (tenbin slurm profile).
 
     The lines have processors and memory as found. Feature: kind of node, speed of its memory, its OpenCL
     devices. Gres: its GPUs. Weight: Slurm takes slower nodes last, and nodes with GPUs after all others.
@@ -246,10 +244,10 @@ def slurm_config(
 
     [bold]Examples[/bold]
 
-      tenbin slurm-config
-      tenbin slurm-config -o /etc/slurm/tenbin    # and in slurm.conf: include /etc/slurm/tenbin/nodes.conf
+      tenbin slurm config
+      tenbin slurm config -o /etc/slurm/tenbin    # and in slurm.conf: include /etc/slurm/tenbin/nodes.conf
 
-      tenbin slurm-config --job-submit /run/tenbin.lease -o /etc/slurm    # and: JobSubmitPlugins=lua
+      tenbin slurm config --job-submit /run/tenbin.lease -o /etc/slurm    # and: JobSubmitPlugins=lua
     """
     answer: object
     if job_submit is not None:
@@ -273,7 +271,7 @@ def _node_files(cluster: str, store: Path | None) -> tuple[dict[str, str], list[
     from scheduler.engines.slurm.admin.slurm_conf import conf_texts, node_lines
 
     survey, profiles = known(cluster, store)
-    real = "tenbin profile --nodes all"
+    real = "tenbin slurm profile"
     if survey.emulated:
         raise BadInput(f"{survey.cluster} {survey.id} is emulated", f"measure the real nodes: {real}")
     if not profiles:

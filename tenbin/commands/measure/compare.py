@@ -1,4 +1,4 @@
-"""``tenbin compare`` and ``drift``: two profiles side by side, and all of a node over time."""
+"""``tenbin profile compare`` and ``drift``: two profiles side by side, and all of a node over time."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def compare(
 
     [bold]Examples[/bold]
 
-      tenbin compare previous last
-      tenbin compare node1 node2 --all
-      tenbin compare node1 node2 --report both.html
+      tenbin profile compare previous last
+      tenbin profile compare node1 node2 --all
+      tenbin profile compare node1 node2 --report both.html
     """
     from profiles import compare as comparing
     from profiles.compare import sentences
@@ -112,9 +112,9 @@ def _refuse_one(store: Store, paths: tuple[Path, Path], a: str, b: str) -> None:
     folder = paths[0].resolve().parent
     older = [path.parent.name for path in store.of_node(folder.parent.name) if path.parent.name < folder.name]
     remedy = (
-        f"the one before it: tenbin compare {older[0]} {folder.name}"
+        f"the one before it: tenbin profile compare {older[0]} {folder.name}"
         if older
-        else "name another: see 'tenbin list'"
+        else "name another: see 'tenbin profile list'"
     )
     raise BadInput(f"'{a}' and '{b}' are the same profile, {folder.parent.name} {folder.name}", remedy)
 
@@ -151,7 +151,7 @@ def _print_row(console: Console, cells: tuple[str, ...], style: str) -> None:
     console.print(line, style=style, markup=False, soft_wrap=True)
 
 
-# -- ``tenbin drift``: every coefficient of a node over time -----------------------------------------------
+# -- ``tenbin profile drift``: every coefficient of a node over time ---------------------------------------
 
 
 def _complete_node(incomplete: str) -> list[str]:
@@ -187,9 +187,9 @@ def drift(
 
     [bold]Examples[/bold]
 
-      tenbin drift
+      tenbin profile drift
 
-      tenbin drift node7 --all --report node7.html
+      tenbin profile drift node7 --all --report node7.html
     """
     from profiles.checks.check import CheckStore
     from profiles.checks.drift import drift as over_time
@@ -202,7 +202,7 @@ def drift(
     own = checks.of_node(node)
     series = over_time(_profiles(node, store), own)
     if not series:
-        raise BadInput(f"{node} has neither checks nor profiles", "make one with 'tenbin check'")
+        raise BadInput(f"{node} has neither checks nor profiles", "make one with 'tenbin profile check'")
     others = {name: over_time([], of) for name, of in _siblings(checks, node, own).items()}
     if report is not None:
         from tenbin.report.comparison import drift_page
@@ -223,7 +223,7 @@ def _profiles(node: str, store: Path | None) -> list[Profile]:
     for path in Store(store).of_node(node):
         try:
             profiles.append(load(path))
-        except BadInput:  # a damaged profile is 'tenbin list's business
+        except BadInput:  # a damaged profile is 'tenbin profile list's business
             continue
     return profiles
 

@@ -1,4 +1,4 @@
-"""``tenbin doctor`` examines this node or the cluster; ``tenbin restore`` undoes what a crash left."""
+"""``tenbin doctor`` examines this node or the cluster; ``profile restore`` undoes what a crash left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tenbin pairs``: which jobs get on with each other."""
+"""``tenbin program pairs``: which jobs get on with each other."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ def pairs(
 ) -> None:
     """Predict how much jobs slow each other down when two share a node, and say which pairs to make.
 
-    From their job profiles (tenbin job profile); of jobs that were all measured over hosts, with what they do
-    to each other on the network. With --verify every program runs alone and beside every other, again and
-    again in random order; the noise floor is how much two runs alone differ.
+    From their job profiles (tenbin program profile); of jobs that were all measured over hosts, with what
+    they do to each other on the network. With --verify every program runs alone and beside every other, again
+    and again in random order; the noise floor is how much two runs alone differ.
 
     [bold]Examples[/bold]
 
-      tenbin pairs
+      tenbin program pairs
 
-      tenbin pairs --per-node 4
+      tenbin program pairs --per-node 4
 
-      tenbin pairs stencil lu --verify
+      tenbin program pairs stencil lu --verify
     """
     from scheduler.policies.sharing.pairing import directions, over_network, suggestions
 
@@ -101,13 +101,13 @@ def _known(names: list[str], store: Any) -> list[JobProfile]:
     if not jobs:
         raise BadInput(
             f"no job profile of this kind of node in {stored.root}",
-            "make one with: tenbin job profile NAME -- CMD...",
+            "make one with: tenbin program profile NAME -- CMD...",
         )
     for job in jobs:
         if job.kind.key != kind.key:
             say(f"tenbin: {job.name} was measured on another kind of node ({job.kind.title})", error=True)
     if len({job.kind.key for job in jobs}) > 1:
-        raise BadInput("the job profiles are of different kinds of node", "see: tenbin job list")
+        raise BadInput("the job profiles are of different kinds of node", "see: tenbin program list")
     return jobs
 
 
@@ -195,7 +195,9 @@ def _programs(known: list[JobProfile]) -> list[Program]:
     mpi = find_mpi() if any(job.mpi for job in known) else None
     hosts = known[0].hosts if over_network(known) else ()
     if hosts and len({job.hosts for job in known}) > 1:
-        raise BadInput("--verify: the jobs were measured on different hosts", "see: tenbin job list --json")
+        raise BadInput(
+            "--verify: the jobs were measured on different hosts", "see: tenbin program list --json"
+        )
     if not hosts and (far := [job.name for job in known if job.hosts]):
         raise BadInput(
             f"--verify: {', '.join(far)} run over hosts, the others here",
@@ -264,7 +266,7 @@ def _print(
         console.print(f"\nFrom quick profiles, few repetitions and levels: {', '.join(quick)}", markup=False)
     doubtful = [job.name for job in known if job.note]
     if doubtful:
-        console.print(f"\nDoubtful, see tenbin job show: {', '.join(doubtful)}", markup=False)
+        console.print(f"\nDoubtful, see tenbin program show: {', '.join(doubtful)}", markup=False)
 
 
 def _cells(prediction: dict[str, Any] | None) -> list[str]:

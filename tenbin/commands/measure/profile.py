@@ -118,7 +118,7 @@ def profile(
       tenbin profile --quick
       tenbin profile --only checkpoint,storage --storage /scratch --storage /home/me
       tenbin profile --hosts node1,node2 --report node1.html
-      tenbin profile --nodes all --quick --report cluster.html
+      tenbin slurm profile --quick --report cluster.html
     """
     if nodes and hosts:
         raise BadInput(
@@ -213,7 +213,9 @@ def _save(store: Store, made: Profile, samples: dict[str, DataFrame]) -> None:
     except BadInput as error:
         refuge = Path(tempfile.mkdtemp(prefix="tenbin-"))
         stored_profiles(refuge).save(made, samples)
-        raise BadInput(error.what, f"the profile is kept: tenbin show {made.id} --store {refuge}") from error
+        raise BadInput(
+            error.what, f"the profile is kept: tenbin profile show {made.id} --store {refuge}"
+        ) from error
 
 
 @contextmanager
@@ -282,6 +284,6 @@ def _tell(made: Profile, report: Path | None, json: bool) -> None:
     if not made.samples:
         print("Nothing was measured, so nothing is stored.")
         return
-    say(f"\nStored as {made.node} {made.id}. The pictures: tenbin report {made.id}")
+    say(f"\nStored as {made.node} {made.id}. The pictures: tenbin profile report {made.id}")
     if report:
         say(f"The report is in {report}")

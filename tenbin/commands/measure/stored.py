@@ -1,7 +1,8 @@
-"""``tenbin show``, ``list``, ``label``, ``delete``, ``export`` and ``report``: the profiles that are kept."""
+"""``tenbin profile show``, ``list``, ``label``, ``delete``, ``export``, ``report``: what is kept."""
 
 from __future__ import annotations
 
+import re
 import socket
 import sys
 from collections.abc import Sequence
@@ -26,10 +27,12 @@ from tenbin.commands.options import (
     JsonOption,
     Selector,
     StoreOption,
+    client_of,
     complete_selector,
     stored_profiles,
     write_output,
 )
+from tenbin.errors import TenbinError
 from tenbin.terminal import QUALITY_STYLE, SafeConsole, table
 from tenbin.text import (
     as_json,
@@ -76,7 +79,7 @@ def print_card(console: Console, profile: Profile) -> None:
     console.print(advice)
 
 
-# -- ``tenbin show`` and ``list``: what is known -----------------------------------------------------------
+# -- ``tenbin profile show`` and ``list``: what is known ---------------------------------------------------
 
 
 TRUST_STYLE = {"quiet": "green", "disturbed": "yellow", "unknown": "dim"}
@@ -98,13 +101,30 @@ def show(
         show_cluster(*known("" if which == "last" else which, store), json)
         return
 
-    profile = stored_profiles(store).load(which)
+    try:
+        profile = stored_profiles(store).load(which)
+    except BadInput as error:
+        if _is_job(which):
+            raise BadInput(f"{which} is a job", f"tenbin info {which}") from error
+        raise
     if json:
         print(as_json(profile))
         return
     print_profile(profile, machine=machine)
     for line in stale(profile):
         say(line)
+
+
+def _is_job(word: str) -> bool:
+    """Tell if a word that names no profile names a job of the user's coordinator."""
+    if not re.fullmatch(r"\d{1,18}(\[\d+\])?", word):
+        return False
+    from tenbin.commands.jobs.jobs import select
+
+    try:
+        return bool(select(client_of(None), [word], members=False).ids)
+    except TenbinError:
+        return False
 
 
 def stale(profile: Profile) -> list[str]:
@@ -262,8 +282,8 @@ def label(
 
     [bold]Examples[/bold]
 
-      tenbin label last before-bios-update
-      tenbin compare before-bios-update last
+      tenbin profile label last before-bios-update
+      tenbin profile compare before-bios-update last
     """
     from profiles.files.store import set_label
 
@@ -294,7 +314,7 @@ def delete(
     say(f"deleted {names}")
 
 
-# -- ``tenbin export`` and ``report``: for other programs, and for people ----------------------------------
+# -- ``tenbin profile export`` and ``report``: for other programs, and for people --------------------------
 
 
 class Format(StrEnum):
@@ -332,8 +352,8 @@ def export(
 
     [bold]Examples[/bold]
 
-      tenbin export --format prometheus -o /var/lib/node_exporter/tenbin.prom
-      tenbin export node1 --format parquet -o samples/
+      tenbin profile export --format prometheus -o /var/lib/node_exporter/tenbin.prom
+      tenbin profile export node1 --format parquet -o samples/
     """
     from profiles import export as forms
 

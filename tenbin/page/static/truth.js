@@ -70,7 +70,7 @@ function startWords({ outcomes, needed, low, middle, high }) {
 }
 
 function refitParts(refit) {
-  if (!refit) return [el("p", { textContent: "No profile was fitted anew from jobs yet: tenbin calibration --refit" })];
+  if (!refit) return [el("p", { textContent: "No profile was fitted anew from jobs yet: tenbin program calibration --refit" })];
   const mark = refit.emulated ? " EMULATED" : "";
   const made = [el("p", {}, nodeLink(refit.node), `: profile ${shown(refit.profile)}, made ${clock(refit.made_s)} from ${shown(refit.origin)}${mark}.`)];
   if (!refit.changes) return [...made, el("p", { textContent: "The profile that it comes from is gone, so nothing can be set beside it." })];

@@ -1,4 +1,4 @@
-"""``tenbin job again``: a job profile of several sessions."""
+"""``tenbin program again``: a job profile of several sessions."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_real_job_goes_on(
     assert newest.sessions == 2 and newest.need("run_s") is not None
     need = newest.need("run_s")
     assert need is not None and need.n == 2 and need.value >= 0.3
-    shown = tenbin("job", "show", "sleeper", "--json", store=tmp_path)
+    shown = tenbin("program", "show", "sleeper", "--json", store=tmp_path)
     assert json.loads(shown.stdout)["sessions"] == 2
     assert store.load("sleeper@20260101", node_kind().key) == made.model_copy(
         update={"id": "20260101T000000Z"}
@@ -117,9 +117,9 @@ def test_what_cannot_go_on_is_said_in_one_line(tmp_path: Path) -> None:
         ("far", "made on another kind of node"),
         ("bare", "has no table of runs and windows to go on from"),
     ):
-        done = tenbin("job", "again", name, store=tmp_path)
+        done = tenbin("program", "again", name, store=tmp_path)
         assert done.returncode == 2 and says in done.stderr and len(done.stderr.splitlines()) == 1
-        assert f"tenbin job profile {name} -" in done.stderr  # what to do
+        assert f"tenbin program profile {name} -" in done.stderr  # what to do
     assert len(store.paths()) == 2
     with pytest.raises(BadInput, match="no table of windows"):
         check_samples(make_job("a"), {"runs": samples()[0]})

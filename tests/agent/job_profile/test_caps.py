@@ -1,4 +1,4 @@
-"""``tenbin job profile --caps``: runs under power caps, on emulated packages whose truth is known."""
+"""``tenbin program profile --caps``: runs under power caps, on emulated packages whose truth is known."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_no_meter_is_said_before_anything_is_run() -> None:
     ],
 )
 def test_bad_input(options: list[str], says: str, tmp_path: Path) -> None:
-    done = tenbin("job", "profile", "x", *options, "--", "true", store=tmp_path)
+    done = tenbin("program", "profile", "x", *options, "--", "true", store=tmp_path)
     assert done.returncode == 2 and says in done.stderr and len(done.stderr.splitlines()) == 1
 
 

@@ -1,4 +1,4 @@
-"""``tenbin job``: real programs measured beside real writers, what cannot be measured, and the store."""
+"""``tenbin program``: real programs measured beside real writers, what cannot be measured, and the store."""
 
 from __future__ import annotations
 
@@ -188,10 +188,10 @@ def test_a_real_job_is_measured_stored_and_shown(tmp_path: Path, monkeypatch: py
     assert {p.clock for p in made.pressure} == {"wall", "cpu"}
     store = JobStore(tmp_path / "store")
     store.save(made, tables)
-    shown = tenbin("job", "show", "sleeper", store=tmp_path / "store")
+    shown = tenbin("program", "show", "sleeper", store=tmp_path / "store")
     assert shown.returncode == 0 and "memprobe is slowed down" in shown.stdout
     assert "straight between 0, 50 and 100 %" in shown.stdout
-    printed = tenbin("job", "show", "sleeper", "--json", store=tmp_path / "store")
+    printed = tenbin("program", "show", "sleeper", "--json", store=tmp_path / "store")
     assert json.loads(printed.stdout)["name"] == "sleeper"
     assert not processes_below()
 
@@ -242,7 +242,7 @@ def test_what_cannot_be_measured_is_said_in_one_line(tmp_path: Path, command: li
 
 def test_an_interrupt_before_anything_is_known_stores_nothing_and_leaves_nothing(tmp_path: Path) -> None:
     require(len(CPUS) > 1, "two CPUs")
-    command = [*TENBIN, "job", "profile", "long", "--store", str(tmp_path), "--", "sleep", "61.7"]
+    command = [*TENBIN, "program", "profile", "long", "--store", str(tmp_path), "--", "sleep", "61.7"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         first = process.stderr.readline()
@@ -365,10 +365,10 @@ def test_kinds_differ_by_what_decides_interference_only() -> None:
 
 def test_a_profile_of_another_kind_of_node_is_said_to_be_one(tmp_path: Path) -> None:
     JobStore(tmp_path).save(make_job("a"), {})
-    shown = tenbin("job", "show", "a", store=tmp_path)
+    shown = tenbin("program", "show", "a", store=tmp_path)
     assert "OF ANOTHER KIND OF NODE" in shown.stdout
-    assert "tenbin job profile a -n 1 -- sleep 10" in shown.stdout
-    listed = tenbin("job", "list", store=tmp_path)
+    assert "tenbin program profile a -n 1 -- sleep 10" in shown.stdout
+    listed = tenbin("program", "list", store=tmp_path)
     assert "other node" in listed.stdout
 
 
@@ -379,7 +379,7 @@ def test_a_damaged_profile_is_named_and_costs_no_other(tmp_path: Path) -> None:
     broken.write_text(broken.read_text().replace('"command"', '"commando"'))
     with pytest.raises(BadInput, match="field command"):
         load_job(broken)
-    listed = tenbin("job", "list", "--json", store=tmp_path)
+    listed = tenbin("program", "list", "--json", store=tmp_path)
     assert listed.returncode == 2
     profiles = json.loads(listed.stdout)
     assert [row["name"] for row in profiles["job_profiles"]] == ["a"] and len(profiles["damaged"]) == 1
@@ -396,7 +396,7 @@ def test_a_damaged_profile_is_named_and_costs_no_other(tmp_path: Path) -> None:
 )
 def test_bad_input_is_one_line(tmp_path: Path, arguments: list[str], says: str) -> None:
     require(len(CPUS) > 1, "two CPUs")
-    done = tenbin("job", "profile", *arguments, store=tmp_path)
+    done = tenbin("program", "profile", *arguments, store=tmp_path)
     assert done.returncode == 2
     [line] = done.stderr.splitlines()
     assert line.startswith("tenbin: ") and says in line
@@ -414,7 +414,7 @@ def test_the_kernels_are_profiled_by_one_command(
     with pytest.raises(typer.Exit) as ended:
         examples(None, seconds=0.3, store=tmp_path)
     assert ended.value.exit_code == 0
-    assert "tenbin pairs" in capsys.readouterr().out
+    assert "tenbin program pairs" in capsys.readouterr().out
     job = JobStore(tmp_path).load("ep", node_kind().key)
     run = job.need("run_s")
     assert job.quick and run is not None and run.value > 0.2 and job.command[-2] == "--repeat"

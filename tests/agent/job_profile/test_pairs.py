@@ -1,4 +1,4 @@
-"""``tenbin pairs``: predictions against brute force, and real runs side by side."""
+"""``tenbin program pairs``: predictions against brute force, and real runs side by side."""
 
 from __future__ import annotations
 
@@ -260,18 +260,18 @@ def test_the_noise_floor_is_the_change_between_runs_alone() -> None:
 
 def test_pairs_are_printed_with_what_they_gain(tmp_path: Path, jobs: list[JobProfile]) -> None:
     store = JobStore(tmp_path)
-    assert "no job profile of this kind of node" in tenbin("pairs", store=tmp_path).stderr
+    assert "no job profile of this kind of node" in tenbin("program", "pairs", store=tmp_path).stderr
     for entry in jobs[:4]:
         store.save(entry.model_copy(update={"kind": node_kind()}), {})
-    shown = tenbin("pairs", store=tmp_path)
+    shown = tenbin("program", "pairs", store=tmp_path)
     assert shown.returncode == 0 and "least predicted loss (matching)" in shown.stdout
-    answer = json.loads(tenbin("pairs", "a", "c", "--json", store=tmp_path).stdout)
+    answer = json.loads(tenbin("program", "pairs", "a", "c", "--json", store=tmp_path).stdout)
     assert len(answer["directions"]) == 4 and answer["noise_ratio"] is None
     matched = next(entry for entry in answer["suggestions"] if entry["rule"] == "matching")
     # a ends first, after 1.04 times its run time; what c, slowed down 1.09 times, has left goes undisturbed.
     assert matched["groups"] == [["a", "c"]]
     assert matched["gain_percent"] == pytest.approx(100 * (1 - (10.4 + 10 - 10.4 / 1.09) / 20))
-    bad = tenbin("pairs", "a", "nobody", store=tmp_path)
+    bad = tenbin("program", "pairs", "a", "nobody", store=tmp_path)
     assert bad.returncode == 2 and "no job profile 'nobody'" in bad.stderr
 
 
@@ -281,7 +281,7 @@ def test_verify_runs_them_and_prints_the_error(tmp_path: Path) -> None:
     store = JobStore(tmp_path)
     still = job("still", 0.0, 0.0, run_s=1.0, command=("sleep", "1"), kind=node_kind())
     store.save(still, {})
-    done = tenbin("pairs", "still", "--verify", "--repetitions", "2", "--json", store=tmp_path)
+    done = tenbin("program", "pairs", "still", "--verify", "--repetitions", "2", "--json", store=tmp_path)
     if "another profile is measuring" in done.stderr:
         pytest.skip("this machine is being profiled by somebody else")
     assert done.returncode == 0, done.stderr
@@ -289,5 +289,5 @@ def test_verify_runs_them_and_prints_the_error(tmp_path: Path) -> None:
     assert row["predicted"]["value"] == pytest.approx(1.0)
     assert row["measured"]["n"] == 2 and 0.3 < row["measured"]["value"] < 3
     assert row["error"] == pytest.approx(1.0 - row["measured"]["value"])
-    refused = tenbin("pairs", "still", "--verify", "--limit", "never", store=tmp_path)
+    refused = tenbin("program", "pairs", "still", "--verify", "--limit", "never", store=tmp_path)
     assert refused.returncode == 2

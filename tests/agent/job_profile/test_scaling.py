@@ -146,8 +146,8 @@ def test_the_report_shows_it() -> None:
 
 def test_the_command_line_refuses_before_it_measures(tmp_path: Path) -> None:
     for counts, says in (("2,4", "needs 1"), ("1,x", "no list of counts"), ("1,99999", "may use")):
-        done = tenbin("job", "profile", "x", "--scale", counts, "--", "true", store=tmp_path)
+        done = tenbin("program", "profile", "x", "--scale", counts, "--", "true", store=tmp_path)
         assert done.returncode == 2 and says in done.stderr, done.stderr
     JobStore(tmp_path).save(make_job("plain", kind=KIND), {})
-    done = tenbin("job", "list", "--json", store=tmp_path)
+    done = tenbin("program", "list", "--json", store=tmp_path)
     assert json.loads(done.stdout)["job_profiles"][0]["parallelism"] is None

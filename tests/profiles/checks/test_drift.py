@@ -113,10 +113,10 @@ def test_the_command(tmp_path: Path) -> None:
             figures = figures_of({"stream_bandwidth_gbs": value})
             store.append(make_check(n, figures, node=node, kind="k"))
     page = tmp_path / "page.html"
-    done = tenbin("drift", "node", "--report", str(page), store=tmp_path)
+    done = tenbin("profile", "drift", "node", "--report", str(page), store=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "-20.0 %" in done.stdout and "50" in done.stdout
     assert "node over time" in page.read_text()
-    wrong = tenbin("drift", "nowhere", store=tmp_path)
+    wrong = tenbin("profile", "drift", "nowhere", store=tmp_path)
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
     assert "neither checks nor profiles" in wrong.stderr

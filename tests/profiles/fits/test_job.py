@@ -240,5 +240,5 @@ def test_a_profile_of_before_hosts_and_phases_is_read() -> None:
 
 def test_the_published_schema_is_the_one_in_use() -> None:
     published = (ROOT / "docs" / "job-profile.schema.json").read_text()
-    assert published == json_schema(JobProfile), "run: tenbin job schema > docs/job-profile.schema.json"
+    assert published == json_schema(JobProfile), "run: tenbin program schema > docs/job-profile.schema.json"
     jsonschema.validate(make_job("a").model_dump(mode="json"), json.loads(published))

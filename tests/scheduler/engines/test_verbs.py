@@ -262,7 +262,7 @@ def test_what_jobs_use(queue: Queue, tmp_path: Path) -> None:
     used = queue.ask("history", job)[0]
     assert used["stage"] == "done" and used["cpu_s"] > 0.5 and 60 < used["peak_memory_mb"] < 300
     assert used["memory_asked_mb"] == 400 and used["time_limit_s"] == 3600 and used["place"]
-    told = queue.ask("efficiency", job)
+    told = queue.ask("history", "--efficiency", job)
     assert told["jobs"] == 1 and told["memory"]["max"] == used["memory_efficiency"]
     assert any("--time" in sentence for sentence in told["advice"])
     with io.StringIO(queue.say("history", job, "--csv")) as written:

@@ -104,11 +104,11 @@ def test_moved_five_times_the_cost_was_predicted(up: Up, monkeypatch: pytest.Mon
         print(f"predicted {one.predicted:.2f} s, measured {one.measured:.2f} s")
     kinds = [f.kind for f in found if f.measured is not None]
     assert kinds.count("checkpoint") == seen and kinds.count("restart") == 5
-    shown = up.run("calibration", "--json", "--kind", "migration")
+    shown = up.run("program", "calibration", "--json", "--kind", "migration")
     assert shown.returncode == 0, shown.stderr
     rows = json.loads(shown.stdout)["summary"]
     assert sum(row["n"] for row in rows) == seen and {row["kind"] for row in rows} == {"migration"}
-    assert "pocl-0 -> pocl-1" in up.run("calibration").stdout
+    assert "pocl-0 -> pocl-1" in up.run("program", "calibration").stdout
 
 
 def test_a_pause_is_predicted_from_the_ones_before(up: Up) -> None:
@@ -227,7 +227,7 @@ def test_a_refit_that_is_not_supported() -> None:
 
 
 def calibrate(home: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return tenbin("calibration", *options, store=home / "store", TENBIN_HOME=str(home))
+    return tenbin("program", "calibration", *options, store=home / "store", TENBIN_HOME=str(home))
 
 
 def test_the_command_says_what_is_lacking(up: Up) -> None:

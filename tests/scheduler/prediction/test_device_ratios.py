@@ -134,9 +134,9 @@ def test_a_job_is_predicted_and_measured_where_it_never_ran(
     assert one.predicted == pytest.approx(told["pocl-1"]["middle"])
     assert one.detail["low_s"] == pytest.approx(told["pocl-1"]["low"])
     assert not [f for f in predictions_of(up.home, kind="run-time") if f.job == second.id]
-    shown = json.loads(up.run("calibration", "--json").stdout)
+    shown = json.loads(up.run("program", "calibration", "--json").stdout)
     assert {row["kind"] for row in shown["summary"]} == {"device-ratio"} and shown["bounded"]["n"] == 1
-    assert "0 of 1 outcomes lie within the bounds" in up.run("calibration").stdout
+    assert "0 of 1 outcomes lie within the bounds" in up.run("program", "calibration").stdout
 
 
 def test_outcomes_within_their_bounds_are_counted() -> None:

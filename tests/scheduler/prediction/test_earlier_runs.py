@@ -49,15 +49,15 @@ def test_what_ran_before_is_what_is_expected(up: Up) -> None:
     assert one["detail"]["rests_on"] == "same program and arguments"
     words = up.run("info", "last").stdout
     assert "expected to run 0.4" in words and "same program and arguments" in words
-    rows = json.loads(up.run("calibration", "--kind", "run-time", "--json").stdout)["summary"]
+    rows = json.loads(up.run("program", "calibration", "--kind", "run-time", "--json").stdout)["summary"]
     assert sum(row["n"] for row in rows) == 2
-    said = json.loads(up.run("job", "predict", "nap", "--json").stdout)
+    said = json.loads(up.run("program", "predict", "nap", "--json").stdout)
     (took,) = [row for row in said["predictions"] if row["quantity"] == "run_s"]
     assert took["n"] == 3 and said["arguments"] == ["0.4"]
-    scaled = json.loads(up.run("job", "predict", "nap", "--json", "--", "0.8").stdout)["predictions"]
+    scaled = json.loads(up.run("program", "predict", "nap", "--json", "--", "0.8").stdout)["predictions"]
     assert scaled[0]["basis"] == "name"
-    assert "same program and arguments" in up.run("job", "predict", "nap").stdout
-    unknown = up.run("job", "predict", "nothing", "--user", "nobody-at-all")
+    assert "same program and arguments" in up.run("program", "predict", "nap").stdout
+    unknown = up.run("program", "predict", "nothing", "--user", "nobody-at-all")
     assert unknown.returncode == 2 and "nothing is known of nothing" in unknown.stderr
 
 
@@ -82,10 +82,10 @@ def test_what_users_state_is_no_prediction(up: Up) -> None:
         else:
             assert one["predicted"] == pytest.approx(0.4, rel=0.5) and one["stated"] is None
             assert "run-time: predicted" in words and "stated" not in words
-    told = json.loads(up.run("calibration", "--kind", "run-time", "--json").stdout)
+    told = json.loads(up.run("program", "calibration", "--kind", "run-time", "--json").stdout)
     assert [(row["n"], row["stated"]) for row in told["summary"]] == [(1, None), (2, 5.0)]
     assert [one["stated"] for one in told["forecasts"]] == [5.0, 5.0, None]
-    assert "core, stated by users" in up.run("calibration").stdout
+    assert "core, stated by users" in up.run("program", "calibration").stdout
 
 
 def test_unrelated_jobs_are_no_plan(up: Up) -> None:
@@ -99,7 +99,7 @@ def test_unrelated_jobs_are_no_plan(up: Up) -> None:
     unrelated = found["from_unrelated_jobs"]
     assert unrelated["n"] == 1 and unrelated["middle"] < 5 and not unrelated["proved"]
     assert "from unrelated jobs of yours; not used for planning: " in up.run("info", str(job.id)).stdout
-    said = up.run("job", "predict", "other", "--json")
+    said = up.run("program", "predict", "other", "--json")
     (row,) = json.loads(said.stdout)["predictions"]
     assert not row["proved"] and row["rule"].endswith("unrelated jobs; not used for planning")
     long.cancel()

@@ -1,4 +1,4 @@
-"""``tenbin check`` on the command line: exit codes, forms of output, and what it refuses."""
+"""``tenbin profile check`` on the command line: exit codes, forms of output, and what it refuses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("options", "said"), REFUSED, ids=[" ".join(options) for options, _ in REFUSED])
 def test_bad_input_is_one_line_and_exit_code_2(options: list[str], said: str, tmp_path: Path) -> None:
-    done = tenbin("check", "--quick", *options, store=tmp_path)
+    done = tenbin("profile", "check", "--quick", *options, store=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert said in done.stderr
     assert not list(tmp_path.rglob("checks.jsonl"))
@@ -39,7 +39,7 @@ def test_a_first_check_learns_and_is_kept(tmp_path: Path) -> None:
     """One line, exit code 3; the forms of output tell the same."""
     metrics = tmp_path / "tenbin.prom"
     options = ("--quick", "--json", "--storage", str(Path.home()), "--prometheus", str(metrics))
-    done = tenbin("check", *options, store=tmp_path / "store", TENBIN_HOME=str(tmp_path / "home"))
+    done = tenbin("profile", "check", *options, store=tmp_path / "store", TENBIN_HOME=str(tmp_path / "home"))
     if "another profile is measuring" in done.stderr:
         pytest.skip(done.stderr)
     found = json.loads(done.stdout)

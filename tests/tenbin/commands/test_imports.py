@@ -62,14 +62,14 @@ def test_the_help_of_all_commands_needs_no_records() -> None:
 def test_a_profile_is_shown_without_numpy(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.save(here(), {})
-    assert imported("show", "--store", str(tmp_path)) == set()
-    assert imported("list", "--store", str(tmp_path)) == set()
+    assert imported("profile", "show", "--store", str(tmp_path)) == set()
+    assert imported("profile", "list", "--store", str(tmp_path)) == set()
 
 
 def test_the_doctor_and_a_report_import_what_they_need(tmp_path: Path) -> None:
     Store(tmp_path).save(here(), {})
     assert imported("doctor") <= {"psutil"}  # to end ranks that hang
-    drawn = imported("report", "--store", str(tmp_path), "--output", str(tmp_path / "report.html"))
+    drawn = imported("profile", "report", "--store", str(tmp_path), "--output", str(tmp_path / "report.html"))
     assert not drawn & {"scipy", "statsmodels"}
 
 

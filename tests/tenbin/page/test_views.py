@@ -30,7 +30,7 @@ from tests.support.programs import opencl_devices
 from tests.support.viewer import Viewer
 from tests.tenbin.page.test_browser import axe
 
-# The Truth view against ``tenbin calibration``, and intervals against a count by hand.
+# The Truth view against ``tenbin program calibration``, and intervals against a count by hand.
 
 
 RESTS = {"rests_on": "same program and arguments"}
@@ -43,7 +43,7 @@ def test_it_tells_what_calibration_tells(up: Up, page: PageProcess, view: Callab
         up.client.submit(["sleep", str(seconds)], name="same").result(30)
     page.enter()
     up.until(lambda: page.get("/api/jobs?stages=done")["total"] == 5)
-    told = json.loads(up.run("calibration", "--json").stdout)
+    told = json.loads(up.run("program", "calibration", "--json").stdout)
     found = page.get("/api/truth")
     assert found["rows"] == told["summary"] and found["rows"][0]["n"] == 4
     errors = [(one["predicted"] - one["measured"]) / one["measured"] for one in told["forecasts"]]

@@ -1,4 +1,4 @@
-"""``tenbin doctor --engine slurm``: how far tenbin can steer this Slurm, and the remedy for each obstacle.
+"""``tenbin slurm doctor``: how far tenbin can steer this Slurm, and the remedy for each obstacle.
 
 The checks change nothing in Slurm. Each node is asked by a job of a second.
 """
@@ -292,7 +292,7 @@ def _tools(slurm: Slurm) -> Finding:
         return ok("slurm", version)
     tried = ", ".join("{}.{:02d}".format(*year_and_month) for year_and_month in TRIED)
     reason = f"tenbin has been tried with {tried}; an answer that it cannot read it refuses"
-    return limited("slurm", version, reason, "try: tenbin profile --nodes all --quick")
+    return limited("slurm", version, reason, "try: tenbin slurm profile --quick")
 
 
 def _no_answer(topic: str, what: str, error: Unavailable) -> Finding:

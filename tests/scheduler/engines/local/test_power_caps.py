@@ -210,7 +210,7 @@ def test_what_a_cap_costs_is_predicted_and_measured(capped: Capped) -> None:
     assert of["run-time"]["stated"] == pytest.approx(1 / speed)
     assert of["cap"]["emulated"] and of["run-time"]["emulated"]
     assert of["cap"]["measured"] > 0.9 / speed  # on a busy machine it takes longer
-    shown = capped.up.run("calibration", "--kind", "cap")
+    shown = capped.up.run("program", "calibration", "--kind", "cap")
     assert shown.returncode == 0 and "cap" in shown.stdout
 
 

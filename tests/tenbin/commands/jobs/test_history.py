@@ -74,10 +74,10 @@ def test_history_filters_and_formats(up: Up) -> None:
     shown = up.run("history").stdout
     assert "\x1b" not in shown and "7[3]" not in shown and f"{array['arrays'][0]}[3]" in shown
 
-    told = json.loads(up.run("efficiency", "1", "--json").stdout)
+    told = json.loads(up.run("history", "--efficiency", "1", "--json").stdout)
     assert told["jobs"] == 1 and told["cpu"]["max"] == used["cpu_efficiency"]
-    assert "CPU time" in up.run("efficiency", str(array["arrays"][0])).stdout
-    cpu, memory, _ = csv.DictReader(io.StringIO(up.run("efficiency", "1", "--csv").stdout))
+    assert "CPU time" in up.run("history", "--efficiency", str(array["arrays"][0])).stdout
+    cpu, memory, _ = csv.DictReader(io.StringIO(up.run("history", "--efficiency", "1", "--csv").stdout))
     assert (cpu["share"], cpu["jobs"], float(cpu["max"])) == ("cpu", "1", used["cpu_efficiency"])
     assert memory["share"] == "memory" and float(memory["median"]) == used["memory_efficiency"]
     samples = list(csv.DictReader(io.StringIO(up.run("info", "1", "--samples", "--csv").stdout)))
@@ -93,7 +93,7 @@ def test_bad_input_is_one_line(up: Up) -> None:
         said = up.run("history", *options)
         assert said.returncode == 2 and len(said.stderr.splitlines()) == 1 and not said.stdout
     up.client.submit(["sleep", "60"])
-    said = up.run("efficiency", "1")
+    said = up.run("history", "--efficiency", "1")
     assert said.returncode == 2 and "none of these jobs has run and ended" in said.stderr
 
 

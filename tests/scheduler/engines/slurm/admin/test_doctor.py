@@ -1,4 +1,4 @@
-"""``tenbin doctor --engine slurm``: of a real cluster, of settings, of rights, and of no Slurm."""
+"""``tenbin slurm doctor``: of a real cluster, of settings, of rights, and of no Slurm."""
 
 from __future__ import annotations
 

@@ -117,12 +117,12 @@ def test_a_cluster_with_a_drained_node_is_measured_shown_drawn_and_told_to_slurm
         assert all(model.labels["scope"] == "node" for model in profile.models)
     assert not lab.call("squeue", "-h", "-o", "%i %T").strip()
 
-    shown = tenbin("show", "--cluster", store=store).stdout
+    shown = tenbin("profile", "show", "--cluster", store=store).stdout
     assert "node1" in shown and "a fan is loud" in shown and "latency between pairs" in shown
     drawn = page.read_text()
     assert "a fan is loud" in drawn and drawn.count('<figure class="picture') >= 2
 
-    told_to = tenbin("slurm-config", "tenbinlab", "-o", str(tmp_path / "etc"), store=store)
+    told_to = tenbin("slurm", "config", "tenbinlab", "-o", str(tmp_path / "etc"), store=store)
     assert told_to.returncode == 0, told_to.stderr
     _starts_with(lab, (tmp_path / "etc/nodes.conf").read_text())
 
@@ -202,7 +202,7 @@ def test_names_that_are_not_there_and_a_cluster_that_was_never_measured(
 ) -> None:
     done = tenbin("profile", "--nodes", "node7", store=tmp_path)
     assert done.returncode == 2 and "no node or partition 'node7'; see: sinfo -N" in done.stderr
-    done = tenbin("show", "--cluster", store=tmp_path)
-    assert done.returncode == 2 and "tenbin profile --nodes all" in done.stderr
+    done = tenbin("profile", "show", "--cluster", store=tmp_path)
+    assert done.returncode == 2 and "tenbin slurm profile" in done.stderr
     done = tenbin("profile", "--nodes", "all", "--hosts", "a,b", store=tmp_path)
     assert done.returncode == 2 and "exclude each other" in done.stderr

@@ -21,7 +21,7 @@ def _cluster() -> Iterator[SlurmLab]:
     require_slurm()
     with tempfile.TemporaryDirectory(prefix="slurm-") as name:
         folder = Path(name)
-        made = tenbin("slurm-config", "--job-submit", str(folder / "lease"), "-o", str(folder))
+        made = tenbin("slurm", "config", "--job-submit", str(folder / "lease"), "-o", str(folder))
         assert made.returncode == 0, made.stderr
         with slurmlab(folder, extra="JobSubmitPlugins=lua\n") as lab:
             folder.chmod(0o755)

@@ -71,7 +71,7 @@ def test_moved_between_nodes_the_result_is_the_same(up: Up, lab: SlurmLab, pocl:
     found = moved.wait(150)
     assert found["migrations"] == 2 and still.result(150) == 0
     assert up.client.output(moved.id) == up.client.output(still.id) != b""
-    rows = json.loads(run(up, "calibration", "--kind", "migration", "--json"))
+    rows = json.loads(run(up, "program", "calibration", "--kind", "migration", "--json"))
     assert rows, rows
 
 

@@ -228,7 +228,7 @@ def test_who_may_not_set_nodes_down_is_told_at_once(lab: SlurmLab, tmp_path: Pat
     assert setting_down(machine).site.set_down
     said = as_nobody(lambda: setting_down(machine))
     assert said.startswith("BadInput: --set-down: nobody may not set nodes down (there is no accounting")
-    assert said.endswith("; leave it out, or see: tenbin doctor --engine slurm") and "\n" not in said
+    assert said.endswith("; leave it out, or see: tenbin slurm doctor") and "\n" not in said
 
 
 @pytest.mark.slow

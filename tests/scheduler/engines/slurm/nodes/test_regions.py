@@ -154,7 +154,7 @@ def test_who_may_not_make_partitions_is_told_at_once(lab: SlurmLab, tmp_path: Pa
     machine = slurm_cluster("regions", home, lease_s=30.0)
     said = as_nobody(lambda: partitioned(machine, "regions", "tb", home))
     assert said.startswith("BadInput: --partitions: nobody may not make partitions (there is no accounting")
-    assert said.endswith("; leave it out, or see: tenbin doctor --engine slurm") and "\n" not in said
+    assert said.endswith("; leave it out, or see: tenbin slurm doctor") and "\n" not in said
     assert set(partitions(lab)) == {"main"}
 
 
