@@ -1,7 +1,8 @@
 """Pages of the documentation, typed in from top to bottom: every command runs, and prints what the page says.
 
 Blocks in fences are commands (``sh``, ``python``) or what those before print (``text``); what needs more than
-two cores and PoCL is marked by ``needs=`` and not run. A program that is measured gets less work (``LESS``).
+two cores and PoCL is marked by ``needs=`` and not run, unless a test has it. A program that is measured gets
+less work (``LESS``).
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ class Block(NamedTuple):
     prints: str | None
 
 
-def blocks(page: str) -> Iterator[Block]:
-    """Find the blocks that can be run here, in order."""
+def blocks(page: str, has: str = "") -> Iterator[Block]:
+    """Find the blocks that can be run here, in order; ``has`` is what a test has of ``NEEDS``."""
     found = FENCE.findall(page)
     for (kind, needs, text), (next_kind, _, said) in zip(found, [*found[1:], ("", "", "")], strict=True):
         assert kind in ("sh", "python", "text"), f"```{kind}: nobody looks whether that is right"
         assert not needs or needs in NEEDS, needs
-        if kind != "text" and not needs:
+        if kind != "text" and needs in ("", has):
             script = text if kind == "sh" else f"python3 - <<'END'\n{text}END\n"
             yield Block(script.replace(*LESS), said if next_kind == "text" else None)
 
@@ -56,17 +57,21 @@ def matches(prints: str, printed: str) -> bool:
     return re.fullmatch(pattern, " ".join(printed.split()), re.DOTALL) is not None
 
 
-def type_in(name: str, home: Path, *, running: bool = True) -> None:
-    """Run the commands of a page in a new queue, whose coordinator runs before if ``running``."""
+def type_in(name: str, home: Path, *, running: bool = True, has: str = "", **variables: str) -> None:
+    """Run the commands of a page in a new queue, whose coordinator runs before if ``running``.
+
+    ``/shared/me`` is ``home``.
+    """
     require(len(os.sched_getaffinity(0)) > 1, "two cores")
     require((ROOT / ".venv" / "bin" / "tenbin").exists(), "what ./install makes: .venv/bin/tenbin")
-    found = list(blocks((ROOT / "docs" / f"{name}.md").read_text()))
+    page = (ROOT / "docs" / f"{name}.md").read_text().replace("/shared/me", str(home))
+    found = list(blocks(page, has))
     assert found
     gone = ("TENBIN_", "POCL_", "XDG_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(gone)}
     path = f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"
     own = {"HOME": str(home), "COLUMNS": "120", "TENBIN_SHARE": "1", "PATH": path}
-    environment = {**kept, **own}
+    environment = {**kept, **own, **variables}
     script, output = home / "script", home / "output"
     marked = "".join(f"echo '{MARK}{number}'\n{block.script}" for number, block in enumerate(found))
     script.write_text(f"set -e\n{'tenbin up --daemon' if running else ''}\n{marked}")
