@@ -22,7 +22,7 @@ from tenbin.cli import app
 from tenbin.option_values import duration_s, size_mb
 from tests.support.coordinator import Up
 from tests.support.paths import ROOT
-from tests.test_run_jobs_page import FENCE, matches
+from tests.support.typed_pages import FENCE, matches
 
 PAGES = sorted([ROOT / "README.md", ROOT / "examples" / "README.md", *ROOT.glob("docs/**/*.md")])
 each = pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])

@@ -36,7 +36,7 @@ def execute(
         try:
             attempt.order()
         except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:
-            raise BadInput(f"{folder}: no order.json that can be read", "see docs/run-jobs.md") from error
+            raise BadInput(f"{folder}: no order.json that can be read", "see docs/guarantees.md") from error
     result = run_in_foreground(attempt)
     if result is None:
         raise Busy(f"{folder}: this attempt runs, or was given up", "look into its state.json")

@@ -81,7 +81,11 @@ def store(tmp_path: Path) -> Path:
 
 
 def test_pages_have_programs() -> None:
-    assert {page for page, _, _ in DOCUMENTED} >= {"run-jobs.md", "simulate.md", "use-the-numbers.md"}
+    assert {page for page, _, _ in DOCUMENTED} >= {
+        "submit-from-programs.md",
+        "simulate.md",
+        "use-the-numbers.md",
+    }
     for _, _, block in DOCUMENTED:
         imported = set(re.findall(r"^ *(?:from|import) (\w+)", block, re.MULTILINE))
         assert imported - sys.stdlib_module_names == {"tenbin"}, block

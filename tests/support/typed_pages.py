@@ -1,7 +1,8 @@
-"""docs/run-jobs.md, typed in from top to bottom: every command runs, and prints what the page says.
+"""Pages of the documentation, typed in from top to bottom: every command runs, and prints what the page says.
 
 Blocks in fences are commands (``sh``, ``python``) or what those before print (``text``); what needs more than
-two cores and PoCL is marked by ``needs=`` and not run. A program that is measured gets less work (``LESS``).
+two cores and PoCL is marked by ``needs=`` and not run, unless a test has it. A program that is measured gets
+less work (``LESS``).
 """
 
 from __future__ import annotations
@@ -16,13 +17,9 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
 from tests.support.labs.components import require
 from tests.support.paths import ROOT
-from tests.support.programs import opencl_devices
 
-PAGE = ROOT / "docs" / "run-jobs.md"
 FENCE = re.compile(r"^```(\S+)(?: needs=(\w+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NEEDS = {"RAPL", "Slurm"}
 MARK = "=== block "
@@ -37,13 +34,13 @@ class Block(NamedTuple):
     prints: str | None
 
 
-def blocks(page: str) -> Iterator[Block]:
-    """Find the blocks that can be run here, in order."""
+def blocks(page: str, has: str = "") -> Iterator[Block]:
+    """Find the blocks that can be run here, in order; ``has`` is what a test has of ``NEEDS``."""
     found = FENCE.findall(page)
     for (kind, needs, text), (next_kind, _, said) in zip(found, [*found[1:], ("", "", "")], strict=True):
         assert kind in ("sh", "python", "text"), f"```{kind}: nobody looks whether that is right"
         assert not needs or needs in NEEDS, needs
-        if kind != "text" and not needs:
+        if kind != "text" and needs in ("", has):
             script = text if kind == "sh" else f"python3 - <<'END'\n{text}END\n"
             yield Block(script.replace(*LESS), said if next_kind == "text" else None)
 
@@ -60,29 +57,24 @@ def matches(prints: str, printed: str) -> bool:
     return re.fullmatch(pattern, " ".join(printed.split()), re.DOTALL) is not None
 
 
-def test_a_page_is_read_as_it_is_written() -> None:
-    page = "```sh\none\n```\n```text\n1 ... 2\n```\n```sh needs=Slurm\ntwo\n```\n```python\nthree\n```\n"
-    first, second = Block("one\n", "1 ... 2\n"), Block("python3 - <<'END'\nthree\nEND\n", None)
-    assert list(blocks(page)) == [first, second]
-    assert matches("1 ... 2", "1  x\ny 2\n") and matches("...", "") and not matches("1 ... 2", "1 x 3")
-    assert matches("1.5 s", "2.0e-05 s") and not matches("1.5 s", "2 MB") and not matches("2 s", "3 s")
+def type_in(name: str, home: Path, *, running: bool = True, has: str = "", **variables: str) -> None:
+    """Run the commands of a page in a new queue, whose coordinator runs before if ``running``.
 
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)  # it measures for a minute or two, whatever else runs: no figure is judged
-def test_the_commands_of_the_page_run_as_written(tmp_path: Path) -> None:
+    ``/shared/me`` is ``home``.
+    """
     require(len(os.sched_getaffinity(0)) > 1, "two cores")
-    require(opencl_devices(POCL_DEVICES="pthread basic")[1:], "two OpenCL devices (PoCL)")
     require((ROOT / ".venv" / "bin" / "tenbin").exists(), "what ./install makes: .venv/bin/tenbin")
-    text = PAGE.read_text()
-    assert LESS[0] in text
-    found = list(blocks(text))
+    page = (ROOT / "docs" / f"{name}.md").read_text().replace("/shared/me", str(home))
+    found = list(blocks(page, has))
+    assert found
     gone = ("TENBIN_", "POCL_", "XDG_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(gone)}
-    environment = {**kept, "HOME": str(tmp_path), "COLUMNS": "120", "TENBIN_SHARE": "1"}
-    script, output = tmp_path / "script", tmp_path / "output"
-    marked = (f"echo '{MARK}{number}'\n{block.script}" for number, block in enumerate(found))
-    script.write_text("set -e\n" + "".join(marked))
+    path = f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"
+    own = {"HOME": str(home), "COLUMNS": "120", "TENBIN_SHARE": "1", "PATH": path}
+    environment = {**kept, **own, **variables}
+    script, output = home / "script", home / "output"
+    marked = "".join(f"echo '{MARK}{number}'\n{block.script}" for number, block in enumerate(found))
+    script.write_text(f"set -e\n{'tenbin up --daemon' if running else ''}\n{marked}")
     try:
         with output.open("w") as file:
             told = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": subprocess.STDOUT}

@@ -1,0 +1,15 @@
+"""docs/order-jobs.md, typed in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.typed_pages import type_in
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_order_jobs(tmp_path: Path) -> None:
+    type_in("order-jobs", tmp_path)
