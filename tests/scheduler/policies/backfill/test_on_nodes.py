@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,12 +11,14 @@ from hypothesis import strategies as st
 
 from profiles.errors import BadInput
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool
+from scheduler.model.state import ClusterState
 from scheduler.policies.base import View
 from scheduler.policies.registry import create
 from scheduler.simulator.trace import Arrival
 from tests.support.amounts import examples
+from tests.support.brute import nodes
 from tests.support.scheduling.schedule_audit import audit, starts
-from tests.support.scheduling.worlds import World, counted, run
+from tests.support.scheduling.worlds import World, counted, limited_classes, run
 
 NAMES = ("fcfs", "first-fit", "easy")
 RESOURCES = ("cores", "memory_mb", "gpu")
@@ -28,7 +29,7 @@ MANY = settings(
 
 
 @st.composite
-def machines(draw: st.DrawFn, nodes: int, *, exact: bool, most: int = 14) -> World:
+def machines(draw: st.DrawFn, largest: int, *, exact: bool, most: int = 14) -> World:
     """Nodes that may differ, some without GPUs; jobs of several tasks, with run times that may be wrong."""
     capacities = [
         (
@@ -36,7 +37,7 @@ def machines(draw: st.DrawFn, nodes: int, *, exact: bool, most: int = 14) -> Wor
             float(draw(st.integers(8, 64))),
             float(draw(st.sampled_from((0, 0, 1, 4)))),
         )
-        for _ in range(draw(st.integers(1, nodes)))
+        for _ in range(draw(st.integers(1, largest)))
     ]
     pool = Pool("node", len(capacities), resources=RESOURCES, capacity=WHOLE, capacities=tuple(capacities))
     now, arrivals = 0, []
@@ -65,66 +66,53 @@ def test_one_resource_of_one_node_is_a_counted_pool(name: str) -> None:
     check()
 
 
-def plain(name: str, world: World) -> dict[int, float]:
-    """Compute the starts on one node by the rules as the policies' texts state them, without any index."""
-    (capacity,) = world.cluster.pools[0].capacities
-    times = {one.job.id: (one.job, min(one.run_s, one.job.estimate_s or math.inf)) for one in world.arrivals}
-    first: Job | None
-    waiting: list[Job] = []
-    running: dict[int, float] = {}
-    begun: dict[int, float] = {}
-    coming = [one.job for one in world.arrivals]
-
-    def left(of: dict[int, float]) -> list[float]:
-        return [
-            c - sum(times[j][0].units * times[j][0].demand[r] for j in of) for r, c in enumerate(capacity)
-        ]
-
-    def fits(job: Job, free: list[float]) -> bool:
-        return all(job.units * d <= f for d, f in zip(job.demand, free, strict=True))
-
-    def start(job: Job, now: float) -> None:
-        waiting.remove(job)
-        running[job.id] = now + times[job.id][1]
-        begun[job.id] = now
-
-    coming = [job for job in coming if fits(job, list(capacity))]
-    first, at, spare = None, math.inf, list(capacity)
-    while coming or waiting:
-        now = min([*(job.submit_s for job in coming), *running.values()])
-        freed = [job_id for job_id, end in running.items() if end == now]
-        for job_id in freed:
-            del running[job_id]
-        waiting += [job for job in coming if job.submit_s == now]
-        coming = [job for job in coming if job.submit_s > now]
-        while waiting and fits(waiting[0], left(running)):
-            start(waiting[0], now)
-        if name == "fcfs" or not waiting:
-            continue
-        if name == "easy" and (freed or waiting[0] is not first):  # else the reservation stands
-            first, still = waiting[0], dict(running)
-            believed = sorted((begun[j] + (times[j][0].estimate_s or math.inf), j) for j in running)
-            for end, job_id in believed:
-                del still[job_id]
-                if fits(first, left(still)):
-                    at = max(end, now)
-                    spare = [f - first.units * d for f, d in zip(left(still), first.demand, strict=True)]
-                    break
-        for job in waiting[name == "easy" :]:
-            short = now + (job.estimate_s or math.inf) <= at
-            if fits(job, left(running)) and (short or fits(job, spare)):
-                if not short:
-                    spare = [f - job.units * d for f, d in zip(spare, job.demand, strict=True)]
-                start(job, now)
-    return begun
+@st.composite
+def kinds(draw: st.DrawFn, *, most: int = 10) -> World:
+    """One to three kinds of nodes; jobs with one limit for all, or with one for each kind they can run on."""
+    pools = tuple(
+        replace(draw(machines(2, exact=False, most=1)).cluster.pools[0], name=name, rank=rank)
+        for rank, name in enumerate("abc"[: draw(st.integers(1, 3))])
+    )
+    arrivals = []
+    for arrival in draw(machines(1, exact=False, most=most)).arrivals:
+        where = draw(st.lists(st.sampled_from(pools), unique=True))
+        limits = {pool.name: float(draw(st.integers(1, 15))) for pool in where}
+        runs = {name: float(draw(st.integers(1, int(limit)))) for name, limit in limits.items()}
+        job = replace(arrival.job, estimates_s=limits) if limits else arrival.job
+        if not ClusterState(Cluster(pools)).misfit(job):
+            arrivals.append(Arrival(job, arrival.run_s, runs))
+    return World(Cluster(pools), tuple(arrivals))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_on_one_node_they_start_as_their_rules_say(name: str) -> None:
+def test_they_place_and_start_as_their_rules_say(name: str) -> None:
+    """Beside the rules written down a second time, on several nodes of several kinds."""
+
     @MANY
-    @given(machines(1, exact=False))
+    @given(kinds())
     def check(world: World) -> None:
-        assert starts(run(create(name), world)[0]) == plain(name, world)
+        expected = nodes.Simulation(name, world.cluster.pools, world.arrivals).run()
+        found = {
+            outcome.job.id: (at.pool, dict(at.nodes), outcome.start_s)
+            for outcome in run(create(name), world)[0]
+            for at in [outcome.segments[0].placement]
+        }
+        assert found == {job_id: (held.pool, held.nodes, held.start) for job_id, held in expected.items()}
+
+    check()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_node_of_one_resource_in_each_pool_is_counted_classes(name: str) -> None:
+    @MANY
+    @given(limited_classes())
+    def check(world: World) -> None:
+        pools = tuple(
+            Pool(pool.name, 1, pool.rank, ("cores",), (float(pool.units),)) for pool in world.cluster.pools
+        )
+        arrivals = [one._replace(job=replace(one.job, demand=(1.0,))) for one in world.arrivals]
+        on_nodes = World(Cluster(pools), tuple(arrivals))
+        assert starts(run(create(name), on_nodes)[0]) == starts(run(create(name), world)[0])
 
     check()
 
@@ -213,7 +201,7 @@ def test_a_wait_names_what_binds(name: str, demand: tuple[float, ...], expected:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_several_pools_with_nodes_are_refused(name: str) -> None:
-    pools = tuple(Pool(kind, 1, resources=RESOURCES, capacity=WHOLE) for kind in ("a", "b"))
+def test_nodes_beside_counted_pools_are_refused(name: str) -> None:
+    pools = (Pool("a", 1, resources=RESOURCES, capacity=WHOLE), Pool("b", 4))
     with pytest.raises(BadInput, match="this cluster has a, b"):
         run(create(name), World(Cluster(pools), (Arrival(Job(1, 0, 1, 1, demand=WHOLE), 1),)))

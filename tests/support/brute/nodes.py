@@ -1,0 +1,158 @@
+"""fcfs, first-fit, easy and conservative on nodes with several resources, second by second for whole numbers.
+
+What is free is computed from the schedule each time anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scheduler.model.jobs import Job, Pool
+from scheduler.simulator.trace import Arrival
+
+HORIZON = 400
+
+Free = dict[tuple[str, int], list[float]]  # by pool and node
+Nodes = dict[int, int]  # tasks by node
+
+
+@dataclass
+class Held:
+    """Where a job runs, from when on, until when at most and until when in fact."""
+
+    job: Job
+    pool: str
+    nodes: Nodes
+    start: int
+    limit_end: int
+    end: int
+
+
+Schedule = dict[int, Held]
+
+
+def limit(job: Job, pool: str) -> int:
+    return int(job.estimates_s.get(pool, job.estimate_s or 0))
+
+
+def run_time(arrival: Arrival, pool: str) -> int:
+    return int(min(arrival.runs_s.get(pool, arrival.run_s), limit(arrival.job, pool)))
+
+
+def order(job: Job, pools: tuple[Pool, ...], by_length: bool) -> list[Pool]:
+    """Sort the pools that the job can run on as it takes them."""
+
+    def unwanted(pool: Pool) -> int:
+        rows = pool.capacities or (pool.capacity,)
+        return sum(any(row[r] for row in rows) and not d for r, d in enumerate(job.demand))
+
+    may = [pool for pool in pools if not job.estimates_s or pool.name in job.estimates_s]
+    return sorted(may, key=lambda pool: (by_length and limit(job, pool.name), unwanted(pool), pool.rank))
+
+
+def free_at(pools: tuple[Pool, ...], held: list[Held]) -> Free:
+    """Return what is free beside these jobs."""
+    free = {(pool.name, n): list(pool.capacity_of(n)) for pool in pools for n in range(pool.units)}
+    for one in held:
+        for node, tasks in one.nodes.items():
+            free[one.pool, node] = take(free[one.pool, node], one.job, tasks)
+    return free
+
+
+def take(row: list[float], job: Job, tasks: int) -> list[float]:
+    return [f - tasks * d for f, d in zip(row, job.demand, strict=True)]
+
+
+def room(row: list[float], job: Job) -> int:
+    return int(min(f // d for f, d in zip(row, job.demand, strict=True) if d))
+
+
+def place(job: Job, pool: Pool, free: Free, within: Free | None = None) -> Nodes:
+    """One task on the fullest node, several on as few as possible; none if they do not fit."""
+    rows = [free[pool.name, n] for n in range(pool.units)]
+    bound = [(within or free)[pool.name, n] for n in range(pool.units)]
+    rooms = [min(room(row, job), room(b, job)) for row, b in zip(rows, bound, strict=True)]
+    if sum(rooms) < job.units:
+        return {}
+
+    def fullness(n: int) -> float:
+        shares = [f * (1.0 / c) for f, c in zip(rows[n], pool.capacity_of(n), strict=True) if c]
+        return sum(shares)
+
+    nodes: Nodes = {}
+    for n in sorted(range(pool.units), key=lambda n: (-min(rooms[n], job.units), fullness(n), n)):
+        here = min(rooms[n], job.units - sum(nodes.values()))
+        if here:
+            nodes[n] = here
+    return nodes
+
+
+class Simulation:
+    """fcfs, first-fit or easy."""
+
+    def __init__(self, name: str, pools: tuple[Pool, ...], arrivals: tuple[Arrival, ...]) -> None:
+        self.name, self.pools = name, pools
+        self.of = {arrival.job.id: arrival for arrival in arrivals}
+        self.schedule: Schedule = {}
+
+    def run(self) -> Schedule:
+        reserved: dict[str, tuple[int, Free]] = {}
+        first = None
+        for second in range(HORIZON):
+            jobs = [arrival.job for arrival in self.of.values()]
+            waiting = [job for job in jobs if job.submit_s <= second and job.id not in self.schedule]
+            freed = any(one.end == second for one in self.schedule.values())
+            while waiting and self.start(waiting[0], second):
+                waiting.pop(0)
+            if self.name == "first-fit":
+                for job in waiting:
+                    self.start(job, second)
+            if self.name != "easy" or not waiting:
+                continue
+            if freed or waiting[0] is not first:
+                first = waiting[0]
+                reserved = reservation(first, self.pools, self.running(second))
+            for job in waiting[1:]:
+                self.start(job, second, reserved)
+        return self.schedule
+
+    def running(self, second: int) -> list[Held]:
+        return [one for one in self.schedule.values() if one.end > second]
+
+    def start(self, job: Job, second: int, reserved: dict[str, tuple[int, Free]] | None = None) -> bool:
+        """Start the job where it fits, and delays no reservation; False if that is nowhere."""
+        for pool in order(job, self.pools, self.name == "easy"):
+            at, spare = (reserved or {}).get(pool.name, (HORIZON, {}))
+            bound = spare if second + limit(job, pool.name) > at else {}
+            nodes = place(job, pool, free_at(self.pools, self.running(second)), bound)
+            if nodes:
+                ends = second + limit(job, pool.name), second + run_time(self.of[job.id], pool.name)
+                self.schedule[job.id] = Held(job, pool.name, nodes, second, *ends)
+                for node, tasks in nodes.items() if bound else ():
+                    bound[pool.name, node] = take(bound[pool.name, node], job, tasks)
+                return True
+        return False
+
+
+def reservation(job: Job, pools: tuple[Pool, ...], running: list[Held]) -> dict[str, tuple[int, Free]]:
+    """Find the pool where the job would end first at all limits, the time, and what is spare there then."""
+    choices = []
+    for rank, pool in enumerate(order(job, pools, True)):
+        left = sorted(running, key=lambda one: (one.limit_end, one.job.id))
+        while left:
+            if left[0].pool != pool.name:
+                left.pop(0)
+                continue
+            at = left.pop(0).limit_end
+            # The jobs of other pools are of no matter; those that end sooner here are gone.
+            free = free_at(pools, left)
+            nodes = place(job, pool, free)
+            if nodes:
+                for node, tasks in nodes.items():
+                    free[pool.name, node] = take(free[pool.name, node], job, tasks)
+                choices.append((at + limit(job, pool.name), at, rank, pool.name, free))
+                break
+    if not choices:
+        return {}
+    _, at, _, name, free = min(choices, key=lambda choice: choice[:3])
+    return {name: (at, free)}
