@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from profiles.errors import BadInput
 from scheduler.model.events import Action, Event, Failed, Finished, Start, Submitted
-from scheduler.model.jobs import EPSILON, Job, Placement, Pool, instant
+from scheduler.model.jobs import EPSILON, Job, JobState, Placement, Pool, instant
 from scheduler.model.state import Nodes, rooms
 from scheduler.policies.backfill.queue import HALF_STEP_S
 from scheduler.policies.base import Reason, View
@@ -46,6 +46,7 @@ Choice = tuple[Job, Placement]
 Matrix = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 ROOM = EPSILON / 2  # less than the engine allows, so that the engine never refuses a task that fits
+TINY, MOST = 1e-300, 2.0**31  # so that nothing times infinity is infinite, and a room is a number
 LEAST = 64  # waiting jobs for which there is room at first
 MANY = 16  # changed nodes of a pool, from which on each job is looked at by itself
 
@@ -200,9 +201,7 @@ class WaitingJobs:
         self._demands = np.full((len(self._nodes.columns), capacity), math.inf)
         self._lengths = np.full(capacity, math.inf)
         self._missing = np.zeros(capacity)  # tasks for which there is no room
-        self._several: list[
-            int
-        ] = []  # slots of jobs of several tasks, and one over what a task of them takes
+        self._several: list[int] = []  # slots of jobs of several tasks
         self._parts = np.zeros((len(self._nodes.columns), capacity))
         self._least = [math.inf] * len(self._nodes.columns)  # nobody takes less
         self.entries: list[tuple[int, Job, float]] = []
@@ -286,21 +285,55 @@ def _fit(demands: Sequence[Matrix], free: Sequence[float]) -> Mask:
 
 def _rooms(parts: Sequence[Matrix], free: Sequence[float]) -> Matrix:
     """Count how many tasks of each job fit into what is free; ``parts``: one over what a task takes."""
-    room = parts[0] * (free[0] + ROOM)
-    for column, f in zip(parts[1:], free[1:], strict=True):
-        np.minimum(room, column * (f + ROOM), out=room)
-    return np.floor(room, out=room)
+    room: Matrix = np.full(len(parts[0]), MOST)
+    for column, f in zip(parts, free, strict=True):
+        np.minimum(room, column * max(f, TINY), out=room)
+    room += EPSILON
+    np.floor(room, out=room)
+    return room
+
+
+class PoolOrder:
+    """The pools that a job can run on, in the order in which it takes them.
+
+    Args:
+        by_length: those first on which it is shortest.
+    """
+
+    def __init__(self, pools: Sequence[Pool], *, by_length: bool) -> None:
+        self._pools = pools
+        self._by_length = by_length
+        self._orders: dict[tuple[bool, ...], list[str]] = {}
+
+    def __call__(self, job: Job) -> list[str]:
+        wants = tuple(d > 0 for d in job.demand) if len(self._pools) > 1 else ()
+        if wants not in self._orders:
+            pools = sorted(self._pools, key=lambda pool: _unwanted(pool, wants)) if wants else self._pools
+            self._orders[wants] = [pool.name for pool in pools]
+        order = self._orders[wants]
+        if not job.estimates_s:
+            return order
+        may = [name for name in order if job.runs_on(name)]
+        return sorted(may, key=job.estimate_on) if self._by_length else may
+
+
+def _unwanted(pool: Pool, wants: Sequence[bool]) -> int:
+    """Count the kinds of resources that nodes of the pool have, and the job does not want."""
+    has = [any(column) for column in zip(*(pool.capacities or [pool.capacity]), strict=True)]
+    return sum(there and not wanted for there, wanted in zip(has, wants, strict=True))
 
 
 class NodeQueue:
     """Jobs that wait for pools with nodes, first come, first served."""
+
+    by_length = False  # a job goes to the pool on which it is shortest
 
     def __init__(self, pools: Sequence[Pool]) -> None:
         self.pools = {pool.name: pool for pool in pools}
         self.nodes = {pool.name: FreeNodes(pool) for pool in pools}
         self.waiting: OrderedDict[int, Job] = OrderedDict()
         self._changed = {pool.name: set(range(pool.units)) for pool in pools}  # are to be read again
-        self._orders: dict[tuple[bool, ...], list[str]] = {}
+        self.classes = PoolOrder(pools, by_length=self.by_length)
 
     def add(self, job: Job) -> None:
         """Append a job."""
@@ -350,16 +383,6 @@ class NodeQueue:
         self._start_heads(chosen)
         return chosen
 
-    def classes(self, job: Job) -> list[str]:
-        """List the pools that the job can run on, in the order in which it takes them."""
-        if len(self.pools) == 1:
-            return [*self.pools]
-        wants = tuple(d > 0 for d in job.demand)
-        if wants not in self._orders:
-            self._orders[wants] = sorted(self.pools, key=lambda name: _unwanted(self.pools[name], wants))
-        order = self._orders[wants]
-        return [name for name in order if job.runs_on(name)] if job.estimates_s else order
-
     def _start_heads(self, chosen: list[Choice]) -> None:
         while self.waiting:
             job = next(iter(self.waiting.values()))
@@ -379,12 +402,6 @@ class NodeQueue:
         self.nodes[pool].take(places, job.demand)
         del self.waiting[job.id]
         chosen.append((job, Placement(pool, job.units, places)))
-
-
-def _unwanted(pool: Pool, wants: Sequence[bool]) -> int:
-    """Count the kinds of resources that nodes of the pool have, and the job does not want."""
-    has = [any(column) for column in zip(*(pool.capacities or [pool.capacity]), strict=True)]
-    return sum(there and not wanted for there, wanted in zip(has, wants, strict=True))
 
 
 class NodeFirstFit(NodeQueue):
@@ -522,6 +539,8 @@ Held = tuple[float, int, str, Vector, Places]  # expected end, job, pool, what a
 class NodeEasy(NodeFirstFit):
     """EASY (see ``easy``)."""
 
+    by_length = True
+
     def __init__(self, pools: Sequence[Pool]) -> None:
         super().__init__(pools)
         self._limits: dict[str, Limit] | None = None  # None: the reservation must be made
@@ -531,10 +550,6 @@ class NodeEasy(NodeFirstFit):
         self._begun: list[int] = []  # to be entered
         self._known = False
         self._fitting: tuple[int, list[str]] = (-1, [])  # a first job, and the pools with enough in service
-
-    def classes(self, job: Job) -> list[str]:
-        pools = super().classes(job)
-        return sorted(pools, key=job.estimate_on) if job.estimates_s else pools
 
     def ended(self, job_id: int, placement: Placement) -> None:
         super().ended(job_id, placement)
@@ -593,20 +608,24 @@ class NodeEasy(NodeFirstFit):
 
     def _read_ends(self, view: View, chosen: Sequence[Choice]) -> None:
         """Enter jobs that have begun since the last reservation; all, where that is not enough."""
-        if not self._known:
+        for job_id in self._begun if self._known else ():
+            self._hold(view.running.get(job_id))
+        if not self._known or len(self._held) != len(view.running):
             self._ends.clear()
             self._held.clear()
-            self._begun = list(view.running)
+            for state in view.running.values():
+                self._hold(state)
             self._known = True
-        for job_id in self._begun:
-            state = view.running.get(job_id)
-            if state is not None and job_id not in self._held:
-                job, end_s = state.job, state.expected_end_s
-                held = [(end_s, job_id, at.pool, job.demand, at.nodes) for at in state.places]
-                self._held[job_id] = held
-                for entry in held:
-                    insort(self._ends, entry)
         self._begun = [job.id for job, _ in chosen]  # they are not among the running ones yet
+
+    def _hold(self, state: JobState | None) -> None:
+        """Enter a job that runs, if it still does."""
+        if state is not None:
+            job, end_s = state.job, state.expected_end_s
+            held = [(end_s, job.id, at.pool, job.demand, at.nodes) for at in state.places]
+            self._held[job.id] = held
+            for entry in held:
+                insort(self._ends, entry)
 
     def _when_free(
         self, job: Job, pool: str, ends: Sequence[Held], state: Nodes
@@ -628,13 +647,10 @@ class NodeEasy(NodeFirstFit):
                         total += 1
             if total >= tasks:
                 place = nodes.place_after(freed, demand, tasks)
-                return end_s, {
-                    node: [
-                        f - count * d
-                        for f, d in zip(freed.get(node) or nodes.rows[node], demand, strict=True)
-                    ]
-                    for node, count in place
-                }
+                for node, count in place:
+                    row = freed.get(node) or nodes.rows[node]
+                    freed[node] = [f - count * d for f, d in zip(row, demand, strict=True)]
+                return end_s, {node: freed[node] for node, _ in place}
         return math.inf, {}
 
 

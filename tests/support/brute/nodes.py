@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from scheduler.model.jobs import Job, Pool
 from scheduler.simulator.trace import Arrival
 
-HORIZON = 400
+HORIZON = 240
 
 Free = dict[tuple[str, int], list[float]]  # by pool and node
 Nodes = dict[int, int]  # tasks by node
@@ -156,3 +156,85 @@ def reservation(job: Job, pools: tuple[Pool, ...], running: list[Held]) -> dict[
         return {}
     _, at, _, name, free = min(choices, key=lambda choice: choice[:3])
     return {name: (at, free)}
+
+
+class Conservative:
+    """Tables of what is free in every second, with the reservations of the first ``depth`` waiting jobs.
+
+    The rules are those of ``classes.Conservative``; a job that cannot begin earlier keeps its nodes.
+    """
+
+    def __init__(self, pools: tuple[Pool, ...], arrivals: tuple[Arrival, ...], depth: int = 1000) -> None:
+        self.pools, self.depth = pools, depth
+        self.of = {arrival.job.id: arrival for arrival in arrivals}
+        self.free = [free_at(pools, []) for _ in range(HORIZON + 20)]
+        self.schedule: Schedule = {}
+        self.promised: dict[int, int] = {}  # ends
+
+    def run(self) -> Schedule:
+        behind: list[Job] = []
+        for second in range(HORIZON):
+            early = False
+            for held in self.schedule.values():
+                if held.start < second == held.end:
+                    early |= held.limit_end > second
+                    self.book(held, -1, second)
+            for held in self.reserved(second) if early else ():
+                self.book(held, -1, second)
+                again = self.earliest(held.job, second)
+                if (again.limit_end, again.start) < (held.limit_end, held.start):
+                    held.pool, held.nodes, held.start = again.pool, again.nodes, again.start
+                    held.limit_end, held.end = again.limit_end, again.end
+                self.book(held, 1, second)
+            behind += [a.job for a in self.of.values() if a.job.submit_s == second]
+            while behind and len(self.reserved(second + 1)) < self.depth:
+                job = behind.pop(0)
+                self.reserve(self.earliest(job, second), second)
+                self.promised[job.id] = self.schedule[job.id].limit_end
+            for job in list(behind):
+                last = max(held.start for held in self.reserved(second + 1))
+                for pool in self.pools_of(job):
+                    held = self.earliest(job, second, [pool])
+                    if held.start == second and held.limit_end <= last:
+                        behind.remove(job)
+                        self.reserve(held, second)
+                        break
+        return self.schedule
+
+    def reserved(self, second: int) -> list[Held]:
+        """Return what starts then or later, in the order of the queue."""
+        return [held for _, held in sorted(self.schedule.items()) if held.start >= second]
+
+    def reserve(self, held: Held, second: int) -> None:
+        self.schedule[held.job.id] = held
+        self.book(held, 1, second)
+
+    def book(self, held: Held, sign: int, second: int) -> None:
+        """Take (1) or give back (-1) the interval from ``second`` on."""
+        for s in range(max(held.start, second), held.limit_end):
+            for node, tasks in held.nodes.items():
+                self.free[s][held.pool, node] = take(self.free[s][held.pool, node], held.job, sign * tasks)
+
+    def earliest(self, job: Job, second: int, pools: list[Pool] | None = None) -> Held:
+        """Find the interval where the job would end first."""
+        choices = []
+        for rank, pool in enumerate(pools or self.pools_of(job)):
+            length, at = limit(job, pool.name), second
+            while not (nodes := self.room_for(job, pool, at, at + length)):
+                at += 1
+            ends = at + length, at + run_time(self.of[job.id], pool.name)
+            choices.append((at + length, at, rank, Held(job, pool.name, nodes, at, *ends)))
+        return min(choices, key=lambda choice: choice[:3])[3]
+
+    def pools_of(self, job: Job) -> list[Pool]:
+        """List the pools that are large enough, as the job takes them."""
+        return [pool for pool in order(job, self.pools, True) if place(job, pool, free_at(self.pools, []))]
+
+    def room_for(self, job: Job, pool: Pool, begin: int, end: int) -> Nodes:
+        """Choose nodes at ``begin`` that have room until ``end``."""
+        least = {
+            (pool.name, n): [min(amounts) for amounts in zip(*rows, strict=True)]
+            for n in range(pool.units)
+            for rows in [[self.free[s][pool.name, n] for s in range(begin, end)]]
+        }
+        return place(job, pool, self.free[begin], least)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -21,6 +22,7 @@ from tests.support.scheduling.schedule_audit import audit, starts
 from tests.support.scheduling.worlds import World, counted, limited_classes, run
 
 NAMES = ("fcfs", "first-fit", "easy")
+ALL = (*NAMES, "conservative")
 RESOURCES = ("cores", "memory_mb", "gpu")
 WHOLE = (8.0, 64.0, 4.0)
 MANY = settings(
@@ -52,7 +54,7 @@ def machines(draw: st.DrawFn, largest: int, *, exact: bool, most: int = 14) -> W
     return World(Cluster((pool,)), tuple(arrivals))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL)
 def test_one_resource_of_one_node_is_a_counted_pool(name: str) -> None:
     @MANY
     @given(counted(most=14))
@@ -102,7 +104,28 @@ def test_they_place_and_start_as_their_rules_say(name: str) -> None:
     check()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("depth", [1, 2, 1000])
+def test_conservative_reserves_as_its_rules_say(depth: int) -> None:
+    @MANY
+    @given(kinds())
+    def check(world: World) -> None:
+        brute = nodes.Conservative(world.cluster.pools, world.arrivals, depth)
+        expected = brute.run()
+        outcomes, _ = run(create(f"conservative,depth={depth}"), world)
+        found = {
+            outcome.job.id: (at.pool, dict(at.nodes), outcome.start_s)
+            for outcome in outcomes
+            for at in [outcome.segments[0].placement]
+        }
+        assert found == {job_id: (held.pool, held.nodes, held.start) for job_id, held in expected.items()}
+        assert all(
+            held.limit_end <= brute.promised.get(job_id, math.inf) for job_id, held in expected.items()
+        )
+
+    check()
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_one_node_of_one_resource_in_each_pool_is_counted_classes(name: str) -> None:
     @MANY
     @given(limited_classes())
@@ -117,7 +140,7 @@ def test_one_node_of_one_resource_in_each_pool_is_counted_classes(name: str) -> 
     check()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL)
 def test_nothing_is_given_twice_on_several(name: str) -> None:
     @MANY
     @given(machines(4, exact=False))
@@ -184,7 +207,7 @@ def test_jobs_without_gpus_leave_nodes_with_gpus_alone() -> None:
         ((3.0, 8.0, 1.0), "no node has all of it free"),
     ],
 )
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL)
 def test_a_wait_names_what_binds(name: str, demand: tuple[float, ...], expected: str) -> None:
     pool = Pool("node", 2, resources=RESOURCES, capacities=((8.0, 64.0, 4.0), (4.0, 64.0, 0.0)))
     jobs = [Job(1, 0, 1, 100, demand=(8.0, 8.0, 3.0)), Job(2, 0, 1, 100, demand=(0.0, 8.0, 0.0))]
@@ -200,7 +223,7 @@ def test_a_wait_names_what_binds(name: str, demand: tuple[float, ...], expected:
     assert expected in said[0]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL)
 def test_nodes_beside_counted_pools_are_refused(name: str) -> None:
     pools = (Pool("a", 1, resources=RESOURCES, capacity=WHOLE), Pool("b", 4))
     with pytest.raises(BadInput, match="this cluster has a, b"):
