@@ -277,7 +277,7 @@ def read_taken(path: Path) -> TakenResources:
                         tasks[number] = max(1, int(row["tasks"]))
                 except (TypeError, ValueError) as error:
                     raise BadInput(
-                        f"{path}, line {table.line_num}: a field that is no number, at least 0",
+                        f"{path}, line {table.line_num}: a field is no number from 0 on",
                         "mend the line",
                     ) from error
     except OSError as error:
@@ -287,8 +287,8 @@ def read_taken(path: Path) -> TakenResources:
     return TakenResources(names, str(path), amounts, tasks)
 
 
-def _amount(text: str) -> float:
-    value = float(text or "0")
+def _amount(text: str | None) -> float:
+    value = float("nan" if text is None else text or 0)  # not a number where fields are missing
     if not 0 <= value < math.inf:
         raise ValueError(text)
     return value
