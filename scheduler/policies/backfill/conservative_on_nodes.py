@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,14 +23,26 @@ from scheduler.model.events import Action, Event, Finished, Start, Submitted, Ti
 from scheduler.model.jobs import EPSILON, Job, Placement, Pool, instant
 from scheduler.model.state import Nodes
 from scheduler.policies.backfill import on_nodes
-from scheduler.policies.backfill.on_nodes import ROOM, FreeNodes, Places, PoolOrder, Vector, choose, covers
+from scheduler.policies.backfill.on_nodes import (
+    MOST,
+    ROOM,
+    FreeNodes,
+    Places,
+    PoolOrder,
+    Vector,
+    choose,
+    covers,
+)
 from scheduler.policies.base import Reason, View
 
 MOMENT_S = 1e-6
 LATE_SHARE = 0.1
 LATE_LEAST_S = 60.0
 SLACK = 1e-6  # of sums that were added and subtracted many times
-AHEAD = 32  # steps that are looked at together
+AHEAD = 64  # steps that are looked at first
+
+
+Peaks = tuple[list[float], list[list[float]]]
 
 
 class NodePlan:
@@ -49,10 +61,10 @@ class NodePlan:
         first: NDArray[np.float64] = self._free[self._slots[0]]
         return first
 
-    def peak(self, node: int) -> list[float]:
-        """Return the most of each resource that is ever free on a node."""
-        peak: list[float] = self._free[self._slots, :, node].max(axis=0).tolist()
-        return peak
+    def peaks(self, node: int) -> Peaks:
+        """Return the begin of each step, and the most of each resource that is free on a node up to it."""
+        most = np.maximum.accumulate(self._free[self._slots, :, node], axis=0)
+        return self._times[:-1], most.tolist()
 
     def trim(self, now: float) -> None:
         """Forget what is past."""
@@ -102,45 +114,48 @@ class NodePlan:
         Args:
             until_s: it must begin by then; else the begin is infinite.
         """
-        times, tasks = self._times, job.units
-        room = _Rooms(self._rooms(job.demand))
-        for step in range(bisect_right(times, after_s, 0, len(self._slots)) - 1, len(self._slots)):
-            begin = max(after_s, times[step])
-            if begin > until_s:
-                break
-            here = room[step]
-            last = step
-            while int(here.sum()) >= tasks:
-                last += 1
-                if times[last] - begin >= length_s:
-                    return begin, self._place(step, here, tasks)
-                here = np.minimum(here, room[last])
+        first = bisect_right(self._times, after_s, 0, len(self._slots)) - 1
+        last = min(bisect_left(self._times, until_s + length_s, first) + 1, len(self._slots))
+        for end in (first + AHEAD, last):
+            if end <= last:
+                times = np.array(self._times[first : end + 1])
+                times[0] = max(times[0], after_s)
+                rooms = self._rooms(job.demand, first, end)
+                ends = np.searchsorted(times, times[:-1] + length_s)
+                room = _least(rooms, ends)
+                step = int((room.sum(axis=1) >= job.units).argmax())
+                if room[step].sum() >= job.units and times[step] <= until_s:
+                    return float(times[step]), self._place(first + step, room[step], job.units)
         return math.inf, ()
 
-    def _rooms(self, demand: Vector) -> Iterator[NDArray[np.int64]]:
-        """Yield for each step how often the demand fits on each node."""
-        asked = [(r, d) for r, d in enumerate(demand) if d > 0]
-        for begin in range(0, len(self._slots), AHEAD):
-            block = self._free[self._slots[begin : begin + AHEAD]]
-            room = np.full((len(block), block.shape[2]), math.inf)
-            for r, d in asked:
-                np.minimum(room, block[:, r, :] / d, out=room)
-            yield from np.maximum(np.floor(room + EPSILON), 0.0).astype(np.int64)
+    def _rooms(self, demand: Vector, first: int, end: int) -> NDArray[np.int64]:
+        """Count for some steps how often the demand fits on each node."""
+        block = self._free[self._slots[first:end]]
+        rooms = np.full((len(block), block.shape[2]), MOST)
+        for r, d in enumerate(demand):
+            if d > 0:
+                np.minimum(rooms, block[:, r, :] / d, out=rooms)
+        return np.maximum(np.floor(rooms + EPSILON), 0.0).astype(np.int64)
 
     def _place(self, step: int, room: NDArray[np.int64], tasks: int) -> Places:
         return choose(room, (self._free[self._slots[step]] * self._shares).sum(axis=0), tasks)
 
 
-class _Rooms:
-    """Rooms of the steps, computed as far as they are asked for."""
+def _least(rooms: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return for each step the least room of each node from it to before a later one; 0 if that is beyond.
 
-    def __init__(self, rows: Iterator[NDArray[np.int64]]) -> None:
-        self._rows, self._known = rows, list[NDArray[np.int64]]()
-
-    def __getitem__(self, step: int) -> NDArray[np.int64]:
-        while len(self._known) <= step:
-            self._known.append(next(self._rows))
-        return self._known[step]
+    The least of 1, 2, 4, ... steps is computed for all steps at once; two of these cover any interval.
+    """
+    steps = np.arange(len(rooms))
+    least, length = rooms.copy(), 1  # of so many steps from each on
+    found = np.zeros_like(rooms)
+    while True:
+        now = (ends <= len(rooms)) & (ends - steps >= length) & (ends - steps < 2 * length)
+        found[now] = np.minimum(least[now], least[ends[now] - length])
+        if 2 * length > len(rooms):
+            return found
+        least[:-length] = np.minimum(least[:-length], least[length:])
+        length *= 2
 
 
 class Reservation(NamedTuple):
@@ -266,11 +281,11 @@ class NodeConservative:
         """Move reservations to earlier intervals, in the order of the queue (step 3)."""
         self._stuck.clear()
         freed, self._freed = self._freed, {}  # what moves leave, jobs before them may take the next time
-        peaks: dict[tuple[str, int], list[float]] = {}
+        peaks: dict[tuple[str, int], Peaks] = {}
         for job_id, before in list(self._reserved.items()):
             job = view.waiting[job_id]
             soonest = before.start_s <= view.now and len(self._pools) == 1
-            if before.places and (soonest or not self._may_move(job, freed, peaks)):
+            if before.places and (soonest or not self._may_move(job, before, freed, peaks)):
                 continue
             self._release(job, before)
             at = self._best(job, view.now)
@@ -284,14 +299,21 @@ class NodeConservative:
                     peaks.pop((before.pool, node), None)
 
     def _may_move(
-        self, job: Job, freed: Mapping[str, set[int]], peaks: dict[tuple[str, int], list[float]]
+        self,
+        job: Job,
+        at: Reservation,
+        freed: Mapping[str, set[int]],
+        peaks: dict[tuple[str, int], Peaks],
     ) -> bool:
-        """Tell if one task of the job fits at any time on a node that something has left."""
+        """Tell if one task of the job fits early enough on a node that something has left."""
         for pool in self._classes(job):
+            latest_s = at.start_s if pool == at.pool else at.end_s - self._length(job, pool)
             for node in freed.get(pool, ()):
                 if (pool, node) not in peaks:
-                    peaks[pool, node] = self._plans[pool].peak(node)
-                if covers(peaks[pool, node], job.demand):
+                    peaks[pool, node] = self._plans[pool].peaks(node)
+                times, most = peaks[pool, node]
+                before = bisect_left(times, latest_s) if pool == at.pool else bisect_right(times, latest_s)
+                if before and covers(most[before - 1], job.demand):
                     return True
         return False
 

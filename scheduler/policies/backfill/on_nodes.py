@@ -633,6 +633,7 @@ class NodeEasy(NodeFirstFit):
         """Return when a pool has room for the job, and what is spare then on the nodes of its place."""
         nodes, demand, tasks = self.nodes[pool], job.demand, job.units
         freed: dict[int, list[float]] = {}
+        room: dict[int, int] = {}  # of nodes in ``freed``, for jobs of several tasks
         total = nodes.room(demand) if tasks > 1 else 0
         for end_s, _, where, taken, places in ends:
             if end_s == math.inf:
@@ -642,7 +643,9 @@ class NodeEasy(NodeFirstFit):
                     before = freed.get(node) or nodes.rows[node]
                     after = freed[node] = [f + count * t for f, t in zip(before, taken, strict=True)]
                     if tasks > 1:
-                        total += room_in(after, demand) - room_in(before, demand)
+                        less = room[node] if node in room else room_in(before, demand)
+                        room[node] = room_in(after, demand)
+                        total += room[node] - less
                     elif covers(after, demand):
                         total += 1
             if total >= tasks:
