@@ -11,11 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
-from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool
+from scheduler.model.events import NodeDown, NodeUp
+from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool, Stop
 from scheduler.model.state import ClusterState
 from scheduler.policies.base import View
 from scheduler.policies.registry import create
-from scheduler.simulator.trace import Arrival
+from scheduler.simulator.trace import Arrival, Disturbance, SimulationSettings
 from tests.support.amounts import examples
 from tests.support.brute import nodes
 from tests.support.scheduling.schedule_audit import audit, starts
@@ -146,6 +147,63 @@ def test_nothing_is_given_twice_on_several(name: str) -> None:
     @given(machines(4, exact=False))
     def check(world: World) -> None:
         outcomes, summary = run(create(name), world)
+        audit(world, outcomes, sum(summary.refused.values()))
+
+    check()
+
+
+@st.composite
+def failing(draw: st.DrawFn) -> World:
+    """Kinds of nodes that go down and return; jobs of which some can be paused or checkpointed."""
+    world = draw(kinds(most=14))
+    at_s, changes = 0.5, list[Disturbance]()
+    for _ in range(draw(st.integers(0, 5))):
+        pool = draw(st.sampled_from(world.cluster.pools))
+        node = draw(st.integers(0, pool.units - 1))
+        changes.append((at_s, NodeDown(pool.name, node=node)))
+        changes.append((at_s + draw(st.sampled_from((1, 3, 10))), NodeUp(pool.name, node=node)))
+        at_s = changes[-1][0] + draw(st.sampled_from((0.5, 2, 5)))
+    arrivals = tuple(
+        one._replace(job=replace(one.job, stop=draw(st.sampled_from(list(Stop))))) for one in world.arrivals
+    )
+    return World(world.cluster, arrivals, SimulationSettings(disturbances=changes))
+
+
+def check_reason(view: View, job: Job, sentence: str) -> None:
+    """Check that a wait names a resource of which too little is free, or that no node has all of it."""
+    names = [name for name in view.nodes if job.runs_on(name)]
+    if any(view.nodes[name].room(job.demand).sum() >= job.units for name in names):
+        assert "would fit, but" in sentence
+        return
+    short = []
+    for name in names:
+        for resource, free, needed in zip(RESOURCES, view.nodes[name].free.T, job.demand, strict=True):
+            if needed and sum(f // needed for f in free) < job.units:
+                short.append(f" {resource} on a node")
+    assert "no node has all of it free" in sentence or any(part in sentence for part in short)
+
+
+@pytest.mark.parametrize("name", [*ALL, "conservative,depth=1", "las", "las-mq", "las-drf", "kairos"])
+def test_no_resource_of_a_node_is_given_twice_whatever_fails(name: str) -> None:
+    @MANY
+    @given(failing())
+    def check(world: World) -> None:
+        policy = create(name)
+
+        def watch(view: View) -> None:
+            if view.upcoming is not None:
+                return
+            for pool in world.cluster.pools:
+                for node, held in enumerate(view.nodes[pool.name].jobs):
+                    used = [
+                        sum(tasks * view.state(job_id).job.demand[r] for job_id, tasks in held.items())
+                        for r in range(len(RESOURCES))
+                    ]
+                    assert all(u <= c for u, c in zip(used, pool.capacity_of(node), strict=True))
+            for job in view.waiting.values() if name in ALL else ():
+                check_reason(view, job, policy.why(job, view).sentence)
+
+        outcomes, summary = run(policy, world, watch)
         audit(world, outcomes, sum(summary.refused.values()))
 
     check()
