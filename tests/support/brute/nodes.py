@@ -6,11 +6,13 @@ What is free is computed from the schedule each time anew.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import count
 
 from scheduler.model.jobs import Job, Pool
 from scheduler.simulator.trace import Arrival
 
 HORIZON = 240
+NEVER = 10**9  # the limit of a job of unknown run time
 
 Free = dict[tuple[str, int], list[float]]  # by pool and node
 Nodes = dict[int, int]  # tasks by node
@@ -32,7 +34,8 @@ Schedule = dict[int, Held]
 
 
 def limit(job: Job, pool: str) -> int:
-    return int(job.estimates_s.get(pool, job.estimate_s or 0))
+    believed = job.estimates_s.get(pool, job.estimate_s)
+    return NEVER if believed is None else int(believed)
 
 
 def run_time(arrival: Arrival, pool: str) -> int:
@@ -98,8 +101,10 @@ class Simulation:
     def run(self) -> Schedule:
         reserved: dict[str, tuple[int, Free]] = {}
         first = None
-        for second in range(HORIZON):
+        for second in count():
             jobs = [arrival.job for arrival in self.of.values()]
+            if len(self.schedule) == len(jobs):
+                break
             waiting = [job for job in jobs if job.submit_s <= second and job.id not in self.schedule]
             freed = any(one.end == second for one in self.schedule.values())
             while waiting and self.start(waiting[0], second):
@@ -122,7 +127,7 @@ class Simulation:
     def start(self, job: Job, second: int, reserved: dict[str, tuple[int, Free]] | None = None) -> bool:
         """Start the job where it fits, and delays no reservation; False if that is nowhere."""
         for pool in order(job, self.pools, self.name == "easy"):
-            at, spare = (reserved or {}).get(pool.name, (HORIZON, {}))
+            at, spare = (reserved or {}).get(pool.name, (2 * NEVER, {}))
             bound = spare if second + limit(job, pool.name) > at else {}
             nodes = place(job, pool, free_at(self.pools, self.running(second)), bound)
             if nodes:
@@ -135,7 +140,10 @@ class Simulation:
 
 
 def reservation(job: Job, pools: tuple[Pool, ...], running: list[Held]) -> dict[str, tuple[int, Free]]:
-    """Find the pool where the job would end first at all limits, the time, and what is spare there then."""
+    """Find the pool where the job would end first at all limits, the time, and what is spare there then.
+
+    While that is unknown nothing is spare on any pool that is large enough.
+    """
     choices = []
     for rank, pool in enumerate(order(job, pools, True)):
         left = sorted(running, key=lambda one: (one.limit_end, one.job.id))
@@ -144,6 +152,8 @@ def reservation(job: Job, pools: tuple[Pool, ...], running: list[Held]) -> dict[
                 left.pop(0)
                 continue
             at = left.pop(0).limit_end
+            if at >= NEVER:
+                break
             # The jobs of other pools are of no matter; those that end sooner here are gone.
             free = free_at(pools, left)
             nodes = place(job, pool, free)
@@ -153,7 +163,9 @@ def reservation(job: Job, pools: tuple[Pool, ...], running: list[Held]) -> dict[
                 choices.append((at + limit(job, pool.name), at, rank, pool.name, free))
                 break
     if not choices:
-        return {}
+        able = [pool for pool in order(job, pools, True) if place(job, pool, free_at(pools, []))]
+        nothing = {key: [0.0] * len(row) for key, row in free_at(pools, []).items()}
+        return {pool.name: (-1, nothing) for pool in able}
     _, at, _, name, free = min(choices, key=lambda choice: choice[:3])
     return {name: (at, free)}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -103,6 +104,39 @@ def test_they_place_and_start_as_their_rules_say(name: str) -> None:
         assert found == {job_id: (held.pool, held.nodes, held.start) for job_id, held in expected.items()}
 
     check()
+
+
+def crowd(seed: int, unknown: float) -> World:
+    """Make 30 jobs that soon fill one or two kinds of few nodes; a share of unknown run time."""
+    rng = random.Random(seed)
+    pools = tuple(
+        Pool(name, rng.randint(1, 3), rank, RESOURCES, (8.0, 8.0, float(rng.choice((0, 4)))))
+        for rank, name in enumerate("ab"[: rng.randint(1, 2)])
+    )
+    now, arrivals = 0, []
+    for number in range(1, 31):
+        now += rng.choice((0, 0, 1, 2))
+        run_s = rng.randint(1, 20)
+        limit_s = None if rng.random() < unknown else rng.choice((run_s, run_s + 3, 2 * run_s, 20))
+        demand = (
+            float(rng.choice((1, 2, 3, 5, 8))),
+            float(rng.choice((0, 1, 4))),
+            float(rng.choice((0, 0, 1))),
+        )
+        job = Job(number, now, rng.choice((1, 1, 1, 2, 3)), limit_s, demand=demand)
+        if not ClusterState(Cluster(pools)).misfit(job):
+            arrivals.append(Arrival(job, run_s))
+    return World(Cluster(pools), tuple(arrivals))
+
+
+@pytest.mark.parametrize("unknown", [0.0, 0.2])
+@pytest.mark.parametrize("name", NAMES)
+def test_long_queues_start_as_their_rules_say(name: str, unknown: float) -> None:
+    for seed in range(examples(240)):
+        world = crowd(seed, unknown)
+        expected = nodes.Simulation(name, world.cluster.pools, world.arrivals).run()
+        begun = starts(run(create(name), world)[0])
+        assert begun == {job_id: held.start for job_id, held in expected.items()}, seed
 
 
 @pytest.mark.parametrize("depth", [1, 2, 1000])
