@@ -11,7 +11,6 @@ from itertools import count
 from scheduler.model.jobs import Job, Pool
 from scheduler.simulator.trace import Arrival
 
-HORIZON = 240
 NEVER = 10**9  # the limit of a job of unknown run time
 
 Free = dict[tuple[str, int], list[float]]  # by pool and node
@@ -179,13 +178,15 @@ class Conservative:
     def __init__(self, pools: tuple[Pool, ...], arrivals: tuple[Arrival, ...], depth: int = 1000) -> None:
         self.pools, self.depth = pools, depth
         self.of = {arrival.job.id: arrival for arrival in arrivals}
-        self.free = [free_at(pools, []) for _ in range(HORIZON + 20)]
+        longest = sum(max(limit(a.job, pool.name) for pool in order(a.job, pools, True)) for a in arrivals)
+        self.horizon = 2 + longest + max((int(a.job.submit_s) for a in arrivals), default=0)
+        self.free = [free_at(pools, []) for _ in range(2 * self.horizon)]
         self.schedule: Schedule = {}
         self.promised: dict[int, int] = {}  # ends
 
     def run(self) -> Schedule:
         behind: list[Job] = []
-        for second in range(HORIZON):
+        for second in range(self.horizon):
             early = False
             for held in self.schedule.values():
                 if held.start < second == held.end:

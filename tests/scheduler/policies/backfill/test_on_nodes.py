@@ -139,6 +139,15 @@ def test_long_queues_start_as_their_rules_say(name: str, unknown: float) -> None
         assert begun == {job_id: held.start for job_id, held in expected.items()}, seed
 
 
+@pytest.mark.parametrize("depth", [1, 5, 1000])
+def test_conservative_reserves_for_long_queues_as_its_rules_say(depth: int) -> None:
+    for seed in range(examples(60)):
+        world = crowd(seed, 0.0)
+        expected = nodes.Conservative(world.cluster.pools, world.arrivals, depth).run()
+        begun = starts(run(create(f"conservative,depth={depth}"), world)[0])
+        assert begun == {job_id: held.start for job_id, held in expected.items()}, seed
+
+
 @pytest.mark.parametrize("depth", [1, 2, 1000])
 def test_conservative_reserves_as_its_rules_say(depth: int) -> None:
     @MANY
