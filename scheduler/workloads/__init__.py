@@ -81,15 +81,20 @@ def load(text: str, cluster: Cluster, seed: int = 0) -> Workload:
 
     ``"READER:FILE"`` reads a file (or, where the reader can, a folder) whose name does not tell what it is.
     """
+    return _on_nodes(as_stated(text, cluster, seed), cluster)
+
+
+def as_stated(text: str, cluster: Cluster, seed: int = 0) -> Workload:
+    """Load a workload as ``load``, but leave jobs that state no demand of resources without one."""
     if text.startswith(PREFIX):
         name, given = split(text.removeprefix(PREFIX))
         if name not in GENERATORS:
             raise unknown("generator", name, GENERATORS)
         generated: Workload = fill(_class(GENERATORS[name]), given, name).generate(cluster, seed)
-        return _on_nodes(generated, cluster)
+        return generated
     reader, path, given = _file(text)
     logged: Workload = fill(_class(READERS[reader].place), given, path.name).read(path)
-    return _on_nodes(logged, cluster)
+    return logged
 
 
 def _on_nodes(workload: Workload, cluster: Cluster) -> Workload:
