@@ -200,7 +200,7 @@ class WaitingJobs:
         self._nodes.before.clear()
         self._demands = np.full((len(self._nodes.columns), capacity), math.inf)
         self._lengths = np.full(capacity, math.inf)
-        self._missing = np.zeros(capacity)  # tasks for which there is no room
+        self._missing = np.zeros(capacity)  # tasks for which there is no room; 0 of jobs of one
         self._several: list[int] = []  # slots of jobs of several tasks
         self._parts = np.zeros((len(self._nodes.columns), capacity))
         self._least = [math.inf] * len(self._nodes.columns)  # nobody takes less
@@ -220,6 +220,7 @@ class WaitingJobs:
             slot = len(self.entries)
         self._demands[:, slot] = job.demand
         self._lengths[slot] = length_s
+        self._missing[slot] = 0
         self._least = [*map(min, self._least, job.demand)]
         self.entries.append((turn, job, length_s))
         self._slots[job.id] = slot
@@ -250,6 +251,10 @@ class WaitingJobs:
         slot = self._slots.pop(job_id, None)
         if slot is not None:
             self._demands[:, slot] = math.inf
+        if not self._slots:  # the usual case
+            self.entries.clear()
+            self._several.clear()
+            self._least = [math.inf] * len(self._least)
 
     def able(self, look: Iterable[int], limit: Limit, now: float, *, begin: int) -> Mask:
         """Tell of each job from a slot on if a task fits on one of these nodes, and all of them in all."""
