@@ -3,6 +3,8 @@
 - ``100``: 100 units of one class, called "node".
 - ``512xgpu+512xcpu``: classes, best first.
 - ``256xnode[cpu=1,memory=0.5]``: nodes with a capacity for each resource.
+- ``8xgpu[cores=64,gpu=4]+64xcpu[cores=48]``: kinds of nodes; what one kind does not name it does not have.
+- ``1xnode[cores=64,gpu.a100=2,gpu.t4=2]``: two kinds of GPUs in one node, each a resource of its own.
 - a TOML or JSON file: ``budget_w``, and a list ``pool`` of tables with fields of ``Pool``; ``units``
   may be called ``nodes``, and ``capacity`` is a table of resources.
 - a CSV file: the list of nodes of Alibaba's GPU trace of 2023 (columns cpu_milli, memory_mib and gpu), as one
@@ -17,6 +19,7 @@ import math
 import re
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -162,7 +165,28 @@ def _described(content: Any, where: str) -> Cluster:
     except ValidationError as error:
         raise _refusal(error.errors()[0], content, where) from error
     pools = tuple(_pool(pool, rank, where) for rank, pool in enumerate(table.pool))
-    return checked(pools, table.budget_w, where)
+    return checked(_same_resources(pools), table.budget_w, where)
+
+
+def _same_resources(pools: tuple[Pool, ...]) -> tuple[Pool, ...]:
+    """Give all pools with nodes the resources that any of them has: 0 of those that one does not name."""
+    names = tuple(dict.fromkeys(name for pool in pools for name in pool.resources))
+
+    def filled(pool: Pool, row: tuple[float, ...]) -> tuple[float, ...]:
+        has = dict(zip(pool.resources, row, strict=True))
+        return tuple(has.get(name, 0.0) for name in names) if row else ()
+
+    return tuple(
+        pool
+        if pool.resources in ((), names)
+        else replace(
+            pool,
+            resources=names,
+            capacity=filled(pool, pool.capacity),
+            capacities=tuple(filled(pool, row) for row in pool.capacities),
+        )
+        for pool in pools
+    )
 
 
 def _refusal(error: Mapping[str, Any], content: Any, where: str) -> BadInput:

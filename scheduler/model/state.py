@@ -83,7 +83,8 @@ class Nodes:
 
     def misfit(self, job: Job) -> str:
         """Say why the job fits on no set of empty nodes, as a clause; "" if it does."""
-        if job.units == 1 and job.demand and self._holds_one(job.demand):
+        alike = 1 if self.pool.capacities else self.pool.units
+        if job.units <= alike and job.demand and self._holds_one(job.demand):
             return ""
         name, resources = self.pool.name, self.pool.resources
         if len(job.demand) != len(resources):

@@ -19,6 +19,7 @@ from profiles.errors import BadInput
 from scheduler.model.jobs import Cluster
 from scheduler.model.parameters import fill, split, unknown
 from scheduler.simulator.trace import Arrival, ClosedLoop, SimulationSettings
+from scheduler.workloads.arrivals import TakenResources, with_demands
 
 PREFIX = "generator:"
 
@@ -34,6 +35,7 @@ class Workload:
         settings: how the simulated world behaves, where the workload decides that (costs, interference).
         note: an assumption or a stand-in that every result should name.
         remarks: entries that were read in a way that should be told, by what was done; filled likewise.
+        taken: what jobs take of resources of nodes, where a file beside the log says it.
     """
 
     arrivals: Iterable[Arrival] | ClosedLoop
@@ -42,6 +44,7 @@ class Workload:
     settings: SimulationSettings = field(default_factory=SimulationSettings)
     note: str = ""
     remarks: Counter[str] = field(default_factory=Counter)
+    taken: TakenResources | None = None
 
 
 GENERATORS = {
@@ -78,6 +81,11 @@ def load(text: str, cluster: Cluster, seed: int = 0) -> Workload:
 
     ``"READER:FILE"`` reads a file (or, where the reader can, a folder) whose name does not tell what it is.
     """
+    return _on_nodes(as_stated(text, cluster, seed), cluster)
+
+
+def as_stated(text: str, cluster: Cluster, seed: int = 0) -> Workload:
+    """Load a workload as ``load``, but leave jobs that state no demand of resources without one."""
     if text.startswith(PREFIX):
         name, given = split(text.removeprefix(PREFIX))
         if name not in GENERATORS:
@@ -87,6 +95,23 @@ def load(text: str, cluster: Cluster, seed: int = 0) -> Workload:
     reader, path, given = _file(text)
     logged: Workload = fill(_class(READERS[reader].place), given, path.name).read(path)
     return logged
+
+
+def _on_nodes(workload: Workload, cluster: Cluster) -> Workload:
+    """Let jobs that state no demand take resources of nodes, where the cluster has nodes.
+
+    Raises:
+        BadInput: a file beside the log names resources that the cluster does not have.
+    """
+    resources, taken = cluster.pools[0].resources, workload.taken or TakenResources()
+    for name in taken.resources:
+        if name not in resources:
+            raise BadInput(
+                f"{taken.source}: the cluster has no {name}", f"write for instance 8xnode[cores=64,{name}=4]"
+            )
+    if resources and isinstance(workload.arrivals, Iterable):
+        workload.arrivals = with_demands(workload.arrivals, resources, taken)
+    return workload
 
 
 def _class(place: str) -> Any:

@@ -7,10 +7,12 @@ resource of a counted pool).
 
 from __future__ import annotations
 
+import csv
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -210,3 +212,83 @@ class Unstated:
             elif self.time_s is not None:
                 job = replace(job, estimate_s=self.time_s, estimate_kind=EstimateKind.PREDICTED)
             yield arrival._replace(job=job)
+
+
+# -- jobs of processors on nodes ---------------------------------------------------------------------------
+
+
+CORES = ("cores", "cpu")  # names of the resource that a processor is one of
+
+
+@dataclass(frozen=True)
+class TakenResources:
+    """What jobs take of resources that a log does not tell, such as GPUs.
+
+    Attributes:
+        resources: their names. source: the file, for people.
+        amounts: of each of them, of the whole job, by its number.
+        tasks: of jobs of which it is stated.
+    """
+
+    resources: tuple[str, ...] = ()
+    source: str = ""
+    amounts: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    tasks: Mapping[int, int] = field(default_factory=dict)
+
+
+def with_demands(
+    arrivals: Iterable[Arrival], resources: Sequence[str], taken: TakenResources
+) -> Iterator[Arrival]:
+    """Let jobs that state no demand of resources have tasks that do.
+
+    A job has as many tasks as it takes GPUs (or other resources of ``taken``), if it takes any, else one for
+    each processor. They share its processors, its memory and what else it takes evenly.
+    """
+    for arrival in arrivals:
+        job = arrival.job
+        if job.demand:
+            yield arrival
+            continue
+        amounts = dict(zip(taken.resources, taken.amounts.get(job.id, ()), strict=False))
+        tasks = taken.tasks.get(job.id) or round(sum(amounts.values())) or job.units
+        amounts |= dict.fromkeys(CORES, float(job.units)) | {"memory_mb": job.memory_mb or 0.0}
+        demand = tuple(amounts.get(name, 0.0) / tasks for name in resources)
+        yield arrival._replace(job=replace(job, units=tasks, demand=demand))
+
+
+def read_taken(path: Path) -> TakenResources:
+    """Read a CSV file with the columns job, tasks (if wished) and one for each resource.
+
+    Raises:
+        BadInput: it cannot be read, or a line is no such line.
+    """
+    amounts, tasks = dict[int, tuple[float, ...]](), dict[int, int]()
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as lines:
+            table = csv.DictReader(lines)
+            names = tuple(name for name in table.fieldnames or () if name not in ("job", "tasks"))
+            if "job" not in (table.fieldnames or ()) or not names:
+                raise BadInput(f"{path}, line 1: no columns job and a resource", "write for instance job,gpu")
+            for row in table:
+                try:
+                    number = int(row["job"])
+                    amounts[number] = tuple(_amount(row[name]) for name in names)
+                    if row.get("tasks"):
+                        tasks[number] = max(1, int(row["tasks"]))
+                except (TypeError, ValueError) as error:
+                    raise BadInput(
+                        f"{path}, line {table.line_num}: a field is no number from 0 on",
+                        "mend the line",
+                    ) from error
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror or error}", "name a file that can be read") from error
+    except UnicodeError as error:
+        raise BadInput(f"{path}: {error}", "write valid CSV") from error
+    return TakenResources(names, str(path), amounts, tasks)
+
+
+def _amount(text: str | None) -> float:
+    value = float("nan" if text is None else text or 0)  # not a number where fields are missing
+    if not 0 <= value < math.inf:
+        raise ValueError(text)
+    return value

@@ -66,7 +66,12 @@ def simulate(
         ),
     ] = "",
     cluster: Annotated[
-        str, typer.Option("--cluster", "-c", help="A count, 512xgpu+512xcpu, or a TOML or JSON file.")
+        str,
+        typer.Option(
+            "--cluster",
+            "-c",
+            help="A count, 512xgpu+512xcpu, 8xnode[cores=64,gpu=4], or a TOML, JSON or CSV file.",
+        ),
     ] = "",
     profile: Annotated[
         list[str] | None,

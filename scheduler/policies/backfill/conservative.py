@@ -39,13 +39,16 @@ from heapq import heappop, heappush
 from scheduler.model.events import Action, Event, Finished, Start, Submitted, Timer, WakeAt
 from scheduler.model.jobs import Job, counted, instant
 from scheduler.policies.backfill.availability import Availability, earliest_end
+from scheduler.policies.backfill.conservative_on_nodes import (
+    LATE_LEAST_S,
+    LATE_SHARE,
+    MOMENT_S,
+    NodeConservative,
+)
 from scheduler.policies.backfill.multi_pool import MultiPoolQueue
+from scheduler.policies.backfill.on_nodes import node_pools
 from scheduler.policies.backfill.queue import Stair
 from scheduler.policies.base import Policy, Reason, View, counted_pools, fits_now, waits_for
-
-MOMENT_S = 1e-6
-LATE_SHARE = 0.1
-LATE_LEAST_S = 60.0
 
 Plans = Mapping[str, Availability]
 Peaks = tuple[list[float], list[int]]  # as ``Availability.peaks`` says it
@@ -63,14 +66,18 @@ class ConservativeParameters:
 
 
 class Conservative(Policy):
-    """Conservative backfilling on counted pools."""
+    """Conservative backfilling on counted pools, or on nodes (``conservative_on_nodes``)."""
 
     Parameters = ConservativeParameters
     promises = frozenset({"no-delay"})
-    suits = frozenset({"counted", "classes"})
+    suits = frozenset({"counted", "classes", "nodes"})
     parameters: ConservativeParameters
 
     def begin(self, view: View) -> None:
+        nodes = node_pools(view, "conservative")
+        self._nodes = NodeConservative(nodes, self.parameters.depth, view) if nodes else None
+        if nodes:
+            return
         self._pools = counted_pools(view, "conservative")
         self._starts: dict[int, float] = {}  # of the jobs with reservations, in the order of the queue
         self._on: dict[int, str] = {}  # the class of each reservation
@@ -82,6 +89,8 @@ class Conservative(Policy):
         self._line_up(view)
 
     def decide(self, view: View, event: Event) -> Sequence[Action]:
+        if self._nodes is not None:
+            return self._nodes.decide(view, event)
         if isinstance(event, Submitted):
             self._new.append(event.job)
         elif isinstance(event, Finished):
@@ -124,6 +133,8 @@ class Conservative(Policy):
         return actions
 
     def why(self, job: Job, view: View) -> Reason:
+        if self._nodes is not None:
+            return self._nodes.why(job, view)
         at = self._starts.get(job.id, math.inf)
         if not fits_now(job, view):
             return Reason(waits_for(job, view), None if at == math.inf else at)

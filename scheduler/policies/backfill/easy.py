@@ -96,7 +96,7 @@ class Easy(Policy):
 
     def why(self, job: Job, view: View) -> Reason:
         if self._nodes is not None:
-            return on_nodes.why(job, view, self._nodes.pool)
+            return on_nodes.why(job, view, self._nodes.classes(job))
         first = next(iter(view.waiting.values()))
         at = expected_start(job, view)
         if job.id == first.id:

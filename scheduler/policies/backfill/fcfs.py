@@ -44,7 +44,7 @@ class Fcfs(Policy):
 
     def why(self, job: Job, view: View) -> Reason:
         if self._nodes is not None:
-            return on_nodes.why(job, view, self._nodes.pool)
+            return on_nodes.why(job, view, self._nodes.classes(job))
         first = next(iter(view.waiting.values()))
         if first.id != job.id:
             return Reason(waits_for(job, view) + after(first, units(first, view.cluster)))

@@ -54,5 +54,5 @@ class FirstFit(Policy):
 
     def why(self, job: Job, view: View) -> Reason:
         if self._nodes is not None:
-            return on_nodes.why(job, view, self._nodes.pool)
+            return on_nodes.why(job, view, self._nodes.classes(job))
         return Reason(f"{waits_for(job, view)}; smaller jobs may start before it")

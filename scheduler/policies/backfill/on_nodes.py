@@ -1,150 +1,155 @@
 """Fcfs, first fit and EASY on nodes that have several resources: cores, memory, GPUs of each kind.
 
-A job has tasks that each take the same vector on one node. It fits if the nodes have room for all its tasks,
-where a node's room is the number of times that the vector fits into what is free there. The rules are those
-of the counted queues (``queue``), with "so many units" read as "this vector, so many times".
+A job has tasks that each take the same vector on one node. It fits if the nodes of one pool have room for all
+its tasks, where a node's room is the number of times that the vector fits into what is free there. The rules
+are those of the counted queues (``queue``, ``multi_pool``), with "so many units" read as "this vector, so
+many times".
 
-**Where a job goes**: one task goes to the node that is fullest (the least sum of free shares over its
-resources), so that large jobs and jobs of scarce resources find whole nodes later: a job without GPUs goes to
-a node without GPUs where there is one. Several tasks go to as few nodes as possible.
+**Where a job goes**: of several pools (kinds of nodes), EASY takes the one on which the job would end first.
+Of equal ones, and under the others, that goes first which has the fewest kinds of resources that the job does
+not want, then the better class. In a pool one task goes to the node that is fullest (the least sum of free
+shares over its resources), so that large jobs and jobs of scarce resources find whole nodes later: a job
+without GPUs goes to a node without GPUs where there is one. Several tasks go to as few nodes as possible.
 
 **The reservation** of the first job that does not fit: the running jobs are counted by their expected ends
-until there is room for it. What is free then, less the first job's own place, is *spare*. A job passes if it
-fits now and should end by then, or if it fits into what is both free now and spare then.
+until there is room for it. What is free then on the nodes of its place, less itself, is *spare*; of several
+pools, that on which it would end first. A job passes if it fits now and should end by then, or if it fits
+into what is both free now and spare then. On all other nodes every job that fits passes.
 
-Rooms are kept for each distinct vector (a row) and node (a column). An event changes the columns of the
-nodes that it touches, for all rows at once; so a decision costs O(vectors) for each such node, and not
-O(waiting jobs).
+Cost: a decision looks only at nodes that have changed, and at those of the reservation. There it compares
+all waiting jobs at once: O(waiting jobs) vector work for each such node and each start. A reservation is
+O(running jobs).
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from heapq import heappop, heappush
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import mul
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from profiles.errors import BadInput
 from scheduler.model.events import Action, Event, Failed, Finished, Start, Submitted
-from scheduler.model.jobs import EPSILON, Job, Placement, Pool, instant
-from scheduler.model.state import rooms
-from scheduler.policies.backfill.queue import HALF_STEP_S, IndexedQueue
+from scheduler.model.jobs import EPSILON, Job, JobState, Placement, Pool, instant
+from scheduler.model.state import Nodes, rooms
+from scheduler.policies.backfill.queue import HALF_STEP_S
 from scheduler.policies.base import Reason, View, after, would_delay
 
 Vector = tuple[float, ...]
 Places = tuple[tuple[int, int], ...]  # (node, tasks there)
 Choice = tuple[Job, Placement]
 Matrix = NDArray[np.float64]
-ROW = 16  # vectors for which there is room at first
-MOST = 2.0**31  # tasks on a node
-MOST_EMPTY = 64  # kinds of jobs that nobody waits with
+Mask = NDArray[np.bool_]
+ROOM = EPSILON / 2  # less than the engine allows, so that the engine never refuses a task that fits
+TINY, MOST = 1e-300, 2.0**31  # so that nothing times infinity is infinite, and a room is a number
+LEAST = 64  # waiting jobs for which there is room at first
+MANY = 16  # changed nodes of a pool, from which on each job is looked at by itself
 
 
-class Rooms:
-    """Free resources of each node, and how often each vector that somebody asks for fits there.
+class FreeNodes:
+    """What is free on each node of a pool.
 
     Attributes:
-        free: nodes x resources. share: one over the capacity, likewise; 0 for what a node does not have.
-        totals: how often each vector fits on all nodes together, by its row.
+        rows: by node. columns: the same, by resource. fullness: of each node, the sum of its free shares.
+        before: of nodes that have changed since somebody cleared this, what was free there.
     """
 
     def __init__(self, pool: Pool) -> None:
-        rows = pool.capacities or [pool.capacity] * pool.units
-        capacity = np.array(rows, dtype=np.float64).reshape(pool.units, len(pool.resources))
-        self.share = np.divide(1.0, capacity, out=np.zeros_like(capacity), where=capacity > 0)
-        self.free = np.zeros_like(capacity)
-        self._fullness = np.zeros(pool.units)
-        self._rows: dict[Vector, tuple[int, int]] = {}  # its row, and how many ask for it
-        self._unused = list(range(ROW))
-        self._inverse = np.zeros((ROW, len(pool.resources)))
-        self._room = np.zeros((ROW, pool.units), dtype=np.int64)
-        self.totals = np.zeros(ROW, dtype=np.int64)
+        self.pool = pool
+        capacities = pool.capacities or [pool.capacity] * pool.units
+        self.shares = [tuple(1.0 / c if c > 0 else 0.0 for c in capacity) for capacity in capacities]
+        self.rows = [[0.0] * len(pool.resources) for _ in capacities]
+        self._matrix = np.zeros((len(pool.resources), pool.units))
+        self.columns = list(self._matrix)
+        self.fullness = np.zeros(pool.units)
+        self.before: dict[int, list[float]] = {}
 
-    def add(self, demand: Vector) -> int:
-        """Note that somebody asks for a vector; return its row."""
-        row, number = self._rows.get(demand, (-1, 0))
-        if row < 0:
-            if not self._unused:
-                self._grow()
-            row = self._unused.pop()
-            needed = np.asarray(demand)
-            self._inverse[row] = np.divide(1.0, needed, out=np.zeros_like(needed), where=needed > 0)
-            self._room[row] = rooms(self.free, demand)
-            self.totals[row] = self._room[row].sum()
-        self._rows[demand] = row, number + 1
-        return row
-
-    def drop(self, demand: Vector) -> None:
-        """Forget one who asked for it."""
-        row, number = self._rows[demand]
-        if number > 1:
-            self._rows[demand] = row, number - 1
-        else:
-            del self._rows[demand]
-            self._unused.append(row)
-            self._inverse[row] = 0.0
-
-    def _grow(self) -> None:
-        size = len(self.totals)
-        self._unused += range(size, 2 * size)
-        self._inverse, self._room, self.totals = (
-            np.concatenate([table, np.zeros_like(table)])
-            for table in (self._inverse, self._room, self.totals)
-        )
-
-    def set(self, free: Matrix, nodes: Iterable[int]) -> None:
+    def read(self, free: Matrix, nodes: Iterable[int]) -> None:
         """Take what is free on these nodes from there."""
         for node in nodes:
-            self.free[node] = free[node]
-            self._changed(node)
+            self._enter(node, free[node].tolist())
 
     def take(self, places: Places, demand: Vector) -> None:
         """Charge tasks to nodes."""
         for node, tasks in places:
-            self.free[node] -= np.multiply(demand, tasks)
-            self._changed(node)
+            self._enter(node, [f - tasks * d for f, d in zip(self.rows[node], demand, strict=True)])
 
-    def _changed(self, node: int) -> None:
-        free, inverse = self.free[node], self._inverse
-        self._fullness[node] = float(free @ self.share[node])
-        fits = np.where(inverse > 0, free * inverse + EPSILON, np.inf).min(axis=1, initial=MOST)
-        column = fits.astype(np.int64)
-        self.totals += column - self._room[:, node]
-        self._room[:, node] = column
+    def _enter(self, node: int, row: list[float]) -> None:
+        self.before.setdefault(node, self.rows[node])
+        self.rows[node] = row
+        self._matrix[:, node] = row
+        self.fullness[node] = self._fullness(node, row)
 
-    def fits(self, job: Job) -> bool:
-        """Tell if there is room now for a job that asks."""
-        return bool(self.totals[self._rows[job.demand][0]] >= job.units)
+    def place(self, demand: Vector, tasks: int, spare: Mapping[int, Sequence[float]]) -> Places:
+        """Choose nodes for so many tasks, within what is spare where that is stated; none: no room."""
+        if tasks == 1:
+            able: Mask | None = None
+            for column, needed in zip(self.columns, demand, strict=True):
+                if needed > 0:
+                    fits = column >= needed - ROOM
+                    able = fits if able is None else np.logical_and(able, fits, out=able)
+            assert able is not None
+            for node, row in spare.items():
+                able[node] = able[node] and covers(row, demand)
+            best = int(np.where(able, self.fullness, math.inf).argmin())
+            return ((best, 1),) if able[best] else ()
+        within = {node: [*map(min, row, self.rows[node])] for node, row in spare.items()}
+        room = rooms(self._changed(within), demand)
+        return choose(room, self.fullness, tasks) if int(room.sum()) >= tasks else ()
 
-    def place(self, demand: Vector, tasks: int) -> Places:
-        """Choose nodes for so many tasks, which fit."""
-        return choose(self._room[self._rows[demand][0]], self._fullness, tasks)
+    def room(self, demand: Vector) -> int:
+        """Count how often the demand fits on all nodes together."""
+        return int(rooms(self._matrix.T, demand).sum())
 
-    def totals_within(self, spare: Matrix) -> NDArray[np.int64]:
-        """Compute for each row how often its vector fits into what is free and within ``spare``."""
-        both, inverse = np.minimum(self.free, spare), self._inverse
-        room = np.full((len(inverse), len(both)), MOST)
-        for r in range(inverse.shape[1]):
-            asks = inverse[:, r] > 0
-            room[asks] = np.minimum(room[asks], np.outer(inverse[asks, r], both[:, r]) + EPSILON)
-        totals: NDArray[np.int64] = room.astype(np.int64).sum(axis=1)
-        return totals
+    def place_after(self, freed: Mapping[int, list[float]], demand: Vector, tasks: int) -> Places:
+        """Choose nodes for so many tasks, which fit when so much is free on these nodes."""
+        if tasks == 1:  # before, it fitted nowhere
+            able = [node for node, row in freed.items() if covers(row, demand)]
+            return ((min(able, key=lambda node: (self._fullness(node, freed[node]), node)), 1),)
+        fullness = self.fullness.copy()
+        for node, row in freed.items():
+            fullness[node] = self._fullness(node, row)
+        return choose(rooms(self._changed(freed), demand), fullness, tasks)
 
-    def place_within(self, demand: Vector, tasks: int, spare: Matrix) -> Places:
-        """Choose nodes in what is free and within ``spare``; none if they do not fit there."""
-        room = rooms(np.minimum(self.free, spare), demand)
-        return choose(room, self._fullness, tasks) if int(room.sum()) >= tasks else ()
+    def _changed(self, rows: Mapping[int, Sequence[float]]) -> Matrix:
+        """Return what is free by node, with these rows in place of some."""
+        free = self._matrix.T
+        if rows:
+            free = free.copy()
+            for node, row in rows.items():
+                free[node] = row
+        return free
+
+    def _fullness(self, node: int, row: Sequence[float]) -> float:
+        fullness: float = sum(map(mul, row, self.shares[node]))
+        return fullness
+
+
+def covers(free: Sequence[float], demand: Sequence[float]) -> bool:
+    """Tell if the demand fits into what is free."""
+    for f, d in zip(free, demand, strict=True):  # noqa: SIM110 (three times as fast as all())
+        if d > f + ROOM:
+            return False
+    return True
+
+
+def room_in(free: Sequence[float], demand: Vector) -> int:
+    """Count how often the demand fits into what is free on a node."""
+    room = math.inf
+    for f, d in zip(free, demand, strict=True):  # twice as fast as min() of a generator
+        if d > 0 and f < room * d:
+            room = f / d
+    return int(room + EPSILON)
 
 
 def choose(room: NDArray[np.int64], fullness: Matrix, tasks: int) -> Places:
-    """Choose nodes for so many tasks: the fullest for one, as few as possible for several."""
+    """Choose nodes for several tasks: as few as possible, of equal ones the fullest."""
     (able,) = room.nonzero()
-    if tasks == 1:
-        return ((int(able[fullness[able].argmin()]), 1),)
     places, left = [], tasks
     for place in np.lexsort((fullness[able], -np.minimum(room[able], tasks))):
         node = int(able[place])
@@ -156,39 +161,202 @@ def choose(room: NDArray[np.int64], fullness: Matrix, tasks: int) -> Places:
     return tuple(sorted(places))
 
 
-class NodeQueue:
-    """Jobs that wait for one pool with nodes, first come, first served."""
+class Limit(NamedTuple):
+    """What a reservation leaves to passing jobs on the nodes of its place.
 
-    def __init__(self, pool: Pool, view: View) -> None:
-        self.pool = pool
+    Attributes:
+        until_s: a job that ends by then may take what is free.
+        spare: what any job may take, by node. closed: nothing is to be taken in the pool at all.
+    """
+
+    until_s: float
+    spare: dict[int, list[float]]
+    closed: bool = False
+
+    def spare_for(self, job: Job, pool: str, now: float) -> dict[int, list[float]]:
+        """Return what bounds the job: nothing if it should end in time."""
+        in_time = self.spare and job.estimate_on(pool) <= self.until_s - now + HALF_STEP_S
+        return {} if in_time else self.spare
+
+
+OPEN = Limit(math.inf, {})
+CLOSED = Limit(-math.inf, {}, closed=True)
+
+
+class WaitingJobs:
+    """Jobs that wait for one pool, in order, as columns: what a task takes of each resource, and the length.
+
+    The column of a job that has left is infinite, so that it fits nowhere. Of jobs of several tasks it is
+    kept up to date for how many there is room.
+    """
+
+    def __init__(self, nodes: FreeNodes) -> None:
+        self._nodes = nodes
+        self._slots: dict[int, int] = {}
+        self._lay([], LEAST)
+
+    def _lay(self, entries: Sequence[tuple[int, Job, float]], capacity: int) -> None:
+        """Lay the (turn, job, length) out anew."""
+        self._nodes.before.clear()
+        self._demands = np.full((len(self._nodes.columns), capacity), math.inf)
+        self._lengths = np.full(capacity, math.inf)
+        self._missing = np.zeros(capacity)  # tasks for which there is no room; 0 of jobs of one
+        self._several: list[int] = []  # slots of jobs of several tasks
+        self._parts = np.zeros((len(self._nodes.columns), capacity))
+        self._least = [math.inf] * len(self._nodes.columns)  # nobody takes less
+        self.entries: list[tuple[int, Job, float]] = []
+        self._slots.clear()
+        for turn, job, length_s in entries:
+            self.add(turn, job, length_s)
+
+    def _live(self) -> list[tuple[int, Job, float]]:
+        return [self.entries[slot] for slot in sorted(self._slots.values())]
+
+    def add(self, turn: int, job: Job, length_s: float) -> None:
+        """Append a job."""
+        slot, capacity = len(self.entries), len(self._lengths)
+        if slot == capacity:
+            self._lay(self._live(), 2 * capacity if 2 * len(self._slots) > capacity else capacity)
+            slot = len(self.entries)
+        self._demands[:, slot] = job.demand
+        self._lengths[slot] = length_s
+        self._missing[slot] = 0
+        self._least = [*map(min, self._least, job.demand)]
+        self.entries.append((turn, job, length_s))
+        self._slots[job.id] = slot
+        if job.units > 1:
+            self.count()
+            self._parts[:, len(self._several)] = [1.0 / d if d > 0 else math.inf for d in job.demand]
+            self._several.append(slot)
+            self._missing[slot] = job.units - self._nodes.room(job.demand)
+
+    def count(self) -> None:
+        """Count anew for how many tasks of each job of several there is room."""
+        if self._several:
+            parts = [column[: len(self._several)] for column in self._parts]
+            more = sum(
+                _rooms(parts, self._nodes.rows[node]) - _rooms(parts, before)
+                for node, before in self._nodes.before.items()
+            )
+            self._missing[self._several] -= more
+        self._nodes.before.clear()
+
+    def add_first(self, turn: int, job: Job, length_s: float) -> None:
+        """Put a job before all others (takes time in proportion to the queue)."""
+        entries = [(turn, job, length_s), *self._live()]
+        self._lay(entries, max(LEAST, 2 * len(entries)))
+
+    def remove(self, job_id: int) -> None:
+        """Take a job out, if it is there."""
+        slot = self._slots.pop(job_id, None)
+        if slot is not None:
+            self._demands[:, slot] = math.inf
+        if not self._slots:  # the usual case
+            self.entries.clear()
+            self._several.clear()
+            self._least = [math.inf] * len(self._least)
+
+    def able(self, look: Iterable[int], limit: Limit, now: float, *, begin: int) -> Mask:
+        """Tell of each job from a slot on if a task fits on one of these nodes, and all of them in all."""
+        self.count()
+        end = len(self.entries)
+        demands = [column[begin:end] for column in self._demands]
+        may = np.zeros(end - begin, dtype=np.bool_)
+        for node in look:
+            if not covers(self._nodes.rows[node], self._least):
+                continue
+            fits = _fit(demands, self._nodes.rows[node])
+            if node in limit.spare:
+                passes = _fit(demands, limit.spare[node])
+                passes |= self._lengths[begin:end] <= limit.until_s - now + HALF_STEP_S
+                fits &= passes
+            may |= fits
+        if self._several:
+            may &= self._missing[begin:end] <= 0
+        return may
+
+    def waiting(self, *, begin: int) -> Mask:
+        """Tell of each slot from one on whether its job is still there."""
+        present: Mask = self._demands[0, begin : len(self.entries)] < math.inf
+        return present
+
+
+def _fit(demands: Sequence[Matrix], free: Sequence[float]) -> Mask:
+    fits: Mask = demands[0] <= free[0] + ROOM
+    for column, f in zip(demands[1:], free[1:], strict=True):
+        fits &= column <= f + ROOM
+    return fits
+
+
+def _rooms(parts: Sequence[Matrix], free: Sequence[float]) -> Matrix:
+    """Count how many tasks of each job fit into what is free; ``parts``: one over what a task takes."""
+    room: Matrix = np.full(len(parts[0]), MOST)
+    for column, f in zip(parts, free, strict=True):
+        np.minimum(room, column * max(f, TINY), out=room)
+    room += EPSILON
+    np.floor(room, out=room)
+    return room
+
+
+class PoolOrder:
+    """The pools that a job can run on, in the order in which it takes them.
+
+    Args:
+        by_length: those first on which it is shortest.
+    """
+
+    def __init__(self, pools: Sequence[Pool], *, by_length: bool) -> None:
+        self._pools = pools
+        self._by_length = by_length
+        self._orders: dict[tuple[bool, ...], list[str]] = {}
+
+    def __call__(self, job: Job) -> list[str]:
+        wants = tuple(d > 0 for d in job.demand) if len(self._pools) > 1 else ()
+        if wants not in self._orders:
+            pools = sorted(self._pools, key=lambda pool: _unwanted(pool, wants)) if wants else self._pools
+            self._orders[wants] = [pool.name for pool in pools]
+        order = self._orders[wants]
+        if not job.estimates_s:
+            return order
+        may = [name for name in order if job.runs_on(name)]
+        return sorted(may, key=job.estimate_on) if self._by_length else may
+
+
+def _unwanted(pool: Pool, wants: Sequence[bool]) -> int:
+    """Count the kinds of resources that nodes of the pool have, and the job does not want."""
+    has = [any(column) for column in zip(*(pool.capacities or [pool.capacity]), strict=True)]
+    return sum(there and not wanted for there, wanted in zip(has, wants, strict=True))
+
+
+class NodeQueue:
+    """Jobs that wait for pools with nodes, first come, first served."""
+
+    by_length = False  # a job goes to the pool on which it is shortest
+
+    def __init__(self, pools: Sequence[Pool]) -> None:
+        self.pools = {pool.name: pool for pool in pools}
+        self.nodes = {pool.name: FreeNodes(pool) for pool in pools}
         self.waiting: OrderedDict[int, Job] = OrderedDict()
-        self.rooms = Rooms(pool)
-        self._changed: set[int] = set(range(pool.units))  # nodes whose free resources are to be read again
-        for job in view.waiting.values():
-            self.add(job)
+        self._changed = {pool.name: set(range(pool.units)) for pool in pools}  # are to be read again
+        self.classes = PoolOrder(pools, by_length=self.by_length)
 
     def add(self, job: Job) -> None:
         """Append a job."""
         self.waiting[job.id] = job
-        self._note(job)
 
     def add_first(self, job: Job) -> None:
         """Put a job that lost its nodes before all others."""
         self.waiting[job.id] = job
         self.waiting.move_to_end(job.id, last=False)
-        self._note(job, first=True)
 
-    def _note(self, job: Job, *, first: bool = False) -> None:
-        """Note a job that waits from now on."""
-        self.rooms.add(job.demand)
+    def ended(self, job_id: int, placement: Placement) -> None:
+        """Note that a job has left its nodes."""
+        self._changed[placement.pool].update(node for node, _ in placement.nodes)
 
-    def _forget(self, job: Job) -> None:
-        """Forget a job that waits no more."""
-        self.rooms.drop(job.demand)
-
-    def freed(self, nodes: Iterable[int]) -> None:
-        """Note that what is free on nodes has changed."""
-        self._changed.update(nodes)
+    def changed(self) -> None:
+        """Note that anything may have changed."""
+        for name, pool in self.pools.items():
+            self._changed[name].update(range(pool.units))
 
     def decide(self, view: View, event: Event) -> Sequence[Action]:
         """Note what has happened, and start jobs at the last event of an instant."""
@@ -196,18 +364,23 @@ class NodeQueue:
             case Submitted():
                 self.add(event.job)
             case Finished():
-                self.freed(node for node, _ in event.placement.nodes)
+                self.ended(event.job.id, event.placement)
             case Failed():
-                self.freed(node for node, _ in event.placement.nodes)
+                self.ended(event.job.id, event.placement)
                 self.add_first(event.job)
             case _:
-                self.freed(range(self.pool.units))
+                self.changed()
         if view.upcoming is not None or not self.waiting:
             return ()
-        if self._changed:
-            self.rooms.set(view.nodes[self.pool.name].free, self._changed)
-            self._changed.clear()
+        for name, changed in self._changed.items():
+            if changed:
+                self.nodes[name].read(view.nodes[name].free, changed)
+                self._look_at(name, changed)
+                changed.clear()
         return [Start(job.id, placement) for job, placement in self.choose(view)]
+
+    def _look_at(self, pool: str, nodes: set[int]) -> None:
+        """Note that jobs may fit on these nodes that did not before."""
 
     def choose(self, view: View) -> list[Choice]:
         """Choose the jobs that start now; they leave the queue and hold their nodes."""
@@ -216,217 +389,350 @@ class NodeQueue:
         return chosen
 
     def _start_heads(self, chosen: list[Choice]) -> None:
-        while self.waiting and self.rooms.fits(job := next(iter(self.waiting.values()))):
-            chosen.append(self._start(job))
+        while self.waiting:
+            job = next(iter(self.waiting.values()))
+            if not self._start_somewhere(job, chosen):
+                return
 
-    def _start(self, job: Job, places: Places = ()) -> Choice:
-        places = places or self.rooms.place(job.demand, job.units)
-        self.rooms.take(places, job.demand)
-        self._forget(job)
+    def _start_somewhere(self, job: Job, chosen: list[Choice]) -> bool:
+        """Start the job in the first pool in which it fits; False if there is none."""
+        for pool in self.classes(job):
+            places = self.nodes[pool].place(job.demand, job.units, {})
+            if places:
+                self._start(job, pool, places, chosen)
+                return True
+        return False
+
+    def _start(self, job: Job, pool: str, places: Places, chosen: list[Choice]) -> None:
+        self.nodes[pool].take(places, job.demand)
         del self.waiting[job.id]
-        return job, Placement(self.pool.name, job.units, places)
-
-
-class Kind:
-    """The waiting jobs of one vector and number of tasks, by their place in the queue and their length."""
-
-    def __init__(self, demand: Vector, tasks: int, row: int) -> None:
-        self.demand, self.tasks, self.row = demand, tasks, row
-        self.queue = IndexedQueue()
-
-
-# Place in the queue, job, its kind, and the length up to which jobs of that kind may pass.
-First = tuple[int, int, Kind, float]
+        chosen.append((job, Placement(pool, job.units, places)))
 
 
 class NodeFirstFit(NodeQueue):
-    """First fit: every job that fits starts, in the order of the queue.
+    """First fit: every job that fits starts, in the order of the queue."""
 
-    Kinds that nobody waits with stay for a while, because the next job is often of one of them.
-    """
-
-    def __init__(self, pool: Pool, view: View) -> None:
-        self._kinds: dict[tuple[Vector, int], Kind] = {}
-        self._turn: dict[int, int] = {}
+    def __init__(self, pools: Sequence[Pool]) -> None:
+        super().__init__(pools)
+        self._tables = {name: WaitingJobs(nodes) for name, nodes in self.nodes.items()}
+        self._look: dict[str, set[int]] = {pool.name: set() for pool in pools}
+        self._new: list[Job] = []  # not yet in the tables
+        self._freed = True  # else only new jobs may fit
+        self._failed: set[tuple[str, Vector, int, bool]] = set()  # requests that fitted nowhere in this pass
         self._next, self._front = 0, -1
-        self._new: list[Job] | None = []  # since nothing has been freed: only these may fit; None: all
-        super().__init__(pool, view)
 
-    def freed(self, nodes: Iterable[int]) -> None:
-        super().freed(nodes)
-        self._new = None
+    def add(self, job: Job) -> None:
+        super().add(job)
+        self._new.append(job)
 
-    def _note(self, job: Job, *, first: bool = False) -> None:
-        if self._new is not None:
-            self._new.append(job)
-        key, length_s = (job.demand, job.units), job.estimate_on(self.pool.name)
-        if key not in self._kinds:
-            if len(self._kinds) >= MOST_EMPTY:
-                self._forget_empty()
-            self._kinds[key] = Kind(*key, self.rooms.add(job.demand))
-        if first:
-            self._turn[job.id] = self._front
-            self._front -= 1
-            self._kinds[key].queue.add_first(job.id, 1, length_s)
-        else:
-            self._turn[job.id] = self._next
-            self._next += 1
-            self._kinds[key].queue.add(job.id, 1, length_s)
+    def add_first(self, job: Job) -> None:
+        super().add_first(job)
+        for pool in self.classes(job):
+            self._tables[pool].add_first(self._front, job, job.estimate_on(pool))
+        self._front -= 1
+        self.changed()
 
-    def _forget(self, job: Job) -> None:
-        self._kinds[job.demand, job.units].queue.remove(job.id)
-        del self._turn[job.id]
-
-    def _forget_empty(self) -> None:
-        for key in [key for key, kind in self._kinds.items() if not len(kind.queue)]:
-            self.rooms.drop(self._kinds.pop(key).demand)
+    def _look_at(self, pool: str, nodes: set[int]) -> None:
+        self._look[pool] |= nodes
+        self._freed = True
 
     def choose(self, view: View) -> list[Choice]:
         chosen: list[Choice] = []
-        self._pass(chosen, math.inf, None)
+        self._pass(chosen, view.now, {})
         return chosen
 
-    def _pass(self, chosen: list[Choice], window_s: float, spare: Matrix | None) -> None:
-        """Start jobs in order that fit now, and that end within the window or fit into what is spare too.
+    def _enter_new(self) -> None:
+        """Enter the new jobs that still wait in the tables."""
+        for job in self._new:
+            if job.id in self.waiting:
+                for pool in self.classes(job):
+                    self._tables[pool].add(self._next, job, job.estimate_on(pool))
+                self._next += 1
+        self._new.clear()
 
-        Args:
-            spare: what may be held beyond the window, nodes x resources; None: all.
-        """
-        if self._new is not None:
-            for job in self._new:
-                places = self._passes(job, window_s, spare) if self.rooms.fits(job) else None
-                if places is not None:
-                    chosen.append(self._start(job, places))
-            self._new.clear()
-            return
-        self._new = []
-        within = self.rooms.totals if spare is None else self.rooms.totals_within(spare)
-        firsts: list[First] = []
-        for kind in self._kinds.values():
-            if len(kind.queue) and self.rooms.totals[kind.row] >= kind.tasks:
-                self._line_up(firsts, kind, math.inf if within[kind.row] >= kind.tasks else window_s)
-        while firsts:
-            _, job_id, kind, length_s = heappop(firsts)
-            if self.rooms.totals[kind.row] < kind.tasks:
-                continue
-            places = self._passes(self.waiting[job_id], window_s, spare)
-            if places is not None:
-                chosen.append(self._start(self.waiting[job_id], places))
-            self._line_up(firsts, kind, window_s if places is None else length_s)
+    def _start(self, job: Job, pool: str, places: Places, chosen: list[Choice]) -> None:
+        super()._start(job, pool, places, chosen)
+        for table in self._tables.values():
+            table.remove(job.id)
 
-    def _line_up(self, firsts: list[First], kind: Kind, length_s: float) -> None:
-        """Put the first job of a kind that is short enough among the first ones of the others."""
-        job_id = kind.queue.first(((1, length_s),)) if len(kind.queue) else None
-        if job_id is not None:
-            heappush(firsts, (self._turn[job_id], job_id, kind, length_s))
+    def _pass(self, chosen: list[Choice], now: float, limits: Mapping[str, Limit]) -> None:
+        """Start jobs in order that fit now within the limits of each pool."""
+        self._failed.clear()
+        if self._freed:
+            self._freed = False
+            self._pass_all(chosen, now, limits)
+            for pool, look in self._look.items():
+                limit = limits.get(pool, OPEN)
+                if not limit.closed:
+                    look.clear()
+                    look.update(limit.spare)
+        for job in self._new:
+            for pool in self.classes(job) if job.id in self.waiting else ():
+                limit = limits.get(pool, OPEN)
+                places = self._passes(job, pool, limit, now)
+                if places:
+                    self._start_within(job, pool, places, limit, now=now, chosen=chosen)
+                    break
+        self._enter_new()
 
-    def _passes(self, job: Job, window_s: float, spare: Matrix | None) -> Places | None:
-        """Choose the nodes of a job that fits and may pass; (): any; None: it may not."""
-        if spare is None or job.estimate_on(self.pool.name) <= window_s:
+    def _pass_all(self, chosen: list[Choice], now: float, limits: Mapping[str, Limit]) -> None:
+        """Start jobs of the tables; ``slots`` says from where on each table is still to be looked at."""
+        slots = dict.fromkeys(self._tables, 0)
+        firsts: dict[str, tuple[int, Places]] = {}
+        stale = set(self._tables)
+        while True:
+            for pool in stale:
+                first = self._first(pool, slots[pool], limits.get(pool, OPEN), now)
+                firsts.pop(pool, None)
+                if first is not None:
+                    firsts[pool] = first
+            if not firsts:
+                return
+            turn = min(self._tables[pool].entries[slot][0] for pool, (slot, _) in firsts.items())
+            may = {pool for pool, (slot, _) in firsts.items() if self._tables[pool].entries[slot][0] == turn}
+            stale = set(may)
+            for pool in may:
+                slots[pool] = firsts[pool][0] + 1
+            job = self._tables[next(iter(may))].entries[firsts[next(iter(may))][0]][1]
+            pool = next(pool for pool in self.classes(job) if pool in may)
+            limit = limits.get(pool, OPEN)
+            self._start_within(job, pool, firsts[pool][1], limit, now=now, chosen=chosen)
+
+    def _first(self, pool: str, begin: int, limit: Limit, now: float) -> tuple[int, Places] | None:
+        """Find the first job from a slot on that fits, and its nodes."""
+        look, table = self._look[pool], self._tables[pool]
+        if limit.closed or not look or begin >= len(table.entries):
+            return None
+        few = len(look) < MANY
+        may = table.able(look, limit, now, begin=begin) if few else table.waiting(begin=begin)
+        slot = int(may.argmax())
+        while may[slot]:
+            places = self._passes(table.entries[begin + slot][1], pool, limit, now)
+            if places:
+                return begin + slot, places
+            may[slot] = False
+            slot += int(may[slot:].argmax())
+        return None
+
+    def _passes(self, job: Job, pool: str, limit: Limit, now: float) -> Places:
+        """Choose the nodes of a job that may pass; none if it may not."""
+        if limit.closed:
             return ()
-        places = self.rooms.place_within(job.demand, job.units, spare)
-        for node, tasks in places:
-            spare[node] -= np.multiply(job.demand, tasks)
-        return places or None
+        spare = limit.spare_for(job, pool, now)
+        request = pool, job.demand, job.units, not spare
+        if request in self._failed:
+            return ()
+        places = self.nodes[pool].place(job.demand, job.units, spare)
+        if not places:
+            self._failed.add(request)
+        return places
+
+    def _start_within(
+        self, job: Job, pool: str, places: Places, limit: Limit, *, now: float, chosen: list[Choice]
+    ) -> None:
+        """Start a job that may pass, and charge it to what is spare if it does not end in time."""
+        spare = limit.spare_for(job, pool, now)
+        for node, tasks in places if spare else ():
+            if node in spare:
+                spare[node] = [s - tasks * d for s, d in zip(spare[node], job.demand, strict=True)]
+        self._start(job, pool, places, chosen)
+
+
+Held = tuple[float, int, str, Vector, Places]  # expected end, job, pool, what a task takes, nodes
 
 
 class NodeEasy(NodeFirstFit):
     """EASY (see ``easy``)."""
 
-    def __init__(self, pool: Pool, view: View) -> None:
-        self._reserved: tuple[float, Matrix | None] | None = None
-        super().__init__(pool, view)
+    by_length = True
+
+    def __init__(self, pools: Sequence[Pool]) -> None:
+        super().__init__(pools)
+        self._limits: dict[str, Limit] | None = None  # None: the reservation must be made
+        # Of the running jobs by their expected ends, and by job; unknown: to be read anew.
+        self._ends: list[Held] = []
+        self._held: dict[int, list[Held]] = {}
+        self._begun: list[int] = []  # to be entered
+        self._known = False
+        self._fitting: tuple[int, list[str]] = (-1, [])  # a first job, and the pools with enough in service
+
+    def ended(self, job_id: int, placement: Placement) -> None:
+        super().ended(job_id, placement)
+        self._limits = None
+        for held in self._held.pop(job_id, ()):
+            del self._ends[bisect_left(self._ends, held)]
+
+    def changed(self) -> None:
+        super().changed()
+        self._limits = None
+        self._known = False
+        self._fitting = (-1, [])
+
+    def _start(self, job: Job, pool: str, places: Places, chosen: list[Choice]) -> None:
+        super()._start(job, pool, places, chosen)
+        self._begun.append(job.id)
 
     def choose(self, view: View) -> list[Choice]:
         chosen: list[Choice] = []
-        if self._new is None or self._reserved is None:
-            self._new = None
+        if self._limits is None:
             self._start_heads(chosen)
             if not self.waiting:
-                self._reserved = None
+                self._new.clear()
+                for look in self._look.values():
+                    look.clear()
                 return chosen
-            self._reserved = self._reserve(next(iter(self.waiting.values())), view, chosen)
-        at, spare = self._reserved
-        self._pass(chosen, at - view.now + HALF_STEP_S if at < math.inf else -math.inf, spare)
+            self._limits = self._reserve(next(iter(self.waiting.values())), view, chosen)
+            self._freed = True
+        self._pass(chosen, view.now, self._limits)
         return chosen
 
-    def _reserve(self, job: Job, view: View, chosen: Sequence[Choice]) -> tuple[float, Matrix | None]:
-        """Return when the first job has room by the expected ends, and what is spare then.
+    def _reserve(self, job: Job, view: View, chosen: Sequence[Choice]) -> dict[str, Limit]:
+        """Reserve for the first job by the expected ends; a pool without a limit is open to all.
 
-        None: anybody may pass, because too few nodes are in service for it.
+        A pool with too few nodes in service for it does not count.
         """
-        now, pool, nodes = view.now, self.pool.name, view.nodes[self.pool.name]
-        if int((rooms(nodes.capacity, job.demand) * nodes.up).sum()) < job.units:
-            return math.inf, None
-        held = [
-            (state.expected_end_s, state.job.id, state.job.demand, place.nodes)
-            for state in view.running.values()
-            for place in state.places
-            if place.pool == pool
-        ]
-        held += [
-            (instant(now + other.estimate_on(pool)), other.id, other.demand, place.nodes)
-            for other, place in chosen
-        ]
-        free = self.rooms.free.copy()
-        room = rooms(free, job.demand)
-        total = int(room.sum())
-        for end_s, _, demand, places in sorted(held):
+        self._read_ends(view, chosen)
+        held = self._ends
+        if chosen:
+            held = [*held]
+            for other, at in chosen:
+                end_s = instant(view.now + other.estimate_on(at.pool))
+                insort(held, (end_s, other.id, at.pool, other.demand, at.nodes))
+        best, limits = (math.inf, math.inf), dict[str, Limit]()
+        if self._fitting[0] != job.id:
+            self._fitting = job.id, [pool for pool in self.classes(job) if _in_service(job, view.nodes[pool])]
+        for pool in self._fitting[1]:
+            start_s, spare = self._when_free(job, pool, held, view.nodes[pool])
+            start_s = max(start_s, view.now)
+            end_and_start = instant(start_s + job.estimate_on(pool)), start_s
+            if end_and_start < best:
+                best, limits = end_and_start, {pool: Limit(start_s, spare)}
+            elif best[1] == math.inf:
+                limits[pool] = CLOSED
+        return limits
+
+    def _read_ends(self, view: View, chosen: Sequence[Choice]) -> None:
+        """Enter jobs that have begun since the last reservation; all, where that is not enough."""
+        for job_id in self._begun if self._known else ():
+            self._hold(view.running.get(job_id))
+        if not self._known or len(self._held) != len(view.running):
+            self._ends.clear()
+            self._held.clear()
+            for state in view.running.values():
+                self._hold(state)
+            self._known = True
+        self._begun = [job.id for job, _ in chosen]  # they are not among the running ones yet
+
+    def _hold(self, state: JobState | None) -> None:
+        """Enter a job that runs, if it still does."""
+        if state is not None:
+            job, end_s = state.job, state.expected_end_s
+            held = [(end_s, job.id, at.pool, job.demand, at.nodes) for at in state.places]
+            self._held[job.id] = held
+            for entry in held:
+                insort(self._ends, entry)
+
+    def _when_free(
+        self, job: Job, pool: str, ends: Sequence[Held], state: Nodes
+    ) -> tuple[float, dict[int, list[float]]]:
+        """Return when a pool has room for the job, and what is spare then on the nodes of its place."""
+        nodes, demand, tasks = self.nodes[pool], job.demand, job.units
+        freed: dict[int, list[float]] = {}
+        room: dict[int, int] = {}  # of nodes in ``freed``, for jobs of several tasks
+        total = nodes.room(demand) if tasks > 1 else 0
+        for end_s, _, where, taken, places in ends:
             if end_s == math.inf:
                 break
-            for node, tasks in places:
-                if nodes.up[node]:
-                    free[node] += np.multiply(demand, tasks)
-                    before, room[node] = room[node], rooms(free[node : node + 1], job.demand)[0]
-                    total += int(room[node] - before)
-            if total >= job.units:
-                for node, tasks in choose(room, (free * self.rooms.share).sum(axis=1), job.units):
-                    free[node] -= np.multiply(job.demand, tasks)
-                return max(now, end_s), free
-        return math.inf, np.zeros_like(free)
+            for node, count in places if where == pool else ():
+                if state.up[node]:
+                    before = freed.get(node) or nodes.rows[node]
+                    after = freed[node] = [f + count * t for f, t in zip(before, taken, strict=True)]
+                    if tasks > 1:
+                        less = room[node] if node in room else room_in(before, demand)
+                        room[node] = room_in(after, demand)
+                        total += room[node] - less
+                    elif covers(after, demand):
+                        total += 1
+            if total >= tasks:
+                place = nodes.place_after(freed, demand, tasks)
+                for node, count in place:
+                    row = freed.get(node) or nodes.rows[node]
+                    freed[node] = [f - count * d for f, d in zip(row, demand, strict=True)]
+                return end_s, {node: freed[node] for node, _ in place}
+        return math.inf, {}
+
+
+def _in_service(job: Job, nodes: Nodes) -> bool:
+    """Tell if enough nodes are in service for the job."""
+    return int((rooms(nodes.capacity, job.demand) * nodes.up).sum()) >= job.units
+
+
+# -- the machine -------------------------------------------------------------------------------------------
 
 
 Queue = TypeVar("Queue", bound=NodeQueue)
 
 
-def queue(view: View, kind: Callable[[Pool, View], Queue], policy: str) -> Queue | None:
-    """Return the queue of a cluster of one pool with nodes; None if all its pools are counted.
+def node_pools(view: View, policy: str) -> tuple[Pool, ...]:
+    """List the cluster's pools if they have nodes; none if all are counted.
 
     Raises:
-        BadInput: it has several pools, one of them with nodes.
+        BadInput: only some have nodes, or they have different resources.
     """
     pools = view.cluster.pools
     if all(pool.counted for pool in pools):
-        return None
-    if len(pools) > 1:
+        return ()
+    if any(pool.resources != pools[0].resources for pool in pools):
         names = ", ".join(pool.name for pool in pools)
         raise BadInput(
-            f"policy {policy} schedules one pool with nodes, or counted ones; this cluster has {names}",
-            "describe it by one kind of nodes, which may differ",
+            f"policy {policy} schedules counted pools, or nodes of the same resources; "
+            f"this cluster has {names}",
+            "give all pools the same resources",
         )
-    return kind(pools[0], view)
+    return pools
+
+
+def queue(view: View, kind: Callable[[Sequence[Pool]], Queue], policy: str) -> Queue | None:
+    """Return the queue of a cluster of pools with nodes; None if all its pools are counted."""
+    pools = node_pools(view, policy)
+    if not pools:
+        return None
+    made = kind(pools)
+    for job in view.waiting.values():
+        made.add(job)
+    return made
 
 
 # -- reasons -----------------------------------------------------------------------------------------------
 
 
-def why(job: Job, view: View, pool: Pool) -> Reason:
-    """Explain what a job waits for on nodes: the resource that binds, and who is first."""
+def why(job: Job, view: View, order: Sequence[str]) -> Reason:
+    """Explain what a job waits for on nodes: the resource that binds, and who is first.
+
+    Args:
+        order: the pools that it can run on, in the order in which it takes them.
+    """
     first = next(iter(view.waiting.values()))
     turn = "" if first.id == job.id else after(first)
-    nodes = view.nodes[pool.name]
-    if int(rooms(nodes.free, job.demand).sum()) >= job.units:
+    if any(int(view.nodes[pool].room(job.demand).sum()) >= job.units for pool in order):
         return would_delay(first)
+    where = {pool: "" if len(view.cluster.pools) == 1 else f" of {pool}" for pool in order}
+    needs = [_need(job, view.nodes[pool], where[pool]) for pool in order if not view.nodes[pool].misfit(job)]
+    tasks = f"{job.units} times " if job.units > 1 else ""
+    return Reason(f"waits for {tasks}{', or for '.join(needs)}{turn}")
+
+
+def _need(job: Job, nodes: Nodes, where: str) -> str:
+    """Describe what the job lacks on the nodes of a pool."""
+    resources = nodes.pool.resources
     scarce = [
         (int(np.floor(nodes.free[:, r] / needed + EPSILON).sum()), r)
         for r, needed in enumerate(job.demand)
         if needed > 0
     ]
     room, r = min(scarce)
-    name, needed = pool.resources[r], job.demand[r]
-    tasks = f"{job.units} times " if job.units > 1 else ""
-    left = f"{nodes.free[:, r].sum():,.10g} of {nodes.capacity[nodes.up, r].sum():,.10g} free"
     if room < job.units:
-        return Reason(f"waits for {tasks}{needed:,.10g} {name} on a node ({left}){turn}")
-    vector = ", ".join(f"{d:,.10g} {n}" for d, n in zip(job.demand, pool.resources, strict=True) if d > 0)
-    return Reason(f"waits for {tasks}{vector} on one node (no node has all of it free){turn}")
+        left = f"{nodes.free[:, r].sum():,.10g} of {nodes.capacity[nodes.up, r].sum():,.10g} free"
+        return f"{job.demand[r]:,.10g} {resources[r]} on a node{where} ({left})"
+    vector = ", ".join(f"{d:,.10g} {n}" for d, n in zip(job.demand, resources, strict=True) if d > 0)
+    return f"{vector} on one node{where} (no node has all of it free)"

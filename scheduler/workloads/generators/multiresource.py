@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from profiles.errors import BadInput
 from scheduler.model.jobs import Cluster, Job, Stop, instant
 from scheduler.simulator.trace import Arrival
-from scheduler.workloads import Workload, load
+from scheduler.workloads import Workload, as_stated
 from scheduler.workloads.arrivals import Closed, stretched
 
 BLOCK = 4096
@@ -268,7 +268,11 @@ class Resample:
 
     def generate(self, cluster: Cluster, seed: int = 0) -> Workload:
         """Resample the trace."""
-        source = load(self.trace.replace(";", ","), cluster, seed)
+        source = as_stated(self.trace.replace(";", ","), cluster, seed)
+        if source.taken is not None:
+            raise BadInput(
+                f"generator resample: {source.taken.source} cannot be resampled", "leave takes out"
+            )
         if not isinstance(source.arrivals, Iterable):
             raise BadInput(
                 f"generator resample: {self.trace} reacts to the schedule", "give a log or a trace"

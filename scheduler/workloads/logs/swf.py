@@ -26,6 +26,7 @@ from profiles.errors import BadInput
 from scheduler.model.jobs import Cluster, EstimateKind, Job
 from scheduler.simulator.trace import Arrival, Outcome
 from scheduler.workloads import Workload
+from scheduler.workloads.arrivals import read_taken
 from scheduler.workloads.logs.files import blocks_of, in_order, whole
 
 NEEDED = 9
@@ -46,18 +47,22 @@ class Swf:
         estimate: "requested" (the user's limit), "exact" (the run time itself) or "none".
         strict: stop at the first line that cannot be used instead of skipping it.
         limit: read so many jobs; None: all.
+        takes: a CSV file with the GPUs that jobs take, and other resources of nodes (see ``read_taken``).
     """
 
     estimate: Literal["requested", "exact", "none"] = "requested"
     strict: bool = False
     limit: int | None = None
+    takes: str = ""
 
     def read(self, path: Path) -> Workload:
         """Read the log at ``path`` (plain or gzip) as a stream."""
         skipped: Counter[str] = Counter()
         remarks: Counter[str] = Counter()
         log = _Log(path, self, skipped, remarks)
-        return Workload(in_order(log.blocks(), skipped), path.name, skipped, remarks=remarks)
+        taken = read_taken(Path(self.takes)) if self.takes else None
+        jobs = in_order(log.blocks(), skipped)
+        return Workload(jobs, path.name, skipped, remarks=remarks, taken=taken)
 
 
 def write(arrivals: Iterable[Arrival], lines: IO[str]) -> None:

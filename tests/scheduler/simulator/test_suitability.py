@@ -27,7 +27,7 @@ def test_the_others_cannot_be_simulated(cluster: str) -> None:
 
 def test_who_suits_what() -> None:
     nodes = suitable(parse_cluster("8xnode[cores=4]"), SimulationSettings())
-    assert {"exclusive", "pair", "match", "las", "easy"} <= set(nodes)
-    assert not {"conservative", "mct"} & set(nodes)
+    assert {"exclusive", "pair", "match", "las", "easy", "conservative"} <= set(nodes)
+    assert not {"regions", "mct"} & set(nodes)
     classes = suitable(parse_cluster("8xgpu+8xcpu"), SimulationSettings())
     assert {"easy", "mctbm", "las"} <= set(classes) and not {"regions", "pair", "parm"} & set(classes)

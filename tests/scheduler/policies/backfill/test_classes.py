@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiles.errors import BadInput
 from scheduler.model.events import NodeDown, NodeUp
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool
 from scheduler.policies.backfill.conservative import Conservative
@@ -175,9 +173,3 @@ def test_many_jobs_that_take_longer_than_predicted_all_end() -> None:
     world = World(two(3, 3).cluster, tuple(jobs))
     for policy in POLICIES:
         assert len(schedule(policy, world)) == len(jobs)
-
-
-def test_conservative_refuses_nodes_in_one_line() -> None:
-    nodes = Pool("node", 2, resources=("cpu",), capacity=(1.0,))
-    with pytest.raises(BadInput, match="policy conservative schedules units, node has nodes"):
-        run(create("conservative"), World(Cluster((nodes,)), two(1, 1, (0, 1, 1, 1)).arrivals))

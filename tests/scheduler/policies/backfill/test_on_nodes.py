@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,15 +12,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
-from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool
+from scheduler.model.events import NodeDown, NodeUp
+from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool, Stop
+from scheduler.model.state import ClusterState
 from scheduler.policies.base import View
 from scheduler.policies.registry import create
-from scheduler.simulator.trace import Arrival
+from scheduler.simulator.trace import Arrival, Disturbance, SimulationSettings
 from tests.support.amounts import examples
+from tests.support.brute import nodes
 from tests.support.scheduling.schedule_audit import audit, starts
-from tests.support.scheduling.worlds import World, counted, run
+from tests.support.scheduling.worlds import World, counted, limited_classes, run
 
 NAMES = ("fcfs", "first-fit", "easy")
+ALL = (*NAMES, "conservative")
 RESOURCES = ("cores", "memory_mb", "gpu")
 WHOLE = (8.0, 64.0, 4.0)
 MANY = settings(
@@ -28,7 +33,7 @@ MANY = settings(
 
 
 @st.composite
-def machines(draw: st.DrawFn, nodes: int, *, exact: bool, most: int = 14) -> World:
+def machines(draw: st.DrawFn, largest: int, *, exact: bool, most: int = 14) -> World:
     """Nodes that may differ, some without GPUs; jobs of several tasks, with run times that may be wrong."""
     capacities = [
         (
@@ -36,7 +41,7 @@ def machines(draw: st.DrawFn, nodes: int, *, exact: bool, most: int = 14) -> Wor
             float(draw(st.integers(8, 64))),
             float(draw(st.sampled_from((0, 0, 1, 4)))),
         )
-        for _ in range(draw(st.integers(1, nodes)))
+        for _ in range(draw(st.integers(1, largest)))
     ]
     pool = Pool("node", len(capacities), resources=RESOURCES, capacity=WHOLE, capacities=tuple(capacities))
     now, arrivals = 0, []
@@ -51,7 +56,7 @@ def machines(draw: st.DrawFn, nodes: int, *, exact: bool, most: int = 14) -> Wor
     return World(Cluster((pool,)), tuple(arrivals))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL)
 def test_one_resource_of_one_node_is_a_counted_pool(name: str) -> None:
     @MANY
     @given(counted(most=14))
@@ -65,76 +70,183 @@ def test_one_resource_of_one_node_is_a_counted_pool(name: str) -> None:
     check()
 
 
-def plain(name: str, world: World) -> dict[int, float]:
-    """Compute the starts on one node by the rules as the policies' texts state them, without any index."""
-    (capacity,) = world.cluster.pools[0].capacities
-    times = {one.job.id: (one.job, min(one.run_s, one.job.estimate_s or math.inf)) for one in world.arrivals}
-    first: Job | None
-    waiting: list[Job] = []
-    running: dict[int, float] = {}
-    begun: dict[int, float] = {}
-    coming = [one.job for one in world.arrivals]
-
-    def left(of: dict[int, float]) -> list[float]:
-        return [
-            c - sum(times[j][0].units * times[j][0].demand[r] for j in of) for r, c in enumerate(capacity)
-        ]
-
-    def fits(job: Job, free: list[float]) -> bool:
-        return all(job.units * d <= f for d, f in zip(job.demand, free, strict=True))
-
-    def start(job: Job, now: float) -> None:
-        waiting.remove(job)
-        running[job.id] = now + times[job.id][1]
-        begun[job.id] = now
-
-    coming = [job for job in coming if fits(job, list(capacity))]
-    first, at, spare = None, math.inf, list(capacity)
-    while coming or waiting:
-        now = min([*(job.submit_s for job in coming), *running.values()])
-        freed = [job_id for job_id, end in running.items() if end == now]
-        for job_id in freed:
-            del running[job_id]
-        waiting += [job for job in coming if job.submit_s == now]
-        coming = [job for job in coming if job.submit_s > now]
-        while waiting and fits(waiting[0], left(running)):
-            start(waiting[0], now)
-        if name == "fcfs" or not waiting:
-            continue
-        if name == "easy" and (freed or waiting[0] is not first):  # else the reservation stands
-            first, still = waiting[0], dict(running)
-            believed = sorted((begun[j] + (times[j][0].estimate_s or math.inf), j) for j in running)
-            for end, job_id in believed:
-                del still[job_id]
-                if fits(first, left(still)):
-                    at = max(end, now)
-                    spare = [f - first.units * d for f, d in zip(left(still), first.demand, strict=True)]
-                    break
-        for job in waiting[name == "easy" :]:
-            short = now + (job.estimate_s or math.inf) <= at
-            if fits(job, left(running)) and (short or fits(job, spare)):
-                if not short:
-                    spare = [f - job.units * d for f, d in zip(spare, job.demand, strict=True)]
-                start(job, now)
-    return begun
+@st.composite
+def kinds(draw: st.DrawFn, *, most: int = 10) -> World:
+    """One to three kinds of nodes; jobs with one limit for all, or with one for each kind they can run on."""
+    pools = tuple(
+        replace(draw(machines(2, exact=False, most=1)).cluster.pools[0], name=name, rank=rank)
+        for rank, name in enumerate("abc"[: draw(st.integers(1, 3))])
+    )
+    arrivals = []
+    for arrival in draw(machines(1, exact=False, most=most)).arrivals:
+        where = draw(st.lists(st.sampled_from(pools), unique=True))
+        limits = {pool.name: float(draw(st.integers(1, 15))) for pool in where}
+        runs = {name: float(draw(st.integers(1, int(limit)))) for name, limit in limits.items()}
+        job = replace(arrival.job, estimates_s=limits) if limits else arrival.job
+        if not ClusterState(Cluster(pools)).misfit(job):
+            arrivals.append(Arrival(job, arrival.run_s, runs))
+    return World(Cluster(pools), tuple(arrivals))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_on_one_node_they_start_as_their_rules_say(name: str) -> None:
+def test_they_place_and_start_as_their_rules_say(name: str) -> None:
+    """Beside the rules written down a second time, on several nodes of several kinds."""
+
     @MANY
-    @given(machines(1, exact=False))
+    @given(kinds())
     def check(world: World) -> None:
-        assert starts(run(create(name), world)[0]) == plain(name, world)
+        expected = nodes.Simulation(name, world.cluster.pools, world.arrivals).run()
+        found = {
+            outcome.job.id: (at.pool, dict(at.nodes), outcome.start_s)
+            for outcome in run(create(name), world)[0]
+            for at in [outcome.segments[0].placement]
+        }
+        assert found == {job_id: (held.pool, held.nodes, held.start) for job_id, held in expected.items()}
 
     check()
 
 
+def crowd(seed: int, unknown: float) -> World:
+    """Make 30 jobs that soon fill one or two kinds of few nodes; a share of unknown run time."""
+    rng = random.Random(seed)
+    pools = tuple(
+        Pool(name, rng.randint(1, 3), rank, RESOURCES, (8.0, 8.0, float(rng.choice((0, 4)))))
+        for rank, name in enumerate("ab"[: rng.randint(1, 2)])
+    )
+    now, arrivals = 0, []
+    for number in range(1, 31):
+        now += rng.choice((0, 0, 1, 2))
+        run_s = rng.randint(1, 20)
+        limit_s = None if rng.random() < unknown else rng.choice((run_s, run_s + 3, 2 * run_s, 20))
+        demand = (
+            float(rng.choice((1, 2, 3, 5, 8))),
+            float(rng.choice((0, 1, 4))),
+            float(rng.choice((0, 0, 1))),
+        )
+        job = Job(number, now, rng.choice((1, 1, 1, 2, 3)), limit_s, demand=demand)
+        if not ClusterState(Cluster(pools)).misfit(job):
+            arrivals.append(Arrival(job, run_s))
+    return World(Cluster(pools), tuple(arrivals))
+
+
+@pytest.mark.parametrize("unknown", [0.0, 0.2])
 @pytest.mark.parametrize("name", NAMES)
+def test_long_queues_start_as_their_rules_say(name: str, unknown: float) -> None:
+    for seed in range(examples(240)):
+        world = crowd(seed, unknown)
+        expected = nodes.Simulation(name, world.cluster.pools, world.arrivals).run()
+        begun = starts(run(create(name), world)[0])
+        assert begun == {job_id: held.start for job_id, held in expected.items()}, seed
+
+
+@pytest.mark.parametrize("depth", [1, 5, 1000])
+def test_conservative_reserves_for_long_queues_as_its_rules_say(depth: int) -> None:
+    for seed in range(examples(60)):
+        world = crowd(seed, 0.0)
+        expected = nodes.Conservative(world.cluster.pools, world.arrivals, depth).run()
+        begun = starts(run(create(f"conservative,depth={depth}"), world)[0])
+        assert begun == {job_id: held.start for job_id, held in expected.items()}, seed
+
+
+@pytest.mark.parametrize("depth", [1, 2, 1000])
+def test_conservative_reserves_as_its_rules_say(depth: int) -> None:
+    @MANY
+    @given(kinds())
+    def check(world: World) -> None:
+        brute = nodes.Conservative(world.cluster.pools, world.arrivals, depth)
+        expected = brute.run()
+        outcomes, _ = run(create(f"conservative,depth={depth}"), world)
+        found = {
+            outcome.job.id: (at.pool, dict(at.nodes), outcome.start_s)
+            for outcome in outcomes
+            for at in [outcome.segments[0].placement]
+        }
+        assert found == {job_id: (held.pool, held.nodes, held.start) for job_id, held in expected.items()}
+        assert all(
+            held.limit_end <= brute.promised.get(job_id, math.inf) for job_id, held in expected.items()
+        )
+
+    check()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_one_node_of_one_resource_in_each_pool_is_counted_classes(name: str) -> None:
+    @MANY
+    @given(limited_classes())
+    def check(world: World) -> None:
+        pools = tuple(
+            Pool(pool.name, 1, pool.rank, ("cores",), (float(pool.units),)) for pool in world.cluster.pools
+        )
+        arrivals = [one._replace(job=replace(one.job, demand=(1.0,))) for one in world.arrivals]
+        on_nodes = World(Cluster(pools), tuple(arrivals))
+        assert starts(run(create(name), on_nodes)[0]) == starts(run(create(name), world)[0])
+
+    check()
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_nothing_is_given_twice_on_several(name: str) -> None:
     @MANY
     @given(machines(4, exact=False))
     def check(world: World) -> None:
         outcomes, summary = run(create(name), world)
+        audit(world, outcomes, sum(summary.refused.values()))
+
+    check()
+
+
+@st.composite
+def failing(draw: st.DrawFn) -> World:
+    """Kinds of nodes that go down and return; jobs of which some can be paused or checkpointed."""
+    world = draw(kinds(most=14))
+    at_s, changes = 0.5, list[Disturbance]()
+    for _ in range(draw(st.integers(0, 5))):
+        pool = draw(st.sampled_from(world.cluster.pools))
+        node = draw(st.integers(0, pool.units - 1))
+        changes.append((at_s, NodeDown(pool.name, node=node)))
+        changes.append((at_s + draw(st.sampled_from((1, 3, 10))), NodeUp(pool.name, node=node)))
+        at_s = changes[-1][0] + draw(st.sampled_from((0.5, 2, 5)))
+    arrivals = tuple(
+        one._replace(job=replace(one.job, stop=draw(st.sampled_from(list(Stop))))) for one in world.arrivals
+    )
+    return World(world.cluster, arrivals, SimulationSettings(disturbances=changes))
+
+
+def check_reason(view: View, job: Job, sentence: str) -> None:
+    """Check that a wait names a resource of which too little is free, or that no node has all of it."""
+    names = [name for name in view.nodes if job.runs_on(name)]
+    if any(view.nodes[name].room(job.demand).sum() >= job.units for name in names):
+        assert "would fit, but" in sentence
+        return
+    short = []
+    for name in names:
+        for resource, free, needed in zip(RESOURCES, view.nodes[name].free.T, job.demand, strict=True):
+            if needed and sum(f // needed for f in free) < job.units:
+                short.append(f" {resource} on a node")
+    assert "no node has all of it free" in sentence or any(part in sentence for part in short)
+
+
+@pytest.mark.parametrize("name", [*ALL, "conservative,depth=1", "las", "las-mq", "las-drf", "kairos"])
+def test_no_resource_of_a_node_is_given_twice_whatever_fails(name: str) -> None:
+    @MANY
+    @given(failing())
+    def check(world: World) -> None:
+        policy = create(name)
+
+        def watch(view: View) -> None:
+            if view.upcoming is not None:
+                return
+            for pool in world.cluster.pools:
+                for node, held in enumerate(view.nodes[pool.name].jobs):
+                    used = [
+                        sum(tasks * view.state(job_id).job.demand[r] for job_id, tasks in held.items())
+                        for r in range(len(RESOURCES))
+                    ]
+                    assert all(u <= c for u, c in zip(used, pool.capacity_of(node), strict=True))
+            for job in view.waiting.values() if name in ALL else ():
+                check_reason(view, job, policy.why(job, view).sentence)
+
+        outcomes, summary = run(policy, world, watch)
         audit(world, outcomes, sum(summary.refused.values()))
 
     check()
@@ -196,7 +308,7 @@ def test_jobs_without_gpus_leave_nodes_with_gpus_alone() -> None:
         ((3.0, 8.0, 1.0), "no node has all of it free"),
     ],
 )
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL)
 def test_a_wait_names_what_binds(name: str, demand: tuple[float, ...], expected: str) -> None:
     pool = Pool("node", 2, resources=RESOURCES, capacities=((8.0, 64.0, 4.0), (4.0, 64.0, 0.0)))
     jobs = [Job(1, 0, 1, 100, demand=(8.0, 8.0, 3.0)), Job(2, 0, 1, 100, demand=(0.0, 8.0, 0.0))]
@@ -212,8 +324,8 @@ def test_a_wait_names_what_binds(name: str, demand: tuple[float, ...], expected:
     assert expected in said[0]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_several_pools_with_nodes_are_refused(name: str) -> None:
-    pools = tuple(Pool(kind, 1, resources=RESOURCES, capacity=WHOLE) for kind in ("a", "b"))
+@pytest.mark.parametrize("name", ALL)
+def test_nodes_beside_counted_pools_are_refused(name: str) -> None:
+    pools = (Pool("a", 1, resources=RESOURCES, capacity=WHOLE), Pool("b", 4))
     with pytest.raises(BadInput, match="this cluster has a, b"):
         run(create(name), World(Cluster(pools), (Arrival(Job(1, 0, 1, 1, demand=WHOLE), 1),)))

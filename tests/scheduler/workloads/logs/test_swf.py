@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
+from scheduler.model.clusters import parse_cluster
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool
 from scheduler.simulator.trace import Arrival
 from scheduler.workloads import Workload, load
@@ -244,3 +245,58 @@ def test_lublin_model() -> None:
 
 def _load(arrivals: list[Arrival]) -> float:
     return sum(a.run_s * a.job.units for a in arrivals) / arrivals[-1].job.submit_s / 128
+
+
+# -- on nodes with several resources -----------------------------------------------------------------------
+
+
+def on_nodes(tmp_path: Path, takes: str, cluster: str) -> list[Job]:
+    """Read three jobs of 8, 16 and 4 processors, of which the first has 1,000,000 KB for each."""
+    lines = line(1, requested=8, memory=1_000_000) + line(2, requested=16) + line(3, requested=4)
+    (tmp_path / "log.swf").write_text(lines)
+    text = str(tmp_path / "log.swf")
+    if takes:
+        (tmp_path / "takes.csv").write_text(takes)
+        text += f",takes={tmp_path / 'takes.csv'}"
+    return [arrival.job for arrival in load(text, parse_cluster(cluster)).arrivals]  # type: ignore[union-attr]
+
+
+def test_processors_become_tasks_on_nodes_and_a_file_tells_gpus(tmp_path: Path) -> None:
+    nodes = "2xnode[cores=64,memory_mb=512000,gpu=4]"
+    assert [(job.units, job.demand) for job in on_nodes(tmp_path, "", nodes)] == [
+        (8, (1.0, 1024.0, 0.0)),
+        (16, (1.0, 0.0, 0.0)),
+        (4, (1.0, 0.0, 0.0)),
+    ]
+    assert [(job.units, job.demand) for job in on_nodes(tmp_path, "job,gpu,tasks\n1,4,\n3,2,1\n", nodes)] == [
+        (4, (2.0, 2048.0, 1.0)),
+        (16, (1.0, 0.0, 0.0)),
+        (1, (4.0, 0.0, 2.0)),
+    ]
+    mixed = "1xnode[cpu=64,gpu.a100=2,gpu.t4=2]"
+    assert [job.demand for job in on_nodes(tmp_path, "job,gpu.t4\n3,1\n", mixed)][2] == (4.0, 0.0, 1.0)
+    assert [job.units for job in on_nodes(tmp_path, "", "100")] == [8, 16, 4]
+
+
+@pytest.mark.parametrize(
+    ("takes", "cluster", "message"),
+    [
+        ("job,gpu\n1,4\n", "100", "the cluster has no gpu"),
+        ("job,gpu\n1,4\n", "2xnode[cores=64]", "the cluster has no gpu"),
+        ("job\n1\n", "2xnode[cores=64]", "line 1: no columns job and a resource"),
+        ("job,gpu\n1,4\nx,1\n", "2xnode[cores=64,gpu=4]", "line 3: a field is no number from 0 on"),
+        ("job,gpu\n1\n", "2xnode[cores=64,gpu=4]", "line 2: a field is no number from 0 on"),
+        ("job,gpu\n1,-1\n", "2xnode[cores=64,gpu=4]", "line 2: a field is no number from 0 on"),
+    ],
+)
+def test_a_file_of_gpus_that_cannot_be_used_is_one_line(
+    tmp_path: Path, takes: str, cluster: str, message: str
+) -> None:
+    with pytest.raises(BadInput, match=message):
+        on_nodes(tmp_path, takes, cluster)
+
+
+def test_kinds_of_nodes_have_the_resources_of_all() -> None:
+    gpu, cpu = parse_cluster("8xgpu[cores=64,gpu=4]+64xcpu[disk=2,cores=48]+100xold").pools[:2]
+    assert gpu.resources == cpu.resources == ("cores", "gpu", "disk")
+    assert (gpu.capacity, cpu.capacity) == ((64.0, 4.0, 0.0), (48.0, 0.0, 2.0))

@@ -1,0 +1,253 @@
+"""fcfs, first-fit, easy and conservative on nodes with several resources, second by second for whole numbers.
+
+What is free is computed from the schedule each time anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+
+from scheduler.model.jobs import Job, Pool
+from scheduler.simulator.trace import Arrival
+
+NEVER = 10**9  # the limit of a job of unknown run time
+
+Free = dict[tuple[str, int], list[float]]  # by pool and node
+Nodes = dict[int, int]  # tasks by node
+
+
+@dataclass
+class Held:
+    """Where a job runs, from when on, until when at most and until when in fact."""
+
+    job: Job
+    pool: str
+    nodes: Nodes
+    start: int
+    limit_end: int
+    end: int
+
+
+Schedule = dict[int, Held]
+
+
+def limit(job: Job, pool: str) -> int:
+    believed = job.estimates_s.get(pool, job.estimate_s)
+    return NEVER if believed is None else int(believed)
+
+
+def run_time(arrival: Arrival, pool: str) -> int:
+    return int(min(arrival.runs_s.get(pool, arrival.run_s), limit(arrival.job, pool)))
+
+
+def order(job: Job, pools: tuple[Pool, ...], by_length: bool) -> list[Pool]:
+    """Sort the pools that the job can run on as it takes them."""
+
+    def unwanted(pool: Pool) -> int:
+        rows = pool.capacities or (pool.capacity,)
+        return sum(any(row[r] for row in rows) and not d for r, d in enumerate(job.demand))
+
+    may = [pool for pool in pools if not job.estimates_s or pool.name in job.estimates_s]
+    return sorted(may, key=lambda pool: (by_length and limit(job, pool.name), unwanted(pool), pool.rank))
+
+
+def free_at(pools: tuple[Pool, ...], held: list[Held]) -> Free:
+    """Return what is free beside these jobs."""
+    free = {(pool.name, n): list(pool.capacity_of(n)) for pool in pools for n in range(pool.units)}
+    for one in held:
+        for node, tasks in one.nodes.items():
+            free[one.pool, node] = take(free[one.pool, node], one.job, tasks)
+    return free
+
+
+def take(row: list[float], job: Job, tasks: int) -> list[float]:
+    return [f - tasks * d for f, d in zip(row, job.demand, strict=True)]
+
+
+def room(row: list[float], job: Job) -> int:
+    return int(min(f // d for f, d in zip(row, job.demand, strict=True) if d))
+
+
+def place(job: Job, pool: Pool, free: Free, within: Free | None = None) -> Nodes:
+    """One task on the fullest node, several on as few as possible; none if they do not fit."""
+    rows = [free[pool.name, n] for n in range(pool.units)]
+    bound = [(within or free)[pool.name, n] for n in range(pool.units)]
+    rooms = [min(room(row, job), room(b, job)) for row, b in zip(rows, bound, strict=True)]
+    if sum(rooms) < job.units:
+        return {}
+
+    def fullness(n: int) -> float:
+        shares = [f * (1.0 / c) for f, c in zip(rows[n], pool.capacity_of(n), strict=True) if c]
+        return sum(shares)
+
+    nodes: Nodes = {}
+    for n in sorted(range(pool.units), key=lambda n: (-min(rooms[n], job.units), fullness(n), n)):
+        here = min(rooms[n], job.units - sum(nodes.values()))
+        if here:
+            nodes[n] = here
+    return nodes
+
+
+class Simulation:
+    """fcfs, first-fit or easy."""
+
+    def __init__(self, name: str, pools: tuple[Pool, ...], arrivals: tuple[Arrival, ...]) -> None:
+        self.name, self.pools = name, pools
+        self.of = {arrival.job.id: arrival for arrival in arrivals}
+        self.schedule: Schedule = {}
+
+    def run(self) -> Schedule:
+        reserved: dict[str, tuple[int, Free]] = {}
+        first = None
+        for second in count():
+            jobs = [arrival.job for arrival in self.of.values()]
+            if len(self.schedule) == len(jobs):
+                break
+            waiting = [job for job in jobs if job.submit_s <= second and job.id not in self.schedule]
+            freed = any(one.end == second for one in self.schedule.values())
+            while waiting and self.start(waiting[0], second):
+                waiting.pop(0)
+            if self.name == "first-fit":
+                for job in waiting:
+                    self.start(job, second)
+            if self.name != "easy" or not waiting:
+                continue
+            if freed or waiting[0] is not first:
+                first = waiting[0]
+                reserved = reservation(first, self.pools, self.running(second))
+            for job in waiting[1:]:
+                self.start(job, second, reserved)
+        return self.schedule
+
+    def running(self, second: int) -> list[Held]:
+        return [one for one in self.schedule.values() if one.end > second]
+
+    def start(self, job: Job, second: int, reserved: dict[str, tuple[int, Free]] | None = None) -> bool:
+        """Start the job where it fits, and delays no reservation; False if that is nowhere."""
+        for pool in order(job, self.pools, self.name == "easy"):
+            at, spare = (reserved or {}).get(pool.name, (2 * NEVER, {}))
+            bound = spare if second + limit(job, pool.name) > at else {}
+            nodes = place(job, pool, free_at(self.pools, self.running(second)), bound)
+            if nodes:
+                ends = second + limit(job, pool.name), second + run_time(self.of[job.id], pool.name)
+                self.schedule[job.id] = Held(job, pool.name, nodes, second, *ends)
+                for node, tasks in nodes.items() if bound else ():
+                    bound[pool.name, node] = take(bound[pool.name, node], job, tasks)
+                return True
+        return False
+
+
+def reservation(job: Job, pools: tuple[Pool, ...], running: list[Held]) -> dict[str, tuple[int, Free]]:
+    """Find the pool where the job would end first at all limits, the time, and what is spare there then.
+
+    While that is unknown nothing is spare on any pool that is large enough.
+    """
+    choices = []
+    for rank, pool in enumerate(order(job, pools, True)):
+        left = sorted(running, key=lambda one: (one.limit_end, one.job.id))
+        while left:
+            if left[0].pool != pool.name:
+                left.pop(0)
+                continue
+            at = left.pop(0).limit_end
+            if at >= NEVER:
+                break
+            # The jobs of other pools are of no matter; those that end sooner here are gone.
+            free = free_at(pools, left)
+            nodes = place(job, pool, free)
+            if nodes:
+                for node, tasks in nodes.items():
+                    free[pool.name, node] = take(free[pool.name, node], job, tasks)
+                choices.append((at + limit(job, pool.name), at, rank, pool.name, free))
+                break
+    if not choices:
+        able = [pool for pool in order(job, pools, True) if place(job, pool, free_at(pools, []))]
+        nothing = {key: [0.0] * len(row) for key, row in free_at(pools, []).items()}
+        return {pool.name: (-1, nothing) for pool in able}
+    _, at, _, name, free = min(choices, key=lambda choice: choice[:3])
+    return {name: (at, free)}
+
+
+class Conservative:
+    """Tables of what is free in every second, with the reservations of the first ``depth`` waiting jobs.
+
+    The rules are those of ``classes.Conservative``; a job that cannot begin earlier keeps its nodes.
+    """
+
+    def __init__(self, pools: tuple[Pool, ...], arrivals: tuple[Arrival, ...], depth: int = 1000) -> None:
+        self.pools, self.depth = pools, depth
+        self.of = {arrival.job.id: arrival for arrival in arrivals}
+        longest = sum(max(limit(a.job, pool.name) for pool in order(a.job, pools, True)) for a in arrivals)
+        self.horizon = 2 + longest + max((int(a.job.submit_s) for a in arrivals), default=0)
+        self.free = [free_at(pools, []) for _ in range(2 * self.horizon)]
+        self.schedule: Schedule = {}
+        self.promised: dict[int, int] = {}  # ends
+
+    def run(self) -> Schedule:
+        behind: list[Job] = []
+        for second in range(self.horizon):
+            early = False
+            for held in self.schedule.values():
+                if held.start < second == held.end:
+                    early |= held.limit_end > second
+                    self.book(held, -1, second)
+            for held in self.reserved(second) if early else ():
+                self.book(held, -1, second)
+                again = self.earliest(held.job, second)
+                if (again.limit_end, again.start) < (held.limit_end, held.start):
+                    held.pool, held.nodes, held.start = again.pool, again.nodes, again.start
+                    held.limit_end, held.end = again.limit_end, again.end
+                self.book(held, 1, second)
+            behind += [a.job for a in self.of.values() if a.job.submit_s == second]
+            while behind and len(self.reserved(second + 1)) < self.depth:
+                job = behind.pop(0)
+                self.reserve(self.earliest(job, second), second)
+                self.promised[job.id] = self.schedule[job.id].limit_end
+            for job in list(behind):
+                last = max(held.start for held in self.reserved(second + 1))
+                for pool in self.pools_of(job):
+                    held = self.earliest(job, second, [pool])
+                    if held.start == second and held.limit_end <= last:
+                        behind.remove(job)
+                        self.reserve(held, second)
+                        break
+        return self.schedule
+
+    def reserved(self, second: int) -> list[Held]:
+        """Return what starts then or later, in the order of the queue."""
+        return [held for _, held in sorted(self.schedule.items()) if held.start >= second]
+
+    def reserve(self, held: Held, second: int) -> None:
+        self.schedule[held.job.id] = held
+        self.book(held, 1, second)
+
+    def book(self, held: Held, sign: int, second: int) -> None:
+        """Take (1) or give back (-1) the interval from ``second`` on."""
+        for s in range(max(held.start, second), held.limit_end):
+            for node, tasks in held.nodes.items():
+                self.free[s][held.pool, node] = take(self.free[s][held.pool, node], held.job, sign * tasks)
+
+    def earliest(self, job: Job, second: int, pools: list[Pool] | None = None) -> Held:
+        """Find the interval where the job would end first."""
+        choices = []
+        for rank, pool in enumerate(pools or self.pools_of(job)):
+            length, at = limit(job, pool.name), second
+            while not (nodes := self.room_for(job, pool, at, at + length)):
+                at += 1
+            ends = at + length, at + run_time(self.of[job.id], pool.name)
+            choices.append((at + length, at, rank, Held(job, pool.name, nodes, at, *ends)))
+        return min(choices, key=lambda choice: choice[:3])[3]
+
+    def pools_of(self, job: Job) -> list[Pool]:
+        """List the pools that are large enough, as the job takes them."""
+        return [pool for pool in order(job, self.pools, True) if place(job, pool, free_at(self.pools, []))]
+
+    def room_for(self, job: Job, pool: Pool, begin: int, end: int) -> Nodes:
+        """Choose nodes at ``begin`` that have room until ``end``."""
+        least = {
+            (pool.name, n): [min(amounts) for amounts in zip(*rows, strict=True)]
+            for n in range(pool.units)
+            for rows in [[self.free[s][pool.name, n] for s in range(begin, end)]]
+        }
+        return place(job, pool, self.free[begin], least)
