@@ -22,6 +22,8 @@ holds its place there, one for each class. Others start only where they fit now 
 **Holes**: a job with a checkpoint may run in units that are free until a reservation begins, and is stopped
 then, where that gains more than its stop and restart cost.
 
+**Sizes and caps**: see ``malleable``.
+
 Guarantee: the first job of the queue starts no later than its reservation when no job takes longer than its
 estimate. So no job starves: each is the first of its priority at some time.
 Cost: O(waiting) in numpy and ``depth`` candidates for each class in a decision; nothing where nothing is
@@ -35,7 +37,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,9 +57,21 @@ from scheduler.model.events import (
     Suspend,
     WakeAt,
 )
-from scheduler.model.jobs import CHECKPOINT, PAUSE, RUNNING, STOPPING, Job, JobState, counted, instant
+from scheduler.model.jobs import (
+    CHECKPOINT,
+    PAUSE,
+    RUNNING,
+    STOPPING,
+    Cluster,
+    Job,
+    JobState,
+    counted,
+    instant,
+)
 from scheduler.policies.backfill.availability import Availability, expected_start
 from scheduler.policies.base import Policy, Reason, View, free, units
+from scheduler.policies.power.parm import too_hungry
+from scheduler.policies.weigh.malleable import shares
 
 SOON_S = 1e-6  # least time until a running job is taken to end
 PRIOR_S = 60.0  # believed time left of a job of which nothing is known
@@ -75,6 +89,7 @@ class WeighParameters:
         depth: number of jobs that are weighed in one decision.
         move: running jobs are moved between classes.
         holes: jobs run in a hole before a reservation, and are stopped there.
+        aim: least mean turnaround, or least makespan, where jobs may have more or fewer units, or caps.
         price: factor on prices; 0: each job ends as early as it can, whatever it takes from others.
     """
 
@@ -82,6 +97,7 @@ class WeighParameters:
     depth: int = 64
     move: bool = True
     holes: bool = True
+    aim: Literal["turnaround", "makespan"] = "turnaround"
     price: float = 1.0
 
     def __post_init__(self) -> None:
@@ -109,7 +125,7 @@ class Weigh(Policy):
     """Prices on counted pools."""
 
     Parameters = WeighParameters
-    suits = frozenset({"counted", "classes"})
+    suits = frozenset({"counted", "classes", "power"})
     parameters: WeighParameters
 
     def begin(self, view: View) -> None:
@@ -124,9 +140,17 @@ class Weigh(Policy):
         self._holes: dict[int, float] = {}  # until when running jobs may use a hole
         self._moves: dict[int, tuple[str, int]] = {}  # units that jobs will take which are on their way
         self._stale = True
+        self._ways: dict[Any, Any] = {}  # of jobs that may have more or fewer units
+        jobs = [*view.waiting.values(), *(state.job for state in view.running.values())]
+        self._sized = any(job.speed is not None for job in jobs)
+
+    def refuses(self, job: Job, cluster: Cluster) -> str:
+        return too_hungry(job, cluster) if len(cluster.pools) == 1 else ""
 
     def decide(self, view: View, event: Event) -> Sequence[Action]:
         kind = type(event)
+        if isinstance(event, Submitted):
+            self._sized = self._sized or event.job.speed is not None
         if kind in (NodeDown, NodeUp):
             self._stale = True
         elif isinstance(event, Submitted | Failed) and not self._stale:
@@ -138,6 +162,8 @@ class Weigh(Policy):
         if self._stale or len(self._rows) != len(view.waiting):
             self._rows.fill(view)
             self._stale = False
+        if len(self._pools) == 1 and (self._sized or view.budget_w is not None):
+            return self._share(view)
         return self._decide(view)
 
     def why(self, job: Job, view: View) -> Reason:
@@ -151,6 +177,25 @@ class Weigh(Policy):
             sentence += "; " + ", ".join(prices)
         first = next(iter(view.waiting)) == job.id
         return Reason(sentence, expected_start(job, view) if first else None)
+
+    def _share(self, view: View) -> list[Action]:
+        """Decide for jobs that may have more or fewer units, or under power caps."""
+        pool = self._pools[0]
+        weighed = [state for state in view.running.values() if state.job.malleable]
+        first = next(iter(view.waiting), None)
+        if first is not None:
+            some, _ = self._rows.ranked({pool: view.in_service[pool]}, view.now, self.parameters)
+            weighed += [
+                view.state(job_id) for job_id in {first: None, **{job_id: None for _, job_id in some}}
+            ]
+        lefts = [(state, left_s(state, view.now, pool)) for state in weighed]
+        actions = shares(
+            view, lefts, fairness=self.parameters.fairness, aim=self.parameters.aim, known=self._ways
+        )
+        for action in actions:
+            if isinstance(action, Start):
+                self._rows.drop(action.job_id)
+        return actions
 
     # -- a decision -------------------------------------------------------------------------------
 
