@@ -45,6 +45,11 @@ POLICIES = {
         "Conservative",
         "a job may pass if it delays no earlier one",
     ),
+    "weigh": PolicyEntry(
+        "scheduler.policies.weigh.weigh",
+        "Weigh",
+        "each job where it ends first, when what it takes from others is paid for",
+    ),
     "regions": PolicyEntry(
         "scheduler.policies.regions.regions", "Regions", "the machine cut into regions by the size of jobs"
     ),

@@ -1,0 +1,1 @@
+"""One policy that weighs everything: prices of what is scarce, an index of jobs, one reservation."""

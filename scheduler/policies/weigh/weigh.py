@@ -1,0 +1,599 @@
+"""Weigh: every job where it ends first, when what it takes from others is paid for.
+
+**Index**: the least first. That of a job is its area (time left x units / units of the class, where that is
+least) over 1 + ``fairness`` x (its wait / its time left). So short and small jobs come first, and who has
+waited for many times its own length comes before all that have not. It decides nothing about the first job
+of the queue, which comes before all others.
+
+**Price** of a class: the number of jobs that would wait for it, over its units. A job that holds a unit for
+a second makes each of them wait for 1 / units of a second more, so an hour of a unit costs so many hours of
+turnaround of others. A job counts for the class that is cheapest for it at these prices, which are found by
+iteration, half damped, from those of the decision before. (Counted by the class on which each is fastest,
+all count for the fast class, and large jobs drown the slow ones.)
+
+**Candidates** of a job: to start on each class as soon as its units are free for as long as it takes; of a
+running one: to stay, or to move to another class now; to begin on a class of which units are free until a
+better one has them (``on_the_way``). The cost is its end, plus price x units x seconds of all that it
+holds; the least is taken. Whatever is free now beats any later start of a job whose end is not known.
+
+**Reservation**: the first job in the order above that cannot start now on the class that it has chosen
+holds its place there, one for each class. Others start only where they fit now and delay none of these.
+
+**Holes**: a job with a checkpoint may run in units that are free until a reservation begins, and is stopped
+then, where that gains more than its stop and restart cost.
+
+**Sizes and caps**: see ``malleable``.
+
+Guarantee: the first job of the queue starts no later than its reservation when no job takes longer than its
+estimate. So no job starves: each is the first of its priority at some time.
+Cost: O(waiting) in numpy and ``depth`` candidates for each class in a decision; nothing where nothing is
+free.
+Source: the auction of prices is that of Bertsekas, "Auction algorithms", 1991, in the small; the
+reservation is EASY's (``easy``); the parts of a job follow the paper's MCTM (``mct``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from profiles.errors import BadInput
+from scheduler.model.events import (
+    Action,
+    Event,
+    Failed,
+    Finished,
+    Migrate,
+    NodeDown,
+    NodeUp,
+    Resume,
+    Start,
+    Submitted,
+    Suspend,
+    WakeAt,
+)
+from scheduler.model.jobs import (
+    CHECKPOINT,
+    PAUSE,
+    RUNNING,
+    STOPPING,
+    Cluster,
+    Job,
+    JobState,
+    counted,
+    instant,
+)
+from scheduler.policies.backfill.availability import Availability, expected_start
+from scheduler.policies.base import Policy, Reason, View, free, units
+from scheduler.policies.power.parm import too_hungry
+from scheduler.policies.weigh.malleable import shares
+
+SOON_S = 1e-6  # least time until a running job is taken to end
+PRIOR_S = 60.0  # believed time left of a job of which nothing is known
+FLOOR_S = 10.0  # shorter jobs are no more urgent
+LATE = 0.1  # a job that is late is believed to need such a share of what it has had
+ROUNDS = 3  # in which prices form
+
+
+@dataclass(frozen=True)
+class WeighParameters:
+    """What an operator may want to turn.
+
+    Attributes:
+        fairness: weight of waits in the order of jobs; 0: the smallest area first.
+        depth: number of jobs that are weighed in one decision.
+        move: running jobs are moved between classes.
+        holes: jobs run in a hole before a reservation, and are stopped there.
+        aim: least mean turnaround, or least makespan, where jobs may have more or fewer units, or caps.
+        price: factor on prices; 0: each job ends as early as it can, whatever it takes from others.
+    """
+
+    fairness: float = 4.0
+    depth: int = 64
+    move: bool = True
+    holes: bool = True
+    aim: Literal["turnaround", "makespan"] = "turnaround"
+    price: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.fairness < 0 or self.price < 0:
+            raise ValueError("fairness and price must be at least 0")
+        if self.depth < 1:
+            raise ValueError("depth must be at least 1")
+
+
+class Candidate(NamedTuple):
+    """A way to run what is left of a job; ``on_the_way``: a class on which it runs until ``start_s``.
+
+    The order is that of the costs; ``waits`` comes first, for jobs whose end is not known.
+    """
+
+    waits: bool
+    cost_s: float
+    start_s: float
+    end_s: float
+    pool: str
+    on_the_way: str = ""
+
+
+class Weigh(Policy):
+    """Prices on counted pools."""
+
+    Parameters = WeighParameters
+    suits = frozenset({"counted", "classes", "power"})
+    parameters: WeighParameters
+
+    def begin(self, view: View) -> None:
+        for pool in view.cluster.pools:
+            if not pool.counted:
+                raise BadInput(
+                    f"policy weigh schedules units, {pool.name} has nodes", "describe it by a count"
+                )
+        self._pools = tuple(pool.name for pool in view.cluster.pools)
+        self._rows = Rows(self._pools)
+        self._prices = np.zeros(len(self._pools))
+        self._holes: dict[int, float] = {}  # until when running jobs may use a hole
+        self._moves: dict[int, tuple[str, int]] = {}  # units that jobs will take which are on their way
+        self._stale = True
+        self._ways: dict[Any, Any] = {}  # of jobs that may have more or fewer units
+        jobs = [*view.waiting.values(), *(state.job for state in view.running.values())]
+        self._sized = any(job.speed is not None for job in jobs)
+
+    def refuses(self, job: Job, cluster: Cluster) -> str:
+        return too_hungry(job, cluster) if len(cluster.pools) == 1 else ""
+
+    def decide(self, view: View, event: Event) -> Sequence[Action]:
+        kind = type(event)
+        if isinstance(event, Submitted):
+            self._sized = self._sized or event.job.speed is not None
+        if kind in (NodeDown, NodeUp):
+            self._stale = True
+        elif isinstance(event, Submitted | Failed) and not self._stale:
+            self._rows.add(view.state(event.job.id), view)
+        elif isinstance(event, Finished):
+            self._rows.drop(event.job.id)
+        if view.upcoming is not None:
+            return ()
+        if self._stale or len(self._rows) != len(view.waiting):
+            self._rows.fill(view)
+            self._stale = False
+        if len(self._pools) == 1 and (self._sized or view.budget_w is not None):
+            return self._share(view)
+        return self._decide(view)
+
+    def why(self, job: Job, view: View) -> Reason:
+        prices = [
+            f"a unit-hour of {name} costs {price:.2g} h of others' waiting"
+            for name, price in zip(self._pools, self._prices.tolist(), strict=True)
+            if price and job.runs_on(name)
+        ]
+        sentence = f"waits for {units(job)}; {free(view)} free"
+        if prices:
+            sentence += "; " + ", ".join(prices)
+        first = next(iter(view.waiting)) == job.id
+        return Reason(sentence, expected_start(job, view) if first else None)
+
+    def _share(self, view: View) -> list[Action]:
+        """Decide for jobs that may have more or fewer units, or under power caps."""
+        pool = self._pools[0]
+        weighed = [state for state in view.running.values() if state.job.malleable]
+        first = next(iter(view.waiting), None)
+        if first is not None:
+            some, _ = self._rows.ranked({pool: view.in_service[pool]}, view.now, self.parameters)
+            weighed += [
+                view.state(job_id) for job_id in {first: None, **{job_id: None for _, job_id in some}}
+            ]
+        lefts = [(state, left_s(state, view.now, pool)) for state in weighed]
+        actions = shares(
+            view, lefts, fairness=self.parameters.fairness, aim=self.parameters.aim, known=self._ways
+        )
+        for action in actions:
+            if isinstance(action, Start):
+                self._rows.drop(action.job_id)
+        return actions
+
+    # -- a decision -------------------------------------------------------------------------------
+
+    def _decide(self, view: View) -> list[Action]:
+        left = self._left(view)
+        stops = self._ends_of_holes(view)
+        if stops:
+            return stops  # decided again when they have stopped
+        if not any(units > 0 for units in left.values()):
+            return []
+        movers = list(self._movers(view, left)) if self.parameters.move and len(self._pools) > 1 else []
+        ranked = self._ranked(view, left, movers)
+        if not ranked:
+            return []
+        self._form_prices(view, movers)
+        prices = dict(zip(self._pools, self._prices.tolist(), strict=True))
+        ends = {job_id: believed_end(state, view, self._holes) for job_id, state in view.running.items()}
+        decision = Decision(view, left, prices, self._plans(view, ends), ends)
+        self._weigh(decision, ranked)
+        for action in decision.actions:
+            if isinstance(action, Migrate):
+                self._moves[action.job_id] = action.placement.pool, action.placement.units
+            elif isinstance(action, Start):
+                self._rows.drop(action.job_id)
+        return decision.actions
+
+    def _weigh(self, decision: Decision, ranked: Iterable[JobState]) -> None:
+        """Start, move or reserve for the jobs in their order."""
+        view, left, reserved = decision.view, decision.left, set[str]()
+        waits: list[JobState] = []
+        for state in ranked:
+            job = state.job
+            if not any(units > 0 for units in left.values()):
+                return
+            if not any(
+                job.runs_on(pool) for pool in self._pools if pool not in reserved or job.units <= left[pool]
+            ):
+                continue
+            if job.id in view.running:
+                decision.move(state)
+                continue
+            best = decision.best(state)
+            if best is None:
+                continue
+            if best.start_s <= view.now:
+                decision.start(state, best.pool, best.end_s)
+                continue
+            if best.pool not in reserved:
+                reserved.add(best.pool)
+                decision.plans[best.pool].reserve(best.start_s, best.end_s, job.units)
+                if best.on_the_way:
+                    decision.start(state, best.on_the_way, best.start_s)
+                    continue
+            if job.stop is CHECKPOINT:
+                waits.append(state)
+        if self.parameters.holes:
+            for state in waits:
+                until = decision.fill_hole(state)
+                if until is not None:
+                    self._holes[state.job.id] = until
+
+    def _left(self, view: View) -> dict[str, int]:
+        """Free units of each class, less those for jobs that are on their way there."""
+        left = dict(view.free)
+        for job_id, (pool, needed) in list(self._moves.items()):
+            state = view.running.get(job_id)
+            if state is None or state.stage is not STOPPING:
+                del self._moves[job_id]
+            elif state.moves_to is None:
+                left[pool] -= needed
+        return left
+
+    def _ends_of_holes(self, view: View) -> list[Action]:
+        """Stop who runs in a hole that ends, if somebody waits for the units."""
+        stops: list[Action] = []
+        for job_id, until in list(self._holes.items()):
+            state = view.running.get(job_id)
+            if state is None or state.stage is not RUNNING:
+                del self._holes[job_id]
+            elif until - view.costs.stop_s(state.job, state.place.pool) <= view.now + SOON_S:
+                del self._holes[job_id]
+                if state.expected_end_s > until and (view.waiting or view.suspended):
+                    stops.append(Suspend(job_id))
+        return stops
+
+    def _movers(self, view: View, left: Mapping[str, int]) -> Iterator[JobState]:
+        """Yield running jobs that would end earlier on another class, of which enough units are free."""
+        for state in view.running.values():
+            job = state.job
+            if job.stop is not CHECKPOINT or state.stage is not RUNNING or job.malleable:
+                continue
+            here = state.place.pool
+            stay = state.remaining_s(view.now, here)
+            if stay == math.inf:
+                continue
+            for pool in self._pools:
+                if pool != here and job.runs_on(pool) and left[pool] >= job.units:
+                    cost = view.costs.stop_s(job, here) + view.costs.restart_s(job, pool)
+                    if state.remaining_s(view.now, pool) + cost < stay:
+                        yield state
+                        break
+
+    def _ranked(self, view: View, left: Mapping[str, int], movers: list[JobState]) -> list[JobState]:
+        """List the jobs that are weighed: the first of the queue, then by priority and index."""
+        fits, others = self._rows.ranked(left, view.now, self.parameters)
+        more = [state for state in view.suspended.values() if self._could_start(state.job, left)] + movers
+        if not fits and not more:
+            return []
+        jobs = [(rank, view.state(job_id)) for rank, job_id in (*fits, *others)]
+        jobs += [(self._rank(state, view), state) for state in more]
+        jobs.sort(key=lambda job: (job[0], job[1].job.id))
+        first = next(iter(view.waiting), None)
+        head = [view.state(first)] if first is not None else []
+        return head + [state for _, state in jobs if state.job.id != first]
+
+    def _could_start(self, job: Job, left: Mapping[str, int]) -> bool:
+        return any(job.runs_on(pool) and job.units <= left[pool] for pool in self._pools)
+
+    def _rank(self, state: JobState, view: View) -> tuple[int, float]:
+        area, time_left = least_area(state, view, self._pools)
+        wait = view.now - state.job.submit_s - state.attained_s(view.now)
+        return -state.job.priority, area / (1.0 + self.parameters.fairness * wait / max(time_left, FLOOR_S))
+
+    def _form_prices(self, view: View, movers: Sequence[JobState]) -> None:
+        """Count jobs for the class that is cheapest for them, until prices and choices agree."""
+        size = np.array([max(1, view.in_service[pool]) for pool in self._pools], dtype=np.float64)
+        needed, lengths = self._rows.units, self._rows.lengths
+        if len(size) == 1:
+            self._prices = self.parameters.price * len(needed) / size
+            return
+        if movers:
+            needed = np.append(needed, [state.job.units for state in movers])
+            lengths = np.vstack((lengths, [lengths_of(state, view, self._pools) for state in movers]))
+        for _ in range(ROUNDS):
+            cost = lengths * (1.0 + self._prices * needed[:, None])
+            jobs = np.bincount(cost.argmin(axis=1), minlength=len(size)) if len(cost) else 0.0
+            self._prices = 0.5 * self._prices + 0.5 * self.parameters.price * jobs / size
+
+    def _plans(self, view: View, ends: Mapping[int, float]) -> dict[str, Availability]:
+        """Free units of each class over time, as running jobs and those on their way leave them."""
+        held: dict[str, list[tuple[float, int]]] = {pool: [] for pool in self._pools}
+        for state in view.running.values():
+            for place in state.places:
+                held[place.pool].append((ends[state.job.id], place.units))
+            move = self._moves.get(state.job.id)
+            if move is not None and state.moves_to is None:
+                costs = view.costs.stop_s(state.job, state.place.pool) + view.costs.restart_s(
+                    state.job, move[0]
+                )
+                end = instant(state.since_s + costs + left_s(state, view.now, move[0]))
+                held[move[0]].append((max(end, instant(view.now + SOON_S)), move[1]))
+        return {
+            pool: Availability.beside(ends, view.in_service[pool], view.now) for pool, ends in held.items()
+        }
+
+
+@dataclass
+class Decision:
+    """What is free, planned and chosen in one decision.
+
+    Attributes:
+        left: units of each class that are free now. prices: of a unit-second of each.
+        plans: free units of each class over time. ends: when running jobs are believed to give theirs back.
+    """
+
+    view: View
+    left: dict[str, int]
+    prices: dict[str, float]
+    plans: dict[str, Availability]
+    ends: dict[int, float]
+    actions: list[Action] = field(default_factory=list)
+
+    def best(self, state: JobState) -> Candidate | None:
+        """Choose the candidate of least cost of a job that does not run; None: it can run nowhere now."""
+        view, job, now = self.view, state.job, self.view.now
+        begun = state.placement is not None
+        best: Candidate | None = None
+        for pool, plan in self.plans.items():
+            if not self._may(state, pool):
+                continue
+            length = left_s(state, now, pool) + (view.costs.restart_s(job, pool) if begun else 0.0)
+            start = plan.earliest(job.units, max(length, SOON_S), now)
+            if start == math.inf:
+                continue
+            waits = start > now and job.reference_s(pool) == math.inf
+            end = instant(start + max(length, SOON_S))
+            cost = end - now + self.prices[pool] * job.units * length
+            candidate = Candidate(waits, cost, start, end, pool)
+            if best is None or candidate < best:
+                best = candidate
+        if best is not None and best.start_s > now and job.stop is CHECKPOINT:
+            return self._on_the_way(state, best)
+        return best
+
+    def _may(self, state: JobState, pool: str) -> bool:
+        job = state.job
+        if not job.runs_on(pool) or job.units > self.view.in_service[pool]:
+            return False
+        return job.stop is not PAUSE or state.placement is None or state.place.pool == pool
+
+    def _on_the_way(self, state: JobState, best: Candidate) -> Candidate:
+        """Let the job run on a class of which units are free until its turn comes on a better one."""
+        job, now, costs = state.job, self.view.now, self.view.costs
+        for pool, plan in self.plans.items():
+            if pool == best.pool or not job.runs_on(pool) or self.left[pool] < job.units:
+                continue
+            changes = costs.stop_s(job, pool) + costs.restart_s(job, best.pool)
+            restart = costs.restart_s(job, pool) if state.placement is not None else 0.0
+            share = (best.start_s - now - restart) / left_s(state, now, pool)
+            saved = share * left_s(state, now, best.pool) - changes
+            if saved <= 0 or plan.least(now, best.start_s) < job.units:
+                continue
+            taken = self.prices[pool] * (best.start_s - now) - self.prices[best.pool] * saved
+            if taken * job.units < saved:
+                return best._replace(end_s=instant(best.end_s - saved), on_the_way=pool)
+        return best
+
+    def move(self, state: JobState) -> None:
+        """Move a running job if that costs less than that it stays; else its place stays reserved."""
+        view, job, now, here = self.view, state.job, self.view.now, state.place.pool
+        stays, prices = left_s(state, now, here), self.prices
+        best, least = "", stays * (1.0 + prices[here] * job.units)
+        stop = view.costs.stop_s(job, here)
+        for pool, plan in self.plans.items():
+            if pool == here or not job.runs_on(pool) or self.left[pool] < job.units:
+                continue
+            length = stop + view.costs.restart_s(job, pool) + left_s(state, now, pool)
+            cost = length + job.units * (prices[here] * stop + prices[pool] * length)
+            if cost < least and plan.earliest(job.units, length, now) <= now:
+                best, least, end = pool, cost, instant(now + length)
+        if not best:
+            return
+        self.actions.append(Migrate(job.id, counted(best, job.units)))
+        self.left[best] -= job.units
+        self.plans[best].reserve(now, end, job.units)
+        self.plans[here].release(instant(now + stop), self.ends[job.id], job.units)
+
+    def start(self, state: JobState, pool: str, end_s: float) -> None:
+        """Start or resume the job on ``pool`` now."""
+        job = state.job
+        self.plans[pool].reserve(self.view.now, end_s, job.units)
+        self.left[pool] -= job.units
+        kind = Resume if job.id in self.view.suspended else Start
+        self.actions.append(kind(job.id, counted(pool, job.units)))
+
+    def fill_hole(self, state: JobState) -> float | None:
+        """Start the job in units that are free until a reservation begins, and return when that is.
+
+        Of several the class on which it gets most done, less what its stop and restart cost; None: on none
+        that is worth while.
+        """
+        job, now, costs = state.job, self.view.now, self.view.costs
+        begun = state.placement is not None
+        best, where, until_s = 0.0, "", math.inf
+        for pool, plan in self.plans.items():
+            if not self._may(state, pool) or self.left[pool] < job.units:
+                continue
+            regions = plan.regions(job.units, now)
+            if not regions or regions[0][0] > now:
+                continue
+            until, length = regions[0][1], left_s(state, now, pool)
+            stop, restart = costs.stop_s(job, pool), costs.restart_s(job, pool)
+            works = until - now - stop - (restart if begun else 0.0)
+            if works < length and works > 2 * (stop + restart) and works / length > best:
+                best, where, until_s = works / length, pool, until
+        if not where:
+            return None
+        self.start(state, where, until_s)
+        self.actions.append(WakeAt(instant(until_s - costs.stop_s(job, where))))
+        return until_s
+
+
+# -- what is believed of a job ------------------------------------------------------------------------------
+
+
+def left_s(state: JobState, now: float, pool: str) -> float:
+    """Return the believed time left on a class.
+
+    A job of unknown run time is believed to run for as long again as it has (a heavy tail).
+    """
+    left = state.remaining_s(now, pool)
+    if left == math.inf:
+        return max(state.attained_s(now), PRIOR_S)
+    return left if left > 0.0 else max(1.0, LATE * state.attained_s(now))
+
+
+def lengths_of(state: JobState, view: View, pools: Iterable[str]) -> list[float]:
+    """List the believed time left on each class; infinite where the job cannot run."""
+    job = state.job
+    return [
+        left_s(state, view.now, pool)
+        if job.runs_on(pool) and job.units <= view.in_service[pool]
+        else math.inf
+        for pool in pools
+    ]
+
+
+def least_area(state: JobState, view: View, pools: Sequence[str]) -> tuple[float, float]:
+    """Return the least area, as a share of a class for so many seconds, and the time left there."""
+    lengths = lengths_of(state, view, pools)
+    return min(
+        (length * state.job.units / max(1, view.in_service[pool]), length)
+        for pool, length in zip(pools, lengths, strict=True)
+    )
+
+
+def believed_end(state: JobState, view: View, holes: Mapping[int, float]) -> float:
+    """Return when a running job is believed to give its units back."""
+    now, end = view.now, state.expected_end_s
+    if state.stage is STOPPING:
+        end = state.since_s + view.costs.stop_s(state.job, state.place.pool)
+    elif end <= now:
+        end = now + max(1.0, LATE * state.attained_s(now))
+    elif end == math.inf:
+        end = now + max(PRIOR_S, state.attained_s(now))
+    return instant(max(min(end, holes.get(state.job.id, math.inf)), now + SOON_S))
+
+
+# -- the waiting jobs ----------------------------------------------------------------------------------
+
+AREA, LEFT, SUBMITTED, UNITS, PRIORITY, LENGTHS = range(6)
+
+
+class Rows:
+    """A table of the waiting jobs, to rank thousands at once; the order of its rows means nothing."""
+
+    def __init__(self, pools: Sequence[str]) -> None:
+        self._pools = pools
+        self._table = np.zeros((64, LENGTHS + len(pools)))
+        self._ids: list[int] = []
+        self._row_of: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @property
+    def units(self) -> NDArray[np.float64]:
+        return self._table[: len(self), UNITS]
+
+    @property
+    def lengths(self) -> NDArray[np.float64]:
+        """Believed run times, jobs x classes."""
+        return self._table[: len(self), LENGTHS:]
+
+    def fill(self, view: View) -> None:
+        """Begin anew with all waiting jobs."""
+        self._ids.clear()
+        self._row_of.clear()
+        for job_id in view.waiting:
+            self.add(view.state(job_id), view)
+
+    def add(self, state: JobState, view: View) -> None:
+        job = state.job
+        if job.id in self._row_of:
+            return
+        if len(self) == len(self._table):
+            self._table = np.vstack((self._table, np.zeros_like(self._table)))
+        area, left = least_area(state, view, self._pools)
+        lengths = lengths_of(state, view, self._pools)
+        self._table[len(self)] = area, left, job.submit_s, job.units, job.priority, *lengths
+        self._row_of[job.id] = len(self)
+        self._ids.append(job.id)
+
+    def drop(self, job_id: int) -> None:
+        """Take a job out, if it is there; the last row takes its place."""
+        row = self._row_of.pop(job_id, None)
+        if row is None:
+            return
+        last = self._ids.pop()
+        if last != job_id:
+            self._ids[row] = last
+            self._row_of[last] = row
+            self._table[row] = self._table[len(self)]
+
+    def ranked(
+        self, left: Mapping[str, int], now: float, parameters: WeighParameters
+    ) -> tuple[list[tuple[tuple[int, float], int]], list[tuple[tuple[int, float], int]]]:
+        """List (rank, job) of the first that fit on a class now, and of the first that fit on none.
+
+        Of the latter there is one for each class, for its reservation.
+        """
+        table = self._table[: len(self)]
+        room = np.array([left[pool] for pool in self._pools], dtype=np.float64)
+        fits = ((table[:, UNITS, None] <= room) & np.isfinite(table[:, LENGTHS:])).any(axis=1)
+        patience = parameters.fairness * (now - table[:, SUBMITTED]) / np.maximum(table[:, LEFT], FLOOR_S)
+        index = table[:, AREA] / (1.0 + patience)
+        return (
+            self._first(np.flatnonzero(fits), index, parameters.depth),
+            self._first(np.flatnonzero(~fits), index, len(self._pools)),
+        )
+
+    def _first(
+        self, rows: NDArray[np.intp], index: NDArray[np.float64], most: int
+    ) -> list[tuple[tuple[int, float], int]]:
+        table = self._table
+        if len(rows) > most:
+            if np.ptp(table[rows, PRIORITY]):
+                rows = rows[np.lexsort((index[rows], -table[rows, PRIORITY]))[:most]]
+            else:
+                rows = rows[np.argpartition(index[rows], most)[:most]]
+        return [((-int(table[row, PRIORITY]), float(index[row])), self._ids[row]) for row in rows.tolist()]

@@ -1,0 +1,132 @@
+"""Weigh: what it promises, and small cases worked by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+
+from scheduler.model.costs import LinearCost, LinearCosts
+from scheduler.model.events import Action, Event
+from scheduler.model.jobs import CHECKPOINT, Cluster, EstimateKind, Job, Pool, instant
+from scheduler.policies.backfill.availability import of_running
+from scheduler.policies.base import View
+from scheduler.policies.weigh.weigh import Weigh, WeighParameters
+from scheduler.simulator.trace import Arrival, Outcome, SimulationSettings
+from tests.support.amounts import examples
+from tests.support.scheduling.worlds import World, counted, run
+
+TWO = Cluster((Pool("gpu", 1, 0), Pool("cpu", 1, 1)))
+
+
+class Watched(Weigh):
+    """Notes when the first job of the queue could start by what runs as it becomes the first."""
+
+    def begin(self, view: View) -> None:
+        super().begin(view)
+        self.latest: dict[int, float] = {}
+
+    def decide(self, view: View, event: Event) -> Sequence[Action]:
+        actions = super().decide(view, event)
+        if view.upcoming is None:
+            started = {action.job_id for action in actions if hasattr(action, "job_id")}
+            first = next((job for job in view.waiting.values() if job.id not in started), None)
+            if first is not None and first.id not in self.latest:
+                plan = of_running(view, "node")
+                for action in actions:
+                    job = view.waiting[action.job_id]  # type: ignore[union-attr]
+                    plan.reserve(view.now, instant(view.now + max(job.estimate_on("node"), 1e-6)), job.units)
+                self.latest[first.id] = plan.earliest(first.units, first.estimate_on("node"), view.now)
+        return actions
+
+
+@settings(max_examples=examples(300), deadline=None, derandomize=True, database=None)
+@given(counted(most=12, exact=True))
+def test_the_first_job_of_the_queue_starts_no_later_than_its_reservation(world: World) -> None:
+    policy = Watched()
+    outcomes, _ = run(policy, world)
+    for outcome in outcomes:
+        latest = policy.latest.get(outcome.job.id)
+        assert latest is None or outcome.start_s <= latest + 1e-5, outcome
+
+
+def arrival(number: int, submit_s: float, units: int = 1, **times: float) -> Arrival:
+    job = Job(
+        number,
+        submit_s,
+        units,
+        memory_mb=1000.0,
+        estimate_kind=EstimateKind.EXACT,
+        stop=CHECKPOINT,
+        estimates_s=times,
+    )
+    return Arrival(job, max(times.values()), times)
+
+
+def lived(
+    cluster: Cluster, arrivals: Sequence[Arrival], cost_s: float = 0.0, **parameters: float
+) -> dict[int, Outcome]:
+    line = {pool.name: LinearCost(0.0, cost_s) for pool in cluster.pools}
+    costs = LinearCosts(checkpoint=line, restart=line)
+    policy = Weigh(WeighParameters(**parameters))  # type: ignore[arg-type]
+    outcomes, _ = run(policy, World(cluster, tuple(arrivals), SimulationSettings(costs=costs)))
+    return {outcome.job.id: outcome for outcome in outcomes}
+
+
+def test_of_those_behind_the_first_job_the_smallest_area_starts_next() -> None:
+    """Job 2 is the first when the machine is free; of jobs 3 to 5 the shortest takes the other unit."""
+    machine = Cluster((Pool("node", 2),))
+    times = (10, 1000, 40, 5, 20)
+    jobs = [arrival(number, number, 1 + (number == 1), node=run_s) for number, run_s in enumerate(times, 1)]
+    outcomes = lived(machine, jobs)
+    assert [outcomes[number].start_s for number in (2, 4)] == [11, 11]
+    # Job 3 is the first of the queue now, and then job 5 alone is left.
+    assert [outcomes[number].start_s for number in (3, 5)] == [16, 56]
+
+
+def test_a_job_waits_for_the_fast_class_only_if_it_ends_earlier_there() -> None:
+    jobs = [arrival(1, 0, gpu=10, cpu=100), arrival(2, 1, gpu=10, cpu=15)]
+    outcomes = lived(TWO, jobs, cost_s=100.0)
+    assert outcomes[2].segments[0].placement.pool == "cpu" and outcomes[2].start_s == 1
+    jobs = [arrival(1, 0, gpu=10, cpu=100), arrival(2, 1, gpu=10, cpu=30)]
+    outcomes = lived(TWO, jobs, cost_s=100.0)
+    assert outcomes[2].segments[0].placement.pool == "gpu" and outcomes[2].start_s == 10
+
+
+def test_a_job_runs_on_the_slow_class_until_its_turn_on_the_fast_one() -> None:
+    """At 10 s a twelfth of job 2 is done; its checkpoint and restart take 2 s."""
+    jobs = [arrival(1, 0, gpu=10, cpu=1000), arrival(2, 0, gpu=30, cpu=120)]
+    moved = lived(TWO, jobs, cost_s=1.0)[2]
+    assert moved.start_s == 0 and moved.migrations == 1
+    assert moved.end_s == pytest.approx(10 + 2 + 30 * 11 / 12, abs=1e-3)
+    alike = [jobs[0], arrival(2, 0, gpu=30, cpu=30)]
+    assert lived(TWO, alike, cost_s=1.0)[2].end_s == 30  # it stays where it is as fast
+
+
+def test_who_waits_pays_by_what_others_lose() -> None:
+    """Where many wait for the fast class, a job that is hardly faster there takes the slow one."""
+    long = [arrival(1, 0, gpu=100, cpu=10_000)]
+    many = [arrival(number, 1, gpu=10, cpu=1000) for number in range(3, 13)]
+    patient = arrival(2, 1, gpu=50, cpu=250)
+    assert lived(TWO, [*long, patient], cost_s=1000.0)[2].segments[0].placement.pool == "gpu"
+    assert lived(TWO, [*long, patient, *many], cost_s=1000.0)[2].segments[0].placement.pool == "cpu"
+    assert (
+        lived(TWO, [*long, patient, *many], cost_s=1000.0, price=0.0)[2].segments[0].placement.pool == "gpu"
+    )
+
+
+def test_a_hole_before_a_reservation_is_used_and_left() -> None:
+    """Job 2 needs both units at 100 s; job 3 of 150 s runs until then, and ends after it."""
+    machine = Cluster((Pool("node", 2),))
+    jobs = [arrival(1, 0, node=100), arrival(2, 1, 2, node=50), arrival(3, 2, node=150)]
+    outcomes = lived(machine, jobs, cost_s=1.0)
+    assert outcomes[2].start_s == pytest.approx(100, abs=1e-3)
+    assert outcomes[3].start_s == 2 and outcomes[3].end_s < 150 + 150
+    assert lived(machine, jobs, cost_s=1.0, holes=False)[3].start_s == 150
+
+
+@pytest.mark.parametrize("wrong", [{"fairness": -1.0}, {"price": -0.5}, {"depth": 0}])
+def test_parameters_that_make_no_sense(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="at least"):
+        WeighParameters(**wrong)  # type: ignore[arg-type]
