@@ -69,7 +69,7 @@ from scheduler.model.jobs import (
     instant,
 )
 from scheduler.policies.backfill.availability import Availability, expected_start
-from scheduler.policies.base import Policy, Reason, View, free, units
+from scheduler.policies.base import Policy, Reason, View, after, waits_for
 from scheduler.policies.power.parm import too_hungry
 from scheduler.policies.weigh.malleable import shares
 
@@ -168,15 +168,14 @@ class Weigh(Policy):
 
     def why(self, job: Job, view: View) -> Reason:
         prices = [
-            f"a unit-hour of {name} costs {price:.2g} h of others' waiting"
+            f"an hour of {name} costs others {price:.2g} h of waiting"
             for name, price in zip(self._pools, self._prices.tolist(), strict=True)
             if price and job.runs_on(name)
         ]
-        sentence = f"waits for {units(job)}; {free(view)} free"
-        if prices:
-            sentence += "; " + ", ".join(prices)
-        first = next(iter(view.waiting)) == job.id
-        return Reason(sentence, expected_start(job, view) if first else None)
+        first = next(iter(view.waiting.values()))
+        turn = "" if first.id == job.id else after(first)
+        sentence = "; ".join((f"{waits_for(job, view)}{turn}", *prices))
+        return Reason(sentence, expected_start(job, view) if first.id == job.id else None)
 
     def _share(self, view: View) -> list[Action]:
         """Decide for jobs that may have more or fewer units, or under power caps."""
