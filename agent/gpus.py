@@ -4,18 +4,25 @@ A GPU belongs to nobody: whoever can open its file can use it. So the queue has 
 knows the processes of all users with their memory; their utilisation is that of the last second, and a
 process that did nothing has none. Measured on an H100: the processes take 0.03 ms to ask for, their
 utilisation 1.7 ms, the energy up to 18 ms; a process that was killed is gone after 0.17 s.
+
+    python -P -m agent.gpus
+
+prints the GPUs as JSON, in a process of its own because a driver may crash.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from agent.users import user_name
 from probes import nvml
+from profiles.errors import Unavailable
 
 MB = 10**6
 TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
@@ -55,11 +62,17 @@ class GpuUse:
 
     Attributes:
         uuid: ``GPU-...`` or ``MIG-...``, as ``CUDA_VISIBLE_DEVICES`` takes it.
+        name: the driver's, of a part with its size. bus: PCI address of the whole GPU, as in sysfs.
+        file: its device file. numa_node: the memory that it is near to; None: not known.
         utilisation: share of the last second in which a kernel ran; None: a part has none.
         power_w, energy_j: of the whole GPU; the energy since the driver was loaded.
     """
 
     uuid: str
+    name: str
+    bus: str
+    file: str
+    numa_node: int | None
     memory_mb: float
     used_mb: float
     utilisation: float | None
@@ -79,16 +92,17 @@ def read_gpus(procfs: Path = Path("/proc"), *, energy: bool = False) -> tuple[Gp
     """
     library = nvml.load()
     try:
+        whole = [library.nvmlDeviceGetHandleByIndex(n) for n in range(library.nvmlDeviceGetCount())]
         return tuple(
-            _use(library, handle, procfs, energy)
-            for index in range(library.nvmlDeviceGetCount())
-            for handle in nvml.parts(library, library.nvmlDeviceGetHandleByIndex(index))
+            _use(library, (gpu, part), procfs, energy) for gpu in whole for part in nvml.parts(library, gpu)
         )
     finally:
         library.nvmlShutdown()
 
 
-def _use(library: Any, handle: Any, procfs: Path, energy: bool) -> GpuUse:
+def _use(library: Any, handles: tuple[Any, Any], procfs: Path, energy: bool) -> GpuUse:
+    gpu, handle = handles
+    bus = nvml.pci_address(library, gpu)
     memory = library.nvmlDeviceGetMemoryInfo(handle)
     rates = nvml.figure(library, library.nvmlDeviceGetUtilizationRates, handle)
     power = nvml.figure(library, library.nvmlDeviceGetPowerUsage, handle)
@@ -103,6 +117,10 @@ def _use(library: Any, handle: Any, procfs: Path, energy: bool) -> GpuUse:
             held[process.pid] = process.usedGpuMemory
     return GpuUse(
         uuid=nvml.text(library.nvmlDeviceGetUUID(handle)),
+        name=nvml.text(library.nvmlDeviceGetName(handle)),
+        bus=bus,
+        file=nvml.device_file(library, gpu),
+        numa_node=nvml.numa_node(bus),
         memory_mb=memory.total / MB,
         used_mb=memory.used / MB,
         utilisation=None if rates is None else rates.gpu / 100,
@@ -130,3 +148,10 @@ def _duration(seconds: float) -> str:
         if seconds >= length:
             return f"{seconds / length:.1f} {unit}"
     return f"{seconds:.0f} s"
+
+
+if __name__ == "__main__":
+    try:
+        print(json.dumps([asdict(use) for use in read_gpus()]))
+    except Unavailable as error:
+        sys.exit(str(error))

@@ -25,6 +25,7 @@ from scheduler.engines.common.job_folders import JobFolders
 from scheduler.engines.protocol import Engine
 from scheduler.jobs.dependencies import WaitsByPlace, check_places, check_times, check_waits
 from scheduler.jobs.entry import Entry, Phase, Stage
+from scheduler.jobs.gpus import settle_kind
 from scheduler.jobs.policy_view import as_job, bound_to_node, results_differ
 from scheduler.jobs.selectors import LeftOut
 from scheduler.jobs.sizes import CORE, Unit, sized, under_caps, within_memory
@@ -158,10 +159,11 @@ class Coordinator:
         self.measured.check(spec.job_profile for spec in specs)
         if self.profiles is not None:
             self.profiles.introduce(spec.job_profile for spec in specs)
+        asked = self.job_table.gpus_asked()
         for place, spec in enumerate(specs):
             try:
                 refuse_external(spec)
-                specs[place] = within_memory(spec, unit, total_mb)
+                specs[place] = within_memory(settle_kind(spec, unit.gpus, asked), unit, total_mb)
                 self.check(specs[place], now)
                 check_waits(specs[place], (arrays or {}).get(place), self.job_table)
                 check_times(specs[place], now)
@@ -555,6 +557,9 @@ def _can_be_held(entry: Entry) -> None:
     """Raise BadInput if its owner has suspended the job, or it is about to end."""
     if entry.held_by_user:
         raise BadInput(f"job {entry.label} is suspended already", f"tenbin resume {entry.label}")
+    if entry.alive and entry.job.stop is Stop.NEVER:
+        what = f"job {entry.label} cannot be suspended: it would keep its memory on its GPUs"
+        raise BadInput(what, f"end it: tenbin cancel {entry.label}")
     _refuse_ending(entry)
 
 

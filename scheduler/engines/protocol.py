@@ -190,6 +190,23 @@ class PowerCaps:
         return 0.0
 
 
+class GpuRow(NamedTuple):
+    """A GPU as users are told of it: its name is the driver's, and says so if it is emulated."""
+
+    number: int
+    uuid: str
+    name: str
+    memory_mb: float
+
+
+class GpuTable:
+    """GPUs of this machine that jobs get by number, beside cores and memory; here there are none."""
+
+    def rows(self) -> Sequence[GpuRow]:
+        """Return the GPUs, by number."""
+        return ()
+
+
 class DeviceTrials:
     """Trials of running programs on other devices, one at a time; here none.
 
@@ -251,6 +268,7 @@ class Engine(Protocol):
     regions: Regions = Regions()
     caps: PowerCaps = PowerCaps()
     device_moves: DeviceMoves = DeviceMoves()
+    gpus: GpuTable = GpuTable()
     external_jobs: ExternalJobSource = ExternalJobSource()
 
     def place(self, job: Entry, placement: Placement) -> None:

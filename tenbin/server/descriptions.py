@@ -24,7 +24,7 @@ from scheduler.model.jobs import Pool
 def node_table(coordinator: Coordinator) -> list[dict[str, Any]]:
     """List each node, or each pool of counted units and the nodes under it, with what is free."""
     table: list[dict[str, Any]] = []
-    engine = coordinator.engine
+    engine, gpus = coordinator.engine, _gpus(coordinator)
     absent = engine.nodes.absent()
     places = engine.regions.places() if coordinator.policy.fences else {}
     for pool in coordinator.cluster.cluster.pools:
@@ -43,11 +43,19 @@ def node_table(coordinator: Coordinator) -> list[dict[str, Any]]:
                     "up": bool(nodes.up[number]),
                     "trouble": absent.get(number, ""),
                     "jobs": sorted(nodes.jobs[number]),
+                    **({"gpus": gpus} if gpus else {}),
                 }
             )
     if all(pool.counted for pool in coordinator.cluster.cluster.pools):
         table += _hosts(coordinator, engine.nodes, places)
     return table
+
+
+def _gpus(coordinator: Coordinator) -> list[dict[str, Any]]:
+    """List the GPUs that jobs get, and the job that has each."""
+    entries = coordinator.job_table.entries
+    owners = {number: job for job in coordinator.cluster.running for number in entries[job].devices}
+    return [{**row._asdict(), "job": owners.get(row.number)} for row in coordinator.engine.gpus.rows()]
 
 
 def in_use(coordinator: Coordinator) -> list[dict[str, Any]]:
@@ -138,6 +146,7 @@ def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
     """Describe one job with everything that is known; 404 if there is none."""
     entry = known(coordinator, job_id)
     reason = None if entry.stage.final else coordinator.why(job_id)
+    of_gpus = bool(coordinator.job_table.unit.gpus)
     return {
         **brief(coordinator, entry),
         "spec": entry.spec.model_dump(mode="json"),
@@ -153,7 +162,8 @@ def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
         "nodes": [] if entry.placement is None else [node for node, _ in entry.placement.nodes],
         "hosts": hosts(coordinator, entry),
         "cpus": list(entry.cores),
-        "devices": list(entry.devices),
+        "devices": [] if of_gpus else list(entry.devices),
+        "gpus": list(entry.devices) if of_gpus else [],
         "tasks": coordinator.job_table.tasks(entry),
         "cap_w": entry.placement.cap_w if entry.placement else None,
         "signal": entry.signal,

@@ -197,8 +197,11 @@ class Supply:
             if self._claim([cpu for cpus in chosen for cpu in cpus]):
                 return chosen
 
-    def take_devices(self, keys: Sequence[str]) -> list[int]:
-        """Claim devices; return the numbers of those that nobody else has.
+    def take_devices(self, keys: Sequence[str], *, by_uuid: bool = False) -> list[int]:
+        """Claim devices; return the places of those that nobody else has.
+
+        Args:
+            by_uuid: they are GPUs by their UUIDs, else OpenCL devices.
 
         Raises:
             BadInput: others have all of them.
@@ -207,11 +210,13 @@ class Supply:
             return list(range(len(keys)))
         jobs = [job for job in running_jobs(self._roots.procfs) if not job.is_of(self.home)]
         whose = {
-            number: f"another coordinator's job, process {job.pid}" for job in jobs for number in job.devices
+            device: f"another coordinator's job, process {job.pid}"
+            for job in jobs
+            for device in (job.gpus if by_uuid else job.devices)
         }
         mine = []
         for number, key in enumerate(keys):
-            who = whose.get(number, "")
+            who = whose.get(key if by_uuid else number, "")
             if not who and not self.claims.take(name := DEVICE.format(key)):
                 who = holder(name) or "another coordinator"
             if not who or self.share:
@@ -250,6 +255,7 @@ class Cores(Regions):
         store: folder of the coordinator.
         whole: jobs get whole nodes (each is a package of a processor).
         core_of: the physical core of each CPU, where some have two hardware threads; else {}.
+        near: sorts GPUs, the ``devices`` by resource of the one node, by how near to cores they are.
 
     Attributes:
         node_of: each core's node.
@@ -265,13 +271,16 @@ class Cores(Regions):
         unit: Unit,
         whole: bool,
         core_of: Mapping[int, int] = {},
+        near: Callable[[Collection[int], Collection[int]], list[int]] | None = None,
     ) -> None:
+        self._near = near
         self.unit, self.whole, self._core_of = unit, whole, core_of
         self._all_cores = [list(node) for node in cores]
         self._free_cores = [list(node) for node in cores]
         self._rank = {core: rank for node in cores for rank, core in enumerate(node)}
         self._free_devices = {pool: sorted(numbers) for pool, numbers in devices.items()}
         self._pool_of = {n: pool for pool, numbers in self._free_devices.items() for n in numbers}
+        self._device_rank = {number: number for number in self._pool_of}
         self.node_of = {core: number for number, node in enumerate(cores) for core in node}
         # Where cores are counted, and may be cut into regions:
         self._fences: StoredRegionPlacement | None = None
@@ -290,6 +299,13 @@ class Cores(Regions):
             job.cores = tuple(core for n in nodes[: placement.units] for core in self._all_cores[n])
             for node in nodes[: placement.units]:
                 self._free_cores[node].clear()
+        elif self._near is not None:
+            cores, _, *wishes = job.job.demand
+            job.cores, gpus = self._take(0, int(cores)), []
+            for free, count in zip(self._free_devices.values(), wishes, strict=True):
+                gpus += self._near(free, job.cores)[: int(count)]
+                free[:] = [number for number in free if number not in gpus]
+            job.devices = tuple(gpus)
         elif self._fences is not None:
             job.cores = self._in_region(self._fences, placement)
             self._hold(job, placement)
@@ -306,15 +322,15 @@ class Cores(Regions):
 
     def occupy(self, job: Entry) -> None:
         """After a restart: they are its own again."""
-        for number, free in self._of(job):
+        for number, free, _ in self._of(job):
             if number in free:
                 free.remove(number)
         if job.placement is not None:
             self._hold(job, job.placement)
 
     def free(self, job: Entry) -> None:
-        for number, free in self._of(job):
-            insort(free, number, key=self._rank.__getitem__ if number in self.node_of else None)
+        for number, free, rank in self._of(job):
+            insort(free, number, key=rank.__getitem__)
         if self._fences is not None:
             self._fences.release(job.id)
 
@@ -345,14 +361,14 @@ class Cores(Regions):
             free.remove(core)
         return tuple(taken)
 
-    def _of(self, job: Entry) -> Iterator[tuple[int, list[int]]]:
-        """Each core and device of a job, and the free ones among which it belongs."""
+    def _of(self, job: Entry) -> Iterator[tuple[int, list[int], Mapping[int, int]]]:
+        """Each core and device of a job, the free ones among which it belongs, and their order."""
         for core in job.cores:
             if core in self.node_of:
-                yield core, self._free_cores[self.node_of[core]]
+                yield core, self._free_cores[self.node_of[core]], self._rank
         for device in job.devices:
             if device in self._pool_of:
-                yield device, self._free_devices[self._pool_of[device]]
+                yield device, self._free_devices[self._pool_of[device]], self._device_rank
 
 
 # -- packages, under the cap of a placement ----------------------------------------------------------------

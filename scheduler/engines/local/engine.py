@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agent.attempts.begin import interpreter
@@ -42,7 +42,8 @@ from scheduler.engines.common.job_folders import (
 from scheduler.engines.common.supervisor_orders import Orders
 from scheduler.engines.local.cores import Cores, Packages, Supply, await_pause, lowers, put_back
 from scheduler.engines.local.device_layer import DeviceLayer, Trials, goal
-from scheduler.engines.protocol import DeviceMoves, Engine, JobChecks, PowerCaps, Report
+from scheduler.engines.local.gpus import Gpus
+from scheduler.engines.protocol import DeviceMoves, Engine, GpuTable, JobChecks, PowerCaps, Report
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.sizes import CORE, Unit
 from scheduler.jobs.specs import JobSpec
@@ -142,6 +143,7 @@ class LocalEngine(Engine):
         packages: the package of each node, where jobs get whole ones.
         tries: running programs are tried on idle devices.
         supply: claims the cores and devices; None: they are not claimed.
+        gpus: those of the one node, which are a resource beside its cores and memory; None: there are none.
     """
 
     def __init__(
@@ -156,10 +158,12 @@ class LocalEngine(Engine):
         packages: Packages | None = None,
         tries: bool = True,
         supply: Supply | None = None,
+        gpus: Gpus | None = None,
     ) -> None:
         self.store, self.cluster, self.unit = store, cluster, unit
         self.layer = DeviceLayer(cluster.pools, socket_path.parent, tries=tries) if devices else None
         self.device_moves = self.layer or DeviceMoves()
+        self._gpus, self.gpus = gpus, gpus or GpuTable()
         self._folders = JobFolders(store)
         self._claims, core_of = Claims(), {}
         if supply is not None:
@@ -169,10 +173,11 @@ class LocalEngine(Engine):
             store,
             cluster,
             cores,
-            devices or {},
+            devices or (gpus.numbers if gpus is not None else {}),
             unit=unit,
             whole=packages is not None,
             core_of=core_of,
+            near=gpus.near if gpus is not None else None,
         )
         self.regions = self._cores
         self._orders = Orders(
@@ -219,6 +224,9 @@ class LocalEngine(Engine):
                 order = self._orders.order(job, environment, watched.attempt, watched.mark, files=files)
                 if job.spec.slurm_variables:
                     order.environment.update(supervisor_orders.slurm_machine_variables(job))
+                if self._gpus is not None:
+                    order.environment.update(self._gpus.variables(job.devices))
+                    order = replace(order, closed=self._gpus.closed(job.devices))
                 if self.layer is not None and job.parks:
                     order = self.layer.below(order, job)
                 watched.attempt.place(order)

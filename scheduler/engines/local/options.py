@@ -19,6 +19,7 @@ OPTIONS = (
         "TENBIN_SHARE=1. (default: those that are left)",
         default=False,
     ),
+    Option("no_gpus", bool, "Leave the GPUs of this machine alone. (default: jobs get them)", default=False),
     Option(
         "no_trials",
         bool,

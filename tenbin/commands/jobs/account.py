@@ -136,6 +136,7 @@ def _place(job: dict[str, Any]) -> str:
     parts = [f"device {job['placement']}"] if job["devices"] else []
     parts += [", ".join(nodes)] if nodes else []
     parts += [f"cores {', '.join(map(str, job['cpus']))}"] if job["cpus"] else []
+    parts += [f"GPUs {', '.join(map(str, job['gpus']))}"] if job.get("gpus") else []
     return "; ".join(parts)
 
 
