@@ -25,7 +25,7 @@ from scheduler.engines.protocol import GpuRow, GpuTable, Taken
 from scheduler.jobs.gpus import GpuKind, kind_name
 
 VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
-DRIVER = Path("/proc/driver/nvidia/version")
+DRIVERS = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"), Path("/dev/dxg"))  # the last: of WSL
 READ_S = 60.0  # a driver that has to start sleeping GPUs takes seconds
 
 
@@ -114,7 +114,7 @@ class Gpus(GpuTable):
 
 def find_gpus(supply: Supply, home: Path) -> tuple[Gpus | None, str]:
     """Find the GPUs that nobody else gives to jobs; None: there are none, and why, if that is known."""
-    if not (os.environ.get(nvml.FOLDER) or DRIVER.exists()):
+    if not (os.environ.get(nvml.FOLDER) or any(path.exists() for path in DRIVERS)):
         return None, ""
     rows, trouble = read()
     if trouble:
