@@ -7,7 +7,8 @@ utilisation 1.7 ms, the energy up to 18 ms; a process that was killed is gone af
 
     python -P -m agent.gpus
 
-prints the GPUs as JSON, in a process of its own because a driver may crash.
+prints the GPUs as JSON, in a process of its own because a driver may crash; with ``watch`` again whenever
+other processes hold them, and every ten seconds, until its standard input ends.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from select import select
 from typing import Any
 
 from agent.users import user_name
@@ -26,6 +28,7 @@ from profiles.errors import Unavailable
 
 MB = 10**6
 TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
+LOOK_S, TELL_S = 2.0, 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,7 @@ class Holder:
         memory_mb: on this GPU; None: the driver does not tell.
         utilisation: share of the last second in which kernels of it ran, 0 to 1.
         age_s: since its start; None: it cannot be seen.
+        mark: of the job of tenbin that it belongs to (``tree.number_of``); 0: to none, as far as can be seen.
     """
 
     pid: int
@@ -46,6 +50,7 @@ class Holder:
     memory_mb: float | None
     utilisation: float
     age_s: float | None
+    mark: int = 0
 
     def __str__(self) -> str:
         """Write it for people: ``process 4711 (python3) of ada, 642 MB, 0 %, for 2.1 h``."""
@@ -92,12 +97,35 @@ def read_gpus(procfs: Path = Path("/proc"), *, energy: bool = False) -> tuple[Gp
     """
     library = nvml.load()
     try:
-        whole = [library.nvmlDeviceGetHandleByIndex(n) for n in range(library.nvmlDeviceGetCount())]
-        return tuple(
-            _use(library, (gpu, part), procfs, energy) for gpu in whole for part in nvml.parts(library, gpu)
-        )
+        return _uses(library, procfs, energy)
     finally:
         library.nvmlShutdown()
+
+
+def watch() -> None:
+    """Print the GPUs whenever other processes hold them, and every ``TELL_S``, until standard input ends.
+
+    Raises:
+        Unavailable: there is no NVIDIA driver or library.
+    """
+    library = nvml.load()
+    before: list[tuple[str, tuple[int, ...]]] = []
+    told_s = -TELL_S
+    while True:
+        uses = _uses(library, Path("/proc"), energy=False)
+        now = [(use.uuid, tuple(sorted(holder.pid for holder in use.holders))) for use in uses]
+        if now != before or time.monotonic() >= told_s + TELL_S:
+            print(json.dumps([asdict(use) for use in uses]), flush=True)
+            before, told_s = now, time.monotonic()
+        if select([sys.stdin], [], [], LOOK_S)[0]:
+            return
+
+
+def _uses(library: Any, procfs: Path, energy: bool) -> tuple[GpuUse, ...]:
+    whole = [library.nvmlDeviceGetHandleByIndex(n) for n in range(library.nvmlDeviceGetCount())]
+    return tuple(
+        _use(library, (gpu, part), procfs, energy) for gpu in whole for part in nvml.parts(library, gpu)
+    )
 
 
 def _use(library: Any, handles: tuple[Any, Any], procfs: Path, energy: bool) -> GpuUse:
@@ -138,9 +166,17 @@ def _holder(pid: int, used: int | None, share: float, procfs: Path) -> Holder:
         command = head.partition("(")[2]
         up_s = float((procfs / "uptime").read_text().split()[0])
         age_s = max(0.0, up_s - int(rest.split()[19]) * TICK_S)
+        mark = _mark((folder / "limits").read_text())
     except (OSError, ValueError, IndexError):
-        user, command, age_s = "", "", None
-    return Holder(pid, user, command, None if used is None else used / MB, share, age_s)
+        user, command, age_s, mark = "", "", None, 0
+    return Holder(pid, user, command, None if used is None else used / MB, share, age_s, mark)
+
+
+def _mark(limits: str) -> int:
+    """Return the limit that jobs of tenbin, and all their processes, are marked by (``tree.Marking``)."""
+    line = next(line for line in limits.splitlines() if line.startswith("Max file locks"))
+    limit = line.split()[3]
+    return int(limit) if limit.isdecimal() else 0
 
 
 def _duration(seconds: float) -> str:
@@ -152,6 +188,9 @@ def _duration(seconds: float) -> str:
 
 if __name__ == "__main__":
     try:
-        print(json.dumps([asdict(use) for use in read_gpus()]))
+        if sys.argv[1:] == ["watch"]:
+            watch()
+        else:
+            print(json.dumps([asdict(use) for use in read_gpus()]))
     except Unavailable as error:
         sys.exit(str(error))

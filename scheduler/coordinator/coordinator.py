@@ -381,10 +381,20 @@ class Coordinator:
             return Reason(machine_state.why_held(entry, m.holds.verdict(entry), self.clock()))
         if entry.stage is Stage.WAITING:
             why = self.why_held() or m.array_limits.why(job_id) or m.memory.why(job_id)
-            return Reason(why) if why else self.policy.why(self.job_table.job(entry), self.cluster)
+            reason = Reason(why) if why else self.policy.why(self.job_table.job(entry), self.cluster)
+            return reason._replace(sentence=reason.sentence + self._strangers(entry))
         if entry.stage is Stage.SUSPENDED:
             return Reason("paused by the policy in favour of other jobs")
         return Reason(self.engine.nodes.hindrance(entry))
+
+    def _strangers(self, entry: Entry) -> str:
+        """Say who holds GPUs outside of the queue, if the job waits for some; "": nobody."""
+        rows = self.engine.gpus.rows() if entry.spec.gpus_asked else ()
+        return "".join(
+            f"; GPU {row.number} is held outside of the queue by {' and '.join(row.strangers)}"
+            for row in rows
+            if row.strangers
+        )
 
     # -- the turn -------------------------------------------------------------------------------------------
 

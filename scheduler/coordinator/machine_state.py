@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from profiles.instants import stamp
-from scheduler.coordinator.events import EventQueue
+from scheduler.coordinator.events import Applied, EventQueue
 from scheduler.coordinator.job_table import JobTable
 from scheduler.engines.common.job_folders import JobFolders
 from scheduler.engines.protocol import Engine
@@ -20,7 +20,7 @@ from scheduler.jobs.arrays import ArrayLimits
 from scheduler.jobs.dependencies import Standing, WaitCondition, WaitVerdict, conditions, verdict
 from scheduler.jobs.entry import Entry, Phase, Stage
 from scheduler.jobs.memory_admission import MemoryAdmission
-from scheduler.model.events import NodeDown, NodeUp
+from scheduler.model.events import NodeDown, NodeUp, Timer
 from scheduler.model.jobs import Pool
 from scheduler.model.state import ClusterState
 from scheduler.prediction.run_times import RunTimePredictor
@@ -330,6 +330,9 @@ class MachineState:
                     cluster.down(pool.name, -more)
                     changes.append(NodeDown(pool.name, -more))
                 continue
+            if (gpus := self.engine.gpus).able and cluster.nodes[pool.name].withhold(0, gpus.withheld()):
+                self.stale = True  # no event tells a policy of that
+                self.queue.put(Applied(Timer(self.now)))
             up = cluster.nodes[pool.name].up
             for node in range(pool.units) if absent or held or not up.all() else ():
                 away = held or node in absent

@@ -191,20 +191,34 @@ class PowerCaps:
 
 
 class GpuRow(NamedTuple):
-    """A GPU as users are told of it: its name is the driver's, and says so if it is emulated."""
+    """A GPU as users are told of it: its name is the driver's, and says so if it is emulated.
+
+    ``strangers``: processes that hold it and are of no job that has it, each as a clause.
+    """
 
     number: int
     uuid: str
     name: str
     memory_mb: float
+    strangers: tuple[str, ...] = ()
 
 
 class GpuTable:
-    """GPUs of this machine that jobs get by number, beside cores and memory; here there are none."""
+    """GPUs of this machine that jobs get by number, beside cores and memory; here there are none.
+
+    Attributes:
+        able: there are some.
+    """
+
+    able = False
 
     def rows(self) -> Sequence[GpuRow]:
         """Return the GPUs, by number."""
         return ()
+
+    def withheld(self) -> Mapping[str, float]:
+        """Count the GPUs of each resource that no job has, and that none gets because strangers hold them."""
+        return {}
 
 
 class DeviceTrials:

@@ -100,5 +100,6 @@ def _node(node: dict[str, Any]) -> Iterator[str]:
     down = "" if node["up"] else f"; DOWN{node['trouble'] and ': '}{node['trouble']}"
     yield f"{node['name']}: {free and f'{free} free; '}jobs: {jobs}{inside}{down}"
     for gpu in node.get("gpus", ()):
-        has = "free" if gpu["job"] is None else f"job {gpu['job']}"
-        yield f"  GPU {gpu['number']}, {gpu['name']}: {has}"
+        has = ("not given out" if gpu["strangers"] else "free") if gpu["job"] is None else f"job {gpu['job']}"
+        outside = "".join(f"; outside of the queue: {holder}" for holder in gpu["strangers"])
+        yield f"  GPU {gpu['number']}, {gpu['name']}: {has}{outside}"

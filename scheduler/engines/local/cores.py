@@ -255,10 +255,12 @@ class Cores(Regions):
         store: folder of the coordinator.
         whole: jobs get whole nodes (each is a package of a processor).
         core_of: the physical core of each CPU, where some have two hardware threads; else {}.
-        near: sorts GPUs, the ``devices`` by resource of the one node, by how near to cores they are.
 
     Attributes:
+        near: sorts GPUs, the ``devices`` by resource of the one node, by how near to cores they are.
+            None: devices are no GPUs of a node.
         node_of: each core's node.
+        free_devices: the numbers of each pool of devices, or kind of GPU, that no job has.
     """
 
     def __init__(
@@ -273,13 +275,13 @@ class Cores(Regions):
         core_of: Mapping[int, int] = {},
         near: Callable[[Collection[int], Collection[int]], list[int]] | None = None,
     ) -> None:
-        self._near = near
+        self.near = near
         self.unit, self.whole, self._core_of = unit, whole, core_of
         self._all_cores = [list(node) for node in cores]
         self._free_cores = [list(node) for node in cores]
         self._rank = {core: rank for node in cores for rank, core in enumerate(node)}
-        self._free_devices = {pool: sorted(numbers) for pool, numbers in devices.items()}
-        self._pool_of = {n: pool for pool, numbers in self._free_devices.items() for n in numbers}
+        self.free_devices = {pool: sorted(numbers) for pool, numbers in devices.items()}
+        self._pool_of = {n: pool for pool, numbers in self.free_devices.items() for n in numbers}
         self._device_rank = {number: number for number in self._pool_of}
         self.node_of = {core: number for number, node in enumerate(cores) for core in node}
         # Where cores are counted, and may be cut into regions:
@@ -291,19 +293,19 @@ class Cores(Regions):
 
     def place(self, job: Entry, placement: Placement) -> None:
         """Give the job what a placement says; it is its own until ``free``."""
-        if placement.pool in self._free_devices:
-            free = self._free_devices[placement.pool]
+        if placement.pool in self.free_devices:
+            free = self.free_devices[placement.pool]
             job.devices, free[:] = tuple(free[: placement.units]), free[placement.units :]
         elif self.whole:
             nodes = [n for n, cores in enumerate(self._all_cores) if self._free_cores[n] == cores]
             job.cores = tuple(core for n in nodes[: placement.units] for core in self._all_cores[n])
             for node in nodes[: placement.units]:
                 self._free_cores[node].clear()
-        elif self._near is not None:
+        elif self.near is not None:
             cores, _, *wishes = job.job.demand
             job.cores, gpus = self._take(0, int(cores)), []
-            for free, count in zip(self._free_devices.values(), wishes, strict=True):
-                gpus += self._near(free, job.cores)[: int(count)]
+            for free, count in zip(self.free_devices.values(), wishes, strict=True):
+                gpus += self.near(free, job.cores)[: int(count)]
                 free[:] = [number for number in free if number not in gpus]
             job.devices = tuple(gpus)
         elif self._fences is not None:
@@ -368,7 +370,7 @@ class Cores(Regions):
                 yield core, self._free_cores[self.node_of[core]], self._rank
         for device in job.devices:
             if device in self._pool_of:
-                yield device, self._free_devices[self._pool_of[device]], self._device_rank
+                yield device, self.free_devices[self._pool_of[device]], self._device_rank
 
 
 # -- packages, under the cap of a placement ----------------------------------------------------------------

@@ -42,8 +42,8 @@ from scheduler.engines.common.job_folders import (
 from scheduler.engines.common.supervisor_orders import Orders
 from scheduler.engines.local.cores import Cores, Packages, Supply, await_pause, lowers, put_back
 from scheduler.engines.local.device_layer import DeviceLayer, Trials, goal
-from scheduler.engines.local.gpus import Gpus
-from scheduler.engines.protocol import DeviceMoves, Engine, GpuTable, JobChecks, PowerCaps, Report
+from scheduler.engines.local.gpus import Gpus, GpuWatch
+from scheduler.engines.protocol import DeviceMoves, Engine, JobChecks, PowerCaps, Report
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.sizes import CORE, Unit
 from scheduler.jobs.specs import JobSpec
@@ -163,7 +163,7 @@ class LocalEngine(Engine):
         self.store, self.cluster, self.unit = store, cluster, unit
         self.layer = DeviceLayer(cluster.pools, socket_path.parent, tries=tries) if devices else None
         self.device_moves = self.layer or DeviceMoves()
-        self._gpus, self.gpus = gpus, gpus or GpuTable()
+        self._gpus = gpus
         self._folders = JobFolders(store)
         self._claims, core_of = Claims(), {}
         if supply is not None:
@@ -177,8 +177,10 @@ class LocalEngine(Engine):
             unit=unit,
             whole=packages is not None,
             core_of=core_of,
-            near=gpus.near if gpus is not None else None,
         )
+        self._watch_gpus = GpuWatch(gpus, self._cores.free_devices) if gpus is not None else None
+        if self._watch_gpus is not None:
+            self.gpus, self._cores.near = self._watch_gpus, self._watch_gpus.near
         self.regions = self._cores
         self._orders = Orders(
             store,
@@ -199,6 +201,8 @@ class LocalEngine(Engine):
         self._selector.register(self._socket, selectors.EVENT_READ)
         if isinstance(trials := self.device_moves.trials, Trials):
             self._selector.register(trials, selectors.EVENT_READ, trials)
+        if self._watch_gpus is not None:
+            self._selector.register(self._watch_gpus, selectors.EVENT_READ, self._watch_gpus)
         self._spawner: subprocess.Popen[str] | None = None
         self._sweep_at = time.monotonic() + SWEEP_S
 
@@ -280,6 +284,8 @@ class LocalEngine(Engine):
         mark = f"{self.store}:{job.id}:{job.attempt}"
         watched = Watched(job.id, job.attempt, self._folders.attempt(job), mark, job.spec.mpi)
         self._watched[job.id, job.attempt] = watched
+        if self._watch_gpus is not None:
+            self._watch_gpus.begins(mark, job.devices)
         return watched
 
     # -- what happens ---------------------------------------------------------------------------------
@@ -298,6 +304,12 @@ class LocalEngine(Engine):
                 self._look(key.data)
             elif isinstance(key.data, Trials):
                 self._reports.append(key.data.take())
+            elif isinstance(key.data, GpuWatch):
+                if not key.data.read():
+                    self._selector.unregister(key.data)
+                    log.warning(
+                        "GPUs cannot be watched any more: who holds them outside of the queue is not seen"
+                    )
             else:
                 self._read()
         if time.monotonic() >= self._sweep_at:
@@ -390,6 +402,8 @@ class LocalEngine(Engine):
 
     def _end(self, watched: Watched, report: Report) -> None:
         self._reports.append(report)
+        if self._watch_gpus is not None:
+            self._watch_gpus.has_ended(watched.mark)
         self._forget(watched)
         del self._watched[watched.job_id, watched.number]
 
@@ -455,6 +469,8 @@ class LocalEngine(Engine):
             self._spawner.stdout.close()
         if self.layer is not None:
             self.layer.close()
+        if self._watch_gpus is not None:
+            self._watch_gpus.close()
         self._claims.close()
         self._socket.close()
         self._selector.close()

@@ -11,12 +11,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from select import select
 from typing import Any
 
-from agent.processes import control_groups
+from agent.gpus import Holder
+from agent.processes import control_groups, tree
 from probes import nvml
 from probes.topology import read_topology
 from profiles.files.safe_files import write_whole
@@ -26,6 +28,8 @@ from scheduler.jobs.gpus import GpuKind, kind_name
 
 VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 DRIVERS = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"), Path("/dev/dxg"))  # the last: of WSL
+REMEMBERED = 1000  # jobs that have ended
+FIRST_S = 10.0  # for the first look; meanwhile nothing is started
 READ_S = 60.0  # a driver that has to start sleeping GPUs takes seconds
 
 
@@ -46,7 +50,7 @@ class Gpu:
 
 
 @dataclass(frozen=True)
-class Gpus(GpuTable):
+class Gpus:
     """The GPUs that jobs get.
 
     Attributes:
@@ -81,9 +85,6 @@ class Gpus(GpuTable):
             for kind in self.kinds
         }
 
-    def rows(self) -> list[GpuRow]:
-        return [GpuRow(n, gpu.uuid, gpu.name, gpu.memory_mb) for n, gpu in sorted(self.by_number.items())]
-
     def near(self, numbers: Collection[int], cores: Collection[int]) -> list[int]:
         """Sort GPUs by whether they are near to the memory of one of these cores, then by number."""
         nodes = {self.node_of.get(core) for core in cores}
@@ -110,6 +111,102 @@ class Gpus(GpuTable):
             "their files are closed to other jobs" if self.closes else "hidden from other jobs by variables"
         )
         yield f"GPUs: {kinds}{' EMULATED' if self.emulated else ''}; {hidden}"
+
+
+class GpuWatch(GpuTable):
+    """Looks who holds the GPUs, in a process of its own; readable, like a socket, when that has changed.
+
+    A GPU that a process holds which is of no job that has this GPU is not given out: somebody uses it outside
+    of the queue. What a job leaves behind does not count, because its supervisor has ended all of it.
+
+    Args:
+        gpus: those that jobs get. free: those of each resource that no job has.
+    """
+
+    able = True
+
+    def __init__(self, gpus: Gpus, free: Mapping[str, Collection[int]]) -> None:
+        self._gpus, self._free = gpus, free
+        self._jobs: dict[int, Sequence[int]] = {}  # GPUs of each job, by the number of its mark
+        self._ended: dict[int, None] = {}  # likewise, the last ones
+        self._holders: dict[int, list[Holder]] = {}
+        self._rest = b""
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "agent.gpus", "watch"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        os.set_blocking(self.fileno(), False)
+        if select([self], [], [], FIRST_S)[0]:  # before any job gets a GPU
+            self.read()
+
+    def fileno(self) -> int:
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    def read(self) -> bool:
+        """Read who holds the GPUs now; False: the driver cannot be asked any more."""
+        with suppress(BlockingIOError):
+            while part := os.read(self.fileno(), 1 << 16):
+                self._rest += part
+            return False
+        *lines, self._rest = self._rest.split(b"\n")
+        if lines:
+            holders = {
+                row["uuid"]: [Holder(**holder) for holder in row["holders"]] for row in json.loads(lines[-1])
+            }
+            self._holders = {n: holders.get(gpu.uuid, []) for n, gpu in self._gpus.by_number.items()}
+        return True
+
+    def begins(self, mark: str, numbers: Sequence[int]) -> None:
+        """Note the GPUs of a job that is about to begin, or runs."""
+        self._jobs[tree.number_of(mark)] = numbers
+
+    def has_ended(self, mark: str) -> None:
+        """Note that nothing of a job is left, whatever was seen last."""
+        number = tree.number_of(mark)
+        self._jobs.pop(number, None)
+        self._ended[number] = None
+        if len(self._ended) > REMEMBERED:
+            del self._ended[next(iter(self._ended))]
+
+    def strangers(self, number: int) -> list[Holder]:
+        """Return the processes that hold a GPU and are of no job that has it.
+
+        In a container a job's own processes may not be seen by NVML's numbers.
+        """
+        given = any(number in gpus for gpus in self._jobs.values())
+        return [
+            holder
+            for holder in self._holders.get(number, ())
+            if holder.mark not in self._ended
+            and number not in self._jobs.get(holder.mark, ())
+            and not (given and holder.age_s is None)
+        ]
+
+    def near(self, numbers: Collection[int], cores: Collection[int]) -> list[int]:
+        """Sort GPUs by how near to these cores they are; those that strangers hold come last."""
+        return sorted(self._gpus.near(numbers, cores), key=lambda number: bool(self.strangers(number)))
+
+    def rows(self) -> list[GpuRow]:
+        return [
+            GpuRow(n, gpu.uuid, gpu.name, gpu.memory_mb, tuple(map(str, self.strangers(n))))
+            for n, gpu in sorted(self._gpus.by_number.items())
+        ]
+
+    def withheld(self) -> dict[str, float]:
+        return {
+            resource: float(sum(bool(self.strangers(number)) for number in numbers))
+            for resource, numbers in self._free.items()
+        }
+
+    def close(self) -> None:
+        """Let the process end."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait()
 
 
 def find_gpus(supply: Supply, home: Path) -> tuple[Gpus | None, str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -177,3 +179,63 @@ def test_a_driver_that_cannot_be_asked_is_told(up: Up, monkeypatch: pytest.Monke
     up.start("--cores", "1")
     assert up.client.submit(["true"]).result(60) == 0
     assert "GPUs are not scheduled: TENBIN_EMULATED_GPUS" in (up.home.parent / "coordinator.log").read_text()
+
+
+HOLDS = "import os, sys; os.open(sys.argv[1], os.O_RDWR); print('holds', flush=True); sys.stdin.read()"
+
+
+def test_a_gpu_that_a_stranger_holds_is_not_given_out(gpus: Up) -> None:
+    up = gpus
+
+    def strangers() -> list[list[str]]:
+        return [gpu["strangers"] for gpu in up.client.call("GET", "/nodes")[0]["gpus"]]
+
+    command = [sys.executable, "-c", HOLDS, str(up.home / "gpus" / "dev" / "nvidia0")]
+    stranger = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        up.until(lambda: strangers()[0])
+        assert strangers()[1:] == [[], [], []]
+        (held,) = strangers()[0]
+        assert (
+            held.startswith(f"process {stranger.pid} (python") and " of " in held and "MB, 0 %, for" in held
+        )
+        line = f"GPU 0, Emulated GPU 80GB: not given out; outside of the queue: process {stranger.pid}"
+        assert line in up.run("nodes").stdout
+        # Who wants all of them waits and is told why; who wants fewer passes, and gets others.
+        four = up.client.submit(["true"], gpus=4)
+        three = up.client.submit(["sh", "-c", "echo $CUDA_VISIBLE_DEVICES"], gpus=3)
+        assert three.result(60) == 0
+        assert up.client.output(three.id).decode().strip() == ",".join(map(uuid, (1, 2, 3)))
+        why = up.client.call("GET", f"/jobs/{four.id}")["why"]
+        assert why.startswith("waits for 4 gpu on a node; 3 of 3 are free"), why
+        assert f"GPU 0 is held outside of the queue by process {stranger.pid}" in why
+        # It stays so after a restart, and ends with the stranger.
+        up.kill()
+        up.start("--emulate", "gpus-4")
+        assert strangers()[0] and up.client.call("GET", f"/jobs/{four.id}")["stage"] == "waiting"
+    finally:
+        stranger.communicate()
+    assert four.result(60) == 0
+
+
+def test_a_job_is_no_stranger_to_its_own_gpus_but_to_others(gpus: Up) -> None:
+    """Whose job it is, is seen by its mark, also if it knows nothing of its variables any more."""
+    up, file = gpus, gpus.home / "gpus" / "dev" / "nvidia0"
+    holds = [
+        "env",
+        "-i",
+        sys.executable,
+        "-c",
+        HOLDS.replace("sys.stdin.read()", "__import__('time').sleep(60)"),
+    ]
+    own = up.client.submit([*holds, str(file)], gpus=1)
+    up.until(lambda: up.client.output(own.id))
+    others = up.client.submit([*holds, str(file.with_name("nvidia2"))])
+    up.until(lambda: up.client.call("GET", "/nodes")[0]["gpus"][2]["strangers"])
+    table = up.client.call("GET", "/nodes")[0]
+    assert [bool(gpu["strangers"]) for gpu in table["gpus"]] == [False, False, True, False]
+    assert (table["gpus"][0]["job"], table["free"]["gpu"]) == (own.id, 2)
+    for job in (own, others):
+        job.cancel()
+        job.wait(60)
+    assert up.client.submit(["true"], gpus=4).result(60) == 0
