@@ -176,13 +176,12 @@ class GpuWatch(GpuTable):
 
         In a container a job's own processes may not be seen by NVML's numbers.
         """
-        given = any(number in gpus for gpus in self._jobs.values())
         return [
             holder
             for holder in self._holders.get(number, ())
             if holder.mark not in self._ended
             and number not in self._jobs.get(holder.mark, ())
-            and not (given and holder.age_s is None)
+            and not (holder.age_s is None and any(number in gpus for gpus in self._jobs.values()))
         ]
 
     def near(self, numbers: Collection[int], cores: Collection[int]) -> list[int]:
