@@ -57,7 +57,7 @@ class Holder:
         program = f" ({self.command})" if self.command else ""
         owner = f" of {self.user}" if self.user else ", which this process cannot see"
         memory = "" if self.memory_mb is None else f", {self.memory_mb:.0f} MB"
-        age = "" if self.age_s is None else f", for {_duration(self.age_s)}"
+        age = "" if self.age_s is None else f", for {duration(self.age_s)}"
         return f"process {self.pid}{program}{owner}{memory}, {100 * self.utilisation:.0f} %{age}"
 
 
@@ -179,7 +179,8 @@ def _mark(limits: str) -> int:
     return int(limit) if limit.isdecimal() else 0
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Write a time for people: ``2.1 h``."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= length:
             return f"{seconds / length:.1f} {unit}"

@@ -156,6 +156,8 @@ class Usage:
         memory_limit_by: as in ``RunState``.
         energy_j: of the packages that the job had to itself; None: it had none, or they have no counter.
         emulated: whether that energy is emulated.
+        gpus_used: how many of its GPUs worked on average; None: it had none, or ended before they were seen.
+        peak_gpu_memory_mb: the most memory in use there.
     """
 
     wall_s: float
@@ -168,6 +170,8 @@ class Usage:
     memory_limit_by: str = ""
     energy_j: float | None = None
     emulated: bool = False
+    gpus_used: float | None = None
+    peak_gpu_memory_mb: float | None = None
 
 
 @dataclass(frozen=True)

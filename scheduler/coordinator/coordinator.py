@@ -454,6 +454,9 @@ class Coordinator:
         for report in reports:
             with m.queue.sparing(m.jobs.entries.get(report.job_id), report.what):
                 ends.note(m, report)
+        for job_id, which in self.engine.gpus.idle():
+            if (entry := m.jobs.entries.get(job_id)) is not None:
+                m.record(entry, "idle", which)
         with m.queue.sparing(None, "external jobs"):
             external_jobs.look(m, self.check)
         for change in m.update_nodes():

@@ -193,7 +193,9 @@ class PowerCaps:
 class GpuRow(NamedTuple):
     """A GPU as users are told of it: its name is the driver's, and says so if it is emulated.
 
-    ``strangers``: processes that hold it and are of no job that has it, each as a clause.
+    ``strangers``: processes that hold it and are of no job that has it, each as a clause. ``used_mb``,
+    ``share``: memory in use, and share of the time in which it works, as seen last. ``idle_s``: how long
+    its job has done nothing there. None: not known.
     """
 
     number: int
@@ -201,6 +203,9 @@ class GpuRow(NamedTuple):
     name: str
     memory_mb: float
     strangers: tuple[str, ...] = ()
+    used_mb: float | None = None
+    share: float | None = None
+    idle_s: float | None = None
 
 
 class GpuTable:
@@ -219,6 +224,10 @@ class GpuTable:
     def withheld(self) -> Mapping[str, float]:
         """Count the GPUs of each resource that no job has, and that none gets because strangers hold them."""
         return {}
+
+    def idle(self) -> Sequence[tuple[int, str]]:
+        """Return the jobs that have done nothing on a GPU for long, each once, and which GPUs as a clause."""
+        return ()
 
 
 class DeviceTrials:

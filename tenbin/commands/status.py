@@ -101,5 +101,9 @@ def _node(node: dict[str, Any]) -> Iterator[str]:
     yield f"{node['name']}: {free and f'{free} free; '}jobs: {jobs}{inside}{down}"
     for gpu in node.get("gpus", ()):
         has = ("not given out" if gpu["strangers"] else "free") if gpu["job"] is None else f"job {gpu['job']}"
+        if gpu["job"] is not None and gpu["share"] is not None:
+            has += f", {100 * gpu['share']:.0f} %, {gpu['used_mb']:.0f} MB"
+        if (gpu["idle_s"] or 0) >= 60:
+            has += f", no work for {gpu['idle_s'] / 60:.0f} min"
         outside = "".join(f"; outside of the queue: {holder}" for holder in gpu["strangers"])
         yield f"  GPU {gpu['number']}, {gpu['name']}: {has}{outside}"

@@ -53,6 +53,7 @@ class LocalMachine(Machine):
         tries: running programs are tried on idle devices.
         supply: where cores and devices come from; None: they are not claimed.
         gpus: those of the one node; None: it has none, or they are not scheduled, and ``no_gpus`` says why.
+        idle_s: after so long without work on a GPU the owner of its job is told.
     """
 
     cores: list[list[int]] = field(default_factory=list)
@@ -62,6 +63,7 @@ class LocalMachine(Machine):
     supply: Supply | None = None
     gpus: Gpus | None = None
     no_gpus: str = ""
+    idle_s: float = 3600.0
 
     def engine(self, store: Path, reports: Path) -> LocalEngine:
         from scheduler.engines.local.engine import LocalEngine
@@ -77,6 +79,7 @@ class LocalMachine(Machine):
             tries=self.tries,
             supply=self.supply,
             gpus=self.gpus,
+            idle_s=self.idle_s,
         )
 
     @property
@@ -218,7 +221,7 @@ def find(request: Asked) -> Iterator[LocalMachine]:
         else:
             home = None if request.own["no_gpus"] else request.home
             machine = divide(request.policy, cores, nodes, request.profile, supply=supply, home=home)
-        yield with_memory(machine, memory_mb)
+        yield replace(with_memory(machine, memory_mb), idle_s=request.own["idle_after"])
 
 
 def devices_of_machine(

@@ -42,7 +42,7 @@ from scheduler.engines.common.job_folders import (
 from scheduler.engines.common.supervisor_orders import Orders
 from scheduler.engines.local.cores import Cores, Packages, Supply, await_pause, lowers, put_back
 from scheduler.engines.local.device_layer import DeviceLayer, Trials, goal
-from scheduler.engines.local.gpus import Gpus, GpuWatch
+from scheduler.engines.local.gpus import Gpus, GpuWatch, JobGpus
 from scheduler.engines.protocol import DeviceMoves, Engine, JobChecks, PowerCaps, Report
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.sizes import CORE, Unit
@@ -144,6 +144,7 @@ class LocalEngine(Engine):
         tries: running programs are tried on idle devices.
         supply: claims the cores and devices; None: they are not claimed.
         gpus: those of the one node, which are a resource beside its cores and memory; None: there are none.
+        idle_s: after so long without work on a GPU the owner of its job is told.
     """
 
     def __init__(
@@ -159,6 +160,7 @@ class LocalEngine(Engine):
         tries: bool = True,
         supply: Supply | None = None,
         gpus: Gpus | None = None,
+        idle_s: float = 3600.0,
     ) -> None:
         self.store, self.cluster, self.unit = store, cluster, unit
         self.layer = DeviceLayer(cluster.pools, socket_path.parent, tries=tries) if devices else None
@@ -178,7 +180,7 @@ class LocalEngine(Engine):
             whole=packages is not None,
             core_of=core_of,
         )
-        self._watch_gpus = GpuWatch(gpus, self._cores.free_devices) if gpus is not None else None
+        self._watch_gpus = GpuWatch(gpus, self._cores.free_devices, idle_s) if gpus is not None else None
         if self._watch_gpus is not None:
             self.gpus, self._cores.near = self._watch_gpus, self._watch_gpus.near
         self.regions = self._cores
@@ -285,7 +287,7 @@ class LocalEngine(Engine):
         watched = Watched(job.id, job.attempt, self._folders.attempt(job), mark, job.spec.mpi)
         self._watched[job.id, job.attempt] = watched
         if self._watch_gpus is not None:
-            self._watch_gpus.begins(mark, job.devices)
+            self._watch_gpus.begins(mark, job.id, job.devices)
         return watched
 
     # -- what happens ---------------------------------------------------------------------------------
@@ -401,9 +403,9 @@ class LocalEngine(Engine):
             self._reports.append(Report(*key, "obeyed", time.time(), done=state.done, state=state))
 
     def _end(self, watched: Watched, report: Report) -> None:
-        self._reports.append(report)
         if self._watch_gpus is not None:
-            self._watch_gpus.has_ended(watched.mark)
+            report = _with_gpus(report, self._watch_gpus.has_ended(watched.mark))
+        self._reports.append(report)
         self._forget(watched)
         del self._watched[watched.job_id, watched.number]
 
@@ -475,6 +477,14 @@ class LocalEngine(Engine):
         self._socket.close()
         self._selector.close()
         self._socket_path.unlink(missing_ok=True)
+
+
+def _with_gpus(report: Report, used: JobGpus | None) -> Report:
+    """Add what a job used of its GPUs to the report of its end, if it was seen."""
+    if report.result is None or used is None or not used.numbers or not used.seen_s:
+        return report
+    usage = replace(report.result.usage, gpus_used=used.used_s / used.seen_s, peak_gpu_memory_mb=used.peak_mb)
+    return report._replace(result=replace(report.result, usage=usage))
 
 
 # -- checks of a job's paths -------------------------------------------------------------------------------

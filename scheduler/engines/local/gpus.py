@@ -10,14 +10,15 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from select import select
-from typing import Any
+from typing import Any, NamedTuple
 
-from agent.gpus import Holder
+from agent.gpus import Holder, duration
 from agent.processes import control_groups, tree
 from probes import nvml
 from probes.topology import read_topology
@@ -47,6 +48,14 @@ class Gpu:
     memory_mb: float
     file: str = ""
     numa_node: int | None = None
+
+
+class GpuNow(NamedTuple):
+    """Use of a GPU as seen last: the share of a second in which it worked, and its memory in use."""
+
+    share: float
+    used_mb: float
+    holders: list[Holder]
 
 
 @dataclass(frozen=True)
@@ -113,6 +122,38 @@ class Gpus:
         yield f"GPUs: {kinds}{' EMULATED' if self.emulated else ''}; {hidden}"
 
 
+@dataclass
+class JobGpus:
+    """The GPUs of a job, and what it has done there so far.
+
+    Attributes:
+        job: its number. numbers: of its GPUs.
+        busy_s: when it was last seen to work on each of them, or was first seen (monotonic clock).
+        used_s: sum over its GPUs of the time that they worked. seen_s: time over which that was seen.
+        peak_mb: the most memory that it had there.
+        told: its owner was told of idle GPUs, and they have not worked since.
+    """
+
+    job: int
+    numbers: Sequence[int]
+    busy_s: dict[int, float] = field(default_factory=dict)
+    used_s: float = 0.0
+    seen_s: float = 0.0
+    peak_mb: float = 0.0
+    told: bool = False
+
+    def see(self, uses: Mapping[int, GpuNow], passed_s: float, now_s: float) -> None:
+        """Add what was seen now."""
+        here = {number: uses[number] for number in self.numbers if number in uses}
+        self.used_s += passed_s * sum(use.share for use in here.values())
+        self.seen_s += passed_s
+        self.peak_mb = max(self.peak_mb, sum(use.used_mb for use in here.values()))
+        for number, use in here.items():
+            if use.share > 0 or number not in self.busy_s:
+                self.busy_s[number] = now_s
+                self.told = self.told and not use.share
+
+
 class GpuWatch(GpuTable):
     """Looks who holds the GPUs, in a process of its own; readable, like a socket, when that has changed.
 
@@ -121,15 +162,17 @@ class GpuWatch(GpuTable):
 
     Args:
         gpus: those that jobs get. free: those of each resource that no job has.
+        idle_s: after so long without work on a GPU the owner of its job is told.
     """
 
     able = True
 
-    def __init__(self, gpus: Gpus, free: Mapping[str, Collection[int]]) -> None:
-        self._gpus, self._free = gpus, free
-        self._jobs: dict[int, Sequence[int]] = {}  # GPUs of each job, by the number of its mark
+    def __init__(self, gpus: Gpus, free: Mapping[str, Collection[int]], idle_s: float) -> None:
+        self._gpus, self._free, self._idle_s = gpus, free, idle_s
+        self._jobs: dict[int, JobGpus] = {}  # by the number of the job's mark
         self._ended: dict[int, None] = {}  # likewise, the last ones
-        self._holders: dict[int, list[Holder]] = {}
+        self._now: dict[int, GpuNow] = {}
+        self._read_s = time.monotonic()
         self._rest = b""
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "agent.gpus", "watch"],
@@ -153,23 +196,34 @@ class GpuWatch(GpuTable):
             return False
         *lines, self._rest = self._rest.split(b"\n")
         if lines:
-            holders = {
-                row["uuid"]: [Holder(**holder) for holder in row["holders"]] for row in json.loads(lines[-1])
-            }
-            self._holders = {n: holders.get(gpu.uuid, []) for n, gpu in self._gpus.by_number.items()}
+            now = {row["uuid"]: _use_of(row) for row in json.loads(lines[-1])}
+            self._now = {n: now[g.uuid] for n, g in self._gpus.by_number.items() if g.uuid in now}
+            passed_s, self._read_s = time.monotonic() - self._read_s, time.monotonic()
+            for job in self._jobs.values():
+                job.see(self._now, passed_s, self._read_s)
         return True
 
-    def begins(self, mark: str, numbers: Sequence[int]) -> None:
+    def begins(self, mark: str, job: int, numbers: Sequence[int]) -> None:
         """Note the GPUs of a job that is about to begin, or runs."""
-        self._jobs[tree.number_of(mark)] = numbers
+        self._jobs[tree.number_of(mark)] = JobGpus(job, numbers)
 
-    def has_ended(self, mark: str) -> None:
-        """Note that nothing of a job is left, whatever was seen last."""
+    def has_ended(self, mark: str) -> JobGpus | None:
+        """Note that nothing of a job is left, whatever was seen last; return what it has done."""
         number = tree.number_of(mark)
-        self._jobs.pop(number, None)
         self._ended[number] = None
         if len(self._ended) > REMEMBERED:
             del self._ended[next(iter(self._ended))]
+        return self._jobs.pop(number, None)
+
+    def idle(self) -> list[tuple[int, str]]:
+        news = []
+        for job in self._jobs.values():
+            idle = [n for n, busy_s in job.busy_s.items() if self._read_s >= busy_s + self._idle_s]
+            if idle and not job.told:
+                job.told = True
+                which = f"GPU{'s' * (len(idle) > 1)} {', '.join(map(str, idle))}"
+                news.append((job.job, f"{which}: no work for {duration(self._idle_s)}"))
+        return news
 
     def strangers(self, number: int) -> list[Holder]:
         """Return the processes that hold a GPU and are of no job that has it.
@@ -178,10 +232,10 @@ class GpuWatch(GpuTable):
         """
         return [
             holder
-            for holder in self._holders.get(number, ())
+            for holder in (self._now[number].holders if number in self._now else ())
             if holder.mark not in self._ended
-            and number not in self._jobs.get(holder.mark, ())
-            and not (holder.age_s is None and any(number in gpus for gpus in self._jobs.values()))
+            and not (holder.mark in self._jobs and number in self._jobs[holder.mark].numbers)
+            and not (holder.age_s is None and any(number in job.numbers for job in self._jobs.values()))
         ]
 
     def near(self, numbers: Collection[int], cores: Collection[int]) -> list[int]:
@@ -189,10 +243,23 @@ class GpuWatch(GpuTable):
         return sorted(self._gpus.near(numbers, cores), key=lambda number: bool(self.strangers(number)))
 
     def rows(self) -> list[GpuRow]:
-        return [
-            GpuRow(n, gpu.uuid, gpu.name, gpu.memory_mb, tuple(map(str, self.strangers(n))))
-            for n, gpu in sorted(self._gpus.by_number.items())
-        ]
+        return [self._row(number) for number in sorted(self._gpus.by_number)]
+
+    def _row(self, number: int) -> GpuRow:
+        gpu, now = self._gpus.by_number[number], self._now.get(number)
+        busy_s = max(
+            (job.busy_s[number] for job in self._jobs.values() if number in job.busy_s), default=None
+        )
+        return GpuRow(
+            number,
+            gpu.uuid,
+            gpu.name,
+            gpu.memory_mb,
+            tuple(map(str, self.strangers(number))),
+            used_mb=None if now is None else now.used_mb,
+            share=None if now is None else now.share,
+            idle_s=None if busy_s is None else self._read_s - busy_s,
+        )
 
     def withheld(self) -> dict[str, float]:
         return {
@@ -206,6 +273,17 @@ class GpuWatch(GpuTable):
         self._process.stdin.close()
         self._process.stdout.close()
         self._process.wait()
+
+
+def _use_of(row: Mapping[str, Any]) -> GpuNow:
+    """Read a GPU's use as its watch tells it; a part of one has no share of its own but its processes'."""
+    holders = [Holder(**holder) for holder in row["holders"]]
+    share = row["utilisation"]
+    return GpuNow(
+        min(1.0, sum(holder.utilisation for holder in holders)) if share is None else share,
+        row["used_mb"],
+        holders,
+    )
 
 
 def find_gpus(supply: Supply, home: Path) -> tuple[Gpus | None, str]:

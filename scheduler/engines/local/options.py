@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profiles.errors import BadInput
-from scheduler.engines.registry import Asked, Megabytes, Option
+from scheduler.engines.registry import Asked, Megabytes, Option, Seconds
 
 OF = "this machine"
 OPTIONS = (
@@ -20,6 +20,13 @@ OPTIONS = (
         default=False,
     ),
     Option("no_gpus", bool, "Leave the GPUs of this machine alone. (default: jobs get them)", default=False),
+    Option(
+        "idle_after",
+        Seconds,
+        "Tell the owner of a job of GPUs on which it has done nothing for so long: 1h.",
+        default=3600.0,
+        least=1.0,
+    ),
     Option(
         "no_trials",
         bool,

@@ -153,6 +153,11 @@ def _used(job: dict[str, Any]) -> list[str]:
         if joules is not None:
             mean = f", {joules / used['running_s']:.1f} W on average" if used["running_s"] > 0 else ""
             lines.append(f"energy {joules:.1f} J{mean}{' (EMULATED)' if used.get('emulated') else ''}")
+    if used and used.get("gpus_used") is not None:
+        lines.append(
+            f"used {number(used['gpus_used'])} of {len(job['gpus'])} GPUs on average, with "
+            f"{number(used['peak_gpu_memory_mb'])} MB at most"
+        )
     if job["memory_limit_by"]:
         by = job["memory_limit_by"]
         held = "the supervisor, which looks every second" if by == "looking" else f"the kernel ({by})"

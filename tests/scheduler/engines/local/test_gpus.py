@@ -239,3 +239,25 @@ def test_a_job_is_no_stranger_to_its_own_gpus_but_to_others(gpus: Up) -> None:
         job.cancel()
         job.wait(60)
     assert up.client.submit(["true"], gpus=4).result(60) == 0
+
+
+def test_use_and_idleness_are_told(up: Up) -> None:
+    require(shutil.which("cc"), "a C compiler (Debian: gcc)")
+    pytest.importorskip("pynvml")
+    up.start("--emulate", "gpus-2", "--idle-after", "1s")
+    works = "import os, sys; os.open(sys.argv[1], os.O_RDWR); open(sys.argv[2], 'w')\nwhile True: pass"
+    file, begun = up.home / "gpus" / "dev" / "nvidia0", up.home.parent / "begun"
+    job = up.client.submit([sys.executable, "-c", works, str(file), str(begun)], gpus=2)
+
+    def told() -> list[str]:
+        history = up.client.call("GET", f"/jobs/{job.id}")["history"]
+        return [event["detail"] for event in history if event["what"] == "idle"]
+
+    up.until(begun.exists)
+    up.until(lambda: (up.client.call("GET", "/nodes")[0]["gpus"][0]["share"] or 0) > 0)
+    up.until(lambda: "GPU 1: no work for 1 s" in told())
+    assert ": job 1, " in up.run("nodes").stdout
+    job.cancel()
+    usage = job.wait(60)["usage"]
+    assert 0 < usage["gpus_used"] < 2 and usage["peak_gpu_memory_mb"] > 500
+    assert " of 2 GPUs on average, with 537 MB at most" in up.run("info", str(job.id)).stdout
