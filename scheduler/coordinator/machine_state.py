@@ -134,7 +134,7 @@ def not_before_s(entry: Entry) -> float | None:
 
 def why_held(entry: Entry, judged: WaitVerdict, now: float) -> str:
     """Say why a job is held, as a sentence."""
-    parts = [judged.why()] if judged.waits else []
+    parts = [why] if (why := judged.hopeless or judged.why()) else []
     if entry.not_before_s is not None and entry.not_before_s > now:
         parts.append(f"{entry.trouble}; tried again at {stamp(entry.not_before_s)}, {tries_left(entry)}")
     elif entry.spec.begin_s is not None and entry.spec.begin_s > now:
