@@ -221,6 +221,11 @@ def find(request: Asked) -> Iterator[LocalMachine]:
         else:
             home = None if request.own["no_gpus"] else request.home
             machine = divide(request.policy, cores, nodes, request.profile, supply=supply, home=home)
+        if request.emulate.startswith(GPUS) and machine.gpus is None:
+            why = machine.no_gpus or "no GPUs are scheduled so"
+            raise BadInput(
+                f"--emulate {request.emulate}: {why}", "choose policy easy, first-fit or fcfs alone"
+            )
         yield replace(with_memory(machine, memory_mb), idle_s=request.own["idle_after"])
 
 

@@ -22,9 +22,11 @@ from scheduler.jobs.gpus import GpuKind, kinds_for, settle_kind
 from scheduler.jobs.policy_view import as_job
 from scheduler.jobs.sizes import Unit
 from scheduler.jobs.specs import JobSpec
-from scheduler.model.jobs import Cluster, Placement, Pool
+from scheduler.model.jobs import Cluster, Job, Placement, Pool
+from scheduler.model.state import Nodes
 from tests.support.coordinator import Up
 from tests.support.labs.components import require
+from tests.support.programs import tenbin
 
 SEES = """
 import os, pathlib, sys, time
@@ -116,6 +118,28 @@ def test_without_gpus_none_can_be_asked_for(up: Up) -> None:
     assert pool["name"] == "core"
     done = up.run("submit", "--gpus", "1", "--", "true")
     assert done.returncode == 2 and "--gpus 1: no GPUs are scheduled" in done.stderr
+
+
+@pytest.mark.parametrize("options", [("--policy", "regions"), ("--no-gpus",)])
+def test_emulated_gpus_that_nobody_would_get_are_refused(tmp_path: Path, options: tuple[str, ...]) -> None:
+    require(shutil.which("cc"), "a C compiler (Debian: gcc)")
+    done = tenbin("up", "--home", str(tmp_path / "home"), "--emulate", "gpus-1", *options)
+    assert done.returncode == 2 and "--emulate gpus-1: no GPUs are scheduled so" in done.stderr, done.stderr
+    assert tenbin("up", "--home", str(tmp_path / "home"), "--emulate", "gpus-99").returncode == 2
+
+
+def test_what_is_withheld_of_a_node_is_not_there_for_jobs_now() -> None:
+    resources = ("cores", "memory_mb", "gpu")
+    nodes = Nodes(Pool("node", 1, resources=resources, capacity=(4.0, 1000.0, 2.0)))
+    assert nodes.withhold(0, {"gpu": 1.0}) and not nodes.withhold(0, {"gpu": 1.0})
+    assert nodes.free.tolist() == nodes.capacity.tolist() == [[4.0, 1000.0, 1.0]]
+    job = Job(1, 0.0, demand=(1.0, 0.0, 2.0))
+    assert nodes.misfit(job) == "" and "has (4, 1000, 1) free" in nodes.refusal(
+        job, Placement("node", 1, ((0, 1),))
+    )
+    nodes.withhold(0, {})
+    nodes.take(job, Placement("node", 1, ((0, 1),)))
+    assert nodes.free.tolist() == [[3.0, 1000.0, 0.0]]
 
 
 def test_a_number_is_that_of_the_same_gpu_for_ever(tmp_path: Path) -> None:
