@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 
 from agent.inventory import Roots, fields, gather, read, read_mounts
 from agent.node_profile.identity import explain
+from agent.processes import control_groups
 from agent.users import default_storage
 from probes.c_library import HEADERS_REMEDY, REMEDY, find_compiler
 from probes.folders import LEAST_FREE
@@ -194,6 +195,17 @@ def machine_findings(case: Case) -> Iterator[Finding]:
     yield from _frequency(case)
     yield from _clock(case)
     yield from _around(case)
+    if case.inventory.gpus:
+        yield _hidden_gpus()
+
+
+def _hidden_gpus() -> Finding:
+    """Tell what keeps jobs from GPUs that they did not get."""
+    if why := control_groups.why_files_stay_open():
+        reason, _, remedy = why.partition("; ")
+        what = "GPUs are hidden from jobs that did not get them by variables only, which a program can change"
+        return limited("machine", what, reason, remedy)
+    return ok("machine", "the files of GPUs are closed to jobs that did not get them")
 
 
 def changes(case: Case, last: Profile) -> Iterator[Finding]:

@@ -63,13 +63,12 @@ def gpu(sysfs: str = "/sys") -> Facts:
 
 
 def _gpu(library: Any, index: int, driver: str, sysfs: Path) -> Facts:
-    from probes.nvml import figure, parts, text
+    from probes.nvml import figure, numa_node, parts, pci_address, text
 
     handle = library.nvmlDeviceGetHandleByIndex(index)
     limits = figure(library, library.nvmlDeviceGetPowerManagementLimitConstraints, handle)
     low, high = limits or (None, None)
-    # NVML writes 00000000:3B:00.0, sysfs 0000:3b:00.0.
-    bus = text(library.nvmlDeviceGetPciInfo(handle).busId).lower()[-12:]
+    bus = pci_address(library, handle)
     identity = text(library.nvmlDeviceGetUUID(handle))
     of_parts = [text(library.nvmlDeviceGetUUID(part)) for part in parts(library, handle)]
     return {
@@ -80,7 +79,7 @@ def _gpu(library: Any, index: int, driver: str, sysfs: Path) -> Facts:
         "bus": bus,
         "memory_mb": round(library.nvmlDeviceGetMemoryInfo(handle).total / MB, 1),
         "driver": driver,
-        "numa_node": _numa_node(sysfs, bus),
+        "numa_node": numa_node(bus, sysfs),
         **pci_link(sysfs / "bus/pci/devices" / bus),
         "power_limit_w": _watts(figure(library, library.nvmlDeviceGetPowerManagementLimit, handle)),
         "power_limit_min_w": _watts(low),
@@ -90,14 +89,6 @@ def _gpu(library: Any, index: int, driver: str, sysfs: Path) -> Facts:
 
 def _watts(milliwatts: int | None) -> float | None:
     return None if milliwatts is None else milliwatts / 1000
-
-
-def _numa_node(sysfs: Path, bus: str) -> int | None:
-    try:
-        node = int((sysfs / "bus/pci/devices" / bus / "numa_node").read_text())
-    except (OSError, ValueError):
-        return None
-    return node if node >= 0 else None
 
 
 def pci_link(device: Path) -> Facts:

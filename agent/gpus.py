@@ -4,21 +4,31 @@ A GPU belongs to nobody: whoever can open its file can use it. So the queue has 
 knows the processes of all users with their memory; their utilisation is that of the last second, and a
 process that did nothing has none. Measured on an H100: the processes take 0.03 ms to ask for, their
 utilisation 1.7 ms, the energy up to 18 ms; a process that was killed is gone after 0.17 s.
+
+    python -P -m agent.gpus
+
+prints the GPUs as JSON, in a process of its own because a driver may crash; with ``watch`` again whenever
+other processes hold them, and every ten seconds, until its standard input ends.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from select import select
 from typing import Any
 
 from agent.users import user_name
 from probes import nvml
+from profiles.errors import Unavailable
 
 MB = 10**6
 TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
+LOOK_S, TELL_S = 2.0, 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +41,7 @@ class Holder:
         memory_mb: on this GPU; None: the driver does not tell.
         utilisation: share of the last second in which kernels of it ran, 0 to 1.
         age_s: since its start; None: it cannot be seen.
+        mark: of the job of tenbin that it belongs to (``tree.number_of``); 0: to none, as far as can be seen.
     """
 
     pid: int
@@ -39,13 +50,14 @@ class Holder:
     memory_mb: float | None
     utilisation: float
     age_s: float | None
+    mark: int = 0
 
     def __str__(self) -> str:
         """Write it for people: ``process 4711 (python3) of ada, 642 MB, 0 %, for 2.1 h``."""
         program = f" ({self.command})" if self.command else ""
         owner = f" of {self.user}" if self.user else ", which this process cannot see"
         memory = "" if self.memory_mb is None else f", {self.memory_mb:.0f} MB"
-        age = "" if self.age_s is None else f", for {_duration(self.age_s)}"
+        age = "" if self.age_s is None else f", for {duration(self.age_s)}"
         return f"process {self.pid}{program}{owner}{memory}, {100 * self.utilisation:.0f} %{age}"
 
 
@@ -55,11 +67,17 @@ class GpuUse:
 
     Attributes:
         uuid: ``GPU-...`` or ``MIG-...``, as ``CUDA_VISIBLE_DEVICES`` takes it.
+        name: the driver's, of a part with its size. bus: PCI address of the whole GPU, as in sysfs.
+        file: its device file. numa_node: the memory that it is near to; None: not known.
         utilisation: share of the last second in which a kernel ran; None: a part has none.
         power_w, energy_j: of the whole GPU; the energy since the driver was loaded.
     """
 
     uuid: str
+    name: str
+    bus: str
+    file: str
+    numa_node: int | None
     memory_mb: float
     used_mb: float
     utilisation: float | None
@@ -79,16 +97,40 @@ def read_gpus(procfs: Path = Path("/proc"), *, energy: bool = False) -> tuple[Gp
     """
     library = nvml.load()
     try:
-        return tuple(
-            _use(library, handle, procfs, energy)
-            for index in range(library.nvmlDeviceGetCount())
-            for handle in nvml.parts(library, library.nvmlDeviceGetHandleByIndex(index))
-        )
+        return _uses(library, procfs, energy)
     finally:
         library.nvmlShutdown()
 
 
-def _use(library: Any, handle: Any, procfs: Path, energy: bool) -> GpuUse:
+def watch() -> None:
+    """Print the GPUs whenever other processes hold them, and every ``TELL_S``, until standard input ends.
+
+    Raises:
+        Unavailable: there is no NVIDIA driver or library.
+    """
+    library = nvml.load()
+    before: list[tuple[str, tuple[int, ...]]] = []
+    told_s = -TELL_S
+    while True:
+        uses = _uses(library, Path("/proc"), energy=False)
+        now = [(use.uuid, tuple(sorted(holder.pid for holder in use.holders))) for use in uses]
+        if now != before or time.monotonic() >= told_s + TELL_S:
+            print(json.dumps([asdict(use) for use in uses]), flush=True)
+            before, told_s = now, time.monotonic()
+        if select([sys.stdin], [], [], LOOK_S)[0]:
+            return
+
+
+def _uses(library: Any, procfs: Path, energy: bool) -> tuple[GpuUse, ...]:
+    whole = [library.nvmlDeviceGetHandleByIndex(n) for n in range(library.nvmlDeviceGetCount())]
+    return tuple(
+        _use(library, (gpu, part), procfs, energy) for gpu in whole for part in nvml.parts(library, gpu)
+    )
+
+
+def _use(library: Any, handles: tuple[Any, Any], procfs: Path, energy: bool) -> GpuUse:
+    gpu, handle = handles
+    bus = nvml.pci_address(library, gpu)
     memory = library.nvmlDeviceGetMemoryInfo(handle)
     rates = nvml.figure(library, library.nvmlDeviceGetUtilizationRates, handle)
     power = nvml.figure(library, library.nvmlDeviceGetPowerUsage, handle)
@@ -103,6 +145,10 @@ def _use(library: Any, handle: Any, procfs: Path, energy: bool) -> GpuUse:
             held[process.pid] = process.usedGpuMemory
     return GpuUse(
         uuid=nvml.text(library.nvmlDeviceGetUUID(handle)),
+        name=nvml.text(library.nvmlDeviceGetName(handle)),
+        bus=bus,
+        file=nvml.device_file(library, gpu),
+        numa_node=nvml.numa_node(bus),
         memory_mb=memory.total / MB,
         used_mb=memory.used / MB,
         utilisation=None if rates is None else rates.gpu / 100,
@@ -120,13 +166,32 @@ def _holder(pid: int, used: int | None, share: float, procfs: Path) -> Holder:
         command = head.partition("(")[2]
         up_s = float((procfs / "uptime").read_text().split()[0])
         age_s = max(0.0, up_s - int(rest.split()[19]) * TICK_S)
+        mark = _mark((folder / "limits").read_text())
     except (OSError, ValueError, IndexError):
-        user, command, age_s = "", "", None
-    return Holder(pid, user, command, None if used is None else used / MB, share, age_s)
+        user, command, age_s, mark = "", "", None, 0
+    return Holder(pid, user, command, None if used is None else used / MB, share, age_s, mark)
 
 
-def _duration(seconds: float) -> str:
+def _mark(limits: str) -> int:
+    """Return the limit that jobs of tenbin, and all their processes, are marked by (``tree.Marking``)."""
+    line = next(line for line in limits.splitlines() if line.startswith("Max file locks"))
+    limit = line.split()[3]
+    return int(limit) if limit.isdecimal() else 0
+
+
+def duration(seconds: float) -> str:
+    """Write a time for people: ``2.1 h``."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= length:
             return f"{seconds / length:.1f} {unit}"
     return f"{seconds:.0f} s"
+
+
+if __name__ == "__main__":
+    try:
+        if sys.argv[1:] == ["watch"]:
+            watch()
+        else:
+            print(json.dumps([asdict(use) for use in read_gpus()]))
+    except Unavailable as error:
+        sys.exit(str(error))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from profiles.errors import Unavailable
@@ -65,6 +66,26 @@ def figure(nvml: Any, call: Callable[..., Any], *arguments: Any) -> Any:
 def text(value: str | bytes) -> str:
     """Releases of nvidia-ml-py before 11.515 answer in bytes."""
     return value.decode() if isinstance(value, bytes) else value
+
+
+def pci_address(library: Any, gpu: Any) -> str:
+    """Return the address of a GPU as sysfs writes it: ``0000:3b:00.0``; NVML writes ``00000000:3B:00.0``."""
+    return text(library.nvmlDeviceGetPciInfo(gpu).busId).lower()[-12:]
+
+
+def numa_node(bus: str, sysfs: Path = Path("/sys")) -> int | None:
+    """Return the NUMA node of a PCI address; None: not known."""
+    try:
+        node = int((sysfs / "bus/pci/devices" / bus / "numa_node").read_text())
+    except (OSError, ValueError):
+        return None
+    return node if node >= 0 else None
+
+
+def device_file(library: Any, gpu: Any) -> str:
+    """Return the file that a program opens to use a GPU; empty if its number is not told."""
+    minor = figure(library, library.nvmlDeviceGetMinorNumber, gpu)
+    return "" if minor is None else f"{os.environ.get(FOLDER, '')}/dev/nvidia{minor}"
 
 
 def parts(library: Any, gpu: Any) -> Iterator[Any]:

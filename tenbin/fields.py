@@ -143,8 +143,22 @@ class JobFields(TypedDict, total=False):
         Text(
             "Where devices are scheduled: any, a kind (gpu, cpu), or a name",
             default="any",
+        ),
+    ]
+    gpus: Annotated[
+        int | None,
+        Option(
+            "GPUs of the job, all its tasks together|: 2, or of a kind: a100:1",
+            "gpus_and_kind",
+            fields=("gpus", "gpu_kind"),
+            metavar="[KIND:]N",
             sbatch="gres gpus gpus-per-node gpus-per-task",
         ),
+        "GPUs of the job, all its tasks together; None: none, or one if the next two say more",
+    ]
+    gpu_kind: Annotated[str, "Their kind, by a part of its name; empty: any"]
+    gpu_memory_mb: Annotated[
+        float | None, Option("GPUs with at least so much memory|: 20G", "megabytes", name="gpus-memory")
     ]
     expect_s: Annotated[
         Mapping[str, float],

@@ -122,6 +122,16 @@ def count_range(value: Any, option: str) -> tuple[int, int | None]:
     return int(bounds[1]), int(bounds[2]) if bounds[2] else None
 
 
+def gpus_and_kind(value: Any, option: str = "--gpus") -> tuple[int, str]:
+    """Read ``2``, ``a100:1`` or ``a100`` as a number of GPUs and their kind ("": any)."""
+    if not isinstance(value, str):
+        return whole(value), ""
+    words = re.fullmatch(r"(?:([\w.-]+):)?([1-9]\d{0,3})|([\w.-]*[a-zA-Z][\w.-]*)", value.strip())
+    if not words:
+        raise BadOption(option, f"{value!r} is no number of GPUs", "write for instance 2, or a100:1")
+    return int(words[2] or 1), words[1] or words[3] or ""
+
+
 def counts(text: str | None) -> tuple[int, ...]:
     """Read ``1,2,4`` as numbers; none: empty."""
     if text is None:

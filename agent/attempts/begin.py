@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 AWAITED = {signal.SIGCHLD, signal.SIGUSR1, signal.SIGCONT, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 # Of an order: the supervisor prepares these.
-PREPARED = ("memory_limit_mb", "sysfs", "capped_nodes", "hosts", "library")
+PREPARED = ("memory_limit_mb", "sysfs", "capped_nodes", "hosts", "library", "closed")
 NEEDED = ("environment", "folder", "stdout", "stderr", "mark", "lease_s", "terminal")
 LISTS = ("command", "cores", "places", "inherit")
 LOG = "supervisor.log"

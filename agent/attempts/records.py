@@ -48,6 +48,7 @@ class Order:
         inherit: prefixes of environment variables that the command inherits from its supervisor.
         lease_s: seconds without a look at the folder after which the attempt ends itself; None: no lease.
         hosts: ranks by node, if there are several nodes (``agent.multi_node.ranks``).
+        closed: device files that the job may not open.
         layer: folder of the sockets of the layer below OpenCL programs; empty: the command is without it.
         library, device: of the layer, and the key of the device, on a node of a cluster; empty: whoever has
             written the order has set the layer's variables.
@@ -76,6 +77,7 @@ class Order:
     places: tuple[int, ...] = ()
     capped_nodes: tuple[str, ...] = ()
     states: str = ""
+    closed: tuple[str, ...] = ()
     layer: str = ""
     library: str = ""
     device: str = ""
@@ -92,6 +94,7 @@ class Order:
             or self.memory_limit_mb is not None
             or self.lease_s is not None
             or self.layer
+            or self.closed
         )
 
 
@@ -156,6 +159,8 @@ class Usage:
         memory_limit_by: as in ``RunState``.
         energy_j: of the packages that the job had to itself; None: it had none, or they have no counter.
         emulated: whether that energy is emulated.
+        gpus_used: how many of its GPUs worked on average; None: it had none, or ended before they were seen.
+        peak_gpu_memory_mb: the most memory in use there.
     """
 
     wall_s: float
@@ -168,6 +173,8 @@ class Usage:
     memory_limit_by: str = ""
     energy_j: float | None = None
     emulated: bool = False
+    gpus_used: float | None = None
+    peak_gpu_memory_mb: float | None = None
 
 
 @dataclass(frozen=True)
@@ -185,5 +192,5 @@ class Result:
 def as_order(values: dict[str, Any]) -> Order:
     """Make an order of the JSON object in its file."""
     lists = {name: tuple(values[name]) for name in ("command", "cores")}
-    more = {name: tuple(values.get(name, ())) for name in ("inherit", "places", "capped_nodes")}
+    more = {name: tuple(values.get(name, ())) for name in ("inherit", "places", "capped_nodes", "closed")}
     return Order(**{**values, **lists, **more})

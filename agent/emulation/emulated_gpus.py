@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from select import select
@@ -39,6 +39,7 @@ from profiles.errors import BadInput, Unavailable, UserError
 
 SOURCE = Path(__file__).with_name("nvml_library.c")
 TICK_S = 0.1
+END_S = 0.5  # for the process behind it
 MIB = 2**20
 MODEL = "Emulated GPU 80GB"
 TOTAL = 80 * 1024 * MIB
@@ -69,30 +70,36 @@ def uuid(index: int, part: int | None = None) -> str:
 
 
 @contextmanager
-def emulated_gpus(name: str) -> Iterator[Path]:
+def emulated_gpus(name: str, folder: Path | None = None) -> Iterator[Path]:
     """Emulate GPUs until the context ends; yields the folder for ``TENBIN_EMULATED_GPUS``.
+
+    Args:
+        folder: where they are emulated, and which stays; None: one that is gone at the end.
 
     Raises:
         BadInput: ``name`` is not known.
         Unavailable: there is no C compiler.
     """
     number_of_gpus(name)
-    with tempfile.TemporaryDirectory(prefix="tenbin-gpus-") as made:
-        folder = Path(made)
-        build(folder, name)
+    with (
+        tempfile.TemporaryDirectory(prefix="tenbin-gpus-") if folder is None else nullcontext(folder) as made
+    ):
+        build(Path(made), name)
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "agent.emulation.emulated_gpus", made, name],
+            [sys.executable, "-P", "-m", "agent.emulation.emulated_gpus", str(made), name],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
-        with process:
-            assert process.stdin is not None and process.stdout is not None
-            try:
-                if not process.stdout.readline():
-                    raise UserError(f"the emulation of {name} did not start (exit {process.wait()})")
-                yield folder
-            finally:
-                process.stdin.close()
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            if not process.stdout.readline():
+                raise UserError(f"the emulation of {name} did not start (exit {process.wait()})")
+            yield Path(made)
+        finally:
+            process.stdin.close()
+            process.stdout.close()
+            with suppress(subprocess.TimeoutExpired):  # it goes on for a fork of this process
+                process.wait(END_S)
 
 
 def build(folder: Path, name: str) -> None:
@@ -104,11 +111,13 @@ def build(folder: Path, name: str) -> None:
     compiler = shutil.which("cc")
     if compiler is None:
         raise Unavailable("emulated GPUs need a C compiler", "as root: apt-get install gcc libc6-dev")
-    options = ["-O1", "-shared", "-fPIC", f"-Wl,-soname,{LIBRARY}", "-o", str(folder / LIBRARY)]
+    aside = folder / "library"  # a process may have loaded that of before
+    options = ["-O1", "-shared", "-fPIC", f"-Wl,-soname,{LIBRARY}", "-o", str(aside)]
     subprocess.run([compiler, *options, str(SOURCE), "-lpthread"], check=True)
-    (folder / "dev").mkdir()
+    aside.replace(folder / LIBRARY)
+    (folder / "dev").mkdir(exist_ok=True)
     for index in range(number_of_gpus(name)[0]):
-        with (folder / "dev" / f"nvidia{index}").open("wb") as file:
+        with (folder / "dev" / f"nvidia{index}").open("ab") as file:
             file.truncate(TOTAL)  # sparse: a process maps as much as it wants memory
         (folder / "dev" / f"nvidia{index}").chmod(0o666)
 

@@ -87,13 +87,14 @@ class Bound(NamedTuple):
     Attributes:
         pid: its first process.
         cores: to which it is bound; (): to none, as far as can be seen.
-        devices: numbers of the OpenCL devices that it has, as far as can be seen.
+        devices: numbers of the OpenCL devices that it has, as far as can be seen. gpus: UUIDs, likewise.
         mark: of its coordinator's folder, job and attempt; "": another user's, which cannot be read.
     """
 
     pid: int
     cores: tuple[int, ...]
     devices: tuple[int, ...]
+    gpus: tuple[str, ...]
     mark: str
 
     def is_of(self, home: Path) -> bool:
@@ -126,9 +127,10 @@ def _bound(folder: Path, cores: tuple[int, ...], *, everywhere: tuple[int, ...])
         words = (folder / "environ").read_bytes().decode(errors="surrogateescape").split("\0")
         environment = dict(word.partition("=")[::2] for word in words)
     devices = tuple(int(n) for n in environment.get("TENBIN_DEVICE", "").split(",") if n.isdecimal())
+    gpus = tuple(uuid for uuid in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if uuid)
     mark = environment.get(tree.MARK, "")
     bound = cores != everywhere or (mark and not devices)
-    return Bound(int(folder.name), cores if bound else (), devices, mark)
+    return Bound(int(folder.name), cores if bound else (), devices, gpus, mark)
 
 
 def _processes(procfs: Path) -> Iterator[tuple[int, Path]]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Literal
 
-from agent.processes import tree
+from agent.processes import device_files, tree
 
 PREFIX = "tenbin-"
 UNLIMITED = "max"
@@ -35,10 +35,11 @@ class Group:
     version: Version
     home: Path
 
-    def make(self, limit_mb: float) -> None:
-        """Make the group with its limit; OSError if it cannot be made."""
+    def make(self, limit_mb: float | None) -> None:
+        """Make the group with its limit, if it has one; OSError if it cannot be made."""
         self.path.mkdir()
-        self.limit(limit_mb)
+        if limit_mb is not None:
+            self.limit(limit_mb)
 
     def limit(self, limit_mb: float) -> None:
         """Set the limit of an existing group, without swap."""
@@ -79,10 +80,13 @@ class Group:
         return 0.0
 
 
-def confine(limit_mb: float, name: str, tell: Callable[[Path], None]) -> Group | None:
-    """Make a group with a memory limit; None if this process may not.
+def confine(
+    limit_mb: float | None, name: str, tell: Callable[[Path], None], closed: Sequence[str] = ()
+) -> Group | None:
+    """Make a group with a memory limit, if there is one; None if this process may not.
 
     Args:
+        closed: device files that its processes may not open.
         tell: called with the group's folder before it is made, so that it is found whatever happens.
     """
     group = place(name)
@@ -91,10 +95,22 @@ def confine(limit_mb: float, name: str, tell: Callable[[Path], None]) -> Group |
     try:
         tell(group.path)
         group.make(limit_mb)
+        if closed:
+            device_files.refuse(group.path, map(Path, closed))
     except OSError:
         remove(group.path)
         return None
     return group
+
+
+def why_files_stay_open() -> str:
+    """Say as a clause why device files cannot be closed to jobs here, and what to do; empty if they can."""
+    group = place("files")
+    if group is None:
+        return "this process may make no control group; run the coordinator as root"
+    if group.version == "cgroup v1":
+        return "control groups of version 1 hold the memory limits; mount those of version 2 alone"
+    return device_files.trouble()
 
 
 def place(name: str, root: Path = Path("/")) -> Group | None:

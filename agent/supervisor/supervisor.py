@@ -206,10 +206,14 @@ class Supervisor:
         self._carry_out_request()  # a request may have come earlier
 
     def _enter_group(self) -> None:
-        """Let the kernel hold the memory limit of children from now on, if this process may do that."""
-        if self.order.memory_limit_mb is not None:
+        """Let the kernel hold the memory limit of children from now on, if this process may do that.
+
+        And keep them from device files.
+        """
+        limit_mb, closed = self.order.memory_limit_mb, self.order.closed
+        if limit_mb is not None or closed:
             name = f"{self.order.job_id}-{self.order.attempt}-{self.me}"
-            self.group = control_groups.confine(self.order.memory_limit_mb, name, self.attempt.write_group)
+            self.group = control_groups.confine(limit_mb, name, self.attempt.write_group, closed)
         try:
             if self.group is not None:
                 self.group.enter()
@@ -406,8 +410,9 @@ class Supervisor:
             self.attempt.write_state(state if self.parking is None else self.parking.described(state))
 
     def _limit_by(self) -> str:
-        looking = "" if self.order.memory_limit_mb is None else "looking"
-        return looking if self.group is None else self.group.version
+        if self.order.memory_limit_mb is None:
+            return ""
+        return "looking" if self.group is None else self.group.version
 
 
 def _told_to_end() -> bool:

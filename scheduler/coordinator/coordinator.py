@@ -26,6 +26,7 @@ from scheduler.engines.common.job_folders import JobFolders
 from scheduler.engines.protocol import Engine
 from scheduler.jobs.dependencies import WaitsByPlace, check_places, check_times, check_waits
 from scheduler.jobs.entry import Entry, Phase, Stage
+from scheduler.jobs.gpus import settle_kind
 from scheduler.jobs.policy_view import as_job, bound_to_node, results_differ
 from scheduler.jobs.selectors import LeftOut
 from scheduler.jobs.sizes import CORE, Unit, sized, under_caps, within_memory
@@ -163,12 +164,13 @@ class Coordinator:
         self.measured.check(spec.job_profile for spec in specs)
         if self.profiles is not None:
             self.profiles.introduce(spec.job_profile for spec in specs)
+        asked = self.job_table.gpus_asked()
         for place, spec in enumerate(specs):
             try:
                 refuse_external(spec)
                 if spec.terminal and not self.engine.terminals:
                     raise BadInput("jobs of a cluster have no terminal", "tenbin run --keep")
-                specs[place] = within_memory(spec, unit, total_mb)
+                specs[place] = within_memory(settle_kind(spec, unit.gpus, asked), unit, total_mb)
                 self.check(specs[place], now)
                 check_waits(specs[place], (arrays or {}).get(place), self.job_table)
                 check_times(specs[place], now)
@@ -386,10 +388,20 @@ class Coordinator:
             return Reason(machine_state.why_held(entry, m.holds.verdict(entry), self.clock()))
         if entry.stage is Stage.WAITING:
             why = self.why_held() or m.array_limits.why(job_id) or m.memory.why(job_id)
-            return Reason(why) if why else self.policy.why(self.job_table.job(entry), self.cluster)
+            reason = Reason(why) if why else self.policy.why(self.job_table.job(entry), self.cluster)
+            return reason._replace(sentence=reason.sentence + self._strangers(entry))
         if entry.stage is Stage.SUSPENDED:
             return Reason("paused by the policy in favour of other jobs")
         return Reason(self.engine.nodes.hindrance(entry))
+
+    def _strangers(self, entry: Entry) -> str:
+        """Say who holds GPUs outside of the queue, if the job waits for some; "": nobody."""
+        rows = self.engine.gpus.rows() if entry.spec.gpus_asked else ()
+        return "".join(
+            f"; GPU {row.number} is held outside of the queue by {' and '.join(row.strangers)}"
+            for row in rows
+            if row.strangers
+        )
 
     # -- the turn -------------------------------------------------------------------------------------------
 
@@ -449,6 +461,9 @@ class Coordinator:
         for report in reports:
             with m.queue.sparing(m.jobs.entries.get(report.job_id), report.what):
                 ends.note(m, report)
+        for job_id, which in self.engine.gpus.idle():
+            if (entry := m.jobs.entries.get(job_id)) is not None:
+                m.record(entry, "idle", which)
         with m.queue.sparing(None, "external jobs"):
             external_jobs.look(m, self.check)
         for change in m.update_nodes():
@@ -565,6 +580,9 @@ def _can_be_held(entry: Entry) -> None:
     """Raise BadInput if its owner has suspended the job, or it is about to end."""
     if entry.held_by_user:
         raise BadInput(f"job {entry.label} is suspended already", f"tenbin resume {entry.label}")
+    if entry.alive and entry.job.stop is Stop.NEVER:
+        what = f"job {entry.label} cannot be suspended: it would keep its memory on its GPUs"
+        raise BadInput(what, f"end it: tenbin cancel {entry.label}")
     _refuse_ending(entry)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -44,6 +45,10 @@ class JobTable:
         self.journal, self.cluster, self.unit = journal, cluster, unit
         self.user = user_name()
         self.entries = {entry.id: entry for entry in journal.open_jobs()}
+        if unit.gpus:
+            for entry in self.entries.values():  # placed before its machine was a node with GPUs
+                if entry.placement is not None and not entry.placement.nodes:
+                    entry.placement = Placement(cluster.pools[0].name, 1, ((0, 1),))
         self.arrays = Arrays(journal.count_members())
         self.predictions = OpenPredictions(journal.last_prediction(), journal.predictions(open=True))
         self.why_not_moved: Callable[[JobSpec], str] | None = None
@@ -377,6 +382,14 @@ class JobTable:
         if entry.spec.memory_mb is None or math.isinf(self.cluster.memory_mb):
             return 0.0
         return memory_mb(entry.spec, pool, self.unit)
+
+    def gpus_asked(self) -> Counter[str]:
+        """Count how many GPUs of each kind the jobs ask for that have not ended."""
+        asked: Counter[str] = Counter()
+        for entry in self.entries.values() if self.unit.gpus else ():
+            for kind, number in zip(self.unit.gpus, entry.job.demand[2:], strict=False):
+                asked[kind.resource] += int(number)
+        return asked
 
     def shift(self, step_s: float, now: float) -> None:
         """Move what durations are counted from with a clock that was set; ``now``: by that clock.

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from agent.notifier import Notice
 from profiles.instants import stamp
-from scheduler.coordinator.events import EventQueue
+from scheduler.coordinator.events import Applied, EventQueue
 from scheduler.coordinator.job_table import JobTable
 from scheduler.engines.common.job_folders import JobFolders
 from scheduler.engines.protocol import Engine
@@ -21,7 +21,7 @@ from scheduler.jobs.arrays import ArrayLimits
 from scheduler.jobs.dependencies import Standing, WaitCondition, WaitVerdict, conditions, verdict
 from scheduler.jobs.entry import Entry, Phase, Stage
 from scheduler.jobs.memory_admission import MemoryAdmission
-from scheduler.model.events import NodeDown, NodeUp
+from scheduler.model.events import NodeDown, NodeUp, Timer
 from scheduler.model.jobs import Pool
 from scheduler.model.state import ClusterState
 from scheduler.prediction.run_times import RunTimePredictor
@@ -135,7 +135,7 @@ def not_before_s(entry: Entry) -> float | None:
 
 def why_held(entry: Entry, judged: WaitVerdict, now: float) -> str:
     """Say why a job is held, as a sentence."""
-    parts = [judged.why()] if judged.waits else []
+    parts = [why] if (why := judged.hopeless or judged.why()) else []
     if entry.not_before_s is not None and entry.not_before_s > now:
         parts.append(f"{entry.trouble}; tried again at {stamp(entry.not_before_s)}, {tries_left(entry)}")
     elif entry.spec.begin_s is not None and entry.spec.begin_s > now:
@@ -335,6 +335,9 @@ class MachineState:
                     cluster.down(pool.name, -more)
                     changes.append(NodeDown(pool.name, -more))
                 continue
+            if (gpus := self.engine.gpus).able and cluster.nodes[pool.name].withhold(0, gpus.withheld()):
+                self.stale = True  # no event tells a policy of that
+                self.queue.put(Applied(Timer(self.now)))
             up = cluster.nodes[pool.name].up
             for node in range(pool.units) if absent or held or not up.all() else ():
                 away = held or node in absent

@@ -194,6 +194,46 @@ class PowerCaps:
         return 0.0
 
 
+class GpuRow(NamedTuple):
+    """A GPU as users are told of it: its name is the driver's, and says so if it is emulated.
+
+    ``strangers``: processes that hold it and are of no job that has it, each as a clause. ``used_mb``,
+    ``share``: memory in use, and share of the time in which it works, as seen last. ``idle_s``: how long
+    its job has done nothing there. None: not known.
+    """
+
+    number: int
+    uuid: str
+    name: str
+    memory_mb: float
+    strangers: tuple[str, ...] = ()
+    used_mb: float | None = None
+    share: float | None = None
+    idle_s: float | None = None
+
+
+class GpuTable:
+    """GPUs of this machine that jobs get by number, beside cores and memory; here there are none.
+
+    Attributes:
+        able: there are some.
+    """
+
+    able = False
+
+    def rows(self) -> Sequence[GpuRow]:
+        """Return the GPUs, by number."""
+        return ()
+
+    def withheld(self) -> Mapping[str, float]:
+        """Count the GPUs of each resource that no job has, and that none gets because strangers hold them."""
+        return {}
+
+    def idle(self) -> Sequence[tuple[int, str]]:
+        """Return the jobs that have done nothing on a GPU for long, each once, and which GPUs as a clause."""
+        return ()
+
+
 class DeviceTrials:
     """Trials of running programs on other devices, one at a time; here none.
 
@@ -257,6 +297,7 @@ class Engine(Protocol):
     regions: Regions = Regions()
     caps: PowerCaps = PowerCaps()
     device_moves: DeviceMoves = DeviceMoves()
+    gpus: GpuTable = GpuTable()
     external_jobs: ExternalJobSource = ExternalJobSource()
 
     def place(self, job: Entry, placement: Placement) -> None:

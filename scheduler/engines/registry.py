@@ -82,6 +82,7 @@ ENGINES = {
     "slurm": "scheduler.engines.slurm",
 }
 DEFAULT = "local"
+GPUS = "gpus-"  # so begin the names of emulated GPUs
 
 
 def options(engine: str) -> tuple[Option, ...]:
@@ -99,8 +100,9 @@ def check(engine: str, request: Asked, *, profiled: bool) -> None:
     Raises:
         BadInput: names the options.
     """
-    if request.emulate and request.power_budget_w is None:
-        raise BadInput("--emulate is of power caps", "add --power-budget")
+    gpus = engine == DEFAULT and request.emulate.startswith(GPUS)
+    if request.emulate and request.power_budget_w is None and not gpus:
+        raise BadInput("--emulate is of power caps, or of GPUs", "add --power-budget, or write gpus-4")
     for other in ENGINES.keys() - {engine}:
         of = _module(other, "options").OF
         for option in options(other):

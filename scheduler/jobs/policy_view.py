@@ -8,9 +8,11 @@ from typing import Any
 
 from profiles.errors import BadInput
 from scheduler.jobs.entry import Entry, Stage
-from scheduler.jobs.sizes import CORE, Unit, range_of, speed_of
+from scheduler.jobs.sizes import CORE, Unit, demand_with_gpus, range_of, speed_of
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Speed, Stop
+
+NO_GPUS = "see: tenbin nodes; policies fcfs, first-fit and easy schedule the GPUs that tenbin doctor finds"
 
 
 def as_job(
@@ -47,12 +49,17 @@ def as_job(
     estimates: dict[str, float] = {}
     if spec.device != "any" and not pool.kind:
         raise BadInput(f"device {spec.device!r}: no devices are scheduled", "start: tenbin up --devices")
+    if spec.gpus_asked and not (unit.gpus or pool.kind):
+        raise BadInput(f"--gpus {spec.gpus_asked}: no GPUs are scheduled", NO_GPUS)
     if pool.kind:
+        spec = _on_devices(spec)
         estimates = _by_device(spec, cluster, predicted)
         estimates = {name: seconds for name, seconds in estimates.items() if name in only} or estimates
     elif pool.counted:
         units, most = range_of(spec, pool, unit)
         speed = speed_of(spec, pool, unit, units, most=most)
+    elif unit.gpus:
+        units, most, demand = 1, None, demand_with_gpus(spec, pool, unit)
     elif spec.nodes:
         units, most = range_of(spec, pool, unit)
         tasks_a_node = unit.cores // spec.cores
@@ -69,7 +76,11 @@ def as_job(
         estimate_kind=EstimateKind.PREDICTED
         if spec.expect_s or (predicted and predicted["run_s"] and spec.time_s is None)
         else EstimateKind.LIMIT,
-        stop=Stop.CHECKPOINT if moves or spec.checkpoint_signal is not None else Stop.PAUSE,
+        stop=Stop.NEVER
+        if spec.gpus_asked and unit.gpus  # what is paused keeps its memory there
+        else Stop.CHECKPOINT
+        if moves or spec.checkpoint_signal is not None
+        else Stop.PAUSE,
         max_units=most,
         malleable=bool(pool.caps_w) and most is None,  # its size stays, its cap may change
         demand=demand,
@@ -79,6 +90,20 @@ def as_job(
         share=spec.share,
         program=spec.job_profile or spec.name or spec.command[0],
     )
+
+
+def _on_devices(spec: JobSpec) -> JobSpec:
+    """Read a wish for GPUs where devices are scheduled, of which each task gets one.
+
+    Raises:
+        BadInput: it wishes for another number, or a kind.
+    """
+    if not spec.gpus_asked:
+        return spec
+    if spec.gpus_asked != spec.tasks or spec.gpu_kind or spec.gpu_memory_mb:
+        what = f"--gpus {spec.gpus_asked} for {spec.tasks} tasks: with --devices each task gets one device"
+        raise BadInput(what, "write --device gpu, or the name of a device")
+    return spec.model_copy(update={"device": "gpu"}) if spec.device == "any" else spec
 
 
 def moves(entry: Entry, why_not: Callable[[JobSpec], str] | None) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from profiles.errors import BadInput
+from scheduler.jobs.gpus import GpuKind, kinds_for
 from scheduler.jobs.literals import memory_text
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Pool
@@ -28,6 +29,7 @@ class Unit:
         caps: speed under a power cap, by load.
         package: it is one package of a processor, under a cap of its own; emulated: of that emulated machine.
         hosts: each kind of node that a counted pool's units lie on: how many of them, and memory (MB).
+        gpus: the kinds of GPU of the one node that there is, whose resources a job takes as a whole.
     """
 
     node: bool = False
@@ -37,6 +39,7 @@ class Unit:
     package: bool = False
     emulated: str = ""
     hosts: tuple[tuple[int, float], ...] = ()
+    gpus: tuple[GpuKind, ...] = ()
 
 
 CORE = Unit()
@@ -44,6 +47,8 @@ CORE = Unit()
 
 def tasks_on(spec: JobSpec, units: int, unit: Unit) -> int:
     """Count the job's tasks on so many units: as many as it may have of those that fit."""
+    if unit.gpus and not spec.nodes:
+        return spec.tasks
     there = units * (unit.cores // spec.cores) if unit.node else units // spec.cores
     return there if spec.nodes else min(there, spec.max_tasks or spec.tasks)
 
@@ -123,6 +128,24 @@ def range_of(spec: JobSpec, pool: Pool, unit: Unit) -> tuple[int, int | None]:
         raise BadInput(f"the job needs {size}, there are {there}", "ask for fewer")
     most = None if most is None else min(most, pool.units)
     return least, most if most != least else None
+
+
+def demand_with_gpus(spec: JobSpec, pool: Pool, unit: Unit) -> tuple[float, ...]:
+    """Return what the whole job takes of the one node: cores, memory, GPUs of each kind.
+
+    Raises:
+        BadInput: the node has less.
+    """
+    range_of(spec, pool, unit)
+    tasks = tasks_on(spec, 1, unit)
+    cores = unit.cores if spec.nodes else tasks * spec.cores
+    if cores > unit.cores:
+        raise BadInput(
+            f"the job needs {cores} cores ({tasks} x {spec.cores}), there are {unit.cores}", "ask for fewer"
+        )
+    kind = kinds_for(spec, unit.gpus)[0] if spec.gpus_asked else None
+    gpus = (float(spec.gpus_asked) if other == kind else 0.0 for other in unit.gpus)
+    return float(cores), (spec.memory_mb or 0.0) * tasks, *gpus
 
 
 def speed_of(spec: JobSpec, pool: Pool, unit: Unit, least: int, *, most: int | None) -> TabulatedSpeed | None:

@@ -85,6 +85,9 @@ class JobSpec(BaseModel):
     memory_mb: Annotated[Float, Field(gt=0, le=1e12)] | None = None
     time_s: Seconds | None = None
     device: Name = "any"
+    gpus: Annotated[Int, Field(ge=1, le=1024)] | None = None
+    gpu_kind: Name = ""
+    gpu_memory_mb: Annotated[Float, Field(gt=0, le=1e12)] | None = None
     expect_s: dict[Name, Seconds] = Field(default_factory=dict)
     priority: Priority = 0
     account: Annotated[str, Field(max_length=100, pattern=ACCOUNT)] = ""
@@ -121,6 +124,11 @@ class JobSpec(BaseModel):
     def external(self) -> Origin | None:
         """The job of the cluster's own scheduler that was taken over as this one."""
         return self.slurm
+
+    @property
+    def gpus_asked(self) -> int:
+        """The number of GPUs that the whole job asks for; a kind or a size alone means one."""
+        return self.gpus or int(bool(self.gpu_kind or self.gpu_memory_mb))
 
     def owner(self, user: str) -> str:
         """Return the user whom the job counts as: ``user``, who runs tenbin, unless another is named."""

@@ -62,7 +62,7 @@ class Nodes:
         self._capacity = np.array(rows, dtype=np.float64).reshape(pool.units, len(pool.resources))
         self._free = self._capacity.copy()
         # Python's numbers, because sums over one node are several times as fast with them.
-        self._rows: Sequence[Sequence[float]] = rows
+        self._rows: list[Sequence[float]] = list(rows)
         self._held = [[0.0] * len(pool.resources) for _ in rows]
         self._up = np.ones(pool.units, dtype=np.bool_)
         self.capacity, self.free, self.up = (
@@ -157,6 +157,16 @@ class Nodes:
         """Mark a node as up or down; jobs on it stay charged until they are given back."""
         self._up[node] = up
         self._set_free(node)
+
+    def withhold(self, node: int, amounts: Mapping[str, float]) -> bool:
+        """Leave so much of each resource out of what a node has for jobs; return whether that is a change."""
+        whole = zip(self.pool.resources, self.pool.capacity_of(node), strict=True)
+        row = [amount - amounts.get(name, 0.0) for name, amount in whole]
+        if row == list(self._rows[node]):
+            return False
+        self._rows[node] = self._capacity[node] = row
+        self._set_free(node)
+        return True
 
     def _set_free(self, node: int) -> None:
         up = self._up[node]

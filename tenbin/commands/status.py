@@ -77,7 +77,7 @@ def nodes(home: HomeOption = None, json: JsonOption = False) -> None:
 def node_lines(table: list[dict[str, Any]]) -> list[str]:
     """Write a line for each pool, region and node."""
     shared = {node["name"] for node in table if "up" in node and len(node.get("regions", ())) > 1}
-    return [line for node in table for line in (_pool(node, shared) if "units" in node else [_node(node)])]
+    return [line for node in table for line in (_pool(node, shared) if "units" in node else _node(node))]
 
 
 def _pool(pool: dict[str, Any], shared: set[str]) -> Iterator[str]:
@@ -91,11 +91,20 @@ def _pool(pool: dict[str, Any], shared: set[str]) -> Iterator[str]:
         yield f"  region {region['name']}, jobs of {sizes}: {held}; {', '.join(where)}"
 
 
-def _node(node: dict[str, Any]) -> str:
+def _node(node: dict[str, Any]) -> Iterator[str]:
+    """Yield the line of a node, then one line for each GPU that jobs get there."""
     free = ", ".join(f"{node['free'][k]:g} of {v:g} {k}" for k, v in node.get("capacity", {}).items())
     jobs = ", ".join(map(str, node["jobs"])) or "none"
     regions = ", ".join(node.get("regions", ()))
     inside = f"; region {regions}" if regions else ""
     down = "" if node["up"] else f"; DOWN{node['trouble'] and ': '}{node['trouble']}"
     others = f"; jobs outside tenbin: {node['others']} cores" if node.get("others") else ""
-    return f"{node['name']}: {free and f'{free} free; '}jobs: {jobs}{others}{inside}{down}"
+    yield f"{node['name']}: {free and f'{free} free; '}jobs: {jobs}{others}{inside}{down}"
+    for gpu in node.get("gpus", ()):
+        has = ("not given out" if gpu["strangers"] else "free") if gpu["job"] is None else f"job {gpu['job']}"
+        if gpu["job"] is not None and gpu["share"] is not None:
+            has += f", {100 * gpu['share']:.0f} %, {gpu['used_mb']:.0f} MB"
+        if (gpu["idle_s"] or 0) >= 60:
+            has += f", no work for {gpu['idle_s'] / 60:.0f} min"
+        outside = "".join(f"; outside of the queue: {holder}" for holder in gpu["strangers"])
+        yield f"  GPU {gpu['number']}, {gpu['name']}: {has}{outside}"

@@ -145,8 +145,9 @@ def up(
     emulate: Annotated[
         str | None,
         typer.Option(
-            help="With --power-budget: cap an emulated machine (a demonstration, marked as such): intel-2s. "
-            "With --engine slurm: the folder with the emulated caps of each node.",
+            help="Give jobs emulated GPUs (a demonstration, marked as such): gpus-4. With --power-budget: "
+            "cap an emulated machine, likewise: intel-2s. With --engine slurm: the folder with the emulated "
+            "caps of each node.",
             autocompletion=complete_machine,
         ),
     ] = None,
@@ -219,6 +220,8 @@ def up(
       tenbin up --policy parm --power-budget 150 --profile last
 
       tenbin up --page --daemon
+
+      tenbin up --emulate gpus-4
 
       tenbin up --engine slurm --partition batch --home /nfs/me/tenbin --daemon
 

@@ -27,7 +27,7 @@ def node_table(coordinator: Coordinator) -> list[dict[str, Any]]:
     ``others``: cores of a node that jobs outside tenbin hold.
     """
     table: list[dict[str, Any]] = []
-    engine = coordinator.engine
+    engine, gpus = coordinator.engine, _gpus(coordinator)
     absent, others = engine.nodes.absent(), engine.nodes.others()
     places = engine.regions.places() if coordinator.policy.fences else {}
     for pool in coordinator.cluster.cluster.pools:
@@ -47,11 +47,19 @@ def node_table(coordinator: Coordinator) -> list[dict[str, Any]]:
                     "trouble": absent.get(number, ""),
                     "jobs": sorted(nodes.jobs[number]),
                     "others": others.get(number, 0),
+                    **({"gpus": gpus} if gpus else {}),
                 }
             )
     if all(pool.counted for pool in coordinator.cluster.cluster.pools):
         table += _hosts(coordinator, engine.nodes, places)
     return table
+
+
+def _gpus(coordinator: Coordinator) -> list[dict[str, Any]]:
+    """List the GPUs that jobs get, and the job that has each."""
+    entries = coordinator.job_table.entries
+    owners = {number: job for job in coordinator.cluster.running for number in entries[job].devices}
+    return [{**row._asdict(), "job": owners.get(row.number)} for row in coordinator.engine.gpus.rows()]
 
 
 def in_use(coordinator: Coordinator) -> list[dict[str, Any]]:
@@ -143,6 +151,7 @@ def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
     """Describe one job with everything that is known; 404 if there is none."""
     entry = known(coordinator, job_id)
     reason = None if entry.stage.final else coordinator.why(job_id)
+    of_gpus = bool(coordinator.job_table.unit.gpus)
     return {
         **brief(coordinator, entry),
         "spec": entry.spec.model_dump(mode="json"),
@@ -158,7 +167,8 @@ def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
         "nodes": [] if entry.placement is None else [node for node, _ in entry.placement.nodes],
         "hosts": hosts(coordinator, entry),
         "cpus": list(entry.cores),
-        "devices": list(entry.devices),
+        "devices": [] if of_gpus else list(entry.devices),
+        "gpus": list(entry.devices) if of_gpus else [],
         "tasks": coordinator.job_table.tasks(entry),
         "cap_w": entry.placement.cap_w if entry.placement else None,
         "signal": entry.signal,

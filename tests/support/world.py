@@ -43,8 +43,10 @@ from scheduler.coordinator.ends import MOST_FAILURES
 from scheduler.coordinator.job_table import NoRoom
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.coordinator.journal.journal_file import TALLY
+from scheduler.engines.local.cores import Cores
 from scheduler.engines.protocol import DeviceTrials, Engine, Report
 from scheduler.jobs.entry import Entry, Phase, Stage
+from scheduler.jobs.gpus import GpuKind
 from scheduler.jobs.sizes import CORE, Unit
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.events import Checkpointed, Event, Failed, Finished
@@ -83,7 +85,7 @@ class Killed(BaseException):
 
 @dataclass(frozen=True)
 class Setting:
-    """A machine, the sort of policy that schedules it, and what jobs may ask for there."""
+    """A machine, the sorts of policy that schedule it (all of these), and what jobs may ask for there."""
 
     suits: str
     cluster: Cluster
@@ -118,6 +120,21 @@ SETTINGS = {
         Cluster((Pool("node", 2, resources=("cores", "memory_mb"), capacity=(2.0, 500.0)),), memory_mb=600.0),
         Unit(node=True, cores=2),
         asks={"tasks": (1, 1, 2), "cores": (1, 1, 2), "memory_mb": (None, 100.0, 300.0)},
+    ),
+    "gpus": Setting(
+        "counted nodes",
+        Cluster(
+            (Pool("node", 1, resources=("cores", "memory_mb", "gpu:a", "gpu:b"), capacity=(4, 900, 2, 3)),),
+            memory_mb=900.0,
+        ),
+        Unit(node=True, cores=4, gpus=(GpuKind("gpu:a", "a", 1e4, 2), GpuKind("gpu:b", "b", 2e4, 3))),
+        asks={
+            "cores": (1, 1, 2),
+            "tasks": (1, 1, 2),
+            "memory_mb": (None, None, 200.0),
+            "gpus": (None, None, 1, 2),
+            "gpu_kind": ("", "", "a"),
+        },
     ),
     "packages": Setting(
         "power",
@@ -336,6 +353,8 @@ class SimulatedEngine(Engine):
     def __init__(self, machine: Machine) -> None:
         self.machine, self.cluster = machine, machine.setting.cluster
         self.held: dict[int, Placement] = {}
+        self.owners: dict[int, Entry] = {}
+        self.gpus_and_cores = numbered(machine.setting) if machine.setting.unit.gpus else None
         self.watched: dict[tuple[int, int], int] = {}  # and the request whose outcome is awaited
         self.known: set[tuple[int, int]] = set()  # ends that were reported
         self.reports: list[Report] = []
@@ -350,19 +369,30 @@ class SimulatedEngine(Engine):
     # -- units -----------------------------------------------------------------------------------------
 
     def place(self, job: Entry, placement: Placement) -> None:
+        if self.gpus_and_cores is not None:
+            self.gpus_and_cores.place(job, placement)
+        self._hold(job, placement)
+
+    def occupy(self, job: Entry) -> None:
+        assert job.placement is not None
+        if self.gpus_and_cores is not None:
+            self.gpus_and_cores.occupy(job)
+        self._hold(job, job.placement)
+
+    def _hold(self, job: Entry, placement: Placement) -> None:
         if job.id in self.held:
             raise Broken(
                 "a job has one place", f"job {job.id} is placed on {placement}, and has {self.held[job.id]}"
             )
-        self.held[job.id] = placement
+        self.held[job.id], self.owners[job.id] = placement, job
         check_units(self.machine.setting, self.held)
-
-    def occupy(self, job: Entry) -> None:
-        assert job.placement is not None
-        self.place(job, job.placement)
+        if self.gpus_and_cores is not None:
+            check_numbers(self.owners.values())
 
     def free(self, job: Entry) -> None:
-        self.held.pop(job.id, None)
+        if self.held.pop(job.id, None) is not None and self.gpus_and_cores is not None:
+            self.gpus_and_cores.free(job)
+        self.owners.pop(job.id, None)
 
     # -- capabilities ----------------------------------------------------------------------------------
 
@@ -471,6 +501,36 @@ def check_units(setting: Setting, places: Mapping[int, Placement]) -> None:
         most = pool.units if pool.counted else pool.capacity_of(0)[0]
         if max(given.values(), default=0) > most:
             raise Broken("no unit is given twice", f"{dict(given)} of {most:g} of {pool.name}: {here}")
+
+
+def numbered(setting: Setting) -> Cores:
+    """Make the real count of the cores and GPUs of a node."""
+    pool, numbers = setting.cluster.pools[0], iter(range(100))
+    gpus = {kind.resource: [next(numbers) for _ in range(kind.number)] for kind in setting.unit.gpus}
+    cores = [list(range(setting.unit.cores))] * pool.units
+    return Cores(
+        Path("/"),
+        setting.cluster,
+        cores,
+        gpus,
+        unit=setting.unit,
+        whole=False,
+        near=lambda free, _: list(free),
+    )
+
+
+def check_numbers(jobs: Iterable[Entry]) -> None:
+    """Look whether each job has as many cores and GPUs as it asks for, and none is given twice."""
+    given = Counter[tuple[str, int]]()
+    for job in jobs:
+        wanted = job.spec.tasks * job.spec.cores, job.spec.gpus_asked
+        if (len(job.cores), len(job.devices)) != wanted:
+            raise Broken(
+                "a job has what it asks for", f"job {job.id}: {job.cores}, {job.devices} of {wanted}"
+            )
+        given.update([*(("core", core) for core in job.cores), *(("GPU", gpu) for gpu in job.devices)])
+    if given and max(given.values()) > 1:
+        raise Broken("no unit is given twice", f"{given}")
 
 
 class WorldJournal(Journal):
@@ -1131,7 +1191,7 @@ def pairs(world: type[History] = History) -> list[tuple[str, str]]:
         (policy, name)
         for policy in POLICIES
         for name, setting in world.settings.items()
-        if setting.suits in policy_class(policy).suits
+        if policy_class(policy).suits.issuperset(setting.suits.split())
     ]
 
 

@@ -90,7 +90,8 @@ class Orders:
             Unavailable: it takes an mpiexec, and none was found at its submission.
         """
         spec, tasks, command = job.spec, self._tasks(job), job.spec.command
-        environment = {**environment, **spec.env, **_about(job, tasks, files.folder)}
+        devices = () if self.unit.gpus else job.devices  # GPUs have variables of their own
+        environment = {**environment, **spec.env, **_about(job, tasks, files.folder, devices)}
         hosts: dict[str, int] = {}
         if spec.mpi:
             environment = {k: v for k, v in environment.items() if not k.startswith(OUTER_RANKS)}
@@ -131,7 +132,8 @@ class Orders:
     def _tasks(self, job: Entry) -> int:
         placement = job.placement
         assert placement is not None
-        return job.spec.tasks if job.devices else tasks_on(job.spec, placement.units, self.unit)
+        of_devices = job.devices and not self.unit.gpus
+        return job.spec.tasks if of_devices else tasks_on(job.spec, placement.units, self.unit)
 
     def _bind(self, job: Entry, tasks: int) -> list[tuple[int, ...]]:
         """Return the cores of each task, none of them across nodes; empty: anywhere."""
@@ -156,7 +158,7 @@ class Orders:
         return self._mpi
 
 
-def _about(job: Entry, tasks: int, folder: Path) -> dict[str, str]:
+def _about(job: Entry, tasks: int, folder: Path, devices: Sequence[int]) -> dict[str, str]:
     """Return the variables that tell a job about itself; its key is unique, also after a new journal."""
     spec = job.spec
     variables = {
@@ -166,8 +168,8 @@ def _about(job: Entry, tasks: int, folder: Path) -> dict[str, str]:
         "TENBIN_GENERATION": str(job.attempt),
         "TENBIN_TASKS": str(tasks),
     }
-    if job.devices:
-        variables["TENBIN_DEVICE"] = ",".join(map(str, job.devices))
+    if devices:
+        variables["TENBIN_DEVICE"] = ",".join(map(str, devices))
     if spec.checkpoint_signal is not None:
         variables["TENBIN_CHECKPOINT_SIGNAL"] = str(spec.checkpoint_signal)
     if job.array_index is not None:

@@ -197,8 +197,11 @@ class Supply:
             if self._claim([cpu for cpus in chosen for cpu in cpus]):
                 return chosen
 
-    def take_devices(self, keys: Sequence[str]) -> list[int]:
-        """Claim devices; return the numbers of those that nobody else has.
+    def take_devices(self, keys: Sequence[str], *, by_uuid: bool = False) -> list[int]:
+        """Claim devices; return the places of those that nobody else has.
+
+        Args:
+            by_uuid: they are GPUs by their UUIDs, else OpenCL devices.
 
         Raises:
             BadInput: others have all of them.
@@ -207,11 +210,13 @@ class Supply:
             return list(range(len(keys)))
         jobs = [job for job in running_jobs(self._roots.procfs) if not job.is_of(self.home)]
         whose = {
-            number: f"another coordinator's job, process {job.pid}" for job in jobs for number in job.devices
+            device: f"another coordinator's job, process {job.pid}"
+            for job in jobs
+            for device in (job.gpus if by_uuid else job.devices)
         }
         mine = []
         for number, key in enumerate(keys):
-            who = whose.get(number, "")
+            who = whose.get(key if by_uuid else number, "")
             if not who and not self.claims.take(name := DEVICE.format(key)):
                 who = holder(name) or "another coordinator"
             if not who or self.share:
@@ -252,7 +257,10 @@ class Cores(Regions):
         core_of: the physical core of each CPU, where some have two hardware threads; else {}.
 
     Attributes:
+        near: sorts GPUs, the ``devices`` by resource of the one node, by how near to cores they are.
+            None: devices are no GPUs of a node.
         node_of: each core's node.
+        free_devices: the numbers of each pool of devices, or kind of GPU, that no job has.
     """
 
     def __init__(
@@ -265,13 +273,16 @@ class Cores(Regions):
         unit: Unit,
         whole: bool,
         core_of: Mapping[int, int] = {},
+        near: Callable[[Collection[int], Collection[int]], list[int]] | None = None,
     ) -> None:
+        self.near = near
         self.unit, self.whole, self._core_of = unit, whole, core_of
         self._all_cores = [list(node) for node in cores]
         self._free_cores = [list(node) for node in cores]
         self._rank = {core: rank for node in cores for rank, core in enumerate(node)}
-        self._free_devices = {pool: sorted(numbers) for pool, numbers in devices.items()}
-        self._pool_of = {n: pool for pool, numbers in self._free_devices.items() for n in numbers}
+        self.free_devices = {pool: sorted(numbers) for pool, numbers in devices.items()}
+        self._pool_of = {n: pool for pool, numbers in self.free_devices.items() for n in numbers}
+        self._device_rank = {number: number for number in self._pool_of}
         self.node_of = {core: number for number, node in enumerate(cores) for core in node}
         # Where cores are counted, and may be cut into regions:
         self._fences: StoredRegionPlacement | None = None
@@ -282,14 +293,21 @@ class Cores(Regions):
 
     def place(self, job: Entry, placement: Placement) -> None:
         """Give the job what a placement says; it is its own until ``free``."""
-        if placement.pool in self._free_devices:
-            free = self._free_devices[placement.pool]
+        if placement.pool in self.free_devices:
+            free = self.free_devices[placement.pool]
             job.devices, free[:] = tuple(free[: placement.units]), free[placement.units :]
         elif self.whole:
             nodes = [n for n, cores in enumerate(self._all_cores) if self._free_cores[n] == cores]
             job.cores = tuple(core for n in nodes[: placement.units] for core in self._all_cores[n])
             for node in nodes[: placement.units]:
                 self._free_cores[node].clear()
+        elif self.near is not None:
+            cores, _, *wishes = job.job.demand
+            job.cores, gpus = self._take(0, int(cores)), []
+            for free, count in zip(self.free_devices.values(), wishes, strict=True):
+                gpus += self.near(free, job.cores)[: int(count)]
+                free[:] = [number for number in free if number not in gpus]
+            job.devices = tuple(gpus)
         elif self._fences is not None:
             job.cores = self._in_region(self._fences, placement)
             self._hold(job, placement)
@@ -306,15 +324,15 @@ class Cores(Regions):
 
     def occupy(self, job: Entry) -> None:
         """After a restart: they are its own again."""
-        for number, free in self._of(job):
+        for number, free, _ in self._of(job):
             if number in free:
                 free.remove(number)
         if job.placement is not None:
             self._hold(job, job.placement)
 
     def free(self, job: Entry) -> None:
-        for number, free in self._of(job):
-            insort(free, number, key=self._rank.__getitem__ if number in self.node_of else None)
+        for number, free, rank in self._of(job):
+            insort(free, number, key=rank.__getitem__)
         if self._fences is not None:
             self._fences.release(job.id)
 
@@ -345,14 +363,14 @@ class Cores(Regions):
             free.remove(core)
         return tuple(taken)
 
-    def _of(self, job: Entry) -> Iterator[tuple[int, list[int]]]:
-        """Each core and device of a job, and the free ones among which it belongs."""
+    def _of(self, job: Entry) -> Iterator[tuple[int, list[int], Mapping[int, int]]]:
+        """Each core and device of a job, the free ones among which it belongs, and their order."""
         for core in job.cores:
             if core in self.node_of:
-                yield core, self._free_cores[self.node_of[core]]
+                yield core, self._free_cores[self.node_of[core]], self._rank
         for device in job.devices:
             if device in self._pool_of:
-                yield device, self._free_devices[self._pool_of[device]]
+                yield device, self.free_devices[self._pool_of[device]], self._device_rank
 
 
 # -- packages, under the cap of a placement ----------------------------------------------------------------

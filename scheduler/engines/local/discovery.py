@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +20,9 @@ from profiles.errors import BadInput, Unavailable
 from profiles.files.store import JobStore
 from profiles.records import Profile
 from scheduler.engines.local.cores import ROOTS, Packages, Supply
+from scheduler.engines.local.gpus import Gpus, emulated_gpus, find_gpus
 from scheduler.engines.protocol import Machine
-from scheduler.engines.registry import Asked
+from scheduler.engines.registry import GPUS, Asked
 from scheduler.jobs.literals import memory_text
 from scheduler.jobs.sizes import CORE, Unit
 from scheduler.model.costs import FREE
@@ -51,6 +52,8 @@ class LocalMachine(Machine):
     Attributes:
         tries: running programs are tried on idle devices.
         supply: where cores and devices come from; None: they are not claimed.
+        gpus: those of the one node; None: it has none, or they are not scheduled, and ``no_gpus`` says why.
+        idle_s: after so long without work on a GPU the owner of its job is told.
     """
 
     cores: list[list[int]] = field(default_factory=list)
@@ -58,6 +61,9 @@ class LocalMachine(Machine):
     packages: Packages | None = None
     tries: bool = True
     supply: Supply | None = None
+    gpus: Gpus | None = None
+    no_gpus: str = ""
+    idle_s: float = 3600.0
 
     def engine(self, store: Path, reports: Path) -> LocalEngine:
         from scheduler.engines.local.engine import LocalEngine
@@ -72,6 +78,8 @@ class LocalMachine(Machine):
             packages=self.packages,
             tries=self.tries,
             supply=self.supply,
+            gpus=self.gpus,
+            idle_s=self.idle_s,
         )
 
     @property
@@ -80,7 +88,9 @@ class LocalMachine(Machine):
 
     @property
     def notes(self) -> Sequence[str]:
-        return self.supply.notes() if self.supply is not None else ()
+        notes = list(self.supply.notes()) if self.supply is not None else []
+        notes += [self.no_gpus] if self.no_gpus else []
+        return notes + (list(self.gpus.notes()) if self.gpus is not None else [])
 
 
 # -- packages under power caps -----------------------------------------------------------------------------
@@ -188,9 +198,11 @@ def find(request: Asked) -> Iterator[LocalMachine]:
     from agent.emulation.machines import persistent_node
 
     cores, nodes, memory_mb = (request.own[name] for name in ("cores", "nodes", "memory"))
-    emulated = (
-        persistent_node(request.emulate, request.home) if request.emulate else nullcontext(Path("/sys"))
-    )
+    emulated: AbstractContextManager[Path] = nullcontext(Path("/sys"))
+    if request.emulate.startswith(GPUS):
+        emulated = emulated_gpus(request.emulate, request.home)
+    elif request.emulate:
+        emulated = persistent_node(request.emulate, request.home)
     share = request.own["share"] or bool(os.environ.get("TENBIN_SHARE"))
     with emulated as sysfs, Supply(request.home, share=share) as supply:
         if request.devices:
@@ -207,8 +219,14 @@ def find(request: Asked) -> Iterator[LocalMachine]:
                 supply=supply,
             )
         else:
-            machine = divide(request.policy, cores, nodes, request.profile, supply=supply)
-        yield with_memory(machine, memory_mb)
+            home = None if request.own["no_gpus"] else request.home
+            machine = divide(request.policy, cores, nodes, request.profile, supply=supply, home=home)
+        if request.emulate.startswith(GPUS) and machine.gpus is None:
+            why = machine.no_gpus or "no GPUs are scheduled so"
+            raise BadInput(
+                f"--emulate {request.emulate}: {why}", "choose policy easy, first-fit or fcfs alone"
+            )
+        yield replace(with_memory(machine, memory_mb), idle_s=request.own["idle_after"])
 
 
 def devices_of_machine(
@@ -252,14 +270,17 @@ def divide(
     profile: Profile | None = None,
     *,
     supply: Supply | None = None,
+    home: Path | None = None,
 ) -> LocalMachine:
     """Find all cores, or so many.
 
-    A policy that schedules counted units gets all cores as one pool; one that places on nodes gets nodes
-    with cores and memory, in equal parts.
+    A policy that schedules counted units gets all cores as one pool; where there are GPUs, one that can place
+    on nodes gets one node with cores, memory and GPUs; one that can nothing else gets nodes with cores and
+    memory, in equal parts.
 
     Args:
         supply: where the cores come from; None: they are not claimed, and nobody else's are minded.
+        home: folder of the coordinator; None: GPUs are left alone.
 
     Raises:
         BadInput: there are not so many cores, or the policy needs what this engine does not have.
@@ -272,7 +293,16 @@ def divide(
             raise BadInput(f"--nodes {nodes}: policy {name} schedules cores, not nodes", "leave --nodes out")
         unit = Unit(scaling=scaling_of(profile)) if profile is not None else CORE
         used = supply.take(cores)
-        return LocalMachine(Cluster((Pool("core", len(used)),)), cores=[used], unit=unit, supply=supply)
+        gpus, no_gpus = find_gpus(supply, home) if home is not None and "nodes" in suits else (None, "")
+        pool = Pool("core", len(used))
+        if gpus is not None:
+            unit = replace(unit, node=True, cores=len(used), gpus=gpus.kinds)
+            kinds = [(kind.resource, float(kind.number)) for kind in gpus.kinds]
+            has = [("cores", float(len(used))), ("memory_mb", usable_memory_mb()), *kinds]
+            resources, capacity = zip(*has, strict=True)
+            pool = Pool("node", 1, resources=resources, capacity=capacity)
+        cluster = Cluster((pool,))
+        return LocalMachine(cluster, cores=[used], unit=unit, supply=supply, gpus=gpus, no_gpus=no_gpus)
     if profile is not None:
         raise BadInput(f"--profile: policy {name} uses nothing of it here", "leave it out")
     if "sharing" in suits:
@@ -303,7 +333,9 @@ def with_memory(machine: LocalMachine, most_mb: float | None) -> LocalMachine:
     """
     memory_mb, cluster = usable_memory_mb(most_mb), machine.cluster
     pools = tuple(
-        pool if pool.counted else replace(pool, capacity=(pool.capacity[0], memory_mb / pool.units))
+        pool
+        if pool.counted
+        else replace(pool, capacity=(pool.capacity[0], memory_mb / pool.units, *pool.capacity[2:]))
         for pool in cluster.pools
     )
     return replace(machine, cluster=replace(cluster, pools=pools, memory_mb=memory_mb))

@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agent.attempts.begin import interpreter
@@ -42,6 +42,7 @@ from scheduler.engines.common.job_folders import (
 from scheduler.engines.common.supervisor_orders import Orders
 from scheduler.engines.local.cores import Cores, Packages, Supply, await_pause, lowers, put_back
 from scheduler.engines.local.device_layer import DeviceLayer, Trials, goal
+from scheduler.engines.local.gpus import Gpus, GpuWatch, JobGpus
 from scheduler.engines.protocol import DeviceMoves, Engine, JobChecks, PowerCaps, Report
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.sizes import CORE, Unit
@@ -142,6 +143,8 @@ class LocalEngine(Engine):
         packages: the package of each node, where jobs get whole ones.
         tries: running programs are tried on idle devices.
         supply: claims the cores and devices; None: they are not claimed.
+        gpus: those of the one node, which are a resource beside its cores and memory; None: there are none.
+        idle_s: after so long without work on a GPU the owner of its job is told.
     """
 
     terminals = True
@@ -158,10 +161,13 @@ class LocalEngine(Engine):
         packages: Packages | None = None,
         tries: bool = True,
         supply: Supply | None = None,
+        gpus: Gpus | None = None,
+        idle_s: float = 3600.0,
     ) -> None:
         self.store, self.cluster, self.unit = store, cluster, unit
         self.layer = DeviceLayer(cluster.pools, socket_path.parent, tries=tries) if devices else None
         self.device_moves = self.layer or DeviceMoves()
+        self._gpus = gpus
         self._folders = JobFolders(store)
         self._claims, core_of = Claims(), {}
         if supply is not None:
@@ -171,11 +177,14 @@ class LocalEngine(Engine):
             store,
             cluster,
             cores,
-            devices or {},
+            devices or (gpus.numbers if gpus is not None else {}),
             unit=unit,
             whole=packages is not None,
             core_of=core_of,
         )
+        self._watch_gpus = GpuWatch(gpus, self._cores.free_devices, idle_s) if gpus is not None else None
+        if self._watch_gpus is not None:
+            self.gpus, self._cores.near = self._watch_gpus, self._watch_gpus.near
         self.regions = self._cores
         self._orders = Orders(
             store,
@@ -196,6 +205,8 @@ class LocalEngine(Engine):
         self._selector.register(self._socket, selectors.EVENT_READ)
         if isinstance(trials := self.device_moves.trials, Trials):
             self._selector.register(trials, selectors.EVENT_READ, trials)
+        if self._watch_gpus is not None:
+            self._selector.register(self._watch_gpus, selectors.EVENT_READ, self._watch_gpus)
         self._spawner: subprocess.Popen[str] | None = None
         self._sweep_at = time.monotonic() + SWEEP_S
 
@@ -221,6 +232,9 @@ class LocalEngine(Engine):
                 order = self._orders.order(job, environment, watched.attempt, watched.mark, files=files)
                 if job.spec.slurm_variables:
                     order.environment.update(supervisor_orders.slurm_machine_variables(job))
+                if self._gpus is not None:
+                    order.environment.update(self._gpus.variables(job.devices))
+                    order = replace(order, closed=self._gpus.closed(job.devices))
                 if self.layer is not None and job.parks:
                     order = self.layer.below(order, job)
                 watched.attempt.place(order)
@@ -274,6 +288,8 @@ class LocalEngine(Engine):
         mark = f"{self.store}:{job.id}:{job.attempt}"
         watched = Watched(job.id, job.attempt, self._folders.attempt(job), mark, job.spec.mpi)
         self._watched[job.id, job.attempt] = watched
+        if self._watch_gpus is not None:
+            self._watch_gpus.begins(mark, job.id, job.devices)
         return watched
 
     # -- what happens ---------------------------------------------------------------------------------
@@ -292,6 +308,12 @@ class LocalEngine(Engine):
                 self._look(key.data)
             elif isinstance(key.data, Trials):
                 self._reports.append(key.data.take())
+            elif isinstance(key.data, GpuWatch):
+                if not key.data.read():
+                    self._selector.unregister(key.data)
+                    log.warning(
+                        "GPUs cannot be watched any more: who holds them outside of the queue is not seen"
+                    )
             else:
                 self._read()
         if time.monotonic() >= self._sweep_at:
@@ -383,6 +405,8 @@ class LocalEngine(Engine):
             self._reports.append(Report(*key, "obeyed", time.time(), done=state.done, state=state))
 
     def _end(self, watched: Watched, report: Report) -> None:
+        if self._watch_gpus is not None:
+            report = _with_gpus(report, self._watch_gpus.has_ended(watched.mark))
         self._reports.append(report)
         self._forget(watched)
         del self._watched[watched.job_id, watched.number]
@@ -449,10 +473,20 @@ class LocalEngine(Engine):
             self._spawner.stdout.close()
         if self.layer is not None:
             self.layer.close()
+        if self._watch_gpus is not None:
+            self._watch_gpus.close()
         self._claims.close()
         self._socket.close()
         self._selector.close()
         self._socket_path.unlink(missing_ok=True)
+
+
+def _with_gpus(report: Report, used: JobGpus | None) -> Report:
+    """Add what a job used of its GPUs to the report of its end, if it was seen."""
+    if report.result is None or used is None or not used.numbers or not used.seen_s:
+        return report
+    usage = replace(report.result.usage, gpus_used=used.used_s / used.seen_s, peak_gpu_memory_mb=used.peak_mb)
+    return report._replace(result=replace(report.result, usage=usage))
 
 
 # -- checks of a job's paths -------------------------------------------------------------------------------

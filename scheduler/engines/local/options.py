@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profiles.errors import BadInput
-from scheduler.engines.registry import Asked, Megabytes, Option
+from scheduler.engines.registry import Asked, Megabytes, Option, Seconds
 
 OF = "this machine"
 OPTIONS = (
@@ -18,6 +18,14 @@ OPTIONS = (
         "Use cores and devices that another coordinator of this machine gives to jobs, too, or "
         "TENBIN_SHARE=1. (default: those that are left)",
         default=False,
+    ),
+    Option("no_gpus", bool, "Leave the GPUs of this machine alone. (default: jobs get them)", default=False),
+    Option(
+        "idle_after",
+        Seconds,
+        "Tell the owner of a job of GPUs on which it has done nothing for so long: 1h.",
+        default=3600.0,
+        least=1.0,
     ),
     Option(
         "no_trials",

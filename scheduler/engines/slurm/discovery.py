@@ -35,7 +35,6 @@ from scheduler.engines.slurm.node_inventory import (
     Site,
     SitePower,
     Slot,
-    gres_type,
     remember,
 )
 from scheduler.engines.slurm.node_states import own_names
@@ -49,6 +48,7 @@ from scheduler.engines.slurm.slurm_commands import (
     parse_hosts,
     run_on_node,
 )
+from scheduler.jobs.gpus import kind_name
 from scheduler.jobs.sizes import CORE, Unit
 from scheduler.model.costs import FREE, LinearCost, LinearCosts
 from scheduler.model.jobs import Cluster, Pool
@@ -455,7 +455,7 @@ def gres_of(device: OpenCLDevice, gpus: Mapping[str, int]) -> str:
     """
     if device.kind != "gpu" or not gpus:
         return ""
-    kind = gres_type(device.name)
+    kind = kind_name(device.name)
     if kind not in gpus and len(gpus) == 1:
         (kind,) = gpus
     return f"gpu:{kind}:1" if kind and kind in gpus else "gpu:1"

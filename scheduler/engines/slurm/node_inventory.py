@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from bisect import insort
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -195,11 +194,6 @@ def remember(file: Path, present: Sequence[ClusterNode]) -> list[ClusterNode]:
 #
 # Devices of one class are alike, and so are their nodes; one unit is one device of a node. With it comes
 # its share of the node's cores.
-
-
-def gres_type(device: str) -> str:
-    """Turn the name of a device into a type of generic resource: ``nvidia_h100_80gb``."""
-    return re.sub(r"[^a-z0-9]+", "_", device.lower()).strip("_")
 
 
 @dataclass(frozen=True)

@@ -142,6 +142,7 @@ def _place(job: dict[str, Any]) -> str:
     parts += [", ".join(nodes)] if nodes else []
     cpus = job["cpus"]
     parts += [f"core number{'s' * (len(cpus) > 1)} {ranges(cpus)}"] if cpus else []
+    parts += [f"GPUs {', '.join(map(str, job['gpus']))}"] if job.get("gpus") else []
     return "; ".join(parts)
 
 
@@ -158,6 +159,11 @@ def _used(job: dict[str, Any]) -> list[str]:
         if joules is not None:
             mean = f", {joules / used['running_s']:.1f} W on average" if used["running_s"] > 0 else ""
             lines.append(f"energy {joules:.1f} J{mean}{' (EMULATED)' if used.get('emulated') else ''}")
+    if used and used.get("gpus_used") is not None:
+        lines.append(
+            f"used {number(used['gpus_used'])} of {len(job['gpus'])} GPUs on average, with "
+            f"{number(used['peak_gpu_memory_mb'])} MB at most"
+        )
     if job["memory_limit_by"]:
         by = job["memory_limit_by"]
         held = "the supervisor, which looks every second" if by == "looking" else f"the kernel ({by})"

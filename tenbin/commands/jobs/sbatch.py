@@ -49,7 +49,7 @@ class Taken(NamedTuple):
     ours: str = ""
 
 
-GPU = Taken(ours="--device gpu, one for each task")
+GPU = Taken(ours="--gpus, of the job")
 TAKEN: dict[str, Taken] = {
     "array": Taken("a"),
     "begin": Taken("b"),
@@ -368,9 +368,8 @@ class SbatchNeeds:
         if "tasks" in self.overruled:
             return size
         tasks, together = self._tasks()
-        gpus = self._gpus(tasks)
-        if gpus:
-            return size | {"tasks": tasks, "device": "gpu"}
+        if gpus := self._gpus(tasks):
+            return size | {"tasks": tasks} | gpus
         if together:  # a task never lies across nodes
             return {"tasks": 1, "cores": tasks * size.get("cores", spec["cores"])}
         return size | {"tasks": tasks}
@@ -393,19 +392,22 @@ class SbatchNeeds:
             )
         return tasks, bool(nodes or per_node) and tasks > 1
 
-    def _gpus(self, tasks: int) -> int:
-        if "device" in self.overruled:
-            return 0
-        gpus = 0
+    def _gpus(self, tasks: int) -> dict[str, Any]:
+        """Return the number of GPUs of all tasks together, and their kind; empty: none are asked for."""
+        if "gpus" in self.overruled:
+            return {}
+        wishes: dict[tuple[int, str], str] = {}
         for name in ("gres", "gpus", "gpus-per-node", "gpus-per-task"):
-            count = self._taken(name, gres_count if name == "gres" else gpu_count) or 0
-            count *= tasks if name == "gpus-per-task" else 1
-            if count and count != tasks:
+            number, kind = self._taken(name, gres_of if name == "gres" else gpus_of) or (0, "")
+            number *= tasks if name == "gpus-per-task" else 1
+            if number and wishes and (number, kind) not in wishes:
+                other = self.given[next(iter(wishes.values()))]
                 raise self.given[name].wrong(
-                    f"{count} GPUs for {tasks} tasks: tenbin gives each task one device"
+                    f"{other} asks for other GPUs; on one machine both are the job's"
                 )
-            gpus = gpus or count
-        return gpus
+            if number:
+                wishes[number, kind] = name
+        return next(({"gpus": number, "gpu_kind": kind} for number, kind in wishes), {})
 
     def variables(self, spec: Mapping[str, Any]) -> dict[str, str]:
         """Return the variables that Slurm would set and that are known before the start."""
@@ -639,23 +641,21 @@ def dependencies(text: str) -> dict[str, list[int]]:
     return waits
 
 
-def gpu_count(text: str) -> int:
-    """Read ``gpu:2`` of ``--gres``, or ``2`` of ``--gpus``; a type of GPU is refused."""
-    parts = text.split(":")
-    if parts[0] in ("gpu", "gres/gpu"):
-        parts = parts[1:] or ["1"]
-    if len(parts) > 1 or not parts[0].isdecimal():
-        raise ValueError(f"{text}: tenbin gives GPUs by number only, not by type or by other resources")
-    return int(parts[0])
+def gpus_of(text: str) -> tuple[int, str]:
+    """Read ``2`` or ``a100:2`` of ``--gpus``: the number and the kind of GPUs."""
+    if "," in text:
+        raise ValueError(f"{text}: a job has GPUs of one kind")
+    kind, _, number = text.rpartition(":") if text.rpartition(":")[2].isdecimal() else (text, "", "1")
+    return int(number), kind
 
 
-def gres_count(text: str) -> int:
-    """Read a list of generic resources, of which tenbin has GPUs only; return how many."""
+def gres_of(text: str) -> tuple[int, str]:
+    """Read ``gpu:2`` or ``gpu:a100:2`` of ``--gres``, likewise."""
     entries = [entry for entry in text.split(",") if entry not in ("", "none")]
     for entry in entries:
         if entry.split(":")[0] not in ("gpu", "gres/gpu"):
             raise ValueError(f"{entry}: of generic resources tenbin knows GPUs only")
-    return sum(map(gpu_count, entries))
+    return gpus_of(",".join(entry.partition(":")[2] or "1" for entry in entries) or "0")
 
 
 def adjustment(text: str | None) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.processes import control_groups
 from agent.processes.device_files import refuse, trouble
 from tests.support.labs.components import require
 
@@ -71,3 +72,17 @@ def test_another_user_is_told_why() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "takes root" in done.stdout
+
+
+def test_a_job_s_group_needs_no_memory_limit(group: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = control_groups.Group(group / "tenbin-job", "cgroup v2", group)
+    monkeypatch.setattr(control_groups, "place", lambda name: made)
+    told: list[Path] = []
+    assert control_groups.confine(None, "job", told.append, ["/dev/full"]) is made
+    try:
+        assert told == [made.path]
+        assert opened(made.path, "/dev/zero", "/dev/full") == ["/dev/zero"]
+    finally:
+        assert control_groups.remove(made.path)
+    assert control_groups.confine(None, "job", told.append, ["/dev/no-such-file"]) is None
+    assert not made.path.exists()

@@ -10,6 +10,7 @@ import pytest
 
 from profiles.errors import BadInput
 from scheduler.coordinator.coordinator import Coordinator
+from scheduler.jobs.gpus import GpuKind
 from scheduler.jobs.sizes import CORE, Unit
 from scheduler.model.jobs import Cluster, Pool
 from tenbin.commands.jobs.account import account
@@ -96,6 +97,28 @@ def test_jobs_of_a_journal_that_did_not_note_their_tasks(tmp_path: Path) -> None
     engine.cluster = in_cores(1).cluster
     with engine.coordinator(tmp_path) as coordinator:
         assert [describe(coordinator, number)["tasks"] for number in (1, 2, 3)] == counts == [1, 2, 1]
+
+
+def test_jobs_go_on_where_the_machine_has_become_a_node_with_gpus(tmp_path: Path) -> None:
+    engine = ManualEngine(4)
+    with engine.coordinator(tmp_path) as coordinator:
+        running, paused = submit(coordinator, tasks=2), submit(coordinator)
+        coordinator.suspend([paused])
+    kinds = (GpuKind("gpu", "a100", 80e3, 2),)
+    resources = ("cores", "memory_mb", "gpu")
+    engine.cluster = Cluster((Pool("node", 1, resources=resources, capacity=(4.0, 1000.0, 2.0)),))
+    with engine.coordinator(tmp_path, unit=Unit(node=True, cores=4, gpus=kinds)) as coordinator:
+        (free,) = coordinator.cluster.nodes["node"].free.tolist()
+        assert free == [2.0, 1000.0, 2.0]
+        coordinator.resume([paused])
+        with_gpus = submit(coordinator, gpus=2)
+        assert shown(coordinator, running, paused, with_gpus) == ["running"] * 3
+        large = submit(coordinator, cores=3)
+        assert "waits for 3 cores on a node; 0 of 4 are free" in why(coordinator, large)
+        for job in (running, paused, with_gpus, large):
+            engine.end(job)
+            coordinator.turn()
+        assert shown(coordinator, running, paused, with_gpus, large) == ["done"] * 4
 
 
 def test_jobs_that_the_machine_cannot_run_any_more(tmp_path: Path) -> None:

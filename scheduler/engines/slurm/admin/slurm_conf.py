@@ -17,8 +17,8 @@ from string import Template
 from agent.node_profile.identity import node_kind
 from profiles.clusters import Odd
 from profiles.records import Cpu, Inventory, Profile, Quality
-from scheduler.engines.slurm.node_inventory import gres_type
 from scheduler.engines.slurm.slurm_commands import MIB, parse_words
+from scheduler.jobs.gpus import kind_name
 
 OURS = "tb_"
 MEMORY_KEPT = 0.01  # a kernel may tell a little less after an update, and slurmd then refuses the node
@@ -106,7 +106,7 @@ def _features(inventory: Inventory, memory_gbs: float | None) -> list[str]:
     features = [f"{OURS}kind_{node_kind(inventory).key}"]
     if memory_gbs:
         features.append(f"{OURS}mem_{float(f'{memory_gbs:.2g}'):g}gbs")
-    return features + sorted({f"{OURS}cl_{gres_type(device.kind)}" for device in inventory.opencl})
+    return features + sorted({f"{OURS}cl_{kind_name(device.kind)}" for device in inventory.opencl})
 
 
 def _bandwidth(profile: Profile) -> float | None:
@@ -141,8 +141,8 @@ def _speed(profile: Profile) -> float | None:
 
 def _gpus(name: str, inventory: Inventory) -> tuple[str, tuple[str, ...]]:
     """Return Gres and the lines of gres.conf, for the GPUs that NVML shows, else for those of OpenCL."""
-    nvml = [gres_type(gpu.name) for gpu in inventory.gpus]
-    opencl = [gres_type(device.name) for device in inventory.opencl if device.kind == "gpu"]
+    nvml = [kind_name(gpu.name) for gpu in inventory.gpus]
+    opencl = [kind_name(device.name) for device in inventory.opencl if device.kind == "gpu"]
     counts = Counter(nvml or opencl)
     files = [f"{kind} File=/dev/nvidia{gpu.index}" for kind, gpu in zip(nvml, inventory.gpus, strict=True)]
     lines = files or [f"{kind} Count={count}" for kind, count in counts.items()]

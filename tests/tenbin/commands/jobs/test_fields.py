@@ -58,7 +58,12 @@ CASES = {
     "time": Case("--time 10m", "time = '10m'", {"time_s": 600.0}, "--time=10"),
     "grace": Case("--grace 1m", "grace = 60", {"grace_s": 60.0}),
     "grace of none": Case("--grace 0", "grace = '0'", {"grace_s": 0.0}),
-    "device": Case("--device gpu", "device = 'gpu'", {"device": "gpu"}, "--gres=gpu:1"),
+    "device": Case("--device gpu", "device = 'gpu'", {"device": "gpu"}),
+    "gpus": Case("--gpus 2", "gpus = 2", {"gpus": 2}, "--gres=gpu:2"),
+    "gpus of a kind": Case(
+        "--gpus a100:1", "gpus = 'a100:1'", {"gpus": 1, "gpu_kind": "a100"}, "--gpus=a100:1"
+    ),
+    "gpus-memory": Case("--gpus-memory 20G", "gpus-memory = '20G'", {"gpu_memory_mb": 20000.0}),
     "expect": Case(
         "--expect gpu=1m,cpu=90",
         "expect = { gpu = '1m', cpu = 90 }",

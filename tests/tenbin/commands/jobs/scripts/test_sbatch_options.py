@@ -173,9 +173,9 @@ def test_what_sbatch_refuses_is_refused_by_line(tmp_path: Path, lines: list[str]
         (["#SBATCH -d after:3"], "not for their start"),
         (["#SBATCH -d afterok:1?afterany:2"], "not for any of them"),
         (["#SBATCH -d afterok:1_2"], "by its own number"),
-        (["#SBATCH --gres=gpu:v100:1"], "not by type"),
+        (["#SBATCH --gres=gpu:v100:1,gpu:a100:1"], "GPUs of one kind"),
         (["#SBATCH --gres=shard:1"], "GPUs only"),
-        (["#SBATCH --gres=gpu:2"], "2 GPUs for 1 tasks"),
+        (["#SBATCH --gres=gpu:2 --gpus=4"], "asks for other GPUs"),
         (["#SBATCH --kill-on-invalid-dep=no"], "is cancelled"),
         (["#SBATCH -i data.txt"], "redirect"),
     ],
@@ -209,6 +209,23 @@ def test_size(tmp_path: Path, lines: list[str], size: tuple[int, int, float | No
     assert memory == (None if size[2] is None else pytest.approx(size[2] * 2**20 / 1e6))
 
 
+@pytest.mark.parametrize(
+    ("lines", "gpus"),
+    [
+        (["#SBATCH --gres=gpu:2"], (2, "")),
+        (["#SBATCH --gres=gpu"], (1, "")),
+        (["#SBATCH --gres=gpu:v100:1 --gpus=v100:1"], (1, "v100")),
+        (["#SBATCH -G a100"], (1, "a100")),
+        (["#SBATCH -n 3 --gpus-per-task=2"], (6, "")),
+        (["#SBATCH -N 1 --ntasks-per-node=4 --gpus-per-node=h100:2"], (2, "h100")),
+        (["#SBATCH --gres=none"], (None, "")),
+    ],
+)
+def test_gpus_are_of_the_whole_job(tmp_path: Path, lines: list[str], gpus: tuple[int | None, str]) -> None:
+    found = needs(tmp_path, *lines).sized(SPEC)
+    assert (found.get("gpus"), found.get("gpu_kind", "")) == gpus
+
+
 def test_every_option_has_one_place_and_one_short_name() -> None:
     tables = (set(TAKEN), set(LEFT_OUT), set(REFUSED), set(SILENT))
     assert sum(map(len, tables)) == len(set.union(*tables))
@@ -228,7 +245,7 @@ def test_every_option_has_one_place_and_one_short_name() -> None:
         (("submit", "-J", "a b", "x"), "-J is an option of sbatch (--job-name); write --name 'a b'\n"),
         (("submit", "--cpus-per-task=2", "x"), "--cpus-per-task is an option of sbatch; write -c 2\n"),
         (("submit", "-a1-3", "x"), "-a is an option of sbatch (--array); write --array 1-3\n"),
-        (("submit", "--gres=gpu:1", "x"), "--gres is an option of sbatch; write --device gpu"),
+        (("submit", "--gres=gpu:1", "x"), "--gres is an option of sbatch; write --gpus"),
         (("submit", "-N", "2", "--", "x"), "-N is an option of sbatch (--nodes); write --nodes "),
         (("submit", "--mem", "4G", "--", "x"), "--mem is an option of sbatch; write --memory"),
         (("submit", "--ntasks", "4", "x"), "--ntasks is an option of sbatch; write -n 4\n"),

@@ -116,13 +116,13 @@ def test_a_line_that_cannot_be_read_is_named(script: Path, text: str, words: str
 
 
 def test_what_is_refused_can_be_left_out_by_name_or_overruled(script: Path) -> None:
-    lines = ["#!/bin/sh", "#SBATCH --exclusive -C fast", "#SBATCH -N 2 --gres=gpu:v100:1"]
+    lines = ["#!/bin/sh", "#SBATCH --exclusive -C fast", "#SBATCH -N 2 --gres=shard:1"]
     for more in (["#TENBIN --ignore-sbatch exclusive,constraint --ignore-sbatch gres -n 3"], []):
         script.write_text("\n".join(lines + more))
         done = tenbin("submit", "--dry-run", "job.sh")
         assert done.returncode == (0 if more else 2), done.stderr
     assert "tasks=3" in tenbin("submit", "--dry-run", "--ignore-sbatch", "exclusive,constraint", "-n", "3",
-                               "--device", "gpu", "job.sh").stdout  # fmt: skip
+                               "--gpus", "1", "job.sh").stdout  # fmt: skip
     done = tenbin("submit", "--dry-run", "--ignore-sbatch", "exclusive", "--", "true")
     assert done.returncode == 2 and "--ignore-sbatch without a script" in done.stderr
 

@@ -1,0 +1,287 @@
+"""GPUs of this machine, emulated: jobs that get some, and those that get none."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.emulation.emulated_gpus import uuid
+from profiles.errors import BadInput
+from scheduler.engines.local.cores import Cores
+from scheduler.engines.local.gpus import Gpu, Gpus
+from scheduler.jobs.entry import Entry
+from scheduler.jobs.gpus import GpuKind, kinds_for, settle_kind
+from scheduler.jobs.policy_view import as_job
+from scheduler.jobs.sizes import Unit
+from scheduler.jobs.specs import JobSpec
+from scheduler.model.jobs import Cluster, Job, Placement, Pool
+from scheduler.model.state import Nodes
+from tests.support.coordinator import Up
+from tests.support.labs.components import require
+from tests.support.programs import tenbin
+
+SEES = """
+import os, pathlib, sys, time
+names = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "TENBIN_DEVICE")
+print(*(os.environ.get(name) for name in names), flush=True)
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.02)
+"""
+A100, V100 = GpuKind("gpu:a100_80gb", "a100_80gb", 80e3, 2), GpuKind("gpu:v100_16gb", "v100_16gb", 16e3, 4)
+SLICE = GpuKind("gpu:a100_mig_1g_10gb", "a100_mig_1g_10gb", 10e3, 7)
+
+
+def spec(**needs: Any) -> JobSpec:
+    return JobSpec(command=("true",), folder="/", **needs)
+
+
+def seen(*gpus: int) -> str:
+    """Return what a job with these GPUs prints."""
+    return f"{','.join(map(uuid, gpus))}   None"
+
+
+@pytest.fixture
+def gpus(up: Up) -> Up:
+    require(shutil.which("cc"), "a C compiler (Debian: gcc)")
+    pytest.importorskip("pynvml")
+    up.start("--emulate", "gpus-4")
+    return up
+
+
+def test_jobs_see_their_own_gpus_and_no_others_also_after_a_restart(gpus: Up, tmp_path: Path) -> None:
+    require(len(os.sched_getaffinity(0)) > 1, "two cores")
+    up, go = gpus, tmp_path / "go"
+    command = ["python3", "-c", SEES, str(go)]
+
+    def printed(job: int) -> str:
+        up.until(lambda: up.client.output(job))
+        return up.client.output(job).decode().rstrip("\n")
+
+    plain = up.client.submit(command).id
+    assert printed(plain) == seen()
+    two = up.client.submit(command, gpus=2).id
+    assert printed(two) == seen(0, 1)  # beside the one without
+    up.client.call("POST", "/cancel", {"ids": [plain]})
+    up.until(lambda: up.client.call("GET", f"/jobs/{plain}")["stage"] == "cancelled")
+    four = up.client.submit(command, gpus=4).id
+    one = up.client.submit(command, gpus=1, expect_s={"": 1.0}).id
+    why = up.client.call("GET", f"/jobs/{four}")["why"]
+    assert why.startswith("waits for 4 gpu on a node; 2 of 4 are free"), why
+    (node,) = up.client.call("GET", "/nodes")
+    assert [gpu["job"] for gpu in node["gpus"]] == [two, two, None, None]
+    assert {gpu["name"] for gpu in node["gpus"]} == {"Emulated GPU 80GB"}
+    up.kill()
+    up.start("--emulate", "gpus-4")
+    told = up.client.call("GET", f"/jobs/{two}")
+    assert (told["stage"], told["gpus"], told["devices"]) == ("running", [0, 1], [])
+    go.touch()
+    for job in (two, four, one):
+        up.until(lambda job=job: up.client.call("GET", f"/jobs/{job}")["stage"] == "done")
+    assert printed(four) == seen(0, 1, 2, 3)
+    assert up.client.output(one).decode().count("GPU-") == 1
+    assert "GPUs 0, 1, 2, 3" in up.run("info", str(four)).stdout
+    assert "EMULATED" in (tmp_path / "coordinator.log").read_text()
+
+
+def test_what_cannot_be_had_is_refused(gpus: Up) -> None:
+    for options, words in (
+        (("--gpus", "5"), "--gpus 5: jobs may have 4 emulated_gpu_80gb"),
+        (("--gpus", "a100:1"), "--gpus a100:1: jobs may have"),
+        (("--gpus", "1", "--gpus-memory", "100G"), "--gpus 1 with 100 GB each: jobs may have"),
+        (("--gpus", "x:y"), "--gpus 'x:y' is no number"),
+        (("--gpus", "0"), "--gpus '0' is no number"),
+    ):
+        done = gpus.run("submit", *options, "--", "true")
+        assert done.returncode == 2 and words in done.stderr, done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_job_with_gpus_is_not_suspended(gpus: Up) -> None:
+    job = gpus.client.submit(["sleep", "60"], gpus=1)
+    gpus.until(lambda: gpus.client.call("GET", f"/jobs/{job.id}")["stage"] == "running")
+    done = gpus.run("suspend", str(job.id))
+    assert done.returncode == 2 and "it would keep its memory on its GPUs" in done.stderr
+    job.cancel()
+
+
+def test_without_gpus_none_can_be_asked_for(up: Up) -> None:
+    up.start("--no-gpus")
+    (pool,) = up.client.call("GET", "/nodes")
+    assert pool["name"] == "core"
+    done = up.run("submit", "--gpus", "1", "--", "true")
+    assert done.returncode == 2 and "--gpus 1: no GPUs are scheduled" in done.stderr
+
+
+@pytest.mark.parametrize("options", [("--policy", "regions"), ("--no-gpus",)])
+def test_emulated_gpus_that_nobody_would_get_are_refused(tmp_path: Path, options: tuple[str, ...]) -> None:
+    require(shutil.which("cc"), "a C compiler (Debian: gcc)")
+    done = tenbin("up", "--home", str(tmp_path / "home"), "--emulate", "gpus-1", *options)
+    assert done.returncode == 2 and "--emulate gpus-1: no GPUs are scheduled so" in done.stderr, done.stderr
+    assert tenbin("up", "--home", str(tmp_path / "home"), "--emulate", "gpus-99").returncode == 2
+
+
+def test_what_is_withheld_of_a_node_is_not_there_for_jobs_now() -> None:
+    resources = ("cores", "memory_mb", "gpu")
+    nodes = Nodes(Pool("node", 1, resources=resources, capacity=(4.0, 1000.0, 2.0)))
+    assert nodes.withhold(0, {"gpu": 1.0}) and not nodes.withhold(0, {"gpu": 1.0})
+    assert nodes.free.tolist() == nodes.capacity.tolist() == [[4.0, 1000.0, 1.0]]
+    job = Job(1, 0.0, demand=(1.0, 0.0, 2.0))
+    assert nodes.misfit(job) == "" and "has (4, 1000, 1) free" in nodes.refusal(
+        job, Placement("node", 1, ((0, 1),))
+    )
+    nodes.withhold(0, {})
+    nodes.take(job, Placement("node", 1, ((0, 1),)))
+    assert nodes.free.tolist() == [[3.0, 1000.0, 0.0]]
+
+
+def test_a_number_is_that_of_the_same_gpu_for_ever(tmp_path: Path) -> None:
+    from scheduler.engines.local.gpus import _numbers
+
+    assert _numbers(tmp_path, ["a", "b", "c"]) == {"a": 0, "b": 1, "c": 2}
+    assert _numbers(tmp_path, ["c", "d"])["c"] == 2 and _numbers(tmp_path, ["d"])["d"] == 3
+    assert json.loads((tmp_path / "gpus.json").read_text()) == ["a", "b", "c", "d"]
+
+
+def test_a_kind_is_named_by_a_part_of_its_name() -> None:
+    kinds = (A100, SLICE, V100)
+    assert kinds_for(spec(gpus=1), kinds) == [A100, V100]
+    assert kinds_for(spec(gpus=3), kinds) == [V100]
+    assert kinds_for(spec(gpus=1, gpu_kind="A100"), kinds) == [A100, SLICE]
+    assert kinds_for(spec(gpus=1, gpu_kind="1g.10gb"), kinds) == [SLICE]
+    assert kinds_for(spec(gpu_memory_mb=40e3), kinds) == [A100]
+    assert kinds_for(spec(gpus=2), (SLICE,)) == [SLICE]
+    for needs in ({"gpus": 5}, {"gpus": 1, "gpu_kind": "100"}, {"gpu_kind": "v100", "gpu_memory_mb": 20e3}):
+        with pytest.raises(BadInput, match="jobs may have 2 a100_80gb"):
+            kinds_for(spec(**needs), kinds)
+
+
+def test_of_several_kinds_that_of_which_least_is_asked_for() -> None:
+    asked: Counter[str] = Counter()
+    chosen = [settle_kind(spec(gpus=1), (A100, V100), asked).gpu_kind for _ in range(6)]
+    assert Counter(chosen) == {"a100_80gb": 2, "v100_16gb": 4}
+    assert settle_kind(spec(), (A100, V100), asked) == spec()
+
+
+def test_gpus_near_the_job_s_cores_come_first(tmp_path: Path) -> None:
+    by_number = {n: Gpu(f"GPU-{n}", "A100", 80e3, f"/dev/nvidia{n}", n // 2) for n in range(4)}
+    gpus = Gpus(by_number, {0: 0, 1: 0, 2: 1, 3: 1}, closes=True)
+    resources = ("cores", "memory_mb", "gpu")
+    cluster = Cluster((Pool("node", 1, resources=resources, capacity=(4.0, 1000.0, 4.0)),))
+    unit = Unit(node=True, cores=4, gpus=gpus.kinds)
+    cores = Cores(tmp_path, cluster, [[0, 1, 2, 3]], gpus.numbers, unit=unit, whole=False, near=gpus.near)
+
+    def place(number: int, **needs: Any) -> Entry:
+        entry = Entry(number, spec(**needs), "", 0.0)
+        entry.job = as_job(number, 0.0, entry.spec, cluster, user="x", unit=unit)
+        cores.place(entry, Placement("node", 1, ((0, 1),)))
+        return entry
+
+    first, second, third = place(1, tasks=2), place(2, gpus=1), place(3, gpus=3)
+    assert [(job.cores, job.devices) for job in (first, second, third)] == [
+        ((0, 1), ()),
+        ((2,), (2,)),
+        ((3,), (3, 0, 1)),
+    ]
+    assert gpus.closed(second.devices) == ("/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia3")
+    assert gpus.variables(third.devices)["CUDA_VISIBLE_DEVICES"] == "GPU-3,GPU-0,GPU-1"
+    cores.free(third)
+    assert place(4, gpus=3).devices == (3, 0, 1)
+
+
+def test_a_driver_that_cannot_be_asked_is_told(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs run as without GPUs."""
+    (up.home.parent / "nothing").mkdir()
+    monkeypatch.setenv("TENBIN_EMULATED_GPUS", str(up.home.parent / "nothing"))
+    up.start("--cores", "1")
+    assert up.client.submit(["true"]).result(60) == 0
+    assert "GPUs are not scheduled: TENBIN_EMULATED_GPUS" in (up.home.parent / "coordinator.log").read_text()
+
+
+HOLDS = "import os, sys; os.open(sys.argv[1], os.O_RDWR); print('holds', flush=True); sys.stdin.read()"
+
+
+def test_a_gpu_that_a_stranger_holds_is_not_given_out(gpus: Up) -> None:
+    up = gpus
+
+    def strangers() -> list[list[str]]:
+        return [gpu["strangers"] for gpu in up.client.call("GET", "/nodes")[0]["gpus"]]
+
+    command = [sys.executable, "-c", HOLDS, str(up.home / "gpus" / "dev" / "nvidia0")]
+    stranger = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        up.until(lambda: strangers()[0])
+        assert strangers()[1:] == [[], [], []]
+        (held,) = strangers()[0]
+        assert (
+            held.startswith(f"process {stranger.pid} (python") and " of " in held and "MB, 0 %, for" in held
+        )
+        line = f"GPU 0, Emulated GPU 80GB: not given out; outside of the queue: process {stranger.pid}"
+        assert line in up.run("nodes").stdout
+        # Who wants all of them waits and is told why; who wants fewer passes, and gets others.
+        four = up.client.submit(["true"], gpus=4)
+        three = up.client.submit(["sh", "-c", "echo $CUDA_VISIBLE_DEVICES"], gpus=3)
+        assert three.result(60) == 0
+        assert up.client.output(three.id).decode().strip() == ",".join(map(uuid, (1, 2, 3)))
+        why = up.client.call("GET", f"/jobs/{four.id}")["why"]
+        assert why.startswith("waits for 4 gpu on a node; 3 of 3 are free"), why
+        assert f"GPU 0 is held outside of the queue by process {stranger.pid}" in why
+        # It stays so after a restart, and ends with the stranger.
+        up.kill()
+        up.start("--emulate", "gpus-4")
+        assert strangers()[0] and up.client.call("GET", f"/jobs/{four.id}")["stage"] == "waiting"
+    finally:
+        stranger.communicate()
+    assert four.result(60) == 0
+
+
+def test_a_job_is_no_stranger_to_its_own_gpus_but_to_others(gpus: Up) -> None:
+    """Whose job it is, is seen by its mark, also if it knows nothing of its variables any more."""
+    up, file = gpus, gpus.home / "gpus" / "dev" / "nvidia0"
+    holds = [
+        "env",
+        "-i",
+        sys.executable,
+        "-c",
+        HOLDS.replace("sys.stdin.read()", "__import__('time').sleep(60)"),
+    ]
+    own = up.client.submit([*holds, str(file)], gpus=1)
+    up.until(lambda: up.client.output(own.id))
+    others = up.client.submit([*holds, str(file.with_name("nvidia2"))])
+    up.until(lambda: up.client.call("GET", "/nodes")[0]["gpus"][2]["strangers"])
+    table = up.client.call("GET", "/nodes")[0]
+    assert [bool(gpu["strangers"]) for gpu in table["gpus"]] == [False, False, True, False]
+    assert (table["gpus"][0]["job"], table["free"]["gpu"]) == (own.id, 2)
+    for job in (own, others):
+        job.cancel()
+        job.wait(60)
+    assert up.client.submit(["true"], gpus=4).result(60) == 0
+
+
+def test_use_and_idleness_are_told(up: Up) -> None:
+    require(shutil.which("cc"), "a C compiler (Debian: gcc)")
+    pytest.importorskip("pynvml")
+    up.start("--emulate", "gpus-2", "--idle-after", "1s")
+    works = "import os, sys; os.open(sys.argv[1], os.O_RDWR); open(sys.argv[2], 'w')\nwhile True: pass"
+    file, begun = up.home / "gpus" / "dev" / "nvidia0", up.home.parent / "begun"
+    job = up.client.submit([sys.executable, "-c", works, str(file), str(begun)], gpus=2)
+
+    def told() -> list[str]:
+        history = up.client.call("GET", f"/jobs/{job.id}")["history"]
+        return [event["detail"] for event in history if event["what"] == "idle"]
+
+    up.until(begun.exists)
+    up.until(lambda: (up.client.call("GET", "/nodes")[0]["gpus"][0]["share"] or 0) > 0)
+    up.until(lambda: "GPU 1: no work for 1 s" in told())
+    assert ": job 1, " in up.run("nodes").stdout
+    job.cancel()
+    usage = job.wait(60)["usage"]
+    assert 0 < usage["gpus_used"] < 2 and usage["peak_gpu_memory_mb"] > 500
+    assert " of 2 GPUs on average, with 537 MB at most" in up.run("info", str(job.id)).stdout
