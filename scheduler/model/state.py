@@ -114,7 +114,8 @@ class Nodes:
             if not self._up[node]:
                 return f"node {node} of {self.pool.name} is down"
             free = self._free[node].tolist()
-            if any(units * d > f + EPSILON for d, f in zip(job.demand, free, strict=True)):
+            # As ``rooms``: sums of large amounts carry larger rounding errors.
+            if any(units * d > f + EPSILON * max(1.0, d) for d, f in zip(job.demand, free, strict=True)):
                 need = _vector(tuple(units * d for d in job.demand))
                 return f"node {node} of {self.pool.name} has {_vector(tuple(free))} free, {need} needed"
             placed += units

@@ -46,6 +46,7 @@ Choice = tuple[Job, Placement]
 Matrix = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 ROOM = EPSILON / 2  # less than the engine allows, so that the engine never refuses a task that fits
+NEARLY = 1.0 - EPSILON  # of large amounts whose sums carry rounding errors
 TINY, MOST = 1e-300, 2.0**31  # so that nothing times infinity is infinite, and a room is a number
 LEAST = 64  # waiting jobs for which there is room at first
 MANY = 16  # changed nodes of a pool, from which on each job is looked at by itself
@@ -133,7 +134,7 @@ class FreeNodes:
 def covers(free: Sequence[float], demand: Sequence[float]) -> bool:
     """Tell if the demand fits into what is free."""
     for f, d in zip(free, demand, strict=True):  # noqa: SIM110 (three times as fast as all())
-        if d > f + ROOM:
+        if d * NEARLY > f + ROOM:
             return False
     return True
 
