@@ -235,11 +235,11 @@ class WaitingJobs:
         """Count anew for how many tasks of each job of several there is room."""
         if self._several:
             parts = [column[: len(self._several)] for column in self._parts]
-            more = sum(
-                _rooms(parts, self._nodes.rows[node]) - _rooms(parts, before)
-                for node, before in self._nodes.before.items()
-            )
-            self._missing[self._several] -= more
+            for node, before in self._nodes.before.items():
+                if covers(before, self._least):  # else there was no room for anybody
+                    self._missing[self._several] += _rooms(parts, before)
+                if covers(self._nodes.rows[node], self._least):
+                    self._missing[self._several] -= _rooms(parts, self._nodes.rows[node])
         self._nodes.before.clear()
 
     def add_first(self, turn: int, job: Job, length_s: float) -> None:
