@@ -95,7 +95,8 @@ def _what_follows(m: MachineState, entry: Entry, report: Report) -> ev.Event:
         return ev.Ended(entry, stage, trouble or result.trouble, result.ended_s)
     if result.how == "checkpointed" and (entry.phase.leaving or entry.held_by_user):
         return ev.CheckpointWritten(entry, result.ended_s)
-    if result.how in ("checkpointed", "interrupted") and entry.spec.requeue:
+    # A checkpoint was asked for: it goes on from there, also if that was taken back meanwhile.
+    if result.how == "checkpointed" or (result.how == "interrupted" and entry.spec.requeue):
         return ev.AttemptLost(entry, f"it was {result.how}")
     stage, trouble = outcome_of(entry.spec, m.jobs.tasks(entry), result)
     if not to_end and tried_again(entry.spec, entry.retried, result):

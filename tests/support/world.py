@@ -329,10 +329,10 @@ class Machine:
     def _end(self, attempt: Attempt) -> Result | None:
         if attempt.left_s > 1e-6 and attempt.limit_s <= 1e-6:
             return Result("time-limit", self.clock_there, signal=9, usage=USAGE)
-        if attempt.left_s > 1e-6 and attempt.want == "checkpoint":
-            return Result("checkpointed", self.clock_there, code=attempt.spec.checkpoint_code, usage=USAGE)
-        if attempt.left_s > 1e-6:
+        if attempt.left_s > 1e-6 and attempt.want == "end":
             return Result("cancelled", self.clock_there, code=0, usage=USAGE)
+        if attempt.left_s > 1e-6:  # a signal for a checkpoint cannot be taken back
+            return Result("checkpointed", self.clock_there, code=attempt.spec.checkpoint_code, usage=USAGE)
         if attempt.fate.end == "lost":
             return None
         return Result("exited", self.clock_there, code=0 if attempt.fate.end == "done" else 3, usage=USAGE)
@@ -989,7 +989,8 @@ class History:
     def _check_order(self, attempt: Attempt) -> None:
         """Look whether the jobs have ended for which one had to wait."""
         spec, table = attempt.spec, self.coordinator.job_table
-        own = next((i for m in self.arrays.values() for i, job in m.items() if job == attempt.job), None)
+        entry = table.entry(attempt.job)  # of an array whose submission was cut short too
+        own = entry.array_index if entry is not None else None
         for kind in ("after", "after_any", "after_not_ok", "after_corr"):
             for number in getattr(spec, kind):
                 members = self.arrays.get(number, {0: number})

@@ -148,4 +148,4 @@ def test_info_names_the_device(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_info_names_the_node(up: Up) -> None:
     up.start("--cores", "1", "--nodes", "1", "--policy", "las")
     assert up.client.submit(["true"]).result(60) == 0
-    assert "  node0; cores " in up.run("info", "1").stdout
+    assert "  node0; core number " in up.run("info", "1").stdout

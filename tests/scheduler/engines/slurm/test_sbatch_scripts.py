@@ -26,7 +26,7 @@ UNREADABLE = [case for case in CASES if case.get("sbatch_refuses")]
 @pytest.fixture(scope="module")
 def big(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmLab]:
     """Yield one node that is large enough, in words, for every script."""
-    with slurmlab(tmp_path_factory.mktemp("big"), nodes=1, cpus=64, memory_mb=600_000) as lab:
+    with slurmlab(tmp_path_factory.mktemp("big"), nodes=1, cpus=64, memory_mb=600_000, gpus=2) as lab:
         yield lab
 
 
@@ -53,6 +53,8 @@ def test_slurm_and_tenbin_read_the_same(big: SlurmLab, case: dict[str, Any], tmp
     assert spec["tasks"] * spec["cores"] == int(slurm["NumCPUs"])
     assert int(spec["env"].get("SLURM_NTASKS", "1")) == int(slurm["NumTasks"])
     assert spec["time_s"] == limit_s(re.sub(r"^(\d+:\d+:\d+)$", r"0-\1", slurm["TimeLimit"]))
+    gpus = re.search(r"gpu(?::\w+)?:(\d+)", slurm.get("TresPerNode", ""))
+    assert spec["gpus"] == (int(gpus[1]) if gpus else None)
     assert spec["requeue"] == (slurm["Requeue"] == "1") and -spec["priority"] == int(slurm["Nice"])
     memory = None if spec["memory_mb"] is None else round(spec["memory_mb"] * spec["tasks"] / 1.048576)
     assert memory == (size_mib(slurm["MinMemoryNode"]) if "MinMemoryNode" in slurm else None)
