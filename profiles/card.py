@@ -357,5 +357,5 @@ def _next_steps(profile: Profile) -> Iterator[str]:
     remedies = dict.fromkeys(f"{a.what}: {a.remedy}" for a in profile.absent if a.remedy)
     yield from remedies
     if not remedies:
-        yield "tenbin report: pictures of all samples and fits."
+        yield "tenbin profile report: pictures of all samples and fits."
     yield "tenbin profile check --quick --baseline 8: learn how it varies; later checks then tell a change."

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -96,7 +97,11 @@ def carry_out(experiment: Experiment, file: Path, setup: Setup) -> list[str]:
     from tenbin.report import evaluation
 
     table, page = file.with_suffix(".csv"), file.with_suffix(".html")
+    inputs = {file, *map(Path, re.split("[:,=]", f"{experiment.workload},{experiment.cluster}"))}
     for path in (table, page):
+        if path.resolve() in {source.resolve() for source in inputs}:
+            what = f"--experiment {file}: what comes out would be written over {path}"
+            raise BadInput(what, "give the file of the experiment another name")
         ensure_writable("--experiment", path)
     runs = list(_runs(experiment, setup, SafeConsole(stderr=True)))
     write_output("--experiment", table, _csv(runs))

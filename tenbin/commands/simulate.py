@@ -70,7 +70,7 @@ def simulate(
         typer.Option(
             "--cluster",
             "-c",
-            help="A count, 512xgpu+512xcpu, 8xnode[cores=64,gpu=4], or a TOML, JSON or CSV file.",
+            help="A count, 512xgpu+512xcpu, 8xnode\\[cores=64,gpu=4], or a TOML, JSON or CSV file.",
         ),
     ] = "",
     profile: Annotated[

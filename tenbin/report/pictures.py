@@ -562,10 +562,7 @@ TEMPLATE = "plotly_white"  # of a figure that plotly draws; to set it takes most
 WIDTH, HEIGHT = 560.0, 260.0
 WIDE = 1000.0  # of bars and heat maps, which have long names at their side
 MARGINS = 160  # of the height that a figure asks for, not of its area
-LETTER, LINE = (
-    11.0,
-    18.0,
-)  # room of a letter of a broad font and of a line, in the larger type of small screens
+LETTER, LINE = 11.0, 18.0  # room of a letter of a broad font, and of a line, on small screens
 WIDE_LETTER, MOST_LETTERS = 8.6, 48  # of a wide picture, which is not enlarged there; beside the picture
 TOP, RIGHT = 12.0, 14.0
 STEPS = 32  # of colours in the scale of a heat map

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import csv
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from profiles.errors import BadInput
+from scheduler.model.clusters import parse_cluster
+from scheduler.workloads.arrivals import Unstated
+from tenbin.commands.experiment import Experiment, carry_out
+from tenbin.commands.policy_runs import Setup
 from tests.support import programs
 
 CASE = """
@@ -69,6 +75,24 @@ def test_bad_input_is_one_line(change: tuple[str, str], message: str, tmp_path: 
     done = programs.tenbin("simulate", "--experiment", str(file))
     assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1, done.stderr
     assert not (tmp_path / "loads.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("loads.toml", ("generator:lublin,jobs=60", "swf:loads.csv")),
+        ("loads.toml", ('"32"', '"loads.csv"')),
+        ("loads.csv", ()),
+    ],
+)
+def test_what_is_read_is_not_written_over(
+    name: str, change: tuple[str, str] | tuple[()], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    experiment = Experiment.model_validate(tomllib.loads(CASE.replace(*change) if change else CASE))
+    setup = Setup(experiment.workload, parse_cluster("32"), 0, None, None, Unstated())
+    with pytest.raises(BadInput, match=r"would be written over loads.csv"):
+        carry_out(experiment, Path(name), setup)
 
 
 @pytest.mark.parametrize(
