@@ -74,7 +74,7 @@ def read(file: Path) -> Experiment:
     Raises:
         BadInput: it cannot be read, or a field is missing, unknown or of another kind.
     """
-    remedy = "its fields: cluster, workload, policies, loads, seeds; see docs/policies.md"
+    remedy = "its fields: cluster, workload, policies, loads, seeds; see docs/simulate.md"
     try:
         return Experiment.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -71,7 +71,7 @@ def test_a_noun_alone_measures_and_what_follows_is_a_command(store: Store) -> No
 @pytest.mark.parametrize(("name", "now"), {**OLD_NAMES, **ALIASES}.items())
 def test_other_names_are_the_same_command(name: str, now: str) -> None:
     """Also behind ``help``, with their options; no pipe sees a hint."""
-    options = [parameter for word in now.split() if (parameter := word).startswith("--")]
+    options = [word for word in now.split() if word.startswith("--")]
     shown = tenbin(name, "--help")
     assert shown.stdout == tenbin(*now.split(), "--help").stdout == tenbin("help", name).stdout
     assert shown.returncode == 0 and not shown.stderr and all(option in shown.stdout for option in options)
