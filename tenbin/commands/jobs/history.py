@@ -55,7 +55,12 @@ def history(
         ),
     ] = False,
     columns: Annotated[str | None, typer.Option(help="Only these: id,name,cpu_s; 'help' lists all.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Show at most this many, the last ones.")] = jobs.SHOWN,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help=f"At most this many, the last ones. (default: {jobs.SHOWN}; of --efficiency: all)"
+        ),
+    ] = None,
     csv: jobs.CsvOption = False,
     home: HomeOption = None,
     json: JsonOption = False,
@@ -74,7 +79,7 @@ def history(
         "until_s": None if until is None else past_instant(until, "--until"),
         "place": place,
         "array": array,
-        "limit": None if which else limit,
+        "limit": None if which else limit or (None if efficiency else jobs.SHOWN),
     }
     client = client_of(home)
     if which:

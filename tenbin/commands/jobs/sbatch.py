@@ -645,8 +645,10 @@ def gpus_of(text: str) -> tuple[int, str]:
     """Read ``2`` or ``a100:2`` of ``--gpus``: the number and the kind of GPUs."""
     if "," in text:
         raise ValueError(f"{text}: a job has GPUs of one kind")
-    kind, _, number = text.rpartition(":") if text.rpartition(":")[2].isdecimal() else (text, "", "1")
-    return int(number), kind
+    words = re.fullmatch(r"(?:([\w.-]+):)?(\d+)|([\w.-]+)", text)
+    if not words:
+        raise ValueError(f"{text}: it should be a number of GPUs, or a kind and a number: a100:2")
+    return int(words[2] or 1), words[1] or words[3] or ""
 
 
 def gres_of(text: str) -> tuple[int, str]:

@@ -87,6 +87,17 @@ def test_history_filters_and_formats(up: Up) -> None:
     assert refused.returncode == 2 and "tenbin history 1 --csv" in refused.stderr
 
 
+def test_efficiency_is_of_all_jobs(up: Up) -> None:
+    """A list shows the last 50 of them."""
+    up.start("--cores", "2")
+    spec = {"command": ["true"], "folder": "/"}
+    array = up.client.call("POST", "/jobs", {"specs": [spec], "environment": {}, "arrays": {0: [*range(51)]}})
+    up.client.ended(array["ids"], 60, all=True)
+    assert len(ask(up)) == 50
+    for options, count in (([], 51), (["--since", "1h"], 51), (["--limit", "7"], 7)):
+        assert json.loads(up.run("history", "--efficiency", *options, "--json").stdout)["jobs"] == count
+
+
 def test_bad_input_is_one_line(up: Up) -> None:
     up.start("--cores", "1")
     for options in (["--state", "odd"], ["--columns", "id,odd"], ["--since", "odd"], ["--csv", "--json"]):

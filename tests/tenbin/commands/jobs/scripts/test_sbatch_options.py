@@ -175,6 +175,7 @@ def test_what_sbatch_refuses_is_refused_by_line(tmp_path: Path, lines: list[str]
         (["#SBATCH -d afterok:1_2"], "by its own number"),
         (["#SBATCH --gres=gpu:v100:1,gpu:a100:1"], "GPUs of one kind"),
         (["#SBATCH --gres=shard:1"], "GPUs only"),
+        (["#SBATCH --gpus=a100:x"], "a kind and a number"),
         (["#SBATCH --gres=gpu:2 --gpus=4"], "asks for other GPUs"),
         (["#SBATCH --kill-on-invalid-dep=no"], "is cancelled"),
         (["#SBATCH -i data.txt"], "redirect"),
