@@ -276,7 +276,7 @@ def main() -> None:
         say(f"tenbin: {error}", error=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:  # the reader (head, less) has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _write_no_more()
         sys.exit(128 + signal.SIGPIPE)
     except FileNotFoundError:
         if _has_working_folder():
@@ -284,14 +284,22 @@ def main() -> None:
         print("tenbin: the working directory does not exist any more; cd to one that does", file=sys.stderr)
         sys.exit(BadInput.exit_code)
     except OSError as error:
+        if error.errno == errno.ENOSPC and error.filename is None:
+            _write_no_more()
+            say(f"tenbin: {error.strerror}; make room, or write the output elsewhere", error=True)
+            sys.exit(1)
         if error.errno not in REFUSED or error.filename is None:
             raise
-
         remedy = "give yourself access, or name another folder: HOME, --home, --store"
         say(f"tenbin: {os.fsdecode(error.filename)}: {error.strerror}; {remedy}", error=True)
         sys.exit(BadInput.exit_code)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+
+
+def _write_no_more() -> None:
+    """Let what is left of the output go nowhere when Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _has_working_folder() -> bool:

@@ -90,6 +90,14 @@ def test_what_is_a_job_and_no_profile_is_told(store: Store, up: Up) -> None:
         assert refused.returncode == 2 and refused.stderr.startswith(f"tenbin: {said}")
 
 
+def test_a_full_disk_below_the_output_is_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [TENBIN, "policies"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1) and "No space left on device" in done.stderr
+
+
 def test_a_folder_without_access_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """As HOME is in a container that is read-only; root may write everywhere, so it is made up."""
 
