@@ -174,9 +174,10 @@ def _holder(pid: int, used: int | None, share: float, procfs: Path) -> Holder:
 
 def _mark(limits: str) -> int:
     """Return the limit that jobs of tenbin, and all their processes, are marked by (``tree.Marking``)."""
-    line = next(line for line in limits.splitlines() if line.startswith("Max file locks"))
-    limit = line.split()[3]
-    return int(limit) if limit.isdecimal() else 0
+    for line in limits.splitlines():  # none, if the process is about to be gone
+        if line.startswith("Max file locks") and (limit := line.split()[3]).isdecimal():
+            return int(limit)
+    return 0
 
 
 def duration(seconds: float) -> str:

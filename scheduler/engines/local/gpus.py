@@ -27,10 +27,10 @@ from scheduler.engines.local.cores import ROOTS, Supply
 from scheduler.engines.protocol import GpuRow, GpuTable, Taken
 from scheduler.jobs.gpus import GpuKind, kind_name
 
-VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 DRIVERS = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"), Path("/dev/dxg"))  # the last: of WSL
 REMEMBERED = 1000  # jobs that have ended
 FIRST_S = 10.0  # for the first look; meanwhile nothing is started
+END_S = 5.0  # for the process that looks; its driver may hang
 READ_S = 60.0  # a driver that has to start sleeping GPUs takes seconds
 
 
@@ -102,8 +102,7 @@ class Gpus:
     def variables(self, numbers: Sequence[int]) -> dict[str, str]:
         """Return the variables by which a job sees these GPUs and no others."""
         seen = ",".join(self.by_number[number].uuid for number in numbers if number in self.by_number)
-        # All are NVIDIA's, so what others see is empty.
-        variables = dict.fromkeys(VARIABLES, "") | {VARIABLES[0]: seen}
+        variables = {"CUDA_VISIBLE_DEVICES": seen}  # GPUs of other vendors are not scheduled, so not hidden
         return variables | ({nvml.FOLDER: self.emulated} if self.emulated else {})
 
     def closed(self, numbers: Sequence[int]) -> tuple[str, ...]:
@@ -173,6 +172,12 @@ class GpuWatch(GpuTable):
         self._ended: dict[int, None] = {}  # likewise, the last ones
         self._now: dict[int, GpuNow] = {}
         self._read_s = time.monotonic()
+        self.begin()
+        if select([self], [], [], FIRST_S)[0]:  # before any job gets a GPU
+            self.read()
+
+    def begin(self) -> None:
+        """Start the process. Until it tells something, what was seen last counts."""
         self._rest = b""
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "agent.gpus", "watch"],
@@ -181,15 +186,13 @@ class GpuWatch(GpuTable):
             start_new_session=True,
         )
         os.set_blocking(self.fileno(), False)
-        if select([self], [], [], FIRST_S)[0]:  # before any job gets a GPU
-            self.read()
 
     def fileno(self) -> int:
         assert self._process.stdout is not None
         return self._process.stdout.fileno()
 
     def read(self) -> bool:
-        """Read who holds the GPUs now; False: the driver cannot be asked any more."""
+        """Read who holds the GPUs now; False: the process has ended."""
         with suppress(BlockingIOError):
             while part := os.read(self.fileno(), 1 << 16):
                 self._rest += part
@@ -271,8 +274,9 @@ class GpuWatch(GpuTable):
         """Let the process end."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(END_S)
         self._process.stdout.close()
-        self._process.wait()
 
 
 def _use_of(row: Mapping[str, Any]) -> GpuNow:
