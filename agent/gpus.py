@@ -110,13 +110,13 @@ def watch() -> None:
     """
     library = nvml.load()
     before: list[tuple[str, tuple[int, ...]]] = []
-    told_s = -TELL_S
+    printed_s = -TELL_S
     while True:
         uses = _uses(library, Path("/proc"), energy=False)
         now = [(use.uuid, tuple(sorted(holder.pid for holder in use.holders))) for use in uses]
-        if now != before or time.monotonic() >= told_s + TELL_S:
+        if now != before or time.monotonic() >= printed_s + TELL_S:
             print(json.dumps([asdict(use) for use in uses]), flush=True)
-            before, told_s = now, time.monotonic()
+            before, printed_s = now, time.monotonic()
         if select([sys.stdin], [], [], LOOK_S)[0]:
             return
 

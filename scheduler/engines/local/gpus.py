@@ -130,7 +130,7 @@ class JobGpus:
         busy_s: when it was last seen to work on each of them, or was first seen (monotonic clock).
         used_s: sum over its GPUs of the time that they worked. seen_s: time over which that was seen.
         peak_mb: the most memory that it had there.
-        told: its owner was told of idle GPUs, and they have not worked since.
+        reported: its owner was told of idle GPUs, and they have not worked since.
     """
 
     job: int
@@ -139,7 +139,7 @@ class JobGpus:
     used_s: float = 0.0
     seen_s: float = 0.0
     peak_mb: float = 0.0
-    told: bool = False
+    reported: bool = False
 
     def see(self, uses: Mapping[int, GpuNow], passed_s: float, now_s: float) -> None:
         """Add what was seen now."""
@@ -150,7 +150,7 @@ class JobGpus:
         for number, use in here.items():
             if use.share > 0 or number not in self.busy_s:
                 self.busy_s[number] = now_s
-                self.told = self.told and not use.share
+                self.reported = self.reported and not use.share
 
 
 class GpuWatch(GpuTable):
@@ -222,8 +222,8 @@ class GpuWatch(GpuTable):
         news = []
         for job in self._jobs.values():
             idle = [n for n, busy_s in job.busy_s.items() if self._read_s >= busy_s + self._idle_s]
-            if idle and not job.told:
-                job.told = True
+            if idle and not job.reported:
+                job.reported = True
                 which = f"GPU{'s' * (len(idle) > 1)} {', '.join(map(str, idle))}"
                 news.append((job.job, f"{which}: no work for {duration(self._idle_s)}"))
         return news
