@@ -300,8 +300,8 @@ def find_gpus(supply: Supply, home: Path) -> tuple[Gpus | None, str]:
     uuids, emulated = [row["uuid"] for row in rows], os.environ.get(nvml.FOLDER, "")
     try:  # each coordinator has emulated ones of its own
         mine = range(len(rows)) if emulated or not rows else supply.take_devices(uuids, by_uuid=True)
-    except Taken as error:
-        return None, error.what
+    except Taken:  # whose they are is among the notes of the supply
+        return None, "GPUs are not scheduled: others have all of them"
     numbers = _numbers(home, uuids)
     names = ("uuid", "name", "memory_mb", "file", "numa_node")
     gpus = {numbers[uuids[place]]: Gpu(*(rows[place][name] for name in names)) for place in mine}

@@ -296,8 +296,12 @@ def test_a_watch_that_has_ended_is_started_again(tmp_path: Path, monkeypatch: py
                 assert watch is not None
                 before = watch._process
                 before.kill()
-                while watch._process is before:
+
+                def begun_again() -> bool:
                     assert strangers()
+                    return watch._process is not before
+
+                until(begun_again)
             finally:
                 stranger.kill()
             until(lambda: not strangers())
