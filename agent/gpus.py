@@ -110,13 +110,13 @@ def watch() -> None:
     """
     library = nvml.load()
     before: list[tuple[str, tuple[int, ...]]] = []
-    told_s = -TELL_S
+    printed_s = -TELL_S
     while True:
         uses = _uses(library, Path("/proc"), energy=False)
         now = [(use.uuid, tuple(sorted(holder.pid for holder in use.holders))) for use in uses]
-        if now != before or time.monotonic() >= told_s + TELL_S:
+        if now != before or time.monotonic() >= printed_s + TELL_S:
             print(json.dumps([asdict(use) for use in uses]), flush=True)
-            before, told_s = now, time.monotonic()
+            before, printed_s = now, time.monotonic()
         if select([sys.stdin], [], [], LOOK_S)[0]:
             return
 
@@ -174,9 +174,10 @@ def _holder(pid: int, used: int | None, share: float, procfs: Path) -> Holder:
 
 def _mark(limits: str) -> int:
     """Return the limit that jobs of tenbin, and all their processes, are marked by (``tree.Marking``)."""
-    line = next(line for line in limits.splitlines() if line.startswith("Max file locks"))
-    limit = line.split()[3]
-    return int(limit) if limit.isdecimal() else 0
+    for line in limits.splitlines():  # none, if the process is about to be gone
+        if line.startswith("Max file locks") and (limit := line.split()[3]).isdecimal():
+            return int(limit)
+    return 0
 
 
 def duration(seconds: float) -> str:

@@ -225,7 +225,7 @@ def _instruction_sets(info: str | None) -> dict[str, Any]:
     values = fields(info)
     flags = (values.get("flags") or values.get("Features") or "").split()
     family, model = (values.get(key, "") for key in ("cpu family", "model"))
-    known = family.isdigit() and model.isdigit()
+    known = family.isdecimal() and model.isdecimal()
     return {
         "family": int(family) if known else None,
         "model_number": int(model) if known else None,

@@ -101,7 +101,7 @@ def of_udev(database: bytes) -> Iterator[Module]:
 
 def _number(device: Mapping[str, str], name: str) -> int | None:
     text = device.get(name, "")
-    return int(text) if text.isdigit() and int(text) else None
+    return int(text) if text.isdecimal() and int(text) else None
 
 
 def channel(place: str, bank: str) -> str:

@@ -12,7 +12,6 @@ handed over again. It is lost if the coordinator, or this process, is killed bef
 
 from __future__ import annotations
 
-import getpass
 import json
 import logging
 import os
@@ -23,10 +22,13 @@ import sys
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 from threading import Thread
 from typing import NamedTuple
 from urllib.request import Request, urlopen
+
+from agent.users import user_name
 
 LIMIT_S = 60.0  # for a command, a mail, or a request to a URL
 AT_ONCE = 4
@@ -126,8 +128,9 @@ def tell(notice: Notice) -> None:
             _mail(notice)
         else:
             _command(notice)
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
-        print(f"tenbin: {notice.sentence}; {notice.to}: {error}", file=sys.stderr, flush=True)
+    except (OSError, ValueError, HTTPException, subprocess.SubprocessError) as error:
+        line = " ".join(f"tenbin: {notice.sentence}; {notice.to}: {error}".split())
+        print(line, file=sys.stderr, flush=True)
 
 
 def _post(notice: Notice) -> None:
@@ -138,7 +141,7 @@ def _post(notice: Notice) -> None:
 
 
 def _mail(notice: Notice) -> None:
-    address = notice.to.removeprefix(MAIL).removeprefix(":") or getpass.getuser()
+    address = notice.to.removeprefix(MAIL).removeprefix(":") or user_name()
     lines = "".join(f"{name}: {text}\n" for name, text in notice.about.items())
     command = [MAIL, "-s", f"tenbin: {notice.sentence}", address]
     subprocess.run(command, input=lines, text=True, timeout=LIMIT_S, check=True)

@@ -266,7 +266,7 @@ class Supervisor:
     def _follow_terminal(self, terminal: Terminal) -> None:
         """Hand on the signals from the terminal as it would: to the group of the main process."""
         for number in terminal.signals():
-            with suppress(ProcessLookupError):
+            with suppress(OSError):  # it is gone, or another user's (sudo)
                 os.killpg(self.claimed.pid, number)
         if terminal.gone and self.ending is None:
             self.hung_up = True

@@ -164,13 +164,13 @@ class Coordinator:
         self.measured.check(spec.job_profile for spec in specs)
         if self.profiles is not None:
             self.profiles.introduce(spec.job_profile for spec in specs)
-        asked = self.job_table.gpus_asked()
+        requested = self.job_table.gpus_requested()
         for place, spec in enumerate(specs):
             try:
                 refuse_external(spec)
                 if spec.terminal and not self.engine.terminals:
                     raise BadInput("jobs of a cluster have no terminal", "tenbin run --keep")
-                specs[place] = within_memory(settle_kind(spec, unit.gpus, asked), unit, total_mb)
+                specs[place] = within_memory(settle_kind(spec, unit.gpus, requested), unit, total_mb)
                 self.check(specs[place], now)
                 check_waits(specs[place], (arrays or {}).get(place), self.job_table)
                 check_times(specs[place], now)

@@ -383,13 +383,13 @@ class JobTable:
             return 0.0
         return memory_mb(entry.spec, pool, self.unit)
 
-    def gpus_asked(self) -> Counter[str]:
+    def gpus_requested(self) -> Counter[str]:
         """Count how many GPUs of each kind the jobs ask for that have not ended."""
-        asked: Counter[str] = Counter()
+        requested: Counter[str] = Counter()
         for entry in self.entries.values() if self.unit.gpus else ():
             for kind, number in zip(self.unit.gpus, entry.job.demand[2:], strict=False):
-                asked[kind.resource] += int(number)
-        return asked
+                requested[kind.resource] += int(number)
+        return requested
 
     def shift(self, step_s: float, now: float) -> None:
         """Move what durations are counted from with a clock that was set; ``now``: by that clock.

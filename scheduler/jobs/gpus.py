@@ -58,19 +58,19 @@ def kinds_for(spec: JobSpec, kinds: Sequence[GpuKind]) -> list[GpuKind]:
     return able
 
 
-def settle_kind(spec: JobSpec, kinds: Sequence[GpuKind], asked: Counter[str]) -> JobSpec:
+def settle_kind(spec: JobSpec, kinds: Sequence[GpuKind], requested: Counter[str]) -> JobSpec:
     """Fix the kind of a job for which several will do: the one of which least is asked for.
 
     Args:
-        asked: how many of each resource are asked for; those of this job are added.
+        requested: how many of each resource are asked for; those of this job are added.
 
     Raises:
         BadInput: none will do.
     """
     if not spec.gpus_asked or len(kinds) < 2:
         return spec
-    best = min(kinds_for(spec, kinds), key=lambda kind: asked[kind.resource] / kind.number)
-    asked[best.resource] += spec.gpus_asked
+    best = min(kinds_for(spec, kinds), key=lambda kind: requested[kind.resource] / kind.number)
+    requested[best.resource] += spec.gpus_asked
     return spec.model_copy(update={"gpu_kind": best.name})
 
 

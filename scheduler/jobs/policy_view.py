@@ -12,7 +12,7 @@ from scheduler.jobs.sizes import CORE, Unit, demand_with_gpus, range_of, speed_o
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Speed, Stop
 
-NO_GPUS = "see: tenbin nodes; policies fcfs, first-fit and easy schedule the GPUs that tenbin doctor finds"
+NO_GPUS = "see: tenbin nodes; policies fcfs, first-fit, easy, conservative schedule the GPUs of tenbin doctor"
 
 
 def as_job(

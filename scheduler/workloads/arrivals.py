@@ -282,7 +282,7 @@ def read_taken(path: Path) -> TakenResources:
                     ) from error
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror or error}", "name a file that can be read") from error
-    except UnicodeError as error:
+    except (UnicodeError, csv.Error) as error:
         raise BadInput(f"{path}: {error}", "write valid CSV") from error
     return TakenResources(names, str(path), amounts, tasks)
 

@@ -233,7 +233,7 @@ class Details(NamedTuple):
 
     Attributes:
         cpu_s: processor time of its last attempt. memory_mb: in use now, or the most of a job that has ended.
-        gpus: the devices that it has.
+        gpus: the GPUs that it has, by number, or the pool of its devices.
     """
 
     why: str
@@ -252,6 +252,8 @@ def details(coordinator: Coordinator, entry: Entry) -> Details:
     elif entry.alive and (sample := coordinator.folders.last_sample(entry.id, entry.attempt)):
         cpu_s, memory_mb = sample.cpu_s, sample.memory_mb
     gpus = [entry.placement.pool] if entry.devices and entry.placement else []
+    if coordinator.job_table.unit.gpus:
+        gpus = list(map(str, entry.devices))
     return Details(why, start_s, cpu_s, memory_mb, gpus)
 
 

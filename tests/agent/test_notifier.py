@@ -33,6 +33,9 @@ def posts() -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
+            if self.path == "/odd":
+                self.wfile.write(b"no HTTP\r\n")
+                return
             posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             self.send_response(500 if self.path == "/broken" else 204)
             self.end_headers()
@@ -71,7 +74,14 @@ def test_what_fails_or_hangs_is_a_line(
 ) -> None:
     monkeypatch.setattr(notifier, "LIMIT_S", 0.2)
     monkeypatch.setenv("PATH", "/bin:/usr/bin")
-    for to in (f"{posts[0]}/broken", "http://127.0.0.1:1/", "sleep 600", "exit 9", "http://[/"):
+    for to in (
+        f"{posts[0]}/broken",
+        f"{posts[0]}/odd",
+        "http://127.0.0.1:1/",
+        "sleep 600",
+        "exit 9",
+        "http://[/",
+    ):
         notifier.tell(Notice(to, ABOUT, "/no/such/folder"))
         line = capfd.readouterr().err
         assert line.startswith(f"tenbin: job 7 (fit ): failed: exit code 3; {to}: ") and line.count("\n") == 1

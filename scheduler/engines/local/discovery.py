@@ -224,7 +224,8 @@ def find(request: Asked) -> Iterator[LocalMachine]:
         if request.emulate.startswith(GPUS) and machine.gpus is None:
             why = machine.no_gpus or "no GPUs are scheduled so"
             raise BadInput(
-                f"--emulate {request.emulate}: {why}", "choose policy easy, first-fit or fcfs alone"
+                f"--emulate {request.emulate}: {why}",
+                "choose policy easy, conservative, first-fit or fcfs, without --no-gpus",
             )
         yield replace(with_memory(machine, memory_mb), idle_s=request.own["idle_after"])
 

@@ -50,6 +50,7 @@ from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Placement
 
 SWEEP_S = 5.0
+WATCH_AGAIN_S = 60.0  # after the watch of the GPUs has ended
 PATIENCE_S = 10.0  # beyond a job's grace, before its supervisor is killed
 LARGEST_REPORT = 65536
 log = logging.getLogger("tenbin")
@@ -207,6 +208,7 @@ class LocalEngine(Engine):
             self._selector.register(trials, selectors.EVENT_READ, trials)
         if self._watch_gpus is not None:
             self._selector.register(self._watch_gpus, selectors.EVENT_READ, self._watch_gpus)
+        self._watch_again_at = math.inf
         self._spawner: subprocess.Popen[str] | None = None
         self._sweep_at = time.monotonic() + SWEEP_S
 
@@ -311,11 +313,15 @@ class LocalEngine(Engine):
             elif isinstance(key.data, GpuWatch):
                 if not key.data.read():
                     self._selector.unregister(key.data)
-                    log.warning(
-                        "GPUs cannot be watched any more: who holds them outside of the queue is not seen"
-                    )
+                    key.data.close()
+                    self._watch_again_at = time.monotonic() + WATCH_AGAIN_S
+                    log.warning("who holds the GPUs is not seen for %g s: the watch has ended", WATCH_AGAIN_S)
             else:
                 self._read()
+        if self._watch_gpus is not None and time.monotonic() >= self._watch_again_at:
+            self._watch_again_at = math.inf
+            self._watch_gpus.begin()
+            self._selector.register(self._watch_gpus, selectors.EVENT_READ, self._watch_gpus)
         if time.monotonic() >= self._sweep_at:
             self._sweep_at = time.monotonic() + SWEEP_S
             self._claims.answer()

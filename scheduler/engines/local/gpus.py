@@ -27,10 +27,10 @@ from scheduler.engines.local.cores import ROOTS, Supply
 from scheduler.engines.protocol import GpuRow, GpuTable, Taken
 from scheduler.jobs.gpus import GpuKind, kind_name
 
-VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 DRIVERS = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"), Path("/dev/dxg"))  # the last: of WSL
 REMEMBERED = 1000  # jobs that have ended
 FIRST_S = 10.0  # for the first look; meanwhile nothing is started
+END_S = 5.0  # for the process that looks; its driver may hang
 READ_S = 60.0  # a driver that has to start sleeping GPUs takes seconds
 
 
@@ -102,8 +102,7 @@ class Gpus:
     def variables(self, numbers: Sequence[int]) -> dict[str, str]:
         """Return the variables by which a job sees these GPUs and no others."""
         seen = ",".join(self.by_number[number].uuid for number in numbers if number in self.by_number)
-        # All are NVIDIA's, so what others see is empty.
-        variables = dict.fromkeys(VARIABLES, "") | {VARIABLES[0]: seen}
+        variables = {"CUDA_VISIBLE_DEVICES": seen}  # GPUs of other vendors are not scheduled, so not hidden
         return variables | ({nvml.FOLDER: self.emulated} if self.emulated else {})
 
     def closed(self, numbers: Sequence[int]) -> tuple[str, ...]:
@@ -131,7 +130,7 @@ class JobGpus:
         busy_s: when it was last seen to work on each of them, or was first seen (monotonic clock).
         used_s: sum over its GPUs of the time that they worked. seen_s: time over which that was seen.
         peak_mb: the most memory that it had there.
-        told: its owner was told of idle GPUs, and they have not worked since.
+        reported: its owner was told of idle GPUs, and they have not worked since.
     """
 
     job: int
@@ -140,7 +139,7 @@ class JobGpus:
     used_s: float = 0.0
     seen_s: float = 0.0
     peak_mb: float = 0.0
-    told: bool = False
+    reported: bool = False
 
     def see(self, uses: Mapping[int, GpuNow], passed_s: float, now_s: float) -> None:
         """Add what was seen now."""
@@ -151,7 +150,7 @@ class JobGpus:
         for number, use in here.items():
             if use.share > 0 or number not in self.busy_s:
                 self.busy_s[number] = now_s
-                self.told = self.told and not use.share
+                self.reported = self.reported and not use.share
 
 
 class GpuWatch(GpuTable):
@@ -173,6 +172,12 @@ class GpuWatch(GpuTable):
         self._ended: dict[int, None] = {}  # likewise, the last ones
         self._now: dict[int, GpuNow] = {}
         self._read_s = time.monotonic()
+        self.begin()
+        if select([self], [], [], FIRST_S)[0]:  # before any job gets a GPU
+            self.read()
+
+    def begin(self) -> None:
+        """Start the process. Until it tells something, what was seen last counts."""
         self._rest = b""
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "agent.gpus", "watch"],
@@ -181,15 +186,13 @@ class GpuWatch(GpuTable):
             start_new_session=True,
         )
         os.set_blocking(self.fileno(), False)
-        if select([self], [], [], FIRST_S)[0]:  # before any job gets a GPU
-            self.read()
 
     def fileno(self) -> int:
         assert self._process.stdout is not None
         return self._process.stdout.fileno()
 
     def read(self) -> bool:
-        """Read who holds the GPUs now; False: the driver cannot be asked any more."""
+        """Read who holds the GPUs now; False: the process has ended."""
         with suppress(BlockingIOError):
             while part := os.read(self.fileno(), 1 << 16):
                 self._rest += part
@@ -219,8 +222,8 @@ class GpuWatch(GpuTable):
         news = []
         for job in self._jobs.values():
             idle = [n for n, busy_s in job.busy_s.items() if self._read_s >= busy_s + self._idle_s]
-            if idle and not job.told:
-                job.told = True
+            if idle and not job.reported:
+                job.reported = True
                 which = f"GPU{'s' * (len(idle) > 1)} {', '.join(map(str, idle))}"
                 news.append((job.job, f"{which}: no work for {duration(self._idle_s)}"))
         return news
@@ -271,8 +274,9 @@ class GpuWatch(GpuTable):
         """Let the process end."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(END_S)
         self._process.stdout.close()
-        self._process.wait()
 
 
 def _use_of(row: Mapping[str, Any]) -> GpuNow:
@@ -296,8 +300,8 @@ def find_gpus(supply: Supply, home: Path) -> tuple[Gpus | None, str]:
     uuids, emulated = [row["uuid"] for row in rows], os.environ.get(nvml.FOLDER, "")
     try:  # each coordinator has emulated ones of its own
         mine = range(len(rows)) if emulated or not rows else supply.take_devices(uuids, by_uuid=True)
-    except Taken as error:
-        return None, error.what
+    except Taken:  # whose they are is among the notes of the supply
+        return None, "GPUs are not scheduled: others have all of them"
     numbers = _numbers(home, uuids)
     names = ("uuid", "name", "memory_mb", "file", "numa_node")
     gpus = {numbers[uuids[place]]: Gpu(*(rows[place][name] for name in names)) for place in mine}

@@ -43,6 +43,7 @@ from scheduler.policies.backfill.conservative_on_nodes import (
     LATE_LEAST_S,
     LATE_SHARE,
     MOMENT_S,
+    NOT_SO_LONG,
     NodeConservative,
 )
 from scheduler.policies.backfill.multi_pool import MultiPoolQueue
@@ -138,8 +139,7 @@ class Conservative(Policy):
         at = self._starts.get(job.id, math.inf)
         if not fits_now(job, view):
             return Reason(waits_for(job, view), None if at == math.inf else at)
-        sentence = "there is room, but not for as long as it may run without a delay of earlier jobs"
-        return Reason(sentence, None if at == math.inf else at)
+        return Reason(NOT_SO_LONG, None if at == math.inf else at)
 
     def _admit(self, now: float) -> None:
         """Reserve for the jobs that have become one of the first (step 1)."""

@@ -40,6 +40,7 @@ LATE_SHARE = 0.1
 LATE_LEAST_S = 60.0
 SLACK = 1e-6  # of sums that were added and subtracted many times
 AHEAD = 64  # steps that are looked at first
+NOT_SO_LONG = "there is room, but not for as long as it may run without a delay of earlier jobs"
 
 
 Peaks = tuple[list[float], list[list[float]]]
@@ -148,12 +149,12 @@ def _least(rooms: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int6
     """
     steps = np.arange(len(rooms))
     least, length = rooms.copy(), 1  # of so many steps from each on
-    found = np.zeros_like(rooms)
+    minima = np.zeros_like(rooms)
     while True:
         now = (ends <= len(rooms)) & (ends - steps >= length) & (ends - steps < 2 * length)
-        found[now] = np.minimum(least[now], least[ends[now] - length])
+        minima[now] = np.minimum(least[now], least[ends[now] - length])
         if 2 * length > len(rooms):
-            return found
+            return minima
         least[:-length] = np.minimum(least[:-length], least[length:])
         length *= 2
 
@@ -235,9 +236,7 @@ class NodeConservative:
         expected_s = None if at == math.inf else at
         order = self._classes(job)
         if any(int(view.nodes[pool].room(job.demand).sum()) >= job.units for pool in order):
-            return Reason(
-                "would fit, but not for as long as it may run without delaying earlier jobs", expected_s
-            )
+            return Reason(NOT_SO_LONG, expected_s)
         return Reason(on_nodes.why(job, view, order).sentence, expected_s)
 
     def _admit(self, now: float) -> None:

@@ -83,15 +83,15 @@ class Machine:
     def ways(self, job: Job) -> tuple[Way, ...]:
         """List the ways of a job, by their shares; none is there that holds as much as a faster one."""
         most = min(job.units if job.max_units is None else job.max_units, self.units)
-        found, best = [], 0.0
+        every, best = [], 0.0
         for units in numbers(job.units, max(most, job.units), CHOICES).tolist():
             for cap in self.pool.caps_w or (None,):
                 watts = self.pool.power_w(units, cap)
                 share = max(units / self.units, watts / self.watts)
                 speed = 1.0 if job.speed is None else job.speed(units, cap)
-                found.append(Way(share, units, watts, cap, speed))
+                every.append(Way(share, units, watts, cap, speed))
         ways: list[Way] = []
-        for way in sorted(found, key=lambda way: (way.share, -way.speed, way.watts)):
+        for way in sorted(every, key=lambda way: (way.share, -way.speed, way.watts)):
             if way.speed > best * (1 + 1e-9):
                 ways.append(way)
                 best = way.speed

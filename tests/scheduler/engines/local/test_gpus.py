@@ -8,13 +8,16 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent.emulation.emulated_gpus import uuid
+from agent.emulation.emulated_gpus import emulated_gpus, uuid
+from probes import nvml
 from profiles.errors import BadInput
+from scheduler.engines.local import engine as local_engine
 from scheduler.engines.local.cores import Cores
 from scheduler.engines.local.gpus import Gpu, Gpus
 from scheduler.jobs.entry import Entry
@@ -27,10 +30,11 @@ from scheduler.model.state import Nodes
 from tests.support.coordinator import Up
 from tests.support.labs.components import require
 from tests.support.programs import tenbin
+from tests.support.waiting import until
 
 SEES = """
 import os, pathlib, sys, time
-names = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "TENBIN_DEVICE")
+names = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "TENBIN_DEVICE")
 print(*(os.environ.get(name) for name in names), flush=True)
 while not pathlib.Path(sys.argv[1]).exists():
     time.sleep(0.02)
@@ -45,7 +49,7 @@ def spec(**needs: Any) -> JobSpec:
 
 def seen(*gpus: int) -> str:
     """Return what a job with these GPUs prints."""
-    return f"{','.join(map(uuid, gpus))}   None"
+    return f"{','.join(map(uuid, gpus))} None None"
 
 
 @pytest.fixture
@@ -82,6 +86,8 @@ def test_jobs_see_their_own_gpus_and_no_others_also_after_a_restart(gpus: Up, tm
     up.start("--emulate", "gpus-4")
     told = up.client.call("GET", f"/jobs/{two}")
     assert (told["stage"], told["gpus"], told["devices"]) == ("running", [0, 1], [])
+    rows = up.client.call("GET", "/queue?details=9")["rows"]
+    assert {row["id"]: row["gpus"] for row in rows if row["stage"] == "running"} == {two: ["0", "1"]}
     go.touch()
     for job in (two, four, one):
         up.until(lambda job=job: up.client.call("GET", f"/jobs/{job}")["stage"] == "done")
@@ -263,6 +269,42 @@ def test_a_job_is_no_stranger_to_its_own_gpus_but_to_others(gpus: Up) -> None:
         job.cancel()
         job.wait(60)
     assert up.client.submit(["true"], gpus=4).result(60) == 0
+
+
+def test_a_watch_that_has_ended_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it saw last counts meanwhile."""
+    require(shutil.which("cc"), "a C compiler (Debian: gcc)")
+    pytest.importorskip("pynvml")
+    monkeypatch.setattr(local_engine, "WATCH_AGAIN_S", 0.0)
+    gpus = Gpus({0: Gpu(uuid(0), "A100", 80e3)}, {})
+    resources = ("cores", "memory_mb", "gpu")
+    cluster = Cluster((Pool("node", 1, resources=resources, capacity=(1.0, 1000.0, 1.0)),))
+    unit = Unit(node=True, cores=1, gpus=gpus.kinds)
+    with emulated_gpus("gpus-1") as folder:
+        monkeypatch.setenv(nvml.FOLDER, str(folder))
+        command = [sys.executable, "-c", HOLDS, str(folder / "dev" / "nvidia0")]
+        engine = local_engine.LocalEngine(tmp_path, tmp_path / "r", cluster, [[0]], unit=unit, gpus=gpus)
+
+        def strangers() -> tuple[str, ...]:
+            engine.poll()
+            return engine.gpus.rows()[0].strangers
+
+        with closing(engine), subprocess.Popen(command, stdin=subprocess.PIPE) as stranger:
+            try:
+                until(strangers)
+                watch = engine._watch_gpus
+                assert watch is not None
+                before = watch._process
+                before.kill()
+
+                def begun_again() -> bool:
+                    assert strangers()
+                    return watch._process is not before
+
+                until(begun_again)
+            finally:
+                stranger.kill()
+            until(lambda: not strangers())
 
 
 def test_use_and_idleness_are_told(up: Up) -> None:

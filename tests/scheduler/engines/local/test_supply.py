@@ -153,8 +153,8 @@ def test_jobs_of_a_coordinator_that_is_stopped_are_seen(tree: Tree) -> None:
     where = machine(tree, SIBLINGS)
     supervisor = "\0".join(["python3", "-P", "-m", SUPERVISOR.decode(), "/somewhere/report.sock"])
     jobs = {
-        20: ("2", "TENBIN_MARK=/home/other/jobs:1:1"),
-        21: ("3", f"TENBIN_MARK={HOME}:1:1"),
+        20: ("2", "TENBIN_MARK=/home/other/jobs:1:1\0CUDA_VISIBLE_DEVICES=GPU-a,GPU-b"),
+        21: ("3", f"TENBIN_MARK={HOME}:1:1\0CUDA_VISIBLE_DEVICES=GPU-c"),
         22: ("5,6", None),  # of another user
         23: ("0-7", "TENBIN_MARK=/home/other/jobs:2:1\0TENBIN_DEVICE=1"),
         24: ("0-7", None),  # nobody can tell
@@ -175,6 +175,9 @@ def test_jobs_of_a_coordinator_that_is_stopped_are_seen(tree: Tree) -> None:
     usable = usable_cpus(where, set(SIBLINGS), HOME, nobody)
     assert usable.taken.keys() == {2, 5, 6} and usable.own == {3}
     assert usable.choose(1) == [3]
+    with Supply(HOME, roots=where) as supply:
+        assert supply.take_devices(["GPU-a", "GPU-c", "GPU-d"], by_uuid=True) == [1, 2]
+        assert supply.notes()[0] == "left to others: GPU-a of another coordinator's job, process 20"
 
 
 @pytest.fixture

@@ -287,6 +287,7 @@ def test_processors_become_tasks_on_nodes_and_a_file_tells_gpus(tmp_path: Path) 
         ("job,gpu\n1,4\nx,1\n", "2xnode[cores=64,gpu=4]", "line 3: a field is no number from 0 on"),
         ("job,gpu\n1\n", "2xnode[cores=64,gpu=4]", "line 2: a field is no number from 0 on"),
         ("job,gpu\n1,-1\n", "2xnode[cores=64,gpu=4]", "line 2: a field is no number from 0 on"),
+        ("job,gpu\n1," + "4" * 200_000, "2xnode[cores=64,gpu=4]", "field larger than field limit"),
     ],
 )
 def test_a_file_of_gpus_that_cannot_be_used_is_one_line(
