@@ -464,7 +464,9 @@ class NodeFirstFit(NodeQueue):
             self._pass_all(chosen, now, limits)
             for pool, look in self._look.items():
                 limit = limits.get(pool, OPEN)
-                if not limit.closed:
+                if limit.closed:  # who comes meanwhile is looked at on no node
+                    look.update(range(len(self.nodes[pool].rows)))
+                else:
                     look.clear()
                     look.update(limit.spare)
         for job in self._new:

@@ -33,13 +33,11 @@ from scheduler.simulator.trace import Arrival, OutcomeRecorder, SimulationSettin
 from tests.benchmarks import FULL, amount
 from tests.benchmarks.checkpoint_costs import store_costs
 from tests.benchmarks.slurm.test_slurm_list import by_sbatch, finished, minutes
-from tests.scheduler.engines.conftest import _cluster, lab
 from tests.support.coordinator import Up
 from tests.support.labs.components import require
 from tests.support.labs.slurm_lab import SlurmLab
 from tests.support.programs import opencl_devices
 
-__all__ = ["_cluster", "lab"]
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(3600)]
 ALL = amount(("fcfs", "mct", "mctb", "mctm", "mctbm"), ("mctbm",), ("mctbm",))
 POLICIES = tuple(os.environ.get("TENBIN_BENCHMARK_POLICIES", " ".join(ALL)).split())

@@ -36,12 +36,10 @@ from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, OutcomeRecorder, SimulationSettings
 from tenbin.client.client import Job
 from tests.benchmarks import amount
-from tests.scheduler.engines.conftest import _cluster, lab
 from tests.support.coordinator import Up
 from tests.support.job_profiles import make_job, samples
 from tests.support.labs.slurm_lab import SlurmLab
 
-__all__ = ["_cluster", "lab"]
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(7200)]
 CUT = ",interval_s=60,target_s=20"
 ALL = amount(("fcfs", "easy", f"regions{CUT}", "las", "match"), ("easy", "las"), ("easy",))

@@ -18,13 +18,11 @@ from scheduler.coordinator.journal.journal import predictions_of
 from tests.benchmarks import amount
 from tests.benchmarks.checkpoint_costs import store_costs
 from tests.benchmarks.jobs.test_migration_cost import move_about, shown, told
-from tests.scheduler.engines.conftest import _cluster, lab
 from tests.support.coordinator import Up
 from tests.support.labs.components import require
 from tests.support.labs.slurm_lab import SlurmLab
 from tests.support.programs import opencl_devices
 
-__all__ = ["_cluster", "lab"]
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
 CELLS, MOVES = amount(((724, 1448, 2896), 6), ((724,), 2), ((724,), 2))  # 8, 34, 134 MB
 

@@ -20,11 +20,9 @@ import psutil
 import pytest
 
 from tests.benchmarks import amount
-from tests.scheduler.engines.conftest import _cluster, lab
 from tests.support.coordinator import Up
 from tests.support.labs.slurm_lab import SlurmLab
 
-__all__ = ["_cluster", "lab"]
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(3600)]
 STARTS, SHORT, ROUNDS, QUEUED, IDLE_S = amount(
     (40, 200, 3, 1_000, 180.0), (3, 24, 1, 100, 10.0), (2, 4, 1, 30, 1.0)
