@@ -109,7 +109,10 @@ def test_a_folder_without_access_is_one_line(monkeypatch: pytest.MonkeyPatch, ca
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["up", "--home", "/proc/new/home"], ["/proc/new: no folder can be made there", "--home"]),
+        (
+            ["up", "--home", "/proc/new/home"],
+            ["/proc/new: no folder can be made there; name another folder: --home, TENBIN_HOME\n"],
+        ),
         (["profile", "--only", "memroy"], ["--only", "memroy", "choose from memory"]),
         (["profile", "--storage", "/no/such/folder"], ["--storage", "/no/such/folder", "mkdir"]),
         (["profile", "--meter", "sundial"], ["--meter", "sundial", "powercap"]),
@@ -155,6 +158,15 @@ def test_bad_input_is_one_line_that_names_the_remedy(
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
     assert all(word in done.stderr for word in words), done.stderr
+
+
+@pytest.mark.parametrize("below", ["", "/sub/folder"])
+def test_a_file_in_place_of_the_coordinators_folder_is_one_line(tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").touch()
+    done = tenbin("up", TENBIN_HOME=f"{tmp_path}/file{below}")
+    remedy = "name another folder: --home, TENBIN_HOME"
+    assert done.returncode == 2
+    assert done.stderr == f"tenbin: {tmp_path}/file: Not a directory; {remedy}\n"
 
 
 def test_a_store_that_cannot_be_written_is_found_out_before_measuring(tmp_path: Path) -> None:
