@@ -19,7 +19,7 @@ import pytest
 from probes.mpi.runner import MpiInstall
 from profiles.files.store import Store
 from tenbin import cli
-from tenbin.cli import ALIASES, OLD_NAMES
+from tenbin.cli import ALIASES, GUESSES, OLD_NAMES
 from tests.support import programs
 from tests.support.coordinator import Up
 from tests.support.records import make_coefficient, make_model, make_profile
@@ -334,6 +334,14 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(store: Store) -> None:
 def test_a_mistyped_command_is_guessed() -> None:
     done = tenbin("profil")
     assert done.returncode == 2 and "Did you mean 'profile'?" in done.stderr
+
+
+@pytest.mark.parametrize(("word", "guess"), GUESSES.items())
+def test_words_of_other_programs_are_guessed(word: str, guess: str) -> None:
+    assert guess in cli.COMMANDS and word not in cli.COMMANDS
+    done = tenbin(word)
+    said = f"No such command '{word}'. Did you mean '{guess}'?; see: tenbin {guess} --help"
+    assert done.returncode == 2 and done.stderr == f"tenbin: {said}\n"
 
 
 def test_without_a_path_the_folders_of_the_system_are_searched() -> None:
