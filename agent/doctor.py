@@ -28,7 +28,7 @@ from probes.registry import PROBES
 from probes.topology import Topology, cpu_list, data_caches_kib, free_memory_mb, read_topology
 from profiles.card import BUSY, STOLEN
 from profiles.errors import BadInput, Unavailable
-from profiles.quantities import file_size, memory
+from profiles.quantities import counted, file_size, memory
 from profiles.records import MB, Inventory, Missing, OpenCLDevice, Profile, Record, Settings, Storage
 
 # -- machine and findings ----------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ def _threads_and_kinds(case: Case) -> Iterator[Finding]:
     if cpu.smt:
         yield limited(
             "machine",
-            f"SMT is on: {cpu.threads} threads on {cpu.cores} cores",
+            f"SMT is on: {cpu.threads} threads on {counted(cpu.cores, 'core')}",
             "two threads of one core share its units, so each is slower than alone; the probes count cores "
             "and use one thread of each",
             "nothing to do; jobs that gain nothing from it run steadier with: "

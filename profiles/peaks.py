@@ -21,7 +21,7 @@ from statistics import median
 from typing import NamedTuple
 
 from profiles.card import CardFigure, main_figures
-from profiles.quantities import Better, better
+from profiles.quantities import Better, better, counted
 from profiles.records import Absent, Cpu, Gpu, Inventory, Model, OpenCLDevice, Profile
 
 # -- tables ------------------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ def _arithmetic(profile: Profile, figure: CardFigure) -> Peak | Absent:
     ghz = clock.coefficients[0].value if clock else (cpu.max_mhz or 0.0) / 1000
     whose = "measured meanwhile" if clock else "its highest clock"
     virtual = "; if each virtual core is a real one" if profile.inventory.virtualisation != "none" else ""
-    how = f"{cores} cores x {flop} FLOP a cycle x {ghz:.3g} GHz, {whose}{virtual}"
+    how = f"{counted(cores, 'core')} x {flop} FLOP a cycle x {ghz:.3g} GHz, {whose}{virtual}"
     return Peak(figure.name, figure.value, cores * flop * ghz, figure.unit, how)
 
 

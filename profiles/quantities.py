@@ -174,3 +174,8 @@ def _amount(text: str) -> float | None:
     """Read a speed or a size (``mlx5_core, 100000 Mbit/s``), else the first number (``x16``)."""
     number = re.search(r"([\d.]+) (?:Mbit/s|GiB)", text) or re.search(r"(\d+)", text)
     return float(number[1]) if number else None
+
+
+def counted(count: int, noun: str) -> str:
+    """Write ``1 core``, ``8 cores``."""
+    return f"{count} {noun}{'s' * (count != 1)}"

@@ -99,6 +99,11 @@ HELP = {  # where it is not that of the function
     "slurm profile": "Measure all nodes of the cluster, or --nodes LIST (tenbin profile --nodes all).",
 }
 ALIASES = {"ps": "jobs", "queue": "jobs", "kill": "cancel", "output": "logs"}
+# Words of other programs, which are no commands here: what to do is another one.
+GUESSES = {
+    **{"start": "up", "stop": "down", "hold": "suspend"},
+    **{"sbatch": "submit", "squeue": "jobs", "scancel": "cancel"},
+}
 OF_PROFILES = (
     *("show", "list", "label", "delete", "check"),
     *("drift", "compare", "export", "report", "restore"),
@@ -193,6 +198,11 @@ class Group(TyperGroup):
         return ctx.args
 
     def resolve_command(self, ctx: typer.Context, args: list[str]) -> Any:  # type: ignore[override]
+        if not self._noun and args[0] in GUESSES:
+            guess = GUESSES[args[0]]
+            raise BadInput(
+                f"No such command {args[0]!r}. Did you mean {guess!r}?", f"see: tenbin {guess} --help"
+            )
         name, command, rest = super().resolve_command(ctx, args)
         place, _ = COMMANDS[f"{self._noun}{name}"] if command else ("", None)
         return name, command, [*place.split()[1:], *rest]

@@ -285,8 +285,9 @@ class JobFields(TypedDict, total=False):
     notify: Annotated[
         str,
         Text(
-            "Whom to tell when it has ended: a URL (POST), mail, mail:ADDRESS, or a command of the shell; "
-            "of an array when all of it has",
+            "Whom to tell when it has ended: a URL (POST), mail, mail:ADDRESS, or a command of the shell, "
+            "with TENBIN_JOB, TENBIN_STATE, TENBIN_EXIT_CODE, ... (docs/run-jobs.md); of an array when all "
+            "of it has",
             read="notification",
             metavar="CMD|mail|URL",
         ),

@@ -40,6 +40,7 @@ from profiles.errors import BadInput, Unavailable
 from profiles.files.store import id_at
 from profiles.fits.job import Fitted, fit
 from profiles.jobs import Clock, JobProfile
+from profiles.quantities import counted
 from profiles.records import Absent, Condition, Settings
 
 LEAST_AREA_MB = 8.0
@@ -227,7 +228,8 @@ def choose_cpus(topology: Topology, cores: int) -> tuple[list[Spot], list[Spot]]
         raise Unavailable("this process may use one core only", "a probe needs one beside the job")
     if cores >= len(usable):
         raise BadInput(
-            f"-n {cores}: this process may use {len(usable)} cores, and memprobe needs one beside the job",
+            f"-n {cores}: this process may use {counted(len(usable), 'core')}, "
+            "and memprobe needs one beside the job",
             f"give it {len(usable) - 1} at most",
         )
     return usable[:cores], usable[cores : 2 * cores]

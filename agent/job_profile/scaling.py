@@ -22,6 +22,7 @@ from probes.mpi.runner import MpiInstall, find_mpi
 from probes.visits import Point, Visits
 from profiles.errors import BadInput
 from profiles.models import downey
+from profiles.quantities import counted
 from profiles.records import Model
 
 LEAST, QUICK, MOST = 2, 3, 8  # repetitions of each count
@@ -106,7 +107,7 @@ def check_counts(counts: Sequence[int], cores: int, where: str = "this process m
     if len(ascending) < 2 or ascending[0] != 1:
         raise BadInput(f"--scale {','.join(map(str, counts))}: needs 1 and larger counts", "such as 1,2,4")
     if ascending[-1] > cores:
-        raise BadInput(f"--scale {ascending[-1]}: {where} {cores} cores", f"go up to {cores}")
+        raise BadInput(f"--scale {ascending[-1]}: {where} {counted(cores, 'core')}", f"go up to {cores}")
     return ascending
 
 

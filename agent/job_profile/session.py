@@ -34,6 +34,7 @@ from probes.visits import Point, Visits
 from profiles.errors import BadInput, Unavailable, UserError
 from profiles.files.safe_files import make_folder
 from profiles.fits.job import Fitted
+from profiles.quantities import counted
 from profiles.records import MB, Absent
 
 INTENSITIES = (0.0, 25.0, 50.0, 75.0, 100.0)
@@ -462,7 +463,7 @@ def lay_out(hosts: Sequence[str], ranks: int, mpi: MpiInstall) -> Layout:
     for host, cores in zip(hosts, of_host, strict=True):
         if len(cores) <= per_host:
             raise Unavailable(
-                f"host {host} has {len(cores)} cores for {per_host} ranks, "
+                f"host {host} has {counted(len(cores), 'core')} for {counted(per_host, 'rank')}, "
                 "and comprobe needs one beside them",
                 f"-n {(len(cores) - 1) * len(hosts)} at most",
             )

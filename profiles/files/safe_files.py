@@ -119,6 +119,8 @@ def make_folder(folder: Path, mode: int = 0o755) -> None:
         if not part.is_dir():
             try:
                 part.mkdir(shared_mode(part.parent, mode if part == folder else 0o755), exist_ok=True)
+            except FileExistsError as error:
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(part)) from error
             except FileNotFoundError as error:  # in /proc, for instance
                 raise OSError(errno.EROFS, "no folder can be made there", str(part)) from error
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import pandas as pd
 
 from profiles.models import constant, downey
+from profiles.quantities import counted
 from profiles.records import Model
 
 OVERLAP = 0.8  # least share of a window in which all cores computed
@@ -134,7 +135,7 @@ def _shares(ends: pd.DataFrame, most: int) -> list[Model]:
                 name=column,
                 unit="ratio",
                 labels=labels,
-                note=f"{most} cores",
+                note=counted(most, "core"),
             )
             for column, quantity, labels in quantities
             if group[column].notna().any()

@@ -124,8 +124,11 @@ class JobChecks:
             Unavailable: something is missing.
         """
 
-    def check_paths(self, spec: JobSpec) -> None:
-        """Refuse a job if its working directory or files for output cannot be used where it will run.
+    def check_paths(self, spec: JobSpec, path: str | None) -> None:
+        """Refuse a job if its program, working directory or output cannot be used where it will run.
+
+        Args:
+            path: folders of its programs, with colons; None: the system's.
 
         Raises:
             BadInput: names the path.

@@ -115,8 +115,9 @@ def check_length(what: str, text: str) -> None:
 
 
 def check_paths(
-    check: Callable[[JobSpec], None],
+    check: Callable[[JobSpec, str | None], None],
     specs: Sequence[JobSpec],
+    environment: Mapping[str, str],
     waits_for: WaitsByPlace,
 ) -> None:
     """Check the paths of all jobs but those that wait for others, which may make what they need.
@@ -126,14 +127,15 @@ def check_paths(
     Raises:
         BadInput: names the job and the path.
     """
-    seen: set[tuple[str, ...]] = set()
+    seen: set[tuple[str | None, ...]] = set()
     for place, spec in enumerate(specs):
-        paths = spec.folder, spec.stdout, spec.stderr, spec.command[0]
+        path = spec.env.get("PATH") or environment.get("PATH")
+        paths = spec.folder, spec.stdout, spec.stderr, spec.command[0], path
         if paths in seen or named(spec) or waits_for.get(place):
             continue
         seen.add(paths)
         try:
-            check(spec)
+            check(spec, path)
         except BadInput as error:
             raise JobRefused(error, place, len(specs)) from error
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from profiles.instants import local
+from profiles.quantities import counted
 from scheduler.jobs.literals import memory_text
 from tenbin.commands.options import HomeOption, JsonOption, client_of
 from tenbin.text import print_json, say
@@ -29,6 +30,8 @@ def down(
     themselves then.
     """
     client = client_of(home)
+    counts = client.call("GET", "/status")["jobs"]
+    running = counts["running"] + counts["stopping"]
     answer = client.call("POST", f"/down?let_go={'true' if let_go else 'false'}")
     pid, guests = answer["pid"], answer["guests"]
     for _ in range(200 if client.address == str(client.home) else 0):
@@ -38,6 +41,9 @@ def down(
             break
         time.sleep(0.02)
     text = f"stopped (pid {pid})"
+    if running:
+        jobs = "1 job runs" if running == 1 else f"{running} jobs run"
+        text += f"; {jobs} on; to end all jobs: tenbin up --daemon, then tenbin cancel all"
     if guests and let_go:
         text += f"; {guests} jobs of sbatch are left to Slurm"
     elif guests:
@@ -98,7 +104,7 @@ def _node(node: dict[str, Any]) -> Iterator[str]:
     regions = ", ".join(node.get("regions", ()))
     inside = f"; region {regions}" if regions else ""
     down = "" if node["up"] else f"; DOWN{node['trouble'] and ': '}{node['trouble']}"
-    others = f"; jobs outside tenbin: {node['others']} cores" if node.get("others") else ""
+    others = f"; jobs outside tenbin: {counted(node['others'], 'core')}" if node.get("others") else ""
     yield f"{node['name']}: {free and f'{free} free; '}jobs: {jobs}{others}{inside}{down}"
     for gpu in node.get("gpus", ()):
         has = ("not given out" if gpu["strangers"] else "free") if gpu["job"] is None else f"job {gpu['job']}"

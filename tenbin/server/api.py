@@ -227,8 +227,8 @@ def _changes(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
         if submission.script is not None:
             specs = await asyncio.to_thread(_with_script, coordinator, specs, submission.script)
         await asyncio.to_thread(checks.prepare, specs)
-        await asyncio.to_thread(check_paths, checks.check_paths, specs, submission.waits_for)
         given = specs, submission.environment, submission.waits_for, submission.arrays
+        await asyncio.to_thread(check_paths, checks.check_paths, *given[:3])
         entries: list[Entry] = change(coordinator.submit, *given)
         arrays = list(dict.fromkeys(entry.array for entry in entries if entry.array is not None))
         return SubmittedJobs(ids=[entry.id for entry in entries], arrays=arrays)

@@ -180,7 +180,12 @@ async def _serve(coordinator: Coordinator, address: Path, door: TcpDoor | None) 
 
 def close_home(home: Path) -> str:
     """Close a coordinator's folder to all but its owner; return what was done, or nothing."""
-    make_folder(home, 0o700)
+    try:
+        make_folder(home, 0o700)
+    except OSError as error:
+        raise BadInput(
+            f"{error.filename}: {error.strerror}", "name another folder: --home, TENBIN_HOME"
+        ) from error
     status = home.stat()
     mode = stat.S_IMODE(status.st_mode)
     if status.st_uid != os.getuid():

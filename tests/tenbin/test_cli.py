@@ -19,7 +19,7 @@ import pytest
 from probes.mpi.runner import MpiInstall
 from profiles.files.store import Store
 from tenbin import cli
-from tenbin.cli import ALIASES, OLD_NAMES
+from tenbin.cli import ALIASES, GUESSES, OLD_NAMES
 from tests.support import programs
 from tests.support.coordinator import Up
 from tests.support.records import make_coefficient, make_model, make_profile
@@ -117,7 +117,10 @@ def test_a_folder_without_access_is_one_line(monkeypatch: pytest.MonkeyPatch, ca
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["up", "--home", "/proc/new/home"], ["/proc/new: no folder can be made there", "--home"]),
+        (
+            ["up", "--home", "/proc/new/home"],
+            ["/proc/new: no folder can be made there; name another folder: --home, TENBIN_HOME\n"],
+        ),
         (["profile", "--only", "memroy"], ["--only", "memroy", "choose from memory"]),
         (["profile", "--storage", "/no/such/folder"], ["--storage", "/no/such/folder", "mkdir"]),
         (["profile", "--meter", "sundial"], ["--meter", "sundial", "powercap"]),
@@ -163,6 +166,15 @@ def test_bad_input_is_one_line_that_names_the_remedy(
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
     assert all(word in done.stderr for word in words), done.stderr
+
+
+@pytest.mark.parametrize("below", ["", "/sub/folder"])
+def test_a_file_in_place_of_the_coordinators_folder_is_one_line(tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").touch()
+    done = tenbin("up", TENBIN_HOME=f"{tmp_path}/file{below}")
+    remedy = "name another folder: --home, TENBIN_HOME"
+    assert done.returncode == 2
+    assert done.stderr == f"tenbin: {tmp_path}/file: Not a directory; {remedy}\n"
 
 
 def test_a_store_that_cannot_be_written_is_found_out_before_measuring(tmp_path: Path) -> None:
@@ -330,6 +342,14 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(store: Store) -> None:
 def test_a_mistyped_command_is_guessed() -> None:
     done = tenbin("profil")
     assert done.returncode == 2 and "Did you mean 'profile'?" in done.stderr
+
+
+@pytest.mark.parametrize(("word", "guess"), GUESSES.items())
+def test_words_of_other_programs_are_guessed(word: str, guess: str) -> None:
+    assert guess in cli.COMMANDS and word not in cli.COMMANDS
+    done = tenbin(word)
+    said = f"No such command '{word}'. Did you mean '{guess}'?; see: tenbin {guess} --help"
+    assert done.returncode == 2 and done.stderr == f"tenbin: {said}\n"
 
 
 def test_without_a_path_the_folders_of_the_system_are_searched() -> None:

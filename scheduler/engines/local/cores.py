@@ -19,6 +19,7 @@ from agent.processes.claims import Claims, holder, running_jobs
 from agent.users import state_dir
 from probes.topology import cpu_ranges, read_topology
 from profiles.errors import BadInput
+from profiles.quantities import counted
 from scheduler.engines.common.region_placement import StoredRegionPlacement
 from scheduler.engines.protocol import Regions, Taken
 from scheduler.jobs.entry import Entry
@@ -117,10 +118,11 @@ class UsableCpus:
         notes = [f"left to others: {self.holders()}"] if self.taken else []
         if self.quota is not None:
             slower = ", at that speed" if self.quota < 1 else ""
-            notes.append(f"a CPU quota is worth {self.quota:g} cores: jobs get {len(chosen)}{slower}")
+            cores = f"{self.quota:g} core{'s' * (self.quota != 1)}"
+            notes.append(f"a CPU quota is worth {cores}: jobs get {len(chosen)}{slower}")
         if core_of := self.threads_of(chosen):
-            cores = len(set(core_of.values()))
-            what = f"{len(chosen)} hardware threads of {cores} cores count as cores"
+            cores = counted(len(set(core_of.values())), "core")
+            what = f"{len(chosen)} hardware threads of {cores} count as cores"
             notes.append(f"{what}; jobs get whole cores as long as there are any")
         return notes
 

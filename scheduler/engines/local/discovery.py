@@ -18,6 +18,7 @@ from agent.node_profile.identity import node_kind
 from probes.powercap import LOWEST_SHARE, Zone, capped, cores_of, zones
 from profiles.errors import BadInput, Unavailable
 from profiles.files.store import JobStore
+from profiles.quantities import counted
 from profiles.records import Profile
 from scheduler.engines.local.cores import ROOTS, Packages, Supply
 from scheduler.engines.local.gpus import Gpus, emulated_gpus, find_gpus
@@ -316,7 +317,7 @@ def divide(
 def _in_nodes(used: list[int], count: int, **more: Any) -> LocalMachine:
     """Make so many equal nodes of these cores."""
     if count > len(used):
-        raise BadInput(f"--nodes {count}: there are {len(used)} cores", "ask for fewer")
+        raise BadInput(f"--nodes {count}: this machine has {counted(len(used), 'core')}", "ask for fewer")
     of_node = len(used) // count
     capacity = float(of_node), usable_memory_mb() / count
     pool = Pool("node", count, resources=("cores", "memory_mb"), capacity=capacity)
@@ -364,7 +365,7 @@ def _shared(policy: str, used: list[int], nodes: int, *, supply: Supply) -> Loca
     """
     most = getattr(create(policy), "most", 1)
     if len(used) // nodes < most:
-        what = f"--nodes {nodes}: of {len(used)} cores no node has enough for {most} jobs"
+        what = f"--nodes {nodes}: of {counted(len(used), 'core')} no node has enough for {most} jobs"
         remedy = f"{len(used) // most} nodes at most" if len(used) >= most else "choose another policy"
         raise BadInput(what, remedy)
     profiles = ProfiledSlowdowns(JobStore(), node_kind())

@@ -86,8 +86,8 @@ class LocalChecks(JobChecks):
     def prepare(self, specs: Sequence[JobSpec]) -> None:
         self._orders.prepare(specs)
 
-    def check_paths(self, spec: JobSpec) -> None:
-        check_paths_here(spec)
+    def check_paths(self, spec: JobSpec, path: str | None) -> None:
+        check_paths_here(spec, path)
 
 
 class LocalCaps(PowerCaps):
@@ -499,12 +499,16 @@ def _with_gpus(report: Report, used: JobGpus | None) -> Report:
 
 
 REMEDY = "make it, or name another with --{}: paths are those of the coordinator's machine"
+LATER = "correct its name; what another job makes is looked for later: --after JOB"
 
 
-def check_paths_here(spec: JobSpec) -> None:
+def check_paths_here(spec: JobSpec, path: str | None) -> None:
     """Refuse a job that could not be started in its working directory, or could not open its output.
 
-    And a script whose interpreter is not here.
+    And a program that is not here, named by its path or as a script, and a script whose interpreter is not.
+
+    Args:
+        path: folders of its programs, with colons; None: the system's.
 
     Raises:
         BadInput: names the path, and what is wrong with it.
@@ -522,6 +526,16 @@ def check_paths_here(spec: JobSpec) -> None:
             what = f"{option} {folder / stream}: {_reason(error)}"
             raise BadInput(what, REMEDY.format(option)) from error
     program = spec.command[0]
+    if "/" in program:
+        try:
+            (folder / program).stat()
+        except (OSError, ValueError) as error:
+            raise BadInput(f"{program}: {_reason(error)}", LATER) from error
+    elif Path(program).suffix:
+        folders = (os.defpath if path is None else path).split(os.pathsep)
+        if not any(os.path.exists(folder / part / program) for part in folders):  # noqa: PTH110 (any text)
+            here = os.path.exists(folder / program)  # noqa: PTH110
+            raise BadInput(f"there is no program {program}", f"write ./{program}" if here else LATER)
     name = interpreter(str(folder / program)) if "/" in program else None
     if name == "":
         raise BadInput(

@@ -25,6 +25,7 @@ from profiles.checks.check import Fitness
 from profiles.errors import BadInput, Unavailable
 from profiles.files.safe_files import make_folder, write_whole
 from profiles.files.store import JobStore, Store
+from profiles.quantities import counted
 from profiles.records import NodeKind, OpenCLDevice, Profile
 from scheduler.engines.protocol import Machine
 from scheduler.engines.registry import Asked
@@ -703,7 +704,8 @@ def _shared(
     most, cores = getattr(create(policy), "most", 1), cpus // threads
     if cores < most:
         raise BadInput(
-            f"policy {policy}: a node has {cores} cores, too few for {most} jobs", "choose another policy"
+            f"policy {policy}: a node has {counted(cores, 'core')}, too few for {most} jobs",
+            "choose another policy",
         )
     kind = node_kind_of(nodes, home / f"kinds-{partition}.json")
     memory_mb = min(node.memory_mb for node in nodes)

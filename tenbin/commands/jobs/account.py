@@ -8,8 +8,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from profiles.instants import clock, local
+from profiles.quantities import counted
+from scheduler.jobs.literals import memory_text
 from tenbin.errors import TenbinError
-from tenbin.text import label, number, printable, ranges
+from tenbin.text import duration, label, number, printable, ranges
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -53,7 +55,8 @@ def array_account(array: dict[str, Any]) -> str:
 def _asked(job: dict[str, Any]) -> list[str]:
     """List what the owner asked for."""
     spec = job["spec"]
-    lines = [f"{shlex.join(spec['command'])}, in {spec['folder']}"]
+    lines = [f"name {spec['name']}"] if spec["name"] else []
+    lines += [f"{shlex.join(spec['command'])}, in {spec['folder']}", f"asked for {needs_words(spec)}"]
     if job["priority"]:
         lines.append(f"priority {job['priority']}")
     if spec["account"]:
@@ -62,6 +65,23 @@ def _asked(job: dict[str, Any]) -> list[str]:
     if spec["deadline_s"] is not None:
         lines.append(f"deadline {clock(spec['deadline_s'], date=True)}")
     return lines
+
+
+def needs_words(spec: dict[str, Any]) -> str:
+    """Write the size of a job, its memory and GPUs, and its time limit: ``4 tasks x 2 cores, 2 GB each``."""
+    what, least = ("node", spec["nodes"]) if spec["nodes"] else ("task", spec["tasks"])
+    most = spec["max_nodes"] or spec["max_tasks"]
+    several = what == "node" or (most or least) > 1
+    size = f"{least} to {most} {what}s" if most else counted(least, what)
+    parts = [f"{f'{size} x ' if several else ''}{counted(spec['cores'], 'core')}"]
+    if spec["memory_mb"]:
+        parts.append(f"{memory_text(spec['memory_mb'])} of memory{' each' * several}")
+    kind, gpu_mb = spec.get("gpu_kind"), spec.get("gpu_memory_mb")
+    if gpus := spec.get("gpus") or int(bool(kind or gpu_mb)):
+        of = ", ".join(filter(None, (kind, f"{memory_text(gpu_mb)} each" if gpu_mb else "")))
+        parts.append(f"{counted(gpus, 'GPU')}{' in all' * several}{of and f' ({of})'}")
+    limit = f"at most {duration(spec['time_s'])}" if spec["time_s"] else "no time limit"
+    return f"{', '.join(parts)}; {limit}"
 
 
 def _expected(job: dict[str, Any]) -> list[str]:
@@ -181,7 +201,7 @@ def _now(job: dict[str, Any]) -> list[str]:
     power = "" if now["power_w"] is None else f"; power {number(now['power_w'])} W"
     memory = f"memory {number(now['memory_mb'])} MB, at most {number(now['peak_memory_mb'])}{limit}"
     rates = f"reads {number(now['read_mb_s'])} MB/s, writes {number(now['written_mb_s'])} MB/s"
-    return [f"uses now: {number(now['cores'])} of {job['cores']} cores; {memory}; {rates}{power}"]
+    return [f"uses now: {number(now['cores'])} of {counted(job['cores'], 'core')}; {memory}; {rates}{power}"]
 
 
 def _prediction_and_outcome(forecast: dict[str, Any]) -> str:

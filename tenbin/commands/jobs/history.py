@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from profiles.errors import BadInput
+from profiles.quantities import counted
 from tenbin.commands.jobs import jobs
 from tenbin.commands.options import HomeOption, JsonOption, client_of, complete_job
 from tenbin.option_values import past_instant
@@ -82,9 +83,13 @@ def history(
         "limit": None if which else limit or (None if efficiency else jobs.SHOWN),
     }
     client = client_of(home)
+    named: list[int] = []
     if which:
-        request["ids"] = jobs.select(client, which, members=False).ids
+        selected = jobs.select(client, which, members=False)
+        request["ids"], named = selected.ids, selected.named
     rows = client.call("POST", "/history", request)
+    for missing in set(named).difference(*((row["id"], row["array"]) for row in rows)):
+        client.job(missing).info()  # of none there is an error
     if efficiency:
         _print_efficiency(rows, csv=csv, json=json)
     elif not jobs.print_rows(rows, chosen or COLUMNS, csv=csv, json=json):
@@ -156,7 +161,7 @@ def _cores(rows: Sequence[Mapping[str, Any]]) -> str:
     fit = max(math.ceil(used - 0.1), 1)
     if not known or fit > ENOUGH * requested:
         return ""
-    return f"used {number(used)} of {requested} cores: {fit} would do (-n tasks x -c cores)"
+    return f"used {number(used)} of {counted(requested, 'core')}: {fit} would do (-n tasks x -c cores)"
 
 
 def _memory(rows: Sequence[Mapping[str, Any]]) -> str:

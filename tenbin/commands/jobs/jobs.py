@@ -146,7 +146,7 @@ def print_csv(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
     """Print rows as CSV; lists as JSON, nothing for what is not known; control characters escaped."""
     import csv
 
-    writer = csv.writer(sys.stdout)
+    writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(columns)
     for row in rows:
         values = (json_module.dumps(row[c]) if isinstance(row[c], list) else row[c] for c in columns)
@@ -204,7 +204,8 @@ COLUMNS = (
     *("submit_s", "start_s", "end_s", "since_s", "time_limit_s", "code", "held_by_user", "trouble"),
 )
 BEGUN = ("running", "stopping", "suspended")
-STATES = ("held", "waiting", *BEGUN, "done", "failed", "cancelled", "killed")
+UNSUCCESSFUL = ("failed", "cancelled", "killed")
+STATES = ("held", "waiting", *BEGUN, "done", *UNSUCCESSFUL)
 SAMPLED = (
     *("id", "at_s", "cpu_s", "memory_mb", "read_mb", "written_mb", "processes", "threads", "energy_j"),
 )
@@ -213,14 +214,17 @@ LOOK_S = 0.2  # between two looks at the output of a job
 ONCE_MORE_S = 2.0  # for a second Ctrl-C
 
 
-Which = Annotated[
-    list[str],
-    typer.Argument(
-        help="Numbers of jobs or arrays (7), members of array 7 (7[3], 7[1,5-9]), ranges (3-9: cancel and "
-        "the like take those that have not ended), 'last', or 'all' that have not ended.",
-        metavar="JOB...",
-        autocompletion=complete_job,
-    ),
+Words = typer.Argument(
+    help="Numbers of jobs or arrays (7), members of array 7 (7[3], 7[1,5-9]), ranges (3-9: cancel and "
+    "the like take those that have not ended), 'last', or 'all' that have not ended.",
+    metavar="JOB...",
+    autocompletion=complete_job,
+)
+Which = Annotated[list[str], Words]
+WhichOrName = Annotated[list[str] | None, Words]
+OfName = Annotated[
+    str | None,
+    typer.Option(help="In place of numbers: all to which it applies, of a name like this: 'fit*'."),
 ]
 
 
@@ -455,24 +459,32 @@ class Output:
             del self._starts[stream]  # a pipe or a terminal, which cannot be read again
 
 
-def cancel(which: Which, home: HomeOption = None, json: JsonOption = False) -> None:
+def cancel(
+    which: WhichOrName = None, name: OfName = None, home: HomeOption = None, json: JsonOption = False
+) -> None:
     """End jobs: SIGTERM, and SIGKILL after their grace."""
-    _change("cancel", which, home, json)
+    _change("cancel", which, home, json, name=name)
 
 
-def suspend(which: Which, home: HomeOption = None, json: JsonOption = False) -> None:
+def suspend(
+    which: WhichOrName = None, name: OfName = None, home: HomeOption = None, json: JsonOption = False
+) -> None:
     """Pause jobs; their cores are free for others until ``tenbin resume``."""
-    _change("suspend", which, home, json)
+    _change("suspend", which, home, json, name=name)
 
 
-def resume(which: Which, home: HomeOption = None, json: JsonOption = False) -> None:
+def resume(
+    which: WhichOrName = None, name: OfName = None, home: HomeOption = None, json: JsonOption = False
+) -> None:
     """Let suspended jobs go on, as soon as there is room."""
-    _change("resume", which, home, json)
+    _change("resume", which, home, json, name=name)
 
 
-def retry(which: Which, home: HomeOption = None, json: JsonOption = False) -> None:
+def retry(
+    which: WhichOrName = None, name: OfName = None, home: HomeOption = None, json: JsonOption = False
+) -> None:
     """Run jobs that failed, or were killed or cancelled, again, under the same number; of an array those."""
-    answer = _change("retry", which, home, json)
+    answer = _change("retry", which, home, json, name=name)
     if not json:
         count = len(answer["ids"])
         sentence = f"{count:,} job{'s' * (count != 1)} will run again"
@@ -482,27 +494,31 @@ def retry(which: Which, home: HomeOption = None, json: JsonOption = False) -> No
 
 
 def migrate(
-    which: Which,
+    which: WhichOrName = None,
+    *,
     to: Annotated[
         str, typer.Option("--to", help="Where to, see tenbin nodes.", autocompletion=complete_place)
     ],
+    name: OfName = None,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Move running jobs to another device or node: they write a checkpoint here and go on there."""
-    _change("migrate", which, home, json, to=to)
+    _change("migrate", which, home, json, name=name, to=to)
 
 
 def priority(
-    which: Which,
+    which: WhichOrName = None,
+    *,
     to: Annotated[
         int, typer.Option("--to", help="The higher comes first; 0: as submitted without --priority.")
     ],
+    name: OfName = None,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Change the priority of jobs, as if they had been submitted with it; what runs goes on."""
-    _change("priority", which, home, json, priority=to)
+    _change("priority", which, home, json, name=name, priority=to)
 
 
 def wait(
@@ -546,13 +562,30 @@ def wait_for(client: Client, ids: list[int], timeout_s: float | None = None, qui
     return code
 
 
-def _change(what: str, which: list[str], home: Any, as_json: bool, **more: str | int) -> dict[str, Any]:
-    """Ask for a change of jobs; of ranges and ``all`` it concerns the jobs to which it applies."""
+def _change(
+    what: str, which: list[str] | None, home: Any, as_json: bool, *, name: str | None, **more: str | int
+) -> dict[str, Any]:
+    """Ask for a change of jobs; of ranges, names and ``all`` it concerns the jobs to which it applies."""
+    if bool(which) == (name is not None):
+        raise BadInput("both JOB and --name are given" if which else "no job is given", "give JOB or --name")
     client = client_of(home)
-    chosen = select(client, which, members=False)
+    if name is None:
+        chosen = select(client, which or (), members=False)
+    else:
+        chosen = _of_name(client, name, UNSUCCESSFUL if what == "retry" else ())
     answer = client.change(what, chosen.named, chosen.among, **more)
     if as_json:
         print_json(answer)
     else:
         tell_left_out(answer)
     return answer
+
+
+def _of_name(client: Client, name: str, stages: tuple[str, ...]) -> Chosen:
+    """Find the jobs and arrays of a name like this that are in these stages; none: that have not ended."""
+    query = urlencode({"members": "false", "name": name, "stages": stages}, doseq=True)
+    rows = client.call("GET", f"/jobs?{query}")
+    if not rows:
+        which = ", ".join(stages) or "has not ended"
+        raise BadInput(f"--name {name!r}: no job of such a name ({which})", "see: tenbin jobs --all")
+    return Chosen([], [row["id"] for row in rows])

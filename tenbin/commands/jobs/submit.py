@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 import re
-import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from tenbin.commands.options import (
 from tenbin.errors import TenbinError
 from tenbin.fields import OPTIONS, Option
 from tenbin.option_values import BadOption
-from tenbin.text import say
+from tenbin.text import ranges, say
 
 # -- a script: its lines joined with the command line, which goes before them ------------------------------
 
@@ -493,15 +492,19 @@ def _hand_over(
     client = client_of(how.home)
     script, environment = (None, None) if batch is None else (batch.content, batch.environment)
     answer = client.hand_over(specs, environment, waits_for=waits_for, arrays=arrays, script=script)
-    if how.json:
-        print(dumps(answer))
-    else:
-        left, array = iter(answer["ids"]), iter(answer["arrays"])
-        for place in range(len(specs)):
-            members = [next(left) for _ in arrays.get(place, "-")]
-            print(next(array) if place in arrays else members[0])
-    if how.wait and len(answer["ids"]) == 1 and not how.json:
-        sys.stdout.flush()
-        raise typer.Exit(Output(client, answer["ids"][0]).print_all())
-    if how.wait:
+    left, array, numbers = iter(answer["ids"]), iter(answer["arrays"]), list[int]()
+    for place in range(len(specs)):
+        members = [next(left) for _ in arrays.get(place, "-")]
+        numbers.append(next(array) if place in arrays else members[0])
+    try:
+        print(dumps(answer) if how.json else "\n".join(map(str, numbers)), flush=True)
+        if not how.wait:
+            return
+        if len(answer["ids"]) == 1 and not how.json:
+            raise typer.Exit(Output(client, answer["ids"][0]).print_all())
         raise typer.Exit(wait_for(client, answer["ids"], quiet=how.json))
+    except KeyboardInterrupt:
+        text = ranges(numbers)
+        stays = f"job {text} stays" if len(numbers) == 1 else f"jobs {text} stay"
+        say(f"tenbin: {stays}; to end: tenbin cancel {text.replace(',', '')}", error=True)
+        raise

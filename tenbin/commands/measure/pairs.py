@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from profiles.errors import INTERRUPTED, BadInput
+from profiles.quantities import counted
 from tenbin.commands.options import JsonOption, StoreOption, complete_job_profile, terminated_as_interrupted
 from tenbin.option_values import duration_s
 from tenbin.terminal import SafeConsole, table
@@ -122,7 +123,9 @@ def _verified(known: list[JobProfile], repetitions: int, limit_s: float) -> Time
     for a, b in pairs:
         if programs[a].cores + programs[b].cores > room:
             both = f"{programs[a].name} ({programs[a].cores}) and {programs[b].name} ({programs[b].cores})"
-            raise BadInput(f"--verify: {both} need more than the {room} cores here", "name other jobs")
+            raise BadInput(
+                f"--verify: {both} need more than the {counted(room, 'core')} here", "name other jobs"
+            )
 
     def tell(doing: str) -> None:
         print(f"tenbin: {doing}", file=sys.stderr, flush=True)

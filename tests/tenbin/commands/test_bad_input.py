@@ -158,6 +158,37 @@ def test_paths_that_are_not_there(up: Up, tmp_path: Path) -> None:
     assert late.returncode == 125 and f"could not be started: {made}: No such file" in late.stderr
 
 
+def test_a_program_that_is_not_here(up: Up, tmp_path: Path) -> None:
+    """Refused when the job is taken in; one that waits for another may find what that made."""
+    up.start("--cores", "1")
+    (tmp_path / "here.sh").touch()
+    here = ("--chdir", str(tmp_path))
+    for words, message in (
+        (("nofile.sh",), "there is no program nofile.sh; correct its name"),
+        (("old.sbat",), "there is no program old.sbat; correct its name"),
+        ((*here, "--", "here.sh"), "there is no program here.sh; write ./here.sh"),
+        (("--", "./nofile"), "./nofile: No such file or directory; correct its name"),
+        (("--", f"{tmp_path}/here.sh/x"), f"{tmp_path}/here.sh/x: Not a directory"),
+        (("--array", "1-3", "/no/such"), "/no/such: No such file or directory"),
+    ):
+        done = up.run("submit", *words)
+        assert done.returncode == 2 and not done.stdout and message in done.stderr, done.stderr
+        assert done.stderr.count("\n") == 1
+    (tmp_path / "there.sh").write_text("#!/bin/sh\n")
+    (tmp_path / "there.sh").chmod(0o755)
+    for words in (
+        ("--env", f"PATH={tmp_path}", "--", "there.sh"),
+        ("--env", "PATH=.", *here, "--", "there.sh"),
+        (*here, "--", "./there.sh"),
+    ):
+        assert up.run("submit", "--wait", *words).returncode == 0, words
+    maker = up.client.submit(
+        ["sh", "-c", "printf '#!/bin/sh\\n' > made.sh; chmod +x made.sh"], folder=str(tmp_path)
+    )
+    made = up.run("submit", "--wait", "--after", str(maker.id), *here, "--", "./made.sh")
+    assert made.returncode == 0, made.stderr
+
+
 def test_a_script_whose_interpreter_is_not_here(up: Up, tmp_path: Path) -> None:
     """Refused when the job is taken in; one that waits for another may find what that installed."""
     up.start("--cores", "1")

@@ -89,6 +89,33 @@ def test_words_that_select_no_job(up: Up) -> None:
     assert len(json.loads(up.run("jobs", "--all", "--json").stdout)) == 1
 
 
+def test_jobs_of_a_name(up: Up) -> None:
+    """Those that a change applies to; an array as a whole."""
+    up.start("--cores", "1")
+    sleep, names = ["sleep", "600"], ("fit 1", "other", "fit 2")
+    first, other, second = (up.client.submit(sleep, name=name) for name in names)
+    array = up.client.hand_over([{"command": sleep, "name": "fit 3", "folder": "/"}], arrays={0: [0, 1]})[
+        "arrays"
+    ]
+    for command in ("suspend", "resume", "retry"):
+        done = up.run(command, "--name", "nothing*")
+        assert done.returncode == 2 and "--name 'nothing*': no job of such a name" in done.stderr, done.stderr
+    for words in (("cancel",), ("cancel", "1", "--name", "fit*"), ("priority", "--to", "1")):
+        done = up.run(*words)
+        assert done.returncode == 2 and "give JOB or --name" in done.stderr, done.stderr
+    assert up.run("priority", "--name", "fit ?", "--to", "5").returncode == 0
+    assert [job.info()["priority"] for job in (first, other, second)] == [5, 0, 5]
+    changed = up.run("cancel", "--name", "fit*", "--json")
+    assert changed.returncode == 0 and json.loads(changed.stdout)["left_out"] == {}
+    assert first.wait(30)["stage"] == second.wait(30)["stage"] == "cancelled" and not other.done()
+    members = [array[0] + 1, array[0] + 2]
+    assert [job["stage"] for job in up.client.ended(members, 30, all=True)] == ["cancelled"] * 2
+    assert "no job of such a name" in up.run("cancel", "--name", "fit*").stderr
+    again = up.run("retry", "--name", "fit [12]")
+    assert again.returncode == 0 and "2 jobs will run again" in again.stderr
+    assert [job.info()["stage"] for job in (first, second)] == ["waiting"] * 2
+
+
 def test_numbers_as_ranges() -> None:
     assert ranges([3, 1, 2, 7, 9, 8]) == "1-3, 7-9" and ranges([5]) == "5"
     assert job_ranges(["9[2]", "3", "9[3]", "1", "2", "9[8]"]) == "1-3, 9[2-3,8]"

@@ -5,7 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
+import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -17,12 +20,13 @@ from scheduler.jobs.dependencies import check_times
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.clusters import parse_cluster
 from tenbin.client.connection import _refusal
-from tenbin.commands.jobs.account import account
+from tenbin.commands.jobs.account import account, needs_words
 from tenbin.commands.jobs.history import advice, quantiles, shares
-from tenbin.commands.jobs.jobs import cell
+from tenbin.commands.jobs.jobs import cell, print_csv
 from tenbin.server.descriptions import describe
 from tenbin.text import printable
 from tests.support.coordinator import Up
+from tests.support.programs import TENBIN
 from tests.support.scheduling.virtual_engine import BEGIN_S, virtual
 from tests.support.top_session import Session, play
 from tests.support.zones import zone
@@ -30,6 +34,69 @@ from tests.support.zones import zone
 BUSY_S = 0.6
 BUSY = f"import time\nwhile time.process_time() < {BUSY_S}: pass"
 ODD = 'a,b\n"c"\x1b[31m'
+
+
+def test_csv_has_the_line_ends_of_other_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    print_csv([{"id": 7, "name": "fit"}], ("id", "name"))
+    assert capsys.readouterr().out == "id,name\n7,fit\n"
+
+
+NEEDS = JobSpec(command=("./fit",), folder="/").model_dump(mode="json")
+
+
+@pytest.mark.parametrize(
+    ("needs", "words"),
+    [
+        ({}, "1 core; no time limit"),
+        ({"cores": 4, "memory_mb": 2000.0, "time_s": 600.0}, "4 cores, 2 GB of memory; at most 10:00 min"),
+        ({"tasks": 2, "memory_mb": 500.0}, "2 tasks x 1 core, 500 MB of memory each; no time limit"),
+        ({"tasks": 2, "max_tasks": 8, "cores": 3}, "2 to 8 tasks x 3 cores; no time limit"),
+        ({"nodes": 1, "cores": 2}, "1 node x 2 cores; no time limit"),
+        ({"gpus": 2}, "1 core, 2 GPUs; no time limit"),
+        (
+            {"tasks": 2, "gpu_kind": "a100", "gpu_memory_mb": 20_000.0},
+            "2 tasks x 1 core, 1 GPU in all (a100, 20 GB each); no time limit",
+        ),
+    ],
+)
+def test_what_a_job_has_asked_for(needs: dict[str, Any], words: str) -> None:
+    assert needs_words(NEEDS | needs) == words
+
+
+def test_a_job_that_is_not_there_is_an_error(up: Up) -> None:
+    """One that waits is there, and has no history yet."""
+    up.start("--cores", "1")
+    jobs = [up.client.submit(["sleep", "600"], name="fit", cores=1, time_s=600.0) for _ in range(2)]
+    up.until(lambda: jobs[0].info()["stage"] == "running")
+    for words in (("99999",), ("1", "99999"), ("99999", "--efficiency")):
+        done = up.run("history", *words)
+        assert done.returncode == 2 and done.stderr.startswith("tenbin: there is no job 99999; see:"), (
+            done.stderr
+        )
+    assert up.run("history", "2", "--json").stdout.strip() == "[]"
+    lines = up.run("info", "2").stdout.splitlines()
+    assert lines[1] == "  name fit" and "  asked for 1 core; at most 10:00 min" in lines
+    stopped = up.run("down")
+    to_end = "to end all jobs: tenbin up --daemon, then tenbin cancel all"
+    assert stopped.returncode == 0 and f"; 1 job runs on; {to_end}\n" in stopped.stdout
+
+
+def test_who_no_longer_waits_is_told_that_the_job_stays(shared: Up) -> None:
+    blocked = shared.client.submit(["sleep", "600"], cores=2)
+    variables = {**os.environ, "TENBIN_HOME": str(shared.home)}
+    for options in ((), ("--array", "0-1")):
+        command = [*TENBIN, "submit", "--wait", *options, "--", "true"]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables
+        ) as waiting:
+            assert waiting.stdout is not None
+            number = waiting.stdout.readline().strip()
+            waiting.send_signal(signal.SIGINT)
+            _, said = waiting.communicate(timeout=60)
+        assert waiting.returncode == 130
+        assert said == f"tenbin: job {number} stays; to end: tenbin cancel {number}\n"
+        assert not shared.client.job(int(number)).done()
+    blocked.cancel()
 
 
 def test_history_filters_and_formats(up: Up) -> None:

@@ -146,7 +146,7 @@ def test_a_program_in_a_pipe(shared: Up) -> None:
     killed = begin(shared, "run", "sh", "-c", "kill -9 $$")
     assert killed.communicate() == (b"", b"") and killed.returncode == 137
     absent = shared.run("run", "/no/such/program")
-    assert absent.returncode == 125 and "it could not be started: /no/such/program" in absent.stderr
+    assert absent.returncode == 2 and "/no/such/program: No such file or directory; correct" in absent.stderr
 
 
 def test_who_waits_is_told_why_and_may_give_up(up: Up, screens: list[Screen]) -> None:

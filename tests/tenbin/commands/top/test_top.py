@@ -59,7 +59,7 @@ def test_looking(busy: Up, quick: None) -> None:
         await top.press("escape", "escape", "e")
         await top.shows("all about job 32", "array 32: 5 jobs: waiting 5")
         await top.press("escape", "home", "e")
-        await top.shows("all about job 1", "job 1: running", "uses now: .* of 1 cores", "started: attempt 1")
+        await top.shows("all about job 1", "job 1: running", "uses now: .* of 1 core;", "started: attempt 1")
         await top.press("t")
         await top.shows("^end of stdout of job 1", "^first$")
         await top.press("T")
