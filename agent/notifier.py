@@ -127,7 +127,20 @@ def tell(notice: Notice) -> None:
         else:
             _command(notice)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        print(f"tenbin: {notice.sentence}; {notice.to}: {error}", file=sys.stderr, flush=True)
+        what = f"notice {notice.to!r}: {_failure(error)}"
+        print(f"tenbin: {notice.sentence}; {what}", file=sys.stderr, flush=True)
+
+
+def _failure(error: Exception) -> str:
+    """Say why a notice could not be told."""
+    match error:
+        case subprocess.TimeoutExpired():
+            return f"killed after {error.timeout:g} s"
+        case subprocess.CalledProcessError(returncode=127):
+            return "no such command (exit code 127)"
+        case subprocess.CalledProcessError(returncode=code):
+            return f"signal {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
+    return str(error)
 
 
 def _post(notice: Notice) -> None:
