@@ -129,8 +129,20 @@ def tell(notice: Notice) -> None:
         else:
             _command(notice)
     except (OSError, ValueError, HTTPException, subprocess.SubprocessError) as error:
-        line = " ".join(f"tenbin: {notice.sentence}; {notice.to}: {error}".split())
-        print(line, file=sys.stderr, flush=True)
+        line = f"tenbin: {notice.sentence}; notice {notice.to!r}: {_failure(error)}"
+        print(" ".join(line.split()), file=sys.stderr, flush=True)
+
+
+def _failure(error: Exception) -> str:
+    """Say why a notice could not be told."""
+    match error:
+        case subprocess.TimeoutExpired():
+            return f"killed after {error.timeout:g} s"
+        case subprocess.CalledProcessError(returncode=127):
+            return "no such command (exit code 127)"
+        case subprocess.CalledProcessError(returncode=code):
+            return f"signal {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
+    return str(error)
 
 
 def _post(notice: Notice) -> None:

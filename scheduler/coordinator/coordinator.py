@@ -387,12 +387,29 @@ class Coordinator:
         if entry.stage is Stage.HELD:
             return Reason(machine_state.why_held(entry, m.holds.verdict(entry), self.clock()))
         if entry.stage is Stage.WAITING:
-            why = self.why_held() or m.array_limits.why(job_id) or m.memory.why(job_id)
+            why = self.why_held() or self._why_behind(job_id) or m.memory.why(job_id)
             reason = Reason(why) if why else self.policy.why(self.job_table.job(entry), self.cluster)
             return reason._replace(sentence=reason.sentence + self._strangers(entry))
         if entry.stage is Stage.SUSPENDED:
             return Reason("paused by the policy in favour of other jobs")
         return Reason(self.engine.nodes.hindrance(entry))
+
+    def _why_behind(self, job_id: int) -> str:
+        """Say why a member of an array waits for a place of it, and what those before it wait for; "": no."""
+        limits = self.machine.state.array_limits
+        for number in limits.ahead(job_id):
+            if why := self.why(number).sentence:
+                return f"{limits.why(job_id)}; job {self.job_table.open(number).label} is ahead: {why}"
+        return limits.why(job_id)
+
+    def why_array(self, number: int) -> Reason:
+        """Say why the first member of an array that waits does so; an empty sentence if none waits."""
+        for job_id in range(number + 1, number + 1 + self.job_table.arrays.members(number)):
+            entry = self.job_table.entries.get(job_id)
+            if entry is not None and entry.stage in (Stage.HELD, Stage.WAITING, Stage.SUSPENDED):
+                sentence, start_s = self.why(job_id)
+                return Reason(f"{entry.label}: {sentence}", start_s)
+        return Reason("")
 
     def _strangers(self, entry: Entry) -> str:
         """Say who holds GPUs outside of the queue, if the job waits for some; "": nobody."""

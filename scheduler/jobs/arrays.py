@@ -117,6 +117,11 @@ class ArrayLimits:
         entry = self._waiting.get(job_id)
         return "" if entry is None else f"at most {entry.spec.array_limit} of array {entry.array} run at once"
 
+    def ahead(self, job_id: int) -> list[int]:
+        """List the members that have the places for which the job waits."""
+        entry = self._waiting.get(job_id)
+        return [] if entry is None or entry.array is None else sorted(self._placed.get(entry.array, ()))
+
     def hold(self, entry: Entry) -> None:
         """Give a place to a member that has one already, also if that exceeds the limit."""
         if entry.array is not None and entry.spec.array_limit is not None:

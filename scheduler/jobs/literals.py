@@ -187,6 +187,21 @@ def _clock(text: str, half: str) -> clock_time:
     return clock_time(hours, minutes, seconds)
 
 
+def resource_text(resource: str, amount: float, of: float | None = None, *, named: bool = True) -> str:
+    """Write ``"1 core"``, ``"2 of 4 GPUs"``, ``"24.7 of 25.3 GB memory"``; not ``named``: ``"2 of 4"``."""
+    whole = amount if of is None else of
+    kind, _, model = resource.partition(":")
+    if kind == "memory_mb":
+        scale = 1e3 if whole >= 1e3 else 1.0
+        text, name = memory_text(whole), "memory"
+        text = text if of is None else f"{amount / scale:.4g} of {text}"
+    else:
+        text = f"{amount:,.10g}" if of is None else f"{amount:,.10g} of {of:,.10g}"
+        name = {"gpu": f"{model} GPUs".lstrip(), "cores": "cores"}.get(kind, resource)
+        name = name.removesuffix("s") if whole == 1 and kind in ("gpu", "cores") else name
+    return f"{text} {name}" if named else text
+
+
 def memory_text(mb: float) -> str:
     """``"20 GB"``, ``"500 MB"``: for people."""
     return f"{mb / 1e3:.4g} GB" if mb >= 1e3 else f"{mb:.4g} MB"

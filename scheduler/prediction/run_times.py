@@ -13,9 +13,10 @@ each class of device the first of these counts of which enough is known:
 4. ``tried``: its time on another device, and the latest trial of the running program on both.
 5. ``devices``: its time on another device, and the measured figures of both.
 6. ``user``: the mean of the last two jobs of the same user (EASY++: Tsafrir, Etsion and Feitelson, IEEE TPDS
-   18(6), 2007). Its quantiles are those of actual over predicted time of that user's jobs by this rule. The
-   rule is ``proved`` if 8 of 10 of its last outcomes for that user were within a factor 2, which is also
-   assumed after one run of the same program. Plans do not use it before that.
+   18(6), 2007). Its quantiles are those of actual over predicted time of that user's jobs by this rule. An
+   outcome is the first run of a program: later ones say nothing of other programs. The rule is ``proved`` if
+   8 of 10 of its last outcomes for that user were within a factor 2, which is also assumed after one run of
+   the same program. Plans do not use it before that.
 
 The last ``RECENT`` runs count. Quantiles are 10, 50 and 90 %, of the next value and not of a mean. Waiting
 jobs are indexed by what they can be predicted from, so the end of a job costs time only for those jobs that
@@ -128,11 +129,12 @@ class History:
         """Learn from a run that has ended."""
         for cached in (self._alike, self._by_name, self._by_user):
             cached.cache_clear()
+        first = run.signature.program not in self._of_program
         self._of_program[run.signature.program].append(run)
         if run.run_s <= 0:
             return
         last = self._last_two[run.signature.user]
-        if last:
+        if last and first:
             self._errors[run.signature.user].append(math.log(run.run_s / _mean(last)))
         last.append(run.run_s)
 
@@ -141,7 +143,7 @@ class History:
         return sorted(self._of_program)
 
     def proved(self, user: str) -> bool:
-        """Tell if the mean of the user's last two jobs predicted the next ones well enough for plans."""
+        """Tell if the mean of the user's last two jobs predicted new programs well enough for plans."""
         errors = list(self._errors[user])[-RECENT:]
         right = sum(abs(error) <= ONE_RUN for error in errors)
         return len(errors) >= ENOUGH and right >= PROVED * len(errors)

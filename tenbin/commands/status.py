@@ -11,7 +11,7 @@ import typer
 
 from profiles.instants import local
 from profiles.quantities import counted
-from scheduler.jobs.literals import memory_text
+from scheduler.jobs.literals import memory_text, resource_text
 from tenbin.commands.options import HomeOption, JsonOption, client_of
 from tenbin.text import print_json, say
 
@@ -99,7 +99,7 @@ def _pool(pool: dict[str, Any], shared: set[str]) -> Iterator[str]:
 
 def _node(node: dict[str, Any]) -> Iterator[str]:
     """Yield the line of a node, then one line for each GPU that jobs get there."""
-    free = ", ".join(f"{node['free'][k]:g} of {v:g} {k}" for k, v in node.get("capacity", {}).items())
+    free = ", ".join(resource_text(k, node["free"][k], v) for k, v in node.get("capacity", {}).items())
     jobs = ", ".join(map(str, node["jobs"])) or "none"
     regions = ", ".join(node.get("regions", ()))
     inside = f"; region {regions}" if regions else ""

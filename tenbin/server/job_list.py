@@ -220,6 +220,8 @@ def window(coordinator: Coordinator, query: Window) -> dict[str, Any]:
     for row, fields in list(zip(window, shown, strict=True))[first : first + query.details]:
         if isinstance(row, Entry):
             fields.update(details(coordinator, row)._asdict())
+        else:
+            fields.update(_why_array(coordinator, row.id))
         if time.monotonic() > until:
             break
     return {**state(coordinator), "in_use": in_use(coordinator), "total": len(rows), "rows": shown}
@@ -273,10 +275,17 @@ def array_summary(coordinator: Coordinator, number: int) -> dict[str, Any]:
     array = jobs.whole(number)
     return {
         **as_json(jobs.row(array)),
+        **_why_array(coordinator, number),
         "failed": coordinator.journal.failed_members(number),
         "spec": array.first.spec.model_dump(mode="json"),
         "signal": None,
     }
+
+
+def _why_array(coordinator: Coordinator, number: int) -> dict[str, Any]:
+    """Say what the first member that waits waits for, and until when."""
+    reason = coordinator.why_array(number)
+    return {"why": reason.sentence, "expected_start_s": reason.expected_start_s}
 
 
 # -- CPU time, memory, energy and place of jobs that have begun or ended -----------------------------------

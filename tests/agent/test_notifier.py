@@ -74,17 +74,20 @@ def test_what_fails_or_hangs_is_a_line(
 ) -> None:
     monkeypatch.setattr(notifier, "LIMIT_S", 0.2)
     monkeypatch.setenv("PATH", "/bin:/usr/bin")
-    for to in (
-        f"{posts[0]}/broken",
-        f"{posts[0]}/odd",
-        "http://127.0.0.1:1/",
-        "sleep 600",
-        "exit 9",
-        "http://[/",
+    for to, why in (
+        (f"{posts[0]}/broken", "HTTP Error 500"),
+        (f"{posts[0]}/odd", ""),
+        ("http://127.0.0.1:1/", "<urlopen error"),
+        ("sleep 600", "killed after 0.2 s\n"),
+        ("exit 9", "failed with exit code 9\n"),
+        ("kill -9 $$", "signal SIGKILL\n"),
+        ("exec 2> /dev/null; nosuchcmd", "no such command (exit code 127)\n"),
+        ("http://[/", "Invalid"),
     ):
         notifier.tell(Notice(to, ABOUT, "/no/such/folder"))
         line = capfd.readouterr().err
-        assert line.startswith(f"tenbin: job 7 (fit ): failed: exit code 3; {to}: ") and line.count("\n") == 1
+        assert line.startswith(f"tenbin: job 7 (fit ): failed: exit code 3; notice '{to}': {why}")
+        assert line.count("\n") == 1
 
 
 def test_the_process_outlives_the_coordinator_and_is_started_again(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -41,6 +42,7 @@ LATE_LEAST_S = 60.0
 SLACK = 1e-6  # of sums that were added and subtracted many times
 AHEAD = 64  # steps that are looked at first
 NOT_SO_LONG = "there is room, but not for as long as it may run without a delay of earlier jobs"
+MOST_AHEAD = 32  # jobs of a queue whose starts are predicted
 
 
 Peaks = tuple[list[float], list[list[float]]]
@@ -232,12 +234,16 @@ class NodeConservative:
 
     def why(self, job: Job, view: View) -> Reason:
         """Explain what a job waits for, and until when."""
-        at = self._reserved.get(job.id, NONE).start_s
-        expected_s = None if at == math.inf else at
+        expected_s = self.expected_start(job)
         order = self._classes(job)
         if any(int(view.nodes[pool].room(job.demand).sum()) >= job.units for pool in order):
             return Reason(NOT_SO_LONG, expected_s)
         return Reason(on_nodes.why(job, view, order).sentence, expected_s)
+
+    def expected_start(self, job: Job) -> float | None:
+        """Return the begin of the job's reservation; None: it has none."""
+        at = self._reserved.get(job.id, NONE).start_s
+        return None if at == math.inf else at
 
     def _admit(self, now: float) -> None:
         """Reserve for the jobs that have become one of the first (step 1)."""
@@ -398,3 +404,11 @@ def _in_service(nodes: Nodes) -> NDArray[np.float64]:
     """Return the capacity of nodes that are in service; the others have none."""
     capacity: NDArray[np.float64] = np.where(nodes.up[:, None], nodes.capacity, 0.0)
     return capacity
+
+
+def expected_start(job: Job, view: View) -> float | None:
+    """Predict when one of the first ``MOST_AHEAD`` waiting jobs starts if no job delays an earlier one."""
+    for place, job_id in enumerate(islice(view.waiting, MOST_AHEAD), 1):
+        if job_id == job.id:
+            return NodeConservative(view.cluster.pools, place, view).expected_start(job)
+    return None

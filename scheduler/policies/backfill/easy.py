@@ -33,7 +33,7 @@ from collections.abc import Sequence
 
 from scheduler.model.events import Action, Event, Failed, Finished, Start, Submitted
 from scheduler.model.jobs import Job, counted
-from scheduler.policies.backfill import on_nodes
+from scheduler.policies.backfill import conservative_on_nodes, on_nodes
 from scheduler.policies.backfill.availability import expected_start
 from scheduler.policies.backfill.multi_pool import MultiPoolEasy
 from scheduler.policies.backfill.queue import EasyQueue
@@ -96,7 +96,8 @@ class Easy(Policy):
 
     def why(self, job: Job, view: View) -> Reason:
         if self._nodes is not None:
-            return on_nodes.why(job, view, self._nodes.classes(job))
+            reason = on_nodes.why(job, view, self._nodes.classes(job))
+            return reason._replace(expected_start_s=conservative_on_nodes.expected_start(job, view))
         first = next(iter(view.waiting.values()))
         at = expected_start(job, view)
         if job.id == first.id:

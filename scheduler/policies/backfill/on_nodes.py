@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiles.errors import BadInput
+from scheduler.jobs.literals import resource_text
 from scheduler.model.events import Action, Event, Failed, Finished, Start, Submitted
 from scheduler.model.jobs import EPSILON, Job, JobState, Placement, Pool, instant
 from scheduler.model.state import Nodes, rooms
@@ -710,7 +711,7 @@ def queue(view: View, kind: Callable[[Sequence[Pool]], Queue], policy: str) -> Q
 
 
 def why(job: Job, view: View, order: Sequence[str]) -> Reason:
-    """Explain what a job waits for on nodes: the resource that binds, and who is first.
+    """Explain what a job waits for on nodes: all resources that it lacks, and who is first.
 
     Args:
         order: the pools that it can run on, in the order in which it takes them.
@@ -727,15 +728,15 @@ def why(job: Job, view: View, order: Sequence[str]) -> Reason:
 
 def _need(job: Job, nodes: Nodes, where: str) -> str:
     """Describe what the job lacks on the nodes of a pool."""
-    resources = nodes.pool.resources
-    scarce = [
-        (int(np.floor(nodes.free[:, r] / needed + EPSILON).sum()), r)
-        for r, needed in enumerate(job.demand)
-        if needed > 0
+    wanted = [(r, d) for r, d in enumerate(job.demand) if d > 0]
+    names, free, total = nodes.pool.resources, nodes.free.sum(axis=0), nodes.capacity[nodes.up].sum(axis=0)
+    at = "" if nodes.pool.units == 1 and not where else f" on a node{where}"
+    lacking = [
+        f"{resource_text(names[r], d)} ({resource_text(names[r], free[r], total[r], named=False)} free)"
+        for r, d in wanted
+        if int(np.floor(nodes.free[:, r] / d + EPSILON).sum()) < job.units
     ]
-    room, r = min(scarce)
-    if room < job.units:
-        left = f"{nodes.free[:, r].sum():,.10g} of {nodes.capacity[nodes.up, r].sum():,.10g} free"
-        return f"{job.demand[r]:,.10g} {resources[r]} on a node{where} ({left})"
-    vector = ", ".join(f"{d:,.10g} {n}" for d, n in zip(job.demand, resources, strict=True) if d > 0)
+    if lacking:
+        return f"{' and '.join(lacking)}{at}"
+    vector = ", ".join(resource_text(names[r], d) for r, d in wanted)
     return f"{vector} on one node{where} (no node has all of it free)"

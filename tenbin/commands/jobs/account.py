@@ -48,6 +48,8 @@ def array_account(array: dict[str, Any]) -> str:
     lines += [f"  {line}" for line in _asked(array)]
     if limit := array["spec"]["array_limit"]:
         lines.append(f"  at most {limit} run at once")
+    if wait := wait_words(array["why"], array["expected_start_s"]):
+        lines.append(f"  {wait}")
     lines.append(f"  submitted {clock(array['submit_s'], date=True)}")
     return "\n".join(map(printable, lines))
 

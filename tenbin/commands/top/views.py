@@ -507,7 +507,8 @@ def _cell(row: dict[str, Any], column: str, *, with_start: bool) -> str:
     expected_s = row.get("expected_start_s")
     match column:
         case "trouble" if row.get("why"):
-            return wait_words(row["why"], expected_s if with_start else None)
+            why = wait_words(row["why"], expected_s if with_start else None)
+            return f"{row['trouble']}; {why}" if row["trouble"] and row.get("members") else why
         case "start":
             return start_text(expected_s) if expected_s else ""
         case "cpu_s":

@@ -9,8 +9,9 @@ import pytest
 
 from profiles.errors import BadInput
 from scheduler.coordinator.coordinator import Coordinator
+from tenbin.commands.jobs.account import array_account
 from tenbin.option_values import array_and_limit
-from tenbin.server.job_list import array_summary
+from tenbin.server.job_list import Window, array_summary, window
 from tests.support.scheduling.manual_engine import (
     ManualEngine,
     a_job,
@@ -45,7 +46,8 @@ def test_a_suspended_member_keeps_its_place_if_it_has_begun(tmp_path: Path) -> N
         _, (first, second, third) = submit_array(coordinator, 3, array_limit=1)
         coordinator.suspend([second])
         coordinator.suspend([first])
-        assert why(coordinator, third) == FULL
+        held = "; job 1[1] is ahead: suspended by its owner; go on with: tenbin resume 1[1]"
+        assert why(coordinator, third) == FULL + held
         coordinator.cancel([first])
         engine.end(first, "cancelled")
         coordinator.turn()
@@ -56,6 +58,37 @@ def test_a_suspended_member_keeps_its_place_if_it_has_begun(tmp_path: Path) -> N
         engine.end(third, "cancelled")
         coordinator.turn()
         assert shown(coordinator, first, second, third) == ["cancelled", "running", "cancelled"]
+
+
+def test_a_limit_of_an_array_whose_members_wait_themselves_says_what_they_wait_for(tmp_path: Path) -> None:
+    engine = ManualEngine(2)
+    with engine.coordinator(tmp_path, "easy") as coordinator:
+        submit(coordinator, cores=2)
+        submit(coordinator, cores=2)
+        array, members = submit_array(coordinator, 5, array_limit=2)
+        queue = "waits for 1 core (0 of 2 free); after job 2"
+        assert why(coordinator, members[0]).startswith(queue)
+        assert why(coordinator, members[3]).startswith(
+            f"at most 2 of array 3 run at once; job 3[1] is ahead: {queue}"
+        )
+        first = coordinator.why(members[0])
+        assert first.expected_start_s is not None
+        summary = array_summary(coordinator, array)
+        assert summary["why"] == f"3[1]: {first.sentence}"
+        assert summary["expected_start_s"] == first.expected_start_s
+        (row,) = window(coordinator, Window(members=False, details=9))["rows"][-1:]
+        assert row["id"] == array and row["why"] == summary["why"]
+        assert f"  {summary['why']}; starts about " in array_account(summary)
+        for job in (1, 2):
+            engine.end(job)
+            coordinator.turn()
+        assert why(coordinator, members[3]) == "at most 2 of array 3 run at once"
+        summary = array_summary(coordinator, array)
+        assert summary["why"] == "3[3]: at most 2 of array 3 run at once"
+        for job in members[:4]:
+            engine.end(job)
+            coordinator.turn()
+        assert array_summary(coordinator, array)["why"] == ""
 
 
 def run_again(coordinator: Coordinator, *job_ids: int) -> list[int]:

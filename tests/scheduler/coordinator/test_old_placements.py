@@ -114,7 +114,7 @@ def test_jobs_go_on_where_the_machine_has_become_a_node_with_gpus(tmp_path: Path
         with_gpus = submit(coordinator, gpus=2)
         assert shown(coordinator, running, paused, with_gpus) == ["running"] * 3
         large = submit(coordinator, cores=3)
-        assert "waits for 3 cores on a node (0 of 4 free)" in why(coordinator, large)
+        assert "waits for 3 cores (0 of 4 free)" in why(coordinator, large)
         for job in (running, paused, with_gpus, large):
             engine.end(job)
             coordinator.turn()

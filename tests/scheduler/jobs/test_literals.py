@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.jobs.literals import UNITS_S, duration_s, size_bytes
+from scheduler.jobs.literals import UNITS_S, duration_s, resource_text, size_bytes
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 
@@ -99,3 +99,21 @@ def test_sizes_of_slurm(text: str, number: float) -> None:
 def test_what_is_no_size(text: str) -> None:
     with pytest.raises(ValueError, match="write for instance"):
         size_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("resource", "amounts", "words"),
+    [
+        ("cores", (1.0,), "1 core"),
+        ("cores", (0.0, 2.0), "0 of 2 cores"),
+        ("memory_mb", (24_700.0, 25_314.2), "24.7 of 25.31 GB memory"),
+        ("memory_mb", (500.0,), "500 MB memory"),
+        ("gpu", (1.0, 4.0), "1 of 4 GPUs"),
+        ("gpu:a100", (1.0,), "1 a100 GPU"),
+        ("gpu:a100", (3.0,), "3 a100 GPUs"),
+        ("licences", (1.0, 2.0), "1 of 2 licences"),
+    ],
+)
+def test_resources_as_people_say_them(resource: str, amounts: tuple[float, ...], words: str) -> None:
+    assert resource_text(resource, *amounts) == words
+    assert words.startswith(resource_text(resource, *amounts, named=False) + " ")

@@ -19,6 +19,11 @@ def known(*times: float, asked: JobSignature = SIM) -> History:
     return History(PastRun(asked, seconds) for seconds in times)
 
 
+def programs(*times: float) -> History:
+    """Make a history of one run of each program."""
+    return History(PastRun(SIM._replace(program=f"p{n}"), seconds) for n, seconds in enumerate(times))
+
+
 def test_nothing_is_known_of_a_stranger() -> None:
     assert History().predict(SIM) is None
     assert known(5.0).predict(SIM, "memory_mb") is None
@@ -176,7 +181,7 @@ def test_last_resort_the_last_two_of_the_user() -> None:
     below = 0
     for _ in range(400):
         times = rng.lognormal(3, 1, 61)
-        one = known(*times[:-1]).predict(other)
+        one = programs(*times[:-1]).predict(other)
         assert one is not None and one.low <= one.middle <= one.high
         below += times[-1] <= one.high
     assert below / 400 == pytest.approx(0.9, abs=0.05)
@@ -187,7 +192,7 @@ def test_the_rule_by_user_is_planned_with_where_it_was_right() -> None:
     other = JobSignature("new", (), "ann")
 
     def proved(*times: float) -> bool:
-        found = known(*times).predict(other)
+        found = programs(*times).predict(other)
         assert found is not None and found.basis == "user"
         assert ("not used for planning" in found.rule) != found.proved
         return found.proved
@@ -198,9 +203,16 @@ def test_the_rule_by_user_is_planned_with_where_it_was_right() -> None:
     assert proved(*steady, 100.0) and not proved(*steady, 100.0, 12.0, 10.0)  # 9 of 10, 9 of 12
     assert not proved(*steady, *steady, 0.01, 500.0, 0.01, 0.5, 700.0)  # 15 of the last 20
     assert proved(*[0.01, 6.0] * 20, *steady, *steady, 10.0)  # forgotten after twenty
-    assert not known(*steady).proved("ben")
+    assert not programs(*steady).proved("ben")
     own = known(*steady).predict(SIM)
     assert own is not None and own.proved
+
+
+def test_many_runs_of_one_program_prove_nothing_of_others() -> None:
+    """An array of 100 short jobs: of another program nothing is planned by them, and the interval is wide."""
+    history = known(*[0.05] * 100)
+    found = history.predict(JobSignature("sleep", ("30",), "ann"))
+    assert found is not None and found.basis == "user" and not found.proved and found.high > 4 * found.middle
 
 
 def test_memory_is_predicted_like_time() -> None:

@@ -78,7 +78,8 @@ def test_jobs_see_their_own_gpus_and_no_others_also_after_a_restart(gpus: Up, tm
     four = up.client.submit(command, gpus=4).id
     one = up.client.submit(command, gpus=1, expect_s={"": 1.0}).id
     why = up.client.call("GET", f"/jobs/{four}")["why"]
-    assert why.startswith("waits for 4 gpu on a node (2 of 4 free)"), why
+    assert why.startswith("waits for 4 GPUs (2 of 4 free)"), why
+    assert " GB memory, 2 of 4 GPUs free; jobs: " in up.run("nodes").stdout
     (node,) = up.client.call("GET", "/nodes")
     assert [gpu["job"] for gpu in node["gpus"]] == [two, two, None, None]
     assert {gpu["name"] for gpu in node["gpus"]} == {"Emulated GPU 80GB"}
@@ -237,7 +238,7 @@ def test_a_gpu_that_a_stranger_holds_is_not_given_out(gpus: Up) -> None:
         assert three.result(60) == 0
         assert up.client.output(three.id).decode().strip() == ",".join(map(uuid, (1, 2, 3)))
         why = up.client.call("GET", f"/jobs/{four.id}")["why"]
-        assert why.startswith("waits for 4 gpu on a node (3 of 3 free)"), why
+        assert why.startswith("waits for 4 GPUs (3 of 3 free)"), why
         assert f"GPU 0 is held outside of the queue by process {stranger.pid}" in why
         # It stays so after a restart, and ends with the stranger.
         up.kill()

@@ -15,7 +15,7 @@ from profiles.errors import BadInput
 from scheduler.model.events import NodeDown, NodeUp
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool, Stop
 from scheduler.model.state import ClusterState
-from scheduler.policies.base import View
+from scheduler.policies.base import Reason, View
 from scheduler.policies.registry import create
 from scheduler.simulator.trace import Arrival, Disturbance, SimulationSettings
 from tests.support.amounts import examples
@@ -212,18 +212,31 @@ def failing(draw: st.DrawFn) -> World:
     return World(world.cluster, arrivals, SimulationSettings(disturbances=changes))
 
 
+WORDS = {"cores": "core", "memory_mb": "memory", "gpu": "GPU"}
+
+
 def check_reason(view: View, job: Job, sentence: str) -> None:
-    """Check that a wait names a resource of which too little is free, or that no node has all of it."""
+    """Check that a wait names all resources of which too little is free, or that no node has all of it."""
     names = [name for name in view.nodes if job.runs_on(name)]
     if any(view.nodes[name].room(job.demand).sum() >= job.units for name in names):
         assert "there is room, but" in sentence
         return
-    short = []
     for name in names:
-        for resource, free, needed in zip(RESOURCES, view.nodes[name].free.T, job.demand, strict=True):
-            if needed and sum(f // needed for f in free) < job.units:
-                short.append(f" {resource} on a node")
-    assert "no node has all of it free" in sentence or any(part in sentence for part in short)
+        if view.nodes[name].misfit(job):
+            continue
+        lacking = {
+            resource
+            for resource, free, needed in zip(RESOURCES, view.nodes[name].free.T, job.demand, strict=True)
+            if needed and sum(f // needed for f in free) < job.units
+        }
+        parts = [
+            part for part in sentence.split("; ", maxsplit=1)[0].split(", or for ") if f" of {name}" in part
+        ]
+        (part,) = parts if len(view.nodes) > 1 else [sentence]
+        if not lacking:
+            assert "no node has all of it free" in part
+        else:
+            assert {r for r, word in WORDS.items() if f" {word}" in part} == lacking, sentence
 
 
 @pytest.mark.parametrize("name", [*ALL, "conservative,depth=1", "las", "las-mq", "las-drf", "kairos"])
@@ -303,8 +316,9 @@ def test_jobs_without_gpus_leave_nodes_with_gpus_alone() -> None:
 @pytest.mark.parametrize(
     ("demand", "expected"),
     [
-        ((1.0, 8.0, 2.0), "waits for 2 gpu on a node (1 of 4 free)"),
-        ((6.0, 8.0, 0.0), "waits for 6 cores on a node (4 of 12 free)"),
+        ((1.0, 8.0, 2.0), "waits for 2 GPUs (1 of 4 free) on a node"),
+        ((6.0, 8.0, 0.0), "waits for 6 cores (4 of 12 free) on a node"),
+        ((5.0, 60.0, 3.0), "waits for 5 cores (4 of 12 free) and 3 GPUs (1 of 4 free) on a node"),
         ((3.0, 8.0, 1.0), "no node has all of it free"),
     ],
 )
@@ -322,6 +336,26 @@ def test_a_wait_names_what_binds(name: str, demand: tuple[float, ...], expected:
 
     run(policy, World(Cluster((pool,)), tuple(Arrival(job, 20) for job in jobs)), ask)
     assert expected in said[0]
+
+
+@pytest.mark.parametrize("name", ["easy", "conservative"])
+def test_the_first_jobs_are_told_when_they_start(name: str) -> None:
+    pool = Pool("node", 1, resources=RESOURCES, capacity=(2.0, 64000.0, 4.0))
+    jobs = [Job(1, 0, 1, 100, demand=(1.0, 8e3, 2.0)), Job(2, 0, 1, 60, demand=(1.0, 8e3, 1.0))]
+    jobs += [Job(3, 1, 1, 50, demand=(1.0, 0.0, 3.0)), Job(4, 2, 1, 20, demand=(2.0, 56e3, 0.0))]
+    said: list[Reason] = []
+    policy = create(name)
+
+    def ask(view: View) -> None:
+        if view.upcoming is None and 4 in view.waiting and not said:
+            said.extend(policy.why(view.waiting[job], view) for job in (3, 4))
+
+    run(policy, World(Cluster((pool,)), tuple(Arrival(job, 20) for job in jobs)), ask)
+    assert [reason.expected_start_s for reason in said] == [100.0, 150.0]
+    assert said[0].sentence == "waits for 1 core (0 of 2 free) and 3 GPUs (1 of 4 free)"
+    assert said[1].sentence == (
+        "waits for 2 cores (0 of 2 free) and 56 GB memory (48 of 64 GB free); after job 3"
+    )
 
 
 @pytest.mark.parametrize("name", ALL)
