@@ -85,11 +85,13 @@ def emulated_gpus(name: str, folder: Path | None = None) -> Iterator[Path]:
         tempfile.TemporaryDirectory(prefix="tenbin-gpus-") if folder is None else nullcontext(folder) as made
     ):
         build(Path(made), name)
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "agent.emulation.emulated_gpus", str(made), name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
+        with (Path(made) / "log").open("ab") as log:  # a pipe of the caller's would stay open
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "agent.emulation.emulated_gpus", str(made), name],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
         assert process.stdin is not None and process.stdout is not None
         try:
             if not process.stdout.readline():
