@@ -15,6 +15,7 @@ import os
 import platform
 import struct
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 BPF = {"x86_64": 321, "aarch64": 280}  # number of the system call bpf(2)
@@ -30,12 +31,16 @@ ANSWER, CONTEXT, MAJOR, MINOR = 0, 1, 2, 3  # registers
 def refuse(group: Path, files: Iterable[Path]) -> None:
     """Keep the processes of a group of version 2 from opening these device files.
 
-    What they have open stays open.
+    What they have open stays open. A file that is not there (its GPU has been lost) refuses itself.
 
     Raises:
-        OSError: a file is not there or no character device, or this process may not.
+        OSError: a file is no character device, or this process may not.
     """
-    program = _load(_program([_number(file) for file in files]))
+    numbers = []
+    for file in files:
+        with suppress(FileNotFoundError):
+            numbers.append(_number(file))
+    program = _load(_program(numbers))
     try:
         folder = os.open(group, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
