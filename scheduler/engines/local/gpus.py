@@ -22,6 +22,7 @@ from agent.gpus import Holder, duration
 from agent.processes import control_groups, tree
 from probes import nvml
 from probes.topology import read_topology
+from profiles.errors import BadInput
 from profiles.files.safe_files import write_whole
 from scheduler.engines.local.cores import ROOTS, Supply
 from scheduler.engines.protocol import GpuRow, GpuTable, Taken
@@ -324,9 +325,19 @@ def read() -> tuple[list[dict[str, Any]], str]:
 
 
 def _numbers(home: Path, uuids: Sequence[str]) -> dict[str, int]:
-    """Give each GPU its number, the same as ever before."""
+    """Give each GPU its number, the same as ever before.
+
+    Raises:
+        BadInput: the file of the numbers is damaged.
+    """
     file = home / "gpus.json"
-    known: list[str] = json.loads(file.read_text()) if file.exists() else []
+    try:
+        known = json.loads(file.read_text()) if file.exists() else []
+        if not isinstance(known, list) or not all(isinstance(uuid, str) for uuid in known):
+            raise ValueError("no list of UUIDs")
+    except (OSError, ValueError) as error:
+        what = f"{file}: the numbers of GPUs cannot be read ({error})"
+        raise BadInput(what, "delete it once no job with GPUs runs: they are numbered anew") from error
     every = [*known, *(uuid for uuid in uuids if uuid not in known)]
     if every != known:
         write_whole(file, json.dumps(every))

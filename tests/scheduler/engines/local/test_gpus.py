@@ -155,6 +155,10 @@ def test_a_number_is_that_of_the_same_gpu_for_ever(tmp_path: Path) -> None:
     assert _numbers(tmp_path, ["a", "b", "c"]) == {"a": 0, "b": 1, "c": 2}
     assert _numbers(tmp_path, ["c", "d"])["c"] == 2 and _numbers(tmp_path, ["d"])["d"] == 3
     assert json.loads((tmp_path / "gpus.json").read_text()) == ["a", "b", "c", "d"]
+    for damaged in (b'["a", ', b"\xff", b"{}", b"[1]"):
+        (tmp_path / "gpus.json").write_bytes(damaged)
+        with pytest.raises(BadInput, match=r"gpus\.json: the numbers of GPUs cannot be read"):
+            _numbers(tmp_path, ["a"])
 
 
 def test_a_kind_is_named_by_a_part_of_its_name() -> None:
