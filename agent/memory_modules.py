@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -116,7 +117,7 @@ def edac_channels(sysfs: Path) -> int | None:
     """Count the channels with a module; None where the kernel has no driver of the memory controllers."""
     channels = set()
     for place in (sysfs / "devices/system/edac/mc").glob("mc*/*/dimm_location"):
-        match = re.search(r"channel (\d+)", place.read_text(errors="replace"))
-        if match:
-            channels.add((place.parents[1].name, match[1]))
+        with suppress(OSError):  # a driver that is unloaded meanwhile
+            if match := re.search(r"channel (\d+)", place.read_text(errors="replace")):
+                channels.add((place.parents[1].name, match[1]))
     return len(channels) or None

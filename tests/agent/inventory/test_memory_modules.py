@@ -62,6 +62,7 @@ def test_edac_knows_the_channels(tmp_path: Path) -> None:
     for controller, channel, slot in ((0, 0, 0), (0, 1, 0), (0, 1, 1), (1, 0, 0)):
         folder = f"sys/devices/system/edac/mc/mc{controller}/dimm{2 * channel + slot}"
         tree.put(f"{folder}/dimm_location", f"channel {channel} slot {slot} ")
+    (tree.sysfs / "devices/system/edac/mc/mc1/dimm9/dimm_location").mkdir(parents=True)  # cannot be read
     known = firmware(tree, *(module(DDR4, 3200, f"A{n}", "") for n in range(4)))
     assert known is not None and known.channels == 3
 
