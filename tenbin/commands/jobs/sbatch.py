@@ -396,18 +396,18 @@ class SbatchNeeds:
         """Return the number of GPUs of all tasks together, and their kind; empty: none are asked for."""
         if "gpus" in self.overruled:
             return {}
-        wishes: dict[tuple[int, str], str] = {}
+        total, kind_of_all, first = 0, "", ""
         for name in ("gres", "gpus", "gpus-per-node", "gpus-per-task"):
             number, kind = self._taken(name, gres_of if name == "gres" else gpus_of) or (0, "")
             number *= tasks if name == "gpus-per-task" else 1
-            if number and wishes and (number, kind) not in wishes:
-                other = self.given[next(iter(wishes.values()))]
+            if not number:
+                continue
+            if total and (number != total or (kind and kind_of_all and kind != kind_of_all)):
                 raise self.given[name].wrong(
-                    f"{other} asks for other GPUs; on one machine both are the job's"
+                    f"{self.given[first]} asks for other GPUs; on one machine both are the job's"
                 )
-            if number:
-                wishes[number, kind] = name
-        return next(({"gpus": number, "gpu_kind": kind} for number, kind in wishes), {})
+            total, kind_of_all, first = number, kind_of_all or kind, first or name
+        return {"gpus": total, "gpu_kind": kind_of_all} if total else {}
 
     def variables(self, spec: Mapping[str, Any]) -> dict[str, str]:
         """Return the variables that Slurm would set and that are known before the start."""
