@@ -169,7 +169,15 @@ def _holder(pid: int, used: int | None, share: float, procfs: Path) -> Holder:
         mark = _mark((folder / "limits").read_text())
     except (OSError, ValueError, IndexError):
         user, command, age_s, mark = "", "", None, 0
-    return Holder(pid, user, command, None if used is None else used / MB, share, age_s, mark)
+    return Holder(
+        pid=pid,
+        user=user,
+        command=command,
+        memory_mb=None if used is None else used / MB,
+        utilisation=share,
+        age_s=age_s,
+        mark=mark,
+    )
 
 
 def _mark(limits: str) -> int:

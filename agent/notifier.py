@@ -39,7 +39,7 @@ log = logging.getLogger("tenbin")
 
 
 class Notice(NamedTuple):
-    """What is to be told.
+    """News of a job, and whom to tell.
 
     Attributes:
         to: a URL, "mail", "mail:ADDRESS", or a command of the shell.
