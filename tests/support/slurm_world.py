@@ -991,6 +991,11 @@ class SlurmHistory(History):
         with virtual_time(self.machine):
             super().run(steps)
 
+    def check(self) -> None:
+        super().check()
+        if not self.slurm.external_jobs.able and (others := self.slurm.nodes.others()):
+            raise Broken("a job of tenbin's own is none outside of it", str(others))
+
     # -- steps -------------------------------------------------------------------------------------------
 
     def _node(self, draw: random.Random) -> Node:

@@ -6,6 +6,7 @@ import logging
 import math
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -78,6 +79,7 @@ class AttemptDriver:
         self.budget: PowerBudget | None = None
         self._snapshot = 0
         self._jobs: Mapping[str, SlurmJob] = {}
+        self._allocated: Mapping[str, int] = {}  # CPUs of each node, to jobs of tenbin's and others
 
     # -- what the engine asks for ----------------------------------------------------------------------
 
@@ -129,6 +131,7 @@ class AttemptDriver:
         """Take a snapshot into account, of which ``nodes`` and ``external`` know already."""
         self._snapshot += 1
         self._jobs = {job.comment: job for job in snapshot.jobs}
+        self._allocated = {node.name: node.cpus_used for node in snapshot.nodes}
         for key in list(self.attempts):
             self.look(key)
         known = {attempt.comment for attempt in self.attempts.values()} | self.reuse.comments()
@@ -137,6 +140,24 @@ class AttemptDriver:
             self._cancel(NOBODY, job.id, job.comment)
         if self.orphans.seen:
             self.poller.look(BUSY_S)
+
+    def others(self) -> dict[str, int]:
+        """Count the CPUs that jobs outside tenbin hold, by node, as seen last; 0 where that is not clear.
+
+        It is not clear where Slurm still has a job of an attempt that is over.
+        """
+        others, comments = Counter(self._allocated), set[str]()
+        for attempt in self.attempts.values():
+            comments.add(attempt.comment)
+            job = self._job(attempt)
+            if job is None or job.state != "SUSPENDED":  # Slurm has not freed its CPUs
+                most = 0 if attempt.external else max(attempt.cpus.values(), default=0)  # as of its batch job
+                others.subtract({name: max(cpus, most) for name, cpus in attempt.cpus.items()})
+        for left in self._jobs.values():
+            if left.comment.startswith(self.mark) and not left.final and left.comment not in comments:
+                for name in left.nodes or list(others):  # one that was requeued may be about to begin
+                    others[name] = 0
+        return dict(+others)
 
     def look(self, key: Key) -> None:
         """Make a step of an attempt; what cannot be looked at now is the next time."""

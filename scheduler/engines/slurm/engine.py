@@ -56,9 +56,10 @@ class SlurmNodes(Nodes):
     named = True
 
     def __init__(
-        self, inventory: NodeInventory, devices: Devices | None, hindrance: Callable[[Entry], str]
+        self, site: Site, hindrance: Callable[[Entry], str], others: Callable[[], dict[str, int]]
     ) -> None:
-        self._inventory, self._devices, self._hindrance = inventory, devices, hindrance
+        self._inventory, self._devices, self._threads = site.inventory, site.devices, site.threads
+        self._hindrance, self._others = hindrance, others
 
     def absent(self) -> dict[int, str]:
         return self._inventory.away
@@ -67,7 +68,10 @@ class SlurmNodes(Nodes):
         return [host.name for host in self._inventory.hosts]
 
     def others(self) -> dict[int, int]:
-        return self._inventory.others()
+        number = self._inventory.number
+        return {
+            number[name]: -(-cpus // self._threads) for name, cpus in self._others().items() if name in number
+        }
 
     def out_of_service(self, pool: str) -> int:
         devices = self._devices
@@ -150,7 +154,7 @@ class SlurmEngine(Engine):
             self.budget = PowerBudget(cluster.pools[0], cluster.budget_w, self.driver.wake)
             self.driver.budget = self.budget
         self.checks = SlurmChecks(orders, site.devices)
-        self.nodes = SlurmNodes(self.inventory, site.devices, self._hindrance)
+        self.nodes = SlurmNodes(site, self._hindrance, self.driver.others)
         self.regions = SlurmRegions(self.inventory, self.partitions, self.poller)
         self.caps = SlurmCaps(0.0 if site.power is None else site.power.rest_w, self._cap)
         self.poller.begin()

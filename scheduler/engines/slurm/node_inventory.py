@@ -40,7 +40,6 @@ class NodeInventory:
 
     Attributes:
         away: why nodes cannot be used now, by number.
-        allocated: cores that Slurm has given to jobs, ours and others', by number.
         fences: which units belong to which region, where units are counted; None: they are not.
     """
 
@@ -53,7 +52,6 @@ class NodeInventory:
         self.node_of = {core: node for node, cores in enumerate(self._cores) for core in cores}
         self.number = {host.name: number for number, host in enumerate(hosts)}
         self.away: dict[int, str] = {}
-        self.allocated: dict[int, int] = {}
         self.fences: StoredRegionPlacement | None = None
 
     def fence(self, store: Path) -> None:
@@ -120,11 +118,6 @@ class NodeInventory:
         if fences is None or not fences.regions:
             return {}
         return {host.name: fences.of(number) for number, host in enumerate(self.hosts)}
-
-    def others(self) -> dict[int, int]:
-        """Count the cores of each node that Slurm has given to jobs of others."""
-        own = {node: len(cores) - len(self._free[node]) for node, cores in enumerate(self._cores)}
-        return {node: count - own[node] for node, count in self.allocated.items() if count > own[node]}
 
     def free_units(self, node: int) -> int:
         """Count the free units of a node."""

@@ -73,11 +73,7 @@ class NodeStates:
             elif node.cpus < host.cores:
                 had = f"has {node.cpus} CPUs, had {host.cores}"
                 self.away[host.name] = f"{had}; start tenbin up again when it is idle"
-        number = self.inventory.number
-        self.inventory.away = {number[name]: why for name, why in self.away.items()}
-        self.inventory.allocated = {
-            number[node.name]: node.cpus_used for node in snapshot.nodes if node.name in number
-        }
+        self.inventory.away = {self.inventory.number[name]: why for name, why in self.away.items()}
         if self.set_down:
             self._set_down(snapshot.nodes, snapshot.answers)
         if self.fitness is not None:
