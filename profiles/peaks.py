@@ -1,4 +1,4 @@
-"""Is a node good? What such a machine can reach, what others have published, and where it stands in its kind.
+"""Judgement of a node: peaks of such a machine, published results, and its place among nodes of its kind.
 
 A peak is worked out from the inventory: channels of memory times their rate, cores times what each computes
 in a cycle times the clock, lanes of PCI Express times their rate, the vendor's figure of a known GPU. Where a

@@ -92,20 +92,20 @@ def test_what_fails_or_hangs_is_a_line(
 
 def test_the_process_outlives_the_coordinator_and_is_started_again(tmp_path: Path) -> None:
     """Nobody waits for it, also if it is killed, or if a command hangs."""
-    told = tmp_path / "told"
-    one = Notifier(tmp_path)
-    one.tell([Notice("sleep 600 & echo $! > hangs; wait", ABOUT, str(tmp_path))])
+    notes = tmp_path / "notes"
+    notices = Notifier(tmp_path)
+    notices.tell([Notice("sleep 600 & echo $! > hangs; wait", ABOUT, str(tmp_path))])
     until((tmp_path / "hangs").exists)
-    process = one._process
+    process = notices._process
     assert process is not None
     process.kill()
     process.wait()
-    go = Notice('until [ -e go ]; do sleep 0.02; done; echo "$TENBIN_HOME" >> told', ABOUT, str(tmp_path))
-    one.tell([go] * 6)  # more than at once
-    one.close()
-    second = one._process
+    go = Notice('until [ -e go ]; do sleep 0.02; done; echo "$TENBIN_HOME" >> notes', ABOUT, str(tmp_path))
+    notices.tell([go] * 6)  # more than at once
+    notices.close()
+    second = notices._process
     assert second is not None and second is not process and second.poll() is None
     (tmp_path / "go").touch()
     assert second.wait(60) == 0
-    assert told.read_text().split() == [str(tmp_path)] * 6
+    assert notes.read_text().split() == [str(tmp_path)] * 6
     subprocess.run(["kill", (tmp_path / "hangs").read_text().strip()], check=True)

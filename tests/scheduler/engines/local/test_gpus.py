@@ -76,7 +76,7 @@ def test_jobs_see_their_own_gpus_and_no_others_also_after_a_restart(gpus: Up, tm
     up.client.call("POST", "/cancel", {"ids": [plain]})
     up.until(lambda: up.client.call("GET", f"/jobs/{plain}")["stage"] == "cancelled")
     four = up.client.submit(command, gpus=4).id
-    one = up.client.submit(command, gpus=1, expect_s={"": 1.0}).id
+    single = up.client.submit(command, gpus=1, expect_s={"": 1.0}).id
     why = up.client.call("GET", f"/jobs/{four}")["why"]
     assert why.startswith("waits for 4 GPUs (2 of 4 free)"), why
     assert " GB memory, 2 of 4 GPUs free; jobs: " in up.run("nodes").stdout
@@ -85,15 +85,15 @@ def test_jobs_see_their_own_gpus_and_no_others_also_after_a_restart(gpus: Up, tm
     assert {gpu["name"] for gpu in node["gpus"]} == {"Emulated GPU 80GB"}
     up.kill()
     up.start("--emulate", "gpus-4")
-    told = up.client.call("GET", f"/jobs/{two}")
-    assert (told["stage"], told["gpus"], told["devices"]) == ("running", [0, 1], [])
+    job_two = up.client.call("GET", f"/jobs/{two}")
+    assert (job_two["stage"], job_two["gpus"], job_two["devices"]) == ("running", [0, 1], [])
     rows = up.client.call("GET", "/queue?details=9")["rows"]
     assert {row["id"]: row["gpus"] for row in rows if row["stage"] == "running"} == {two: ["0", "1"]}
     go.touch()
-    for job in (two, four, one):
+    for job in (two, four, single):
         up.until(lambda job=job: up.client.call("GET", f"/jobs/{job}")["stage"] == "done")
     assert printed(four) == seen(0, 1, 2, 3)
-    assert up.client.output(one).decode().count("GPU-") == 1
+    assert up.client.output(single).decode().count("GPU-") == 1
     assert "GPUs 0, 1, 2, 3" in up.run("info", str(four)).stdout
     assert "EMULATED" in (tmp_path / "coordinator.log").read_text()
 
@@ -175,10 +175,10 @@ def test_a_kind_is_named_by_a_part_of_its_name() -> None:
 
 
 def test_of_several_kinds_that_of_which_least_is_asked_for() -> None:
-    asked: Counter[str] = Counter()
-    chosen = [settle_kind(spec(gpus=1), (A100, V100), asked).gpu_kind for _ in range(6)]
+    requested: Counter[str] = Counter()
+    chosen = [settle_kind(spec(gpus=1), (A100, V100), requested).gpu_kind for _ in range(6)]
     assert Counter(chosen) == {"a100_80gb": 2, "v100_16gb": 4}
-    assert settle_kind(spec(), (A100, V100), asked) == spec()
+    assert settle_kind(spec(), (A100, V100), requested) == spec()
 
 
 def test_gpus_near_the_job_s_cores_come_first(tmp_path: Path) -> None:
@@ -320,13 +320,13 @@ def test_use_and_idleness_are_told(up: Up) -> None:
     file, begun = up.home / "gpus" / "dev" / "nvidia0", up.home.parent / "begun"
     job = up.client.submit([sys.executable, "-c", works, str(file), str(begun)], gpus=2)
 
-    def told() -> list[str]:
+    def idle() -> list[str]:
         history = up.client.call("GET", f"/jobs/{job.id}")["history"]
         return [event["detail"] for event in history if event["what"] == "idle"]
 
     up.until(begun.exists)
     up.until(lambda: (up.client.call("GET", "/nodes")[0]["gpus"][0]["share"] or 0) > 0)
-    up.until(lambda: "GPU 1: no work for 1 s" in told())
+    up.until(lambda: "GPU 1: no work for 1 s" in idle())
     assert ": job 1, " in up.run("nodes").stdout
     job.cancel()
     usage = job.wait(60)["usage"]
