@@ -187,7 +187,7 @@ class Group(TyperGroup):
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         if not self._noun:
-            args = _of_today(args, hint=not ctx.resilient_parsing)
+            args = _with_current_name(args, hint=not ctx.resilient_parsing)
         first = args[:1]
         super().parse_args(ctx, args)
         if self._noun and ctx._protected_args:
@@ -223,7 +223,7 @@ class Group(TyperGroup):
         super().format_help(*arguments)
 
 
-def _of_today(words: list[str], *, hint: bool) -> list[str]:
+def _with_current_name(words: list[str], *, hint: bool) -> list[str]:
     """Replace an alias, an old name, or the word ``help`` at the beginning of a command line."""
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]

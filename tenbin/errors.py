@@ -1,5 +1,7 @@
 """The error of ``tenbin.Client``. This module imports nothing, because every command imports it."""
 
+NO_ANSWER = 4  # exit code of a call that no coordinator answers
+
 
 class TenbinError(Exception):
     """A coordinator that cannot be reached (exit code 4) or refuses (2); the text says what to do.

@@ -16,7 +16,7 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from tenbin.errors import TenbinError
+from tenbin.errors import NO_ANSWER, TenbinError
 
 if TYPE_CHECKING:
     from profiles.files import safe_files
@@ -208,7 +208,7 @@ class Connection:
             response = connection.getresponse()
             return response, response.read()
         except (OSError, http.client.HTTPException) as error:
-            raise TenbinError(self._silence(error, connection, timeout_s), exit_code=4) from error
+            raise TenbinError(self._silence(error, connection, timeout_s), NO_ANSWER) from error
         except ValueError as error:  # a header cannot have such characters
             raise TenbinError("TENBIN_TOKEN is no token; see the file token in the home", 2) from error
         finally:

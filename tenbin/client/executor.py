@@ -27,7 +27,7 @@ import cloudpickle
 from tenbin.client.client import FIELDS, Client, Job, check_fields
 from tenbin.client.connection import CHECK_S
 from tenbin.client.run_function import OWNER, PROTOCOL, exists, opened, own_folder
-from tenbin.errors import TenbinError
+from tenbin.errors import NO_ANSWER, TenbinError
 from tenbin.fields import JobFields
 
 # -- the folder in which calls go to their jobs, and results come back -------------------------------------
@@ -464,7 +464,7 @@ class CallQueue:
         try:
             return self.client.ended(ids, wait_s) if ids else []
         except TenbinError as error:
-            if error.exit_code == 4:  # the coordinator may be started again
+            if error.exit_code == NO_ANSWER:  # the coordinator may be started again
                 time.sleep(CHECK_S)
             else:  # it does not know the jobs any more
                 with self._lock:
@@ -673,7 +673,7 @@ def _results(futures: list[FunctionFuture[list[T]]], deadline: float | None) -> 
 def _parent(client: Client, shared_folder: Path | str | None) -> Path:
     if shared_folder is not None:
         return Path(shared_folder)
-    if client.address != str(client.home):
+    if client.is_remote:
         raise TenbinError(
             "functions and results go by files: name a folder that this machine and the jobs see "
             "(Executor(shared_folder=...))",

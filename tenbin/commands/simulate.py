@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from glob import escape, glob
 from pathlib import Path
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from scheduler.prediction.profiles import MeasuredCluster
     from scheduler.simulator.metrics import Cut, Window
     from scheduler.workloads.arrivals import Unstated
+    from tenbin.commands.experiment import Experiment
     from tenbin.commands.policy_runs import PolicyComparison, PolicyResult, Setup
 
 FEWEST_RESAMPLES = 10
@@ -154,18 +155,13 @@ def simulate(
     from scheduler.policies.registry import several
     from tenbin.commands.policy_runs import Setup, compare
 
-    plan = None
-    given: dict[str, object] = {"--policy": policy, "--workload": workload, "--cluster": cluster}
-    if experiment is not None:
-        from tenbin.commands.experiment import carry_out, read
-
-        given |= {"--jobs-out": jobs_out, "--gantt": gantt, "--resamples": resamples, "--json": json}
-        if both := [option for option, value in given.items() if value]:
-            raise BadInput(f"--experiment and {both[0]} are both given", "leave one of them out")
-        plan = read(experiment)
+    plan = _plan(
+        experiment,
+        in_place_of={"--policy": policy, "--workload": workload, "--cluster": cluster},
+        without={"--jobs-out": jobs_out, "--gantt": gantt, "--resamples": resamples, "--json": json},
+    )
+    if plan is not None:
         cluster, policy = plan.cluster, plan.policies
-    elif missing := [option for option, value in given.items() if not value]:
-        raise BadInput(f"{missing[0]} is missing", "see: tenbin simulate --help")
     machine = parse_cluster(cluster)
     policies = list(dict.fromkeys(name for text in policy or () for name in several(text)))
     substitute, block_s = _substitute(without_estimate), duration_s(block, "--block")
@@ -181,6 +177,8 @@ def simulate(
         machine = taken.cluster
     setup = Setup(workload, machine, seed, limit, taken, substitute, *cuts)
     if plan is not None and experiment is not None:
+        from tenbin.commands.experiment import carry_out
+
         print("\n".join(carry_out(plan, experiment, setup)))
         return
     window = setup.window()
@@ -200,6 +198,25 @@ def simulate(
                 print(f"jobs of {name}: {file}")
         if gantt is not None:
             print(f"picture: {gantt}")
+
+
+def _plan(
+    experiment: Path | None, *, in_place_of: Mapping[str, object], without: Mapping[str, object]
+) -> Experiment | None:
+    """Read the file of an experiment; None: there is none, and the options in its place are all given.
+
+    Raises:
+        BadInput: an option is missing, or does not go with an experiment.
+    """
+    if experiment is None:
+        if missing := [option for option, value in in_place_of.items() if not value]:
+            raise BadInput(f"{missing[0]} is missing", "see: tenbin simulate --help")
+        return None
+    from tenbin.commands.experiment import read
+
+    if both := [option for option, value in {**in_place_of, **without}.items() if value]:
+        raise BadInput(f"--experiment and {both[0]} are both given", "leave one of them out")
+    return read(experiment)
 
 
 def _files(jobs_out: Path | None, gantt: Path | None, policies: Sequence[str]) -> dict[str, Path]:

@@ -34,7 +34,7 @@ def down(
     running = counts["running"] + counts["stopping"]
     answer = client.call("POST", f"/down?let_go={'true' if let_go else 'false'}")
     pid, guests = answer["pid"], answer["guests"]
-    for _ in range(200 if client.address == str(client.home) else 0):
+    for _ in range(0 if client.is_remote else 200):
         try:
             os.kill(pid, 0)
         except ProcessLookupError:

@@ -231,9 +231,10 @@ DETAILS_S = 0.1  # after so long the other rows of a window stay without details
 
 
 class Details(NamedTuple):
-    """Why a job waits, when it should start, what it uses; None: not known, or not so now.
+    """A job's wait and use; None: not known, or not so now.
 
     Attributes:
+        why: cause of the wait; empty: it does not wait.
         cpu_s: processor time of its last attempt. memory_mb: in use now, or the most of a job that has ended.
         gpus: the GPUs that it has, by number, or the pool of its devices.
     """

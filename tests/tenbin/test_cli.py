@@ -49,9 +49,13 @@ def test_help_teaches() -> None:
     assert all(task in done.stdout for task in ("Measure machines", "Compare policies", "Run jobs"))
     for command in ("doctor", "profile", "program", "slurm", "submit"):
         assert f"│ {command} " in done.stdout
+        assert subprocess.run([TENBIN, command, "--help"], capture_output=True, check=False).returncode == 0
     below = subprocess.run([TENBIN, "profile", "--help"], capture_output=True, text=True, check=False)
-    for word in ("--quick", "--nodes", "show", "list", "compare", "export", "report", "restore"):
+    assert "--quick" in below.stdout and "--nodes" in below.stdout
+    for word in ("show", "list", "compare", "export", "report", "restore"):
         assert word in below.stdout, word
+        shown = subprocess.run([TENBIN, "profile", word, "--help"], capture_output=True, check=False)
+        assert shown.returncode == 0, word
 
 
 def test_a_noun_alone_measures_and_what_follows_is_a_command(store: Store) -> None:

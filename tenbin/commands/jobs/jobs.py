@@ -210,7 +210,7 @@ SAMPLED = (
     *("id", "at_s", "cpu_s", "memory_mb", "read_mb", "written_mb", "processes", "threads", "energy_j"),
 )
 TOGETHER = 1000  # jobs of which wait asks at once which have ended
-LOOK_S = 0.2  # between two looks at the output of a job
+LOOK_S, LONGEST_LOOK_S = 0.2, 1.0  # between two looks at the output of a job; while nothing comes
 ONCE_MORE_S = 2.0  # for a second Ctrl-C
 
 
@@ -411,10 +411,15 @@ class Output:
         if job["stdout"] == job["stderr"]:
             self._starts.pop("stderr", None)
         self.why = job["why"]
+        self._look_s = LOOK_S
         self._in_line = False  # what was printed last on standard error is no whole line
 
-    def attend(self) -> int:
-        """Print all output until the job has ended, and what Ctrl-C does; return the exit code to hand on."""
+    def attend(self, once_more_s: float = ONCE_MORE_S) -> int:
+        """Print all output until the job has ended, and what Ctrl-C does; return the exit code to hand on.
+
+        Args:
+            once_more_s: after a Ctrl-C, for the one that ends the job.
+        """
         if self.why:
             say(f"tenbin: job {self.name} {self.why}", error=True)
         if self._has_terminal:
@@ -422,9 +427,9 @@ class Output:
         try:
             return self.print_all()
         except KeyboardInterrupt:
-            say(f"tenbin: job {self.name} runs on; Ctrl-C once more ends it", error=True)
             try:
-                time.sleep(ONCE_MORE_S)
+                say(f"tenbin: job {self.name} runs on; Ctrl-C once more ends it", error=True)
+                time.sleep(once_more_s)
             except KeyboardInterrupt:
                 with suppress(TenbinError):  # it has ended
                     self._job.cancel()
@@ -438,7 +443,8 @@ class Output:
         ended = None
         while ended is None:
             with suppress(TimeoutError):
-                ended = self._job.wait(LOOK_S)
+                ended = self._job.wait(self._look_s)
+            self._look_s = min(1.5 * self._look_s, LONGEST_LOOK_S)
             for stream in list(self._starts):
                 self._print(stream)
         if sentence := outcome(self._client, ended, shown=True):
@@ -449,6 +455,7 @@ class Output:
         file = getattr(sys, stream).buffer
         try:
             while piece := self._client.output(self._job.id, stream, self._starts[stream]):
+                self._look_s = LOOK_S
                 self._starts[stream] += len(piece)
                 file.write(piece)
                 file.flush()

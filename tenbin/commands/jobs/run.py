@@ -30,7 +30,7 @@ from profiles.errors import BadInput
 from tenbin.commands.jobs.jobs import Output
 from tenbin.commands.jobs.submit import CommandWithFields, options_of_sbatch_explained, spec_of, with_fields
 from tenbin.commands.options import HomeOption, client_of
-from tenbin.errors import TenbinError
+from tenbin.errors import NO_ANSWER, TenbinError
 from tenbin.text import say
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LOOK_S = 1.0  # between looks why the job waits
-SILENT = 4  # exit code of an error: the coordinator does not answer
 PIECE = 65536  # bytes, copied at once
 HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 # Such a job is started once, and its output has no file.
@@ -118,7 +117,7 @@ def patiently(call: Callable[[], T]) -> T:
         try:
             return call()
         except TenbinError as error:
-            if error.exit_code != SILENT:
+            if error.exit_code != NO_ANSWER:
                 raise
             if not silent:
                 say(f"tenbin: {error}; waiting for it", error=True)
@@ -137,7 +136,7 @@ def _outcome_of(job: Job, folder: str) -> dict[str, Any]:
         try:
             return job.wait()
         except TenbinError as error:
-            result = Attempt(Path(folder)).result() if error.exit_code == SILENT else None
+            result = Attempt(Path(folder)).result() if error.exit_code == NO_ANSWER else None
             if result is None:
                 raise
             stage = "done" if result.how == "exited" and result.code == 0 else "failed"
@@ -191,6 +190,7 @@ class Streams:
     def wait_for_turn(self, job: Job) -> dict[str, Any] | None:
         """Wait until the job's supervisor comes, and say why the job waits; return it if it ends before."""
         from profiles.files.safe_files import credentials_of_peer
+        from tenbin.client.client import FINAL
 
         reason = ""
         while True:
@@ -202,7 +202,7 @@ class Streams:
                 self._connection.close()  # everybody sees the names of such sockets
                 continue
             now = patiently(job.info)
-            if now["stage"] in ("done", "failed", "cancelled", "killed"):
+            if now["stage"] in FINAL:
                 return now
             if now["why"] not in ("", reason):
                 say(f"tenbin: job {job.id} {now['why']}", error=True)

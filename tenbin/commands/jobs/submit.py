@@ -252,9 +252,9 @@ class _Submission(NamedTuple):
     json: bool
 
 
-def _help_all(context: typer.Context, wanted: bool) -> None:
+def _help_all(context: typer.Context, is_given: bool) -> None:
     """Print the help with all options."""
-    if wanted and not context.resilient_parsing:
+    if is_given and not context.resilient_parsing:
         context.meta[ALL] = True
         typer.echo(context.get_help())
         raise typer.Exit()

@@ -15,7 +15,7 @@ import typer
 from profiles.errors import BadInput, UserError
 from profiles.quantities import Better, better, readable_unit
 from tenbin.commands import options
-from tenbin.errors import TenbinError
+from tenbin.errors import NO_ANSWER, TenbinError
 from tenbin.option_values import duration_s
 from tenbin.terminal import SafeConsole, table
 from tenbin.text import as_json, duration, number, say
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 
 POLL_S = 0.5
-NO_ANSWER = 4  # exit code of a call where no coordinator runs
 CHECK_S = 60.0  # a check and its beginning; if this process is killed, jobs start again after that time
 
 
@@ -43,7 +42,7 @@ def quiet_moment(home: Path | None, wait_s: float) -> Iterator[str]:
         Who was asked, and the answer, as a sentence; "" if nobody was.
     """
     client = options.client_of(home)
-    if client.address != str(client.home):  # by $TENBIN_URL: the coordinator of another machine
+    if client.is_remote:
         yield ""
         return
     try:

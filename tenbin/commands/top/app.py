@@ -28,7 +28,7 @@ from textual.widget import Widget
 from profiles.errors import UserError
 from profiles.instants import clock
 from tenbin.commands.top import views
-from tenbin.errors import TenbinError
+from tenbin.errors import NO_ANSWER, TenbinError
 from tenbin.text import printable
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ class Top(App[None]):
         try:
             answer = await call
         except TenbinError as error:
-            if error.exit_code == 4:
+            if error.exit_code == NO_ANSWER:
                 self.trouble, self.message = str(error), lost or self.message
             else:
                 self._is_back()

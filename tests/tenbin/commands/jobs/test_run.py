@@ -9,6 +9,7 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import termios
 from collections.abc import Iterator
 from contextlib import suppress
@@ -28,6 +29,12 @@ from tests.support.scheduling.manual_engine import ManualEngine, a_job, submit
 from tests.support.waiting import until
 
 ASKS = ("python3", "-qi")
+ATTENDS = """
+import sys
+from tenbin.client.client import Client
+from tenbin.commands.jobs.jobs import Output
+sys.exit(Output(Client(), 2).attend(once_more_s=600))
+"""  # tenbin attach 2, with more time for a second Ctrl-C
 
 
 class Screen:
@@ -235,12 +242,19 @@ def test_attach(up: Up, screens: list[Screen], tmp_path: Path) -> None:
     late = up.run("attach", "1")
     assert (late.stdout, late.returncode) == ("out\n", 3)
     up.client.submit(["sh", "-c", "echo on; exec sleep 600"])
-    screens.append(third := Screen(up, "attach", "2"))
-    third.wait_for("on")
-    third.type("\x03")
-    third.wait_for("job 2 runs on; Ctrl-C once more ends it")
-    third.type("\x03")
-    assert third.end() == 143 and stage(up, 2) == "cancelled"
+    third = subprocess.Popen(
+        [sys.executable, "-c", ATTENDS],
+        env={**os.environ, "TENBIN_HOME": str(up.home)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert third.stdout is not None and third.stdout.readline() == b"on\n"
+    third.send_signal(signal.SIGINT)
+    said = b"tenbin: job 2 runs on; Ctrl-C once more ends it\n"
+    assert third.stderr is not None and third.stderr.readline() == said
+    third.send_signal(signal.SIGINT)
+    third.communicate()
+    assert third.returncode == 143 and stage(up, 2) == "cancelled"
 
 
 def test_where_a_job_can_have_no_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

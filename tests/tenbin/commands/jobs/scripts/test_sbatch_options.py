@@ -226,8 +226,8 @@ def test_size(tmp_path: Path, lines: list[str], size: tuple[int, int, float | No
     ],
 )
 def test_gpus_are_of_the_whole_job(tmp_path: Path, lines: list[str], gpus: tuple[int | None, str]) -> None:
-    found = needs(tmp_path, *lines).sized(SPEC)
-    assert (found.get("gpus"), found.get("gpu_kind", "")) == gpus
+    size = needs(tmp_path, *lines).sized(SPEC)
+    assert (size.get("gpus"), size.get("gpu_kind", "")) == gpus
 
 
 def test_every_option_has_one_place_and_one_short_name() -> None:
