@@ -72,6 +72,11 @@ class Outcome(NamedTuple):
     energy_j: float
     segments: tuple[Segment, ...]
 
+    @property
+    def wait_s(self) -> float:
+        """Time without units, before its first start and between its runs."""
+        return max(0.0, self.end_s - self.job.submit_s - self.run_s - self.overhead_s)
+
 
 class Sink(Protocol):
     """Takes the outcome of each job, in the order of their ends."""

@@ -91,7 +91,7 @@ def _shown(finding: Finding, notes: Sequence[str]) -> Shown:
 
 
 def _findings(shown: Sequence[Shown]) -> Iterator[tuple[Sequence[str], list[Sequence[str]]]]:
-    """Make tables, as (head, rows): what is told of several has a column for each of them."""
+    """Make tables, as (head, rows); a number of several policies or mixes has a column for each of them."""
     rows: dict[str, dict[str, Shown]] = {}
     for finding in shown:
         rows.setdefault(finding.what, {})[finding.of] = finding

@@ -62,7 +62,6 @@ def text(
 def _row(outcome: Outcome, cluster: Cluster, window: Window | None) -> tuple[object, ...]:
     job, last = outcome.job, outcome.segments[-1].placement
     turnaround, run = outcome.end_s - job.submit_s, outcome.run_s - outcome.lost_s
-    wait = turnaround - outcome.run_s - outcome.overhead_s
     requested = job.reference_s(last.pool)
     return (
         job.id,
@@ -72,7 +71,7 @@ def _row(outcome: Outcome, cluster: Cluster, window: Window | None) -> tuple[obj
         _time(job.submit_s),
         _time(outcome.start_s),
         _time(outcome.end_s),
-        _time(max(0.0, wait)),
+        _time(outcome.wait_s),
         _time(run),
         _time(turnaround),
         _time(max(1.0, turnaround / max(run, BSLD_BOUND_S))),

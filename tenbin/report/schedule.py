@@ -62,14 +62,15 @@ def waits(schedules: Sequence[tuple[str, Sequence[Outcome]]]) -> list[go.Figure]
     every = [outcome for _, outcomes in schedules for outcome in outcomes]
     if not every:
         return []
-    first, last = (pick(outcome.job.submit_s for outcome in every) for pick in (min, max))
-    longest, unit = _scale(max(_wait_s(outcome) for outcome in every))
+    submitted = [outcome.job.submit_s for outcome in every]
+    first, last = min(submitted), max(submitted)
+    longest, unit = _scale(max(outcome.wait_s for outcome in every))
     time = TimeAxis(first, *_scale(last - first))
     shares = figure("Waits", f"wait, {unit}", "share of jobs, %")
     means_over = figure("Mean wait", f"time of submission, {time.unit}", f"mean wait, {unit}")
     edges = np.linspace(first, last, BINS + 1)
     for title, outcomes in schedules:
-        waited = np.array([_wait_s(outcome) for outcome in outcomes]) / longest
+        waited = np.array([outcome.wait_s for outcome in outcomes]) / longest
         percents = np.linspace(0, 100, 101)
         shares.add_scatter(x=np.percentile(waited, percents), y=percents, mode="lines", name=title)
         part = np.clip(np.searchsorted(edges, [o.job.submit_s for o in outcomes], "right") - 1, 0, BINS - 1)
@@ -83,10 +84,6 @@ def waits(schedules: Sequence[tuple[str, Sequence[Outcome]]]) -> list[go.Figure]
         fig.update_layout(showlegend=True)
     shares.update_xaxes(rangemode="tozero")
     return [shares, means_over]
-
-
-def _wait_s(outcome: Outcome) -> float:
-    return outcome.end_s - outcome.job.submit_s - outcome.run_s - outcome.overhead_s
 
 
 def figures(outcomes: Sequence[Outcome], cluster: Cluster) -> list[go.Figure]:

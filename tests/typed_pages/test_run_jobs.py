@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.typed_pages import Block, blocks, matches, type_in
+from tests.support.paths import ROOT
+from tests.support.typed_pages import LESS, Block, blocks, matches, type_in
 
 
 @pytest.mark.slow
@@ -21,3 +22,8 @@ def test_a_page_is_read_as_it_is_written() -> None:
     assert list(blocks(page)) == [first, second]
     assert matches("1 ... 2", "1  x\ny 2\n") and matches("...", "") and not matches("1 ... 2", "1 x 3")
     assert matches("1.5 s", "2.0e-05 s") and not matches("1.5 s", "2 MB") and not matches("2 s", "3 s")
+
+
+def test_what_gets_less_work_is_on_a_page() -> None:
+    text = "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
+    assert all(more in text for more, _ in LESS)

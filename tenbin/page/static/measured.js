@@ -13,11 +13,16 @@ export function show(place, { rest: node }) {
   const content = el("div");
   place.append(el("h2", { textContent: node ? `What is measured of ${shown(node)}` : "What is measured" }), told, content);
   const leaving = new AbortController();
-  const draw = () => (node ? drawNode : listNodes)(node, told, content, leaving.signal).catch((error) => {
-    if (error.name !== "AbortError") setText(told, shown(error.message));
-  });
+  let complete = false;
+  const draw = async () => {
+    try {
+      complete = await (node ? drawNode : listNodes)(node, told, content, leaving.signal);
+    } catch (error) {
+      if (error.name !== "AbortError") setText(told, shown(error.message));
+    }
+  };
   draw();
-  const silence = node ? () => {} : listen((kind) => { if (kind === "state") draw(); });
+  const silence = node ? () => {} : listen((kind) => { if (kind === "state" && !complete) draw(); });
   return () => {
     silence();
     leaving.abort();
@@ -28,6 +33,7 @@ async function listNodes(node, told, content, signal) {
   const { nodes, known } = await get("/api/nodes", {}, signal);
   setText(told, known ? "Choose a node." : waits());
   content.replaceChildren(el("ul", {}, nodes.map((one) => el("li", {}, nodeLink(one.name), one.profile ? ` ${shown(one.profile.headline)}` : ""))));
+  return known;
 }
 
 async function drawNode(node, told, content, signal) {

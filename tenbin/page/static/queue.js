@@ -6,7 +6,7 @@ import { listen, live, noteClock, now } from "./live.js";
 import { act, notice } from "./notices.js";
 import { BEGUN, ENDED, GLYPHS, STAGES, clock, count, duration, local, progress, soonerWords, startWords } from "./words.js";
 
-const NARROW = matchMedia("(max-width: 640px)"); // there a row has two lines, as page.css has it
+const NARROW = matchMedia("(max-width: 640px)"); // there a job has three lines, as page.css has it
 const rowHeight = () => (NARROW.matches ? 84 : 44); // pixels
 const AROUND = 20; // rows that are loaded above and below those that are seen
 const MOST = 200;

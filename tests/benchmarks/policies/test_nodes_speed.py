@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 import time
 
@@ -57,8 +56,10 @@ def test_64_nodes_of_four_resources(policy: str, rounded: bool) -> None:
     cluster, jobs = parse_cluster(NODES), lab_jobs(JOBS, rounded)
     speeds = {at: jobs_per_s(cluster, list(stretched(jobs, cluster, at)), policy) for at in (0.8, 1.6)}
     vectors = "round vectors" if rounded else "any vectors"
-    told = ", ".join(f"{speed:,.0f} jobs/s at load {at}" for at, speed in speeds.items())
-    print(f"BENCH {policy}, {JOBS} jobs of {vectors} on 64 nodes of 4 resources: {told} (aim {AIM:,} at 0.8)")
+    rates = ", ".join(f"{speed:,.0f} jobs/s at load {at}" for at, speed in speeds.items())
+    print(
+        f"BENCH {policy}, {JOBS} jobs of {vectors} on 64 nodes of 4 resources: {rates} (aim {AIM:,} at 0.8)"
+    )
 
 
 @pytest.mark.parametrize("policy", ["easy", "las-mq"])
@@ -70,5 +71,4 @@ def test_alibabas_gpu_trace(policy: str) -> None:
     arrivals = list(workload.arrivals)  # type: ignore[arg-type]
     speed = jobs_per_s(cluster, arrivals, policy)
     taken_s = len(arrivals) / speed
-    assert math.isfinite(taken_s)
     print(f"BENCH {policy}, {len(arrivals)} pods on {cluster.units} nodes: {taken_s:.1f} s of {LIMIT_S:.0f}")

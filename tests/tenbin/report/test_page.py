@@ -185,8 +185,8 @@ def test_nothing_is_cut_and_all_can_be_reached(tmp_path: Path, browser: Any, wid
     _page(tmp_path, absent=(absent,))
     tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
     tab.goto((tmp_path / "page.html").as_uri())
-    found = module.Axe().run(tab).response["violations"]
-    assert not [one["id"] for one in found if one["impact"] in ("serious", "critical")]
+    violations = module.Axe().run(tab).response["violations"]
+    assert not [fault["id"] for fault in violations if fault["impact"] in ("serious", "critical")]
     assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert tab.locator("figure.picture").count() > 0 and tab.evaluate(CUT) == []
     tab.close()

@@ -56,9 +56,9 @@ def test_text_is_whole() -> None:
     fig.update_xaxes(range=[0, 1_000_000])
     fig.add_annotation(x=0.7, y=0.0, xref="paper", yref="paper", text="a note of many letters")
     fig.add_annotation(x=0.1, y=1.0, xref="paper", yref="paper", text="another note", xanchor="right")
-    found = re.search(r"<svg.*?</svg></g></svg>", picture(fig), flags=re.DOTALL)
-    assert found
-    whole = ElementTree.fromstring(found[0])
+    match = re.search(r"<svg.*?</svg></g></svg>", picture(fig), flags=re.DOTALL)
+    assert match
+    whole = ElementTree.fromstring(match[0])
     width, height = (float(side) for side in whole.attrib["viewBox"].split()[2:])
     shift = float(re.findall(r"[\d.]+", whole[0].attrib["transform"])[0])
     texts = list(whole.iter("text"))
