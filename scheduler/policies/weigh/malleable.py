@@ -210,7 +210,10 @@ def _for_makespan(machine: Machine, claims: list[Claim], held: dict[int, Way], n
         job_id, way = claims[number].state.job.id, hulls[number][place]
         has = held.get(job_id, NOTHING)
         if way.speed > has.speed:
-            if not machine.has(way, has):
+            if not machine.has(way, has):  # a long step, of a job that scales well: what fits of it
+                within = [w for w in claims[number].ways if w.speed > has.speed and machine.has(w, has)]
+                if within:
+                    held[job_id] = machine.take(within[-1], has)
                 continue
             held[job_id] = machine.take(way, has)
         count = len(steps)
