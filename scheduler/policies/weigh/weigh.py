@@ -25,7 +25,8 @@ then, where that gains more than its stop and restart cost.
 **Sizes and caps**: see ``malleable``.
 
 Guarantee: the first job of the queue starts no later than its reservation when no job takes longer than its
-estimate. So no job starves: each is the first of its priority at some time.
+estimate. It has one from the first decision on that begins with it as the first. So no job starves: each is
+the first of its priority at some time.
 Cost: O(waiting) in numpy and ``depth`` candidates for each class in a decision; nothing where nothing is
 free.
 Source: the auction of prices is that of Bertsekas, "Auction algorithms", 1991, in the small; the
