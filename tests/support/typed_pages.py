@@ -36,8 +36,8 @@ class Block(NamedTuple):
 
 def blocks(page: str, has: str = "") -> Iterator[Block]:
     """Find the blocks that can be run here, in order; ``has`` is what a test has of ``NEEDS``."""
-    found = FENCE.findall(page)
-    for (kind, needs, text), (next_kind, _, said) in zip(found, [*found[1:], ("", "", "")], strict=True):
+    fences = FENCE.findall(page)
+    for (kind, needs, text), (next_kind, _, said) in zip(fences, [*fences[1:], ("", "", "")], strict=True):
         assert kind in ("sh", "python", "text"), f"```{kind}: nobody looks whether that is right"
         assert not needs or needs in NEEDS, needs
         if kind != "text" and needs in ("", has):
@@ -67,24 +67,24 @@ def type_in(name: str, home: Path, *, running: bool = True, has: str = "", **var
     require(len(os.sched_getaffinity(0)) > 1, "two cores")
     require((ROOT / ".venv" / "bin" / "tenbin").exists(), "what ./install makes: .venv/bin/tenbin")
     page = (ROOT / "docs" / f"{name}.md").read_text().replace("/shared/me", str(home))
-    found = list(blocks(page, has))
-    assert found
+    typed = list(blocks(page, has))
+    assert typed
     gone = ("TENBIN_", "POCL_", "XDG_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(gone)}
     path = f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"
     own = {"HOME": str(home), "COLUMNS": "120", "TENBIN_SHARE": "1", "PATH": path}
     environment = {**kept, **own, **variables}
     script, output = home / "script", home / "output"
-    marked = "".join(f"echo '{MARK}{number}'\n{block.script}" for number, block in enumerate(found))
+    marked = "".join(f"echo '{MARK}{number}'\n{block.script}" for number, block in enumerate(typed))
     script.write_text(f"set -e\n{'tenbin up --daemon' if running else ''}\n{marked}")
     try:
         with output.open("w") as file:
-            told = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": subprocess.STDOUT}
-            done = subprocess.run(["bash", script], env=environment, cwd=ROOT, check=False, **told)
+            streams = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": subprocess.STDOUT}
+            done = subprocess.run(["bash", script], env=environment, cwd=ROOT, check=False, **streams)
         parts = re.split(f"^{MARK}\\d+\n", output.read_text(), flags=re.MULTILINE)[1:]
-        assert done.returncode == 0, f"{found[len(parts) - 1].script}\nprinted:\n{parts[-1]}"
+        assert done.returncode == 0, f"{typed[len(parts) - 1].script}\nprinted:\n{parts[-1]}"
         both = [
-            (block, printed) for block, printed in zip(found, parts, strict=True) if block.prints is not None
+            (block, printed) for block, printed in zip(typed, parts, strict=True) if block.prints is not None
         ]
         wrong = [(block.script, printed) for block, printed in both if not matches(block.prints, printed)]
         assert not wrong, "\n".join(f"{script}\nprinted:\n{printed}" for script, printed in wrong)

@@ -49,7 +49,7 @@ Peaks = tuple[list[float], list[list[float]]]
 
 
 class NodePlan:
-    """What is free on the nodes of one pool over time, as steps; the last one lasts for ever."""
+    """Free resources of the nodes of one pool over time, as steps; the last one lasts for ever."""
 
     def __init__(self, pool: Pool, free: NDArray[np.float64], now: float) -> None:
         self._shares = np.array(FreeNodes(pool).shares).T
@@ -162,7 +162,7 @@ def _least(rooms: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int6
 
 
 class Reservation(NamedTuple):
-    """When and where a waiting job shall run."""
+    """Time and nodes for a waiting job."""
 
     start_s: float
     end_s: float

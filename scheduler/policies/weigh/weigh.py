@@ -82,7 +82,7 @@ ROUNDS = 3  # in which prices form
 
 @dataclass(frozen=True)
 class WeighParameters:
-    """What an operator may want to turn.
+    """Settings for operators.
 
     Attributes:
         fairness: weight of waits in the order of jobs; 0: the smallest area first.
@@ -350,7 +350,7 @@ class Weigh(Policy):
 
 @dataclass
 class Decision:
-    """What is free, planned and chosen in one decision.
+    """Free and planned units, and the actions, of one decision.
 
     Attributes:
         left: units of each class that are free now. prices: of a unit-second of each.
