@@ -140,6 +140,8 @@ def _failure(error: Exception) -> str:
             return f"killed after {error.timeout:g} s"
         case subprocess.CalledProcessError(returncode=127):
             return "no such command (exit code 127)"
+        case FileNotFoundError():
+            return f"no such command: {error.filename}"
         case subprocess.CalledProcessError(returncode=code):
             return f"signal {signal.Signals(-code).name}" if code < 0 else f"failed with exit code {code}"
     return str(error)

@@ -80,7 +80,7 @@ class Finding:
 
     @property
     def name(self) -> str:
-        """What it is, and of which."""
+        """The number, and of which of several it is."""
         return f"{self.what}, {self.of}" if self.of else self.what
 
     @property

@@ -293,7 +293,7 @@ def _findings(results: MigrationResults) -> list[Finding]:
             for name, (range_, note) in GROWTH.items():
                 what = f"{PARTS[name]} of mctbm, costs over-estimated {factor} x, growth"
                 more = _more(results, short, factor, name)
-                findings.append(Finding(what, None, more, "% of mct", range_, note, mix.label))
+                findings.append(Finding(what, None, more, "% of mct", range_, note, of=mix.label))
         for policy, what in (
             (LITERAL, "mctbm by the printed steps, without a guard,"),
             (PRICED, "mctbm-priced"),

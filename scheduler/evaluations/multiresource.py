@@ -376,7 +376,7 @@ def _findings(results: Results, size: LasSize, like: str) -> list[Finding]:
             "%",
             (printed["preemptions"] / 3, printed["preemptions"] * 3),
             "rests on how much room the load leaves: see the readings",
-            name,
+            of=name,
         )
     )
     for field, resource in (("cpu", "CPU"), ("memory", "memory")):
@@ -388,7 +388,7 @@ def _findings(results: Results, size: LasSize, like: str) -> list[Finding]:
         ]
         what = f"use of {resource} (of the machine), las above kairos"
         note = "printed as bars only: higher"
-        rows.append(Finding(what, None, over_seeds(more), "%", (0.0, 100.0), note, name))
+        rows.append(Finding(what, None, over_seeds(more), "%", (0.0, 100.0), note, of=name))
     return rows
 
 

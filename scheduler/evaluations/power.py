@@ -232,7 +232,7 @@ class Comparison(NamedTuple):
     def finding(self, runs: PowerResults, seeds: tuple[int, ...], **jobs: object) -> Finding:
         """Compare the runs of these seeds."""
         change = runs.change(self.field, self.policy, self.base, seeds, **jobs)
-        return Finding(self.what, self.paper, change, "%", self.same, self.note, self.of)
+        return Finding(self.what, self.paper, change, "%", same=self.same, note=self.note, of=self.of)
 
 
 FASTER, SHORTER, SAVES, EQUAL = (-60.0, -20.0), (-50.0, -12.0), (-20.0, -5.0), (-10.0, 10.0)
@@ -246,7 +246,9 @@ def _set1(runs: PowerResults, plan: PowerSize) -> list[Finding]:
     rows = (
         Comparison("makespan, beta = 1 against FIFO_mid", -39.0, "time_s", FAST, same=FASTER),
         Comparison("energy, beta = 1 against FIFO_mid", 0.0, "energy_j", FAST, same=EQUAL, note=ABOUT_EQUAL),
-        Comparison("energy, beta = 0 against beta = 1", -10.0, "energy_j", SAVING, FAST, SAVES, rate),
+        Comparison(
+            "energy, beta = 0 against beta = 1", -10.0, "energy_j", SAVING, FAST, same=SAVES, note=rate
+        ),
         Comparison("makespan, beta = 0 against FIFO_mid", -25.0, "time_s", SAVING, same=SHORTER),
         Comparison(machine, None, "machine_energy_j", SAVING, FAST, note=idle),
     )
@@ -306,9 +308,11 @@ def _set2(runs: PowerResults, plan: PowerSize, stand_in: str) -> list[Finding]:
     for policy, paper, name in ((fast, -71.0, "beta = 1"), (saving, -68.0, "beta = 0")):
         for base in ("fifo-max", "fifo-mid"):
             what, of = f"set 2, time of the first 95 %, {name}", f"against {base}"
-            rows.append(Comparison(what, paper, "time_s", policy, base, (-85.0, -50.0), which, of))
+            rows.append(
+                Comparison(what, paper, "time_s", policy, base, same=(-85.0, -50.0), note=which, of=of)
+            )
     what = "set 2, energy, beta = 0 against beta = 1"
-    rows.append(Comparison(what, -14.0, "energy_j", saving, fast, (-28.0, -7.0), note))
+    rows.append(Comparison(what, -14.0, "energy_j", saving, fast, same=(-28.0, -7.0), note=note))
     return [row.finding(runs, plan.second_seeds, workload=second_text(plan)) for row in rows]
 
 

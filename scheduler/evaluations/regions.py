@@ -518,7 +518,7 @@ def _soft_findings(long: Long) -> list[Finding]:
         got = over_seeds([r.most_later_h for r in soft])
         what = "most that a job starts later under soft regions than under fcfs without regions"
         note = "guaranteed to be none where limits are exact" if "exact" in name else ""
-        findings.append(Finding(what, None, got, "h", None, note, name))
+        findings.append(Finding(what, None, got, "h", note=note, of=name))
     return findings
 
 

@@ -222,7 +222,7 @@ CORES = ("cores", "cpu")  # names of the resource that a processor is one of
 
 @dataclass(frozen=True)
 class TakenResources:
-    """What jobs take of resources that a log does not tell, such as GPUs.
+    """Amounts that jobs take of resources of which a log does not tell, such as GPUs.
 
     Attributes:
         resources: their names. source: the file, for people.

@@ -523,10 +523,10 @@ def check_numbers(jobs: Iterable[Entry]) -> None:
     """Look whether each job has as many cores and GPUs as it asks for, and none is given twice."""
     given = Counter[tuple[str, int]]()
     for job in jobs:
-        wanted = job.spec.tasks * job.spec.cores, job.spec.gpus_asked
-        if (len(job.cores), len(job.devices)) != wanted:
+        numbers = job.spec.tasks * job.spec.cores, job.spec.gpus_asked
+        if (len(job.cores), len(job.devices)) != numbers:
             raise Broken(
-                "a job has what it asks for", f"job {job.id}: {job.cores}, {job.devices} of {wanted}"
+                "a job has what it asks for", f"job {job.id}: {job.cores}, {job.devices} of {numbers}"
             )
         given.update([*(("core", core) for core in job.cores), *(("GPU", gpu) for gpu in job.devices)])
     if given and max(given.values()) > 1:

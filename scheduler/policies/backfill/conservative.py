@@ -40,11 +40,10 @@ from scheduler.model.events import Action, Event, Finished, Start, Submitted, Ti
 from scheduler.model.jobs import Job, counted, instant
 from scheduler.policies.backfill.availability import Availability, earliest_end
 from scheduler.policies.backfill.conservative_on_nodes import (
-    LATE_LEAST_S,
-    LATE_SHARE,
     MOMENT_S,
     NOT_SO_LONG,
     NodeConservative,
+    planned_end,
 )
 from scheduler.policies.backfill.multi_pool import MultiPoolQueue
 from scheduler.policies.backfill.on_nodes import node_pools
@@ -318,10 +317,7 @@ class Conservative(Policy):
         self._ends.clear()
         held: dict[str, list[tuple[float, int]]] = {pool: [] for pool in self._pools}
         for state in view.running.values():
-            end = state.expected_end_s
-            if end <= view.now:
-                end = instant(view.now + max(LATE_LEAST_S, LATE_SHARE * state.attained_s(view.now)))
-            self._ends[state.job.id] = end
+            end = self._ends[state.job.id] = planned_end(state, view.now)
             for place in state.places:
                 held[place.pool].append((end, place.units))
         self._plans = {

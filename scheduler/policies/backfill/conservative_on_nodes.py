@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.model.events import Action, Event, Finished, Start, Submitted, Timer, WakeAt
-from scheduler.model.jobs import EPSILON, Job, Placement, Pool, instant
+from scheduler.model.jobs import EPSILON, Job, JobState, Placement, Pool, instant
 from scheduler.model.state import Nodes
 from scheduler.policies.backfill import on_nodes
 from scheduler.policies.backfill.on_nodes import (
@@ -49,7 +49,7 @@ Peaks = tuple[list[float], list[list[float]]]
 
 
 class NodePlan:
-    """What is free on the nodes of one pool over time, as steps; the last one lasts for ever."""
+    """Free resources of the nodes of one pool over time, as steps; the last one lasts for ever."""
 
     def __init__(self, pool: Pool, free: NDArray[np.float64], now: float) -> None:
         self._shares = np.array(FreeNodes(pool).shares).T
@@ -162,7 +162,7 @@ def _least(rooms: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int6
 
 
 class Reservation(NamedTuple):
-    """When and where a waiting job shall run."""
+    """Time and nodes for a waiting job."""
 
     start_s: float
     end_s: float
@@ -389,15 +389,18 @@ class NodeConservative:
             pool.name: NodePlan(pool, _in_service(view.nodes[pool.name]), view.now) for pool in self._pools
         }
         for state in view.running.values():
-            end_s = state.expected_end_s
-            if end_s <= view.now:
-                end_s = instant(view.now + max(LATE_LEAST_S, LATE_SHARE * state.attained_s(view.now)))
-            self._ends[state.job.id] = end_s
+            end_s = self._ends[state.job.id] = planned_end(state, view.now)
             for at in state.places:
                 self._plans[at.pool].charge(view.now, end_s, at.nodes, state.job.demand)
         for job in first:
             self._reserve(job, view.now)
         self._admit(view.now)
+
+
+def planned_end(state: JobState, now: float) -> float:
+    """Return when a running job gives its units back by the plans; one that is late, some time from now."""
+    end_s = state.expected_end_s
+    return end_s if end_s > now else instant(now + max(LATE_LEAST_S, LATE_SHARE * state.attained_s(now)))
 
 
 def _in_service(nodes: Nodes) -> NDArray[np.float64]:

@@ -54,7 +54,7 @@ MANY = 16  # changed nodes of a pool, from which on each job is looked at by its
 
 
 class FreeNodes:
-    """What is free on each node of a pool.
+    """Free resources of each node of a pool.
 
     Attributes:
         rows: by node. columns: the same, by resource. fullness: of each node, the sum of its free shares.
@@ -164,7 +164,7 @@ def choose(room: NDArray[np.int64], fullness: Matrix, tasks: int) -> Places:
 
 
 class Limit(NamedTuple):
-    """What a reservation leaves to passing jobs on the nodes of its place.
+    """Resources that a reservation leaves to passing jobs on the nodes of its place.
 
     Attributes:
         until_s: a job that ends by then may take what is free.
@@ -327,7 +327,7 @@ class PoolOrder:
 def _unwanted(pool: Pool, wants: Sequence[bool]) -> int:
     """Count the kinds of resources that nodes of the pool have, and the job does not want."""
     has = [any(column) for column in zip(*(pool.capacities or [pool.capacity]), strict=True)]
-    return sum(there and not wanted for there, wanted in zip(has, wants, strict=True))
+    return sum(there and not needed for there, needed in zip(has, wants, strict=True))
 
 
 class NodeQueue:
@@ -728,15 +728,15 @@ def why(job: Job, view: View, order: Sequence[str]) -> Reason:
 
 def _need(job: Job, nodes: Nodes, where: str) -> str:
     """Describe what the job lacks on the nodes of a pool."""
-    wanted = [(r, d) for r, d in enumerate(job.demand) if d > 0]
+    demands = [(r, d) for r, d in enumerate(job.demand) if d > 0]
     names, free, total = nodes.pool.resources, nodes.free.sum(axis=0), nodes.capacity[nodes.up].sum(axis=0)
     at = "" if nodes.pool.units == 1 and not where else f" on a node{where}"
     lacking = [
         f"{resource_text(names[r], d)} ({resource_text(names[r], free[r], total[r], named=False)} free)"
-        for r, d in wanted
+        for r, d in demands
         if int(np.floor(nodes.free[:, r] / d + EPSILON).sum()) < job.units
     ]
     if lacking:
         return f"{' and '.join(lacking)}{at}"
-    vector = ", ".join(resource_text(names[r], d) for r, d in wanted)
+    vector = ", ".join(resource_text(names[r], d) for r, d in demands)
     return f"{vector} on one node{where} (no node has all of it free)"

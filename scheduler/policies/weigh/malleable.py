@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
 
@@ -35,7 +36,7 @@ from scheduler.policies.power.parm import changes, numbers
 
 CHOICES = 64  # numbers of units that are considered for a job
 PATIENCE = 0.5  # power of the time left and the wait, for the makespan
-FLOOR_S = 10.0
+FLOOR_S = 10.0  # shorter jobs are no more urgent
 
 
 class Way(NamedTuple):
@@ -53,7 +54,7 @@ NOTHING = Way(0.0, 0, 0.0, None, 0.0)
 
 @dataclass
 class Machine:
-    """What is free of the machine; ``take`` changes it.
+    """Free units and watts of the machine; ``take`` changes them.
 
     Attributes:
         units, watts: of the whole.
@@ -83,19 +84,14 @@ class Machine:
     def ways(self, job: Job) -> tuple[Way, ...]:
         """List the ways of a job, by their shares; none is there that holds as much as a faster one."""
         most = min(job.units if job.max_units is None else job.max_units, self.units)
-        every, best = [], 0.0
-        for units in numbers(job.units, max(most, job.units), CHOICES).tolist():
-            for cap in self.pool.caps_w or (None,):
-                watts = self.pool.power_w(units, cap)
-                share = max(units / self.units, watts / self.watts)
-                speed = 1.0 if job.speed is None else job.speed(units, cap)
-                every.append(Way(share, units, watts, cap, speed))
-        ways: list[Way] = []
-        for way in sorted(every, key=lambda way: (way.share, -way.speed, way.watts)):
-            if way.speed > best * (1 + 1e-9):
-                ways.append(way)
-                best = way.speed
-        return tuple(ways)
+        speed: Any = job.speed  # a key: it must have a hash, as frozen dataclasses have
+        return _ways(
+            speed,
+            (job.units, max(most, job.units)),
+            self.pool,
+            all_units=self.units,
+            all_watts=self.watts,
+        )
 
     def least(self, job: Job) -> Way:
         """Return the fewest units at the lowest cap."""
@@ -103,6 +99,24 @@ class Machine:
         watts = self.pool.power_w(job.units, cap)
         speed = 1.0 if job.speed is None else job.speed(job.units, cap)
         return Way(max(job.units / self.units, watts / self.watts), job.units, watts, cap, speed)
+
+
+@lru_cache(maxsize=4096)
+def _ways(
+    speed: Any, least_most: tuple[int, int], pool: Pool, *, all_units: int, all_watts: float
+) -> tuple[Way, ...]:
+    every, best = [], 0.0
+    for units in numbers(*least_most, CHOICES).tolist():
+        for cap in pool.caps_w or (None,):
+            watts = pool.power_w(units, cap)
+            share = max(units / all_units, watts / all_watts)
+            every.append(Way(share, units, watts, cap, 1.0 if speed is None else speed(units, cap)))
+    ways: list[Way] = []
+    for way in sorted(every, key=lambda way: (way.share, -way.speed, way.watts)):
+        if way.speed > best * (1 + 1e-9):
+            ways.append(way)
+            best = way.speed
+    return tuple(ways)
 
 
 class Claim(NamedTuple):
@@ -114,15 +128,12 @@ class Claim(NamedTuple):
     least: Way
 
 
-def shares(
-    view: View, lefts: Sequence[tuple[JobState, float]], *, fairness: float, aim: str, known: dict[Any, Any]
-) -> list[Action]:
+def shares(view: View, lefts: Sequence[tuple[JobState, float]], *, fairness: float, aim: str) -> list[Action]:
     """Give each job its way.
 
     Args:
         lefts: jobs that are weighed, with their believed times left: the first of the queue, all running
             malleable ones, and others that wait.
-        known: tables of ways, kept between decisions.
     """
     pool = view.cluster.pools[0]
     machine = Machine(pool, view.in_service[pool.name], math.inf if view.budget_w is None else view.budget_w)
@@ -133,13 +144,10 @@ def shares(
         else:
             machine.free -= state.place.units
             machine.free_w -= pool.power_w(state.place.units, state.place.cap_w)
-    claims: list[Claim] = []
-    for state, left in lefts:
-        job = state.job
-        key = job.speed, job.units, job.max_units, machine.units, machine.watts
-        if key not in known:
-            known[key] = machine.ways(job), machine.least(job)
-        claims.append(Claim(state, max(left, 1.0), *known[key]))
+    claims = [
+        Claim(state, max(left, 1.0), machine.ways(state.job), machine.least(state.job))
+        for state, left in lefts
+    ]
     held = {
         claim.state.job.id: machine.take(claim.least)
         for claim in claims
@@ -210,7 +218,10 @@ def _for_makespan(machine: Machine, claims: list[Claim], held: dict[int, Way], n
         job_id, way = claims[number].state.job.id, hulls[number][place]
         has = held.get(job_id, NOTHING)
         if way.speed > has.speed:
-            if not machine.has(way, has):
+            if not machine.has(way, has):  # a long step, of a job that scales well: what fits of it
+                within = [w for w in claims[number].ways if w.speed > has.speed and machine.has(w, has)]
+                if within:
+                    held[job_id] = machine.take(within[-1], has)
                 continue
             held[job_id] = machine.take(way, has)
         count = len(steps)

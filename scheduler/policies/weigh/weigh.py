@@ -25,7 +25,8 @@ then, where that gains more than its stop and restart cost.
 **Sizes and caps**: see ``malleable``.
 
 Guarantee: the first job of the queue starts no later than its reservation when no job takes longer than its
-estimate. So no job starves: each is the first of its priority at some time.
+estimate. It has one from the first decision on that begins with it as the first. So no job starves: each is
+the first of its priority at some time.
 Cost: O(waiting) in numpy and ``depth`` candidates for each class in a decision; nothing where nothing is
 free.
 Source: the auction of prices is that of Bertsekas, "Auction algorithms", 1991, in the small; the
@@ -37,7 +38,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,18 +72,17 @@ from scheduler.model.jobs import (
 from scheduler.policies.backfill.availability import Availability, expected_start
 from scheduler.policies.base import Policy, Reason, View, after, waits_for
 from scheduler.policies.power.parm import too_hungry
-from scheduler.policies.weigh.malleable import shares
+from scheduler.policies.weigh.malleable import FLOOR_S, shares
 
 SOON_S = 1e-6  # least time until a running job is taken to end
 PRIOR_S = 60.0  # believed time left of a job of which nothing is known
-FLOOR_S = 10.0  # shorter jobs are no more urgent
 LATE = 0.1  # a job that is late is believed to need such a share of what it has had
 ROUNDS = 3  # in which prices form
 
 
 @dataclass(frozen=True)
 class WeighParameters:
-    """What an operator may want to turn.
+    """Settings for operators.
 
     Attributes:
         fairness: weight of waits in the order of jobs; 0: the smallest area first.
@@ -140,7 +140,6 @@ class Weigh(Policy):
         self._holes: dict[int, float] = {}  # until when running jobs may use a hole
         self._moves: dict[int, tuple[str, int]] = {}  # units that jobs will take which are on their way
         self._stale = True
-        self._ways: dict[Any, Any] = {}  # of jobs that may have more or fewer units
         jobs = [*view.waiting.values(), *(state.job for state in view.running.values())]
         self._sized = any(job.speed is not None for job in jobs)
 
@@ -188,9 +187,7 @@ class Weigh(Policy):
                 view.state(job_id) for job_id in {first: None, **{job_id: None for _, job_id in some}}
             ]
         lefts = [(state, left_s(state, view.now, pool)) for state in weighed]
-        actions = shares(
-            view, lefts, fairness=self.parameters.fairness, aim=self.parameters.aim, known=self._ways
-        )
+        actions = shares(view, lefts, fairness=self.parameters.fairness, aim=self.parameters.aim)
         for action in actions:
             if isinstance(action, Start):
                 self._rows.drop(action.job_id)
@@ -353,7 +350,7 @@ class Weigh(Policy):
 
 @dataclass
 class Decision:
-    """What is free, planned and chosen in one decision.
+    """Free and planned units, and the actions, of one decision.
 
     Attributes:
         left: units of each class that are free now. prices: of a unit-second of each.

@@ -91,7 +91,9 @@ def test_tiny_kernels_are_really_measured(monkeypatch: pytest.MonkeyPatch, tmp_p
     kernels, pairs, errors, chosen = found.tables
     assert [row[0] for row in kernels.rows] == ["cg", "mg"]
     assert [row[0] for row in pairs.rows] == ["cg", "mg"] and [len(row) for row in pairs.rows] == [3, 3]
-    assert all(predicted > 0 and measured > 0 for row in pairs.rows for predicted, measured, *_ in row[1:])
+    assert pairs.columns == ("of", "beside cg", "beside mg")
+    for predicted, measured, *interval in (cell for row in pairs.rows for cell in row[1:]):  # type: ignore[misc]
+        assert predicted > 0 and measured > 0 and interval == [None, None]  # of two runs there is none
     assert "n = 2 each" in pairs.title  # once in each of two sessions
     assert len(errors.rows) == 4 and len(chosen.rows) == 7
     assert any("median error" in finding.what for finding in found.findings)

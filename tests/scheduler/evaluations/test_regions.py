@@ -98,6 +98,7 @@ def report(week: WeekResult) -> Evaluation:
 def test_every_number_of_tables_3_and_4_stands_beside_tenbins(report: Evaluation) -> None:
     rows = report.tables[0].rows
     assert [len(row[1]) for row in rows] == [0, 1, 2, 3, 4]  # type: ignore[arg-type]
+    assert [len(row[3]) for row in rows] == [0, 2, 3, 4, 5]  # type: ignore[arg-type]
     for _, bounds, own, sizes, means, granularity, ratios in rows:
         assert own == pytest.approx(bounds, abs=1) and ratios == pytest.approx(granularity, rel=0.1)
         assert means == pytest.approx(sizes, rel=0.5)

@@ -211,8 +211,8 @@ def test_the_rule_by_user_is_planned_with_where_it_was_right() -> None:
 def test_many_runs_of_one_program_prove_nothing_of_others() -> None:
     """An array of 100 short jobs: of another program nothing is planned by them, and the interval is wide."""
     history = known(*[0.05] * 100)
-    found = history.predict(JobSignature("sleep", ("30",), "ann"))
-    assert found is not None and found.basis == "user" and not found.proved and found.high > 4 * found.middle
+    other = history.predict(JobSignature("sleep", ("30",), "ann"))
+    assert other is not None and other.basis == "user" and not other.proved and other.high > 4 * other.middle
 
 
 def test_memory_is_predicted_like_time() -> None:

@@ -19,7 +19,7 @@ Nodes = dict[int, int]  # tasks by node
 
 @dataclass
 class Held:
-    """Where a job runs, from when on, until when at most and until when in fact."""
+    """The place of a job, its start, and its end at most and in fact."""
 
     job: Job
     pool: str
@@ -55,9 +55,9 @@ def order(job: Job, pools: tuple[Pool, ...], by_length: bool) -> list[Pool]:
 def free_at(pools: tuple[Pool, ...], held: list[Held]) -> Free:
     """Return what is free beside these jobs."""
     free = {(pool.name, n): list(pool.capacity_of(n)) for pool in pools for n in range(pool.units)}
-    for one in held:
-        for node, tasks in one.nodes.items():
-            free[one.pool, node] = take(free[one.pool, node], one.job, tasks)
+    for at in held:
+        for node, tasks in at.nodes.items():
+            free[at.pool, node] = take(free[at.pool, node], at.job, tasks)
     return free
 
 
@@ -105,7 +105,7 @@ class Simulation:
             if len(self.schedule) == len(jobs):
                 break
             waiting = [job for job in jobs if job.submit_s <= second and job.id not in self.schedule]
-            freed = any(one.end == second for one in self.schedule.values())
+            freed = any(held.end == second for held in self.schedule.values())
             while waiting and self.start(waiting[0], second):
                 waiting.pop(0)
             if self.name == "first-fit":
@@ -121,7 +121,7 @@ class Simulation:
         return self.schedule
 
     def running(self, second: int) -> list[Held]:
-        return [one for one in self.schedule.values() if one.end > second]
+        return [held for held in self.schedule.values() if held.end > second]
 
     def start(self, job: Job, second: int, reserved: dict[str, tuple[int, Free]] | None = None) -> bool:
         """Start the job where it fits, and delays no reservation; False if that is nowhere."""
@@ -145,7 +145,7 @@ def reservation(job: Job, pools: tuple[Pool, ...], running: list[Held]) -> dict[
     """
     choices = []
     for rank, pool in enumerate(order(job, pools, True)):
-        left = sorted(running, key=lambda one: (one.limit_end, one.job.id))
+        left = sorted(running, key=lambda held: (held.limit_end, held.job.id))
         while left:
             if left[0].pool != pool.name:
                 left.pop(0)

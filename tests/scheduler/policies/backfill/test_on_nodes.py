@@ -15,7 +15,7 @@ from profiles.errors import BadInput
 from scheduler.model.events import NodeDown, NodeUp
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool, Stop
 from scheduler.model.state import ClusterState
-from scheduler.policies.base import Reason, View
+from scheduler.policies.base import Policy, Reason, View
 from scheduler.policies.registry import create
 from scheduler.simulator.trace import Arrival, Disturbance, SimulationSettings
 from tests.support.amounts import examples
@@ -88,6 +88,19 @@ def kinds(draw: st.DrawFn, *, most: int = 10) -> World:
     return World(Cluster(pools), tuple(arrivals))
 
 
+Placed = dict[int, tuple[str, dict[int, int], float]]  # pool, tasks by node, and start of each job
+
+
+def placed(policy: Policy, world: World) -> Placed:
+    outcomes, _ = run(policy, world)
+    first = ((outcome, outcome.segments[0].placement) for outcome in outcomes)
+    return {outcome.job.id: (at.pool, dict(at.nodes), outcome.start_s) for outcome, at in first}
+
+
+def as_rules_say(schedule: nodes.Schedule) -> Placed:
+    return {job_id: (held.pool, held.nodes, held.start) for job_id, held in schedule.items()}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_they_place_and_start_as_their_rules_say(name: str) -> None:
     """Beside the rules written down a second time, on several nodes of several kinds."""
@@ -96,12 +109,7 @@ def test_they_place_and_start_as_their_rules_say(name: str) -> None:
     @given(kinds())
     def check(world: World) -> None:
         expected = nodes.Simulation(name, world.cluster.pools, world.arrivals).run()
-        found = {
-            outcome.job.id: (at.pool, dict(at.nodes), outcome.start_s)
-            for outcome in run(create(name), world)[0]
-            for at in [outcome.segments[0].placement]
-        }
-        assert found == {job_id: (held.pool, held.nodes, held.start) for job_id, held in expected.items()}
+        assert placed(create(name), world) == as_rules_say(expected)
 
     check()
 
@@ -155,13 +163,7 @@ def test_conservative_reserves_as_its_rules_say(depth: int) -> None:
     def check(world: World) -> None:
         brute = nodes.Conservative(world.cluster.pools, world.arrivals, depth)
         expected = brute.run()
-        outcomes, _ = run(create(f"conservative,depth={depth}"), world)
-        found = {
-            outcome.job.id: (at.pool, dict(at.nodes), outcome.start_s)
-            for outcome in outcomes
-            for at in [outcome.segments[0].placement]
-        }
-        assert found == {job_id: (held.pool, held.nodes, held.start) for job_id, held in expected.items()}
+        assert placed(create(f"conservative,depth={depth}"), world) == as_rules_say(expected)
         assert all(
             held.limit_end <= brute.promised.get(job_id, math.inf) for job_id, held in expected.items()
         )
@@ -177,7 +179,7 @@ def test_one_node_of_one_resource_in_each_pool_is_counted_classes(name: str) -> 
         pools = tuple(
             Pool(pool.name, 1, pool.rank, ("cores",), (float(pool.units),)) for pool in world.cluster.pools
         )
-        arrivals = [one._replace(job=replace(one.job, demand=(1.0,))) for one in world.arrivals]
+        arrivals = [a._replace(job=replace(a.job, demand=(1.0,))) for a in world.arrivals]
         on_nodes = World(Cluster(pools), tuple(arrivals))
         assert starts(run(create(name), on_nodes)[0]) == starts(run(create(name), world)[0])
 
@@ -207,7 +209,7 @@ def failing(draw: st.DrawFn) -> World:
         changes.append((at_s + draw(st.sampled_from((1, 3, 10))), NodeUp(pool.name, node=node)))
         at_s = changes[-1][0] + draw(st.sampled_from((0.5, 2, 5)))
     arrivals = tuple(
-        one._replace(job=replace(one.job, stop=draw(st.sampled_from(list(Stop))))) for one in world.arrivals
+        a._replace(job=replace(a.job, stop=draw(st.sampled_from(list(Stop))))) for a in world.arrivals
     )
     return World(world.cluster, arrivals, SimulationSettings(disturbances=changes))
 
