@@ -523,7 +523,7 @@ class SlurmCluster(Machine):
     def room(self, name: str) -> int:
         """Count the CPUs of a node that no job has."""
         leaves = {p.slurm for p in self.processes if p.kill_s < math.inf}  # also of who is requeued
-        holds = [job for job in self.queue.values() if job.holds or job.id in leaves]
+        holds = [job for job in self.queue.values() if job.holds or (job.id in leaves and not job.final)]
         return CPUS - sum(job.cpus for job in holds if name in job.nodes)
 
     def _may_start(self, job: BatchJob) -> bool:
