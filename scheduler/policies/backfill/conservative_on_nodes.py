@@ -294,8 +294,8 @@ class NodeConservative:
                 continue
             self._release(job, before)
             at = self._best(job, view.now)
-            if (at.end_s, at.start_s) >= (before.end_s, before.start_s) and before.places:
-                at = before
+            if before.places and self._rank(job, at) >= self._rank(job, before):
+                at = before  # on the same nodes
             self._put(job, at)
             if at != before:
                 self._left(before.pool, before.places)
@@ -321,6 +321,10 @@ class NodeConservative:
                 if before and covers(most[before - 1], job.demand):
                     return True
         return False
+
+    def _rank(self, job: Job, at: Reservation) -> tuple[float, float, int]:
+        """Order intervals of a job, the best one first (step 1)."""
+        return at.end_s, at.start_s, self._classes(job).index(at.pool) if at.places else len(self._pools)
 
     def _release(self, job: Job, at: Reservation) -> None:
         if at.places:

@@ -195,7 +195,7 @@ class Conservative:
             for held in self.reserved(second) if early else ():
                 self.book(held, -1, second)
                 again = self.earliest(held.job, second)
-                if (again.limit_end, again.start) < (held.limit_end, held.start):
+                if self.rank(again) < self.rank(held):
                     held.pool, held.nodes, held.start = again.pool, again.nodes, again.start
                     held.limit_end, held.end = again.limit_end, again.end
                 self.book(held, 1, second)
@@ -213,6 +213,10 @@ class Conservative:
                         self.reserve(held, second)
                         break
         return self.schedule
+
+    def rank(self, held: Held) -> tuple[int, int, int]:
+        names = [pool.name for pool in self.pools_of(held.job)]
+        return held.limit_end, held.start, names.index(held.pool)
 
     def reserved(self, second: int) -> list[Held]:
         """Return what starts then or later, in the order of the queue."""

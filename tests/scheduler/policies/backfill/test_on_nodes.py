@@ -186,6 +186,19 @@ def test_one_node_of_one_resource_in_each_pool_is_counted_classes(name: str) -> 
     check()
 
 
+def test_a_reservation_moves_to_a_better_pool_where_it_ends_as_soon() -> None:
+    """The fourth job ends early: from then on the sixth may have the better pool, and the last starts."""
+    both, gpu, cpu = {"gpu": 1.0, "cpu": 1.0}, {"gpu": 1.0}, {"cpu": 1.0}
+    limits = [(1, gpu), (1, both), (1, both), (1, {"gpu": 2.0}), (4, both), (4, both), (1, cpu)]
+    jobs = [
+        Job(number, 0, units, estimates_s=of, demand=(1.0,)) for number, (units, of) in enumerate(limits, 1)
+    ]
+    runs = [Arrival(job, 0.0, dict.fromkeys(job.estimates_s or (), 1.0)) for job in jobs]
+    pools = tuple(Pool(name, 1, rank, ("cores",), (4.0,)) for rank, name in enumerate(("gpu", "cpu")))
+    begun = starts(run(create("conservative"), World(Cluster(pools), tuple(runs)))[0])
+    assert begun == {1: 0, 2: 0, 3: 0, 4: 0, 5: 0, 6: 1, 7: 1}
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_nothing_is_given_twice_on_several(name: str) -> None:
     @MANY
