@@ -38,6 +38,7 @@ EVALUATIONS: dict[str, str] = {
     "power": "scheduler.evaluations.power",
     "prediction": "scheduler.evaluations.prediction",
     "regions": "scheduler.evaluations.regions",
+    "weigh": "scheduler.evaluations.weigh",
 }
 
 

@@ -1,0 +1,78 @@
+"""The evaluation of weigh: the grounds, parts of a log, and pairs of simulations that see the same jobs."""
+
+from __future__ import annotations
+
+import gzip
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from scheduler.evaluations import weigh
+from scheduler.evaluations.weigh import FRESH, Ground, WeighCase, WeighFigures, change, grounds, simulate
+from scheduler.model.clusters import parse_cluster
+from scheduler.policies.registry import create
+from scheduler.simulator.metrics import Accumulator
+from scheduler.simulator.simulator import Simulator
+from scheduler.workloads import load
+
+LOG = "KTH-SP2-1996-2.swf.gz"
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Forty jobs that each take the whole machine; one of the second half runs ten times as long."""
+    lines = [
+        f"{n} {10 * n} 0 {1000 if n == 21 else 100} 8 -1 -1 8 2000 -1 1 1 -1 -1 -1 -1 -1 -1"
+        for n in range(1, 41)
+    ]
+    with gzip.open(tmp_path / LOG, "wt") as file:
+        file.write("\n".join(["; MaxProcs: 8", *lines]) + "\n")
+    monkeypatch.setenv("TENBIN_DATA", str(tmp_path))
+    return tmp_path / LOG
+
+
+def test_logs_are_grounds_where_they_are(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [ground.workload for ground in grounds("small") if ground.part] == [LOG]
+    monkeypatch.delenv("TENBIN_DATA")
+    assert not any(ground.part for ground in grounds("full"))
+
+
+def test_parts_of_a_log_are_simulated_by_themselves(log: Path) -> None:
+    """Twenty jobs one after the other, submitted every 10 s: the k-th waits for (k - 1) x (100 - 10) s."""
+    ground = Ground("log", "8", LOG, "easy", part=20)
+    first, second = (simulate(WeighCase(ground, "fcfs", part)) for part in (0, 1))
+    assert first.wait_s == pytest.approx(90 * 19 / 2)
+    assert first.longest_s == pytest.approx(90 * 19)
+    assert second.wait_s == pytest.approx(90 * 19 / 2 + 900 * 19 / 20)
+    assert simulate(WeighCase(replace(ground, first=1), "fcfs", 1)).wait_s == second.wait_s
+
+
+def test_figures_are_the_simulators_on_a_fresh_seed() -> None:
+    ground = Ground("model", "64", "generator:lublin,jobs=100,load=0.9", "easy")
+    cluster = parse_cluster("64")
+    workload = load(ground.workload, cluster, FRESH + 3)
+    metrics = Accumulator(cluster)
+    Simulator(cluster, workload.arrivals, create("easy"), workload.settings, sinks=[metrics]).run()
+    totals = metrics.metrics()
+    figures = simulate(WeighCase(ground, "easy", 3))
+    assert (figures.wait_s, figures.longest_s) == (totals.mean_wait_s, totals.max_wait_s)
+    assert figures.makespan_s == totals.makespan_s and 0 <= figures.decision_s <= figures.longest_decision_s
+
+
+def test_changes_are_paired() -> None:
+    def figures(wait_s: float) -> WeighFigures:
+        return WeighFigures(wait_s, 1, 1, 1, 1, 0, 0, 0)
+
+    rival, own = [figures(100), figures(10)], [figures(50), figures(5)]
+    assert tuple(change(rival, own, "wait_s"))[:3] == (-50, -50, -50)
+
+
+def test_every_ground_is_run_under_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = [replace(ground, workload="generator:lublin,jobs=60") for ground in grounds("small")[:1]]
+    monkeypatch.setattr(weigh, "grounds", lambda _: few)
+    done: list[str] = []
+    result = weigh.evaluate("small", lambda *said: done.append(said[2]))
+    assert len(done) == 2 * weigh.SEEDS["small"] + 1
+    assert {finding.of for finding in result.findings} == {few[0].label}
+    assert [row[0] for row in result.tables[0].rows] == [few[0].label]
