@@ -150,7 +150,7 @@ def pal() -> tuple[list[Pair], dict[str, str]]:
 def test_pairs_of_pal() -> None:
     """Seen: error 6.6 %, order right in 91 %, of pairs that differ by more than 0.1 in 97 %."""
     pairs, families = pal()
-    results = left_out(pairs, families)
+    results = left_out(pairs, families, step=2)
     assert len(pairs) == 101
     assert mean_error(results) < 0.10
     assert in_order(results) > 0.90 and in_order(results, 0.1) > 0.96
@@ -174,7 +174,7 @@ def gavel(kind: str) -> tuple[list[Pair], dict[str, str]]:
 def test_pairs_of_gavel(kind: str, error: float, order: float, clear: float) -> None:
     """The order of K80 is that of sums that hardly differ; that of V100 see below."""
     pairs, families = gavel(kind)
-    results = left_out(pairs, families, step=7)
+    results = left_out(pairs, families, step=11)
     assert mean_error(results) < error
     assert in_order(results) > order and in_order(results, 0.1) > clear
 
