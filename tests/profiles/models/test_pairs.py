@@ -147,10 +147,12 @@ def pal() -> tuple[list[Pair], dict[str, str]]:
     return pairs, families
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)  # hundreds of small systems of equations: minutes on busy cores
 def test_pairs_of_pal() -> None:
     """Seen: error 6.6 %, order right in 91 %, of pairs that differ by more than 0.1 in 97 %."""
     pairs, families = pal()
-    results = left_out(pairs, families, step=2)
+    results = left_out(pairs, families)
     assert len(pairs) == 101
     assert mean_error(results) < 0.10
     assert in_order(results) > 0.90 and in_order(results, 0.1) > 0.96
@@ -167,6 +169,8 @@ def gavel(kind: str) -> tuple[list[Pair], dict[str, str]]:
     return pairs, {name: name.split(" (")[0] for name in table}
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("kind", "error", "order", "clear"),
     [("p100", 0.06, 0.88, 0.95), ("k80", 0.06, 0.8, 0.97), ("v100", 0.17, 0.75, 0.8)],
@@ -174,7 +178,7 @@ def gavel(kind: str) -> tuple[list[Pair], dict[str, str]]:
 def test_pairs_of_gavel(kind: str, error: float, order: float, clear: float) -> None:
     """The order of K80 is that of sums that hardly differ; that of V100 see below."""
     pairs, families = gavel(kind)
-    results = left_out(pairs, families, step=11)
+    results = left_out(pairs, families, step=7)
     assert mean_error(results) < error
     assert in_order(results) > order and in_order(results, 0.1) > clear
 
