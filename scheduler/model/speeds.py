@@ -12,6 +12,7 @@ their sum, and so does their maximum (the roofline).
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -28,6 +29,24 @@ class CapLine:
 
     def __call__(self, cap_w: float | None) -> float:
         return under_cap(cap_w, self.slope_per_w, self.lowest_w, self.knee_w)
+
+
+@dataclass(frozen=True)
+class CapTable:
+    """Measured speeds under ascending power caps, straight between them; uncapped as under the last."""
+
+    watts: tuple[float, ...]
+    speeds: tuple[float, ...]
+
+    def __call__(self, cap_w: float | None) -> float:
+        if cap_w is None or cap_w >= self.watts[-1]:
+            return self.speeds[-1]
+        place = bisect_right(self.watts, cap_w)
+        if place == 0:
+            return self.speeds[0]
+        below, above = self.watts[place - 1 : place + 1]
+        slow, fast = self.speeds[place - 1 : place + 1]
+        return slow + (fast - slow) * (cap_w - below) / (above - below)
 
 
 @dataclass(frozen=True)
@@ -72,11 +91,11 @@ class CappedSpeed:
 
 @dataclass(frozen=True)
 class TabulatedSpeed:
-    """Speed by number of units, from ``least_units`` (where it is 1) on, times a line over the cap."""
+    """Speed by number of units, from ``least_units`` (where it is 1) on, times that under the cap."""
 
     least_units: int
     by_units: tuple[float, ...]
-    caps: CapLine | None = None
+    caps: CapLine | CapTable | None = None
 
     def __call__(self, units: int, cap_w: float | None) -> float:
         place = min(max(units - self.least_units, 0), len(self.by_units) - 1)

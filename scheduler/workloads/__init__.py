@@ -50,6 +50,7 @@ class Workload:
 GENERATORS = {
     "k-mix": "scheduler.workloads.generators.kmix:KMix",
     "kernels": "scheduler.workloads.generators.kernels:Kernels",
+    "labbench": "scheduler.workloads.generators.labbench:Labbench",
     "lublin": "scheduler.workloads.generators.lublin:Lublin",
     "power-set1": "scheduler.workloads.generators.power_sets:PowerSet1",
     "power-set2": "scheduler.workloads.generators.power_sets:PowerSet2",

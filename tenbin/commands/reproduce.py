@@ -37,7 +37,8 @@ def reproduce(
     name: Annotated[
         str,
         typer.Argument(
-            help="migration, multiresource, power, interference, regions, prediction, pairs-on-this-machine.",
+            help="migration, multiresource, power, interference, regions, prediction, gpu-sizes, "
+            "pairs-on-this-machine.",
             autocompletion=complete_evaluation,
             metavar="EVALUATION",
         ),
