@@ -64,6 +64,7 @@ def test_a_profile_is_shown_without_numpy(tmp_path: Path) -> None:
     store.save(here(), {})
     assert imported("profile", "show", "--store", str(tmp_path)) == set()
     assert imported("profile", "list", "--store", str(tmp_path)) == set()
+    assert imported("profile", "drift", "--store", str(tmp_path)) == set()
 
 
 def test_the_doctor_and_a_report_import_what_they_need(tmp_path: Path) -> None:
