@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import BadInput
+from scheduler.evaluations.experiment import Experiment
+from scheduler.evaluations.policy_runs import Setup
 from scheduler.model.clusters import parse_cluster
 from scheduler.workloads.arrivals import Unstated
-from tenbin.commands.experiment import Experiment, carry_out
-from tenbin.commands.policy_runs import Setup
+from tenbin.commands.simulate import carry_out
 from tests.support import programs
 
 CASE = """
