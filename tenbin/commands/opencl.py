@@ -40,10 +40,8 @@ def run(
     device: Annotated[
         list[str] | None,
         typer.Option(
-            "--device",
             help="Key of a device that the program may use, the one to start on first; repeat it. "
-            "(default: all devices)",
-            show_default=False,
+            "(default: all devices)"
         ),
     ] = None,
 ) -> None:
@@ -81,9 +79,7 @@ def _tell_what_it_sees(keys: Sequence[str], variables: dict[str, str]) -> None:
 
 
 def status(
-    pid: Annotated[
-        int | None, typer.Argument(help="Process ID. (default: all)", min=1, show_default=False)
-    ] = None,
+    pid: Annotated[int | None, typer.Argument(help="Process ID. (default: all)", min=1)] = None,
     json: JsonOption = False,
 ) -> None:
     """List the programs that can be moved, where each is, or why it cannot."""
@@ -110,8 +106,7 @@ def park(
     pid: PidArgument,
     *,
     to: Annotated[
-        str,
-        typer.Option("--to", help="'memory', or a folder for a file that vanishes with the program."),
+        str, typer.Option(help="'memory', or a folder for a file that vanishes with the program.")
     ] = "memory",
     patience: PatienceOption = 30.0,
     json: JsonOption = False,
@@ -129,7 +124,7 @@ def resume(
     pid: PidArgument,
     *,
     to: Annotated[
-        str, typer.Option("--to", metavar="DEVICE", help="Key of another device.", show_default=False)
+        str, typer.Option(metavar="DEVICE", help="Key of another device.", show_default=False)
     ] = "",
     json: JsonOption = False,
 ) -> None:
@@ -142,7 +137,7 @@ def resume(
 def estimate(
     pid: PidArgument,
     *,
-    to: Annotated[str, typer.Option("--to", metavar="DEVICE", help="Key of the device of the move.")],
+    to: Annotated[str, typer.Option(metavar="DEVICE", help="Key of the device of the move.")],
     json: JsonOption = False,
 ) -> None:
     """Predict the pause of a move: do all of it while the program runs, and let it go before the pause."""
@@ -160,7 +155,7 @@ def estimate(
 def move(
     pid: PidArgument,
     *,
-    to: Annotated[str, typer.Option("--to", metavar="DEVICE", help="Key of the device to move to.")],
+    to: Annotated[str, typer.Option(metavar="DEVICE", help="Key of the device to move to.")],
     patience: PatienceOption = 30.0,
     json: JsonOption = False,
 ) -> None:
@@ -187,17 +182,14 @@ def _folder(pid: int) -> Path:
 def try_(
     pid: PidArgument,
     *,
-    on: Annotated[str, typer.Option("--on", metavar="DEVICE", help="Key of the device to try.")],
+    on: Annotated[str, typer.Option(metavar="DEVICE", help="Key of the device to try.")],
     watch: Annotated[
-        float, typer.Option("--watch", min=0.01, max=60, help="Seconds in which launches are awaited.")
+        float, typer.Option(min=0.01, max=60, help="Seconds in which launches are awaited.")
     ] = 2.0,
     memory: Annotated[
         int | None,
         typer.Option(
-            "--memory",
-            min=1,
-            help="MiB of copies on each device. (default: an eighth of the smaller device's memory)",
-            show_default=False,
+            min=1, help="MiB of copies on each device. (default: an eighth of the smaller device's memory)"
         ),
     ] = None,
     json: JsonOption = False,

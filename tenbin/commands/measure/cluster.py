@@ -217,18 +217,15 @@ def slurm_config(
             "--output",
             "-o",
             help="Folder in which to write nodes.conf (gres.conf where there are GPUs), or job_submit.lua.",
-            show_default=False,
         ),
     ] = None,
     job_submit: Annotated[
         Path | None,
         typer.Option(
-            "--job-submit",
             help="Write job_submit.lua instead: jobs of plain sbatch then wait for tenbin up --take-over "
             "FILE while FILE is fresh. slurmctld must be able to read FILE.",
             metavar="FILE",
             dir_okay=False,
-            show_default=False,
         ),
     ] = None,
     partition: Annotated[

@@ -38,8 +38,7 @@ def compare(
         bool, typer.Option("--all", help="Also the coefficients that do not differ, or are not known.")
     ] = False,
     report: Annotated[
-        Path | None,
-        typer.Option("--report", help="Also write both profiles side by side to this HTML file."),
+        Path | None, typer.Option(help="Also write both profiles side by side to this HTML file.")
     ] = None,
     store: StoreOption = None,
     json: JsonOption = False,
@@ -178,8 +177,7 @@ def drift(
         bool, typer.Option("--all", help="Also quantities without a change, and those of profiles.")
     ] = False,
     report: Annotated[
-        Path | None,
-        typer.Option(help="Also draw them into this HTML file, beside the siblings.", show_default=False),
+        Path | None, typer.Option(help="Also draw them into this HTML file, beside the siblings.")
     ] = None,
     store: StoreOption = None,
     json: JsonOption = False,

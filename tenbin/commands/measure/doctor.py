@@ -36,9 +36,7 @@ def doctor(
     engine: Annotated[
         Subject, typer.Option(help="local: this node; slurm: the cluster, its settings and your rights.")
     ] = Subject.LOCAL,
-    storage: Annotated[
-        list[Path] | None, typer.Option(help="Checkpoint folders to look at as well.", show_default=False)
-    ] = None,
+    storage: Annotated[list[Path] | None, typer.Option(help="Checkpoint folders to look at as well.")] = None,
     json: JsonOption = False,
 ) -> None:
     """Say what can be measured here and what not, each with the reason and the remedy.

@@ -348,12 +348,7 @@ def export(
     ] = Format.JSON,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="File (parquet: folder) to write; default: the terminal.",
-            show_default=False,
-        ),
+        typer.Option("--output", "-o", help="File (parquet: folder) to write; default: the terminal."),
     ] = None,
     store: StoreOption = None,
 ) -> None:
@@ -410,10 +405,7 @@ def report(
     *,
     cluster: ClusterOption = False,
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", help="The HTML file; default: <node>-<id>.html here.", show_default=False
-        ),
+        Path | None, typer.Option("--output", "-o", help="The HTML file; default: <node>-<id>.html here.")
     ] = None,
     interactive: Annotated[
         bool,
