@@ -45,7 +45,7 @@ ALSO = (  # what commands import when they need it
     "scheduler.simulator.metrics",
     "scheduler.workloads.generators.lublin",
     "tenbin.client.client",
-    "tenbin.commands.page",
+    "tenbin.page.beside",
     "tenbin.page.serve",
     "tenbin.server.api",
     "tenbin.server.serve",
