@@ -79,11 +79,11 @@ def _exit_code(made: Survey) -> int:
 
 
 def known(cluster: str, store: Path | None) -> tuple[Survey, dict[str, Profile]]:
-    """Load the newest survey of a cluster (empty: of any), with its nodes' profiles."""
+    """Load the newest survey of a cluster (empty, or ``last``: of any), with its nodes' profiles."""
     from profiles.clusters import ClusterStore
 
     kept = ClusterStore(store)
-    survey = kept.load(cluster)
+    survey = kept.load("" if cluster == "last" else cluster)
     return survey, kept.profiles(survey)
 
 
