@@ -6,8 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from json import loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +22,6 @@ from tenbin.text import duration, number, print_json, say
 if TYPE_CHECKING:
     from agent.opencl_layer.requests import LayerStatus
     from agent.opencl_layer.trials import KernelTrial, Ratio, Trial
-    from profiles.records import OpenCLDevice
 
 BELOW = " tenbin"  # last word of a driver's version, as the layer tells it
 
@@ -51,7 +51,7 @@ def run(
     """
     from agent.opencl_layer import build, loader, requests
 
-    known = {opencl_device.key: opencl_device for opencl_device in _devices({})}
+    known = [row["key"] for row in _devices()]
     for key in device or ():
         if key not in known:
             raise BadInput(f"no OpenCL device {key!r}", f"choose from {', '.join(known)}")
@@ -63,17 +63,17 @@ def run(
     if loader.linked_into(program):
         say(f"tenbin: {program} cannot be moved: the OpenCL loader in it knows no layers", error=True)
     else:
-        _tell_what_it_sees(device or list(known), variables)
+        _tell_what_it_sees(device or known, variables)
     if why := loader.trouble():
         say(f"tenbin: most OpenCL programs cannot be moved here: {why}; {loader.remedy()}", error=True)
     os.execvpe(program, command, {**os.environ, **variables})
 
 
 def _tell_what_it_sees(keys: Sequence[str], variables: dict[str, str]) -> None:
-    for seen in _devices(variables):
-        if seen.driver.endswith(BELOW):
+    for seen in _devices(environment={**os.environ, **variables}):
+        if seen["driver"].endswith(BELOW):
             limits = f"limits of {', '.join(keys)}{_lacking(keys)}; starts on {keys[0]}"
-            say(f"tenbin: the program sees one device: {seen.name} ({limits})", error=True)
+            say(f"tenbin: the program sees one device: {seen['name']} ({limits})", error=True)
         else:
             say("tenbin: pyopencl's OpenCL loader does not load the layer", error=True)
 
@@ -252,30 +252,20 @@ def _hindrances(program: LayerStatus) -> str:
     return ", ".join(f"{call['uses']} since {clock(call['since'])}" for call in program.hindrances)
 
 
-def _devices(variables: dict[str, str]) -> list[OpenCLDevice]:
-    """List the devices that a program sees with these variables."""
-    from profiles.records import OpenCLDevice
-
-    return [OpenCLDevice.model_validate(row) for row in _listed(variables)]
-
-
 def _lacking(keys: Sequence[str]) -> str:
     """Say which of these devices take double precision away from the others; "" if none does."""
-    having = _listed({}, "double")
+    having = _devices("double")
     lacking = [key for key in keys if key not in having]
     return f"; no double precision, because of {', '.join(lacking)}" if 0 < len(lacking) < len(keys) else ""
 
 
-def _listed(variables: dict[str, str], *options: str) -> list[Any]:
-    """List devices by a process of its own, because drivers crash."""
-    import json
-
+def _devices(*options: str, environment: Mapping[str, str] | None = None) -> list[Any]:
+    """List the devices that a program sees, by a process of its own, because drivers crash."""
     command = [sys.executable, "-P", "-m", "probes.opencl", *options]
-    environment = {**os.environ, **variables}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise Unavailable(done.stderr.strip() or "the OpenCL drivers crash")
-    return list(json.loads(done.stdout))
+    return list(loads(done.stdout))
 
 
 # -- the outcome of a trial in words -----------------------------------------------------------------------
