@@ -71,7 +71,7 @@ def test_the_doctor_and_a_report_import_what_they_need(tmp_path: Path) -> None:
     Store(tmp_path).save(here(), {})
     assert imported("doctor") <= {"psutil"}  # to end ranks that hang
     drawn = imported("profile", "report", "--store", str(tmp_path), "--output", str(tmp_path / "report.html"))
-    assert not drawn & {"scipy", "statsmodels"}
+    assert not drawn & {"scipy", "statsmodels", "plotly"}
 
 
 def test_jobs_are_listed_without_numpy(up: Up) -> None:
