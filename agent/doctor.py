@@ -202,9 +202,8 @@ def machine_findings(case: Case) -> Iterator[Finding]:
 def _hidden_gpus() -> Finding:
     """Tell what keeps jobs from GPUs that they did not get."""
     if why := control_groups.why_files_stay_open():
-        reason, _, remedy = why.partition("; ")
         what = "GPUs are hidden from jobs that did not get them by variables only, which a program can change"
-        return limited("machine", what, reason, remedy)
+        return limited("machine", what, why.what, why.remedy)
     return ok("machine", "the files of GPUs are closed to jobs that did not get them")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 from math import exp, hypot, log
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pydantic import Field
 
@@ -278,6 +278,16 @@ def judge_difference(difference: Difference) -> Advantage | None:
     if difference.of_a is None or difference.of_b is None:
         return None
     return judge(better(difference.quantity, difference.coefficient), difference.of_a, difference.of_b)
+
+
+def as_judged(difference: Difference) -> dict[str, Any]:
+    """Add to a difference which is better; null in one profile only, or where neither is better (power)."""
+    judgement = judge_difference(difference)
+    judged = {
+        "better": (judgement and judgement.of) or None,
+        "certainty": judgement and str(judgement.certainty),
+    }
+    return {**difference.model_dump(mode="json"), "ratio": difference.ratio, **judged}
 
 
 def _certainty(said: Verdict, difference: float, limits: tuple[float, float] | None) -> Certainty:

@@ -149,10 +149,13 @@ def as_json(record: Record) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Write ``0.45 s``, ``8.4 s``, ``1:05 min``, ``3:20 h``, from two days ``12.5 d``; never below 0."""
+    """Write ``10.2 us``, ``0.45 s``, ``1:05 min``, ``3:20 h``, from two days ``12.5 d``; never below 0."""
+    from profiles.quantities import readable_unit
+
     seconds = max(seconds, 0.0)
     if seconds < 59.95:
-        return f"{number(seconds)} s"
+        factor, unit = readable_unit("s", seconds)
+        return f"{number(factor * seconds)} {unit}"
     for size, unit, end in ((60, "min", 3600), (3600, "h", 48 * 3600)):
         parts = round(seconds * 60 / size)  # seconds of a minute, minutes of an hour
         if parts * size < 60 * end:

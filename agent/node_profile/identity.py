@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import socket
 from contextlib import suppress
 
 from agent.inventory import read_machine
@@ -81,6 +82,18 @@ def explain(old: Inventory, new: Inventory) -> list[str]:
     Empty exactly where the fingerprints are equal.
     """
     return [str(difference) for difference in compare_facts(deciding_facts(old), deciding_facts(new))]
+
+
+def changes_since(profile: Profile) -> list[str]:
+    """List how this machine has changed since its profile was made; nothing for another node's profile.
+
+    By what files tell: to ask the drivers (``tenbin doctor`` does) takes longer than all the rest.
+    """
+    if profile.emulated or profile.inventory.hostname != socket.gethostname():
+        return []
+    of_drivers = {name: getattr(profile.inventory, name) for name in ("opencl", "gpus", "mpi")}
+    now = read_machine(profile.settings).model_copy(update=of_drivers)
+    return explain(profile.inventory, now)
 
 
 def deciding_facts(inventory: Inventory) -> dict[str, str]:

@@ -16,6 +16,7 @@ from pathlib import Path, PurePath
 from typing import Literal
 
 from agent.processes import device_files, tree
+from profiles.errors import Unavailable
 
 PREFIX = "tenbin-"
 UNLIMITED = "max"
@@ -103,13 +104,15 @@ def confine(
     return group
 
 
-def why_files_stay_open() -> str:
-    """Say as a clause why device files cannot be closed to jobs here, and what to do; empty if they can."""
+def why_files_stay_open() -> Unavailable | None:
+    """Say why device files cannot be closed to jobs here, and what to do; None if they can."""
     group = place("files")
     if group is None:
-        return "this process may make no control group; run the coordinator as root"
+        return Unavailable("this process may make no control group", device_files.ROOT)
     if group.version == "cgroup v1":
-        return "control groups of version 1 hold the memory limits; mount those of version 2 alone"
+        return Unavailable(
+            "control groups of version 1 hold the memory limits", "mount those of version 2 alone"
+        )
     return device_files.trouble()
 
 

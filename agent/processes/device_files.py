@@ -18,6 +18,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from profiles.errors import Unavailable
+
+ROOT = "run the coordinator as root"
 BPF = {"x86_64": 321, "aarch64": 280}  # number of the system call bpf(2)
 PROG_LOAD, PROG_ATTACH = 5, 8
 CGROUP_DEVICE_PROGRAM, ATTACH_DEVICE = 15, 6
@@ -51,17 +54,17 @@ def refuse(group: Path, files: Iterable[Path]) -> None:
         os.close(program)
 
 
-def trouble() -> str:
-    """Return why no device file can be refused here, and what to do; empty if it can."""
+def trouble() -> Unavailable | None:
+    """Return why no device file can be refused here, and what to do; None if it can."""
     if platform.machine() not in BPF:
-        return f"on {platform.machine()} that is not known"
+        return Unavailable(f"on {platform.machine()} that is not known")
     try:
         os.close(_load(_program([])))
     except OSError as error:
         if error.errno == errno.EPERM:
-            return "that takes root; run the coordinator as root"
-        return f"the kernel has no eBPF for device files ({error.strerror})"
-    return ""
+            return Unavailable("that takes root", ROOT)
+        return Unavailable(f"the kernel has no eBPF for device files ({error.strerror})")
+    return None
 
 
 def _number(file: Path) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -24,6 +25,7 @@ from profiles.quantities import Better, better
 from profiles.records import Absent, Record
 
 Key = tuple[str, ...]
+LEAST_LOSS = 0.02  # smaller ones do not matter to jobs, however surely they are told
 State = Literal["same", "worse", "better", "unknown"]
 
 
@@ -174,6 +176,11 @@ class Check(Record):
 
 
 # -- store -------------------------------------------------------------------------------------------------
+
+
+def usable(checks: Sequence[Check]) -> list[Check]:
+    """Choose the checks that others did not disturb."""
+    return [check for check in checks if check.verdict is not Verdict.DISTURBED and check.figures]
 
 
 FILE = "checks.jsonl"

@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from statistics import median
 
-import numpy as np
 from pydantic import Field
 
-from profiles.checks.check import Check, Finding
-from profiles.checks.figures import LEAST_LOSS
-from profiles.checks.verdict import usable
+from profiles.checks.check import LEAST_LOSS, Check, Finding, usable
 from profiles.quantities import Better, better
 from profiles.records import Profile, Record
-from profiles.stats import MAD_TO_SD
 
 CHECKS, PROFILES = "checks", "profiles"
+FEWEST = 6  # values, because a level has three
 
 
 class Level(Record):
@@ -91,18 +89,22 @@ def drift(profiles: Sequence[Profile], checks: Sequence[Check]) -> list[Drift]:
 
 def _drift(points: Sequence[tuple[datetime, float]], about: dict[str, object]) -> Drift:
     times, values = tuple(t for t, _ in points), tuple(x for _, x in points)
-    # A coefficient that may be 0 has no logarithm.
-    starts = [0, *change_points(np.log(values).tolist() if min(values) > 0 else values)]
+    starts = [0]
+    if len(values) >= FEWEST:
+        from profiles.checks.change_points import change_points  # late, because it needs numpy
+
+        # A coefficient that may be 0 has no logarithm.
+        starts += change_points([math.log(value) for value in values] if min(values) > 0 else values)
     ends = [*starts[1:], len(values)]
     levels: list[Level] = []
     for start, end in zip(starts, ends, strict=True):
-        value = float(np.median(values[start:end]))
+        value = median(values[start:end])
         before = levels[-1].value if levels else None
         change = value / before - 1 if before else None
         if change is not None and abs(change) < LEAST_LOSS:  # no change that matters
             last = levels.pop()
             whole = values[len(values[:start]) - last.n : end]
-            update = {"until": times[end - 1], "n": last.n + end - start, "value": float(np.median(whole))}
+            update = {"until": times[end - 1], "n": last.n + end - start, "value": median(whole)}
             levels.append(last.model_copy(update=update))
             continue
         levels.append(
@@ -118,61 +120,4 @@ def medians(others: Iterable[Sequence[Drift]]) -> dict[str, float]:
         for quantity in series:
             if quantity.source == CHECKS:
                 last.setdefault(quantity.title, []).append(quantity.levels[-1].value)
-    return {title: float(np.median(values)) for title, values in last.items()}
-
-
-# -- change points: the best division of a series into levels, at a price for each point -------------------
-#
-# Optimal partitioning with a squared cost (Jackson et al., IEEE Signal Processing Letters 12(2), 2005),
-# which finds the same division as PELT (Killick, Fearnhead and Eckley, JASA 107(500), 2012). The noise is
-# estimated from the differences of neighbours, which a change of level hardly touches, and large residuals
-# cost no more than ``OUTLIER`` of it, so that a single odd value is no change (Fearnhead and Rigaill, JASA
-# 114(525), 2019).
-
-
-PRICE = 4.0  # of a change point, in variances of the noise times log n
-OUTLIER = 3.0  # standard deviations beyond which a value is drawn in
-LEAST_PART = 3  # values
-FEWEST = 2 * LEAST_PART
-
-
-def change_points(values: Sequence[float]) -> list[int]:
-    """Find the places at which a new level begins, in ascending order; empty for short series."""
-    x = np.asarray(values, dtype=float)
-    n = len(x)
-    if n < FEWEST:
-        return []
-    noise = _noise(x)
-    if not noise:
-        noise = 1e-12
-    x = _without_outliers(x, noise)
-    sums, squares = (np.concatenate(([0.0], np.cumsum(y))) for y in (x, x**2))
-    price = PRICE * noise**2 * math.log(n)
-    best, origin = np.full(n + 1, math.inf), np.zeros(n + 1, dtype=int)
-    best[0] = -price
-    for end in range(LEAST_PART, n + 1):
-        starts = np.arange(0, end - LEAST_PART + 1)
-        length = end - starts
-        cost = squares[end] - squares[starts] - (sums[end] - sums[starts]) ** 2 / length
-        total = best[starts] + cost + price
-        origin[end] = int(starts[total.argmin()])
-        best[end] = float(total.min())
-    places, end = [], n
-    while (end := int(origin[end])) > 0:
-        places.append(end)
-    return places[::-1]
-
-
-def _noise(x: np.ndarray) -> float:
-    """Estimate the standard deviation of the noise from the differences of neighbours."""
-    steps = np.diff(x)
-    return float(MAD_TO_SD * np.median(np.abs(steps - np.median(steps)))) / math.sqrt(2)
-
-
-def _without_outliers(x: np.ndarray, noise: float) -> np.ndarray:
-    """Draw values that are far from the median of their neighbours in to ``OUTLIER`` deviations."""
-    half = LEAST_PART - 1
-    padded = np.pad(x, half, mode="edge")
-    middle = np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1), axis=1)
-    drawn: np.ndarray = np.clip(x, middle - OUTLIER * noise, middle + OUTLIER * noise)
-    return drawn
+    return {title: median(values) for title, values in last.items()}

@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from profiles.checks.check import Figure
+from profiles.checks.check import LEAST_LOSS, Figure
 from profiles.quantities import Better, better
 
 BEST = 0.9  # quantile of the speeds; of times 1 - BEST
@@ -145,7 +145,6 @@ FALSE_ALARM_RATIO = 0.01
 WINDOW = 5  # checks within which a loss of 3 % is to be found
 LEAST_REFERENCES = 8
 MOST_REFERENCES = 50
-LEAST_LOSS = 0.02  # smaller ones do not matter to jobs, however surely they are told
 POWER = 0.95
 PRIOR = 4  # references that the spread within checks stands for
 HEAVY = 4.0  # degrees of freedom

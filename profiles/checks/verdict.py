@@ -33,10 +33,19 @@ import numpy as np
 
 from profiles.card import BUSY, STOLEN
 from profiles.checks.causes import LEAST_SHARE, explain
-from profiles.checks.check import Change, Check, CheckConditions, Figure, Key, State, Verdict
+from profiles.checks.check import (
+    LEAST_LOSS,
+    Change,
+    Check,
+    CheckConditions,
+    Figure,
+    Key,
+    State,
+    Verdict,
+    usable,
+)
 from profiles.checks.figures import (
     FALSE_ALARM_RATIO,
-    LEAST_LOSS,
     LEAST_REFERENCES,
     MOST_REFERENCES,
     WINDOW,
@@ -170,11 +179,6 @@ def _verdict(
         (bool(missing), Verdict.UNKNOWN, f"not measured this time: {', '.join(missing)}"),
     )
     return next((rule[1:] for rule in rules if rule[0]), (Verdict.PASS, "as it was"))
-
-
-def usable(checks: Sequence[Check]) -> list[Check]:
-    """Choose the checks that others did not disturb."""
-    return [check for check in checks if check.verdict is not Verdict.DISTURBED and check.figures]
 
 
 def _missing(check: Check, past: Sequence[_Past]) -> list[str]:

@@ -15,7 +15,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from io import BytesIO
 from pathlib import Path
@@ -164,16 +165,17 @@ class Store(Prepared):
 
     def _holds_emulated(self, node: str) -> bool | None:
         """Tell whether the profiles of a node are emulated; None where no profile can be read."""
-        for path in self.of_node(node):
-            try:
-                return load(path).emulated
-            except BadInput:  # a damaged profile must not keep a new one from being stored
-                continue
-        return None
+        return next((profile.emulated for profile in self.profiles(node)), None)
 
     def of_node(self, node: str) -> list[Path]:
         """List the profile files of a node, newest first."""
         return sorted((self.root / node).glob("[!.]*/profile.json"), reverse=True)
+
+    def profiles(self, node: str) -> Iterator[Profile]:
+        """Load the profiles of a node, newest first, without those that are damaged."""
+        for path in self.of_node(node):
+            with suppress(BadInput):
+                yield load(path)
 
     def paths(self) -> list[Path]:
         """List every profile file in the store, newest first."""

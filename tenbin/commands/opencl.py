@@ -6,8 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from json import loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +22,6 @@ from tenbin.text import duration, number, print_json, say
 if TYPE_CHECKING:
     from agent.opencl_layer.requests import LayerStatus
     from agent.opencl_layer.trials import KernelTrial, Ratio, Trial
-    from profiles.records import OpenCLDevice
 
 BELOW = " tenbin"  # last word of a driver's version, as the layer tells it
 
@@ -40,10 +40,8 @@ def run(
     device: Annotated[
         list[str] | None,
         typer.Option(
-            "--device",
             help="Key of a device that the program may use, the one to start on first; repeat it. "
-            "(default: all devices)",
-            show_default=False,
+            "(default: all devices)"
         ),
     ] = None,
 ) -> None:
@@ -53,7 +51,7 @@ def run(
     """
     from agent.opencl_layer import build, loader, requests
 
-    known = {opencl_device.key: opencl_device for opencl_device in _devices({})}
+    known = [row["key"] for row in _devices()]
     for key in device or ():
         if key not in known:
             raise BadInput(f"no OpenCL device {key!r}", f"choose from {', '.join(known)}")
@@ -65,25 +63,23 @@ def run(
     if loader.linked_into(program):
         say(f"tenbin: {program} cannot be moved: the OpenCL loader in it knows no layers", error=True)
     else:
-        _tell_what_it_sees(device or list(known), variables)
+        _tell_what_it_sees(device or known, variables)
     if why := loader.trouble():
         say(f"tenbin: most OpenCL programs cannot be moved here: {why}; {loader.remedy()}", error=True)
     os.execvpe(program, command, {**os.environ, **variables})
 
 
 def _tell_what_it_sees(keys: Sequence[str], variables: dict[str, str]) -> None:
-    for seen in _devices(variables):
-        if seen.driver.endswith(BELOW):
+    for seen in _devices(environment={**os.environ, **variables}):
+        if seen["driver"].endswith(BELOW):
             limits = f"limits of {', '.join(keys)}{_lacking(keys)}; starts on {keys[0]}"
-            say(f"tenbin: the program sees one device: {seen.name} ({limits})", error=True)
+            say(f"tenbin: the program sees one device: {seen['name']} ({limits})", error=True)
         else:
             say("tenbin: pyopencl's OpenCL loader does not load the layer", error=True)
 
 
 def status(
-    pid: Annotated[
-        int | None, typer.Argument(help="Process ID. (default: all)", min=1, show_default=False)
-    ] = None,
+    pid: Annotated[int | None, typer.Argument(help="Process ID. (default: all)", min=1)] = None,
     json: JsonOption = False,
 ) -> None:
     """List the programs that can be moved, where each is, or why it cannot."""
@@ -110,8 +106,7 @@ def park(
     pid: PidArgument,
     *,
     to: Annotated[
-        str,
-        typer.Option("--to", help="'memory', or a folder for a file that vanishes with the program."),
+        str, typer.Option(help="'memory', or a folder for a file that vanishes with the program.")
     ] = "memory",
     patience: PatienceOption = 30.0,
     json: JsonOption = False,
@@ -129,7 +124,7 @@ def resume(
     pid: PidArgument,
     *,
     to: Annotated[
-        str, typer.Option("--to", metavar="DEVICE", help="Key of another device.", show_default=False)
+        str, typer.Option(metavar="DEVICE", help="Key of another device.", show_default=False)
     ] = "",
     json: JsonOption = False,
 ) -> None:
@@ -142,7 +137,7 @@ def resume(
 def estimate(
     pid: PidArgument,
     *,
-    to: Annotated[str, typer.Option("--to", metavar="DEVICE", help="Key of the device of the move.")],
+    to: Annotated[str, typer.Option(metavar="DEVICE", help="Key of the device of the move.")],
     json: JsonOption = False,
 ) -> None:
     """Predict the pause of a move: do all of it while the program runs, and let it go before the pause."""
@@ -160,7 +155,7 @@ def estimate(
 def move(
     pid: PidArgument,
     *,
-    to: Annotated[str, typer.Option("--to", metavar="DEVICE", help="Key of the device to move to.")],
+    to: Annotated[str, typer.Option(metavar="DEVICE", help="Key of the device to move to.")],
     patience: PatienceOption = 30.0,
     json: JsonOption = False,
 ) -> None:
@@ -187,17 +182,14 @@ def _folder(pid: int) -> Path:
 def try_(
     pid: PidArgument,
     *,
-    on: Annotated[str, typer.Option("--on", metavar="DEVICE", help="Key of the device to try.")],
+    on: Annotated[str, typer.Option(metavar="DEVICE", help="Key of the device to try.")],
     watch: Annotated[
-        float, typer.Option("--watch", min=0.01, max=60, help="Seconds in which launches are awaited.")
+        float, typer.Option(min=0.01, max=60, help="Seconds in which launches are awaited.")
     ] = 2.0,
     memory: Annotated[
         int | None,
         typer.Option(
-            "--memory",
-            min=1,
-            help="MiB of copies on each device. (default: an eighth of the smaller device's memory)",
-            show_default=False,
+            min=1, help="MiB of copies on each device. (default: an eighth of the smaller device's memory)"
         ),
     ] = None,
     json: JsonOption = False,
@@ -260,30 +252,20 @@ def _hindrances(program: LayerStatus) -> str:
     return ", ".join(f"{call['uses']} since {clock(call['since'])}" for call in program.hindrances)
 
 
-def _devices(variables: dict[str, str]) -> list[OpenCLDevice]:
-    """List the devices that a program sees with these variables."""
-    from profiles.records import OpenCLDevice
-
-    return [OpenCLDevice.model_validate(row) for row in _listed(variables)]
-
-
 def _lacking(keys: Sequence[str]) -> str:
     """Say which of these devices take double precision away from the others; "" if none does."""
-    having = _listed({}, "double")
+    having = _devices("double")
     lacking = [key for key in keys if key not in having]
     return f"; no double precision, because of {', '.join(lacking)}" if 0 < len(lacking) < len(keys) else ""
 
 
-def _listed(variables: dict[str, str], *options: str) -> list[Any]:
-    """List devices by a process of its own, because drivers crash."""
-    import json
-
+def _devices(*options: str, environment: Mapping[str, str] | None = None) -> list[Any]:
+    """List the devices that a program sees, by a process of its own, because drivers crash."""
     command = [sys.executable, "-P", "-m", "probes.opencl", *options]
-    environment = {**os.environ, **variables}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise Unavailable(done.stderr.strip() or "the OpenCL drivers crash")
-    return list(json.loads(done.stdout))
+    return list(loads(done.stdout))
 
 
 # -- the outcome of a trial in words -----------------------------------------------------------------------

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.text import Text
 
+from profiles.errors import BadInput
 from tenbin.commands.options import JsonOption, complete_policy
 from tenbin.terminal import SafeConsole
 from tenbin.text import print_json, unwrapped
@@ -50,9 +51,14 @@ def policies(
 
       tenbin policies easy
     """
-    from scheduler.policies.registry import POLICIES, entry_of
+    from scheduler.policies.registry import POLICIES, entry_of, several
 
-    rows = [_row(name, entry_of(name)) for name in which or POLICIES]
+    names = [name for text in which or POLICIES for name in several(text)]
+    for name in names:
+        alone, comma, _ = name.partition(",")
+        if comma:
+            raise BadInput(f"{name}: parameters are for simulate and up", f"see: tenbin policies {alone}")
+    rows = [_row(name, entry_of(name)) for name in names]
     if json:
         print_json({"policies": rows})
         return

@@ -52,12 +52,7 @@ def reproduce(
         ),
     ] = ScaleChoice.small,
     figure: Annotated[
-        Path | None,
-        typer.Option(
-            help="Also draw the paper's figures into this HTML file.",
-            dir_okay=False,
-            show_default=False,
-        ),
+        Path | None, typer.Option(help="Also draw the paper's figures into this HTML file.", dir_okay=False)
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown instead of tables.")] = False,
     json: JsonOption = False,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from glob import escape, glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape as plain
 
 from profiles.errors import BadInput
 from tenbin.commands.options import (
@@ -22,16 +23,16 @@ from tenbin.commands.options import (
     write_output,
 )
 from tenbin.option_values import duration_s
-from tenbin.terminal import SafeConsole
-from tenbin.text import print_json
+from tenbin.terminal import SafeConsole, table
+from tenbin.text import duration, number, print_json
 
 if TYPE_CHECKING:
+    from scheduler.evaluations.experiment import Experiment
+    from scheduler.evaluations.policy_runs import PolicyComparison, PolicyResult, Setup
     from scheduler.model.jobs import Cluster
     from scheduler.prediction.profiles import MeasuredCluster
     from scheduler.simulator.metrics import Cut, Window
     from scheduler.workloads.arrivals import Unstated
-    from tenbin.commands.experiment import Experiment
-    from tenbin.commands.policy_runs import PolicyComparison, PolicyResult, Setup
 
 FEWEST_RESAMPLES = 10
 
@@ -151,9 +152,9 @@ def simulate(
 
       tenbin simulate --experiment loads.toml
     """
+    from scheduler.evaluations.policy_runs import Setup, compare
     from scheduler.model.clusters import parse_cluster
     from scheduler.policies.registry import several
-    from tenbin.commands.policy_runs import Setup, compare
 
     plan = _plan(
         experiment,
@@ -177,8 +178,6 @@ def simulate(
         machine = taken.cluster
     setup = Setup(workload, machine, seed, limit, taken, substitute, *cuts)
     if plan is not None and experiment is not None:
-        from tenbin.commands.experiment import carry_out
-
         print("\n".join(carry_out(plan, experiment, setup)))
         return
     window = setup.window()
@@ -186,7 +185,7 @@ def simulate(
     comparison = None
     if resamples and len(results) > 1:
         figures = [result.figures for result in results]
-        comparison = compare(setup, figures, resamples, block_s, errors=SafeConsole(stderr=True))
+        comparison = compare(setup, figures, resamples, block_s, progress=_progress)
     _write(results, setup, window, files, gantt=gantt)
     if json:
         about = {"cluster": cluster, "workload": workload, "without_estimate": without_estimate, "seed": seed}
@@ -212,11 +211,44 @@ def _plan(
         if missing := [option for option, value in in_place_of.items() if not value]:
             raise BadInput(f"{missing[0]} is missing", "see: tenbin simulate --help")
         return None
-    from tenbin.commands.experiment import read
+    from scheduler.evaluations.experiment import read
 
     if both := [option for option, value in {**in_place_of, **without}.items() if value]:
         raise BadInput(f"--experiment and {both[0]} are both given", "leave one of them out")
     return read(experiment)
+
+
+def carry_out(experiment: Experiment, file: Path, setup: Setup) -> list[str]:
+    """Simulate the experiment of a file, write ``.csv`` and ``.html`` beside it, and say so in lines."""
+    from scheduler.evaluations.experiment import csv_text, pictures, runs
+    from tenbin.report.evaluation import pictures_page
+
+    table, page = file.with_suffix(".csv"), file.with_suffix(".html")
+    inputs = {file, *map(Path, re.split("[:,=]", f"{experiment.workload},{experiment.cluster}"))}
+    for path in (table, page):
+        if path.resolve() in {source.resolve() for source in inputs}:
+            what = f"--experiment {file}: what comes out would be written over {path}"
+            raise BadInput(what, "give the file of the experiment another name")
+        ensure_writable("--experiment", path)
+    rows = list(runs(experiment, setup, _progress))
+    write_output("--experiment", table, csv_text(rows))
+    seeds = len(experiment.seeds)
+    note = f"{seeds} seeds: means with 95 % intervals." if seeds > 1 else "One seed."
+    section = f"{experiment.workload} on {experiment.cluster}", note
+    text = pictures_page(f"Experiment {file.stem}", section, pictures(rows, experiment))
+    write_output("--experiment", page, text)
+    return [f"{len(rows)} simulations: {table}", f"pictures: {page}"]
+
+
+@contextmanager
+def _progress(text: str) -> Iterator[Callable[[int, float], None] | None]:
+    """Show on a terminal how far the simulation is."""
+    errors = SafeConsole(stderr=True)
+    if not errors.is_terminal:
+        yield None
+        return
+    with errors.status(f"{text}: reading") as status:
+        yield lambda jobs, now: status.update(f"{text}: {jobs:,} jobs have ended, day {now / 86400:,.0f}")
 
 
 def _files(jobs_out: Path | None, gantt: Path | None, policies: Sequence[str]) -> dict[str, Path]:
@@ -241,16 +273,16 @@ def _run_all(
     Raises:
         BadInput: none of them can.
     """
+    from scheduler.evaluations.policy_runs import Unsuitable
     from scheduler.policies.registry import create
-    from tenbin.commands.policy_runs import Unsuitable
 
     for text in policies:
         create(text, setup.seed)  # a slip of the pen in the last one is told before the first one runs
-    errors, results = SafeConsole(stderr=True), []
+    results = []
     unsuitable: dict[str, Unsuitable] = {}
     for text in policies:
         try:
-            results.append(setup.run(text, window, errors, keep=keep))
+            results.append(setup.run(text, window, _progress, keep=keep))
         except Unsuitable as reason:
             unsuitable[text] = reason
     if not results:
@@ -282,46 +314,6 @@ def _write(
             about = f"{work.source} under policy {name}, seed {setup.seed}"
             text = job_results.text(files[name], record.outcomes, setup.machine, about, window=window)
             write_output("--jobs-out", files[name], text)
-
-
-def _print(
-    results: Sequence[PolicyResult],
-    choice: str,
-    taken: MeasuredCluster | None,
-    unsuitable: dict[str, str],
-    *,
-    window: Window | None,
-    comparison: PolicyComparison | None,
-) -> None:
-    from tenbin.commands.policy_runs import print_results, reasons, unstated, window_note
-
-    first = results[0].figures
-    notes = [f"{name} cannot run: {reason}" for name, reason in unsuitable.items()]
-    notes += window_note(first, window)
-    notes += unstated(first, choice) + reasons("in the log", results[0].work.remarks)
-    print_results(results, [*notes, *(taken.notes if taken else ())], comparison)
-
-
-def _print_json(
-    about: dict[str, Any],
-    results: Sequence[PolicyResult],
-    taken: MeasuredCluster | None,
-    unsuitable: dict[str, str],
-    *,
-    window: Window | None,
-    comparison: PolicyComparison | None,
-) -> None:
-    work = results[0].work
-    head = {**about, "source": work.source, "note": work.note, "remarks": dict(work.remarks)}
-    if taken is not None:
-        head["measured"] = list(taken.notes)
-    if window is not None:
-        to_s = window.to_s if window.to_s < float("inf") else None
-        head["window"] = {"from_s": window.from_s, "to_s": to_s}
-    head["unsuitable"] = unsuitable
-    if comparison is not None:
-        head["comparison"] = comparison.to_dict()
-    print_json({**head, "results": [result.figures for result in results]})
 
 
 def _substitute(text: str) -> Unstated:
@@ -368,3 +360,139 @@ def _measured(given: list[str], machine: Cluster, store: Path | None) -> Measure
             chosen.update({pool.name: text for pool in machine.pools if pool.name not in chosen})
     profiles = stored_profiles(store)
     return measured_cluster(machine, {name: profiles.load(selector) for name, selector in chosen.items()})
+
+
+# -- results -----------------------------------------------------------------------------------------------
+
+
+# Metric, its name for people, as a duration or as it is
+ROWS = (
+    ("jobs", "jobs", False),
+    ("mean_wait_s", "wait, mean", True),
+    ("p95_wait_s", "wait, 95 %", True),
+    ("p99_wait_s", "wait, 99 %", True),
+    ("max_wait_s", "wait, longest", True),
+    ("mean_turnaround_s", "turnaround, mean", True),
+    ("bsld_mean", "bounded slowdown, mean", False),
+    ("p95_slowdown", "slowdown, 95 %", False),
+    ("p99_slowdown", "slowdown, 99 %", False),
+    ("makespan_s", "makespan", True),
+    ("utilisation_ratio", "utilisation", False),
+    ("preemptions", "preemptions", False),
+    ("migrations", "migrations", False),
+    ("killed", "killed at their limit", False),
+    ("energy_j", "energy, J", False),
+    ("jobs_per_s", "simulated jobs/s", False),
+)
+NAMES = {key: (name, is_time) for key, name, is_time in ROWS}
+OPTIONAL = {"preemptions", "migrations", "killed", "energy_j"}  # shown where any is not 0
+
+
+def unstated(result: dict[str, Any], choice: str) -> list[str]:
+    """Say how many jobs state no run time, and what policies took; nothing where all state it."""
+    count = result["without_estimate"]
+    all_jobs = result["jobs"] + result["not_counted"] + result["refused"]
+    if not count:
+        return []
+    taken = {"unknown": "unknown (see --without-estimate)", "actual": "the run time itself"}.get(
+        choice, choice
+    )
+    return [f"{count:,} of {all_jobs:,} jobs state no run time; policies took: {taken}"]
+
+
+def window_note(result: dict[str, Any], window: Window | None) -> list[str]:
+    """Say which jobs count; nothing if all do."""
+    if window is None:
+        return []
+    counted, left = result["jobs"], result["not_counted"]
+    until = f"before {duration(window.to_s)}" if window.to_s < float("inf") else "to the end"
+    jobs = f"{counted:,} of {counted + left:,} jobs"
+    return [f"counted: {jobs}, submitted from {duration(window.from_s)} {until} of the workload's time"]
+
+
+def _print(
+    results: Sequence[PolicyResult],
+    choice: str,
+    taken: MeasuredCluster | None,
+    unsuitable: dict[str, str],
+    *,
+    window: Window | None,
+    comparison: PolicyComparison | None,
+) -> None:
+    """Print the metrics of all policies, their differences, and the notes below."""
+    from scheduler.evaluations.policy_runs import left_out, reasons
+
+    console, work = SafeConsole(), results[0].work
+    figures = [result.figures for result in results]
+    console.print(work.source, markup=False)
+    shown = table("")
+    for result in figures:
+        shown.add_column(plain(result["policy"]), justify="right", overflow="fold")
+    for key, name, is_time in ROWS:
+        values = [result[key] for result in figures]
+        if key not in OPTIONAL or any(values):
+            shown.add_row(name, *(_value(value, is_time) for value in values))
+    console.print(shown)
+    if comparison is not None:
+        _print_differences(console, comparison)
+    notes = [*left_out(figures), *filter(None, [work.note])]
+    notes += [f"{name} cannot run: {reason}" for name, reason in unsuitable.items()]
+    notes += window_note(figures[0], window) + unstated(figures[0], choice)
+    notes += [*reasons("in the log", work.remarks), *(taken.notes if taken else ())]
+    for note in notes:
+        console.print(note, markup=False, soft_wrap=True)
+
+
+def _value(value: float | None, is_time: bool) -> str:
+    if value is None:
+        return "-"
+    if is_time:
+        return duration(value)
+    return f"{value:,}" if isinstance(value, int) else number(value)
+
+
+def _print_differences(console: SafeConsole, comparison: PolicyComparison) -> None:
+    for policy, of_policy in comparison.differences.items():
+        title = plain(f"{policy} less {comparison.against}")
+        shown = table(title, "difference", "95 % from", "to", "surely", left={title})
+        for difference in of_policy:
+            name, is_time = NAMES[difference.metric]
+            if difference.metric not in OPTIONAL or difference.difference:
+                values = difference.difference, difference.low, difference.high
+                shown.add_row(name, *(_signed(value, is_time) for value in values), difference.verdict)
+        console.print(shown)
+    console.print(
+        f"intervals: {comparison.resamples} resampled workloads, from {comparison.blocks} blocks of "
+        f"{duration(comparison.length_s)}",
+        markup=False,
+        soft_wrap=True,
+    )
+    if comparison.left_out:
+        console.print(f"not resampled: {comparison.left_out:,} jobs after the last whole block", markup=False)
+
+
+def _signed(value: float, is_time: bool) -> str:
+    sign = "-" if value < 0 else "+" if value > 0 else ""
+    return sign + (duration(abs(value)) if is_time else number(abs(value)))
+
+
+def _print_json(
+    about: dict[str, Any],
+    results: Sequence[PolicyResult],
+    taken: MeasuredCluster | None,
+    unsuitable: dict[str, str],
+    *,
+    window: Window | None,
+    comparison: PolicyComparison | None,
+) -> None:
+    work = results[0].work
+    head = {**about, "source": work.source, "note": work.note, "remarks": dict(work.remarks)}
+    if taken is not None:
+        head["measured"] = list(taken.notes)
+    if window is not None:
+        to_s = window.to_s if window.to_s < float("inf") else None
+        head["window"] = {"from_s": window.from_s, "to_s": to_s}
+    head["unsuitable"] = unsuitable
+    if comparison is not None:
+        head["comparison"] = comparison.to_dict()
+    print_json({**head, "results": [result.figures for result in results]})

@@ -26,9 +26,9 @@ from tenbin.commands.options import (
     complete_policy,
     stored_profiles,
 )
-from tenbin.commands.page import FILE, PORT, address, page_beside
 from tenbin.errors import TenbinError
 from tenbin.option_values import duration_s, size_mb
+from tenbin.page.beside import FILE, PORT, address, page_beside
 from tenbin.text import say
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from tenbin.client.client import Client
 from tenbin.client.connection import holder
-from tenbin.errors import TenbinError
+from tenbin.errors import NO_ANSWER, TenbinError
 from tenbin.page.mirror import Mirror
 
 SHARE = 0.01  # of a processor
@@ -168,7 +168,7 @@ class Explainer:
         try:
             answer = await asyncio.to_thread(self._client.call, "GET", path, None, ANSWER_S)
         except TenbinError as error:
-            if error.exit_code != 4:
+            if error.exit_code != NO_ANSWER:
                 self._earned_s -= time.monotonic() - began
                 return None
             self._earned_s -= min(time.monotonic() - began, BURST_S)  # it did not work for us all the time

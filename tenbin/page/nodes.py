@@ -158,7 +158,7 @@ def _pairs(profile: Profile, store: JobStore) -> dict[str, Any] | None:
 
 # -- the pictures of a node's report, drawn in a process of its own ----------------------------------------
 #
-# That process has pandas and plotly, which would cost the page memory and hold up its other answers.
+# That process has pandas, which would cost the page memory and hold up its other answers.
 
 
 DRAW_S = 120.0

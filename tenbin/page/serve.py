@@ -32,7 +32,7 @@ from profiles.errors import UserError
 from scheduler.coordinator.journal.reader import job_record
 from scheduler.jobs.entry import Entry
 from tenbin.client.client import Client
-from tenbin.errors import TenbinError
+from tenbin.errors import NO_ANSWER, TenbinError
 from tenbin.page import jobs as job_view
 from tenbin.page.explainer import Explainer
 from tenbin.page.gantt import Gantt, Window
@@ -374,7 +374,7 @@ def _changes(app: FastAPI, page: Page) -> None:
         try:
             answer: dict[str, Any] = await asyncio.to_thread(page.client.call, "POST", f"/{verb}", body)
         except TenbinError as error:
-            raise HTTPException(503 if error.exit_code == 4 else 422, str(error)) from error
+            raise HTTPException(503 if error.exit_code == NO_ANSWER else 422, str(error)) from error
         return answer
 
 

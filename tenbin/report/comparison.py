@@ -7,8 +7,6 @@ from datetime import datetime
 from statistics import median
 from typing import NamedTuple
 
-import plotly.graph_objects as go
-
 from agent.node_profile.identity import explain
 from probes.registry import PROBES
 from profiles.card import trust
@@ -29,7 +27,7 @@ from profiles.compare import (
 from profiles.quantities import Better, better
 from profiles.records import Profile
 from tenbin import text
-from tenbin.report.pictures import COLOURS, figure, picture, write
+from tenbin.report.pictures import COLOURS, Figure, figure, picture, write
 from tenbin.text import number
 
 
@@ -104,7 +102,7 @@ def _machines(a: Profile, b: Profile) -> list[tuple[str, str, str]]:
     ]
 
 
-def _forest(rows: Sequence[Row]) -> go.Figure:
+def _forest(rows: Sequence[Row]) -> Figure:
     """Draw how many times as good B is as A at each main figure, with the interval; 1 is equal."""
     fig = figure("Main figures: how many times as good B is as A", "left of 1: A is better; right: B", "")
     for side, colour in (("A", COLOURS[1]), ("B", COLOURS[0])):
@@ -171,7 +169,7 @@ def cluster_page(
     )
 
 
-def nodes_figure(values: Sequence[Value], kinds: Mapping[str, str]) -> go.Figure:
+def nodes_figure(values: Sequence[Value], kinds: Mapping[str, str]) -> Figure:
     """Draw every node and quantity, coloured by the distance from the median of its kind."""
     nodes = sorted({v.node for v in values})
     columns = list(dict.fromkeys(v.column for v in values))
@@ -200,7 +198,7 @@ def nodes_figure(values: Sequence[Value], kinds: Mapping[str, str]) -> go.Figure
         colorscale=SCALE,
         zmin=-REACH,
         zmax=REACH,
-        colorbar={"title": "% worse"},
+        colorbar={"title": {"text": "% worse"}},
         hovertemplate="%{x}<br>%{y}<br>%{text}<br>%{z:.1f} % worse than the median<extra></extra>",
     )
     fig.update_yaxes(autorange="reversed", automargin=True)
@@ -217,7 +215,7 @@ def _worse(v: Value, middle: float) -> float:
     return -change if better(v.quantity, v.subject.partition(" ")[0]) is Better.HIGHER else change
 
 
-def pairs_figure(survey: Survey, of: Between) -> go.Figure | None:
+def pairs_figure(survey: Survey, of: Between) -> Figure | None:
     """Draw a square of all pairs of nodes; None where none was measured."""
     pairs = {(a, b): of.scale * c.value for a, b, c in survey.pairs(of.quantity)}
     if not pairs:
@@ -231,7 +229,7 @@ def pairs_figure(survey: Survey, of: Between) -> go.Figure | None:
         y=nodes,
         texttemplate="%{z:.3g}" if len(nodes) <= 16 else None,
         colorscale="Cividis" if better(of.quantity) is Better.HIGHER else "Cividis_r",
-        colorbar={"title": of.unit},
+        colorbar={"title": {"text": of.unit}},
         hovertemplate="%{x} and %{y}: %{z:.3g} " + of.unit + "<extra></extra>",
     )
     fig.update_yaxes(autorange="reversed", automargin=True)
@@ -258,7 +256,7 @@ def drift_page(node: str, series: Sequence[Drift], siblings: Mapping[str, Sequen
     return write("parts.html", title=f"{node} over time", parts=[(f"{node} over time", note, pictures)])
 
 
-def draw(row: Drift, siblings: Mapping[str, Sequence[Drift]]) -> go.Figure:
+def draw(row: Drift, siblings: Mapping[str, Sequence[Drift]]) -> Figure:
     """Draw a quantity with its levels; those of the siblings in grey behind it."""
     last = row.times[-1]
 

@@ -170,7 +170,7 @@ def pictures_page(title: str, section: tuple[str, str], pictures: Sequence[Pictu
 
 
 def draw(picture: Picture) -> Any:
-    """Draw one figure (plotly's ``Figure``)."""
+    """Draw one figure (``Figure``)."""
     from tenbin.report.pictures import figure
 
     fig = figure(picture.title, picture.x, picture.y)

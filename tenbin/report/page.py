@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
-import plotly.graph_objects as go
 
 from agent.node_profile.identity import kin, node_kind
 from probes.registry import PROBES
@@ -27,7 +26,7 @@ from profiles.models.downey import predict, verdict
 from profiles.peaks import judge
 from profiles.records import Coefficient, Model, Profile, Quality
 from tenbin import text
-from tenbin.report.pictures import COLOURS, figure, picture, write
+from tenbin.report.pictures import COLOURS, Figure, figure, picture, write
 
 SHARED = {  # probe -> the file, and in it the function and the explanation; as in ``profiles.fits``
     "streams": ("memory", "stream_figures", "STREAMS_EXPLANATION"),
@@ -173,8 +172,8 @@ class Drawing(NamedTuple):
     """The pictures of a probe; ``figures_across`` draws several probes together, by the models of all."""
 
     explanation: str
-    figures: Callable[[pd.DataFrame, list[Model]], list[go.Figure]]
-    figures_across: Callable[[Sequence[Model]], list[go.Figure]]
+    figures: Callable[[pd.DataFrame, list[Model]], list[Figure]]
+    figures_across: Callable[[Sequence[Model]], list[Figure]]
 
 
 def _drawing(name: str) -> Drawing | None:
@@ -201,7 +200,7 @@ JOB_COLUMNS = (
 )
 
 
-def job_figures(jobs: Sequence[JobProfile]) -> list[go.Figure]:
+def job_figures(jobs: Sequence[JobProfile]) -> list[Figure]:
     """Draw sensitivity to memory and to the network, and phases, where there is something to draw."""
     memory = {job.name: curve for job in jobs if (curve := job.sensitivity_by())}
     network = {job.name: job.network.sensitivity for job in jobs if job.network and job.network.sensitivity}
@@ -256,7 +255,7 @@ def _on_device(job: JobProfile) -> str:
     return ", ".join(f"{text.value_with_unit(need)}{unit}" for need, unit in needs if need) or "-"
 
 
-def _scaling(jobs: Sequence[JobProfile]) -> go.Figure:
+def _scaling(jobs: Sequence[JobProfile]) -> Figure:
     fig = figure("Speed-up over cores (Downey), as far as it was measured", "cores", "speed-up")
     for job in jobs:
         if job.scaling is not None:
@@ -272,7 +271,7 @@ def _scaling(jobs: Sequence[JobProfile]) -> go.Figure:
     return fig
 
 
-def _under_caps(jobs: Sequence[JobProfile]) -> go.Figure:
+def _under_caps(jobs: Sequence[JobProfile]) -> Figure:
     fig = figure("Speed under power caps: runs, and the line through them", "cap of each package, W", "speed")
     for i, job in enumerate(jobs):
         if job.caps is None:
@@ -290,7 +289,7 @@ def _under_caps(jobs: Sequence[JobProfile]) -> go.Figure:
     return fig
 
 
-def _curves(title: str, x: str, curves: dict[str, Curve]) -> go.Figure:
+def _curves(title: str, x: str, curves: dict[str, Curve]) -> Figure:
     fig = figure(title, x, "run time / alone")
     for i, (name, curve) in enumerate(curves.items()):
         times = [level.slowdown for level in curve.levels]
@@ -308,13 +307,13 @@ def _curves(title: str, x: str, curves: dict[str, Curve]) -> go.Figure:
     return fig
 
 
-def _phases(jobs: Sequence[JobProfile]) -> go.Figure:
+def _phases(jobs: Sequence[JobProfile]) -> Figure:
     fig = figure("memprobe over the course of a run", "share of the run, %", "memprobe slowed down")
     for job in jobs:
         if phases := job.phases_by():
             parts = len(phases.slowdown)
             x = [100 * (part + 0.5) / parts for part in range(parts)]
-            fig.add_scatter(x=x, y=phases.slowdown, name=job.name, line_shape="hvh")
+            fig.add_scatter(x=x, y=phases.slowdown, name=job.name, line={"shape": "hvh"})
     return fig
 
 

@@ -1,4 +1,4 @@
-"""Figures of plotly in one look, drawn as plain SVG with a table and without script; the page around them."""
+"""Figures in one look, drawn as plain SVG with a table and without script; the page around them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
-from plotly.colors import hex_to_rgb
 
 from profiles.models import Prediction
 from tenbin import text
@@ -32,9 +30,90 @@ Interval = tuple[float, float | None, float | None]  # value, low, high
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 
-def figure(title: str, x: str, y: str) -> go.Figure:
+class Part(dict[str, Any]):
+    """A part of a figure in plotly's words: ``part.line.color`` is None where nothing says it."""
+
+    PARTS = frozenset({"colorbar", "error_x", "error_y", "line", "marker", "title", "xaxis", "yaxis"})
+
+    def __getattr__(self, name: str) -> Any:
+        return self[name]
+
+    def __missing__(self, name: str) -> Part | None:
+        return Part() if name in self.PARTS else None
+
+    def add(self, given: Mapping[str, Any]) -> None:
+        """Add what is given, to the parts that are there too."""
+        for name, value in given.items():
+            if isinstance(value, dict):
+                part = Part(self[name] or {})
+                part.add(value)
+                self[name] = part
+            else:
+                self[name] = value
+
+
+class Figure:
+    """A figure as plotly's, but for its checks, which take longer than all of the drawing."""
+
+    def __init__(self) -> None:
+        self.data: list[Part] = []
+        self.layout = Part(xaxis=Part(), yaxis=Part(), shapes=[], annotations=[])
+
+    def update_layout(self, **given: Any) -> None:
+        self.layout.add(given)
+
+    def update_xaxes(self, **given: Any) -> None:
+        self.layout.xaxis.add(given)
+
+    def update_yaxes(self, **given: Any) -> None:
+        self.layout.yaxis.add(given)
+
+    def add_scatter(self, **given: Any) -> None:
+        self._add("scatter", given)
+
+    def add_bar(self, **given: Any) -> None:
+        self._add("bar", given)
+
+    def add_heatmap(self, **given: Any) -> None:
+        if isinstance(given["colorscale"], str):
+            from plotly.colors import get_colorscale
+
+            given["colorscale"] = get_colorscale(given["colorscale"])
+        self._add("heatmap", given)
+
+    def _add(self, kind: str, given: dict[str, Any]) -> None:
+        trace = Part(type=kind)
+        trace.add(given | {name: listed(given.get(name)) for name in ["x", "y"]})
+        self.data.append(trace)
+
+    def add_hline(self, y: float, line: Mapping[str, Any] | None = None, annotation_text: str = "") -> None:
+        """Draw a line through the whole picture, with a note at its end."""
+        ends = {"x0": 0, "x1": 1, "xref": "x domain", "y0": y, "y1": y, "yref": "y"}
+        self.layout.shapes.append(Part(type="line", line=Part(line or {}), **ends))
+        if annotation_text:
+            place = {"x": 1, "xref": "x domain", "xanchor": "right", "y": y, "yanchor": "bottom"}
+            self.add_annotation(text=annotation_text, showarrow=False, **place)
+
+    def add_vline(self, x: float, line: Mapping[str, Any]) -> None:
+        """Draw a line through the whole picture, upright."""
+        ends = {"x0": x, "x1": x, "xref": "x", "y0": 0, "y1": 1, "yref": "y domain"}
+        self.layout.shapes.append(Part(type="line", line=Part(line), **ends))
+
+    def add_annotation(self, **given: Any) -> None:
+        self.layout.annotations.append(Part(given))
+
+    def to_json(self) -> str:
+        """Write the figure for plotly, which sees here that all of it is in its words."""
+        from plotly.graph_objects import Figure as OfPlotly
+
+        whole = OfPlotly(self.data, self.layout)
+        whole.layout.template = TEMPLATE
+        return str(whole.to_json())
+
+
+def figure(title: str, x: str, y: str) -> Figure:
     """Make an empty figure in the report's look; ``x`` and ``y`` name quantity and unit ("memory, MB")."""
-    fig = go.Figure()
+    fig = Figure()
     fig.update_layout(
         title={"text": title, "x": 0.0, "xanchor": "left"},
         colorway=COLOURS,
@@ -43,12 +122,12 @@ def figure(title: str, x: str, y: str) -> go.Figure:
         legend={"orientation": "h", "yanchor": "bottom", "y": 1.0, "xanchor": "right", "x": 1.0},
         height=420,
     )
-    fig.update_xaxes(title_text=x)
-    fig.update_yaxes(title_text=y)
+    fig.update_xaxes(title={"text": x})
+    fig.update_yaxes(title={"text": y})
     return fig
 
 
-def over_cores(fig: go.Figure, cores: pd.Series) -> None:
+def over_cores(fig: Figure, cores: pd.Series) -> None:
     """Give a figure axes for values from 0 on over numbers of cores, which double where they are many."""
     counts = sorted(cores.unique())
     fig.update_xaxes(tickvals=counts)
@@ -59,7 +138,7 @@ def over_cores(fig: go.Figure, cores: pd.Series) -> None:
     fig.update_yaxes(rangemode="tozero")
 
 
-def draw_fit(fig: go.Figure, x: Sequence[float], fit: Sequence[Prediction], look: Mapping[str, Any]) -> None:
+def draw_fit(fig: Figure, x: Sequence[float], fit: Sequence[Prediction], look: Mapping[str, Any]) -> None:
     """Draw a line with its band; ``look`` has ``colour`` and ``name``, which is the legend's group too."""
     common = {"showlegend": False, "legendgroup": look["name"]}
     fig.add_scatter(
@@ -78,14 +157,14 @@ def draw_fit(fig: go.Figure, x: Sequence[float], fit: Sequence[Prediction], look
     )
 
 
-def draw_dots(fig: go.Figure, x: Any, y: Any, *, name: str, colour: str) -> None:
+def draw_dots(fig: Figure, x: Any, y: Any, *, name: str, colour: str) -> None:
     """Draw every single observation, pale, under the legend entry of its median."""
     marker = {"color": colour, "opacity": 0.35, "size": 6}
     fig.add_scatter(x=x, y=y, mode="markers", name=name, legendgroup=name, showlegend=False, marker=marker)
 
 
 def draw_medians(
-    fig: go.Figure, x: Sequence[float], medians: Sequence[Interval], colour: str, **trace: Any
+    fig: Figure, x: Sequence[float], medians: Sequence[Interval], colour: str, **trace: Any
 ) -> None:
     """Draw medians as diamonds with their intervals, where these are known."""
     fig.add_scatter(
@@ -308,7 +387,7 @@ def mode_of(trace: Any) -> str:
 
 def listed(values: Any) -> list[Any]:
     """List a column of a series."""
-    return [] if values is None else list(values)
+    return [] if values is None else values if isinstance(values, list) else np.asarray(values).tolist()
 
 
 def _path(x: np.ndarray, y: np.ndarray) -> str:
@@ -465,7 +544,7 @@ def heatmap(trace: Any, plot: Plot) -> str:
 def heat_tone(trace: Any, share: float) -> list[float]:
     """Mix the colour at a share of the scale: red, green and blue."""
     places, tones = zip(*trace.colorscale, strict=True)
-    channels = np.array([hex_to_rgb(tone) for tone in tones]).T
+    channels = np.array([list(bytes.fromhex(tone[1:])) for tone in tones]).T
     return [float(np.interp(share, places, channel)) for channel in channels]
 
 
@@ -568,15 +647,14 @@ TOP, RIGHT = 12.0, 14.0
 STEPS = 32  # of colours in the scale of a heat map
 
 
-def picture(fig: go.Figure, *, interactive: bool = False) -> Markup:
+def picture(fig: Figure, *, interactive: bool = False) -> Markup:
     """Draw a figure; ``interactive``: also keep it for plotly, for a page that has ``zoom.js``."""
-    layout, traces = fig.layout, list(fig.data)
+    layout, traces = fig.layout, fig.data
     plot, placed = _plot(fig)
     wide = plot.width > WIDTH
     title = layout.title.text or ""
     data = Markup("")
     if interactive:
-        fig.layout.template = TEMPLATE
         data = Markup(fig.to_json().replace("<", "\\u003c"))
     parts = [
         f'<figure class="picture{" wide" * wide}"><figcaption>{escape(title)}</figcaption>',
@@ -595,9 +673,9 @@ def _titles(layout: Any) -> tuple[str, str]:
     return layout.xaxis.title.text or "", layout.yaxis.title.text or ""
 
 
-def _plot(fig: go.Figure) -> tuple[Plot, list[list[Bar]]]:
+def _plot(fig: Figure) -> tuple[Plot, list[list[Bar]]]:
     """Make the axes around all that is drawn; place the bars."""
-    layout, traces = fig.layout, list(fig.data)
+    layout, traces = fig.layout, fig.data
     columns = [[listed(getattr(trace, name)) for trace in traces] for name in ("x", "y")]
     names = [categories(layout[f"{name}axis"], columns[i]) for i, name in enumerate("xy")]
     barred = [trace for trace in traces if trace.type == "bar"]
@@ -633,7 +711,7 @@ def _lines_across(layout: Any, name: str) -> list[Any]:
     return [shape for shape in layout.shapes if shape[f"{name}ref"] in (name, None)]
 
 
-def _svg(fig: go.Figure, plot: Plot, placed: Sequence[Sequence[Bar]]) -> str:
+def _svg(fig: Figure, plot: Plot, placed: Sequence[Sequence[Bar]]) -> str:
     """Draw axes and marks; the text beside the axes is outside the area of the marks."""
     letter = LETTER if plot.width == WIDTH else WIDE_LETTER
     longest = max((len(line) for _, text in plot.y.ticks for line in text.split("\n")), default=1)
@@ -652,7 +730,7 @@ def _svg(fig: go.Figure, plot: Plot, placed: Sequence[Sequence[Bar]]) -> str:
     return "".join(parts)
 
 
-def _marks(fig: go.Figure, area: Plot, placed: Sequence[Sequence[Bar]]) -> list[str]:
+def _marks(fig: Figure, area: Plot, placed: Sequence[Sequence[Bar]]) -> list[str]:
     parts, before, unused = [], None, iter(placed)
     for place, trace in enumerate(fig.data):
         tone = colour(trace, place) if trace.type != "heatmap" else ""
@@ -745,7 +823,7 @@ def _inside(of: Axis) -> list[tuple[float, str]]:
     return [(place, text) for place, text in of.ticks if -1e-6 <= float(of.at(place)) <= 1 + 1e-6]
 
 
-def _described(fig: go.Figure) -> Markup:
+def _described(fig: Figure) -> Markup:
     """Say in a sentence what is drawn, for those who cannot see it."""
     layout = fig.layout
     x, y = _titles(layout)

@@ -8,11 +8,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-import plotly.graph_objects as go
 
 from scheduler.model.jobs import Cluster, Placement, Pool
 from scheduler.simulator.trace import Outcome, Segment
-from tenbin.report.pictures import COLOURS, figure, picture, write
+from tenbin.report.pictures import COLOURS, Figure, figure, picture, write
 
 MOST_BARS = 5000
 MOST_POINTS = 2000
@@ -57,7 +56,7 @@ WAITS = (
 )
 
 
-def waits(schedules: Sequence[tuple[str, Sequence[Outcome]]]) -> list[go.Figure]:
+def waits(schedules: Sequence[tuple[str, Sequence[Outcome]]]) -> list[Figure]:
     """Draw the waits of all policies: their distribution, and their means over the time of submission."""
     every = [outcome for _, outcomes in schedules for outcome in outcomes]
     if not every:
@@ -86,7 +85,7 @@ def waits(schedules: Sequence[tuple[str, Sequence[Outcome]]]) -> list[go.Figure]
     return [shares, means_over]
 
 
-def figures(outcomes: Sequence[Outcome], cluster: Cluster) -> list[go.Figure]:
+def figures(outcomes: Sequence[Outcome], cluster: Cluster) -> list[Figure]:
     """Draw a Gantt chart of each pool, utilisation, and power where the pools' power is known."""
     if not outcomes:
         return []
@@ -106,7 +105,7 @@ def _scale(span_s: float) -> tuple[float, str]:
     return 1.0, "seconds"
 
 
-def _gantt(outcomes: Sequence[Outcome], pool: Pool, time: TimeAxis) -> go.Figure:
+def _gantt(outcomes: Sequence[Outcome], pool: Pool, time: TimeAxis) -> Figure:
     fig = figure(f"Schedule of {pool.name}", f"time, {time.unit}", "unit" if pool.counted else "node")
     bars = lanes(outcomes, pool)
     users = {user: i for i, user in enumerate(dict.fromkeys(o.job.user for o, *_ in bars))}
@@ -190,7 +189,7 @@ def _take(free: list[tuple[int, int]], placement: Placement) -> list[tuple[int, 
     return runs
 
 
-def _utilisation(outcomes: Sequence[Outcome], cluster: Cluster, time: TimeAxis) -> go.Figure:
+def _utilisation(outcomes: Sequence[Outcome], cluster: Cluster, time: TimeAxis) -> Figure:
     fig = figure("Utilisation", f"time, {time.unit}", "share of units in use")
     for pool in cluster.pools:
         changes = [
@@ -200,7 +199,7 @@ def _utilisation(outcomes: Sequence[Outcome], cluster: Cluster, time: TimeAxis) 
             if s.placement.pool == pool.name
         ]
         times, values = means(changes)
-        fig.add_scatter(x=time.at(times), y=values / pool.units, name=pool.name, line_shape="hv")
+        fig.add_scatter(x=time.at(times), y=values / pool.units, name=pool.name, line={"shape": "hv"})
     fig.update_yaxes(range=[0, 1.05])
     fig.update_layout(meta="wide")
     return fig
@@ -213,7 +212,7 @@ def _units(placement: Placement, outcome: Outcome, pool: Pool) -> float:
     return sum(n * outcome.job.demand[0] / pool.capacity_of(node)[0] for node, n in placement.nodes)
 
 
-def _power(outcomes: Sequence[Outcome], cluster: Cluster, time: TimeAxis) -> go.Figure:
+def _power(outcomes: Sequence[Outcome], cluster: Cluster, time: TimeAxis) -> Figure:
     fig = figure("Power of the units in use", f"time, {time.unit}", "power, W")
     changes = [
         (s.start_s, s.end_s, cluster[s.placement.pool].power_w(s.placement.units, s.placement.cap_w))
@@ -221,7 +220,7 @@ def _power(outcomes: Sequence[Outcome], cluster: Cluster, time: TimeAxis) -> go.
         for s in o.segments
     ]
     times, values = means(changes)
-    fig.add_scatter(x=time.at(times), y=values, line_shape="hv", name="power")
+    fig.add_scatter(x=time.at(times), y=values, line={"shape": "hv"}, name="power")
     fig.update_layout(meta="wide")
     if cluster.budget_w is not None:
         fig.add_hline(y=cluster.budget_w, line={"dash": "dot"}, annotation_text="budget")

@@ -24,7 +24,7 @@ FENCE = re.compile(r"^```(\S+)(?: needs=(\w+))?\n(.*?)^```$", re.MULTILINE | re.
 NEEDS = {"RAPL", "Slurm"}
 MARK = "=== block "
 LESS = (("--passes 40", "--passes 16"), ("examples/cg.py", "examples/cg.py --cells 100"))
-VARIES = re.compile(r"(\.\.\.|\d+\.\d+(?:e[-+]\d+)?)")
+VARIES = re.compile(r"(\.\.\.|\d+\.\d+(?:e[-+]\d+)?(?: (?:s|ms|us)\b)?)")
 
 
 class Block(NamedTuple):
@@ -50,11 +50,14 @@ def blocks(page: str, has: str = "") -> Iterator[Block]:
 def matches(prints: str, printed: str) -> bool:
     """Compare with the page's text.
 
-    ``...`` stands for anything, a decimal number for any number, and spaces count as one.
+    ``...`` stands for anything, a decimal number for any number, a decimal time also in another unit, and
+    spaces count as one.
     """
     parts = VARIES.split(" ".join(prints.split()))
     plain = [re.escape(part).replace(r"\ ", r"\s+") for part in parts[::2]]
-    varying = [".*" if part == "..." else r"[-+.e\d]+" for part in parts[1::2]]
+    varying = [
+        ".*" if part == "..." else r"[-+.e\d]+" + r"\s+(s|ms|us)" * part.endswith("s") for part in parts[1::2]
+    ]
     pattern = "".join(chain.from_iterable(zip_longest(plain, varying, fillvalue="")))
     return re.fullmatch(pattern, " ".join(printed.split()), re.DOTALL) is not None
 

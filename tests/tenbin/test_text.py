@@ -71,6 +71,8 @@ def test_memory_is_in_powers_of_two() -> None:
 def test_durations() -> None:
     shown = {
         -1: "0 s",
+        1.02e-05: "10.2 us",
+        0.0353: "35.3 ms",
         0.451: "0.451 s",
         8.4: "8.4 s",
         59.94: "59.9 s",

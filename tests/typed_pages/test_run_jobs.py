@@ -21,7 +21,12 @@ def test_a_page_is_read_as_it_is_written() -> None:
     first, second = Block("one\n", "1 ... 2\n"), Block("python3 - <<'END'\nthree\nEND\n", None)
     assert list(blocks(page)) == [first, second]
     assert matches("1 ... 2", "1  x\ny 2\n") and matches("...", "") and not matches("1 ... 2", "1 x 3")
-    assert matches("1.5 s", "2.0e-05 s") and not matches("1.5 s", "2 MB") and not matches("2 s", "3 s")
+    assert (
+        matches("1.5 s", "2.0e-05 s")
+        and matches("1.5 s", "20 us")
+        and not matches("1.5 s", "2 MB")
+        and not matches("2 s", "3 s")
+    )
 
 
 def test_what_gets_less_work_is_on_a_page() -> None:

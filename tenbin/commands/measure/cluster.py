@@ -79,11 +79,11 @@ def _exit_code(made: Survey) -> int:
 
 
 def known(cluster: str, store: Path | None) -> tuple[Survey, dict[str, Profile]]:
-    """Load the newest survey of a cluster (empty: of any), with its nodes' profiles."""
+    """Load the newest survey of a cluster (empty, or ``last``: of any), with its nodes' profiles."""
     from profiles.clusters import ClusterStore
 
     kept = ClusterStore(store)
-    survey = kept.load(cluster)
+    survey = kept.load("" if cluster == "last" else cluster)
     return survey, kept.profiles(survey)
 
 
@@ -217,18 +217,15 @@ def slurm_config(
             "--output",
             "-o",
             help="Folder in which to write nodes.conf (gres.conf where there are GPUs), or job_submit.lua.",
-            show_default=False,
         ),
     ] = None,
     job_submit: Annotated[
         Path | None,
         typer.Option(
-            "--job-submit",
             help="Write job_submit.lua instead: jobs of plain sbatch then wait for tenbin up --take-over "
             "FILE while FILE is fresh. slurmctld must be able to read FILE.",
             metavar="FILE",
             dir_okay=False,
-            show_default=False,
         ),
     ] = None,
     partition: Annotated[

@@ -13,7 +13,14 @@ from rich.console import Console
 from profiles.errors import BadInput
 from profiles.quantities import readable_unit
 from tenbin.commands.measure.check import signed
-from tenbin.commands.options import JsonOption, StoreOption, complete_selector, ensure_writable, write_output
+from tenbin.commands.options import (
+    JsonOption,
+    StoreOption,
+    complete_selector,
+    ensure_writable,
+    stored_profiles,
+    write_output,
+)
 from tenbin.terminal import SafeConsole
 from tenbin.text import headline, number, print_json, readable, say, value
 
@@ -22,7 +29,6 @@ if TYPE_CHECKING:
     from profiles.checks.drift import Drift
     from profiles.compare import Difference
     from profiles.files.store import Store
-    from profiles.records import Profile
 
 PROFILE_HELP = "A profile: 'last', 'previous', a node's name, an id, a label, or a path to a profile.json."
 STYLES = {"same": "dim", "higher": "bold", "lower": "bold"}
@@ -38,8 +44,7 @@ def compare(
         bool, typer.Option("--all", help="Also the coefficients that do not differ, or are not known.")
     ] = False,
     report: Annotated[
-        Path | None,
-        typer.Option("--report", help="Also write both profiles side by side to this HTML file."),
+        Path | None, typer.Option(help="Also write both profiles side by side to this HTML file.")
     ] = None,
     store: StoreOption = None,
     json: JsonOption = False,
@@ -57,24 +62,22 @@ def compare(
       tenbin profile compare node1 node2 --report both.html
     """
     from profiles import compare as comparing
-    from profiles.compare import sentences
-    from profiles.files.store import Store, load
+    from profiles.files.store import load
 
-    in_store = Store(store)
+    in_store = stored_profiles(store)
     paths = in_store.find(a), in_store.find(b)
     _refuse_one(in_store, paths, a, b)
     first, second = map(load, paths)
     differences = comparing.compare(first, second)
     drift = comparing.explain_drift(first, second)
-    summary = sentences(first, second)
+    summary = comparing.sentences(first, second)
     if report:
         from tenbin.report.comparison import page
 
         write_output("--report", report, page(first, second))
     if json:
-        rows = [_as_json(d) for d in differences]
-        answer = {"a": first.id, "b": second.id, "summary": summary, "differences": rows, "drift": drift}
-        print_json(answer)
+        rows = [comparing.as_judged(d) for d in differences]
+        print_json({"a": first.id, "b": second.id, "summary": summary, "differences": rows, "drift": drift})
         return
 
     console = SafeConsole()
@@ -92,18 +95,6 @@ def compare(
         console.print(f"While measuring: {sentence}.", markup=False)
     if report:
         say(f"The report is in {report}")
-
-
-def _as_json(difference: Difference) -> dict[str, object]:
-    """Add to a difference which is better; null in one profile only, or where neither is better (power)."""
-    from profiles.compare import judge_difference
-
-    judgement = judge_difference(difference)
-    judged = {
-        "better": (judgement and judgement.of) or None,
-        "certainty": judgement and str(judgement.certainty),
-    }
-    return {**difference.model_dump(mode="json"), "ratio": difference.ratio, **judged}
 
 
 def _refuse_one(store: Store, paths: tuple[Path, Path], a: str, b: str) -> None:
@@ -178,8 +169,7 @@ def drift(
         bool, typer.Option("--all", help="Also quantities without a change, and those of profiles.")
     ] = False,
     report: Annotated[
-        Path | None,
-        typer.Option(help="Also draw them into this HTML file, beside the siblings.", show_default=False),
+        Path | None, typer.Option(help="Also draw them into this HTML file, beside the siblings.")
     ] = None,
     store: StoreOption = None,
     json: JsonOption = False,
@@ -203,7 +193,7 @@ def drift(
         ensure_writable("--report", report)
     checks = CheckStore(store)
     own = checks.of_node(node)
-    series = over_time(_profiles(node, store), own)
+    series = over_time(list(stored_profiles(store).profiles(node)), own)
     if not series:
         raise BadInput(f"{node} has neither checks nor profiles", "make one with 'tenbin profile check'")
     others = {name: over_time([], of) for name, of in _siblings(checks, node, own).items()}
@@ -217,18 +207,6 @@ def drift(
         print_json({"node": node, "siblings": sorted(others), "series": rows})
         return
     _print_drift(node, series, medians(others.values()), everything=everything)
-
-
-def _profiles(node: str, store: Path | None) -> list[Profile]:
-    from profiles.files.store import Store, load
-
-    profiles = []
-    for path in Store(store).of_node(node):
-        try:
-            profiles.append(load(path))
-        except BadInput:  # a damaged profile is 'tenbin profile list's business
-            continue
-    return profiles
 
 
 def _siblings(checks: CheckStore, node: str, own: Sequence[Check]) -> Mapping[str, Sequence[Check]]:

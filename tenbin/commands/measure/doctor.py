@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from profiles.errors import BadInput, Unavailable
-from tenbin.commands.options import JsonOption, storage_folder
+from tenbin.commands.options import JsonOption, storage_folder, stored_profiles
 from tenbin.terminal import SafeConsole
 from tenbin.text import print_json
 
@@ -36,9 +35,7 @@ def doctor(
     engine: Annotated[
         Subject, typer.Option(help="local: this node; slurm: the cluster, its settings and your rights.")
     ] = Subject.LOCAL,
-    storage: Annotated[
-        list[Path] | None, typer.Option(help="Checkpoint folders to look at as well.", show_default=False)
-    ] = None,
+    storage: Annotated[list[Path] | None, typer.Option(help="Checkpoint folders to look at as well.")] = None,
     json: JsonOption = False,
 ) -> None:
     """Say what can be measured here and what not, each with the reason and the remedy.
@@ -69,14 +66,9 @@ def doctor(
 
 
 def _last_profile() -> Profile | None:
-    """Load the last profile of this node; None: there is none that can be read."""
-    from profiles.files.store import Store, load
-
-    with suppress(BadInput):
-        for path in Store().of_node(socket.gethostname())[:1]:
-            profile = load(path)
-            return None if profile.emulated else profile
-    return None
+    """Load the last profile of this node; None: there is none that can be read, or it is emulated."""
+    last = next(stored_profiles(None).profiles(socket.gethostname()), None)
+    return None if last is None or last.emulated else last
 
 
 def _print(findings: list[Finding], json: bool) -> None:

@@ -70,8 +70,7 @@ def profile(
     storage: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Folder for checkpoints, whose speed is measured too; repeat it to compare several.",
-            show_default=False,
+            help="Folder for checkpoints, whose speed is measured too; repeat it to compare several."
         ),
     ] = None,
     hosts: Annotated[
@@ -101,9 +100,7 @@ def profile(
         ),
     ] = "",
     seed: Annotated[int, typer.Option(help="Seed of the random orders.")] = 1,
-    report: Annotated[
-        Path | None, typer.Option(help="Also write the report to this HTML file.", show_default=False)
-    ] = None,
+    report: Annotated[Path | None, typer.Option(help="Also write the report to this HTML file.")] = None,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:

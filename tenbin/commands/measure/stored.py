@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
@@ -103,9 +102,8 @@ def show(
     With --cluster: the nodes of a cluster side by side, and which of them are odd (tenbin profile --nodes).
     """
     if cluster:
-        show_cluster(*known("" if which == "last" else which, store), json)
+        show_cluster(*known(which, store), json)
         return
-
     try:
         profile = stored_profiles(store).load(which)
     except BadInput as error:
@@ -115,11 +113,11 @@ def show(
     if json:
         print(as_json(profile))
         return
-    from agent.node_profile.identity import kin
+    from agent.node_profile.identity import changes_since, kin
 
     print_profile(profile, machine=machine, kin=kin(stored_profiles(store), profile))
-    for line in stale(profile):
-        say(line)
+    if changes := "; ".join(changes_since(profile)):
+        say(f"STALE: this machine has changed since ({changes}). Profile it again: tenbin profile")
 
 
 def _is_job(word: str) -> bool:
@@ -132,24 +130,6 @@ def _is_job(word: str) -> bool:
         return bool(select(client_of(None), [word], members=False).ids)
     except TenbinError:
         return False
-
-
-def stale(profile: Profile) -> list[str]:
-    """Say how this machine has changed since the profile was made; nothing for another node's profile.
-
-    By what files tell: to ask the drivers (``tenbin doctor`` does) takes longer than all the rest.
-    """
-    if profile.emulated or profile.inventory.hostname != socket.gethostname():
-        return []
-    from agent.inventory import read_machine
-    from agent.node_profile.identity import explain
-
-    of_drivers = {name: getattr(profile.inventory, name) for name in ("opencl", "gpus", "mpi")}
-    now = read_machine(profile.settings).model_copy(update=of_drivers)
-    changes = "; ".join(explain(profile.inventory, now))
-    if not changes:
-        return []
-    return [f"STALE: this machine has changed since ({changes}). Profile it again: tenbin profile"]
 
 
 def print_profile(profile: Profile, *, machine: bool = False, kin: Sequence[Profile] = ()) -> None:
@@ -267,19 +247,15 @@ def _print_list(rows: list[dict[str, object]]) -> None:
     if not rows:
         print("No profile yet; make one with 'tenbin profile'.")
         return
-    table = Table(box=None, padding=(0, 1))
-    table.add_column("id", no_wrap=True)
-    for name in ("node", "kind"):
-        table.add_column(name, overflow="fold")
-    for name in ("took", "models", "absent"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("")
+    shown = table("id", "node", "kind", "took", "models", "absent", "", left=("id", "node", "kind", ""))
+    for column in shown.columns:
+        column.no_wrap, column.overflow = column.header not in ("node", "kind", ""), "fold"
     for row in rows:
         marks = " ".join((str(row["label"]), *(mark for mark in ("emulated", "interrupted") if row[mark])))
         took = duration(float(str(row["duration_s"])))
         cells = (row["id"], row["node"], row["kind"], took, row["models"], row["absent"], marks)
-        table.add_row(*(escape(printable(str(cell))) for cell in cells))
-    SafeConsole().print(table)
+        shown.add_row(*(escape(printable(str(cell))) for cell in cells))
+    SafeConsole().print(shown)
 
 
 def label(
@@ -348,12 +324,7 @@ def export(
     ] = Format.JSON,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="File (parquet: folder) to write; default: the terminal.",
-            show_default=False,
-        ),
+        typer.Option("--output", "-o", help="File (parquet: folder) to write; default: the terminal."),
     ] = None,
     store: StoreOption = None,
 ) -> None:
@@ -410,10 +381,7 @@ def report(
     *,
     cluster: ClusterOption = False,
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", help="The HTML file; default: <node>-<id>.html here.", show_default=False
-        ),
+        Path | None, typer.Option("--output", "-o", help="The HTML file; default: <node>-<id>.html here.")
     ] = None,
     interactive: Annotated[
         bool,
@@ -428,27 +396,24 @@ def report(
     of them (tenbin profile --nodes).
     """
     if cluster:
-        survey, profiles = known("" if which == "last" else which, store)
-        output = output or Path(_file_name(f"{survey.cluster}-{survey.id}.html"))
+        survey, profiles = known(which, store)
+        identity = survey.id
+        output = output or _file_name(survey.cluster, identity)
         write_cluster_report(survey, profiles, output, interactive=interactive)
-        _name_report(output, survey.id, json)
-        return
-    from tenbin.report.page import write_report
+    else:
+        from tenbin.report.page import write_report
 
-    path = stored_profiles(store).find(which)
-    profile = stored_profiles(store).load(str(path))
-    output = output or Path(_file_name(f"{profile.node}-{profile.id}.html"))
-    write_report(path, output, interactive=interactive)
-    _name_report(output, profile.id, json)
-
-
-def _file_name(text: str) -> str:
-    """Make the name of a file in this folder from any text in a profile."""
-    return "".join(c if c.isprintable() and c != "/" else "_" for c in text)
-
-
-def _name_report(output: Path, number: str, json: bool) -> None:
+        path = stored_profiles(store).find(which)
+        profile = stored_profiles(store).load(str(path))
+        identity = profile.id
+        output = output or _file_name(profile.node, identity)
+        write_report(path, output, interactive=interactive)
     if json:
-        print(dumps({"report": str(output), "profile": number}))
+        print(dumps({"report": str(output), "profile": identity}))
     else:
         say(str(output))
+
+
+def _file_name(name: str, identity: str) -> Path:
+    """Name a file in this folder after any texts of a profile."""
+    return Path("".join(c if c.isprintable() and c != "/" else "_" for c in f"{name}-{identity}.html"))

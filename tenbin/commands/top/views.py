@@ -210,13 +210,19 @@ class Page:
         if key == "?" and not isinstance(self, KeysPage):
             return Open(KeysPage())
         here = self._last if self.scroll is None else min(self.scroll, self._last)
-        step = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -self._height, "pagedown": self._height}
-        ends = {"home": 0, "g": 0, "end": self._last, "G": self._last}
-        if key not in step and key not in ends:
-            return None
-        there = ends.get(key, min(max(here + step.get(key, 0), 0), self._last))
-        self.scroll = None if self._follows and there == self._last else there
-        return Redraw()
+        there = moved(key, here, self._height, self._last)
+        if there is not None:
+            self.scroll = None if self._follows and there == self._last else there
+        return None if there is None else Redraw()
+
+
+def moved(key: str, here: int, screen: int, last: int) -> int | None:
+    """Return the place to which a key moves from ``here``; None: it moves nothing."""
+    places = {
+        **{"up": here - 1, "k": here - 1, "down": here + 1, "j": here + 1},
+        **{"pageup": here - screen, "pagedown": here + screen, "home": 0, "g": 0, "end": last, "G": last},
+    }
+    return max(min(places[key], last), 0) if key in places else None
 
 
 class KeysPage(Page):
@@ -643,15 +649,11 @@ class JobList:
 
     def press(self, key: str) -> Effect | None:
         """Take a key."""
-        page = self.height - 1
-        moves = {
-            **{"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -page, "pagedown": page},
-            **{"home": -self.total, "g": -self.total, "end": self.total, "G": self.total},
-        }
-        if key in moves:
-            return self._moved(self.cursor + moves[key])
-        if key in VERBS:
-            return self._change(VERBS[key])
+        place = moved(key, self.cursor, self.height - 1, self.total - 1)
+        if place is not None:
+            return self._moved(place)
+        if key in (*VERBS, "m", "P"):
+            return self._of_marked(key)
         simple: dict[str, Callable[[], Effect]] = {
             "enter": self._open,
             "escape": Back,
@@ -668,8 +670,6 @@ class JobList:
             "space": self._mark,
             "*": self._mark_all,
             "u": self._unmark,
-            "m": self._migrate,
-            "P": self._prioritize,
         }
         return simple[key]() if key in simple else None
 
@@ -731,6 +731,28 @@ class JobList:
         row = self._row(self.cursor)
         return dict(self.marks) or ({row["id"]: _mark(row)} if row else {})
 
+    def _of_marked(self, key: str) -> Effect:
+        """Change the marked jobs; some changes need a word first."""
+        if not self._meant():
+            return Tell("no job under the cursor")
+        if key in VERBS:
+            return self._change(VERBS[key])
+        jobs = _in_words(self._meant())
+        if key == "m":
+            return Prompt(f"migrate {jobs} to which device or node: ", "", self._migrate)
+        return Prompt(f"priority of {jobs}: ", "", self._prioritize)
+
+    def _migrate(self, to: str) -> Effect:
+        return self._change("migrate", to=to.strip()) if to.strip() else Redraw()
+
+    def _prioritize(self, text: str) -> Effect:
+        if not text.strip():
+            return Redraw()
+        try:
+            return self._change("priority", priority=int(text))
+        except ValueError:
+            raise BadInput(f"priority {text!r} is not a whole number", "for instance 10") from None
+
     def _change(self, verb: str, **more: str | int) -> Effect:
         meant = self._meant()
         if not meant:
@@ -747,31 +769,6 @@ class JobList:
 
         call = Call(lambda client: client.call("POST", f"/{verb}", body), changed)
         return Confirm(f"{verb} {_in_words(meant)}{to}?", call)
-
-    def _migrate(self) -> Effect:
-        meant = self._meant()
-        if not meant:
-            return Tell("no job under the cursor")
-
-        def change(to: str) -> Effect:
-            return self._change("migrate", to=to.strip()) if to.strip() else Redraw()
-
-        return Prompt(f"migrate {_in_words(meant)} to which device or node: ", "", change)
-
-    def _prioritize(self) -> Effect:
-        meant = self._meant()
-        if not meant:
-            return Tell("no job under the cursor")
-
-        def change(text: str) -> Effect:
-            if not text.strip():
-                return Redraw()
-            try:
-                return self._change("priority", priority=int(text))
-            except ValueError:
-                raise BadInput(f"priority {text!r} is not a whole number", "for instance 10") from None
-
-        return Prompt(f"priority of {_in_words(meant)}: ", "", change)
 
 
 def _mark(row: dict[str, Any]) -> Mark:

@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
 from profiles.fits.checkpoint import completed, predictions
 from profiles.models import predict
 from profiles.records import Model
-from tenbin.report.pictures import COLOURS, draw_fit, figure
+from tenbin.report.pictures import COLOURS, Figure, draw_fit, figure
 
 EXPLANATION = (
     "A job that moves pays for a checkpoint (bring the device's memory to the storage) and a restart (a "
@@ -34,7 +33,7 @@ _RESTART = (
 )
 
 
-def figures(samples: pd.DataFrame, models: list[Model]) -> list[go.Figure]:
+def figures(samples: pd.DataFrame, models: list[Model]) -> list[Figure]:
     """Draw checkpoint, restart, phases, migrations and drain, as far as there are samples."""
     samples = completed(samples)
     samples = samples[samples["seconds"].notna()]
@@ -54,7 +53,7 @@ def figures(samples: pd.DataFrame, models: list[Model]) -> list[go.Figure]:
 
 def _lines(
     samples: pd.DataFrame, models: list[Model], kind: str, *, title: str, x_title: str
-) -> go.Figure | None:
+) -> Figure | None:
     """Draw dots, fit and prediction band over the independent variable, one colour a subject."""
     labels = ["device"] if kind == "drain" else ["device", "storage"]
     x = "queued_kernels" if kind == "drain" else "memory_mb"
@@ -99,7 +98,7 @@ def _lines(
     return fig
 
 
-def _phases(samples: pd.DataFrame, suffix: str) -> go.Figure | None:
+def _phases(samples: pd.DataFrame, suffix: str) -> Figure | None:
     """Stack medians of the phases at the largest size, above the whole as it was really done."""
     whole = samples[samples["kind"] == "restart"].dropna(subset=["device", "storage", "memory_mb"])
     if whole.empty:
@@ -157,7 +156,7 @@ def _median(rows: pd.DataFrame, **where: Any) -> float:
     return float(rows["seconds"].median()) if len(rows) else 0.0
 
 
-def _migrations(samples: pd.DataFrame, models: list[Model], suffix: str) -> go.Figure | None:
+def _migrations(samples: pd.DataFrame, models: list[Model], suffix: str) -> Figure | None:
     """Draw predicted over measured times, with the prediction's interval."""
     rows = predictions(samples, models)
     if rows.empty:

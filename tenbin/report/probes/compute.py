@@ -6,14 +6,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
 from probes.loads import work
 from profiles.fits.compute import LOADS, windows
 from profiles.models import downey
 from profiles.records import Model, Quality
 from profiles.stats import median_interval
-from tenbin.report.pictures import COLOURS, draw_dots, draw_medians, figure, over_cores
+from tenbin.report.pictures import COLOURS, Figure, draw_dots, draw_medians, figure, over_cores
 
 # -- arithmetic: speed and clock over cores, and the roofline of all probes --------------------------------
 
@@ -38,7 +37,7 @@ BUSY = {"add": "additions only", "vector": "vector loop, double", "blas": "matri
 INTENSITIES = np.geomspace(1 / 16, 1024, 200)  # operations for each byte
 
 
-def figures(samples: pd.DataFrame, models: list[Model]) -> list[go.Figure]:
+def figures(samples: pd.DataFrame, models: list[Model]) -> list[Figure]:
     """Draw speed and clock over cores, as far as ``samples`` go."""
     if samples.empty:
         return []
@@ -52,7 +51,7 @@ def figures(samples: pd.DataFrame, models: list[Model]) -> list[go.Figure]:
     return drawn
 
 
-def figures_across(models: Sequence[Model]) -> list[go.Figure]:
+def figures_across(models: Sequence[Model]) -> list[Figure]:
     """Draw the roofline of one core and of all with the built-in loads, from the ``models`` of all probes."""
     roofs = [*_roofs(models)]
     if not roofs:
@@ -118,7 +117,7 @@ def _is_local_triad(model: Model) -> bool:
     return model.labels["kernel"] == "triad" and model.labels["numa"] == "local"
 
 
-def _speed_figure(rows: pd.DataFrame, suffix: str) -> go.Figure:
+def _speed_figure(rows: pd.DataFrame, suffix: str) -> Figure:
     fig = figure(f"Floating point speed over cores{suffix}", "cores computing together", "GFLOP/s")
     for i, ((kind, precision), group) in enumerate(rows.groupby(["kind", "precision"])):
         name = f"{NAMES[str(kind)]}, {precision}"
@@ -130,7 +129,7 @@ def _speed_figure(rows: pd.DataFrame, suffix: str) -> go.Figure:
     return fig
 
 
-def _clock_figure(rows: pd.DataFrame, suffix: str) -> go.Figure:
+def _clock_figure(rows: pd.DataFrame, suffix: str) -> Figure:
     fig = figure(f"Clock over busy cores{suffix}", "cores computing together", "clock, GHz")
     for i, ((kind, precision), load) in enumerate(LOADS.items()):
         group = rows[(rows["kind"] == kind) & (rows["precision"] == precision)]
@@ -145,7 +144,7 @@ def _clock_figure(rows: pd.DataFrame, suffix: str) -> go.Figure:
     return fig
 
 
-def _over_cores(fig: go.Figure, group: pd.DataFrame, column: str, *, name: str, colour: str) -> None:
+def _over_cores(fig: Figure, group: pd.DataFrame, column: str, *, name: str, colour: str) -> None:
     """Draw every window as a pale dot, and the medians with their intervals as a line."""
     draw_dots(fig, group["cores"], group[column], name=name, colour=colour)
     counts = sorted(group["cores"].unique())
@@ -154,19 +153,19 @@ def _over_cores(fig: go.Figure, group: pd.DataFrame, column: str, *, name: str, 
     draw_medians(fig, [float(count) for count in counts], medians, colour, **look)
 
 
-def _ideal(fig: go.Figure, alone: float, most: int, *, name: str, colour: str) -> None:
+def _ideal(fig: Figure, alone: float, most: int, *, name: str, colour: str) -> None:
     line = {"color": colour, "dash": "dot", "width": 1}
     fig.add_scatter(
         x=[1, most], y=[alone, alone * most], mode="lines", line=line, legendgroup=name, showlegend=False
     )
 
 
-def _axes(fig: go.Figure, rows: pd.DataFrame) -> None:
+def _axes(fig: Figure, rows: pd.DataFrame) -> None:
     over_cores(fig, rows["cores"])
     _legend_beside(fig)
 
 
-def _legend_beside(fig: go.Figure, width: int = 260) -> None:
+def _legend_beside(fig: Figure, width: int = 260) -> None:
     fig.update_layout(
         legend={"orientation": "v", "x": 1.02, "xanchor": "left", "y": 1, "yanchor": "top"},
         margin={"r": width},
@@ -188,7 +187,7 @@ SCALING_EXPLANATION = (
 )
 
 
-def scaling_figures(samples: pd.DataFrame, models: list[Model]) -> list[go.Figure]:
+def scaling_figures(samples: pd.DataFrame, models: list[Model]) -> list[Figure]:
     """Draw speed-up over cores, one curve a fitted load; nothing without runs on several counts."""
     fitted = [model for model in models if model.form == "downey"]
     if samples.empty or not fitted:
@@ -215,7 +214,7 @@ def scaling_figures(samples: pd.DataFrame, models: list[Model]) -> list[go.Figur
 
 
 def _draw_load(
-    fig: go.Figure, samples: pd.DataFrame, model: Model, colour: str, *, shift: float, wide: bool
+    fig: Figure, samples: pd.DataFrame, model: Model, colour: str, *, shift: float, wide: bool
 ) -> None:
     """Draw runs, medians and curve of one load; ``shift`` keeps loads apart (share of the distance)."""
     load, size = model.labels["load"], model.labels["size"]

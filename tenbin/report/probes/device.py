@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
 from profiles.fits.device import speeds
 from profiles.records import Model
-from tenbin.report.pictures import COLOURS, draw_dots, draw_medians, figure
+from tenbin.report.pictures import COLOURS, Figure, draw_dots, draw_medians, figure
 
 EXPLANATION = (
     "Each device runs kernels of tenbin, and the host checks every result. Memory: arrays far larger than "
@@ -25,6 +24,7 @@ EXPLANATION = (
 )
 
 Subject = tuple[str, dict[str, str], str]  # a quantity, its labels, and their word on the x axis
+Tables = dict[str, pd.DataFrame]  # of each quantity
 
 MEMORY: list[Subject] = [
     ("device_bandwidth_gbs", {"kernel": kind}, kind) for kind in ("read", "write", "copy")
@@ -44,7 +44,7 @@ LAUNCHES: list[Subject] = [
 WIDTH = 0.8  # of the place of a word on the x axis
 
 
-def figures(samples: pd.DataFrame, models: list[Model]) -> list[go.Figure]:
+def figures(samples: pd.DataFrame, models: list[Model]) -> list[Figure]:
     """Draw what the samples have of each device, side by side."""
     if samples.empty:
         return []
@@ -55,27 +55,31 @@ def figures(samples: pd.DataFrame, models: list[Model]) -> list[go.Figure]:
         ("Copies between host and device", "GB/s", COPIES),
         ("Launch of a kernel", "time, s", LAUNCHES),
     )
+    devices = [str(device) for device in samples["device"].unique()]
+    quantities = {quantity for _, _, subjects in pictures for quantity, _, _ in subjects}
+    tables = {quantity: speeds(samples, quantity) for quantity in quantities}
     drawn = []
-    for title, y, quantities in pictures:
-        shown = [quantity for quantity in quantities if len(_observed(samples, quantity))]
+    for title, y, subjects in pictures:
+        shown = [subject for subject in subjects if len(_observed(tables, subject))]
         if shown:
             drawn.append(fig := figure(f"{title}{suffix}", "", y))
-            _draw(fig, samples, models, shown)
+            _draw(fig, tables, models, shown, devices=devices)
     return drawn
 
 
-def _observed(samples: pd.DataFrame, subject: Subject, device: str = "") -> pd.Series[float]:
+def _observed(tables: Tables, subject: Subject, device: str = "") -> pd.Series[float]:
     """Select the observations of a quantity and its labels, of one device or of all."""
     quantity, labels, _ = subject
-    rows = speeds(samples, quantity)
+    rows = tables[quantity]
     for name, value in (labels | ({"device": device} if device else {})).items():
         rows = rows[rows[name] == value]
     return rows["value"]
 
 
-def _draw(fig: go.Figure, samples: pd.DataFrame, models: list[Model], shown: Sequence[Subject]) -> None:
+def _draw(
+    fig: Figure, tables: Tables, models: list[Model], shown: Sequence[Subject], *, devices: Sequence[str]
+) -> None:
     """Draw a cloud for each word and device, and over it the fitted median."""
-    devices = [str(device) for device in samples["device"].unique()]
     step = WIDTH / len(devices)
     for i, device in enumerate(devices):
         colour = COLOURS[i % len(COLOURS)]
@@ -83,7 +87,7 @@ def _draw(fig: go.Figure, samples: pd.DataFrame, models: list[Model], shown: Seq
         at, medians = [], []
         for place, subject in enumerate(shown):
             centre = place - WIDTH / 2 + step * (i + 0.5)
-            values = _observed(samples, subject, device)
+            values = _observed(tables, subject, device)
             x = centre + np.linspace(-0.3 * step, 0.3 * step, len(values))
             draw_dots(fig, x, values, name=device, colour=colour)
             labels = subject[1] | {"device": device}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
 from profiles.fits.memory import (
     CLOCKS,
@@ -16,7 +15,7 @@ from profiles.fits.memory import (
     stream_bandwidths,
 )
 from profiles.records import Model
-from tenbin.report.pictures import COLOURS, draw_dots, draw_medians, figure, over_cores
+from tenbin.report.pictures import COLOURS, Figure, draw_dots, draw_medians, figure, over_cores
 
 # -- memprobe: bandwidth over cores, and what one writing core does to another -----------------------------
 
@@ -35,7 +34,7 @@ EXPLANATION = (
 )
 
 
-def figures(samples: pd.DataFrame, models: list[Model]) -> list[go.Figure]:
+def figures(samples: pd.DataFrame, models: list[Model]) -> list[Figure]:
     """Draw bandwidth over cores and slow-down per pair, as far as ``samples`` go."""
     if samples.empty:
         return []
@@ -50,7 +49,7 @@ def figures(samples: pd.DataFrame, models: list[Model]) -> list[go.Figure]:
     return drawn
 
 
-def _bandwidth_figure(windows: pd.DataFrame, models: list[Model], suffix: str) -> go.Figure:
+def _bandwidth_figure(windows: pd.DataFrame, models: list[Model], suffix: str) -> Figure:
     fig = figure(f"Memory bandwidth over cores{suffix}", "cores writing together", "bandwidth, GB/s")
     for i, (numa, group) in enumerate(windows.groupby("numa", sort=False)):
         colour = COLOURS[i % len(COLOURS)]
@@ -64,7 +63,7 @@ def _bandwidth_figure(windows: pd.DataFrame, models: list[Model], suffix: str) -
     return fig
 
 
-def _slowdown_figure(ratios: pd.DataFrame, models: list[Model], suffix: str) -> go.Figure:
+def _slowdown_figure(ratios: pd.DataFrame, models: list[Model], suffix: str) -> Figure:
     """Draw two clouds a pair, wall time left and thread time right, each with its dots in order of time."""
     fig = figure(f"Slow-down of one writing core by another{suffix}", "", "time beside / time alone")
     pairs = list(ratios.groupby("pair_kind", sort=False))
@@ -85,9 +84,7 @@ def _slowdown_figure(ratios: pd.DataFrame, models: list[Model], suffix: str) -> 
     return fig
 
 
-def _medians(
-    fig: go.Figure, x: list[float], models: list[Model], *, name: str, colour: str, mode: str
-) -> None:
+def _medians(fig: Figure, x: list[float], models: list[Model], *, name: str, colour: str, mode: str) -> None:
     """Draw the fitted medians at ``x``."""
     first = [model.coefficients[0] for model in models]
     look = {"mode": mode, "name": name, "legendgroup": name, "line": {"color": colour}}
@@ -114,7 +111,7 @@ STREAMS_EXPLANATION = (
 )
 
 
-def stream_figures(samples: pd.DataFrame, models: list[Model]) -> list[go.Figure]:
+def stream_figures(samples: pd.DataFrame, models: list[Model]) -> list[Figure]:
     """Draw bandwidths over cores and latency over the working set, as far as ``samples`` go."""
     if samples.empty:
         return []
@@ -129,7 +126,7 @@ def stream_figures(samples: pd.DataFrame, models: list[Model]) -> list[go.Figure
     return drawn
 
 
-def _streams_figure(windows: pd.DataFrame, models: list[Model], suffix: str) -> go.Figure:
+def _streams_figure(windows: pd.DataFrame, models: list[Model], suffix: str) -> Figure:
     numa = windows["numa"].iloc[0]
     where = "" if numa == "local" else f", NUMA node {str(numa).partition('->')[0]} alone"
     fig = figure(f"Streams through memory{where}{suffix}", "cores streaming together", "bandwidth, GB/s")
@@ -146,9 +143,7 @@ def _streams_figure(windows: pd.DataFrame, models: list[Model], suffix: str) -> 
     return fig
 
 
-def _latency_figure(
-    curve: pd.DataFrame, named: dict[int, float], models: list[Model], suffix: str
-) -> go.Figure:
+def _latency_figure(curve: pd.DataFrame, named: dict[int, float], models: list[Model], suffix: str) -> Figure:
     """Draw every sweep, the median over them, the sizes that sysfs names, and those that were found."""
     fig = figure(f"Latency of an access{suffix}", "working set, KiB", "time of an access, ns")
     fig.update_xaxes(type="log")

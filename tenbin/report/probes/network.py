@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
 from profiles.fits.network import repetitions, size_name
 from profiles.records import Model
-from tenbin.report.pictures import COLOURS, figure
+from tenbin.report.pictures import COLOURS, Figure, figure
 
 # -- all-to-alls: time and bandwidth over the size of the messages -----------------------------------------
 
@@ -26,7 +25,7 @@ EXPLANATION = (
 )
 
 
-def figures(samples: pd.DataFrame, models: list[Model]) -> list[go.Figure]:
+def figures(samples: pd.DataFrame, models: list[Model]) -> list[Figure]:
     """Draw time and bandwidth over message size, a line for each set of ranks; nothing without samples."""
     if samples.empty or "alltoall_s" not in samples:
         return []
@@ -63,14 +62,14 @@ def _by_size(group: pd.DataFrame, column: str, messages: int) -> Iterator[dict[s
         }
 
 
-def _time(table: pd.DataFrame, models: list[Model], emulated: str) -> go.Figure:
+def _time(table: pd.DataFrame, models: list[Model], emulated: str) -> Figure:
     fig = figure(f"Time of one all-to-all{emulated}", "message from each rank to each other", "time, µs")
     _draw(fig, table, "us", "µs")
     _levels(fig, table, models, "network_latency_s", scale=1e6)
     return fig
 
 
-def _bandwidth(table: pd.DataFrame, models: list[Model], emulated: str) -> go.Figure:
+def _bandwidth(table: pd.DataFrame, models: list[Model], emulated: str) -> Figure:
     title = f"Bandwidth that each rank reaches{emulated}"
     fig = figure(title, "message from each rank to each other", "bandwidth, GB/s")
     _draw(fig, table, "gbs", "GB/s")
@@ -78,7 +77,7 @@ def _bandwidth(table: pd.DataFrame, models: list[Model], emulated: str) -> go.Fi
     return fig
 
 
-def _draw(fig: go.Figure, table: pd.DataFrame, quantity: str, unit: str) -> None:
+def _draw(fig: Figure, table: pd.DataFrame, quantity: str, unit: str) -> None:
     """Draw median lines with a band to the 99th percentile, on logarithmic axes."""
     for colour, (name, rows) in zip(COLOURS * 9, table.groupby("name", sort=False), strict=False):
         names = rows["size"].map(size_name)
@@ -104,7 +103,7 @@ def _draw(fig: go.Figure, table: pd.DataFrame, quantity: str, unit: str) -> None
     fig.update_layout(legend=below, height=480, margin={"b": 130})
 
 
-def _levels(fig: go.Figure, table: pd.DataFrame, models: list[Model], quantity: str, *, scale: float) -> None:
+def _levels(fig: Figure, table: pd.DataFrame, models: list[Model], quantity: str, *, scale: float) -> None:
     """Draw the profile's values as dotted lines in the set's colour; the legend has their intervals."""
     ends = [table["size"].min(), table["size"].max()]
     for colour, (name, rows) in zip(COLOURS * 9, table.groupby("name", sort=False), strict=False):
@@ -145,7 +144,7 @@ MESSAGES_EXPLANATION = (
 )
 
 
-def message_figures(samples: pd.DataFrame, models: list[Model]) -> list[go.Figure]:
+def message_figures(samples: pd.DataFrame, models: list[Model]) -> list[Figure]:
     """Draw latency and bandwidth over the size of a message, a line a pair; nothing without samples."""
     if samples.empty or "message_s" not in samples:
         return []

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
 from profiles.fits.power import COLUMNS, sweep
 from profiles.models import knee
 from profiles.records import Model
-from tenbin.report.pictures import COLOURS, draw_fit, figure
+from tenbin.report.pictures import COLOURS, Figure, draw_fit, figure
 
 EXPLANATION = (
     "Each dot is one short run of a load on all cores under a power cap; its speed is relative to runs "
@@ -22,7 +21,7 @@ EXPLANATION = (
 CAP_AXIS = "cap, sum of all packages, W"
 
 
-def figures(samples: pd.DataFrame, models: list[Model]) -> list[go.Figure]:
+def figures(samples: pd.DataFrame, models: list[Model]) -> list[Figure]:
     """Draw speed over cap with the fits, and measured power over cap, as far as ``samples`` go."""
     if samples.empty or "kind" not in samples:
         return []
@@ -37,7 +36,7 @@ def figures(samples: pd.DataFrame, models: list[Model]) -> list[go.Figure]:
     return drawn
 
 
-def _speed_figure(rows: pd.DataFrame, models: list[Model], suffix: str) -> go.Figure:
+def _speed_figure(rows: pd.DataFrame, models: list[Model], suffix: str) -> Figure:
     fig = figure(f"Speed under a power cap{suffix}", CAP_AXIS, "speed, relative to uncapped")
     for i, (load, group) in enumerate(sweep(rows).groupby("load")):
         colour = COLOURS[i % len(COLOURS)]
@@ -66,7 +65,7 @@ def _speed_figure(rows: pd.DataFrame, models: list[Model], suffix: str) -> go.Fi
     return fig
 
 
-def _draw_fit(fig: go.Figure, model: Model, colour: str) -> None:
+def _draw_fit(fig: Figure, model: Model, colour: str) -> None:
     load = model.labels["load"]
     x = np.linspace(model.x_min or 0.0, model.x_max or 0.0, 200).tolist()
     draw_fit(fig, x, [knee.predict(model, cap) for cap in x], {"colour": colour, "name": load})
@@ -83,7 +82,7 @@ def _draw_fit(fig: go.Figure, model: Model, colour: str) -> None:
         )
 
 
-def _power_figure(rows: pd.DataFrame, suffix: str) -> go.Figure:
+def _power_figure(rows: pd.DataFrame, suffix: str) -> Figure:
     fig = figure(f"Power drawn under a cap{suffix}", CAP_AXIS, "power of the packages, W")
     under = rows[rows["kind"] == "cap"]
     for i, (load, group) in enumerate(under.groupby("load")):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
 from profiles.fits.storage import SEQUENTIAL, SMALL, completed
 from profiles.records import Model
-from tenbin.report.pictures import COLOURS, draw_dots, draw_medians, figure
+from tenbin.report.pictures import COLOURS, Figure, draw_dots, draw_medians, figure
 
 EXPLANATION = (
     "Files are written and read past the page cache (direct I/O), one operation at a time, in a file that "
@@ -30,7 +29,7 @@ _WORDS = {
 _WIDTH = 0.8  # of the place of one kind on the axis
 
 
-def figures(samples: pd.DataFrame, models: list[Model]) -> list[go.Figure]:
+def figures(samples: pd.DataFrame, models: list[Model]) -> list[Figure]:
     """Draw speeds and latencies, as far as there are samples."""
     rows = completed(samples)
     if rows.empty:
@@ -58,7 +57,7 @@ def _figure(
     title: str,
     y: str,
     columns: tuple[str, ...],
-) -> go.Figure | None:
+) -> Figure | None:
     """Draw a cloud for each kind, folder and column, side by side, in order of time."""
     rows = rows[rows["kind"].isin(kinds)]
     if rows.empty:
@@ -94,7 +93,7 @@ def _model(models: list[Model], quantity: str, folder: str) -> Model | None:
     return next((m for m in models if m.quantity == quantity and m.labels.get("storage") == folder), None)
 
 
-def _medians(fig: go.Figure, x: list[float], models: list[Model], *, name: str, colour: str) -> None:
+def _medians(fig: Figure, x: list[float], models: list[Model], *, name: str, colour: str) -> None:
     """Draw the fitted medians at ``x``."""
     first = [model.coefficients[0] for model in models]
     notes = [f"{model.coefficients[0].name}, {model.note}" for model in models]

@@ -1,8 +1,8 @@
 """Processor time of the commands that only read, beside that of ``tenbin --version``, in turns.
 
 At most twice is aimed at. It cannot be had by those that do more than read: ``doctor`` starts ranks of MPI,
-asks the drivers and calls a compiler; ``report`` and ``drift`` compute with pandas or numpy, whose import
-takes long, and ``report`` draws.
+asks the drivers and calls a compiler; ``report`` computes with pandas, whose import alone takes more than
+that, and draws; ``drift`` needs numpy where six checks or more are there.
 """
 
 from __future__ import annotations

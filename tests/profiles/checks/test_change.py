@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from profiles.checks.check import LEAST_LOSS
 from profiles.checks.figures import (
     FALSE_ALARM_RATIO,
     HEAVY,
-    LEAST_LOSS,
     PRIOR,
     WINDOW,
     Judged,

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from profiles.checks.change_points import LEAST_PART, PRICE, _noise, change_points
 from profiles.checks.check import CheckStore, Verdict
-from profiles.checks.drift import LEAST_PART, PRICE, _noise, change_points, drift, medians
+from profiles.checks.drift import drift, medians
 from tests.support.amounts import examples
 from tests.support.checks import figures_of, make_check
 from tests.support.programs import tenbin

@@ -11,9 +11,9 @@ import pytest
 from scipy import stats
 
 from probes.battery import FULL_ROUNDS
+from profiles.checks.check import LEAST_LOSS
 from profiles.checks.figures import (
     FALSE_ALARM_RATIO,
-    LEAST_LOSS,
     Observed,
     Series,
     figures,

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import BadInput
+from scheduler.evaluations.experiment import Experiment
+from scheduler.evaluations.policy_runs import Setup
 from scheduler.model.clusters import parse_cluster
 from scheduler.workloads.arrivals import Unstated
-from tenbin.commands.experiment import Experiment, carry_out
-from tenbin.commands.policy_runs import Setup
+from tenbin.commands.simulate import carry_out
 from tests.support import programs
 
 CASE = """
@@ -49,7 +50,8 @@ def test_every_simulation_is_a_row_as_it_is_alone(tmp_path: Path) -> None:
 
 def test_without_loads_policies_stand_side_by_side(tmp_path: Path) -> None:
     file = tmp_path / "one.toml"
-    file.write_text('cluster = "32"\nworkload = "generator:lublin,jobs=30"\npolicies = ["fcfs", "easy"]\n')
+    jobs = 'cluster = "32"\nworkload = "generator:lublin,jobs=30"\n'
+    file.write_text(f'{jobs}policies = ["fcfs", "easy", "fcfs"]\nseeds = [3, 3]\n')  # once each
     done = programs.tenbin("simulate", "--experiment", str(file))
     assert done.returncode == 0, done.stderr
     assert len((tmp_path / "one.csv").read_text().splitlines()) == 3

@@ -13,9 +13,9 @@ import pytest
 
 from agent import inventory
 from agent.doctor import examine
+from agent.node_profile.identity import changes_since
 from profiles.files.store import Store
 from profiles.records import Profile, Settings
-from tenbin.commands.measure.stored import stale
 from tests.support.coordinator import Up
 from tests.support.paths import ROOT
 from tests.support.records import make_coefficient, make_device, make_inventory, make_model, make_profile
@@ -64,13 +64,14 @@ def test_a_profile_is_shown_without_numpy(tmp_path: Path) -> None:
     store.save(here(), {})
     assert imported("profile", "show", "--store", str(tmp_path)) == set()
     assert imported("profile", "list", "--store", str(tmp_path)) == set()
+    assert imported("profile", "drift", "--store", str(tmp_path)) == set()
 
 
 def test_the_doctor_and_a_report_import_what_they_need(tmp_path: Path) -> None:
     Store(tmp_path).save(here(), {})
     assert imported("doctor") <= {"psutil"}  # to end ranks that hang
     drawn = imported("profile", "report", "--store", str(tmp_path), "--output", str(tmp_path / "report.html"))
-    assert not drawn & {"scipy", "statsmodels"}
+    assert not drawn & {"scipy", "statsmodels", "plotly"}
 
 
 def test_jobs_are_listed_without_numpy(up: Up) -> None:
@@ -111,12 +112,12 @@ def test_drivers_are_not_asked_to_show_a_profile(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(inventory, "ask", asked)
     monkeypatch.setattr(inventory, "_mpi", asked)
     profile = here()
-    assert stale(profile) == []
+    assert changes_since(profile) == []
     of_devices = profile.inventory.model_copy(update={"opencl": (make_device(),)})
-    assert stale(profile.model_copy(update={"inventory": of_devices})) == []
+    assert changes_since(profile.model_copy(update={"inventory": of_devices})) == []
     older = profile.inventory.model_copy(update={"kernel": "2.6.32"})
-    (line,) = stale(profile.model_copy(update={"inventory": older}))
-    assert "kernel 2.6.32 -> " in line and "tenbin profile" in line
+    (line,) = changes_since(profile.model_copy(update={"inventory": older}))
+    assert "kernel 2.6.32 -> " in line
 
 
 def test_the_doctor_tells_of_a_changed_driver() -> None:

@@ -129,3 +129,14 @@ def test_a_file_without_one_policy_is_one_line(mine: Path, text: str, said: str)
 def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     done = tenbin("policies", str(tmp_path / "no.py"))
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and "No such file" in done.stderr
+
+
+def test_names_are_taken_as_elsewhere_without_parameters() -> None:
+    assert (
+        tenbin("policies", "fcfs,easy", "--json").stdout
+        == tenbin("policies", "fcfs", "easy", "--json").stdout
+    )
+    done = tenbin("policies", "las,victims=2")
+    assert done.returncode == 2 and done.stderr == (
+        "tenbin: las,victims=2: parameters are for simulate and up; see: tenbin policies las\n"
+    )

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tenbin.commands.page import FILE
+from tenbin.page.beside import FILE
 from tests.support.coordinator import Up
 from tests.support.page import PageProcess
 from tests.support.viewer import Viewer
@@ -33,7 +33,7 @@ def pages_of(up: Up) -> list[psutil.Process]:
     """Find the processes of pages below a coordinator."""
     assert up.process is not None
     below = psutil.Process(up.process.pid).children()
-    return [one for one in below if "tenbin.commands.page" in one.cmdline()]
+    return [one for one in below if "tenbin.page.beside" in one.cmdline()]
 
 
 def test_the_page_comes_and_goes_with_the_coordinator(up: Up, browser: Any) -> None:

@@ -7,19 +7,18 @@ import re
 from xml.etree import ElementTree
 
 import numpy as np
-import plotly.graph_objects as go
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenbin.report.pictures import COLOURS, figure, linear_ticks, picture
+from tenbin.report.pictures import COLOURS, Figure, figure, linear_ticks, picture
 from tests.support.amounts import examples
 
 SVG = "{http://www.w3.org/2000/svg}"
 NASTY = "</svg><script>alert(1)</script>&\"'"
 
 
-def svg(fig: go.Figure) -> ElementTree.Element:
+def svg(fig: Figure) -> ElementTree.Element:
     """Parse the picture of a figure; return the area between its axes, that is the inner ``svg``."""
     found = re.search(r"<svg.*?</svg></g></svg>", picture(fig), flags=re.DOTALL)
     assert found
@@ -138,7 +137,7 @@ def test_text_from_elsewhere_stays_text() -> None:
     dots, heat = figure(NASTY, NASTY, NASTY), figure(NASTY, NASTY, NASTY)
     dots.add_scatter(x=[NASTY, "b"], y=[1, 2], name=NASTY, text=[NASTY, NASTY], mode="markers")
     dots.add_annotation(text=NASTY, x=0, y=0, xref="paper", yref="paper")
-    words = {"text": [[NASTY]], "texttemplate": "%{text}", "colorbar": {"title": NASTY}}
+    words = {"text": [[NASTY]], "texttemplate": "%{text}", "colorbar": {"title": {"text": NASTY}}}
     heat.add_heatmap(x=[NASTY], y=[NASTY], z=[[1.0]], colorscale="Cividis", **words)
     for fig in (dots, heat):
         assert "<script>alert" not in picture(fig) + picture(fig, interactive=True)

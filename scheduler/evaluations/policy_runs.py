@@ -1,15 +1,14 @@
-"""Simulations of policies on one workload and on resampled ones, and tables of what came out."""
+"""Simulations of policies on one workload and on resampled ones, and what came out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from rich.markup import escape
 
 from profiles.errors import BadInput
 from scheduler.model.jobs import Cluster
@@ -36,13 +35,12 @@ from scheduler.simulator.trace import (
 )
 from scheduler.workloads import Workload, load
 from scheduler.workloads.arrivals import Blocks, Unstated, estimated_on_all
-from tenbin.terminal import SafeConsole, table
-from tenbin.text import duration, number
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from scheduler.prediction.profiles import MeasuredCluster
+
+# Says while a simulation lasts how far it is: jobs that have ended, and the time.
+Progress = Callable[[str], AbstractContextManager[Callable[[int, float], None] | None]]
 
 
 class Unsuitable(Exception):
@@ -120,7 +118,7 @@ class Setup:
             remedy = f"policies for this cluster: {others}" if others else against.remedy
             raise Unsuitable(against.what, remedy)
 
-    def run(self, text: str, window: Window | None, errors: Console, *, keep: bool) -> PolicyResult:
+    def run(self, text: str, window: Window | None, progress: Progress, *, keep: bool) -> PolicyResult:
         """Run a policy on the whole workload; outcomes are kept on request.
 
         Raises:
@@ -131,7 +129,7 @@ class Setup:
         self._check(text, jobs.settings)
         metrics, record = Accumulator(self.machine, window), OutcomeRecorder()
         sinks: list[Sink] = [metrics, record] if keep else [metrics]
-        with progress(text, errors) as show:
+        with progress(text) as show:
             policy = create(text, self.seed)
             summary = Simulator(
                 self.machine, jobs.arrivals, policy, jobs.settings, sinks=sinks, progress=show
@@ -183,7 +181,7 @@ class PolicyComparison(NamedTuple):
 
 
 def compare(
-    setup: Setup, results: Sequence[dict[str, Any]], resamples: int, block_s: float, *, errors: Console
+    setup: Setup, results: Sequence[dict[str, Any]], resamples: int, block_s: float, *, progress: Progress
 ) -> PolicyComparison:
     """Run the policies on resampled workloads, and compare each with the first.
 
@@ -196,7 +194,7 @@ def compare(
     blocks = Blocks(list(jobs.arrivals), block_s)
     policies = [result["policy"] for result in results]
     drawn: dict[str, list[dict[str, Any]]] = {text: [] for text in policies}
-    with progress("resampled workloads", errors) as show:
+    with progress("resampled workloads") as show:
         for number in range(resamples):
             arrivals = blocks.drawn(np.random.default_rng([setup.seed, number]))
             window = None
@@ -235,16 +233,6 @@ def _figures(metrics: Metrics, summary: SimulationSummary, work: Workload) -> di
     }
 
 
-@contextmanager
-def progress(text: str, errors: Console) -> Iterator[Callable[[int, float], None] | None]:
-    """Show on a terminal how far the simulation is."""
-    if not errors.is_terminal:
-        yield None
-        return
-    with errors.status(f"{text}: reading") as status:
-        yield lambda jobs, now: status.update(f"{text}: {jobs:,} jobs have ended, day {now / 86400:,.0f}")
-
-
 MOST_REASONS = 6  # lines of jobs that are in no figure
 
 
@@ -269,106 +257,3 @@ def reasons(what: str, counts: dict[str, int]) -> list[str]:
         reason = f"{len(rest)} other reasons (--json names all)"
         ranked[MOST_REASONS - 1 :] = [(reason, sum(count for _, count in rest))]
     return [f"{what}: {count:,} job{'s' * (count != 1)}: {reason}" for reason, count in ranked]
-
-
-# -- tables ------------------------------------------------------------------------------------------------
-
-
-# Metric, its name for people, as a duration or as it is
-ROWS = (
-    ("jobs", "jobs", False),
-    ("mean_wait_s", "wait, mean", True),
-    ("p95_wait_s", "wait, 95 %", True),
-    ("p99_wait_s", "wait, 99 %", True),
-    ("max_wait_s", "wait, longest", True),
-    ("mean_turnaround_s", "turnaround, mean", True),
-    ("bsld_mean", "bounded slowdown, mean", False),
-    ("p95_slowdown", "slowdown, 95 %", False),
-    ("p99_slowdown", "slowdown, 99 %", False),
-    ("makespan_s", "makespan", True),
-    ("utilisation_ratio", "utilisation", False),
-    ("preemptions", "preemptions", False),
-    ("migrations", "migrations", False),
-    ("killed", "killed at their limit", False),
-    ("energy_j", "energy, J", False),
-    ("jobs_per_s", "simulated jobs/s", False),
-)
-NAMES = {key: (name, is_time) for key, name, is_time in ROWS}
-OPTIONAL = {"preemptions", "migrations", "killed", "energy_j"}  # shown where any is not 0
-
-
-def unstated(result: dict[str, Any], choice: str) -> list[str]:
-    """Say how many jobs state no run time, and what policies took; nothing where all state it."""
-    count = result["without_estimate"]
-    all_jobs = result["jobs"] + result["not_counted"] + result["refused"]
-    if not count:
-        return []
-    taken = {"unknown": "unknown (see --without-estimate)", "actual": "the run time itself"}.get(
-        choice, choice
-    )
-    return [f"{count:,} of {all_jobs:,} jobs state no run time; policies took: {taken}"]
-
-
-def window_note(result: dict[str, Any], window: Window | None) -> list[str]:
-    """Say which jobs count; nothing if all do."""
-    if window is None:
-        return []
-    counted, left = result["jobs"], result["not_counted"]
-    until = f"before {duration(window.to_s)}" if window.to_s < float("inf") else "to the end"
-    jobs = f"{counted:,} of {counted + left:,} jobs"
-    return [f"counted: {jobs}, submitted from {duration(window.from_s)} {until} of the workload's time"]
-
-
-def print_results(
-    results: Sequence[PolicyResult], notes: Sequence[str], comparison: PolicyComparison | None
-) -> None:
-    """Print the metrics of all policies, their differences, and the notes below."""
-    console = SafeConsole()
-    figures = [result.figures for result in results]
-    work = results[0].work
-    console.print(work.source, markup=False)
-    shown = table("")
-    for result in figures:
-        shown.add_column(escape(result["policy"]), justify="right", overflow="fold")
-    for key, name, is_time in ROWS:
-        values = [result[key] for result in figures]
-        if key not in OPTIONAL or any(values):
-            shown.add_row(name, *(_value(value, is_time) for value in values))
-    console.print(shown)
-    if comparison is not None:
-        _print_differences(console, comparison)
-    for note in (*left_out(figures), *filter(None, (work.note, *notes))):
-        console.print(note, markup=False, soft_wrap=True)
-
-
-def _value(value: float | None, is_time: bool) -> str:
-    if value is None:
-        return "-"
-    if is_time:
-        return duration(value)
-    return f"{value:,}" if isinstance(value, int) else number(value)
-
-
-def _print_differences(console: SafeConsole, comparison: PolicyComparison) -> None:
-    for policy, of_policy in comparison.differences.items():
-        title = escape(f"{policy} less {comparison.against}")
-        shown = table(title, "difference", "95 % from", "to", "surely", left={title})
-        for difference in of_policy:
-            name, is_time = NAMES[difference.metric]
-            if difference.metric not in OPTIONAL or difference.difference:
-                values = difference.difference, difference.low, difference.high
-                shown.add_row(name, *(_signed(value, is_time) for value in values), difference.verdict)
-        console.print(shown)
-    console.print(
-        f"intervals: {comparison.resamples} resampled workloads, from {comparison.blocks} blocks of "
-        f"{duration(comparison.length_s)}",
-        markup=False,
-        soft_wrap=True,
-    )
-    if comparison.left_out:
-        console.print(f"not resampled: {comparison.left_out:,} jobs after the last whole block", markup=False)
-
-
-def _signed(value: float, is_time: bool) -> str:
-    sign = "-" if value < 0 else "+" if value > 0 else ""
-    return sign + (duration(abs(value)) if is_time else number(abs(value)))

@@ -11,23 +11,19 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from profiles.errors import BadInput
-from tenbin.commands.options import ensure_writable, write_output
-from tenbin.terminal import SafeConsole
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from tenbin.commands.policy_runs import Setup
+from scheduler.evaluations import Picture, Series, over_seeds
+from scheduler.evaluations.policy_runs import Progress, Setup, Unsuitable
+from scheduler.policies.registry import create
+from scheduler.workloads import PREFIX
 
 METRICS = (  # of the pictures: metric, title, axis, divisor
     ("mean_wait_s", "Mean wait", "mean wait, min", 60.0),
@@ -35,6 +31,7 @@ METRICS = (  # of the pictures: metric, title, axis, divisor
     ("bsld_mean", "Mean bounded slowdown", "bounded slowdown", 1.0),
     ("utilisation_ratio", "Utilisation", "share of units in use", 1.0),
 )
+ONCE = AfterValidator(lambda values: list(dict.fromkeys(values)))
 LEFT_OUT = ("policy", "refused_reasons", "skipped_reasons", "wall_s", "jobs_per_s")  # of a row of the table
 
 
@@ -49,9 +46,9 @@ class Experiment(BaseModel):
 
     cluster: str
     workload: str
-    policies: Annotated[list[str], Field(min_length=1)]
-    loads: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(default_factory=list)
-    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] = [0]
+    policies: Annotated[list[str], Field(min_length=1), ONCE]
+    loads: Annotated[list[Annotated[float, Field(gt=0, allow_inf_nan=False)]], ONCE] = []
+    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1), ONCE] = [0]
 
     @property
     def cases(self) -> list[float] | list[None]:
@@ -85,40 +82,12 @@ def read(file: Path) -> Experiment:
         raise BadInput(f"--experiment {file}: {where}: {first['msg']}", remedy) from error
 
 
-def carry_out(experiment: Experiment, file: Path, setup: Setup) -> list[str]:
-    """Simulate the experiment of a file, write ``.csv`` and ``.html`` beside it, and say so in lines.
-
-    Args:
-        setup: the options that hold for every simulation.
+def runs(experiment: Experiment, setup: Setup, progress: Progress) -> Iterator[Run]:
+    """Simulate each policy at each load with each seed, with the options of ``setup``.
 
     Raises:
         BadInput: a policy, workload or load cannot be simulated.
     """
-    from tenbin.report import evaluation
-
-    table, page = file.with_suffix(".csv"), file.with_suffix(".html")
-    inputs = {file, *map(Path, re.split("[:,=]", f"{experiment.workload},{experiment.cluster}"))}
-    for path in (table, page):
-        if path.resolve() in {source.resolve() for source in inputs}:
-            what = f"--experiment {file}: what comes out would be written over {path}"
-            raise BadInput(what, "give the file of the experiment another name")
-        ensure_writable("--experiment", path)
-    runs = list(_runs(experiment, setup, SafeConsole(stderr=True)))
-    write_output("--experiment", table, _csv(runs))
-    seeds = len(experiment.seeds)
-    note = f"{seeds} seeds: means with 95 % intervals." if seeds > 1 else "One seed."
-    section = f"{experiment.workload} on {experiment.cluster}", note
-    text = evaluation.pictures_page(f"Experiment {file.stem}", section, pictures(runs, experiment))
-    write_output("--experiment", page, text)
-    return [f"{len(runs)} simulations: {table}", f"pictures: {page}"]
-
-
-def _runs(experiment: Experiment, setup: Setup, errors: Console) -> Iterator[Run]:
-    """Simulate each policy at each load with each seed."""
-    from scheduler.policies.registry import create
-    from scheduler.workloads import PREFIX
-    from tenbin.commands.policy_runs import Unsuitable
-
     if experiment.loads and not experiment.workload.startswith(PREFIX):
         remedy = "give a generator with the parameter load, or leave the loads out"
         raise BadInput(f"loads: {experiment.workload} is a log, whose load is as it is", remedy)
@@ -131,13 +100,13 @@ def _runs(experiment: Experiment, setup: Setup, errors: Console) -> Iterator[Run
             window = case.window()
             for policy in experiment.policies:
                 try:
-                    result = case.run(policy, window, errors, keep=False)
+                    result = case.run(policy, window, progress, keep=False)
                 except Unsuitable as error:
                     raise BadInput(f"{policy}: {error.reason}", error.remedy) from error
                 yield Run(policy, load, seed, result.figures)
 
 
-def _csv(runs: Sequence[Run]) -> str:
+def csv_text(runs: Sequence[Run]) -> str:
     """Write a row for each simulation."""
     columns = [name for name in runs[0].metrics if name not in LEFT_OUT]
     text = io.StringIO()
@@ -152,8 +121,6 @@ def _csv(runs: Sequence[Run]) -> str:
 
 def pictures(runs: Sequence[Run], experiment: Experiment) -> list[Any]:
     """Draw each metric over the load, a line for each policy; without loads a bar for each policy."""
-    from scheduler.evaluations import Picture, Series, over_seeds
-
     made = []
     for metric, title, axis, divisor in METRICS:
         series = []
