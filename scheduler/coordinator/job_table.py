@@ -45,7 +45,7 @@ class JobTable:
         self.journal, self.cluster, self.unit = journal, cluster, unit
         self.user = user_name()
         self.entries = {entry.id: entry for entry in journal.open_jobs()}
-        if unit.gpus:
+        if unit.gpus and not cluster.pools[0].names:
             for entry in self.entries.values():  # placed before its machine was a node with GPUs
                 if entry.placement is not None and not entry.placement.nodes:
                     entry.placement = Placement(cluster.pools[0].name, 1, ((0, 1),))

@@ -44,6 +44,7 @@ from scheduler.jobs.specs import JobSpec
 
 
 OWN = "SLURM_"  # variables that tell a job about its own Slurm job, not about whoever submitted it
+GPUS = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "GPU_DEVICE_ORDINAL")  # likewise
 
 
 class BatchWriter:
@@ -67,7 +68,13 @@ class BatchWriter:
         order = self.orders.order(job, clean, attempt.files, attempt.comment, files=files, shares=shares)
         if self.devices is not None:
             order.environment["TENBIN_DEVICE"] = self.devices.opened_as(job.devices)
-        order = replace(order, inherit=(OWN,), lease_s=self.site.lease_s, places=self.places(job))
+        if self.site.gres:
+            for name in GPUS:
+                order.environment.pop(name, None)
+            if not job.spec.gpus_asked:
+                order.environment["CUDA_VISIBLE_DEVICES"] = ""
+        inherit = (OWN, *GPUS) if job.spec.gpus_asked else (OWN,)
+        order = replace(order, inherit=inherit, lease_s=self.site.lease_s, places=self.places(job))
         if power is not None:
             order = replace(
                 order,
@@ -107,8 +114,13 @@ class BatchWriter:
             memory_mb=self._memory_mb(job, memory_mb),
             time_s=None if job.spec.time_s is None else job.spec.time_s + job.spec.grace_s,
             output=folder / LOG,
-            gres="" if self.devices is None else self.devices.gres(job.devices),
+            gres=self._gres(job) if self.devices is None else self.devices.gres(job.devices),
         )
+
+    def _gres(self, job: Entry) -> str:
+        """Name the GPUs that Slurm is asked for."""
+        numbers = zip(self.orders.unit.gpus, job.job.demand[2:], strict=False)
+        return ",".join(f"{self.site.gres[kind.resource]}:{number:.0f}" for kind, number in numbers if number)
 
     def _memory_mb(self, job: Entry, total_mb: float | None) -> float | None:
         """Return the memory on each node, by the one that gives most cores.
