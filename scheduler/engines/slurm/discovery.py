@@ -90,6 +90,11 @@ class SlurmMachine(Machine):
         return self.site.power.emulated if self.site.power is not None else ""
 
     @property
+    def notes(self) -> Sequence[str]:
+        kinds = "; ".join(map(str, self.unit.gpus))
+        return [f"GPUs: {kinds}; Slurm gives them to jobs, and hides the others"] if kinds else []
+
+    @property
     def rest_w(self) -> float:
         return self.site.power.rest_w if self.site.power is not None else 0.0
 

@@ -115,6 +115,30 @@ def test_jobs_with_one_gpu_and_two_beside_jobs_of_cores(start: Up, gpus: SlurmLa
     assert len(rows()) == 8 and not list(tmp_path.glob("node*"))
 
 
+def test_jobs_go_on_where_gpus_are_scheduled_from_now_on(gpus: SlurmLab, tmp_path: Path) -> None:
+    """They have whole nodes in Slurm still; who is given a part of these waits there."""
+    up, name = Up(tmp_path / "home"), "partitionname=main"
+    waits = ["sh", "-c", "until [ -e go ]; do sleep 0.05; done"]
+    gpus.call("scontrol", "update", name, "OverSubscribe=EXCLUSIVE")
+    up.start(*START)
+    gpus.call("scontrol", "update", name, "OverSubscribe=NO")
+    sizes: list[dict[str, int]] = [{"cores": 1}, {"tasks": 6}, {"nodes": 1}]
+    jobs = [up.client.submit(waits, folder=str(tmp_path), **size) for size in sizes]
+    up.until(lambda: all(job.info()["stage"] == "running" for job in jobs))
+    up.kill()
+    up.start(*START)
+    jobs.append(up.client.submit(["true"], gpus=1, gpu_kind="a100"))
+    jobs.append(up.client.submit(["true"], cores=4))
+    assert [job.info()["cpus"] for job in jobs[:3]] == [[0], [4, 5, 6, 7, 8, 9], [12, 13, 14, 15]]
+    up.until(lambda: jobs[3].info()["stage"] == "running")
+    (tmp_path / "go").touch()
+    assert [job.result(90) for job in jobs] == [0] * 5
+    log = (tmp_path / "coordinator.log").read_text()
+    assert "OverSubscribe=EXCLUSIVE of partition main: Slurm gives whole nodes" in log
+    assert "GPUs: 4 a100, 2 on a node; 1 tesla_t4, 1 on a node; Slurm gives them" in log
+    up.sweep()
+
+
 def read_rows(file: Path) -> list[list[str]]:
     text = file.read_text() if file.exists() else ""
     return sorted(line.split() for line in text.splitlines())
