@@ -17,7 +17,8 @@ import json
 import os
 import sys
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from select import select
 from typing import Any
@@ -71,6 +72,7 @@ class GpuUse:
         file: its device file. numa_node: the memory that it is near to; None: not known.
         utilisation: share of the last second in which a kernel ran; None: a part has none.
         power_w, energy_j: of the whole GPU; the energy since the driver was loaded.
+        distances: of other whole GPUs, by PCI address (``nvml.distances``); {}: not read.
     """
 
     uuid: str
@@ -84,10 +86,11 @@ class GpuUse:
     power_w: float | None
     energy_j: float | None
     holders: tuple[Holder, ...]
+    distances: Mapping[str, int] = field(default_factory=dict)
 
 
 def read_gpus(procfs: Path = Path("/proc"), *, energy: bool = False) -> tuple[GpuUse, ...]:
-    """Read what each GPU does, and each part of those that are divided.
+    """Read what each GPU does, and each part of those that are divided, and how near they are to each other.
 
     Args:
         energy: read the energy too, which takes longest.
@@ -97,7 +100,12 @@ def read_gpus(procfs: Path = Path("/proc"), *, energy: bool = False) -> tuple[Gp
     """
     library = nvml.load()
     try:
-        return _uses(library, procfs, energy)
+        whole = _whole(library)
+        near = {
+            nvml.pci_address(library, gpu): nvml.distances(library, gpu, (o for o in whole if o is not gpu))
+            for gpu in whole
+        }
+        return tuple(replace(use, distances=near[use.bus]) for use in _uses(library, procfs, energy))
     finally:
         library.nvmlShutdown()
 
@@ -122,10 +130,15 @@ def watch() -> None:
 
 
 def _uses(library: Any, procfs: Path, energy: bool) -> tuple[GpuUse, ...]:
-    whole = [library.nvmlDeviceGetHandleByIndex(n) for n in range(library.nvmlDeviceGetCount())]
     return tuple(
-        _use(library, (gpu, part), procfs, energy) for gpu in whole for part in nvml.parts(library, gpu)
+        _use(library, (gpu, part), procfs, energy)
+        for gpu in _whole(library)
+        for part in nvml.parts(library, gpu)
     )
+
+
+def _whole(library: Any) -> list[Any]:
+    return [library.nvmlDeviceGetHandleByIndex(n) for n in range(library.nvmlDeviceGetCount())]
 
 
 def _use(library: Any, handles: tuple[Any, Any], procfs: Path, energy: bool) -> GpuUse:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from profiles.errors import Unavailable
 
 FOLDER = "TENBIN_EMULATED_GPUS"  # of the emulation, with the library and its state
 LIBRARY = "libnvidia-ml.so.1"
+LINKED, SAME_NODE, ELSEWHERE = 0, 40, 50  # distances between GPUs
 
 
 class NoLibrary(Unavailable):
@@ -80,6 +81,22 @@ def numa_node(bus: str, sysfs: Path = Path("/sys")) -> int | None:
     except (OSError, ValueError):
         return None
     return node if node >= 0 else None
+
+
+def distances(library: Any, gpu: Any, others: Iterable[Any]) -> dict[str, int]:
+    """Tell how far each other GPU is, by PCI address; what the driver does not tell is left out.
+
+    ``LINKED``: by NVLink. Else as NVML has it: 10 is one PCI switch, 20 several, 30 one host bridge, 40 one
+    NUMA node, 50 the machine.
+    """
+    levels: dict[str, int | None] = {}
+    for other in others:
+        link = figure(library, library.nvmlDeviceGetP2PStatus, gpu, other, library.NVML_P2P_CAPS_INDEX_NVLINK)
+        linked = link == library.NVML_P2P_STATUS_OK
+        levels[pci_address(library, other)] = (
+            LINKED if linked else figure(library, library.nvmlDeviceGetTopologyCommonAncestor, gpu, other)
+        )
+    return {bus: level for bus, level in levels.items() if level is not None}
 
 
 def device_file(library: Any, gpu: Any) -> str:

@@ -515,7 +515,7 @@ def numbered(setting: Setting) -> Cores:
         gpus,
         unit=setting.unit,
         whole=False,
-        near=lambda free, _: list(free),
+        choose_gpus=lambda free, _, count: list(free)[:count],
     )
 
 
