@@ -16,11 +16,17 @@ from profiles.errors import Unavailable
 
 FOLDER = "TENBIN_EMULATED_GPUS"  # of the emulation, with the library and its state
 LIBRARY = "libnvidia-ml.so.1"
+DRIVERS = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"), Path("/dev/dxg"))  # the last: of WSL
 LINKED, SAME_NODE, ELSEWHERE = 0, 40, 50  # distances between GPUs
 
 
 class NoLibrary(Unavailable):
     """There is no library, so there is no such GPU as far as anybody can see."""
+
+
+def expected() -> bool:
+    """Tell whether NVIDIA's driver is there."""
+    return not os.environ.get(FOLDER) and any(path.exists() for path in DRIVERS)
 
 
 def load() -> Any:
@@ -34,6 +40,8 @@ def load() -> Any:
         try:
             ctypes.CDLL(f"{folder}/{LIBRARY}")
         except OSError as error:
+            if (Path(folder) / "sys").exists():
+                raise NoLibrary(f"{FOLDER}: GPUs of another vendor", "see: docs/gpu-jobs.md") from None
             raise Unavailable(f"{FOLDER}: {error}", "unset it, unless the emulation runs") from None
     try:
         import pynvml

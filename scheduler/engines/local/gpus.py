@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from agent.gpus import Holder, duration
 from agent.processes import control_groups, tree
-from probes import nvml
+from probes import drm, nvml
 from probes.nvml import ELSEWHERE, LINKED, SAME_NODE
 from probes.topology import read_topology
 from profiles.errors import BadInput
@@ -31,7 +31,12 @@ from scheduler.engines.local.cores import ROOTS, Supply
 from scheduler.engines.protocol import GpuRow, GpuTable, Taken
 from scheduler.jobs.gpus import GpuKind, kind_name
 
-DRIVERS = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"), Path("/dev/dxg"))  # the last: of WSL
+# By which a program is told which GPUs it sees, and what tells it of none. Intel's ignores an empty one.
+VARIABLES = {
+    "NVIDIA": ("CUDA_VISIBLE_DEVICES", ""),
+    drm.AMD: ("ROCR_VISIBLE_DEVICES", ""),
+    drm.INTEL: ("ZE_AFFINITY_MASK", "255"),
+}
 MOST_SETS = 3000  # of GPUs that are compared for a job: every one of up to 12 GPUs, milliseconds
 REMEMBERED = 1000  # jobs that have ended
 FIRST_S = 10.0  # for the first look; meanwhile nothing is started
@@ -44,9 +49,10 @@ class Gpu:
     """A GPU, or a part of one.
 
     Attributes:
-        uuid: as ``CUDA_VISIBLE_DEVICES`` takes it. file: the device file of the whole GPU.
+        uuid: its identity. file: the device file of the whole GPU.
         numa_node: the memory that it is near to; None: not known.
         bus: PCI address of the whole GPU. distances: of others, by theirs (``nvml.distances``).
+        vendor: of ``VARIABLES``. seen_as: its word in the variable; "": its identity.
     """
 
     uuid: str
@@ -56,6 +62,8 @@ class Gpu:
     numa_node: int | None = None
     bus: str = ""
     distances: Mapping[str, int] = field(default_factory=dict, hash=False)
+    vendor: str = "NVIDIA"
+    seen_as: str = ""
 
     def distance(self, other: Gpu) -> int:
         """Tell how far another GPU is; by their NUMA nodes, where the driver does not tell."""
@@ -142,10 +150,14 @@ class Gpus:
         return [number for number in alone if number in best]
 
     def variables(self, numbers: Sequence[int]) -> dict[str, str]:
-        """Return the variables by which a job sees these GPUs and no others."""
-        seen = ",".join(self.by_number[number].uuid for number in numbers if number in self.by_number)
-        variables = {"CUDA_VISIBLE_DEVICES": seen}  # GPUs of other vendors are not scheduled, so not hidden
-        return variables | ({nvml.FOLDER: self.emulated} if self.emulated else {})
+        """Return the variables by which a job sees these GPUs and no others of vendors that are scheduled."""
+        variables = {nvml.FOLDER: self.emulated} if self.emulated else {}
+        for vendor in {"NVIDIA", *(gpu.vendor for gpu in self.by_number.values())}:
+            own = [self.by_number[n] for n in numbers if n in self.by_number]
+            words = [gpu.seen_as or gpu.uuid for gpu in own if gpu.vendor == vendor]
+            name, none = VARIABLES[vendor]
+            variables[name] = ",".join(words) or none
+        return variables
 
     def closed(self, numbers: Sequence[int]) -> tuple[str, ...]:
         """Return the device files that a job with these GPUs may not open."""
@@ -161,6 +173,8 @@ class Gpus:
             "their files are closed to other jobs" if self.closes else "hidden from other jobs by variables"
         )
         yield f"GPUs: {kinds}{' EMULATED' if self.emulated else ''}; {hidden}"
+        if os.geteuid() and any(gpu.vendor != "NVIDIA" for gpu in self.by_number.values()):
+            yield "who else uses GPUs of AMD and Intel only root can see"
 
 
 @dataclass
@@ -334,7 +348,7 @@ def _use_of(row: Mapping[str, Any]) -> GpuNow:
 
 def find_gpus(supply: Supply, home: Path) -> tuple[Gpus | None, str]:
     """Find the GPUs that nobody else gives to jobs; None: there are none, and why, if that is known."""
-    if not (os.environ.get(nvml.FOLDER) or any(path.exists() for path in DRIVERS)):
+    if not (os.environ.get(nvml.FOLDER) or nvml.expected() or drm.gpus(drm.root())):
         return None, ""
     rows, trouble = read()
     if trouble:
@@ -345,7 +359,7 @@ def find_gpus(supply: Supply, home: Path) -> tuple[Gpus | None, str]:
     except Taken:  # whose they are is among the notes of the supply
         return None, "GPUs are not scheduled: others have all of them"
     numbers = _numbers(home, uuids)
-    names = ("uuid", "name", "memory_mb", "file", "numa_node", "bus", "distances")
+    names = ("uuid", "name", "memory_mb", "file", "numa_node", "bus", "distances", "vendor", "seen_as")
     gpus = {numbers[uuids[place]]: Gpu(*(rows[place][name] for name in names)) for place in mine}
     node_of = {cpu.index: cpu.node for cpu in read_topology(ROOTS.sysfs, os.sched_getaffinity(0)).cpus}
     closes = not emulated and not control_groups.why_files_stay_open()

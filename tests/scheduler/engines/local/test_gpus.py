@@ -261,6 +261,41 @@ def test_emulated_gpus_are_linked_in_pairs(gpus: Up) -> None:
         job.cancel()
 
 
+@pytest.mark.parametrize(
+    ("vendor", "variable", "words"),
+    [
+        ("amd", "ROCR_VISIBLE_DEVICES", ("", *(f"GPU-e{n:015x}" for n in range(2)))),
+        ("intel", "ZE_AFFINITY_MASK", ("255", "0", "1")),
+    ],
+    ids=["amd", "intel"],
+)
+def test_gpus_of_other_vendors(
+    up: Up, tmp_path: Path, vendor: str, variable: str, *, words: tuple[str, str, str]
+) -> None:
+    """Jobs see their own by the vendor's variable; who holds one outside of the queue is named."""
+    none, first, second = words
+    up.start("--emulate", f"gpus-2+{vendor}")
+    prints = ["sh", "-c", f"echo $CUDA_VISIBLE_DEVICES-${variable}"]
+    jobs = [up.client.submit(prints, gpus=number) for number in (None, 1, 2)]
+    assert [job.result(60) for job in jobs] == [0, 0, 0]
+    assert [up.client.output(job.id).decode() for job in jobs] == [
+        *(f"-{none}\n", f"-{first}\n", f"-{first},{second}\n")
+    ]
+    assert [job.info()["gpus"] for job in jobs] == [[], [0], [0, 1]]
+    file = up.home / "gpus/dev/dri/renderD129"
+    stranger = subprocess.Popen([sys.executable, "-c", f"file = open({str(file)!r}); input()"], stdin=-1)
+    try:
+        up.until(lambda: f"process {stranger.pid} (python" in up.run("nodes").stdout)
+        waits = up.client.submit(["true"], gpus=2)
+        up.until(lambda: "GPU 1 is held outside of the queue by process" in str(waits.info()["why"]))
+        assert up.client.submit(["true"], gpus=1, expect_s={"": 1.0}).id
+    finally:
+        stranger.kill()
+        stranger.communicate()
+    assert waits.result(60) == 0
+    assert f"2 emulated_{vendor}_gpu_80gb (85.9 GB) EMULATED" in (tmp_path / "coordinator.log").read_text()
+
+
 def test_a_driver_that_cannot_be_asked_is_told(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs run as without GPUs."""
     (up.home.parent / "nothing").mkdir()
