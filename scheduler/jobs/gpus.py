@@ -56,7 +56,8 @@ def kinds_for(spec: JobSpec, kinds: Sequence[GpuKind]) -> list[GpuKind]:
         BadInput: none will do.
     """
     word = f"_{kind_name(spec.gpu_kind)}_" if spec.gpu_kind else "_"
-    named = [kind for kind in kinds if word in f"_{kind.name}_"]
+    named = [kind for kind in kinds if word == f"_{kind.name}_"]
+    named = named or [kind for kind in kinds if word in f"_{kind.name}_"]
     if not spec.gpu_kind:
         named = [kind for kind in kinds if PART not in kind.name] or named
     able = [kind for kind in named if kind.memory_mb >= (spec.gpu_memory_mb or 0.0)]

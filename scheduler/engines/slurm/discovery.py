@@ -636,6 +636,9 @@ def slurm_cluster(
     )
 
 
+NO_TYPE = "gpu"  # the kind of GPUs to which gres.conf gives no type
+
+
 def gpu_kinds(
     slurm: Slurm, partition: str, hosts: Sequence[ClusterNode]
 ) -> tuple[tuple[GpuKind, ...], dict[str, str]]:
@@ -646,10 +649,10 @@ def gpu_kinds(
     if any(host.gpus for host in hosts) and (whole := _whole_nodes(slurm, partition)):
         log.warning("GPUs are not scheduled: %s: Slurm gives whole nodes", whole)
         return (), {}
-    types = {kind_name(slurm_type): slurm_type for host in hosts for slurm_type in sorted(host.gpus)}
+    types = {kind_name(slurm_type) or NO_TYPE: slurm_type for host in hosts for slurm_type in host.gpus}
     kinds, gres = [], {}
     for name, slurm_type in sorted(types.items()):
-        resource = f"gpu:{name or 'any'}" if len(types) > 1 else "gpu"
+        resource = f"gpu:{name}" if len(types) > 1 else "gpu"
         numbers = [_gpus_of(host).get(name, 0) for host in hosts]
         kinds.append(GpuKind(resource, name, 0.0, sum(numbers), max(numbers)))
         gres[resource] = f"gpu:{slurm_type}" if slurm_type else "gpu"
@@ -668,7 +671,7 @@ def _pool_of_nodes(hosts: Sequence[ClusterNode], kinds: Sequence[GpuKind]) -> Po
 
 
 def _gpus_of(host: ClusterNode) -> dict[str, int]:
-    return {kind_name(slurm_type): number for slurm_type, number in host.gpus.items()}
+    return {kind_name(slurm_type) or NO_TYPE: number for slurm_type, number in host.gpus.items()}
 
 
 def _whole_nodes(slurm: Slurm, partition: str) -> str:

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from scheduler.engines.slurm.discovery import gpu_kinds
+from scheduler.engines.slurm.node_inventory import ClusterNode
+from scheduler.engines.slurm.slurm_commands import Slurm
+from scheduler.jobs.gpus import kinds_for, settle_kind
+from scheduler.jobs.specs import JobSpec
 from tests.scheduler.engines.slurm.nodes.test_devices import NEEDS
 from tests.scheduler.engines.slurm.test_engine import START
 from tests.support.coordinator import Up
@@ -137,6 +145,23 @@ def test_jobs_go_on_where_gpus_are_scheduled_from_now_on(gpus: SlurmLab, tmp_pat
     assert "OverSubscribe=EXCLUSIVE of partition main: Slurm gives whole nodes" in log
     assert "GPUs: 4 a100, 2 on a node; 1 tesla_t4, 1 on a node; Slurm gives them" in log
     up.sweep()
+
+
+def test_gpus_with_and_without_a_type() -> None:
+    """Each is a kind, which Slurm is asked for by its own word."""
+    slurm = cast("Slurm", SimpleNamespace(config=dict, partitions=lambda: {"main": {}}))
+    hosts = [
+        ClusterNode("n1", 8, 1e5, {"": 2}),
+        ClusterNode("n2", 8, 1e5, {"NVIDIA-A100": 4, "": 1}),
+        ClusterNode("n3", 8, 1e5),
+    ]
+    kinds, gres = gpu_kinds(slurm, "main", hosts)
+    assert [str(kind) for kind in kinds] == ["3 gpu, 2 on a node", "4 nvidia_a100, 4 on a node"]
+    assert gres == {"gpu:gpu": "gpu", "gpu:nvidia_a100": "gpu:NVIDIA-A100"}
+    assert gpu_kinds(slurm, "main", hosts[:1])[1] == {"gpu": "gpu"}
+    assert gpu_kinds(slurm, "main", hosts[2:]) == ((), {})
+    job = settle_kind(JobSpec(command=("true",), folder="/", gpus=2), kinds, Counter({"gpu:nvidia_a100": 3}))
+    assert kinds_for(job, kinds) == [kinds[0]]
 
 
 def read_rows(file: Path) -> list[list[str]]:
