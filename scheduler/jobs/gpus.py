@@ -15,6 +15,12 @@ from profiles.errors import BadInput
 from scheduler.jobs.literals import memory_text
 from scheduler.jobs.specs import JobSpec
 
+# By vendor, what tells a program which GPUs it sees, and what tells it of none. Intel's ignores an empty one.
+VARIABLES = {
+    "NVIDIA": ("CUDA_VISIBLE_DEVICES", ""),
+    "AMD": ("ROCR_VISIBLE_DEVICES", ""),
+    "Intel": ("ZE_AFFINITY_MASK", "255"),
+}
 PART = "_mig_"  # in the name of a kind: parts of divided GPUs
 
 

@@ -29,14 +29,8 @@ from profiles.errors import BadInput
 from profiles.files.safe_files import write_whole
 from scheduler.engines.local.cores import ROOTS, Supply
 from scheduler.engines.protocol import GpuRow, GpuTable, Taken
-from scheduler.jobs.gpus import GpuKind, kind_name
+from scheduler.jobs.gpus import VARIABLES, GpuKind, kind_name
 
-# By which a program is told which GPUs it sees, and what tells it of none. Intel's ignores an empty one.
-VARIABLES = {
-    "NVIDIA": ("CUDA_VISIBLE_DEVICES", ""),
-    drm.AMD: ("ROCR_VISIBLE_DEVICES", ""),
-    drm.INTEL: ("ZE_AFFINITY_MASK", "255"),
-}
 MOST_SETS = 3000  # of GPUs that are compared for a job: every one of up to 12 GPUs, milliseconds
 REMEMBERED = 1000  # jobs that have ended
 FIRST_S = 10.0  # for the first look; meanwhile nothing is started

@@ -38,13 +38,14 @@ from scheduler.engines.slurm.attempt_step import SlurmAttempt
 from scheduler.engines.slurm.node_inventory import Devices, Site, Slot
 from scheduler.engines.slurm.slurm_commands import MIB, Batch, SlurmNode, run_on_node
 from scheduler.jobs.entry import Entry
+from scheduler.jobs.gpus import VARIABLES
 from scheduler.jobs.specs import JobSpec
 
 # -- order and script --------------------------------------------------------------------------------------
 
 
 OWN = "SLURM_"  # variables that tell a job about its own Slurm job, not about whoever submitted it
-GPUS = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "GPU_DEVICE_ORDINAL")  # likewise
+GPUS = (*(name for name, _ in VARIABLES.values()), "GPU_DEVICE_ORDINAL")  # Slurm sets them by gres.conf
 
 
 class BatchWriter:
@@ -68,12 +69,14 @@ class BatchWriter:
         order = self.orders.order(job, clean, attempt.files, attempt.comment, files=files, shares=shares)
         if self.devices is not None:
             order.environment["TENBIN_DEVICE"] = self.devices.opened_as(job.devices)
+        inherit: tuple[str, ...] = (OWN,)
         if self.site.gres:
             for name in GPUS:
                 order.environment.pop(name, None)
-            if not job.spec.gpus_asked:
-                order.environment["CUDA_VISIBLE_DEVICES"] = ""
-        inherit = (OWN, *GPUS) if job.spec.gpus_asked else (OWN,)
+            if job.spec.gpus_asked:
+                inherit += GPUS
+            else:
+                order.environment.update(VARIABLES.values())
         order = replace(order, inherit=inherit, lease_s=self.site.lease_s, places=self.places(job))
         if power is not None:
             order = replace(
