@@ -1,9 +1,10 @@
 """GPUs as people share them: what each one does now, and whose processes hold it.
 
-A GPU belongs to nobody: whoever can open its file can use it. So the queue has to look at who does. NVML
-knows the processes of all users with their memory; their utilisation is that of the last second, and a
-process that did nothing has none. Measured on an H100: the processes take 0.03 ms to ask for, their
-utilisation 1.7 ms, the energy up to 18 ms; a process that was killed is gone after 0.17 s.
+A GPU belongs to nobody: whoever can open its file can use it. So the queue has to look at who does. AMD's and
+Intel's are read from files of the kernel (``probes.drm``), NVIDIA's by NVML. That knows the processes of all
+users with their memory; their utilisation is that of the last second, and a process that did nothing has
+none. Measured on an H100: the processes take 0.03 ms to ask for, their utilisation 1.7 ms, the energy up to
+18 ms; a process that was killed is gone after 0.17 s.
 
     python -P -m agent.gpus
 
@@ -17,16 +18,18 @@ import json
 import os
 import sys
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from select import select
 from typing import Any
 
 from agent.users import user_name
-from probes import nvml
+from probes import drm, nvml
 from profiles.errors import Unavailable
 
 MB = 10**6
+HELD_BYTES = 1 << 20  # of a GPU of AMD or Intel: who has less does not hold it
 TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 LOOK_S, TELL_S = 2.0, 10.0
 
@@ -66,11 +69,13 @@ class GpuUse:
     """Use of a GPU, or of a part of one (MIG), at one time.
 
     Attributes:
-        uuid: ``GPU-...`` or ``MIG-...``, as ``CUDA_VISIBLE_DEVICES`` takes it.
+        uuid: its identity: ``GPU-...`` or ``MIG-...``, or ``PCI-...`` where it has none.
         name: the driver's, of a part with its size. bus: PCI address of the whole GPU, as in sysfs.
         file: its device file. numa_node: the memory that it is near to; None: not known.
         utilisation: share of the last second in which a kernel ran; None: a part has none.
         power_w, energy_j: of the whole GPU; the energy since the driver was loaded.
+        distances: of other whole GPUs, by PCI address (``nvml.distances``); {}: not read.
+        vendor: whose variable tells programs which GPUs they see. seen_as: its word there.
     """
 
     uuid: str
@@ -84,20 +89,32 @@ class GpuUse:
     power_w: float | None
     energy_j: float | None
     holders: tuple[Holder, ...]
+    distances: Mapping[str, int] = field(default_factory=dict)
+    vendor: str = "NVIDIA"
+    seen_as: str = ""
 
 
 def read_gpus(procfs: Path = Path("/proc"), *, energy: bool = False) -> tuple[GpuUse, ...]:
-    """Read what each GPU does, and each part of those that are divided.
+    """Read what each GPU does, and each part of those that are divided, and how near they are to each other.
 
     Args:
         energy: read the energy too, which takes longest.
 
     Raises:
-        Unavailable: there is no NVIDIA driver or library.
+        Unavailable: there is no GPU of AMD or Intel, and no NVIDIA driver or library.
     """
-    library = nvml.load()
+    others = DrmWatch(drm.root(), procfs).look()
+    library = _library(needed=not others or nvml.expected())
+    if library is None:
+        return others
     try:
-        return _uses(library, procfs, energy)
+        whole = _whole(library)
+        near = {
+            nvml.pci_address(library, gpu): nvml.distances(library, gpu, (o for o in whole if o is not gpu))
+            for gpu in whole
+        }
+        uses = _uses(library, procfs, energy)
+        return (*(replace(use, distances=near[use.bus]) for use in uses), *others)
     finally:
         library.nvmlShutdown()
 
@@ -106,13 +123,15 @@ def watch() -> None:
     """Print the GPUs whenever other processes hold them, and every ``TELL_S``, until standard input ends.
 
     Raises:
-        Unavailable: there is no NVIDIA driver or library.
+        Unavailable: there is no GPU of AMD or Intel, and no NVIDIA driver or library.
     """
-    library = nvml.load()
+    others = DrmWatch(drm.root(), Path("/proc"))
+    library = _library(needed=not others.gpus or nvml.expected())
     before: list[tuple[str, tuple[int, ...]]] = []
     printed_s = -TELL_S
     while True:
-        uses = _uses(library, Path("/proc"), energy=False)
+        uses = () if library is None else _uses(library, Path("/proc"), energy=False)
+        uses += others.look()
         now = [(use.uuid, tuple(sorted(holder.pid for holder in use.holders))) for use in uses]
         if now != before or time.monotonic() >= printed_s + TELL_S:
             print(json.dumps([asdict(use) for use in uses]), flush=True)
@@ -121,11 +140,80 @@ def watch() -> None:
             return
 
 
+def _library(*, needed: bool) -> Any:
+    """Load NVML; None where it is not there, nor ``needed``."""
+    try:
+        return nvml.load()
+    except nvml.NoLibrary:
+        if needed:
+            raise
+        return None
+
+
+class DrmWatch:
+    """Looks what GPUs of AMD and Intel do; how much of the time is seen from the second look on.
+
+    Args:
+        root: of the trees in which they are read. procfs: what else is to be known of their processes.
+    """
+
+    def __init__(self, root: Path, procfs: Path) -> None:
+        self.gpus = drm.gpus(root)
+        self._root, self._procfs = root, procfs
+        self._before: dict[str, dict[int, drm.Client]] = {}
+        self._read_ns = 0
+
+    def look(self) -> tuple[GpuUse, ...]:
+        """Read what each GPU does."""
+        if not self.gpus:
+            return ()
+        clients, now_ns = drm.clients(self._root), time.monotonic_ns()
+        passed_ns, before = float(now_ns - self._read_ns), self._before
+        self._before, self._read_ns = clients, now_ns
+        uses = []
+        for gpu in self.gpus:
+            mine, earlier = clients.get(gpu.bus, {}), before.get(gpu.bus, {})
+            shares = {pid: client.share(earlier.get(pid), passed_ns) for pid, client in mine.items()}
+            held = {pid: client.memory_bytes for pid, client in mine.items()}
+            uses.append(self._use(gpu, held, shares))
+        return tuple(uses)
+
+    def _use(self, gpu: drm.DrmGpu, held: Mapping[int, int], shares: Mapping[int, float]) -> GpuUse:
+        used, busy = gpu.figure("mem_info_vram_used"), gpu.figure("gpu_busy_percent")
+        power = gpu.figure("hwmon/hwmon*/power1_average", "hwmon/hwmon*/power1_input")
+        own = f"GPU-{gpu.unique_id}" if gpu.unique_id else ""
+        return GpuUse(
+            uuid=own or f"PCI-{gpu.bus}",
+            name=gpu.name,
+            bus=gpu.bus,
+            file=gpu.file,
+            numa_node=gpu.numa_node,
+            memory_mb=gpu.memory_bytes / MB,
+            used_mb=(sum(held.values()) if used is None else used) / MB,
+            utilisation=min(1.0, sum(shares.values())) if busy is None else busy / 100,
+            power_w=None if power is None else power / 1e6,
+            energy_j=None,
+            holders=tuple(
+                _holder(pid, number, shares[pid], self._procfs)
+                for pid, number in held.items()
+                if number >= HELD_BYTES
+                or shares[pid] > 0  # AMD's library opens those too that it does not use
+            ),
+            vendor=gpu.vendor,
+            seen_as=own or str(gpu.index),
+        )
+
+
 def _uses(library: Any, procfs: Path, energy: bool) -> tuple[GpuUse, ...]:
-    whole = [library.nvmlDeviceGetHandleByIndex(n) for n in range(library.nvmlDeviceGetCount())]
     return tuple(
-        _use(library, (gpu, part), procfs, energy) for gpu in whole for part in nvml.parts(library, gpu)
+        _use(library, (gpu, part), procfs, energy)
+        for gpu in _whole(library)
+        for part in nvml.parts(library, gpu)
     )
+
+
+def _whole(library: Any) -> list[Any]:
+    return [library.nvmlDeviceGetHandleByIndex(n) for n in range(library.nvmlDeviceGetCount())]
 
 
 def _use(library: Any, handles: tuple[Any, Any], procfs: Path, energy: bool) -> GpuUse:
@@ -143,8 +231,9 @@ def _use(library: Any, handles: tuple[Any, Any], procfs: Path, energy: bool) -> 
     for call in (library.nvmlDeviceGetComputeRunningProcesses, library.nvmlDeviceGetGraphicsRunningProcesses):
         for process in nvml.figure(library, call, handle) or ():
             held[process.pid] = process.usedGpuMemory
+    uuid = nvml.text(library.nvmlDeviceGetUUID(handle))
     return GpuUse(
-        uuid=nvml.text(library.nvmlDeviceGetUUID(handle)),
+        uuid=uuid,
         name=nvml.text(library.nvmlDeviceGetName(handle)),
         bus=bus,
         file=nvml.device_file(library, gpu),
@@ -155,6 +244,7 @@ def _use(library: Any, handles: tuple[Any, Any], procfs: Path, energy: bool) -> 
         power_w=None if power is None else power / 1000,
         energy_j=None if joules is None else joules / 1000,
         holders=tuple(_holder(pid, used, shares.get(pid, 0.0), procfs) for pid, used in held.items()),
+        seen_as=uuid,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,17 @@ from profiles.errors import Unavailable
 
 FOLDER = "TENBIN_EMULATED_GPUS"  # of the emulation, with the library and its state
 LIBRARY = "libnvidia-ml.so.1"
+DRIVERS = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"), Path("/dev/dxg"))  # the last: of WSL
+LINKED, SAME_NODE, ELSEWHERE = 0, 40, 50  # distances between GPUs
 
 
 class NoLibrary(Unavailable):
     """There is no library, so there is no such GPU as far as anybody can see."""
+
+
+def expected() -> bool:
+    """Tell whether NVIDIA's driver is there."""
+    return not os.environ.get(FOLDER) and any(path.exists() for path in DRIVERS)
 
 
 def load() -> Any:
@@ -33,6 +40,8 @@ def load() -> Any:
         try:
             ctypes.CDLL(f"{folder}/{LIBRARY}")
         except OSError as error:
+            if (Path(folder) / "sys").exists():
+                raise NoLibrary(f"{FOLDER}: GPUs of another vendor", "see: docs/gpu-jobs.md") from None
             raise Unavailable(f"{FOLDER}: {error}", "unset it, unless the emulation runs") from None
     try:
         import pynvml
@@ -80,6 +89,22 @@ def numa_node(bus: str, sysfs: Path = Path("/sys")) -> int | None:
     except (OSError, ValueError):
         return None
     return node if node >= 0 else None
+
+
+def distances(library: Any, gpu: Any, others: Iterable[Any]) -> dict[str, int]:
+    """Tell how far each other GPU is, by PCI address; what the driver does not tell is left out.
+
+    ``LINKED``: by NVLink. Else as NVML has it: 10 is one PCI switch, 20 several, 30 one host bridge, 40 one
+    NUMA node, 50 the machine.
+    """
+    levels: dict[str, int | None] = {}
+    for other in others:
+        link = figure(library, library.nvmlDeviceGetP2PStatus, gpu, other, library.NVML_P2P_CAPS_INDEX_NVLINK)
+        linked = link == library.NVML_P2P_STATUS_OK
+        levels[pci_address(library, other)] = (
+            LINKED if linked else figure(library, library.nvmlDeviceGetTopologyCommonAncestor, gpu, other)
+        )
+    return {bus: level for bus, level in levels.items() if level is not None}
 
 
 def device_file(library: Any, gpu: Any) -> str:

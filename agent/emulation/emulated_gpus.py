@@ -8,8 +8,11 @@ anew ten times a second, from what real processes do:
 - its **memory** there is a context's, and as much as it has mapped of that file;
 - its **utilisation** is the share of time in which it was runnable: a stopped or waiting one has none.
 
-All that reads NVML runs unchanged, with ``TENBIN_EMULATED_GPUS`` naming the folder. What is seen is marked as
-emulated by its name.
+``gpus-2+amd`` and ``gpus-2+intel`` are GPUs of those vendors: in place of library and state the folder has
+trees of the files by which the kernel tells of them (``probes.drm``).
+
+All that reads GPUs runs unchanged, with ``TENBIN_EMULATED_GPUS`` naming the folder. What is seen is marked by
+its name as emulated.
 
     python -P -m agent.emulation.emulated_gpus FOLDER MACHINE
 
@@ -49,19 +52,21 @@ IDLE_W, BUSY_W, LIMITS_W = 70, 350, (200, 400)
 IDLE_MHZ, BUSY_MHZ = 345, 1980
 NO_INSTANCE = 2**32 - 1
 MOST = 16
-NAME = re.compile(r"gpus-(\d+)(\+mig)?")
+NAME = re.compile(r"gpus-(\d+)(?:\+(mig|amd|intel))?")
+PCI_IDS = {"amd": ("0x1002", "0x740f"), "intel": ("0x8086", "0x0bd5")}  # vendor and device
 
 
-def number_of_gpus(name: str) -> tuple[int, bool]:
-    """Read ``gpus-4`` or ``gpus-4+mig``: how many, and whether the last one is divided into parts.
+def number_of_gpus(name: str) -> tuple[int, str]:
+    """Read ``gpus-4`` or ``gpus-4+mig``: how many, and what they are: the last one divided, or of a vendor.
 
     Raises:
         BadInput: it is neither.
     """
     match = NAME.fullmatch(name)
     if not match or not 1 <= int(match[1]) <= MOST:
-        raise BadInput(f"--emulate: no GPUs {name!r}", f"write gpus-1 to gpus-{MOST}, or gpus-4+mig")
-    return int(match[1]), bool(match[2])
+        remedy = f"write gpus-1 to gpus-{MOST}, gpus-4+mig, gpus-4+amd or gpus-4+intel"
+        raise BadInput(f"--emulate: no GPUs {name!r}", remedy)
+    return int(match[1]), match[2] or ""
 
 
 def uuid(index: int, part: int | None = None) -> str:
@@ -105,11 +110,58 @@ def emulated_gpus(name: str, folder: Path | None = None) -> Iterator[Path]:
 
 
 def build(folder: Path, name: str) -> None:
-    """Compile the library, and make the GPUs' files.
+    """Make the GPUs' files, and the library or the tree by which they are read.
 
     Raises:
         Unavailable: there is no C compiler.
     """
+    number, kind = number_of_gpus(name)
+    files = device_files(folder, number, kind)
+    files[0].parent.mkdir(parents=True, exist_ok=True)
+    for file in files:
+        with file.open("ab") as opened:
+            opened.truncate(TOTAL)  # sparse: a process maps as much as it wants memory
+        file.chmod(0o666)
+    for tree in ("sys", "proc"):
+        shutil.rmtree(folder / tree, ignore_errors=True)
+    (folder / LIBRARY).unlink(missing_ok=True)
+    if kind in PCI_IDS:
+        for index in range(number):
+            _build_device(folder, index, kind)
+    else:
+        _build_library(folder)
+
+
+def device_files(folder: Path, number: int, kind: str) -> list[Path]:
+    """Return the files by which programs use the GPUs."""
+    names = [f"dri/renderD{128 + index}" if kind in PCI_IDS else f"nvidia{index}" for index in range(number)]
+    return [folder / "dev" / name for name in names]
+
+
+def _build_device(folder: Path, index: int, kind: str) -> None:
+    """Make the part of sysfs that is about a GPU."""
+    device = folder / "sys/devices" / pci_address(index)
+    (device / "drm" / f"renderD{128 + index}").mkdir(parents=True)
+    card = folder / f"sys/class/drm/card{index}"
+    card.mkdir(parents=True)
+    (card / "device").symlink_to(device)
+    vendor, model = PCI_IDS[kind]
+    name = f"Emulated {kind.upper() if kind == 'amd' else kind.capitalize()} GPU 80GB"
+    files = {"vendor": vendor, "device": model, "product_name": name, "numa_node": str(index // 4)}
+    if kind == "amd":
+        files |= {"unique_id": f"e{index:015x}", "mem_info_vram_total": str(TOTAL), "mem_info_vram_used": "0"}
+    else:
+        (card / "lmem_total_bytes").write_text(f"{TOTAL}\n")
+    for file, text in files.items():
+        (device / file).write_text(f"{text}\n")
+
+
+def pci_address(index: int) -> str:
+    """Return the PCI address of an emulated GPU."""
+    return f"0000:{index + 1:02x}:00.0"
+
+
+def _build_library(folder: Path) -> None:
     compiler = shutil.which("cc")
     if compiler is None:
         raise Unavailable("emulated GPUs need a C compiler", "as root: apt-get install gcc libc6-dev")
@@ -117,11 +169,6 @@ def build(folder: Path, name: str) -> None:
     options = ["-O1", "-shared", "-fPIC", f"-Wl,-soname,{LIBRARY}", "-o", str(aside)]
     subprocess.run([compiler, *options, str(SOURCE), "-lpthread"], check=True)
     aside.replace(folder / LIBRARY)
-    (folder / "dev").mkdir(exist_ok=True)
-    for index in range(number_of_gpus(name)[0]):
-        with (folder / "dev" / f"nvidia{index}").open("ab") as file:
-            file.truncate(TOTAL)  # sparse: a process maps as much as it wants memory
-        (folder / "dev" / f"nvidia{index}").chmod(0o666)
 
 
 # -- the process behind it ---------------------------------------------------------------------------------
@@ -133,7 +180,7 @@ class Gpus:
 
     folder: Path
     number: int
-    divided: bool
+    kind: str
     joules: list[float] = field(default_factory=list)
     runnable: dict[int, float] = field(default_factory=dict)
     seen_s: float = field(default_factory=time.monotonic)
@@ -142,7 +189,7 @@ class Gpus:
         """Look at all processes, and write what NVML is to tell."""
         now_s = time.monotonic()
         passed_s, self.seen_s = max(now_s - self.seen_s, 1e-3), now_s
-        held = [(pid, memory) for pid in _processes() for memory in [self._memory(pid)] if memory]
+        held = self._held()
         before, self.runnable = self.runnable, {}
         lines, shares = [], [0.0] * self.number
         used = [0] * self.number
@@ -164,7 +211,7 @@ class Gpus:
         return "\n".join(lines) + "\n"
 
     def _is_divided(self, index: int) -> bool:
-        return self.divided and index == self.number - 1
+        return self.kind == "mig" and index == self.number - 1
 
     def _lines(self, index: int, used: int, share: float, watts: float) -> Iterator[str]:
         low, high = (1000 * limit for limit in LIMITS_W)
@@ -179,21 +226,60 @@ class Gpus:
             memory = f"{TOTAL // 8} {min(taken, TOTAL // 8)}"
             yield f"mig {index} {uuid(index, part)} {memory} {part} 0 {MODEL} MIG 1g.10gb"
 
+    def write_tree(self) -> None:
+        """Write what the kernel would tell of GPUs of AMD or Intel, each process as one client of each."""
+        held = self._held()
+        files = device_files(self.folder, self.number, self.kind)
+        used, region = [0] * self.number, "vram" if self.kind == "amd" else "vram0"
+        for pid, memory in held:
+            with suppress(OSError, ValueError):
+                self.runnable[pid] = runnable_s(pid)
+            process = self.folder / "proc" / str(pid)
+            for index, mapped in memory.items():
+                used[index] += CONTEXT + mapped
+                for name in ("fd", "fdinfo"):
+                    (process / name).mkdir(parents=True, exist_ok=True)
+                words = {
+                    "pdev": pci_address(index),
+                    "client-id": f"{pid}",
+                    f"total-{region}": CONTEXT + mapped,
+                }
+                words["engine-compute"] = f"{round(1e9 * self.runnable.get(pid, 0.0))} ns"
+                text = "".join(f"drm-{word}:\t{value}\n" for word, value in words.items())
+                _replace(process / "fdinfo" / f"{index}", text)
+                with suppress(FileExistsError):
+                    (process / "fd" / f"{index}").symlink_to(files[index])
+            for descriptor in (process / "fd").iterdir():
+                if int(descriptor.name) not in memory:
+                    descriptor.unlink()
+        for process in (self.folder / "proc").glob("*"):
+            if int(process.name) not in dict(held):
+                shutil.rmtree(process, ignore_errors=True)
+        for index in range(self.number if self.kind == "amd" else 0):
+            _replace(
+                self.folder / "sys/devices" / pci_address(index) / "mem_info_vram_used", f"{used[index]}\n"
+            )
+
+    def _held(self) -> list[tuple[int, Mapping[int, int]]]:
+        """List the processes that hold a GPU, with their memory on each."""
+        return [(pid, memory) for pid in _processes() for memory in [self._memory(pid)] if memory]
+
     def _memory(self, pid: int) -> Mapping[int, int]:
         """Return the GPUs whose file a process has open, with the bytes that it has mapped of it."""
-        prefix = str(self.folder / "dev" / "nvidia")
+        files = device_files(self.folder, self.number, self.kind)
+        number_of = {str(file): index for index, file in enumerate(files)}
         mapped: dict[int, int] = {}
         with suppress(OSError):
             for entry in os.scandir(f"/proc/{pid}/fd"):
                 with suppress(OSError):  # it is closed meanwhile
-                    path = str(Path(entry.path).readlink())
-                    if path.startswith(prefix):
-                        mapped[int(path.removeprefix(prefix))] = 0
+                    index = number_of.get(str(Path(entry.path).readlink()))
+                    if index is not None:
+                        mapped[index] = 0
         if mapped:
             with suppress(OSError):
                 for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
                     words = line.split()
-                    index = int(words[-1].removeprefix(prefix)) if words[-1].startswith(prefix) else None
+                    index = number_of.get(words[-1])
                     if index in mapped:
                         first, last = (int(end, 16) for end in words[0].split("-"))
                         mapped[index] += last - first
@@ -206,8 +292,7 @@ def _processes() -> Iterator[int]:
 
 def main(folder: str, name: str) -> None:
     """Write the state until standard input ends."""
-    number, divided = number_of_gpus(name)
-    gpus = Gpus(Path(folder), number, divided)
+    gpus = Gpus(Path(folder), *number_of_gpus(name))
     write(gpus)
     print("ready", flush=True)
     while not select([sys.stdin], [], [], TICK_S)[0]:
@@ -215,10 +300,18 @@ def main(folder: str, name: str) -> None:
 
 
 def write(gpus: Gpus) -> None:
-    """Write the state aside, and put it in its place."""
-    aside = gpus.folder / "next"
-    aside.write_text(gpus.state())
-    aside.replace(gpus.folder / "state")
+    """Write the state, or the tree."""
+    if gpus.kind in PCI_IDS:
+        gpus.write_tree()
+    else:
+        _replace(gpus.folder / "state", gpus.state())
+
+
+def _replace(file: Path, text: str) -> None:
+    """Write a file aside, and put it in its place."""
+    aside = file.with_name(f"{file.name}.next")
+    aside.write_text(text)
+    aside.replace(file)
 
 
 if __name__ == "__main__":

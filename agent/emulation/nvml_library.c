@@ -219,6 +219,21 @@ int nvmlDeviceGetGpuInstanceId(char *device, uint32_t *out) {
     else code = INVALID_ARGUMENT;
     END
 }
+/* Of four GPUs, which share a NUMA node, two and two are linked by NVLink below one PCI switch. */
+enum { SINGLE_SWITCH = 10, SAME_NODE = 40, SYSTEM = 50, P2P_NVLINK = 2, P2P_OK = 0, P2P_NOT_SUPPORTED = 5 };
+static int pair(char *device, char *other, unsigned *ancestor) {
+    BEGIN DEVICE ptrdiff_t a = device - gpu_handles, b = other - gpu_handles;
+    if (!gpu || b < 0 || b >= (ptrdiff_t)state->gpus) code = INVALID_ARGUMENT;
+    else *ancestor = a / 2 == b / 2 ? SINGLE_SWITCH : a / 4 == b / 4 ? SAME_NODE : SYSTEM;
+    END
+}
+int nvmlDeviceGetTopologyCommonAncestor(char *device, char *other, unsigned *out) { return pair(device, other, out); }
+int nvmlDeviceGetP2PStatus(char *device, char *other, unsigned capability, unsigned *out) {
+    unsigned ancestor = SYSTEM;
+    int code = pair(device, other, &ancestor);
+    *out = ancestor == SINGLE_SWITCH && capability == P2P_NVLINK ? P2P_OK : P2P_NOT_SUPPORTED;
+    return code;
+}
 int nvmlDeviceGetNumaNodeId(char *device, uint32_t *out) {
     (void)device, (void)out;
     return NOT_SUPPORTED;

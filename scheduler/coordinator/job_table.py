@@ -20,7 +20,7 @@ from scheduler.jobs.policy_view import as_job, moves, stays_on
 from scheduler.jobs.selectors import LeftOut, Selector, Span, read_selector
 from scheduler.jobs.sizes import CORE, Unit, memory_mb, tasks_on
 from scheduler.jobs.specs import JobSpec
-from scheduler.model.jobs import Cluster, Job, Placement, Region
+from scheduler.model.jobs import Cluster, Job, Placement, Pool, Region
 from scheduler.prediction.predictions import OpenPredictions
 
 REMARKS_S = 1.0  # so long what nothing rests on may wait for something else to be journalled
@@ -45,10 +45,9 @@ class JobTable:
         self.journal, self.cluster, self.unit = journal, cluster, unit
         self.user = user_name()
         self.entries = {entry.id: entry for entry in journal.open_jobs()}
-        if unit.gpus:
-            for entry in self.entries.values():  # placed before its machine was a node with GPUs
-                if entry.placement is not None and not entry.placement.nodes:
-                    entry.placement = Placement(cluster.pools[0].name, 1, ((0, 1),))
+        for entry in self.entries.values() if unit.gpus else ():
+            if entry.placement is not None and not entry.placement.nodes:
+                _place_on_nodes(entry, cluster.pools[0], unit)
         self.arrays = Arrays(journal.count_members())
         self.predictions = OpenPredictions(journal.last_prediction(), journal.predictions(open=True))
         self.why_not_moved: Callable[[JobSpec], str] | None = None
@@ -446,6 +445,26 @@ class JobTable:
         )
         self._added, self._changed, self._history, self._remarks = {}, {}, [], []
         self.predictions.committed()
+
+
+def _place_on_nodes(entry: Entry, pool: Pool, unit: Unit) -> None:
+    """Place a job that has begun where GPUs were not scheduled: it had cores, or whole nodes of a cluster."""
+    if not pool.names:
+        entry.placement = Placement(pool.name, 1, ((0, 1),))
+        return
+    spec, cores, nodes, first = entry.spec, list[int](), list[tuple[int, int]](), 0
+    of_unit = unit.cores if spec.nodes else spec.cores
+    for node in range(pool.units):
+        last = first + int(pool.capacity_of(node)[0])
+        own = [core for core in entry.cores if first <= core < last]
+        left = (spec.nodes or spec.tasks) - sum(units for _, units in nodes)
+        if units := min(left, len(own) // of_unit):
+            nodes.append((node, units))
+            cores += own[: units * of_unit]
+        first = last
+    if nodes:
+        entry.cores = tuple(cores)
+        entry.placement = Placement(pool.name, sum(units for _, units in nodes), tuple(nodes))
 
 
 def _before_deadline(name: str, entry: Entry, now: float) -> None:

@@ -15,24 +15,39 @@ from profiles.errors import BadInput
 from scheduler.jobs.literals import memory_text
 from scheduler.jobs.specs import JobSpec
 
+# By vendor, what tells a program which GPUs it sees, and what tells it of none. Intel's ignores an empty one.
+VARIABLES = {
+    "NVIDIA": ("CUDA_VISIBLE_DEVICES", ""),
+    "AMD": ("ROCR_VISIBLE_DEVICES", ""),
+    "Intel": ("ZE_AFFINITY_MASK", "255"),
+}
 PART = "_mig_"  # in the name of a kind: parts of divided GPUs
 
 
 @dataclass(frozen=True)
 class GpuKind:
-    """A kind of GPU of a node.
+    """A kind of GPU of a node, or of the nodes of a cluster.
 
     Attributes:
-        resource: name among the resources of the node. memory_mb: of each one. number: how many there are.
+        resource: name among the resources of the node. number: how many there are.
+        memory_mb: of each one; 0: not known, as Slurm does not count it.
+        at_most: on one node of a cluster; None: they are all on one.
     """
 
     resource: str
     name: str
     memory_mb: float
     number: int
+    at_most: int | None = None
+
+    @property
+    def on_one_node(self) -> int:
+        return self.number if self.at_most is None else self.at_most
 
     def __str__(self) -> str:
-        return f"{self.number} {self.name} ({memory_text(self.memory_mb)})"
+        memory = f" ({memory_text(self.memory_mb)})" if self.memory_mb else ""
+        of_node = "" if self.at_most is None else f", {self.at_most} on a node"
+        return f"{self.number} {self.name}{memory}{of_node}"
 
 
 def kind_name(device: str) -> str:
@@ -47,13 +62,16 @@ def kinds_for(spec: JobSpec, kinds: Sequence[GpuKind]) -> list[GpuKind]:
         BadInput: none will do.
     """
     word = f"_{kind_name(spec.gpu_kind)}_" if spec.gpu_kind else "_"
-    named = [kind for kind in kinds if word in f"_{kind.name}_"]
+    named = [kind for kind in kinds if word == f"_{kind.name}_"]
+    named = named or [kind for kind in kinds if word in f"_{kind.name}_"]
     if not spec.gpu_kind:
         named = [kind for kind in kinds if PART not in kind.name] or named
     able = [kind for kind in named if kind.memory_mb >= (spec.gpu_memory_mb or 0.0)]
-    able = [kind for kind in able if kind.number >= spec.gpus_asked]
+    able = [kind for kind in able if kind.on_one_node >= spec.gpus_asked]
+    if not able and spec.gpu_memory_mb and not any(kind.memory_mb for kind in kinds):
+        raise BadInput(f"{_asked(spec)}: Slurm does not tell their memory", "name a kind: --gpus KIND:NUMBER")
     if not able:
-        there = ", ".join(map(str, kinds))
+        there = "; ".join(map(str, kinds))
         raise BadInput(f"{_asked(spec)}: jobs may have {there}", "ask for fewer, or for another kind")
     return able
 

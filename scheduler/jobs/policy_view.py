@@ -58,7 +58,7 @@ def as_job(
     elif pool.counted:
         units, most = range_of(spec, pool, unit)
         speed = speed_of(spec, pool, unit, units, most=most)
-    elif unit.gpus:
+    elif unit.gpus and (spec.gpus_asked or not pool.names):
         units, most, demand = 1, None, demand_with_gpus(spec, pool, unit)
     elif spec.nodes:
         units, most = range_of(spec, pool, unit)
@@ -66,6 +66,8 @@ def as_job(
         demand = (float(unit.cores), (spec.memory_mb or 0.0) * tasks_a_node)
     else:
         demand = (float(spec.cores), spec.memory_mb or 0.0)
+    if demand:
+        demand += (0.0,) * (len(unit.gpus) + 2 - len(demand))
     return Job(
         job_id,
         submit_s,

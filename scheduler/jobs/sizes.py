@@ -29,7 +29,8 @@ class Unit:
         caps: speed under a power cap, by load.
         package: it is one package of a processor, under a cap of its own; emulated: of that emulated machine.
         hosts: each kind of node that a counted pool's units lie on: how many of them, and memory (MB).
-        gpus: the kinds of GPU of the one node that there is, whose resources a job takes as a whole.
+        gpus: the kinds of GPU. A job with some has one node; where there is only one, every job takes its
+            resources as a whole.
     """
 
     node: bool = False
@@ -131,15 +132,19 @@ def range_of(spec: JobSpec, pool: Pool, unit: Unit) -> tuple[int, int | None]:
 
 
 def demand_with_gpus(spec: JobSpec, pool: Pool, unit: Unit) -> tuple[float, ...]:
-    """Return what the whole job takes of the one node: cores, memory, GPUs of each kind.
+    """Return what the whole job takes of one node: cores, memory, GPUs of each kind.
 
     Raises:
-        BadInput: the node has less.
+        BadInput: the node has less, or the job asks for GPUs of several nodes.
     """
-    range_of(spec, pool, unit)
+    of_cluster = bool(pool.names)  # its nodes may have more cores than ``unit``, which a placement minds
+    if not of_cluster or spec.nodes:
+        range_of(spec, pool, unit)
+    if spec.nodes and (spec.max_nodes or spec.nodes) > 1:
+        raise BadInput(f"--gpus with --nodes {spec.nodes}: a job's GPUs are on one node", "ask for tasks: -n")
     tasks = tasks_on(spec, 1, unit)
     cores = unit.cores if spec.nodes else tasks * spec.cores
-    if cores > unit.cores:
+    if cores > unit.cores and not of_cluster:
         raise BadInput(
             f"the job needs {cores} cores ({tasks} x {spec.cores}), there are {unit.cores}", "ask for fewer"
         )

@@ -99,7 +99,7 @@ def _pool(pool: dict[str, Any], shared: set[str]) -> Iterator[str]:
 
 def _node(node: dict[str, Any]) -> Iterator[str]:
     """Yield the line of a node, then one line for each GPU that jobs get there."""
-    free = ", ".join(resource_text(k, node["free"][k], v) for k, v in node.get("capacity", {}).items())
+    free = ", ".join(resource_text(k, node["free"][k], v) for k, v in node.get("capacity", {}).items() if v)
     jobs = ", ".join(map(str, node["jobs"])) or "none"
     regions = ", ".join(node.get("regions", ()))
     inside = f"; region {regions}" if regions else ""

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from agent.emulation.emulated_gpus import CONTEXT, MIB, emulated_gpus, number_of_gpus, uuid
-from agent.gpus import MB, GpuUse, Holder, read_gpus
+from agent.gpus import MB, DrmWatch, GpuUse, Holder, read_gpus
 from agent.inventory import ask
 from agent.users import user_name
 from probes import nvml
@@ -128,6 +128,36 @@ def test_a_process_that_cannot_be_seen_keeps_its_memory(folder: Path, tmp_path: 
     finally:
         process.kill()
         process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("folder", "identities"),
+    [("gpus-2+amd", [f"GPU-e{n:015x}" for n in range(2)]), ("gpus-2+intel", ["0", "1"])],
+    indirect=["folder"],
+)
+def test_gpus_of_other_vendors_are_read_from_files_of_the_kernel(folder: Path, identities: list[str]) -> None:
+    uses = read()
+    assert [use.seen_as for use in uses] == identities
+    assert all("Emulated" in use.name and use.memory_mb == 80 * 2**30 / MB for use in uses)
+    command = [sys.executable, "-c", PROGRAM, uses[1].file, "300", "computes"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    watch = DrmWatch(folder, Path("/proc"))
+    try:
+        use = until(f"{process.pid} in held and held[{process.pid}].memory_mb", 1)
+        (holder,) = use.holders
+        assert (holder.user, holder.memory_mb) == (user_name(os.getuid()), (CONTEXT + 300 * MIB) / MB)
+        assert use.used_mb == holder.memory_mb and not read()[0].holders
+        for _ in range(1200):
+            shares = [holder.utilisation for holder in watch.look()[1].holders]
+            if shares and shares[0] > 0.1:
+                break
+            time.sleep(0.3)
+        else:
+            raise AssertionError(shares)
+    finally:
+        process.kill()
+        process.communicate()
+    assert until("not use.holders", 1).used_mb == 0
 
 
 @pytest.mark.parametrize("folder", ["gpus-2+mig"], indirect=True)

@@ -51,6 +51,7 @@ from scheduler.engines.slurm.poller import SlurmPoller
 from scheduler.engines.slurm.sbatch_queue import SbatchQueue
 from scheduler.engines.slurm.slurm_commands import FINAL, MIB, Slurm, SlurmSilent, error_of
 from scheduler.jobs.entry import Entry, Phase, Stage
+from scheduler.jobs.gpus import GpuKind
 from scheduler.jobs.sizes import Unit
 from scheduler.model.jobs import Cluster, Pool
 from tests.support import world
@@ -67,6 +68,7 @@ KNOCKS_S = 12.0  # between knocks at a node, and two looks
 MIN_AGE_S = 60.0  # slurmctld forgets a job so long after its end
 SAVED_S = 5.0  # and has on disk what is older
 QUIET_S = 8000.0  # in which all jobs of a history end
+GPUS = dict(zip(NODES, (2, 1, 0), strict=True))
 PLACE = "scheduler.engines.slurm."
 HOSTS = tuple(ClusterNode(name, CPUS, MEMORY_MB * MIB) for name in NODES)
 MEMORY = {"memory_mb": (None, None, 100.0, 300.0)}
@@ -98,6 +100,22 @@ SETTINGS = {
         ),
         Unit(node=True, cores=2),
         {"tasks": (1, 1, 2), "cores": (1, 1, 2), **MEMORY},
+    ),
+    "gpus": Setting(
+        "counted nodes",
+        Cluster(
+            (
+                Pool(
+                    "node",
+                    3,
+                    resources=("cores", "memory_mb", "gpu"),
+                    capacities=tuple((2.0, MEMORY_MB * MIB, float(GPUS[name])) for name in NODES),
+                    names=NODES,
+                ),
+            )
+        ),
+        Unit(node=True, cores=2, gpus=(GpuKind("gpu", "a100", 0.0, 3, 2),)),
+        {"tasks": (1, 1, 2), "gpus": (None, None, 1, 1, 2), **MEMORY},
     ),
     "capped": Setting(
         "power",
@@ -145,7 +163,7 @@ class BatchJob:
     """A job as slurmctld knows it.
 
     Attributes:
-        starts_s: it starts then at the earliest. limit_s, memory_mb: as it was submitted.
+        starts_s: it starts then at the earliest. limit_s, memory_mb, gpus: as it was submitted.
     """
 
     id: int
@@ -156,6 +174,7 @@ class BatchJob:
     starts_s: float
     limit_s: float = math.inf
     memory_mb: float = math.inf
+    gpus: int = 0
     state: str = "PENDING"
     reason: str = "None"
     start_s: float = 0.0
@@ -179,7 +198,7 @@ class Process:
         waits: for the disk, to begin. until_s: so long it waits for another. stopped: by SIGSTOP.
         dark_since: since when it sees no disk. kill_s: SIGKILL comes then. unpublished: a result for which it
             saw no disk. cap_w: each of its nodes is under this cap, by request number cap_number.
-        ends_s: Slurm ends it then. memory_mb: it has so much of each node.
+        ends_s: Slurm ends it then. memory_mb: it has so much of each node. gpus: likewise.
     """
 
     slurm: int
@@ -199,6 +218,7 @@ class Process:
     cap_number: int = 0
     ends_s: float = math.inf
     memory_mb: float = math.inf
+    gpus: int = 0
 
     @property
     def node(self) -> str:
@@ -277,7 +297,8 @@ class SlurmCluster(Machine):
 
     def batch(self, job: BatchJob) -> None:
         """Start a batch process."""
-        process = Process(job.id, job.nodes, job.cpus, job.folder, waits=True, memory_mb=job.memory_mb)
+        has = {"memory_mb": job.memory_mb, "gpus": job.gpus}
+        process = Process(job.id, job.nodes, job.cpus, job.folder, waits=True, **has)
         self.processes.append(process)
         self._begin(process)
 
@@ -332,6 +353,8 @@ class SlurmCluster(Machine):
         if set(process.nodes) != set(shares) or process.cpus != max(shares.values()):
             given = f"{process.cpus} CPUs of {', '.join(process.nodes)}"
             raise Broken("who runs has what it was given", f"{key}: {given}, is to have {dict(shares)}")
+        if process.gpus != spec.gpus_asked:
+            raise Broken("who runs has its GPUs", f"{key}: {process.gpus} in place of {spec.gpus_asked}")
         if spec.memory_mb and process.memory_mb * len(process.nodes) < spec.memory_mb * spec.tasks - 1e-6:
             raise Broken("who runs has its memory", f"{key}: {process.memory_mb:g} MB of each node")
         if spec.time_s and process.ends_s < self.now + spec.time_s:
@@ -522,15 +545,29 @@ class SlurmCluster(Machine):
 
     def room(self, name: str) -> int:
         """Count the CPUs of a node that no job has."""
-        leaves = {p.slurm for p in self.processes if p.kill_s < math.inf}  # also of who is requeued
-        holds = [job for job in self.queue.values() if job.holds or (job.id in leaves and not job.final)]
-        return CPUS - sum(job.cpus for job in holds if name in job.nodes)
+        return CPUS - sum(job.cpus for job in self.queue.values() if self._holds(job, name))
+
+    def gpus_left(self, name: str) -> int:
+        """Count the GPUs of a node that no job has; who is suspended keeps them."""
+        has = [job for job in self.queue.values() if name in job.nodes]
+        return GPUS[name] - sum(job.gpus for job in has if self._holds(job, name) or job.state == "SUSPENDED")
+
+    def _holds(self, job: BatchJob, name: str) -> bool:
+        leaves = any(
+            p.slurm == job.id and p.kill_s < math.inf for p in self.processes
+        )  # also who is requeued
+        return name in job.nodes and (job.holds or (leaves and not job.final))
 
     def _may_start(self, job: BatchJob) -> bool:
         if job.state != "PENDING" or any(p.slurm == job.id and p.kill_s < math.inf for p in self.processes):
             return False
         nodes = [self.nodes[name] for name in job.nodes]
-        return all(self._usable(node) and self.room(node.name) >= job.cpus for node in nodes)
+        return all(
+            self._usable(node)
+            and self.room(node.name) >= job.cpus
+            and (not job.gpus or self.gpus_left(node.name) >= job.gpus)
+            for node in nodes
+        )
 
     def _usable(self, node: Node) -> bool:
         return not (node.down or node.drain) and self.now < node.silent_since
@@ -713,6 +750,7 @@ class SimulatedSlurm(Slurm):
         job = BatchJob(cluster.number, named["comment"], nodes, cpus, folder, cluster.now + delay_s)
         job.limit_s = 60.0 * float(named.get("time", math.inf))
         job.memory_mb = float(named["mem"].removesuffix("M")) * MIB if "mem" in named else math.inf
+        job.gpus = int(named.get("gres", "gpu:a100:0").removeprefix("gpu:a100:"))
         if "mem" in named and job.memory_mb > MEMORY_MB * MIB:
             raise Broken("a job fits its nodes", f"Slurm job {job.id}: {named['mem']} of {MEMORY_MB}M")
         cluster.queue[job.id] = job
@@ -975,6 +1013,7 @@ class SlurmHistory(History):
             power=power,
             set_down=self.machine.seed % 2 == 0,
             sbatch=self.new_sbatch(),
+            gres={"gpu": "gpu:a100"} if self.setting.unit.gpus else {},
         )
         self._waits.clear()
         self._delay_notice()

@@ -515,7 +515,7 @@ def numbered(setting: Setting) -> Cores:
         gpus,
         unit=setting.unit,
         whole=False,
-        near=lambda free, _: list(free),
+        choose_gpus=lambda free, _, count: list(free)[:count],
     )
 
 
@@ -1044,7 +1044,7 @@ class History:
                 raise Broken("an end is an end", f"job {job} had {self.ended[job]}, is {entry.stage}")
             if entry.stage not in (Stage.RUNNING, Stage.STOPPING) and not self._reason(job):
                 raise Broken("every wait has a reason", f"job {job} is {entry.shown}")
-            early = (entry.spec.begin_s or 0.0) > self.machine.clock
+            early = (entry.spec.begin_s or 0.0) > self.machine.clock + 1e-6
             if early and entry.stage is Stage.WAITING and not entry.attempt:
                 raise Broken("no job waits for a place before its begin", f"job {job}")
             deadline_s = entry.spec.deadline_s

@@ -259,8 +259,8 @@ class Cores(Regions):
         core_of: the physical core of each CPU, where some have two hardware threads; else {}.
 
     Attributes:
-        near: sorts GPUs, the ``devices`` by resource of the one node, by how near to cores they are.
-            None: devices are no GPUs of a node.
+        choose_gpus: chooses a number of GPUs for a job on some cores, of the free ``devices`` of a resource
+            of the one node. None: devices are no GPUs of a node.
         node_of: each core's node.
         free_devices: the numbers of each pool of devices, or kind of GPU, that no job has.
     """
@@ -275,9 +275,9 @@ class Cores(Regions):
         unit: Unit,
         whole: bool,
         core_of: Mapping[int, int] = {},
-        near: Callable[[Collection[int], Collection[int]], list[int]] | None = None,
+        choose_gpus: Callable[[Collection[int], Collection[int], int], list[int]] | None = None,
     ) -> None:
-        self.near = near
+        self.choose_gpus = choose_gpus
         self.unit, self.whole, self._core_of = unit, whole, core_of
         self._all_cores = [list(node) for node in cores]
         self._free_cores = [list(node) for node in cores]
@@ -303,11 +303,11 @@ class Cores(Regions):
             job.cores = tuple(core for n in nodes[: placement.units] for core in self._all_cores[n])
             for node in nodes[: placement.units]:
                 self._free_cores[node].clear()
-        elif self.near is not None:
+        elif self.choose_gpus is not None:
             cores, _, *wishes = job.job.demand
             job.cores, gpus = self._take(0, int(cores)), []
             for free, count in zip(self.free_devices.values(), wishes, strict=True):
-                gpus += self.near(free, job.cores)[: int(count)]
+                gpus += self.choose_gpus(free, job.cores, int(count))
                 free[:] = [number for number in free if number not in gpus]
             job.devices = tuple(gpus)
         elif self._fences is not None:

@@ -185,7 +185,7 @@ class LocalEngine(Engine):
         )
         self._watch_gpus = GpuWatch(gpus, self._cores.free_devices, idle_s) if gpus is not None else None
         if self._watch_gpus is not None:
-            self.gpus, self._cores.near = self._watch_gpus, self._watch_gpus.near
+            self.gpus, self._cores.choose_gpus = self._watch_gpus, self._watch_gpus.choose
         self.regions = self._cores
         self._orders = Orders(
             store,

@@ -11,24 +11,27 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import combinations, product
+from math import comb
 from pathlib import Path
 from select import select
 from typing import Any, NamedTuple
 
 from agent.gpus import Holder, duration
 from agent.processes import control_groups, tree
-from probes import nvml
+from probes import drm, nvml
+from probes.nvml import ELSEWHERE, LINKED, SAME_NODE
 from probes.topology import read_topology
 from profiles.errors import BadInput
 from profiles.files.safe_files import write_whole
 from scheduler.engines.local.cores import ROOTS, Supply
 from scheduler.engines.protocol import GpuRow, GpuTable, Taken
-from scheduler.jobs.gpus import GpuKind, kind_name
+from scheduler.jobs.gpus import VARIABLES, GpuKind, kind_name
 
-DRIVERS = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"), Path("/dev/dxg"))  # the last: of WSL
+MOST_SETS = 3000  # of GPUs that are compared for a job: every one of up to 12 GPUs, milliseconds
 REMEMBERED = 1000  # jobs that have ended
 FIRST_S = 10.0  # for the first look; meanwhile nothing is started
 END_S = 5.0  # for the process that looks; its driver may hang
@@ -40,8 +43,10 @@ class Gpu:
     """A GPU, or a part of one.
 
     Attributes:
-        uuid: as ``CUDA_VISIBLE_DEVICES`` takes it. file: the device file of the whole GPU.
+        uuid: its identity. file: the device file of the whole GPU.
         numa_node: the memory that it is near to; None: not known.
+        bus: PCI address of the whole GPU. distances: of others, by theirs (``nvml.distances``).
+        vendor: of ``VARIABLES``. seen_as: its word in the variable; "": its identity.
     """
 
     uuid: str
@@ -49,6 +54,17 @@ class Gpu:
     memory_mb: float
     file: str = ""
     numa_node: int | None = None
+    bus: str = ""
+    distances: Mapping[str, int] = field(default_factory=dict, hash=False)
+    vendor: str = "NVIDIA"
+    seen_as: str = ""
+
+    def distance(self, other: Gpu) -> int:
+        """Tell how far another GPU is; by their NUMA nodes, where the driver does not tell."""
+        if self.bus and self.bus == other.bus:
+            return LINKED
+        by_node = SAME_NODE if self.numa_node == other.numa_node else ELSEWHERE
+        return self.distances.get(other.bus, by_node)
 
 
 class GpuNow(NamedTuple):
@@ -95,16 +111,47 @@ class Gpus:
             for kind in self.kinds
         }
 
-    def near(self, numbers: Collection[int], cores: Collection[int]) -> list[int]:
-        """Sort GPUs by whether they are near to the memory of one of these cores, then by number."""
+    def choose(
+        self,
+        numbers: Collection[int],
+        cores: Collection[int],
+        count: int,
+        rank: Callable[[int], int] = lambda number: 0,
+    ) -> list[int]:
+        """Choose so many of these GPUs for a job on these cores, in this order of importance.
+
+        Those of the lowest ``rank``; those nearest to each other; those near to the memory of one of the
+        cores; those that leave near to each other what is left; the lowest numbers. Where that would be many
+        sets to compare, each GPU is taken for itself.
+        """
         nodes = {self.node_of.get(core) for core in cores}
-        return sorted(numbers, key=lambda number: (self.by_number[number].numa_node not in nodes, number))
+        far = {number: self.by_number[number].numa_node not in nodes for number in numbers}
+        ranks = {number: rank(number) for number in numbers}
+        alone = sorted(numbers, key=lambda number: (ranks[number], far[number], number))
+        if not 0 < comb(len(alone), count) <= MOST_SETS:
+            return alone[:count]
+
+        def spread(pairs: Iterable[tuple[int, int]]) -> int:
+            return sum(self.by_number[a].distance(self.by_number[b]) for a, b in pairs)
+
+        def order(chosen: tuple[int, ...]) -> tuple[Any, ...]:
+            worst = sorted((ranks[number] for number in chosen), reverse=True)
+            left = [number for number in numbers if number not in chosen]
+            outside = spread(product(chosen, left))
+            return worst, spread(combinations(chosen, 2)), sum(far[n] for n in chosen), -outside, chosen
+
+        best = min(combinations(sorted(numbers), count), key=order)
+        return [number for number in alone if number in best]
 
     def variables(self, numbers: Sequence[int]) -> dict[str, str]:
-        """Return the variables by which a job sees these GPUs and no others."""
-        seen = ",".join(self.by_number[number].uuid for number in numbers if number in self.by_number)
-        variables = {"CUDA_VISIBLE_DEVICES": seen}  # GPUs of other vendors are not scheduled, so not hidden
-        return variables | ({nvml.FOLDER: self.emulated} if self.emulated else {})
+        """Return the variables by which a job sees these GPUs and no others of vendors that are scheduled."""
+        variables = {nvml.FOLDER: self.emulated} if self.emulated else {}
+        for vendor in {"NVIDIA", *(gpu.vendor for gpu in self.by_number.values())}:
+            own = [self.by_number[n] for n in numbers if n in self.by_number]
+            words = [gpu.seen_as or gpu.uuid for gpu in own if gpu.vendor == vendor]
+            name, none = VARIABLES[vendor]
+            variables[name] = ",".join(words) or none
+        return variables
 
     def closed(self, numbers: Sequence[int]) -> tuple[str, ...]:
         """Return the device files that a job with these GPUs may not open."""
@@ -120,6 +167,8 @@ class Gpus:
             "their files are closed to other jobs" if self.closes else "hidden from other jobs by variables"
         )
         yield f"GPUs: {kinds}{' EMULATED' if self.emulated else ''}; {hidden}"
+        if os.geteuid() and any(gpu.vendor != "NVIDIA" for gpu in self.by_number.values()):
+            yield "who else uses GPUs of AMD and Intel only root can see"
 
 
 @dataclass
@@ -242,9 +291,9 @@ class GpuWatch(GpuTable):
             and not (holder.age_s is None and any(number in job.numbers for job in self._jobs.values()))
         ]
 
-    def near(self, numbers: Collection[int], cores: Collection[int]) -> list[int]:
-        """Sort GPUs by how near to these cores they are; those that strangers hold come last."""
-        return sorted(self._gpus.near(numbers, cores), key=lambda number: bool(self.strangers(number)))
+    def choose(self, numbers: Collection[int], cores: Collection[int], count: int) -> list[int]:
+        """Choose so many GPUs for a job on these cores; those that strangers hold come last."""
+        return self._gpus.choose(numbers, cores, count, lambda number: len(self.strangers(number)) > 0)
 
     def rows(self) -> list[GpuRow]:
         return [self._row(number) for number in sorted(self._gpus.by_number)]
@@ -293,7 +342,7 @@ def _use_of(row: Mapping[str, Any]) -> GpuNow:
 
 def find_gpus(supply: Supply, home: Path) -> tuple[Gpus | None, str]:
     """Find the GPUs that nobody else gives to jobs; None: there are none, and why, if that is known."""
-    if not (os.environ.get(nvml.FOLDER) or any(path.exists() for path in DRIVERS)):
+    if not (os.environ.get(nvml.FOLDER) or nvml.expected() or drm.gpus(drm.root())):
         return None, ""
     rows, trouble = read()
     if trouble:
@@ -304,7 +353,7 @@ def find_gpus(supply: Supply, home: Path) -> tuple[Gpus | None, str]:
     except Taken:  # whose they are is among the notes of the supply
         return None, "GPUs are not scheduled: others have all of them"
     numbers = _numbers(home, uuids)
-    names = ("uuid", "name", "memory_mb", "file", "numa_node")
+    names = ("uuid", "name", "memory_mb", "file", "numa_node", "bus", "distances", "vendor", "seen_as")
     gpus = {numbers[uuids[place]]: Gpu(*(rows[place][name] for name in names)) for place in mine}
     node_of = {cpu.index: cpu.node for cpu in read_topology(ROOTS.sysfs, os.sched_getaffinity(0)).cpus}
     closes = not emulated and not control_groups.why_files_stay_open()

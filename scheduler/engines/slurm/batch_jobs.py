@@ -38,12 +38,14 @@ from scheduler.engines.slurm.attempt_step import SlurmAttempt
 from scheduler.engines.slurm.node_inventory import Devices, Site, Slot
 from scheduler.engines.slurm.slurm_commands import MIB, Batch, SlurmNode, run_on_node
 from scheduler.jobs.entry import Entry
+from scheduler.jobs.gpus import VARIABLES
 from scheduler.jobs.specs import JobSpec
 
 # -- order and script --------------------------------------------------------------------------------------
 
 
 OWN = "SLURM_"  # variables that tell a job about its own Slurm job, not about whoever submitted it
+GPUS = (*(name for name, _ in VARIABLES.values()), "GPU_DEVICE_ORDINAL")  # Slurm sets them by gres.conf
 
 
 class BatchWriter:
@@ -67,7 +69,15 @@ class BatchWriter:
         order = self.orders.order(job, clean, attempt.files, attempt.comment, files=files, shares=shares)
         if self.devices is not None:
             order.environment["TENBIN_DEVICE"] = self.devices.opened_as(job.devices)
-        order = replace(order, inherit=(OWN,), lease_s=self.site.lease_s, places=self.places(job))
+        inherit: tuple[str, ...] = (OWN,)
+        if self.site.gres:
+            for name in GPUS:
+                order.environment.pop(name, None)
+            if job.spec.gpus_asked:
+                inherit += GPUS
+            else:
+                order.environment.update(VARIABLES.values())
+        order = replace(order, inherit=inherit, lease_s=self.site.lease_s, places=self.places(job))
         if power is not None:
             order = replace(
                 order,
@@ -107,8 +117,13 @@ class BatchWriter:
             memory_mb=self._memory_mb(job, memory_mb),
             time_s=None if job.spec.time_s is None else job.spec.time_s + job.spec.grace_s,
             output=folder / LOG,
-            gres="" if self.devices is None else self.devices.gres(job.devices),
+            gres=self._gres(job) if self.devices is None else self.devices.gres(job.devices),
         )
+
+    def _gres(self, job: Entry) -> str:
+        """Name the GPUs that Slurm is asked for."""
+        numbers = zip(self.orders.unit.gpus, job.job.demand[2:], strict=False)
+        return ",".join(f"{self.site.gres[kind.resource]}:{number:.0f}" for kind, number in numbers if number)
 
     def _memory_mb(self, job: Entry, total_mb: float | None) -> float | None:
         """Return the memory on each node, by the one that gives most cores.

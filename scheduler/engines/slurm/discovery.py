@@ -49,7 +49,7 @@ from scheduler.engines.slurm.slurm_commands import (
     parse_hosts,
     run_on_node,
 )
-from scheduler.jobs.gpus import kind_name
+from scheduler.jobs.gpus import GpuKind, kind_name
 from scheduler.jobs.sizes import CORE, Unit
 from scheduler.model.costs import FREE, LinearCost, LinearCosts
 from scheduler.model.jobs import Cluster, Pool
@@ -88,6 +88,11 @@ class SlurmMachine(Machine):
     @property
     def emulated(self) -> str:
         return self.site.power.emulated if self.site.power is not None else ""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        kinds = "; ".join(map(str, self.unit.gpus))
+        return [f"GPUs: {kinds}; Slurm gives them to jobs, and hides the others"] if kinds else []
 
     @property
     def rest_w(self) -> float:
@@ -525,6 +530,7 @@ def find(request: Asked) -> Iterator[SlurmMachine]:
         take_over=own["take_over"],
         gate_s=own["gate"],
         devices=request.devices,
+        gpus=request.power_budget_w is None,
         profile=request.profile,
     )
     if own["set_down"]:
@@ -555,12 +561,14 @@ def slurm_cluster(
     take_over: Path | None = None,
     gate_s: float = GATE_S,
     devices: bool = False,
+    gpus: bool = False,
     profile: Profile | None = None,
 ) -> SlurmMachine:
     """Find the nodes of a partition.
 
     A policy that counts units gets whole nodes, or units of so many ``cores`` of one node; one that places on
-    nodes gets the nodes with their cores and memory.
+    nodes gets the nodes with their cores and memory. Where Slurm counts GPUs, a policy that does both gets
+    the nodes with cores, memory and GPUs.
 
     Args:
         home: the coordinator's folder, on a disk that all nodes share.
@@ -568,6 +576,7 @@ def slurm_cluster(
         take_over: jobs of plain sbatch are taken over; the file by which job_submit.lua knows that. gate_s:
             for how long they wait before they start by themselves, should tenbin not come back.
         devices: schedule the nodes' OpenCL devices. profile: what moving costs where a node has none stored.
+        gpus: schedule those that Slurm counts.
 
     Raises:
         Unavailable: Slurm does not answer, or is too old.
@@ -582,7 +591,8 @@ def slurm_cluster(
     name, nodes = nodes_of(slurm, partition)
     suits = policy_class(policy).suits
     make_folder(home, 0o700)
-    hosts = remember(home / f"nodes-{name}.json", [ClusterNode(n.name, n.cpus, n.memory_mb) for n in nodes])
+    known = [ClusterNode(n.name, n.cpus, n.memory_mb, n.gpus) for n in nodes]
+    hosts = remember(home / f"nodes-{name}.json", known)
     if devices:
         _check_devices(policy, cores, take_over)
         inventory = NodeInventory(hosts, CORE, whole=False)
@@ -591,10 +601,12 @@ def slurm_cluster(
         most_mb = max(hosts[slot.node].memory_mb for slot in slots.slots)
         return SlurmMachine(cluster, costs=costs, site=site, unit=Unit(hosts=((1, most_mb),)))
     names = tuple(host.name for host in hosts)
-    if "counted" in suits or "power" in suits:
+    gpus = gpus and cores is None and take_over is None and {"counted", "nodes"} <= suits
+    kinds, gres = gpu_kinds(slurm, name, hosts) if gpus else ((), {})
+    if ("counted" in suits or "power" in suits) and not kinds:
         of_unit = cores or min(host.cores for host in hosts)
-        kinds = {(host.cores // cores if cores else 1, host.memory_mb) for host in hosts}
-        unit = Unit(node=True, cores=of_unit, hosts=tuple(sorted(kinds)))
+        sizes = {(host.cores // cores if cores else 1, host.memory_mb) for host in hosts}
+        unit = Unit(node=True, cores=of_unit, hosts=tuple(sorted(sizes)))
         inventory = NodeInventory(hosts, unit, whole=cores is None)
         if not inventory.units():
             raise BadInput(f"--unit {cores}: no node has so many cores", "choose fewer")
@@ -602,10 +614,9 @@ def slurm_cluster(
     elif "nodes" in suits:
         if cores is not None:
             raise BadInput(f"--unit {cores}: policy {policy} places on nodes", "leave --unit out")
-        unit = Unit(node=True, cores=min(host.cores for host in hosts))
+        unit = Unit(node=True, cores=min(host.cores for host in hosts), gpus=kinds)
         inventory = NodeInventory(hosts, unit, whole=False)
-        capacities = tuple((float(host.cores), host.memory_mb) for host in hosts)
-        pool = Pool("node", len(hosts), resources=("cores", "memory_mb"), capacities=capacities, names=names)
+        pool = _pool_of_nodes(hosts, kinds)
     elif "sharing" in suits:
         if cores is not None:
             raise BadInput(f"--unit {cores}: policy {policy} places on nodes", "leave --unit out")
@@ -621,8 +632,54 @@ def slurm_cluster(
         _may_steer(slurm)
         sbatch = SbatchQueue(take_over, gate_s, name, Shape(kind, unit.cores))
     return SlurmMachine(
-        Cluster((pool,)), unit=unit, site=Site(slurm, name, inventory, lease_s, sbatch=sbatch)
+        Cluster((pool,)), unit=unit, site=Site(slurm, name, inventory, lease_s, sbatch=sbatch, gres=gres)
     )
+
+
+NO_TYPE = "gpu"  # the kind of GPUs to which gres.conf gives no type
+
+
+def gpu_kinds(
+    slurm: Slurm, partition: str, hosts: Sequence[ClusterNode]
+) -> tuple[tuple[GpuKind, ...], dict[str, str]]:
+    """Return the kinds of the GPUs that Slurm counts, and what it is asked for, by the resource of each.
+
+    There are none where Slurm gives whole nodes.
+    """
+    if any(host.gpus for host in hosts) and (whole := _whole_nodes(slurm, partition)):
+        log.warning("GPUs are not scheduled: %s: Slurm gives whole nodes", whole)
+        return (), {}
+    types = {kind_name(slurm_type) or NO_TYPE: slurm_type for host in hosts for slurm_type in host.gpus}
+    kinds, gres = [], {}
+    for name, slurm_type in sorted(types.items()):
+        resource = f"gpu:{name}" if len(types) > 1 else "gpu"
+        numbers = [_gpus_of(host).get(name, 0) for host in hosts]
+        kinds.append(GpuKind(resource, name, 0.0, sum(numbers), max(numbers)))
+        gres[resource] = f"gpu:{slurm_type}" if slurm_type else "gpu"
+    return tuple(kinds), gres
+
+
+def _pool_of_nodes(hosts: Sequence[ClusterNode], kinds: Sequence[GpuKind]) -> Pool:
+    """Make a pool of nodes with cores, memory, and GPUs of these kinds."""
+    capacities = tuple(
+        (float(host.cores), host.memory_mb, *(float(_gpus_of(host).get(kind.name, 0)) for kind in kinds))
+        for host in hosts
+    )
+    resources = ("cores", "memory_mb", *(kind.resource for kind in kinds))
+    names = tuple(host.name for host in hosts)
+    return Pool("node", len(hosts), resources=resources, capacities=capacities, names=names)
+
+
+def _gpus_of(host: ClusterNode) -> dict[str, int]:
+    return {kind_name(slurm_type) or NO_TYPE: number for slurm_type, number in host.gpus.items()}
+
+
+def _whole_nodes(slurm: Slurm, partition: str) -> str:
+    """Name the setting by which Slurm gives whole nodes; "": it does not."""
+    if slurm.config().get("SelectType") == "select/linear":
+        return "SelectType=select/linear"
+    exclusive = slurm.partitions()[partition].get("OverSubscribe") == "EXCLUSIVE"
+    return f"OverSubscribe=EXCLUSIVE of partition {partition}" if exclusive else ""
 
 
 def setting_down(machine: SlurmMachine) -> SlurmMachine:
@@ -689,10 +746,7 @@ def _shared(
     Raises:
         BadInput: the nodes are not alike, or have too few cores.
     """
-    whole = "" if slurm.config().get("SelectType") != "select/linear" else "SelectType=select/linear"
-    if slurm.partitions()[partition].get("OverSubscribe") == "EXCLUSIVE":
-        whole = f"OverSubscribe=EXCLUSIVE of partition {partition}"
-    if whole:
+    if whole := _whole_nodes(slurm, partition):
         raise BadInput(
             f"{whole}: Slurm gives whole nodes", "set OverSubscribe=NO, SelectType=select/cons_tres"
         )

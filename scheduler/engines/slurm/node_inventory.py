@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from bisect import insort
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from agent.multi_node.lease import LEASE_S
@@ -25,11 +26,12 @@ from scheduler.model.jobs import Placement, Pool
 
 
 class ClusterNode(NamedTuple):
-    """A node as tenbin counts it."""
+    """A node as tenbin counts it; ``gpus``: how many of each type of Slurm's (Gres), "" where it has none."""
 
     name: str
     cores: int
     memory_mb: float
+    gpus: Mapping[str, int] = MappingProxyType({})
 
 
 class NodeInventory:
@@ -66,7 +68,7 @@ class NodeInventory:
             cores = self._any(job, placement)
             self._hold(job, placement, cores)
             return cores
-        of_unit = self.unit.cores if job.spec.nodes else job.spec.cores
+        of_unit = int(job.job.demand[0])
         return tuple(core for node, units in placement.nodes for core in self.take(node, units * of_unit))
 
     def _any(self, job: Entry, placement: Placement) -> tuple[int, ...]:
@@ -166,18 +168,18 @@ class NodeInventory:
 def remember(file: Path, present: Sequence[ClusterNode]) -> list[ClusterNode]:
     """Give the nodes their earlier numbers, then number the new ones, and write that down.
 
-    A node that is gone keeps its number, because jobs may be there; one of other memory has that of now.
+    A node that is gone keeps its number, because jobs may be there. Memory and GPUs are those of now.
     """
     try:
         known = [ClusterNode(*row) for row in json.loads(file.read_text())]
     except (OSError, ValueError, TypeError):
         known = []
-    now = {host.name: host.memory_mb for host in present}
-    known = [host._replace(memory_mb=now.get(host.name, host.memory_mb)) for host in known]
+    now = {host.name: host for host in present}
+    known = [now.get(host.name, host)._replace(cores=host.cores) for host in known]
     hosts = known + [host for host in present if host.name not in {row.name for row in known}]
     if not any(host.name in now for host in known):
         hosts = list(present)  # nothing is left of it: another cluster, or another partition
-    write_whole(file, json.dumps(hosts))
+    write_whole(file, json.dumps([host._replace(gpus=dict(host.gpus)) for host in hosts]))
     return hosts
 
 
@@ -312,6 +314,7 @@ class Site:
         power: of nodes under caps and one budget; None without.
         sbatch: the external jobs that are taken over; None: none are.
         devices: the devices that jobs get; None: jobs get nodes and cores.
+        gres: what Slurm is asked for with a GPU, by the resource of the nodes; {}: GPUs are not scheduled.
         set_down: Slurm is told at once of dead nodes, which takes an administrator.
         fitness: by which unfit nodes are drained; None: none are.
         partitions: prefix of the partitions of regions; "" for no partitions.
@@ -326,6 +329,7 @@ class Site:
     power: SitePower | None = None
     sbatch: SbatchQueue | None = None
     devices: Devices | None = None
+    gres: Mapping[str, str] = field(default_factory=dict)
     set_down: bool = False
     fitness: Fitness | None = None
     partitions: str = ""

@@ -14,8 +14,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ class SlurmLab:
         extra: str,
         timeout_s: int,
         power: str = "",
-        gpus: int = 0,
+        gpus: Sequence[str] = (),
     ) -> None:
         # Several labs, also of several test runs, must not meet. Names of interfaces: at most 15 characters.
         process, lab = os.getpid() % 4096, min(_free)
@@ -316,16 +317,18 @@ class SlurmLab:
             port = free.getsockname()[1]
         values = {"host": host, "net": self.net, "run": self.folder, "port": port, "cpus": self.cpus}
         values |= {"memory_mb": self.memory_mb, "extra": self._extra, "slurmd_timeout_s": self._timeout_s}
-        gres = f" Gres=gpu:{self._gpus}" if self._gpus else ""
-        lines = [
-            f"NodeName={node} NodeAddr={self.net}.{11 + i} NodeHostname={node} Feature=f{i + 1}{gres}\n"
-            for i, node in enumerate(self.nodes)
-        ]
-        if gres:  # any device file will do
+        lines, gres_conf = list[str](), ""
+        for i, (node, gpus) in enumerate(zip_longest(self.nodes, self._gpus, fillvalue="")):
+            gres = f" Gres=gpu:{gpus}" if gpus else ""
+            lines.append(
+                f"NodeName={node} NodeAddr={self.net}.{11 + i} NodeHostname={node} Feature=f{i + 1}{gres}\n"
+            )
+            kind, _, number = gpus.rpartition(":")
+            for file in ("null", "zero", "full", "random")[: int(number or 0)]:  # any device file will do
+                gres_conf += f"NodeName={node} Name=gpu {kind and f'Type={kind} '}File=/dev/{file}\n"
+        if gres_conf:
             lines.insert(0, "GresTypes=gpu\n")
-            files = ("null", "zero", "full")[: self._gpus]
-            text = "".join(f"Name=gpu File=/dev/{file}\n" for file in files)
-            (self.folder / "gres.conf").write_text(text)
+            (self.folder / "gres.conf").write_text(gres_conf)
         lines.append(
             f"PartitionName=main Nodes={','.join(self.nodes)} Default=YES MaxTime=INFINITE State=UP\n"
         )
@@ -387,7 +390,7 @@ def slurmlab(
     extra: str = "",
     timeout_s: int = 15,
     power: str = "",
-    gpus: int = 0,
+    gpus: Sequence[str] = (),
 ) -> Iterator[SlurmLab]:
     """Yield a cluster with all nodes idle; take everything away afterwards, also if it cannot be brought up.
 
@@ -398,7 +401,7 @@ def slurmlab(
         timeout_s: SlurmdTimeout.
         power: the machine whose power caps each node emulates (``agent.emulation.machines``); empty: they
             have none.
-        gpus: of each node, as it claims.
+        gpus: of the first nodes, as they claim: "2" or "a100:2"; "": none.
     """
     lab = SlurmLab(folder, nodes, cpus, memory_mb, extra=extra, timeout_s=timeout_s, power=power, gpus=gpus)
     try:

@@ -187,7 +187,9 @@ def test_gpus_near_the_job_s_cores_come_first(tmp_path: Path) -> None:
     resources = ("cores", "memory_mb", "gpu")
     cluster = Cluster((Pool("node", 1, resources=resources, capacity=(4.0, 1000.0, 4.0)),))
     unit = Unit(node=True, cores=4, gpus=gpus.kinds)
-    cores = Cores(tmp_path, cluster, [[0, 1, 2, 3]], gpus.numbers, unit=unit, whole=False, near=gpus.near)
+    cores = Cores(
+        tmp_path, cluster, [[0, 1, 2, 3]], gpus.numbers, unit=unit, whole=False, choose_gpus=gpus.choose
+    )
 
     def place(number: int, **needs: Any) -> Entry:
         entry = Entry(number, spec(**needs), "", 0.0)
@@ -205,6 +207,93 @@ def test_gpus_near_the_job_s_cores_come_first(tmp_path: Path) -> None:
     assert gpus.variables(third.devices)["CUDA_VISIBLE_DEVICES"] == "GPU-3,GPU-0,GPU-1"
     cores.free(third)
     assert place(4, gpus=3).devices == (3, 0, 1)
+
+
+def linked(*pairs: tuple[int, int], number: int = 8) -> Gpus:
+    """GPUs of which some pairs are linked by NVLink; each four are in one NUMA node."""
+    near: dict[int, dict[str, int]] = {n: {} for n in range(number)}
+    for a, b in pairs:
+        near[a][f"bus{b}"] = near[b][f"bus{a}"] = nvml.LINKED
+    by_number = {
+        n: Gpu(f"GPU-{n}", "A100", 80e3, "", n // 4, f"bus{n}", distances) for n, distances in near.items()
+    }
+    return Gpus(by_number, {0: 0, 1: 1})
+
+
+@pytest.mark.parametrize(
+    ("free", "core", "count", "chosen"),
+    [
+        ((0, 1, 2, 3), 0, 2, [0, 1]),
+        ((0, 2, 3, 4), 0, 2, [2, 3]),  # linked
+        ((1, 2, 4, 5), 0, 2, [4, 5]),  # linked, though far from the core
+        ((1, 2, 4, 6), 0, 2, [1, 2]),
+        ((1, 2, 3), 0, 1, [1]),  # leaves a pair
+        ((0, 1, 2, 4, 5), 1, 1, [4]),  # near to the core
+        ((0, 1, 3, 4, 5, 6), 0, 3, [0, 1, 3]),
+        ((1, 3, 4, 5, 6, 7), 0, 4, [4, 5, 6, 7]),
+        ((2, 5), 1, 2, [5, 2]),  # the near one is the first
+        ((2, 5), 1, 3, [5, 2]),
+    ],
+)
+def test_gpus_of_a_job_are_near_each_other(
+    free: tuple[int, ...], core: int, count: int, chosen: list[int]
+) -> None:
+    gpus = linked((0, 1), (2, 3), (4, 5), (6, 7))
+    assert gpus.choose(free, [core], count) == chosen
+    assert set(gpus.choose(free, [core], count, lambda number: number in chosen)).isdisjoint(chosen) or (
+        len(free) < len(chosen) + count
+    )
+
+
+def test_many_gpus_are_each_chosen_for_itself() -> None:
+    gpus = linked((0, 31), number=32)
+    assert gpus.choose(range(32), [1], 8) == [4, 5, 6, 7, 0, 1, 2, 3]
+    assert gpus.choose(range(32), [0], 2) == [0, 31]
+
+
+def test_emulated_gpus_are_linked_in_pairs(gpus: Up) -> None:
+    """What NVML tells of their links decides which ones a job gets."""
+    first = gpus.client.submit(["sleep", "60"], gpus=1)
+    second = gpus.client.submit(["sleep", "60"], gpus=2)
+    for job, numbers in ((first, [0]), (second, [2, 3])):
+        gpus.until(lambda job=job: job.info()["stage"] == "running")  # type: ignore[misc]
+        assert job.info()["gpus"] == numbers
+        job.cancel()
+
+
+@pytest.mark.parametrize(
+    ("vendor", "variable", "words"),
+    [
+        ("amd", "ROCR_VISIBLE_DEVICES", ("", *(f"GPU-e{n:015x}" for n in range(2)))),
+        ("intel", "ZE_AFFINITY_MASK", ("255", "0", "1")),
+    ],
+    ids=["amd", "intel"],
+)
+def test_gpus_of_other_vendors(
+    up: Up, tmp_path: Path, vendor: str, variable: str, *, words: tuple[str, str, str]
+) -> None:
+    """Jobs see their own by the vendor's variable; who holds one outside of the queue is named."""
+    none, first, second = words
+    up.start("--emulate", f"gpus-2+{vendor}")
+    prints = ["sh", "-c", f"echo $CUDA_VISIBLE_DEVICES-${variable}"]
+    jobs = [up.client.submit(prints, gpus=number) for number in (None, 1, 2)]
+    assert [job.result(60) for job in jobs] == [0, 0, 0]
+    assert [up.client.output(job.id).decode() for job in jobs] == [
+        *(f"-{none}\n", f"-{first}\n", f"-{first},{second}\n")
+    ]
+    assert [job.info()["gpus"] for job in jobs] == [[], [0], [0, 1]]
+    file = up.home / "gpus/dev/dri/renderD129"
+    stranger = subprocess.Popen([sys.executable, "-c", f"file = open({str(file)!r}); input()"], stdin=-1)
+    try:
+        up.until(lambda: f"process {stranger.pid} (python" in up.run("nodes").stdout)
+        waits = up.client.submit(["true"], gpus=2)
+        up.until(lambda: "GPU 1 is held outside of the queue by process" in str(waits.info()["why"]))
+        assert up.client.submit(["true"], gpus=1, expect_s={"": 1.0}).id
+    finally:
+        stranger.kill()
+        stranger.communicate()
+    assert waits.result(60) == 0
+    assert f"2 emulated_{vendor}_gpu_80gb (85.9 GB) EMULATED" in (tmp_path / "coordinator.log").read_text()
 
 
 def test_a_driver_that_cannot_be_asked_is_told(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:

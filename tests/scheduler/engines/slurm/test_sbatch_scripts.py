@@ -26,7 +26,7 @@ UNREADABLE = [case for case in CASES if case.get("sbatch_refuses")]
 @pytest.fixture(scope="module")
 def big(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmLab]:
     """Yield one node that is large enough, in words, for every script."""
-    with slurmlab(tmp_path_factory.mktemp("big"), nodes=1, cpus=64, memory_mb=600_000, gpus=2) as lab:
+    with slurmlab(tmp_path_factory.mktemp("big"), nodes=1, cpus=64, memory_mb=600_000, gpus=("2",)) as lab:
         yield lab
 
 
