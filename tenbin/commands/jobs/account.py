@@ -48,7 +48,7 @@ def array_account(array: dict[str, Any]) -> str:
     lines += [f"  {line}" for line in _asked(array)]
     if limit := array["spec"]["array_limit"]:
         lines.append(f"  at most {limit} run at once")
-    if wait := wait_words(array["why"], array["expected_start_s"]):
+    if wait := wait_words(array):
         lines.append(f"  {wait}")
     lines.append(f"  submitted {clock(array['submit_s'], date=True)}")
     return "\n".join(map(printable, lines))
@@ -129,7 +129,7 @@ def prediction_words(prediction: dict[str, Any], unit: str = "s") -> str:
 
 def _placed(job: dict[str, Any]) -> list[str]:
     """List why the job waits and until when, or where it runs or ran."""
-    wait = wait_words(job["why"], job["expected_start_s"])
+    wait = wait_words(job)
     lines = [wait] if wait else []
     lines += [sooner_words(start) for start in job.get("sooner", ())]
     if job["start_s"] and (place := _place(job)):
@@ -143,10 +143,14 @@ def _placed(job: dict[str, Any]) -> list[str]:
     return lines
 
 
-def wait_words(why: str, expected_start_s: float | None) -> str:
-    """Say why a job waits, and when it should start: ``...; starts about 12:03:10``."""
-    start = [f"starts about {clock(expected_start_s)}"] if expected_start_s else []
-    return "; ".join([*([local(why)] if why else []), *start])
+def wait_words(job: dict[str, Any]) -> str:
+    """Say why a job waits, and when it should start: ``...; starts about 12:03:10``, with its interval."""
+    parts = [local(job["why"])] if job["why"] else []
+    if at_s := job["expected_start_s"]:
+        low_s, high_s = job.get("start_low_s"), job.get("start_high_s")
+        within = f" ({clock(low_s)} to {clock(high_s)} in 8 of 10 cases)" if low_s and high_s else ""
+        parts.append(f"starts about {clock(at_s)}{within}")
+    return "; ".join(parts)
 
 
 def sooner_words(earlier: dict[str, Any]) -> str:

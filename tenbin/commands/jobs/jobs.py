@@ -82,6 +82,7 @@ def job_ranges(labels: Iterable[str]) -> str:
 
 
 SHOWN = 50
+LONGEST_LINE = 10_000
 HEADINGS = {
     "id": "job",
     "since_s": "since",
@@ -94,7 +95,8 @@ HEADINGS = {
     "migrations": "moves",
     "attempts": "tries",
     "code": "exit",
-    "trouble": "",
+    "expected_start_s": "starts",
+    "trouble": "reason",
 }
 
 StateOption = Annotated[str | None, typer.Option(help="Only of these: failed,killed.")]
@@ -154,22 +156,33 @@ def print_csv(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
 
 
 def print_table(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
-    """Print rows as a table for people."""
-    from rich.markup import escape
+    """Print rows as a table for people, a line each: cut on a terminal, whole elsewhere."""
+    from rich.text import Text
 
     from tenbin.terminal import SafeConsole, table
 
-    left = ("name", "user", "stage", "place", "hosts", "")
+    left = ("name", "user", "stage", "place", "hosts", "starts", "reason", "why")
     job_table = table(*(HEADINGS.get(column, column) for column in columns), left=left, collapse_padding=True)
     for row in rows:
-        job_table.add_row(*(escape(printable(cell(row, column))) for column in columns))
-    SafeConsole().print(job_table)
+        texts = (printable(cell(row, column)) for column in columns)
+        job_table.add_row(*(Text(text, no_wrap=True, overflow="ellipsis") for text in texts))
+    console = SafeConsole()
+    if not console.is_terminal:
+        console.width = LONGEST_LINE
+    console.print(job_table)
 
 
 def since_s(job: dict[str, Any], now: float) -> int:
     """Return the seconds since the job's end, else since its start, else since its submission."""
     begin_s: float = job["end_s"] or job["start_s"] or job["submit_s"]
     return round(now - begin_s)
+
+
+def start_words(row: dict[str, Any]) -> str:
+    """Say when a job should start: ``in 2:00 h``, or with its interval ``in 2:00 h (1:00 h to 4:00 h)``."""
+    names, now = ("expected_start_s", "start_low_s", "start_high_s"), time.time()
+    waits = [duration(round(max(row[name] - now, 0.0))) for name in names if row[name] is not None]
+    return f"in {waits[0]}{f' ({waits[1]} to {waits[2]})' if waits[1:] else ''}" if waits else ""
 
 
 def cell(row: dict[str, Any], column: str) -> str:
@@ -179,10 +192,14 @@ def cell(row: dict[str, Any], column: str) -> str:
         text = label(row)
     elif column == "trouble":
         counts = ", ".join(f"{stage} {count:,}" for stage, count in row.get("stages", {}).items())
-        text = counts or local(value)
+        text = "; ".join(filter(None, (counts or local(value), local(row.get("why", "")))))
+    elif column == "why":
+        text = local(value)
+    elif column == "expected_start_s":
+        text = start_words(row)
     elif value is None or value == []:
         text = "-"
-    elif column in ("submit_s", "start_s", "end_s"):
+    elif column in INSTANTS:
         text = clock(value, date=True)
     elif column.endswith("_s"):
         text = duration(round(value, 2))
@@ -202,7 +219,9 @@ def cell(row: dict[str, Any], column: str) -> str:
 COLUMNS = (
     *("id", "array", "array_index", "name", "user", "slurm", "stage", "cores", "priority", "place"),
     *("submit_s", "start_s", "end_s", "since_s", "time_limit_s", "code", "held_by_user", "trouble"),
+    *("why", "expected_start_s", "start_low_s", "start_high_s"),
 )
+INSTANTS = ("submit_s", "start_s", "end_s", "start_low_s", "start_high_s")
 BEGUN = ("running", "stopping", "suspended")
 UNSUCCESSFUL = ("failed", "cancelled", "killed")
 STATES = ("held", "waiting", *BEGUN, "done", *UNSUCCESSFUL)
@@ -241,7 +260,7 @@ def jobs(
     place: PlaceOption = None,
     limit: Annotated[
         int,
-        typer.Option(min=1, help="Show at most this many, the last ones; jobs that run are always shown."),
+        typer.Option(min=1, help="Show at most this many, the first ones; jobs that run are always shown."),
     ] = SHOWN,
     members: Annotated[
         bool, typer.Option("--members", "-m", help="Each member of an array in a row of its own.")
@@ -251,7 +270,11 @@ def jobs(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List the jobs that wait or run, running ones first; an array is one row."""
+    """List the jobs that run, then those that wait, in the order of the queue, and why; an array is one row.
+
+    Those that have ended come last, the newest first. On a terminal reasons are cut: tenbin info has them
+    whole.
+    """
     chosen = chosen_columns(columns, COLUMNS, "jobs")
     if columns == "help":
         print("\n".join(COLUMNS))
@@ -268,14 +291,15 @@ def jobs(
     # Programs get the jobs themselves.
     which = {"all": str(everything).lower(), "members": str(members or json or csv).lower()}
     client = client_of(home)
-    rows = client.call("GET", f"/jobs?{urlencode({**which, **filters, 'limit': limit}, doseq=True)}")
-    rows.sort(key=lambda job: job["stage"] not in BEGUN)
+    query = {**which, **filters, "limit": limit, "order": "queue", "reasons": "true"}
+    rows = client.call("GET", f"/jobs?{urlencode(query, doseq=True)}")
     for job in rows:
         job["since_s"] = since_s(job, time.time())
     if print_rows(rows, chosen or COLUMNS, csv=csv, json=json):
         return
     taken_over = ("slurm", "user") if any(job["slurm"] for job in rows) else ()
-    print_table(rows, chosen or ("id", *taken_over, "name", "stage", "cores", "since_s", "trouble"))
+    starts = ("expected_start_s",) if any(job["expected_start_s"] for job in rows) else ()
+    print_table(rows, chosen or ("id", *taken_over, "name", "stage", "cores", "since_s", *starts, "trouble"))
     if len(rows) < limit:
         return
     if filters:  # to count what they leave would take the coordinator's time

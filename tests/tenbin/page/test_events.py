@@ -69,7 +69,7 @@ def test_the_page_outlives_the_coordinator_and_costs_it_little(up: Up, page: Pag
     reason = page.get("/api/jobs")["reasons"][str(second.id)]
     told = second.info()
     assert reason["why"] == told["why"] and abs(reason["expected_start_s"] - told["expected_start_s"]) < 1
-    assert reason["low_s"] is None and reason["outcomes"] == 0  # no forecast has had its outcome
+    assert reason["start_low_s"] is None and reason["outcomes"] == 0  # no forecast has had its outcome
     up.kill()
     while not (state := stream.next("coordinator"))["trouble"]:
         pass
