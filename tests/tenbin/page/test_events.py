@@ -164,7 +164,9 @@ def test_lists_agree_with_a_plain_filter(tmp_path: Path) -> None:
         assert numbers(page, "/api/jobs?count=200&text=fit*9&sort=id") == [
             entry.id for entry in plain if entry.spec.name and entry.spec.name.endswith("9")
         ]
-        queue = sorted(plain, key=lambda e: (e.stage.final, -(e.end_s or e.priority), e.id))
+        queue = sorted(
+            plain, key=lambda e: (e.stage.final, e.stage is Stage.HELD, -(e.end_s or e.priority), e.id)
+        )
         in_order = sorted(queue, key=lambda entry: entry.submit_s, reverse=True)
         window = page.get("/api/jobs?sort=submit_s&down=true&start=30&count=25")
         assert [row["id"] for row in window["rows"]] == [entry.id for entry in in_order][30:55]
