@@ -156,13 +156,37 @@ class Coordinator:
             BadInput: one can never run here, or waits for a job that does not exist or for itself.
             NoRoom: the journal cannot be written; nothing was taken in.
         """
+        specs = self.checked(specs, waits_for or {}, arrays or {})
+        gc.disable()  # all that is made here stays: to look for garbage in it takes a third of the time
+        try:
+            entries = self.job_table.add(
+                specs,
+                environment,
+                self.cluster.now,
+                waits_for or {},
+                arrays=arrays,
+                predicted=self.run_times.expect(specs),
+            )
+            self._arrive(sorted(entries, key=lambda entry: -entry.spec.priority))
+            self.turn()
+        finally:
+            gc.enable()
+        return entries
+
+    def checked(
+        self, specs: Sequence[JobSpec], waits_for: WaitsByPlace, arrays: Mapping[int, Sequence[int]]
+    ) -> list[JobSpec]:
+        """Fix the size of jobs that are to be submitted, and set the clock; the arguments are of ``submit``.
+
+        Raises:
+            BadInput: one can never run here, or waits for a job that does not exist or for itself.
+        """
         self.set_clock()
-        now, waits_for = self.cluster.now, waits_for or {}
-        unit = self.job_table.unit
+        now, unit = self.cluster.now, self.job_table.unit
         specs = [sized(spec, self.measured.scaling, unit) for spec in specs]
         specs = [under_caps(spec, self.measured.caps, unit) for spec in specs]
         total_mb = self.cluster.cluster.memory_mb
-        check_places(waits_for, arrays or {}, len(specs))
+        check_places(waits_for, arrays, len(specs))
         self.measured.check(spec.job_profile for spec in specs)
         if self.profiles is not None:
             self.profiles.introduce(spec.job_profile for spec in specs)
@@ -174,21 +198,11 @@ class Coordinator:
                     raise BadInput("jobs of a cluster have no terminal", "tenbin run --keep")
                 specs[place] = within_memory(settle_kind(spec, unit.gpus, requested), unit, total_mb)
                 self.check(specs[place], now)
-                check_waits(specs[place], (arrays or {}).get(place), self.job_table)
+                check_waits(specs[place], arrays.get(place), self.job_table)
                 check_times(specs[place], now)
             except BadInput as error:
                 raise JobRefused(error, place, len(specs)) from error
-        gc.disable()  # all that is made here stays: to look for garbage in it takes a third of the time
-        try:
-            predicted = self.run_times.expect(specs)
-            entries = self.job_table.add(
-                specs, environment, now, waits_for, arrays=arrays, predicted=predicted
-            )
-            self._arrive(sorted(entries, key=lambda entry: -entry.spec.priority))
-            self.turn()
-        finally:
-            gc.enable()
-        return entries
+        return specs
 
     def _arrive(self, entries: Iterable[Entry]) -> None:
         """Let jobs wait for their turn, when all that were submitted together are known."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -151,6 +152,16 @@ def wait_words(job: dict[str, Any]) -> str:
         within = f" ({clock(low_s)} to {clock(high_s)} in 8 of 10 cases)" if low_s and high_s else ""
         parts.append(f"starts about {clock(at_s)}{within}")
     return "; ".join(parts)
+
+
+def prospect_words(prospect: Mapping[str, Any]) -> str:
+    """Say when a job would start that is not submitted yet, and what it would wait for."""
+    at_s = prospect["expected_start_s"]
+    if at_s is not None and at_s <= time.time() + AT_ONCE_S:
+        return "would start at once"
+    start = "when it would start is not known" if at_s is None else f"would start about {clock(at_s)}"
+    ahead = f"; {counted(prospect['ahead'], 'job')} before it" if prospect["ahead"] else ""
+    return local(prospect["why"]) or start + ahead
 
 
 def sooner_words(earlier: dict[str, Any]) -> str:

@@ -44,7 +44,10 @@ def test_jobs_run_and_their_codes_are_handed_on(shared: Up) -> None:
         == 0
     )
     assert (shared.home / "out").read_text() == "a b\n'c' -d é\n"
-    missing = shared.client.submit(["no-such-program"]).wait(20)
+    with pytest.raises(TenbinError, match="there is no program no-such-program; correct its name"):
+        shared.client.submit(["no-such-program"])
+    before = shared.client.submit(["true"])
+    missing = shared.client.submit(["no-such-program"], after=[before.id]).wait(20)
     assert missing["stage"] == "failed" and "no-such-program: No such file" in missing["trouble"]
 
 
