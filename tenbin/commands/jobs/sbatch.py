@@ -87,90 +87,71 @@ SILENT: dict[str, tuple[str, Value]] = {
     "verbose": ("v", ""),
     "version": ("V", ""),
 }
-SITE = "of the site's Slurm only"
-NOTED = "tenbin keeps no such note"
-PLACE = "tenbin chooses the place itself"
-WHOLE = "for jobs on several nodes only"
-SHARE = "the job has its cores to itself all the same"
-LEFT_OUT: dict[str, tuple[str, Value, str]] = {
-    "account": ("A", "needed", SITE),
-    "acctg-freq": ("", "needed", "tenbin samples at its own times"),
-    "bb": ("", "needed", "tenbin has no burst buffers"),
-    "bbf": ("", "needed", "tenbin has no burst buffers"),
-    "clusters": ("M", "needed", SITE),
-    "cluster-constraint": ("", "needed", SITE),
-    "comment": ("", "needed", NOTED),
-    "contiguous": ("", "", WHOLE),
-    "delay-boot": ("", "needed", SITE),
-    "distribution": ("m", "needed", PLACE),
-    "get-user-env": ("", "optional", "the job has the variables of this shell"),
-    "gpu-bind": ("", "needed", PLACE),
-    "gres-flags": ("", "needed", PLACE),
-    "mail-type": ("", "needed", "write #TENBIN --notify mail"),
-    "mail-user": ("", "needed", "write #TENBIN --notify mail"),
-    "mcs-label": ("", "needed", SITE),
-    "mem-bind": ("", "needed", PLACE),
-    "network": ("", "needed", SITE),
-    "no-kill": ("k", "optional", WHOLE),
-    "open-mode": ("", "needed", "tenbin always appends to files of output"),
-    "oversubscribe": ("s", "", SHARE),
-    "partition": ("p", "needed", SITE),
-    "power": ("", "needed", SITE),
-    "prefer": ("", "needed", "a wish, and tenbin knows no features of nodes"),
-    "priority": ("", "needed", "numbers of Slurm's own; tenbin has --priority"),
-    "profile": ("", "needed", "tenbin info --samples shows what a job used"),
-    "propagate": ("", "optional", "limits are those of whoever started tenbin up"),
-    "qos": ("q", "needed", SITE),
-    "reservation": ("", "needed", SITE),
-    "spread-job": ("", "", WHOLE),
-    "switches": ("", "needed", WHOLE),
-    "time-min": ("", "needed", "the limit is that of --time"),
-    "use-min-nodes": ("", "", WHOLE),
-    "wait-all-nodes": ("", "needed", WHOLE),
-    "wckey": ("", "needed", SITE),
-}
-FEATURES = "tenbin knows no features of nodes"
-SHAPE = "tenbin gives whole cores, and does not choose among sockets and threads"
-WHERE = "tenbin chooses the nodes"
-REFUSED: dict[str, tuple[str, Value, str]] = {
-    "batch": ("", "needed", FEATURES),
-    "constraint": ("C", "needed", FEATURES),
-    "container": ("", "needed", "tenbin starts no containers; start it in the script"),
-    "core-spec": ("S", "needed", SHAPE),
-    "cores-per-socket": ("", "needed", SHAPE),
-    "cpu-freq": ("", "needed", "tenbin sets no frequencies for a job"),
-    "cpus-per-gpu": ("", "needed", "say how many cores a task needs: --cpus-per-task"),
-    "exclude": ("x", "needed", WHERE),
-    "exclusive": ("", "optional", "for whole nodes write #TENBIN --nodes"),
-    "export-file": ("", "needed", "read the file in the script"),
-    "extra-node-info": ("B", "needed", SHAPE),
-    "gid": ("", "needed", "jobs run as whoever started tenbin up"),
-    "gpu-freq": ("", "needed", "tenbin sets no frequencies for a job"),
-    "gpus-per-socket": ("", "needed", SHAPE),
-    "hint": ("", "needed", SHAPE),
-    "hold": ("H", "", "submit without it, then: tenbin suspend"),
-    "input": ("i", "needed", "redirect the input in the script"),
-    "kill-on-invalid-dep": ("", "needed", "a job whose jobs before it fail is cancelled"),
-    "licenses": ("L", "needed", "tenbin counts no licences"),
-    "mem-per-gpu": ("", "needed", "say how much memory the job needs: --mem"),
-    "mincpus": ("", "needed", "say how many cores a task needs: --cpus-per-task"),
-    "nodefile": ("F", "needed", WHERE),
-    "nodelist": ("w", "needed", WHERE),
-    "ntasks-per-core": ("", "needed", SHAPE),
-    "ntasks-per-gpu": ("", "needed", SHAPE),
-    "ntasks-per-socket": ("", "needed", SHAPE),
-    "ntasks-per-tres": ("", "needed", SHAPE),
-    "overcommit": ("O", "", "tenbin gives each task cores of its own"),
-    "reboot": ("", "", "tenbin reboots no nodes"),
-    "signal": ("", "needed", "tenbin sends SIGTERM at the limit only, ten seconds before SIGKILL"),
-    "sockets-per-node": ("", "needed", SHAPE),
-    "thread-spec": ("", "needed", SHAPE),
-    "threads-per-core": ("", "needed", SHAPE),
-    "tmp": ("", "needed", "tenbin does not count disk space"),
-    "tres-per-task": ("", "needed", "say what a task needs: --cpus-per-task, --gpus-per-task"),
-    "uid": ("", "needed", "jobs run as whoever started tenbin up"),
-    "wrap": ("", "needed", "a command is given by itself: tenbin submit -- sh -c 'CMD'"),
-}
+
+
+def _by_reason(groups: Mapping[str, str]) -> dict[str, tuple[str, Value, str]]:
+    """Read ``name/letter`` of options by reason; ``=``: with a value, ``[=]``: with or without one."""
+    entries: dict[str, tuple[str, Value, str]] = {}
+    for reason, words in groups.items():
+        for word in words.split():
+            name, _, short = word.rstrip("[=]").partition("/")
+            value: Value = "optional" if word.endswith("]") else "needed" if word.endswith("=") else ""
+            entries[name] = short, value, reason
+    return entries
+
+
+LEFT_OUT = _by_reason(
+    {
+        "of the site's Slurm only": (
+            "account/A= clusters/M= cluster-constraint= delay-boot= mcs-label= network= partition/p= "
+            "power= qos/q= reservation= wckey="
+        ),
+        "tenbin samples at its own times": "acctg-freq=",
+        "tenbin has no burst buffers": "bb= bbf=",
+        "tenbin keeps no such note": "comment=",
+        "for jobs on several nodes only": (
+            "contiguous no-kill/k[=] spread-job switches= use-min-nodes wait-all-nodes="
+        ),
+        "tenbin chooses the place itself": "distribution/m= gpu-bind= gres-flags= mem-bind=",
+        "the job has the variables of this shell": "get-user-env[=]",
+        "write #TENBIN --notify mail": "mail-type= mail-user=",
+        "tenbin always appends to files of output": "open-mode=",
+        "the job has its cores to itself all the same": "oversubscribe/s",
+        "a wish, and tenbin knows no features of nodes": "prefer=",
+        "numbers of Slurm's own; tenbin has --priority": "priority=",
+        "tenbin info --samples shows what a job used": "profile=",
+        "limits are those of whoever started tenbin up": "propagate[=]",
+        "the limit is that of --time": "time-min=",
+    }
+)
+REFUSED = _by_reason(
+    {
+        "tenbin knows no features of nodes": "batch= constraint/C=",
+        "tenbin starts no containers; start it in the script": "container=",
+        "tenbin gives whole cores, and does not choose among sockets and threads": (
+            "core-spec/S= cores-per-socket= extra-node-info/B= gpus-per-socket= hint= ntasks-per-core= "
+            "ntasks-per-gpu= ntasks-per-socket= ntasks-per-tres= sockets-per-node= thread-spec= "
+            "threads-per-core="
+        ),
+        "tenbin sets no frequencies for a job": "cpu-freq= gpu-freq=",
+        "say how many cores a task needs: --cpus-per-task": "cpus-per-gpu= mincpus=",
+        "tenbin chooses the nodes": "exclude/x= nodefile/F= nodelist/w=",
+        "for whole nodes write #TENBIN --nodes": "exclusive[=]",
+        "read the file in the script": "export-file=",
+        "jobs run as whoever started tenbin up": "gid= uid=",
+        "submit without it, then: tenbin suspend": "hold/H",
+        "redirect the input in the script": "input/i=",
+        "a job whose jobs before it fail is cancelled": "kill-on-invalid-dep=",
+        "tenbin counts no licences": "licenses/L=",
+        "say how much memory the job needs: --mem": "mem-per-gpu=",
+        "tenbin gives each task cores of its own": "overcommit/O",
+        "tenbin reboots no nodes": "reboot",
+        "tenbin sends SIGTERM at the limit only, ten seconds before SIGKILL": "signal=",
+        "tenbin does not count disk space": "tmp=",
+        "say what a task needs: --cpus-per-task, --gpus-per-task": "tres-per-task=",
+        "a command is given by itself: tenbin submit -- sh -c 'CMD'": "wrap=",
+    }
+)
 TABLES: tuple[Mapping[str, tuple[Any, ...]], ...] = (TAKEN, LEFT_OUT, REFUSED, SILENT)
 KINDS: dict[str, Value] = {
     **{name: entry[1] for table in TABLES for name, entry in table.items()},
