@@ -54,17 +54,9 @@ def select(client: Client, which: Iterable[str], *, members: bool = True) -> Cho
     return Chosen(answer["named"], answer["among"])
 
 
-def tell_left_out(answer: Mapping[str, Any]) -> None:
-    """Say which jobs of ranges and ``all`` a change did not apply to."""
-    for line in left_out_lines(answer):
-        print(f"tenbin: {line}", file=sys.stderr)
-
-
 def left_out_lines(answer: Mapping[str, Any]) -> list[str]:
     """Write which jobs a change did not apply to; one line for each reason."""
-    earlier = {reason: [job] for job, reason in answer["left_out"].items()}  # of a coordinator of before
-    reasons = answer.get("reasons", earlier)
-    return [f"left out {job_ranges(labels)}: {reason}" for reason, labels in reasons.items()]
+    return [f"left out {job_ranges(labels)}: {reason}" for reason, labels in answer["reasons"].items()]
 
 
 def job_ranges(labels: Iterable[str]) -> str:
@@ -123,8 +115,11 @@ def chosen_states(text: str | None, known: tuple[str, ...]) -> list[str]:
 
 
 def chosen_columns(text: str | None, known: tuple[str, ...], command: str) -> tuple[str, ...]:
-    """Read ``id,name``; none, or ``help``: empty."""
-    columns = tuple(part.strip() for part in text.split(",")) if text not in (None, "help") else ()
+    """Read ``id,name``; none: empty. ``help`` prints all, and ends."""
+    if text == "help":
+        print("\n".join(known))
+        raise typer.Exit()
+    columns = () if text is None else tuple(part.strip() for part in text.split(","))
     if unknown := [part for part in columns if part not in known]:
         raise BadInput(
             f"--columns {unknown[0]!r} is no column", f"tenbin {command} --columns help lists them"
@@ -172,7 +167,7 @@ def print_table(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
     console.print(job_table)
 
 
-def since_s(job: dict[str, Any], now: float) -> int:
+def age_s(job: dict[str, Any], now: float) -> int:
     """Return the seconds since the job's end, else since its start, else since its submission."""
     begin_s: float = job["end_s"] or job["start_s"] or job["submit_s"]
     return round(now - begin_s)
@@ -276,25 +271,17 @@ def jobs(
     whole.
     """
     chosen = chosen_columns(columns, COLUMNS, "jobs")
-    if columns == "help":
-        print("\n".join(COLUMNS))
-        return
     check_formats(csv=csv, json=json)
-    given = {
-        "stages": chosen_states(state, STATES),
-        "name": name,
-        "user": user,
-        "since_s": None if since is None else past_instant(since, "--since"),
-        "place": place,
-    }
-    filters = {key: value for key, value in given.items() if value}
+    since_s = None if since is None else past_instant(since, "--since")
+    given = {"stages": chosen_states(state, STATES), "name": name, "user": user, "since_s": since_s}
+    filters = {key: value for key, value in {**given, "place": place}.items() if value}
     # Programs get the jobs themselves.
     which = {"all": str(everything).lower(), "members": str(members or json or csv).lower()}
     client = client_of(home)
     query = {**which, **filters, "limit": limit, "order": "queue", "reasons": "true"}
     rows = client.call("GET", f"/jobs?{urlencode(query, doseq=True)}")
     for job in rows:
-        job["since_s"] = since_s(job, time.time())
+        job["since_s"] = age_s(job, time.time())
     if print_rows(rows, chosen or COLUMNS, csv=csv, json=json):
         return
     taken_over = ("slurm", "user") if any(job["slurm"] for job in rows) else ()
@@ -608,7 +595,8 @@ def _change(
     if as_json:
         print_json(answer)
     else:
-        tell_left_out(answer)
+        for line in left_out_lines(answer):
+            say(f"tenbin: {line}", error=True)
     return answer
 
 

@@ -18,11 +18,11 @@ from tenbin.commands.jobs.account import wait_words
 from tenbin.commands.jobs.jobs import (
     HEADINGS,
     STATES,
+    age_s,
     cell,
     chosen_states,
     job_ranges,
     left_out_lines,
-    since_s,
 )
 from tenbin.commands.status import node_lines, use_words
 from tenbin.option_values import past_instant
@@ -491,7 +491,7 @@ def row_line(
     row: dict[str, Any], shown: list[Column], now: float, *, here: bool = False, marked: bool = False
 ) -> Line:
     """Write one job. ``here``: the cursor is on it."""
-    row = {**row, "since_s": steady_s(since_s(row, now))}
+    row = {**row, "since_s": steady_s(age_s(row, now))}
     base = "reverse" if here else ""
     pieces: list[Piece] = [(f"{'>' if here else ' '}{'*' if marked else ' '}", base)]
     for column in shown:
