@@ -43,10 +43,14 @@ Instant = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Conditions(BaseModel):
-    """The jobs to tell of: those that meet all conditions, the last ones up to the limit."""
+    """The jobs to tell of: those that meet all conditions, the last ones up to the limit.
+
+    ``ids``: one is that a job, or the array that it belongs to, is one of these.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
+    ids: Annotated[list[Annotated[Number, Strict(False)]], Field(max_length=1_000_000)] | None = None
     stages: list[Annotated[Stage, Strict(False)]] = Field(default_factory=list)
     name: str | None = None
     user: str | None = None
@@ -59,7 +63,8 @@ class Conditions(BaseModel):
     def as_filter(self) -> JobFilter:
         """Return the conditions as the journal takes them."""
         names = ("name", "user", "since_s", "until_s", "place", "array")
-        return JobFilter(stages=frozenset(self.stages), **{name: getattr(self, name) for name in names})
+        ids = None if self.ids is None else frozenset(self.ids)
+        return JobFilter(ids, frozenset(self.stages), **{name: getattr(self, name) for name in names})
 
 
 class Listed(Conditions):
@@ -164,8 +169,9 @@ class CoordinatorJobs:
             return False
         if conditions == JobFilter(stages=conditions.stages):
             return True
-        members = self._table.journal.ended(replace(conditions, array=array), self._table.user)
-        return any(True for _ in conditions.choose(members, self.reading))
+        of_array = replace(conditions, array=array)
+        members = self._table.journal.ended(of_array, self._table.user)
+        return any(True for _ in of_array.choose(members, self.reading))
 
     def whole(self, number: int) -> Whole[Entry]:
         """Return an array."""
@@ -316,15 +322,9 @@ def _why(coordinator: Coordinator, row: Entry | Whole[Entry]) -> dict[str, Any]:
 
 
 class Wanted(Conditions):
-    """Conditions, of which one is that a job, or the array that it belongs to, is one of ``ids``."""
+    """Conditions in the body of a request."""
 
     model_config = BODY
-
-    ids: Annotated[list[Number], Field(max_length=1_000_000)] | None = None
-
-    def as_filter(self) -> JobFilter:
-        """Return the conditions as the journal takes them."""
-        return replace(super().as_filter(), ids=None if self.ids is None else frozenset(self.ids))
 
 
 def add_history(api: FastAPI, coordinator: Coordinator) -> None:

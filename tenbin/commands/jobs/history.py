@@ -15,7 +15,7 @@ from profiles.errors import BadInput
 from profiles.quantities import counted
 from scheduler.jobs.literals import memory_text
 from tenbin.commands.jobs import jobs
-from tenbin.commands.options import HomeOption, JsonOption, client_of, complete_job
+from tenbin.commands.options import HomeOption, JsonOption, client_of
 from tenbin.option_values import past_instant
 from tenbin.text import duration, number, print_json
 
@@ -34,12 +34,7 @@ STATES = ("running", "stopping", "suspended", "done", "failed", "cancelled", "ki
 
 
 def history(
-    which: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Jobs and arrays: 7, 7[3], 3-9.", metavar="[JOB]...", autocompletion=complete_job
-        ),
-    ] = None,
+    which: jobs.OfJobs = None,
     *,
     state: jobs.StateOption = None,
     name: jobs.NameOption = None,
@@ -81,13 +76,9 @@ def history(
         "limit": None if which else limit or (None if efficiency else jobs.SHOWN),
     }
     client = client_of(home)
-    named: list[int] = []
     if which:
-        selected = jobs.select(client, which, members=False)
-        request["ids"], named = selected.ids, selected.named
+        request["ids"] = jobs.known(client, which)
     rows = client.call("POST", "/history", request)
-    for missing in set(named).difference(*((row["id"], row["array"]) for row in rows)):
-        client.job(missing).info()  # of none there is an error
     if efficiency:
         _print_efficiency(rows, csv=csv, json=json)
     elif not jobs.print_rows(rows, chosen or COLUMNS, csv=csv, json=json):

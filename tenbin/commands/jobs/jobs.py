@@ -187,7 +187,7 @@ def cell(row: dict[str, Any], column: str) -> str:
         text = label(row)
     elif column == "trouble":
         counts = ", ".join(f"{stage} {count:,}" for stage, count in row.get("stages", {}).items())
-        text = "; ".join(filter(None, (counts or local(value), local(row.get("why", "")))))
+        text = "; ".join(filter(None, (counts, local(row.get("why") or (value if not counts else "")))))
     elif column == "why":
         text = local(value)
     elif column == "expected_start_s":
@@ -206,6 +206,14 @@ def cell(row: dict[str, Any], column: str) -> str:
         emulated = " (EMULATED)" if column == "energy_j" and row["emulated"] else ""
         text = f"{number(value) if isinstance(value, float) else value}{emulated}"
     return text
+
+
+def known(client: Client, which: Iterable[str]) -> list[int]:
+    """Find jobs and arrays that are to be listed; of a single number that is no job there is an error."""
+    chosen = select(client, which, members=False)
+    for job_id in chosen.named:
+        client.job(job_id).info()
+    return chosen.ids
 
 
 # -- the commands ------------------------------------------------------------------------------------------
@@ -235,6 +243,10 @@ Words = typer.Argument(
     autocompletion=complete_job,
 )
 Which = Annotated[list[str], Words]
+OfJobs = Annotated[
+    list[str] | None,
+    typer.Argument(help="Jobs and arrays: 7, 7[3], 3-9.", metavar="[JOB]...", autocompletion=complete_job),
+]
 WhichOrName = Annotated[list[str] | None, Words]
 OfName = Annotated[
     str | None,
@@ -243,6 +255,7 @@ OfName = Annotated[
 
 
 def jobs(
+    which: OfJobs = None,
     *,
     everything: Annotated[bool, typer.Option("--all", "-a", help="Also those that have ended.")] = False,
     state: StateOption = None,
@@ -274,11 +287,13 @@ def jobs(
     check_formats(csv=csv, json=json)
     since_s = None if since is None else past_instant(since, "--since")
     given = {"stages": chosen_states(state, STATES), "name": name, "user": user, "since_s": since_s}
-    filters = {key: value for key, value in {**given, "place": place}.items() if value}
-    # Programs get the jobs themselves.
-    which = {"all": str(everything).lower(), "members": str(members or json or csv).lower()}
+    filters: dict[str, Any] = {key: value for key, value in {**given, "place": place}.items() if value}
     client = client_of(home)
-    query = {**which, **filters, "limit": limit, "order": "queue", "reasons": "true"}
+    if which:
+        everything, filters["ids"] = True, known(client, which)
+    options = {"all": everything, "members": members or json or csv, "reasons": True}  # programs get the jobs
+    flags = {name: str(value).lower() for name, value in options.items()}
+    query = {**flags, **filters, "limit": limit, "order": "queue"}
     rows = client.call("GET", f"/jobs?{urlencode(query, doseq=True)}")
     for job in rows:
         job["since_s"] = age_s(job, time.time())
@@ -292,10 +307,10 @@ def jobs(
     if filters:  # to count what they leave would take the coordinator's time
         print(f"at most {limit:,} are shown; more: --limit")
         return
-    count = client.call("GET", f"/jobs/count?{urlencode(which)}")["count"]
+    count = client.call("GET", f"/jobs/count?all={flags['all']}&members={flags['members']}")["count"]
     if count > len(rows):
-        options = f"{' --all' * everything}{' --members' * members} --limit {count}"
-        print(f"and {count - len(rows):,} more: tenbin jobs{options}")
+        more = f"{' --all' * everything}{' --members' * members} --limit {count}"
+        print(f"and {count - len(rows):,} more: tenbin jobs{more}")
 
 
 def info(
@@ -381,16 +396,16 @@ def logs(
 
 def _tell_failure(client: Client, job_id: int, error_shown: bool) -> None:
     """Say that a job failed, after its output, and where its standard error is."""
-    from tenbin.commands.jobs.account import last_error
+    from tenbin.commands.jobs.account import has_failed, last_error
 
     job = client.job(job_id).info()
     if job["spec"].get("terminal"):
         typer.echo(f"tenbin: job {label(job)} has written to the terminal of tenbin run", err=True)
+    said = f"tenbin: job {label(job)} {job['stage']}{': ' * bool(job['trouble'])}{local(job['trouble'])}"
     if not (error_shown or job["stdout"] == job["stderr"]) and last_error(client, job):
-        reason = f": {job['trouble']}" if job["trouble"] else ""
-        name = label(job)
-        where = f"it wrote to standard error: tenbin logs {name} --error"
-        typer.echo(printable(f"tenbin: job {name} {job['stage']}{reason}; {where}"), err=True)
+        say(f"{said}; it wrote to standard error: tenbin logs {label(job)} --error", error=True)
+    elif has_failed(job) and job["code"] is None:  # by no act of its program
+        say(said, error=True)
 
 
 def attach(job: Annotated[str, typer.Argument(autocompletion=complete_job)], home: HomeOption = None) -> None:

@@ -522,5 +522,5 @@ def _hand_over(
 
 def _print_remarks(specs: Sequence[Mapping[str, Any]], answer: Mapping[str, list[Any]]) -> None:
     """Say what will probably fail in the script."""
-    for remark in answer["remarks"]:
+    for remark in answer.get("remarks", ()):
         say(f"tenbin: {specs[0]['command'][0]}, {remark}", error=True)

@@ -177,3 +177,20 @@ def test_the_list_says_why_and_when(up: Up, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("COLUMNS", "60")
     drawn = re.sub(r"\x1b\[[0-9;]*m", "", up.run("jobs").stdout).splitlines()
     assert len(drawn) == 5 and all(len(line) == 60 for line in drawn) and "…" in drawn[2]
+
+
+def test_jobs_are_listed_by_their_numbers(up: Up) -> None:
+    """Ended or not; of an array its row, or the members that are meant; one that is not there is an error."""
+    up.start("--cores", "1")
+    array = up.client.submit_all([{"command": ["true"], "folder": "/"}], arrays={0: [3, 4, 5]})[0].id - 1
+    single = up.client.submit(["true"])
+    up.client.ended([array, single.id], 60, all=True)
+
+    def labels(*which: str) -> list[str]:
+        return [line.split()[0] for line in up.run("jobs", *which).stdout.splitlines()[1:]]
+
+    assert labels(str(single.id)) == [str(single.id)] and labels(str(array)) == [str(array)]
+    assert labels(f"{array}[4]", "--members") == [f"{array}[4]"] and labels(f"{array}[4]") == [str(array)]
+    assert labels("last", f"{array}[3-4]", "--members") == [str(single.id), f"{array}[4]", f"{array}[3]"]
+    missing = up.run("jobs", "99")
+    assert missing.returncode == 2 and "there is no job 99" in missing.stderr and not missing.stdout
