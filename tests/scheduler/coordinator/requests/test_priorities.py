@@ -111,7 +111,7 @@ def test_priorities_on_the_command_line(up: Up) -> None:
     assert answer["ids"] == [2, 3] and answer["before"] == {"7": [2, 3]}
     jobs[0].set_priority(-4)
     rows = up.run("jobs", "--columns", "id,priority", "--csv").stdout.split()[1:]
-    assert rows == ["1,7", "2,-4", "3,3"]
+    assert rows == ["1,7", "3,3", "2,-4"]
     first.cancel()
     first.wait(30)
     assert "has ended (cancelled)" in up.run("priority", "1", "--to", "3").stderr
