@@ -222,6 +222,7 @@ def show(
     lines = []
     for place, spec in enumerate(specs):
         fields = spec.model_dump(mode="json", exclude_defaults=True)
+        env = {name: text for name, text in spec.env.items() if not name.startswith("SLURM_")}
         words = [f"array of {len(arrays[place])}: {ranges(arrays[place])}"] if place in arrays else []
         for kind, others in waits_for.get(place, {}).items():
             numbers = ", ".join(str(other + 1) for other in others)
@@ -230,7 +231,7 @@ def show(
             )
         words += [
             f"{KEY_OF.get(key, key)} {_value(key, value)}"
-            for key, value in fields.items()
+            for key, value in (fields | {"env": env}).items()
             if key not in UNSAID and value not in ([], {})
         ]
         lines += [
@@ -243,11 +244,9 @@ def show(
 
 
 def _value(key: str, value: Any) -> str:
-    """Write the value of a field: ``A=1 B=2``, ``1 2``, ``fit``; of Slurm's variables how many."""
+    """Write the value of a field: ``A=1 B=2``, ``1 2``, ``fit``."""
     if key in ("begin_s", "deadline_s"):
         return clock(value, date=True)
     if isinstance(value, dict):
-        own = {name: text for name, text in value.items() if not name.startswith("SLURM_")}
-        slurm = [f"{len(value) - len(own)} of Slurm's"] if len(own) < len(value) else []
-        return " ".join([*(f"{name}={text}" for name, text in own.items()), *slurm])
+        return " ".join(f"{name}={text}" for name, text in value.items())
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -380,9 +380,8 @@ def logs(
     for job_id in ids:
         if json:
             whole = {name: b"".join(client.job(job_id).output(name, follow)) for name in ("stdout", "stderr")}
-            answers.append(
-                {"id": job_id} | {name: said.decode(errors="replace") for name, said in whole.items()}
-            )
+            texts = {name: said.decode(errors="replace") for name, said in whole.items()}
+            answers.append({"id": job_id, **texts})
             continue
         if len(ids) > 1:
             typer.echo(f"==> job {label(client.job(job_id).info())} <==", err=True)
