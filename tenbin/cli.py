@@ -101,7 +101,9 @@ HELP = {  # where it is not that of the function
 ALIASES = {"ps": "jobs", "queue": "jobs", "kill": "cancel", "output": "logs"}
 # Words of other programs, which are no commands here: what to do is another one.
 GUESSES = {
-    **{"start": "up", "stop": "down", "hold": "suspend"},
+    **{"start": "up", "stop": "down", "quit": "down", "shutdown": "down", "rm": "cancel", "why": "info"},
+    **{"hold": "suspend", "pause": "suspend", "release": "resume", "continue": "resume", "move": "migrate"},
+    **{"requeue": "retry", "rerun": "retry", "restart": "retry", "log": "logs", "tail": "logs"},
     **{"sbatch": "submit", "squeue": "jobs", "scancel": "cancel"},
 }
 OF_PROFILES = (

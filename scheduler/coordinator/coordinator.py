@@ -41,6 +41,7 @@ from scheduler.policies.base import Policy, Reason
 from scheduler.policies.registry import create
 from scheduler.prediction.profiles import ProfiledJobs, ProfiledSlowdowns
 from scheduler.prediction.run_times import REMEMBERED, RunTimePredictor
+from scheduler.prediction.start_times import StartTimes
 from scheduler.prediction.tracker import REMEMBERED as OUTCOMES
 from scheduler.prediction.tracker import CoLocationTracker, LearnedMigrationCosts, PredictionTracker
 
@@ -84,6 +85,7 @@ class Coordinator:
         self._steady = steady or (_since_boot_s if clock is time.time else clock)
         self._steady_s = self._steady()
         self.notifier = Notifier(journal.store)
+        self.start_times = StartTimes()
         create(policy)  # a wrong name is refused before anything else
         self.profiles, self.measured = profiles, measured
         learned, now = LearnedMigrationCosts(costs), instant(clock())
@@ -154,13 +156,37 @@ class Coordinator:
             BadInput: one can never run here, or waits for a job that does not exist or for itself.
             NoRoom: the journal cannot be written; nothing was taken in.
         """
+        specs = self.checked(specs, waits_for or {}, arrays or {})
+        gc.disable()  # all that is made here stays: to look for garbage in it takes a third of the time
+        try:
+            entries = self.job_table.add(
+                specs,
+                environment,
+                self.cluster.now,
+                waits_for or {},
+                arrays=arrays,
+                predicted=self.run_times.expect(specs),
+            )
+            self._arrive(sorted(entries, key=lambda entry: -entry.spec.priority))
+            self.turn()
+        finally:
+            gc.enable()
+        return entries
+
+    def checked(
+        self, specs: Sequence[JobSpec], waits_for: WaitsByPlace, arrays: Mapping[int, Sequence[int]]
+    ) -> list[JobSpec]:
+        """Fix the size of jobs that are to be submitted, and set the clock; the arguments are of ``submit``.
+
+        Raises:
+            BadInput: one can never run here, or waits for a job that does not exist or for itself.
+        """
         self.set_clock()
-        now, waits_for = self.cluster.now, waits_for or {}
-        unit = self.job_table.unit
+        now, unit = self.cluster.now, self.job_table.unit
         specs = [sized(spec, self.measured.scaling, unit) for spec in specs]
         specs = [under_caps(spec, self.measured.caps, unit) for spec in specs]
         total_mb = self.cluster.cluster.memory_mb
-        check_places(waits_for, arrays or {}, len(specs))
+        check_places(waits_for, arrays, len(specs))
         self.measured.check(spec.job_profile for spec in specs)
         if self.profiles is not None:
             self.profiles.introduce(spec.job_profile for spec in specs)
@@ -172,21 +198,11 @@ class Coordinator:
                     raise BadInput("jobs of a cluster have no terminal", "tenbin run --keep")
                 specs[place] = within_memory(settle_kind(spec, unit.gpus, requested), unit, total_mb)
                 self.check(specs[place], now)
-                check_waits(specs[place], (arrays or {}).get(place), self.job_table)
+                check_waits(specs[place], arrays.get(place), self.job_table)
                 check_times(specs[place], now)
             except BadInput as error:
                 raise JobRefused(error, place, len(specs)) from error
-        gc.disable()  # all that is made here stays: to look for garbage in it takes a third of the time
-        try:
-            predicted = self.run_times.expect(specs)
-            entries = self.job_table.add(
-                specs, environment, now, waits_for, arrays=arrays, predicted=predicted
-            )
-            self._arrive(sorted(entries, key=lambda entry: -entry.spec.priority))
-            self.turn()
-        finally:
-            gc.enable()
-        return entries
+        return specs
 
     def _arrive(self, entries: Iterable[Entry]) -> None:
         """Let jobs wait for their turn, when all that were submitted together are known."""
@@ -378,7 +394,17 @@ class Coordinator:
         self.machine.state.hold.unfit = why
 
     def why(self, job_id: int) -> Reason:
-        """Say why a job does not run; an empty sentence if it does."""
+        """Say why a job does not run, and when it should start; an empty sentence if it does."""
+        reason, now = self._reason(job_id), self.clock()
+        if reason.expected_start_s is None:
+            return reason
+        wait_s = max(reason.expected_start_s - now, 0.0)
+        waits_s = self.start_times.expect(job_id, self._steady(), wait_s)
+        if waits_s is None:
+            return reason
+        return reason._replace(start_low_s=now + waits_s[0], start_high_s=now + waits_s[1])
+
+    def _reason(self, job_id: int) -> Reason:
         entry, m = self.job_table.open(job_id), self.machine.state
         if entry.held_by_user:
             return Reason(f"suspended by its owner; go on with: tenbin resume {entry.label}")
@@ -398,7 +424,7 @@ class Coordinator:
         """Say why a member of an array waits for a place of it, and what those before it wait for; "": no."""
         limits = self.machine.state.array_limits
         for number in limits.ahead(job_id):
-            if why := self.why(number).sentence:
+            if why := self._reason(number).sentence:
                 return f"{limits.why(job_id)}; job {self.job_table.open(number).label} is ahead: {why}"
         return limits.why(job_id)
 
@@ -407,8 +433,8 @@ class Coordinator:
         for job_id in range(number + 1, number + 1 + self.job_table.arrays.members(number)):
             entry = self.job_table.entries.get(job_id)
             if entry is not None and entry.stage in (Stage.HELD, Stage.WAITING, Stage.SUSPENDED):
-                sentence, start_s = self.why(job_id)
-                return Reason(f"{entry.label}: {sentence}", start_s)
+                reason = self.why(job_id)
+                return reason._replace(sentence=f"{entry.label}: {reason.sentence}")
         return Reason("")
 
     def _strangers(self, entry: Entry) -> str:
@@ -536,6 +562,8 @@ class Coordinator:
     def _start_all(self, effect: ev.Start) -> None:
         self.engine.start([(entry, self.journal.environment(entry.environment)) for entry in effect.jobs])
         self.machine.settle(effect)
+        for entry in effect.jobs:
+            self.start_times.started(entry.id, self._steady())
 
     # -- after a restart ------------------------------------------------------------------------------------
 

@@ -1,4 +1,7 @@
-"""Changes that would let a waiting job start sooner, found by asking the policy.
+"""When jobs would start that are not submitted yet, and changes that would let a waiting job start sooner.
+
+The policy is asked. Of jobs to come it goes on in virtual time as in 1. below, with them behind all that
+wait. Of changes:
 
 1. The policy goes on in virtual time from the cluster state as it is, until the job starts
    (``Continuation``).
@@ -17,13 +20,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from profiles.errors import BadInput, UserError
+from scheduler.coordinator.machine_state import why_held
+from scheduler.jobs.dependencies import WaitsByPlace
 from scheduler.jobs.entry import Entry, Stage
+from scheduler.jobs.literals import memory_text
 from scheduler.jobs.policy_view import as_job
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import RUNNING, STOPPING, Job, JobState, Region, instant
@@ -100,10 +107,10 @@ class Continuation(Simulator):
 
     Args:
         policy: name and parameters.
-        without: a job that is gone. new: a job that is submitted now in its place.
+        without: a job that is gone. new: jobs that are submitted now.
     """
 
-    def __init__(self, present: Present, policy: str, *, without: int | None, new: Job | None) -> None:
+    def __init__(self, present: Present, policy: str, *, without: int | None, new: Iterable[Job]) -> None:
         state = present.state
         settings = SimulationSettings(
             state.costs, kill_at_limit=False, slowdowns=state.slowdowns, profiles=state.profiles
@@ -120,8 +127,8 @@ class Continuation(Simulator):
         for job_state in present.jobs:
             if job_state.job.id != self._without:
                 self._enter(copy(job_state))
-        if self._new is not None:
-            self._cluster.submit(_arrival(self._new))
+        for job in self._new:
+            self._cluster.submit(_arrival(job))
         state.arrange()
         state.budget_w = present.budget_w
         for pool, units in present.down.items():
@@ -156,7 +163,7 @@ def start_of(
     policy: str,
     *,
     without: int | None = None,
-    new: Job | None = None,
+    new: Iterable[Job] = (),
     until_s: float = float("inf"),
 ) -> float | None:
     """Simulate until a waiting job starts, and return when; None: nothing that is known lets it start.
@@ -194,11 +201,96 @@ def _arrival(job: Job) -> Arrival:
     return Arrival(job, whole_s, runs_s)
 
 
-# -- variants of a waiting job -----------------------------------------------------------------------------
+# -- jobs that are not submitted yet -----------------------------------------------------------------------
 
 
 BUDGET_S = 0.25
 MOST_WAITING = 2000  # jobs
+MOST_REHEARSED = 20  # jobs of a submission
+
+
+@dataclass(frozen=True)
+class Prospect:
+    """What would become of a job that were submitted now, of an array of its first member.
+
+    Attributes:
+        why: why it would be held; empty: it would not.
+        ahead: how many jobs wait before it.
+        expected_start_s: None: not known.
+    """
+
+    why: str
+    ahead: int
+    expected_start_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """All that the simulation of a submission needs: a job each, and what is known of it without."""
+
+    policy: str
+    present: Present
+    jobs: tuple[Job, ...]
+    known: tuple[Prospect, ...]
+
+
+def rehearsal(
+    coordinator: Coordinator,
+    specs: Sequence[JobSpec],
+    waits_for: WaitsByPlace,
+    arrays: Mapping[int, Sequence[int]],
+) -> Rehearsal:
+    """Check jobs as ``Coordinator.submit`` does, and prepare the question when they would start.
+
+    Raises:
+        BadInput: one cannot be submitted.
+    """
+    specs = coordinator.checked(specs, waits_for, arrays)
+    m, table, now = coordinator.machine.state, coordinator.job_table, coordinator.cluster.now
+    number, free_mb = table.journal.last_id() + 1, m.memory.free_mb
+    jobs: list[Job] = []
+    known: list[Prospect] = []
+    specs = specs[:MOST_REHEARSED]
+    for place, (spec, predicted) in enumerate(zip(specs, coordinator.run_times.expect(specs), strict=True)):
+        entry = Entry(number + place, spec, "", submit_s=now, stage=Stage.HELD)
+        entry.array_index = next(iter(arrays.get(place, ())), None)
+        others = "waits for others of these" if waits_for.get(place) else ""
+        why = why_held(entry, m.holds.verdict(entry), now) or others or coordinator.why_held()
+        needed_mb = table.memory_mb(entry)
+        if not why and (needed_mb > free_mb or (needed_mb and m.memory.contended())):
+            why = f"waits for {memory_text(needed_mb)} of memory; {memory_text(max(free_mb, 0.0))} are free"
+        job = as_job(
+            entry.id, now, spec, table.cluster, user=table.user, unit=table.unit, predicted=predicted
+        )
+        before = sum(other.priority >= job.priority for other in m.cluster.waiting.values())
+        before += sum(other.priority >= job.priority for other in jobs)
+        known.append(Prospect(why, before))
+        if not why:
+            jobs.append(job)
+            free_mb -= needed_mb
+    return Rehearsal(
+        coordinator.policy_text, Present.of(m.cluster, m.timers.pending()), tuple(jobs), tuple(known)
+    )
+
+
+def prospects(query: Rehearsal) -> list[Prospect]:
+    """Simulate, as long as there is time, and say when each job would start."""
+    until_s, left = time.thread_time() + BUDGET_S, iter(query.jobs)
+    answers = []
+    for prospect in query.known:
+        start_s = None
+        if not prospect.why and len(query.present.jobs) <= MOST_WAITING:
+            with suppress(OutOfTime):
+                start_s = start_of(
+                    next(left).id, query.present, query.policy, new=query.jobs, until_s=until_s
+                )
+        answers.append(replace(prospect, expected_start_s=start_s))
+    return answers
+
+
+# -- variants of a waiting job -----------------------------------------------------------------------------
+
+
 LEAST_GAIN_S, LEAST_SHARE = 30.0, 0.1
 MOST_TOLD = 3
 ABOVE = 1.5  # a limit over the 90 % quantile of earlier runs
@@ -276,7 +368,7 @@ def earlier_starts(query: Question) -> list[EarlierStart]:
             if not _gains(now, now, before_s):
                 continue  # it starts at once, nearly
             start_s = start_of(
-                job.id, query.present, query.policy, without=query.job_id, new=job, until_s=until_s
+                job.id, query.present, query.policy, without=query.job_id, new=[job], until_s=until_s
             )
             if start_s is not None and _gains(start_s, now, before_s):
                 best_s[change.kind] = start_s

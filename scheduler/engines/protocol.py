@@ -134,6 +134,10 @@ class JobChecks:
             BadInput: names the path.
         """
 
+    def remarks(self, script: bytes, path: str | None) -> list[str]:
+        """Say what will probably fail in a script, a sentence for each line."""
+        return []
+
 
 class Nodes:
     """Nodes with names, which can fail while others go on; here there are none but this machine.

@@ -252,7 +252,8 @@ def places(entry: Entry) -> set[str]:
     return names
 
 
-GROUPS = {stage: 2 if stage.final else 0 if stage.begun else 1 for stage in Stage}  # of the order ``queue``
+GROUPS = {stage: 3 if stage.final else 0 if stage.begun else 1 for stage in Stage}  # of the order ``queue``
+GROUPS[Stage.HELD] = 2
 RANKS = {stage: rank for rank, stage in enumerate(PRECEDENCE)}
 Order = Literal["queue", "id", "name", "user", "stage", "cores", "place", "since"]
 
@@ -264,9 +265,9 @@ class JobQuery:
     Attributes:
         filter: which jobs are meant; of an array, if one of its members is.
         members: each member of an array is a row; else the array is one.
-        order: "queue": jobs that run, then those that wait, by priority, then those that have ended, what
-            ended last first (an array: by its first member). Rows that are equal in another order stay in
-            this one.
+        order: "queue": jobs that run, then those that wait, by priority, then those that are held, then
+            those that have ended, what ended last first (an array: by its first member). Rows that are equal
+            in another order stay in this one.
     """
 
     filter: JobFilter
@@ -350,15 +351,15 @@ def _queue(
     rows: list[J | Whole[J]], stage: Callable[[J | Whole[J]], Stage], *, ranked: bool
 ) -> list[J | Whole[J]]:
     """Return rows that are sorted by their numbers in the order of the queue."""
-    groups: tuple[list[J | Whole[J]], ...] = [], [], []
+    groups: tuple[list[J | Whole[J]], ...] = [], [], [], []
     for row in rows:
         groups[GROUPS[stage(row)]].append(row)
-    begun, waiting, ended = groups
-    if ranked:
-        waiting.sort(key=lambda row: -_job(row).priority)
+    begun, waiting, held, ended = groups
+    for group in (waiting, held) if ranked else ():
+        group.sort(key=lambda row: -_job(row).priority)
     ended.reverse()
     ended.sort(key=lambda row: -(_job(row).end_s or 0.0))
-    return begun + waiting + ended
+    return begun + waiting + held + ended
 
 
 def stage_of(reading: Reading[J], *, wholes: bool) -> Callable[[J | Whole[J]], Stage]:

@@ -399,7 +399,8 @@ class Client(Connection):
         waits_for: Mapping[int, Sequence[int] | Mapping[str, Sequence[int]]] | None = None,
         arrays: Mapping[int, Sequence[int]] | None = None,
         script: bytes | None = None,
-    ) -> dict[str, list[int]]:
+        dry_run: bool = False,
+    ) -> dict[str, list[Any]]:
         """Submit jobs, all or none; return their numbers (``ids``), and those of the ``arrays`` among them.
 
         Raises:
@@ -411,6 +412,7 @@ class Client(Connection):
                 (``after``), or lists by kind, ``{"after_any": [0]}``.
             arrays: the indices of each spec that is an array, by its place.
             script: content of the script that each runs; its name stands first in each command.
+            dry_run: only check them, and return when the first ones would start (``jobs``).
         """
         body: dict[str, Any] = {
             "specs": [{**spec, "command": words_of(spec.get("command"))} for spec in specs],
@@ -420,7 +422,7 @@ class Client(Connection):
         }
         if script is not None:
             body["script"] = base64.b64encode(script).decode()
-        answer: dict[str, list[int]] = self.call("POST", "/jobs", body)
+        answer: dict[str, list[Any]] = self.call("POST", "/forecast" if dry_run else "/jobs", body)
         return answer
 
     def job(self, job_id: int) -> Job:

@@ -87,6 +87,14 @@ def budget_s(order: JobOrder) -> float:
     return LONGEST_S if order.budget_s is None else order.budget_s
 
 
+def measured(order: JobOrder, scaling: ScalingOrder | None, listener: Listener) -> Made:
+    """Measure a program, and its speed-up over cores if that is planned."""
+    from agent.job_profile.profiler import make_job_profile
+
+    made = make_job_profile(order, listener)
+    return made if scaling is None or made[0].interrupted else with_scaling(made, scaling, listener)
+
+
 def with_scaling(made: Made, scaling: ScalingOrder, listener: Listener) -> Made:
     """Add the speed-up over cores."""
     from agent.job_profile.scaling import fit, measure
@@ -617,7 +625,6 @@ def profile(
       tenbin program profile stencil --caps -- ./stencil --steps 1000
     """
     from agent.job_profile.caps import check_meter
-    from agent.job_profile.profiler import make_job_profile
     from agent.job_profile.scaling import on_cores
     from agent.job_profile.session import JobOrder
 
@@ -649,9 +656,7 @@ def profile(
         order = replace(order, command=on_cores(command, cores))
     stored.prepare()
     with options.terminated_as_interrupted(), options.progress() as listener:
-        made = make_job_profile(order, listener)
-        if scaling is not None and not made[0].interrupted:
-            made = with_scaling(made, scaling, listener)
+        made = measured(order, scaling, listener)
         if caps and not made[0].interrupted:
             made = with_caps(made, order, emulate, listener)
     _keep(stored, made, json)
@@ -737,7 +742,6 @@ def examples(
 
       tenbin program pairs
     """
-    from agent.job_profile.profiler import make_job_profile
     from agent.job_profile.session import JobOrder
     from agent.job_profile.trial import KERNELS, command
 
@@ -753,9 +757,7 @@ def examples(
             order = JobOrder(name, run, "/", quick=not full, mpi=bool(sizes))
             scaling = planned(sizes, order) if sizes else None
             with options.progress(f"{name}, ") as listener:
-                made = make_job_profile(order, listener)
-                if scaling is not None and not made[0].interrupted:
-                    made = with_scaling(made, scaling, listener)
+                made = measured(order, scaling, listener)
             stored.save(*made)
             profiles.append(made[0])
             if made[0].interrupted:

@@ -11,7 +11,7 @@ import typer
 
 from profiles.instants import local
 from profiles.quantities import counted
-from scheduler.jobs.literals import memory_text, resource_text
+from scheduler.jobs.literals import resource_text
 from tenbin.commands.options import HomeOption, JsonOption, client_of
 from tenbin.text import print_json, say
 
@@ -59,12 +59,21 @@ def status(home: HomeOption = None, json: JsonOption = False) -> None:
     text = f"pid {answer['pid']}, policy {answer['policy']}, {answer['home']}{also}\n{counts}"
     if held := answer.get("held"):
         text += f"\nheld: {local(held)}"
-    if memory := answer["memory"]:
-        given, total = (memory_text(memory[what]) for what in ("set_aside_mb", "total_mb"))
-        text += f"\n{given} of {total} of memory set aside for jobs"
-    if power := answer["power"]:
-        text += f"\n{power['allotted_w']:g} of {power['budget_w']:g} W allotted"
-    _print(answer, json, text)
+    _print(answer, json, f"{text}\n{use_words(answer)}")
+
+
+def use_words(state: dict[str, Any]) -> str:
+    """Say how much jobs hold of all: ``in use: 3 of 8 cores, 4 of 64 GB memory, 1 of 2 GPUs``."""
+    names = {"core": "cores", "node": "nodes"}
+    used = [
+        resource_text(names.get(row["name"], row["name"]), row["used"], row["total"])
+        for row in state["in_use"]
+    ]
+    if memory := state["memory"]:
+        used.append(resource_text("memory_mb", memory["set_aside_mb"], memory["total_mb"]))
+    if power := state["power"]:
+        used.append(f"{power['allotted_w']:g} of {power['budget_w']:g} W")
+    return f"in use: {', '.join(used)}"
 
 
 def _print(answer: object, as_json: bool, text: str) -> None:

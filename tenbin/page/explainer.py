@@ -12,9 +12,9 @@ import time
 from collections import deque
 from contextlib import suppress
 from pathlib import Path
-from statistics import quantiles
 from typing import Any, NamedTuple
 
+from scheduler.prediction.start_times import StartTimes
 from tenbin.client.client import Client
 from tenbin.client.connection import holder
 from tenbin.errors import NO_ANSWER, TenbinError
@@ -27,66 +27,21 @@ SOONER_FRESH_S = 60.0  # nor what would start a job sooner
 WATCHED_S = 30.0  # a job is asked for so long after a viewer saw it
 STATUS_S, QUIET_S = 2.0, 10.0  # between two looks at its nodes: while jobs change, and else
 ANSWER_S = 10.0  # to wait for an answer
-LEAST = 8  # outcomes before a forecast has an interval
-KEPT = 200  # outcomes
+NO_STARTS = StartTimes().account()
 
 
 class Answer(NamedTuple):
-    """The reason of a wait, the expected start (None: not known), and when that was said.
+    """The reason of a wait, the expected start and its interval (None: not known), and when that was said.
 
     ``sooner``: what would let the job start sooner; None: it was not asked yet.
     """
 
     why: str
     expected_start_s: float | None
+    start_low_s: float | None
+    start_high_s: float | None
     at_s: float
     sooner: list[dict[str, Any]] | None = None
-
-
-class Starts:
-    """Expected starts beside the real ones; how wrong they were lately gives the next ones their interval."""
-
-    def __init__(self) -> None:
-        self._said: dict[int, tuple[float, float]] = {}  # when it was said, and the wait that was said
-        self._ratios: deque[float] = deque(maxlen=KEPT)  # real wait / said wait
-
-    def say(self, job: int, answer: Answer) -> None:
-        """Note the first forecast of a job."""
-        if answer.expected_start_s is not None and answer.expected_start_s > answer.at_s + 1.0:
-            self._said.setdefault(job, (answer.at_s, answer.expected_start_s - answer.at_s))
-
-    def look(self, mirror: Mirror) -> None:
-        """Compare the forecasts of jobs that have started or ended meanwhile."""
-        for job in [
-            job for job in self._said if (row := mirror.rows.get(job)) is None or row.end_s or row.start_s
-        ]:
-            at_s, wait_s = self._said.pop(job)
-            row = mirror.rows.get(job)
-            if row is not None and row.start_s is not None:
-                self._ratios.append(max(row.start_s - at_s, 0.0) / wait_s)
-
-    def account(self) -> dict[str, Any]:
-        """Return how many outcomes there are, and the quantiles of real wait / said wait if they suffice."""
-        low, middle, high = self._spread() or (None, None, None)
-        return self._counts() | {"low": low, "middle": middle, "high": high}
-
-    def interval(self, answer: Answer) -> dict[str, Any]:
-        """Return the start that is expected, and within what it lay in 8 of 10 cases lately."""
-        low_s = high_s = None
-        if answer.expected_start_s is not None and (spread := self._spread()):
-            wait_s = max(answer.expected_start_s - answer.at_s, 0.0)
-            low_s, high_s = (answer.at_s + wait_s * ratio for ratio in (spread[0], spread[2]))
-        return self._counts() | {"low_s": low_s, "high_s": high_s}
-
-    def _counts(self) -> dict[str, int]:
-        return {"outcomes": len(self._ratios), "needed": LEAST}
-
-    def _spread(self) -> tuple[float, float, float] | None:
-        """Return the 10, 50 and 90 % quantiles of real wait / said wait; None: of too few outcomes."""
-        if len(self._ratios) < LEAST:
-            return None
-        low, *_, middle, _, _, _, high = quantiles(self._ratios, n=10)
-        return max(low, 0.0), middle, high
 
 
 class Explainer:
@@ -110,7 +65,6 @@ class Explainer:
         self._earned_s, self._earned_at = BURST_S, time.monotonic()
         self._asked_at, self._asked_version = -math.inf, -1
         self._wake = asyncio.Event()
-        self.starts = Starts()
         self.status: dict[str, Any] | None = None
         self.trouble, self.version, self.status_number = "", 0, 0
 
@@ -127,7 +81,12 @@ class Explainer:
     def told(self, job: int) -> dict[str, Any] | None:
         """Return what is known of a waiting job; None: nothing yet."""
         answer = self._answers.get(job)
-        return None if answer is None else answer._asdict() | self.starts.interval(answer)
+        return None if answer is None else answer._asdict() | {"outcomes": self.starts["outcomes"]}
+
+    @property
+    def starts(self) -> dict[str, Any]:
+        """How good the coordinator's expected starts were, as it said last."""
+        return (self.status or {}).get("starts") or NO_STARTS
 
     def changed_since(self, version: int) -> dict[int, Any]:
         """Return the answers that are newer than a version."""
@@ -138,7 +97,6 @@ class Explainer:
         """Ask, until cancelled."""
         while True:
             await self._earn()
-            self.starts.look(self._mirror)
             if holder(self._store) is None:
                 self._say("no coordinator runs; start one with: tenbin up --daemon")
                 await asyncio.sleep(0.5)
@@ -201,8 +159,10 @@ class Explainer:
             return
         before = self._answers.get(job)
         starts = fields.get("sooner", before and before.sooner)
-        answer = Answer(fields["why"], fields["expected_start_s"], time.time(), _still(starts, fields))
-        self.starts.say(job, answer)
+        within = fields.get("start_low_s"), fields.get("start_high_s")
+        answer = Answer(
+            fields["why"], fields["expected_start_s"], *within, time.time(), _still(starts, fields)
+        )
         self._answers[job], self._answered_at[job] = answer, time.monotonic()
         if before is None or before._replace(at_s=answer.at_s) != answer:
             self.version += 1

@@ -110,7 +110,7 @@ class Truth:
             "rows": [row.told() for row in summary(predictions)],
             "points": {kind: points[kind][-MOST_POINTS:] for kind in UNITS if kind in points},
             "coverage": coverage(predictions, self._mirror.rows),
-            "starts": self._explainer.starts.account(),
+            "starts": self._explainer.starts,
             "last": MOST,
             "refit": self._last_refit(),
         }

@@ -21,10 +21,10 @@ from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, 
 
 from profiles.errors import UserError
 from scheduler.coordinator.coordinator import Coordinator
-from scheduler.coordinator.earlier_starts import earlier_starts, question
+from scheduler.coordinator.earlier_starts import Prospect, earlier_starts, prospects, question, rehearsal
 from scheduler.coordinator.job_table import select as selected
 from scheduler.engines.common.job_folders import JobFolders
-from scheduler.jobs.dependencies import Kind
+from scheduler.jobs.dependencies import Kind, WaitsByPlace
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.files import check_commands, check_paths
 from scheduler.jobs.selectors import LeftOut
@@ -84,10 +84,21 @@ class Submission(BaseModel):
 
 
 class SubmittedJobs(BaseModel):
-    """The numbers of all jobs, in the order of their specs, and those of the arrays."""
+    """The numbers of all jobs, in the order of their specs, and those of the arrays.
+
+    ``remarks``: what will probably fail in the script, a sentence each.
+    """
 
     ids: list[int]
     arrays: list[int]
+    remarks: list[str]
+
+
+class Forecast(BaseModel):
+    """What would become of the first jobs of a submission, and remarks on the script."""
+
+    jobs: list[Prospect]
+    remarks: list[str]
 
 
 class Output(Response):
@@ -217,8 +228,10 @@ def _changes(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
         news.tell()
         return result
 
-    @api.post("/jobs", responses=bodies.OF_SUBMISSIONS)
-    async def submit(submission: Submission) -> SubmittedJobs:
+    Given = tuple[list[JobSpec], dict[str, str], WaitsByPlace, dict[int, Indices]]
+
+    async def checked(submission: Submission) -> tuple[Given, list[str]]:
+        """Check what needs no state; return what the coordinator takes, and remarks on the script."""
         checks = coordinator.engine.checks
         is_script = submission.script is not None
         check = partial(check_commands, script=is_script)
@@ -229,9 +242,22 @@ def _changes(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
         await asyncio.to_thread(checks.prepare, specs)
         given = specs, submission.environment, submission.waits_for, submission.arrays
         await asyncio.to_thread(check_paths, checks.check_paths, *given[:3])
+        path = specs[0].env.get("PATH") or submission.environment.get("PATH")
+        return given, [] if submission.script is None else checks.remarks(submission.script, path)
+
+    @api.post("/jobs", responses=bodies.OF_SUBMISSIONS)
+    async def submit(submission: Submission) -> SubmittedJobs:
+        given, remarks = await checked(submission)
         entries: list[Entry] = change(coordinator.submit, *given)
         arrays = list(dict.fromkeys(entry.array for entry in entries if entry.array is not None))
-        return SubmittedJobs(ids=[entry.id for entry in entries], arrays=arrays)
+        return SubmittedJobs(ids=[entry.id for entry in entries], arrays=arrays, remarks=remarks)
+
+    @api.post("/forecast", responses=bodies.OF_SUBMISSIONS)
+    async def forecast(submission: Submission) -> Forecast:
+        """Check jobs as if they were submitted, and say of the first ones when they would start."""
+        (specs, _, waits_for, arrays), remarks = await checked(submission)
+        query = rehearsal(coordinator, specs, waits_for, arrays)
+        return Forecast(jobs=await asyncio.to_thread(prospects, query), remarks=remarks)
 
     def of_jobs(verb: Callable[..., dict[int, LeftOut]]) -> Callable[[bodies.Change], Any]:
         async def call(which: bodies.Change) -> bodies.Changed:

@@ -17,6 +17,7 @@ from scheduler.engines.protocol import Nodes
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.job_list import as_json, row_of
 from scheduler.model.jobs import Pool
+from scheduler.policies.base import Reason
 
 # -- nodes: what each has, and what is free ----------------------------------------------------------------
 
@@ -134,6 +135,12 @@ def brief(coordinator: Coordinator, entry: Entry) -> dict[str, Any]:
     return as_json(row_of(entry, coordinator.job_table.user))
 
 
+def why_fields(reason: Reason) -> dict[str, Any]:
+    """Describe why a job waits, and when it should start."""
+    fields = reason._asdict()
+    return {"why": fields.pop("sentence"), **fields}
+
+
 def known(coordinator: Coordinator, job_id: int) -> Entry:
     """Find a job, ended or not; 404 if there is none."""
     if job_id in coordinator.job_table.arrays:
@@ -150,7 +157,6 @@ def known(coordinator: Coordinator, job_id: int) -> Entry:
 def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
     """Describe one job with everything that is known; 404 if there is none."""
     entry = known(coordinator, job_id)
-    reason = None if entry.stage.final else coordinator.why(job_id)
     of_gpus = bool(coordinator.job_table.unit.gpus)
     return {
         **brief(coordinator, entry),
@@ -159,8 +165,7 @@ def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
         "stderr": str(coordinator.folders.output(entry, "stderr")),
         "packed": bool(entry.stage.final and entry.attempt)
         and not coordinator.folders.attempt(entry).path.exists(),
-        "why": reason.sentence if reason else "",
-        "expected_start_s": reason.expected_start_s if reason else None,
+        **why_fields(Reason("") if entry.stage.final else coordinator.why(job_id)),
         "attempt": entry.attempt,
         "placement": None if entry.placement is None else entry.placement.pool,
         "region": entry.placement.region or None if entry.placement else None,
@@ -222,7 +227,12 @@ def hosts(coordinator: Coordinator, entry: Entry) -> list[str]:
 
 def summary(coordinator: Coordinator) -> dict[str, Any]:
     """Describe the coordinator and its work."""
-    return {**state(coordinator), "home": str(coordinator.journal.store), "nodes": node_table(coordinator)}
+    return {
+        **state(coordinator),
+        "home": str(coordinator.journal.store),
+        "nodes": node_table(coordinator),
+        "starts": coordinator.start_times.account(),
+    }
 
 
 def state(coordinator: Coordinator) -> dict[str, Any]:
@@ -236,6 +246,7 @@ def state(coordinator: Coordinator) -> dict[str, Any]:
         "memory": memory(coordinator),
         "jobs": counts,
         "held": coordinator.why_held(),
+        "in_use": in_use(coordinator),
     }
 
 

@@ -14,7 +14,8 @@ from operator import attrgetter
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import FastAPI, Query, Response
-from pydantic import BaseModel, ConfigDict, Field, Strict, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, Strict
+from pydantic_core import to_json
 
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.jobs.entry import Entry, Stage
@@ -32,20 +33,24 @@ from scheduler.jobs.job_list import (
     row_of,
     stage_of,
 )
+from scheduler.policies.base import Reason
 from tenbin.server.bodies import BODY, LARGEST, OF_BODIES, OF_VALUES
-from tenbin.server.descriptions import brief, hosts, in_use, state
+from tenbin.server.descriptions import brief, hosts, state, why_fields
 
 MOST_ROWS = 1000
 Number = Annotated[int, Field(ge=1, le=LARGEST)]
 Instant = Annotated[float, Field(allow_inf_nan=False)]
-ROWS = TypeAdapter(list[ArrayRow | JobRow])
 
 
 class Conditions(BaseModel):
-    """The jobs to tell of: those that meet all conditions, the last ones up to the limit."""
+    """The jobs to tell of: those that meet all conditions, the last ones up to the limit.
+
+    ``ids``: one is that a job, or the array that it belongs to, is one of these.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
+    ids: Annotated[list[Annotated[Number, Strict(False)]], Field(max_length=1_000_000)] | None = None
     stages: list[Annotated[Stage, Strict(False)]] = Field(default_factory=list)
     name: str | None = None
     user: str | None = None
@@ -58,7 +63,8 @@ class Conditions(BaseModel):
     def as_filter(self) -> JobFilter:
         """Return the conditions as the journal takes them."""
         names = ("name", "user", "since_s", "until_s", "place", "array")
-        return JobFilter(stages=frozenset(self.stages), **{name: getattr(self, name) for name in names})
+        ids = None if self.ids is None else frozenset(self.ids)
+        return JobFilter(ids, frozenset(self.stages), **{name: getattr(self, name) for name in names})
 
 
 class Listed(Conditions):
@@ -67,10 +73,13 @@ class Listed(Conditions):
     Attributes:
         all: also those that have ended. Final ``stages`` and ``since_s`` ask for them too.
         members: each member of an array is a row; else the array is one, if one of its members is meant.
+        order: "queue": jobs that run, then those that wait, by priority, those that are held, and those that
+            have ended, the last ones first.
     """
 
     all: bool = False
     members: bool = True
+    order: Order = "id"
 
     @property
     def ended(self) -> bool:
@@ -81,8 +90,7 @@ class Listed(Conditions):
 class Window(Listed):
     """The rows ``start`` to ``start + rows - 1`` of a sorted list; ``limit`` is of the jobs that have ended.
 
-    The order ``queue``: jobs that run, then those that wait, by priority, then those that have ended, the
-    last ones first. The rows ``detail_start`` to ``detail_start + details - 1`` have what ``Details`` says.
+    The rows ``detail_start`` to ``detail_start + details - 1`` have what ``Details`` says.
     """
 
     order: Order = "queue"
@@ -91,6 +99,12 @@ class Window(Listed):
     rows: Annotated[int, Field(ge=0, le=MOST_ROWS)] = 50
     detail_start: Annotated[int, Field(ge=0, le=LARGEST)] = 0
     details: Annotated[int, Field(ge=0, le=MOST_ROWS)] = 0
+
+
+class JobList(Listed):
+    """The jobs to list, by default without the reasons of their waits."""
+
+    reasons: bool = False
 
 
 class CoordinatorJobs:
@@ -155,8 +169,9 @@ class CoordinatorJobs:
             return False
         if conditions == JobFilter(stages=conditions.stages):
             return True
-        members = self._table.journal.ended(replace(conditions, array=array), self._table.user)
-        return any(True for _ in conditions.choose(members, self.reading))
+        of_array = replace(conditions, array=array)
+        members = self._table.journal.ended(of_array, self._table.user)
+        return any(True for _ in of_array.choose(members, self.reading))
 
     def whole(self, number: int) -> Whole[Entry]:
         """Return an array."""
@@ -180,12 +195,15 @@ def add_lists(api: FastAPI, coordinator: Coordinator) -> None:
     """Add the routes that list jobs."""
 
     @api.get("/jobs", responses=OF_VALUES, response_model=list[dict[str, Any]])
-    async def jobs(query: Annotated[Listed, Query()]) -> Response:
-        """List the jobs that have not ended, or all, by conditions; to a limit the last, and all that run.
+    async def jobs(query: Annotated[JobList, Query()]) -> Response:
+        """List the jobs that have not ended, or all, by conditions; to a limit, and all that run.
 
-        ``members``: each member of an array is a row; else the array is one.
+        By number the last ones, in another order the first ones. ``members``: each member of an array is a
+        row; else the array is one. ``reasons``: each row says why it waits, and when it should start; those
+        for which there is no time have no ``why``.
         """
-        return Response(ROWS.dump_json(list_jobs(coordinator, query)), media_type="application/json")
+        content = to_json(list_jobs(coordinator, query))
+        return Response(content, media_type="application/json")
 
     @api.get("/queue", responses=OF_VALUES)
     async def queue(query: Annotated[Window, Query()]) -> dict[str, Any]:
@@ -198,15 +216,24 @@ def add_lists(api: FastAPI, coordinator: Coordinator) -> None:
         return {"count": count_rows(coordinator, all=all, members=members)}
 
 
-def list_jobs(coordinator: Coordinator, query: Listed) -> list[JobRow]:
-    """List the jobs that are meant, a row each; to a limit the last ones, and every one that runs."""
+def list_jobs(coordinator: Coordinator, query: JobList) -> list[JobRow] | list[dict[str, Any]]:
+    """List the jobs that are meant, a row each; to a limit, and every one that runs."""
     jobs = CoordinatorJobs(coordinator, ended=query.ended, limit=query.limit)
-    rows = find_rows(jobs, JobQuery(query.as_filter(), query.members, "id"))
+    rows = find_rows(jobs, JobQuery(query.as_filter(), query.members, query.order))
     if query.limit is not None:
-        stage = stage_of(jobs.reading, wholes=jobs.has_arrays)
-        begun = [row for row in rows[: -query.limit] if not GROUPS[stage(row)]]
-        rows = begun + rows[-query.limit :]
-    return [jobs.row(row) for row in rows]
+        stage, by_number = stage_of(jobs.reading, wholes=jobs.has_arrays), query.order == "id"
+        shown = rows[-query.limit :] if by_number else rows[: query.limit]
+        rest = rows[: -query.limit] if by_number else rows[query.limit :]
+        begun = [row for row in rest if not GROUPS[stage(row)]]
+        rows = begun + shown if by_number else shown + begun
+    if not query.reasons:
+        return [jobs.row(row) for row in rows]
+    until = time.monotonic() + DETAILS_S
+    unknown = why_fields(Reason(""))
+    return [
+        as_json(jobs.row(row)) | (_why(coordinator, row) if time.monotonic() < until else unknown)
+        for row in rows
+    ]
 
 
 def window(coordinator: Coordinator, query: Window) -> dict[str, Any]:
@@ -221,10 +248,10 @@ def window(coordinator: Coordinator, query: Window) -> dict[str, Any]:
         if isinstance(row, Entry):
             fields.update(details(coordinator, row)._asdict())
         else:
-            fields.update(_why_array(coordinator, row.id))
+            fields.update(_why(coordinator, row))
         if time.monotonic() > until:
             break
-    return {**state(coordinator), "in_use": in_use(coordinator), "total": len(rows), "rows": shown}
+    return {**state(coordinator), "total": len(rows), "rows": shown}
 
 
 DETAILS_S = 0.1  # after so long the other rows of a window stay without details
@@ -234,13 +261,15 @@ class Details(NamedTuple):
     """A job's wait and use; None: not known, or not so now.
 
     Attributes:
-        why: cause of the wait; empty: it does not wait.
+        why: cause of the wait; empty: it does not wait. start_low_s, start_high_s: as ``Reason`` has them.
         cpu_s: processor time of its last attempt. memory_mb: in use now, or the most of a job that has ended.
         gpus: the GPUs that it has, by number, or the pool of its devices.
     """
 
     why: str
     expected_start_s: float | None
+    start_low_s: float | None
+    start_high_s: float | None
     cpu_s: float | None
     memory_mb: float | None
     gpus: list[str]
@@ -248,7 +277,6 @@ class Details(NamedTuple):
 
 def details(coordinator: Coordinator, entry: Entry) -> Details:
     """Return what changes while a job waits or runs."""
-    why, start_s = ("", None) if entry.stage.final else coordinator.why(entry.id)
     cpu_s = memory_mb = None
     if usage := entry.usage:
         cpu_s, memory_mb = usage["user_s"] + usage["system_s"], usage.get("peak_memory_mb") or None
@@ -257,7 +285,7 @@ def details(coordinator: Coordinator, entry: Entry) -> Details:
     gpus = [entry.placement.pool] if entry.devices and entry.placement else []
     if coordinator.job_table.unit.gpus:
         gpus = list(map(str, entry.devices))
-    return Details(why, start_s, cpu_s, memory_mb, gpus)
+    return Details(**_why(coordinator, entry), cpu_s=cpu_s, memory_mb=memory_mb, gpus=gpus)
 
 
 def count_rows(coordinator: Coordinator, *, all: bool, members: bool) -> int:
@@ -276,32 +304,27 @@ def array_summary(coordinator: Coordinator, number: int) -> dict[str, Any]:
     array = jobs.whole(number)
     return {
         **as_json(jobs.row(array)),
-        **_why_array(coordinator, number),
+        **_why(coordinator, array),
         "failed": coordinator.journal.failed_members(number),
         "spec": array.first.spec.model_dump(mode="json"),
         "signal": None,
     }
 
 
-def _why_array(coordinator: Coordinator, number: int) -> dict[str, Any]:
-    """Say what the first member that waits waits for, and until when."""
-    reason = coordinator.why_array(number)
-    return {"why": reason.sentence, "expected_start_s": reason.expected_start_s}
+def _why(coordinator: Coordinator, row: Entry | Whole[Entry]) -> dict[str, Any]:
+    """Say why a job waits, and until when; of an array the first member that waits."""
+    if isinstance(row, Whole):
+        return why_fields(coordinator.why_array(row.id))
+    return why_fields(Reason("") if row.stage.final else coordinator.why(row.id))
 
 
 # -- CPU time, memory, energy and place of jobs that have begun or ended -----------------------------------
 
 
 class Wanted(Conditions):
-    """Conditions, of which one is that a job, or the array that it belongs to, is one of ``ids``."""
+    """Conditions in the body of a request."""
 
     model_config = BODY
-
-    ids: Annotated[list[Number], Field(max_length=1_000_000)] | None = None
-
-    def as_filter(self) -> JobFilter:
-        """Return the conditions as the journal takes them."""
-        return replace(super().as_filter(), ids=None if self.ids is None else frozenset(self.ids))
 
 
 def add_history(api: FastAPI, coordinator: Coordinator) -> None:

@@ -55,7 +55,7 @@ from scheduler.model.state import RuleBroken
 from scheduler.policies.registry import POLICIES, policy_class
 from tenbin.page.mirror import Mirror
 from tenbin.server.descriptions import describe
-from tenbin.server.job_list import Listed, list_jobs
+from tenbin.server.job_list import JobList, list_jobs
 
 BEGIN_S = 1_700_000_000.0
 SWEEP_S = 5.0  # after a message was lost, the engine looks by itself
@@ -912,7 +912,7 @@ class History:
                 raise Broken("the page tells the truth", f"job {job} is {entry.shown}, the page has {row}")
             describe(self.coordinator, job)
         for members in (True, False):
-            list_jobs(self.coordinator, Listed(all=True, members=members))
+            list_jobs(self.coordinator, JobList(all=True, members=members))
 
     def pass_s(self, seconds: float) -> None:
         """Let time pass."""

@@ -12,7 +12,10 @@ import json
 import logging
 import math
 import os
+import re
 import selectors
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -88,6 +91,9 @@ class LocalChecks(JobChecks):
 
     def check_paths(self, spec: JobSpec, path: str | None) -> None:
         check_paths_here(spec, path)
+
+    def remarks(self, script: bytes, path: str | None) -> list[str]:
+        return launchers(script, path)
 
 
 class LocalCaps(PowerCaps):
@@ -531,10 +537,15 @@ def check_paths_here(spec: JobSpec, path: str | None) -> None:
             (folder / program).stat()
         except (OSError, ValueError) as error:
             raise BadInput(f"{program}: {_reason(error)}", LATER) from error
-    elif Path(program).suffix:
+        if not os.access(folder / program, os.X_OK):
+            remedy = (
+                f"chmod +x {shlex.quote(program)}, or give it to what reads it: sh {shlex.quote(program)}"
+            )
+            raise BadInput(f"{program} is there, but may not be executed", remedy)
+    else:
         folders = (os.defpath if path is None else path).split(os.pathsep)
-        if not any(os.path.exists(folder / part / program) for part in folders):  # noqa: PTH110 (any text)
-            here = os.path.exists(folder / program)  # noqa: PTH110
+        if not shutil.which(program, path=os.pathsep.join(str(folder / part) for part in folders)):
+            here = os.path.exists(folder / program)  # noqa: PTH110 (any text)
             raise BadInput(f"there is no program {program}", f"write ./{program}" if here else LATER)
     name = interpreter(str(folder / program)) if "/" in program else None
     if name == "":
@@ -548,6 +559,35 @@ def check_paths_here(spec: JobSpec, path: str | None) -> None:
         except (OSError, ValueError) as error:
             what = f"{name}: {_reason(error)}; the first line of {Path(program).name} (#!) names it"
             raise BadInput(what, "install it, or correct that line") from error
+
+
+LAUNCHER = re.compile(
+    rb"(?:^|[;&|(]|\b(?:exec|time|then|do|else)\s)\s*(?:\w+=\S*\s+)*(srun|mpirun|mpiexec)\s"
+)
+LOADS = re.compile(rb"^\s*(?:module|ml|source|spack|\.)\s", re.MULTILINE)  # may bring more programs
+
+
+def launchers(script: bytes, path: str | None) -> list[str]:
+    """Name the lines of a script that start ranks by a program that is not here, or by Slurm's own.
+
+    Args:
+        path: folders of its programs, with colons; None: the system's.
+    """
+    lines: dict[str, int] = {}
+    for number, line in enumerate(script.split(b"\n"), 1):
+        for name in LAUNCHER.findall(line):
+            lines.setdefault(name.decode(), number)
+    remarks = []
+    for name, number in lines.items():
+        there = shutil.which(name, path=path)
+        if name == "srun":
+            does = "asks Slurm for a job of its own, outside of this queue" if there else "is not here"
+            ways = "start ranks by mpiexec, or the program itself; on Slurm's nodes: tenbin up --engine slurm"
+            remarks.append(f"line {number}: srun {does}; {ways}")
+        elif not there and not LOADS.search(script):
+            ways = "load or install an MPI, or without a script: tenbin submit -n TASKS --mpi -- PROGRAM"
+            remarks.append(f"line {number}: {name} is not here; {ways}")
+    return remarks
 
 
 def _check_entry(folder: Path) -> None:

@@ -245,6 +245,11 @@ class NodeConservative:
         at = self._reserved.get(job.id, NONE).start_s
         return None if at == math.inf else at
 
+    def take(self, job: Job, after_s: float) -> float:
+        """Reserve for a job from an instant on; return the begin."""
+        self._reserve(job, after_s)
+        return self._reserved[job.id].start_s
+
     def _admit(self, now: float) -> None:
         """Reserve for the jobs that have become one of the first (step 1)."""
         for job in self._new:
@@ -419,3 +424,15 @@ def expected_start(job: Job, view: View) -> float | None:
         if job_id == job.id:
             return NodeConservative(view.cluster.pools, place, view).expected_start(job)
     return None
+
+
+def start_in_order(job: Job, view: View) -> float | None:
+    """Predict when one of the first ``MOST_AHEAD`` jobs starts if none passes another; on one pool only."""
+    plan, after_s = NodeConservative(view.cluster.pools, 0, view), view.now
+    for other in islice(view.waiting.values(), MOST_AHEAD if len(view.cluster.pools) == 1 else 0):
+        after_s = plan.take(other, after_s)
+        if other.id == job.id or after_s == math.inf:
+            break
+    else:
+        return None
+    return None if after_s == math.inf else after_s

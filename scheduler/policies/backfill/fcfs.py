@@ -13,7 +13,8 @@ from collections.abc import Sequence
 
 from scheduler.model.events import Action, Event, Start
 from scheduler.model.jobs import Job, counted
-from scheduler.policies.backfill import on_nodes
+from scheduler.policies.backfill import conservative_on_nodes, on_nodes
+from scheduler.policies.backfill.availability import expected_start
 from scheduler.policies.base import Policy, Reason, View, after, units, waits_for
 
 
@@ -44,11 +45,11 @@ class Fcfs(Policy):
 
     def why(self, job: Job, view: View) -> Reason:
         if self._nodes is not None:
-            return on_nodes.why(job, view, self._nodes.classes(job))
+            reason = on_nodes.why(job, view, self._nodes.classes(job))
+            return reason._replace(expected_start_s=conservative_on_nodes.start_in_order(job, view))
         first = next(iter(view.waiting.values()))
-        if first.id != job.id:
-            return Reason(waits_for(job, view) + after(first, units(first, view.cluster)))
-        return Reason(waits_for(job, view), self._expected(job, view))
+        turn = "" if first.id == job.id else after(first, units(first, view.cluster))
+        return Reason(waits_for(job, view) + turn, self._expected(job, view))
 
     @staticmethod
     def _pool(job: Job, view: View, left: dict[str, int]) -> str | None:
@@ -60,7 +61,11 @@ class Fcfs(Policy):
 
     @staticmethod
     def _expected(job: Job, view: View) -> float | None:
-        """Predict when enough running jobs have ended on one class for the first job to start."""
+        """Predict the start; where there are several classes only that of the first job."""
+        if len(view.cluster.pools) == 1:
+            return expected_start(job, view)
+        if next(iter(view.waiting)) != job.id:
+            return None
         left = dict(view.free)
         for state in sorted(view.running.values(), key=lambda state: state.expected_end_s):
             if state.expected_end_s == float("inf"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +49,7 @@ def array_account(array: dict[str, Any]) -> str:
     lines += [f"  {line}" for line in _asked(array)]
     if limit := array["spec"]["array_limit"]:
         lines.append(f"  at most {limit} run at once")
-    if wait := wait_words(array["why"], array["expected_start_s"]):
+    if wait := wait_words(array):
         lines.append(f"  {wait}")
     lines.append(f"  submitted {clock(array['submit_s'], date=True)}")
     return "\n".join(map(printable, lines))
@@ -129,7 +130,7 @@ def prediction_words(prediction: dict[str, Any], unit: str = "s") -> str:
 
 def _placed(job: dict[str, Any]) -> list[str]:
     """List why the job waits and until when, or where it runs or ran."""
-    wait = wait_words(job["why"], job["expected_start_s"])
+    wait = wait_words(job)
     lines = [wait] if wait else []
     lines += [sooner_words(start) for start in job.get("sooner", ())]
     if job["start_s"] and (place := _place(job)):
@@ -143,10 +144,24 @@ def _placed(job: dict[str, Any]) -> list[str]:
     return lines
 
 
-def wait_words(why: str, expected_start_s: float | None) -> str:
-    """Say why a job waits, and when it should start: ``...; starts about 12:03:10``."""
-    start = [f"starts about {clock(expected_start_s)}"] if expected_start_s else []
-    return "; ".join([*([local(why)] if why else []), *start])
+def wait_words(job: dict[str, Any]) -> str:
+    """Say why a job waits, and when it should start: ``...; starts about 12:03:10``, with its interval."""
+    parts = [local(job["why"])] if job["why"] else []
+    if at_s := job["expected_start_s"]:
+        low_s, high_s = job.get("start_low_s"), job.get("start_high_s")
+        within = f" ({clock(low_s)} to {clock(high_s)} in 8 of 10 cases)" if low_s and high_s else ""
+        parts.append(f"starts about {clock(at_s)}{within}")
+    return "; ".join(parts)
+
+
+def prospect_words(prospect: Mapping[str, Any]) -> str:
+    """Say when a job would start that is not submitted yet, and what it would wait for."""
+    at_s = prospect["expected_start_s"]
+    if at_s is not None and at_s <= time.time() + AT_ONCE_S:
+        return "would start at once"
+    start = "when it would start is not known" if at_s is None else f"would start about {clock(at_s)}"
+    ahead = f"; {counted(prospect['ahead'], 'job')} before it" if prospect["ahead"] else ""
+    return local(prospect["why"]) or start + ahead
 
 
 def sooner_words(earlier: dict[str, Any]) -> str:

@@ -13,8 +13,9 @@ import typer
 
 from profiles.errors import BadInput
 from profiles.quantities import counted
+from scheduler.jobs.literals import memory_text
 from tenbin.commands.jobs import jobs
-from tenbin.commands.options import HomeOption, JsonOption, client_of, complete_job
+from tenbin.commands.options import HomeOption, JsonOption, client_of
 from tenbin.option_values import past_instant
 from tenbin.text import duration, number, print_json
 
@@ -33,12 +34,7 @@ STATES = ("running", "stopping", "suspended", "done", "failed", "cancelled", "ki
 
 
 def history(
-    which: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Jobs and arrays: 7, 7[3], 3-9.", metavar="[JOB]...", autocompletion=complete_job
-        ),
-    ] = None,
+    which: jobs.OfJobs = None,
     *,
     state: jobs.StateOption = None,
     name: jobs.NameOption = None,
@@ -68,9 +64,6 @@ def history(
 ) -> None:
     """Show what jobs used: CPU time, memory, energy, place; those that run, and those that have ended."""
     chosen = jobs.chosen_columns(columns, COLUMNS, "history")
-    if columns == "help":
-        print("\n".join(COLUMNS))
-        return
     jobs.check_formats(csv=csv, json=json)
     request: dict[str, Any] = {
         "stages": jobs.chosen_states(state, STATES),
@@ -83,13 +76,9 @@ def history(
         "limit": None if which else limit or (None if efficiency else jobs.SHOWN),
     }
     client = client_of(home)
-    named: list[int] = []
     if which:
-        selected = jobs.select(client, which, members=False)
-        request["ids"], named = selected.ids, selected.named
+        request["ids"] = jobs.known(client, which)
     rows = client.call("POST", "/history", request)
-    for missing in set(named).difference(*((row["id"], row["array"]) for row in rows)):
-        client.job(missing).info()  # of none there is an error
     if efficiency:
         _print_efficiency(rows, csv=csv, json=json)
     elif not jobs.print_rows(rows, chosen or COLUMNS, csv=csv, json=json):
@@ -173,8 +162,8 @@ def _memory(rows: Sequence[Mapping[str, Any]]) -> str:
     fit_mb = max(math.ceil(used * ROOM / LEAST_MB) * LEAST_MB, LEAST_MB)
     if fit_mb >= requested:
         return ""
-    comparison = f"asked for {_size(requested)}, used {_size(used)}"
-    return f"{comparison}: ask for {_size(fit_mb)} in all (--memory is of a task)"
+    comparison = f"asked for {memory_text(requested)}, used {memory_text(used)}"
+    return f"{comparison}: ask for {memory_text(fit_mb)} in all (--memory is of a task)"
 
 
 def _limit(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -203,7 +192,3 @@ def _share_words(share: Mapping[str, float] | None) -> str:
         return f"{share['median']:.0%}"
     low, middle, high = (f"{share[name]:.0%}" for name in ("q10", "median", "q90"))
     return f"{middle} ({low} .. {high} in 8 of 10 jobs)"
-
-
-def _size(mb: float) -> str:
-    return f"{number(mb / 1000)} GB" if mb >= 1000 else f"{number(mb)} MB"

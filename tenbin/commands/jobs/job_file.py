@@ -16,13 +16,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from profiles.errors import BadInput
+from profiles.instants import clock
 from scheduler.jobs.dependencies import KINDS, Kind, check_places
 from scheduler.jobs.specs import JobRefused, JobSpec, fault
 from scheduler.model.parameters import unknown
 from tenbin.errors import TenbinError
 from tenbin.fields import KEY_OF, OPTIONS
 from tenbin.option_values import BadOption
-from tenbin.text import ranges
+from tenbin.text import printable, ranges
 
 PAGE = "see docs/job-files.md"
 LARGEST = 64 << 20  # bytes, as of a submission
@@ -175,10 +176,11 @@ def _spec(
         if of_file := [other for other in others if isinstance(other, str)]:
             names[WAITS[name]] = of_file
     indices = spec.pop("array", [])
-    return _checked(spec, label).model_dump(mode="json"), indices, names
+    return checked(spec, label).model_dump(mode="json"), indices, names
 
 
-def _checked(spec: Mapping[str, Any], label: str) -> JobSpec:
+def checked(spec: Mapping[str, Any], label: str) -> JobSpec:
+    """Make the JobSpec, or name the field that cannot be so."""
     try:
         return JobSpec.model_validate(spec)
     except ValidationError as error:
@@ -202,22 +204,49 @@ def _command(value: Any) -> list[str]:
     return words
 
 
+UNSAID = {
+    *("command", "folder", "tasks", "max_tasks", "cores", "nodes", "max_nodes", "memory_mb", "time_s"),
+    *("gpus", "gpu_kind", "gpu_memory_mb", "slurm_variables"),
+}
+
+
 def show(
-    specs: Iterable[Mapping[str, Any]],
+    specs: Iterable[JobSpec],
     waits_for: Mapping[int, Mapping[Any, Sequence[int]]],
     arrays: Mapping[int, Sequence[int]],
+    forecast: Sequence[Mapping[str, Any]],
 ) -> str:
-    """Write a line for each job, or array of jobs, that would be submitted."""
+    """Write some lines for each job, or array of jobs, that would be submitted: size, other fields, start."""
+    from tenbin.commands.jobs.account import needs_words, prospect_words
+
     lines = []
     for place, spec in enumerate(specs):
-        fields = _checked(spec, f"job {place + 1}").model_dump(mode="json", exclude_defaults=True)
-        unsaid = {"command", "folder", *(key for key, value in fields.items() if value in ([], {}))}
-        words = [f"{key}={value}" for key, value in fields.items() if key not in unsaid]
-        if place in arrays:
-            words.append(f"array of {len(arrays[place])}: {ranges(arrays[place])}")
+        fields = spec.model_dump(mode="json", exclude_defaults=True)
+        env = {name: text for name, text in spec.env.items() if not name.startswith("SLURM_")}
+        words = [f"array of {len(arrays[place])}: {ranges(arrays[place])}"] if place in arrays else []
         for kind, others in waits_for.get(place, {}).items():
             numbers = ", ".join(str(other + 1) for other in others)
-            words.append(f"{kind.replace('_', '-')} {numbers} of these")
-        said = f"  ({', '.join(words)})" if words else ""
-        lines.append(f"{place + 1}: {shlex.join(spec['command'])}{said}")
-    return "\n".join(lines)
+            words.append(
+                f"{kind.replace('_', '-')} {'jobs' if len(others) > 1 else 'job'} {numbers} of these"
+            )
+        words += [
+            f"{KEY_OF.get(key, key)} {_value(key, value)}"
+            for key, value in (fields | {"env": env}).items()
+            if key not in UNSAID and value not in ([], {})
+        ]
+        lines += [
+            f"{place + 1}: {shlex.join(spec.command)}",
+            f"   {needs_words(spec.model_dump(mode='json'))}",
+        ]
+        lines += [f"   {', '.join(words)}"] if words else []
+        lines += [f"   {prospect_words(row)}" for row in forecast[place : place + 1]]
+    return "\n".join(map(printable, lines))
+
+
+def _value(key: str, value: Any) -> str:
+    """Write the value of a field: ``A=1 B=2``, ``1 2``, ``fit``."""
+    if key in ("begin_s", "deadline_s"):
+        return clock(value, date=True)
+    if isinstance(value, dict):
+        return " ".join(f"{name}={text}" for name, text in value.items())
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)

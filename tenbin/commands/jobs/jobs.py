@@ -54,17 +54,9 @@ def select(client: Client, which: Iterable[str], *, members: bool = True) -> Cho
     return Chosen(answer["named"], answer["among"])
 
 
-def tell_left_out(answer: Mapping[str, Any]) -> None:
-    """Say which jobs of ranges and ``all`` a change did not apply to."""
-    for line in left_out_lines(answer):
-        print(f"tenbin: {line}", file=sys.stderr)
-
-
 def left_out_lines(answer: Mapping[str, Any]) -> list[str]:
     """Write which jobs a change did not apply to; one line for each reason."""
-    earlier = {reason: [job] for job, reason in answer["left_out"].items()}  # of a coordinator of before
-    reasons = answer.get("reasons", earlier)
-    return [f"left out {job_ranges(labels)}: {reason}" for reason, labels in reasons.items()]
+    return [f"left out {job_ranges(labels)}: {reason}" for reason, labels in answer["reasons"].items()]
 
 
 def job_ranges(labels: Iterable[str]) -> str:
@@ -82,6 +74,7 @@ def job_ranges(labels: Iterable[str]) -> str:
 
 
 SHOWN = 50
+LONGEST_LINE = 10_000
 HEADINGS = {
     "id": "job",
     "since_s": "since",
@@ -94,7 +87,8 @@ HEADINGS = {
     "migrations": "moves",
     "attempts": "tries",
     "code": "exit",
-    "trouble": "",
+    "expected_start_s": "starts",
+    "trouble": "reason",
 }
 
 StateOption = Annotated[str | None, typer.Option(help="Only of these: failed,killed.")]
@@ -121,8 +115,11 @@ def chosen_states(text: str | None, known: tuple[str, ...]) -> list[str]:
 
 
 def chosen_columns(text: str | None, known: tuple[str, ...], command: str) -> tuple[str, ...]:
-    """Read ``id,name``; none, or ``help``: empty."""
-    columns = tuple(part.strip() for part in text.split(",")) if text not in (None, "help") else ()
+    """Read ``id,name``; none: empty. ``help`` prints all, and ends."""
+    if text == "help":
+        print("\n".join(known))
+        raise typer.Exit()
+    columns = () if text is None else tuple(part.strip() for part in text.split(","))
     if unknown := [part for part in columns if part not in known]:
         raise BadInput(
             f"--columns {unknown[0]!r} is no column", f"tenbin {command} --columns help lists them"
@@ -154,22 +151,33 @@ def print_csv(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
 
 
 def print_table(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
-    """Print rows as a table for people."""
-    from rich.markup import escape
+    """Print rows as a table for people, a line each: cut on a terminal, whole elsewhere."""
+    from rich.text import Text
 
     from tenbin.terminal import SafeConsole, table
 
-    left = ("name", "user", "stage", "place", "hosts", "")
+    left = ("name", "user", "stage", "place", "hosts", "starts", "reason", "why")
     job_table = table(*(HEADINGS.get(column, column) for column in columns), left=left, collapse_padding=True)
     for row in rows:
-        job_table.add_row(*(escape(printable(cell(row, column))) for column in columns))
-    SafeConsole().print(job_table)
+        texts = (printable(cell(row, column)) for column in columns)
+        job_table.add_row(*(Text(text, no_wrap=True, overflow="ellipsis") for text in texts))
+    console = SafeConsole()
+    if not console.is_terminal:
+        console.width = LONGEST_LINE
+    console.print(job_table)
 
 
-def since_s(job: dict[str, Any], now: float) -> int:
+def age_s(job: dict[str, Any], now: float) -> int:
     """Return the seconds since the job's end, else since its start, else since its submission."""
     begin_s: float = job["end_s"] or job["start_s"] or job["submit_s"]
     return round(now - begin_s)
+
+
+def start_words(row: dict[str, Any]) -> str:
+    """Say when a job should start: ``in 2:00 h``, or with its interval ``in 2:00 h (1:00 h to 4:00 h)``."""
+    names, now = ("expected_start_s", "start_low_s", "start_high_s"), time.time()
+    waits = [duration(round(max(row[name] - now, 0.0))) for name in names if row[name] is not None]
+    return f"in {waits[0]}{f' ({waits[1]} to {waits[2]})' if waits[1:] else ''}" if waits else ""
 
 
 def cell(row: dict[str, Any], column: str) -> str:
@@ -179,10 +187,14 @@ def cell(row: dict[str, Any], column: str) -> str:
         text = label(row)
     elif column == "trouble":
         counts = ", ".join(f"{stage} {count:,}" for stage, count in row.get("stages", {}).items())
-        text = counts or local(value)
+        text = "; ".join(filter(None, (counts, local(row.get("why") or (value if not counts else "")))))
+    elif column == "why":
+        text = local(value)
+    elif column == "expected_start_s":
+        text = start_words(row)
     elif value is None or value == []:
         text = "-"
-    elif column in ("submit_s", "start_s", "end_s"):
+    elif column in INSTANTS:
         text = clock(value, date=True)
     elif column.endswith("_s"):
         text = duration(round(value, 2))
@@ -196,13 +208,23 @@ def cell(row: dict[str, Any], column: str) -> str:
     return text
 
 
+def known(client: Client, which: Iterable[str]) -> list[int]:
+    """Find jobs and arrays that are to be listed; of a single number that is no job there is an error."""
+    chosen = select(client, which, members=False)
+    for job_id in chosen.named:
+        client.job(job_id).info()
+    return chosen.ids
+
+
 # -- the commands ------------------------------------------------------------------------------------------
 
 
 COLUMNS = (
     *("id", "array", "array_index", "name", "user", "slurm", "stage", "cores", "priority", "place"),
     *("submit_s", "start_s", "end_s", "since_s", "time_limit_s", "code", "held_by_user", "trouble"),
+    *("why", "expected_start_s", "start_low_s", "start_high_s"),
 )
+INSTANTS = ("submit_s", "start_s", "end_s", "start_low_s", "start_high_s")
 BEGUN = ("running", "stopping", "suspended")
 UNSUCCESSFUL = ("failed", "cancelled", "killed")
 STATES = ("held", "waiting", *BEGUN, "done", *UNSUCCESSFUL)
@@ -221,6 +243,10 @@ Words = typer.Argument(
     autocompletion=complete_job,
 )
 Which = Annotated[list[str], Words]
+OfJobs = Annotated[
+    list[str] | None,
+    typer.Argument(help="Jobs and arrays: 7, 7[3], 3-9.", metavar="[JOB]...", autocompletion=complete_job),
+]
 WhichOrName = Annotated[list[str] | None, Words]
 OfName = Annotated[
     str | None,
@@ -229,6 +255,7 @@ OfName = Annotated[
 
 
 def jobs(
+    which: OfJobs = None,
     *,
     everything: Annotated[bool, typer.Option("--all", "-a", help="Also those that have ended.")] = False,
     state: StateOption = None,
@@ -241,7 +268,7 @@ def jobs(
     place: PlaceOption = None,
     limit: Annotated[
         int,
-        typer.Option(min=1, help="Show at most this many, the last ones; jobs that run are always shown."),
+        typer.Option(min=1, help="Show at most this many, the first ones; jobs that run are always shown."),
     ] = SHOWN,
     members: Annotated[
         bool, typer.Option("--members", "-m", help="Each member of an array in a row of its own.")
@@ -251,40 +278,39 @@ def jobs(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List the jobs that wait or run, running ones first; an array is one row."""
+    """List the jobs that run, then those that wait, in the order of the queue, and why; an array is one row.
+
+    Those that have ended come last, the newest first. On a terminal reasons are cut: tenbin info has them
+    whole.
+    """
     chosen = chosen_columns(columns, COLUMNS, "jobs")
-    if columns == "help":
-        print("\n".join(COLUMNS))
-        return
     check_formats(csv=csv, json=json)
-    given = {
-        "stages": chosen_states(state, STATES),
-        "name": name,
-        "user": user,
-        "since_s": None if since is None else past_instant(since, "--since"),
-        "place": place,
-    }
-    filters = {key: value for key, value in given.items() if value}
-    # Programs get the jobs themselves.
-    which = {"all": str(everything).lower(), "members": str(members or json or csv).lower()}
+    since_s = None if since is None else past_instant(since, "--since")
+    given = {"stages": chosen_states(state, STATES), "name": name, "user": user, "since_s": since_s}
+    filters: dict[str, Any] = {key: value for key, value in {**given, "place": place}.items() if value}
     client = client_of(home)
-    rows = client.call("GET", f"/jobs?{urlencode({**which, **filters, 'limit': limit}, doseq=True)}")
-    rows.sort(key=lambda job: job["stage"] not in BEGUN)
+    if which:
+        everything, filters["ids"] = True, known(client, which)
+    options = {"all": everything, "members": members or json or csv, "reasons": True}  # programs get the jobs
+    flags = {name: str(value).lower() for name, value in options.items()}
+    query = {**flags, **filters, "limit": limit, "order": "queue"}
+    rows = client.call("GET", f"/jobs?{urlencode(query, doseq=True)}")
     for job in rows:
-        job["since_s"] = since_s(job, time.time())
+        job["since_s"] = age_s(job, time.time())
     if print_rows(rows, chosen or COLUMNS, csv=csv, json=json):
         return
     taken_over = ("slurm", "user") if any(job["slurm"] for job in rows) else ()
-    print_table(rows, chosen or ("id", *taken_over, "name", "stage", "cores", "since_s", "trouble"))
+    starts = ("expected_start_s",) if any(job["expected_start_s"] for job in rows) else ()
+    print_table(rows, chosen or ("id", *taken_over, "name", "stage", "cores", "since_s", *starts, "trouble"))
     if len(rows) < limit:
         return
     if filters:  # to count what they leave would take the coordinator's time
         print(f"at most {limit:,} are shown; more: --limit")
         return
-    count = client.call("GET", f"/jobs/count?{urlencode(which)}")["count"]
+    count = client.call("GET", f"/jobs/count?all={flags['all']}&members={flags['members']}")["count"]
     if count > len(rows):
-        options = f"{' --all' * everything}{' --members' * members} --limit {count}"
-        print(f"and {count - len(rows):,} more: tenbin jobs{options}")
+        more = f"{' --all' * everything}{' --members' * members} --limit {count}"
+        print(f"and {count - len(rows):,} more: tenbin jobs{more}")
 
 
 def info(
@@ -354,9 +380,8 @@ def logs(
     for job_id in ids:
         if json:
             whole = {name: b"".join(client.job(job_id).output(name, follow)) for name in ("stdout", "stderr")}
-            answers.append(
-                {"id": job_id} | {name: said.decode(errors="replace") for name, said in whole.items()}
-            )
+            texts = {name: said.decode(errors="replace") for name, said in whole.items()}
+            answers.append({"id": job_id, **texts})
             continue
         if len(ids) > 1:
             typer.echo(f"==> job {label(client.job(job_id).info())} <==", err=True)
@@ -370,16 +395,16 @@ def logs(
 
 def _tell_failure(client: Client, job_id: int, error_shown: bool) -> None:
     """Say that a job failed, after its output, and where its standard error is."""
-    from tenbin.commands.jobs.account import last_error
+    from tenbin.commands.jobs.account import has_failed, last_error
 
     job = client.job(job_id).info()
     if job["spec"].get("terminal"):
         typer.echo(f"tenbin: job {label(job)} has written to the terminal of tenbin run", err=True)
+    said = f"tenbin: job {label(job)} {job['stage']}{': ' * bool(job['trouble'])}{local(job['trouble'])}"
     if not (error_shown or job["stdout"] == job["stderr"]) and last_error(client, job):
-        reason = f": {job['trouble']}" if job["trouble"] else ""
-        name = label(job)
-        where = f"it wrote to standard error: tenbin logs {name} --error"
-        typer.echo(printable(f"tenbin: job {name} {job['stage']}{reason}; {where}"), err=True)
+        say(f"{said}; it wrote to standard error: tenbin logs {label(job)} --error", error=True)
+    elif has_failed(job) and job["code"] is None:  # by no act of its program
+        say(said, error=True)
 
 
 def attach(job: Annotated[str, typer.Argument(autocompletion=complete_job)], home: HomeOption = None) -> None:
@@ -584,7 +609,8 @@ def _change(
     if as_json:
         print_json(answer)
     else:
-        tell_left_out(answer)
+        for line in left_out_lines(answer):
+            say(f"tenbin: {line}", error=True)
     return answer
 
 

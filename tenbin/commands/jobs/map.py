@@ -377,7 +377,7 @@ def map_(
       tenbin map -k -- ./simulate --seed {1} --size {2} ::: 1 2 3 ::: 10 100
     """
     from scheduler.jobs.files import check_program
-    from tenbin.commands.jobs.job_file import show
+    from tenbin.commands.jobs.job_file import checked
 
     command, of_arguments = split(words or [])
     if not command:
@@ -392,7 +392,7 @@ def map_(
     spec["name"] = spec["name"] or Path(command[0]).name
     spec["array_limit"] = most
     if dry_run:
-        show([spec], {}, {})  # checks it
+        checked(spec, "job 1")
         for argv in commands:
             print(printable(shlex.join(argv)))
         return

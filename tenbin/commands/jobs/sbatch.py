@@ -36,147 +36,101 @@ from tenbin.option_values import array_and_limit
 Value = Literal["", "needed", "optional"]
 
 
-class Taken(NamedTuple):
-    """An option that tenbin can do; ``scheduler/jobs/fields.py`` says which of its own goes before it.
+class Entry(NamedTuple):
+    """An option of sbatch: its letter, whether it takes a value, and what to say of it."""
 
-    Attributes:
-        short: its letter. value: whether it takes one.
-        ours: what to write on tenbin's own command line, where that is not the option of the field.
-    """
-
-    short: str = ""
-    value: Value = "needed"
-    ours: str = ""
+    short: str
+    value: Value
+    words: str
 
 
-GPU = Taken(ours="--gpus, of the job")
-TAKEN: dict[str, Taken] = {
-    "array": Taken("a"),
-    "begin": Taken("b"),
-    "chdir": Taken("D"),
-    "cpus-per-task": Taken("c"),
-    "deadline": Taken(),
-    "dependency": Taken("d", ours="--after JOB, --after-any, --after-not-ok or --after-corr"),
-    "error": Taken("e"),
-    "export": Taken(ours="--env NAME=VALUE; all variables of this shell are handed on anyway"),
-    "gpus": GPU._replace(short="G"),
-    "gpus-per-node": GPU,
-    "gpus-per-task": GPU,
-    "gres": GPU,
-    "job-name": Taken("J"),
-    "mem": Taken(ours="--memory, of each task"),
-    "mem-per-cpu": Taken(ours="--memory, of each task"),
-    "nice": Taken(value="optional", ours="--priority, with the sign turned"),
-    "no-requeue": Taken(value="", ours="--no-requeue"),
-    "nodes": Taken("N", ours="--nodes for whole nodes, or -n TASKS"),
-    "ntasks": Taken("n"),
-    "ntasks-per-node": Taken(ours="-n, the number of all tasks"),
-    "output": Taken("o"),
-    "requeue": Taken(value="", ours="--requeue"),
-    "test-only": Taken(value="", ours="--dry-run"),
-    "time": Taken("t"),
-    "wait": Taken("W", "", "--wait"),
-}
+def _table(groups: Mapping[str, str]) -> dict[str, Entry]:
+    """Read ``name/letter`` of options by what to say; ``=``: with a value, ``[=]``: with or without one."""
+    entries: dict[str, Entry] = {}
+    for said, words in groups.items():
+        for word in words.split():
+            name, _, short = word.rstrip("[=]").partition("/")
+            value: Value = "optional" if word.endswith("]") else "needed" if word.endswith("=") else ""
+            entries[name] = Entry(short, value, said)
+    return entries
+
+
+# Options that tenbin can do, by what to write on its own command line; "": the option of the field, which
+# ``scheduler/jobs/fields.py`` names.
+TAKEN = _table(
+    {
+        "": "array/a= begin/b= chdir/D= cpus-per-task/c= deadline= error/e= job-name/J= ntasks/n= output/o= "
+        "time/t=",
+        "--after JOB, --after-any, --after-not-ok or --after-corr": "dependency/d=",
+        "--env NAME=VALUE; all variables of this shell are handed on anyway": "export=",
+        "--gpus, of the job": "gpus/G= gpus-per-node= gpus-per-task= gres=",
+        "--memory, of each task": "mem= mem-per-cpu=",
+        "--priority, with the sign turned": "nice[=]",
+        "--no-requeue": "no-requeue",
+        "--nodes for whole nodes, or -n TASKS": "nodes/N=",
+        "-n, the number of all tasks": "ntasks-per-node=",
+        "--requeue": "requeue",
+        "--dry-run": "test-only",
+        "--wait": "wait/W",
+    }
+)
 SAME = {"tasks": "ntasks", "tasks-per-node": "ntasks-per-node"}
-SILENT: dict[str, tuple[str, Value]] = {
-    "help": ("h", ""),
-    "ignore-pbs": ("", ""),
-    "parsable": ("", ""),
-    "quiet": ("Q", ""),
-    "usage": ("", ""),
-    "verbose": ("v", ""),
-    "version": ("V", ""),
-}
-SITE = "of the site's Slurm only"
-NOTED = "tenbin keeps no such note"
-PLACE = "tenbin chooses the place itself"
-WHOLE = "for jobs on several nodes only"
-SHARE = "the job has its cores to itself all the same"
-LEFT_OUT: dict[str, tuple[str, Value, str]] = {
-    "account": ("A", "needed", SITE),
-    "acctg-freq": ("", "needed", "tenbin samples at its own times"),
-    "bb": ("", "needed", "tenbin has no burst buffers"),
-    "bbf": ("", "needed", "tenbin has no burst buffers"),
-    "clusters": ("M", "needed", SITE),
-    "cluster-constraint": ("", "needed", SITE),
-    "comment": ("", "needed", NOTED),
-    "contiguous": ("", "", WHOLE),
-    "delay-boot": ("", "needed", SITE),
-    "distribution": ("m", "needed", PLACE),
-    "get-user-env": ("", "optional", "the job has the variables of this shell"),
-    "gpu-bind": ("", "needed", PLACE),
-    "gres-flags": ("", "needed", PLACE),
-    "mail-type": ("", "needed", "write #TENBIN --notify mail"),
-    "mail-user": ("", "needed", "write #TENBIN --notify mail"),
-    "mcs-label": ("", "needed", SITE),
-    "mem-bind": ("", "needed", PLACE),
-    "network": ("", "needed", SITE),
-    "no-kill": ("k", "optional", WHOLE),
-    "open-mode": ("", "needed", "tenbin always appends to files of output"),
-    "oversubscribe": ("s", "", SHARE),
-    "partition": ("p", "needed", SITE),
-    "power": ("", "needed", SITE),
-    "prefer": ("", "needed", "a wish, and tenbin knows no features of nodes"),
-    "priority": ("", "needed", "numbers of Slurm's own; tenbin has --priority"),
-    "profile": ("", "needed", "tenbin info --samples shows what a job used"),
-    "propagate": ("", "optional", "limits are those of whoever started tenbin up"),
-    "qos": ("q", "needed", SITE),
-    "reservation": ("", "needed", SITE),
-    "spread-job": ("", "", WHOLE),
-    "switches": ("", "needed", WHOLE),
-    "time-min": ("", "needed", "the limit is that of --time"),
-    "use-min-nodes": ("", "", WHOLE),
-    "wait-all-nodes": ("", "needed", WHOLE),
-    "wckey": ("", "needed", SITE),
-}
-FEATURES = "tenbin knows no features of nodes"
-SHAPE = "tenbin gives whole cores, and does not choose among sockets and threads"
-WHERE = "tenbin chooses the nodes"
-REFUSED: dict[str, tuple[str, Value, str]] = {
-    "batch": ("", "needed", FEATURES),
-    "constraint": ("C", "needed", FEATURES),
-    "container": ("", "needed", "tenbin starts no containers; start it in the script"),
-    "core-spec": ("S", "needed", SHAPE),
-    "cores-per-socket": ("", "needed", SHAPE),
-    "cpu-freq": ("", "needed", "tenbin sets no frequencies for a job"),
-    "cpus-per-gpu": ("", "needed", "say how many cores a task needs: --cpus-per-task"),
-    "exclude": ("x", "needed", WHERE),
-    "exclusive": ("", "optional", "for whole nodes write #TENBIN --nodes"),
-    "export-file": ("", "needed", "read the file in the script"),
-    "extra-node-info": ("B", "needed", SHAPE),
-    "gid": ("", "needed", "jobs run as whoever started tenbin up"),
-    "gpu-freq": ("", "needed", "tenbin sets no frequencies for a job"),
-    "gpus-per-socket": ("", "needed", SHAPE),
-    "hint": ("", "needed", SHAPE),
-    "hold": ("H", "", "submit without it, then: tenbin suspend"),
-    "input": ("i", "needed", "redirect the input in the script"),
-    "kill-on-invalid-dep": ("", "needed", "a job whose jobs before it fail is cancelled"),
-    "licenses": ("L", "needed", "tenbin counts no licences"),
-    "mem-per-gpu": ("", "needed", "say how much memory the job needs: --mem"),
-    "mincpus": ("", "needed", "say how many cores a task needs: --cpus-per-task"),
-    "nodefile": ("F", "needed", WHERE),
-    "nodelist": ("w", "needed", WHERE),
-    "ntasks-per-core": ("", "needed", SHAPE),
-    "ntasks-per-gpu": ("", "needed", SHAPE),
-    "ntasks-per-socket": ("", "needed", SHAPE),
-    "ntasks-per-tres": ("", "needed", SHAPE),
-    "overcommit": ("O", "", "tenbin gives each task cores of its own"),
-    "reboot": ("", "", "tenbin reboots no nodes"),
-    "signal": ("", "needed", "tenbin sends SIGTERM at the limit only, ten seconds before SIGKILL"),
-    "sockets-per-node": ("", "needed", SHAPE),
-    "thread-spec": ("", "needed", SHAPE),
-    "threads-per-core": ("", "needed", SHAPE),
-    "tmp": ("", "needed", "tenbin does not count disk space"),
-    "tres-per-task": ("", "needed", "say what a task needs: --cpus-per-task, --gpus-per-task"),
-    "uid": ("", "needed", "jobs run as whoever started tenbin up"),
-    "wrap": ("", "needed", "a command is given by itself: tenbin submit -- sh -c 'CMD'"),
-}
-TABLES: tuple[Mapping[str, tuple[Any, ...]], ...] = (TAKEN, LEFT_OUT, REFUSED, SILENT)
-KINDS: dict[str, Value] = {
-    **{name: entry[1] for table in TABLES for name, entry in table.items()},
-    **dict.fromkeys(SAME, "needed"),
-}
-SHORT = {entry[0]: name for table in TABLES for name, entry in table.items() if entry[0]}
+SILENT = _table({"": "help/h ignore-pbs parsable quiet/Q usage verbose/v version/V"})
+LEFT_OUT = _table(
+    {
+        "of the site's Slurm only": (
+            "account/A= clusters/M= cluster-constraint= delay-boot= mcs-label= network= partition/p= "
+            "power= qos/q= reservation= wckey="
+        ),
+        "tenbin samples at its own times": "acctg-freq=",
+        "tenbin has no burst buffers": "bb= bbf=",
+        "tenbin keeps no such note": "comment=",
+        "for jobs on several nodes only": (
+            "contiguous no-kill/k[=] spread-job switches= use-min-nodes wait-all-nodes="
+        ),
+        "tenbin chooses the place itself": "distribution/m= gpu-bind= gres-flags= mem-bind=",
+        "the job has the variables of this shell": "get-user-env[=]",
+        "write #TENBIN --notify mail": "mail-type= mail-user=",
+        "tenbin always appends to files of output": "open-mode=",
+        "the job has its cores to itself all the same": "oversubscribe/s",
+        "a wish, and tenbin knows no features of nodes": "prefer=",
+        "numbers of Slurm's own; tenbin has --priority": "priority=",
+        "tenbin info --samples shows what a job used": "profile=",
+        "limits are those of whoever started tenbin up": "propagate[=]",
+        "the limit is that of --time": "time-min=",
+    }
+)
+REFUSED = _table(
+    {
+        "tenbin knows no features of nodes": "batch= constraint/C=",
+        "tenbin starts no containers; start it in the script": "container=",
+        "tenbin gives whole cores, and does not choose among sockets and threads": (
+            "core-spec/S= cores-per-socket= extra-node-info/B= gpus-per-socket= hint= ntasks-per-core= "
+            "ntasks-per-gpu= ntasks-per-socket= ntasks-per-tres= sockets-per-node= thread-spec= "
+            "threads-per-core="
+        ),
+        "tenbin sets no frequencies for a job": "cpu-freq= gpu-freq=",
+        "say how many cores a task needs: --cpus-per-task": "cpus-per-gpu= mincpus=",
+        "tenbin chooses the nodes": "exclude/x= nodefile/F= nodelist/w=",
+        "for whole nodes write #TENBIN --nodes": "exclusive[=]",
+        "read the file in the script": "export-file=",
+        "jobs run as whoever started tenbin up": "gid= uid=",
+        "submit without it, then: tenbin suspend": "hold/H",
+        "redirect the input in the script": "input/i=",
+        "a job whose jobs before it fail is cancelled": "kill-on-invalid-dep=",
+        "tenbin counts no licences": "licenses/L=",
+        "say how much memory the job needs: --mem": "mem-per-gpu=",
+        "tenbin gives each task cores of its own": "overcommit/O",
+        "tenbin reboots no nodes": "reboot",
+        "tenbin sends SIGTERM at the limit only, ten seconds before SIGKILL": "signal=",
+        "tenbin does not count disk space": "tmp=",
+        "say what a task needs: --cpus-per-task, --gpus-per-task": "tres-per-task=",
+        "a command is given by itself: tenbin submit -- sh -c 'CMD'": "wrap=",
+    }
+)
+KNOWN = TAKEN | LEFT_OUT | REFUSED | SILENT
+KINDS: dict[str, Value] = {name: entry.value for name, entry in KNOWN.items()} | dict.fromkeys(SAME, "needed")
+SHORT = {entry.short: name for name, entry in KNOWN.items() if entry.short}
 
 
 def of_tenbin(option: str, words: Sequence[str] = ()) -> BadInput | None:
@@ -190,14 +144,13 @@ def of_tenbin(option: str, words: Sequence[str] = ()) -> BadInput | None:
     name = SHORT.get(written, "") if len(written) == 1 else SAME.get(written, written)
     what = f"{option} is an option of sbatch" + (f" (--{name})" if option != f"--{name}" else "")
     if taken := TAKEN.get(name):
-        return BadInput(what, f"write {taken.ours or _in_tenbin(name, option, words)}")
+        return BadInput(what, f"write {taken.words or _in_tenbin(name, option, words)}")
     if name in SILENT:
         return BadInput(what, "leave it out")
-    if left_out := LEFT_OUT.get(name):
-        return BadInput(f"{what}: {left_out[2]}", "leave it out")
-    if refused := REFUSED.get(name):
-        return BadInput(f"{what}: {refused[2]}", "leave it out, or see: tenbin submit --help")
-    return None
+    if name not in KNOWN:
+        return None
+    more = ", or see: tenbin submit --help" if name in REFUSED else ""
+    return BadInput(f"{what}: {KNOWN[name].words}", f"leave it out{more}")
 
 
 def _in_tenbin(name: str, option: str, words: Sequence[str]) -> str:
@@ -473,17 +426,15 @@ def _sort(needs: SbatchNeeds, given: Given) -> None:
     """Keep an option that is taken, say that one is left out, or refuse it."""
     if given.name in LEFT_OUT:
         needs.left_out.append(
-            f"{given.where}: {SBATCH} --{given.name} is left out: {LEFT_OUT[given.name][2]}"
+            f"{given.where}: {SBATCH} --{given.name} is left out: {LEFT_OUT[given.name].words}"
         )
     elif given.name in REFUSED:
         if given.name == "exclusive" and "nodes" in needs.overruled:
             return
-        if given.name == "input" and given.value == "/dev/null":
-            return
-        if given.name == "kill-on-invalid-dep" and given.value == "yes":
+        if (given.name, given.value) in (("input", "/dev/null"), ("kill-on-invalid-dep", "yes")):
             return
         raise BadInput(
-            f"{given.where}: {SBATCH} --{given.name}: {REFUSED[given.name][2]}", remedy(given.name)
+            f"{given.where}: {SBATCH} --{given.name}: {REFUSED[given.name].words}", remedy(given.name)
         )
     else:
         if given.name in ("requeue", "no-requeue"):  # the last of the two counts
@@ -572,10 +523,6 @@ def _instant(field_name: str) -> Callable[[str, SbatchNeeds], dict[str, Any]]:
         return {} if at is None else {field_name: at}
 
     return read
-
-
-def _user() -> str:
-    return user_name(os.getuid())
 
 
 def whole_number(text: str) -> int:
@@ -724,12 +671,12 @@ READERS: dict[str, Callable[[str, SbatchNeeds], dict[str, Any]]] = {
     "chdir": lambda text, _: {"folder": str(Path.cwd() / text)},
     "deadline": _instant("deadline_s"),
     "dependency": lambda text, _: dict(dependencies(text)),
-    "error": lambda text, _: {"stderr": output_pattern(text, _user())},
+    "error": lambda text, _: {"stderr": output_pattern(text, user_name(os.getuid()))},
     "export": _export,
     "job-name": lambda text, _: {"name": text},
     "nice": lambda text, _: {"priority": -adjustment(text or None)},
     "no-requeue": lambda text, _: {"requeue": False},
-    "output": lambda text, _: {"stdout": output_pattern(text, _user())},
+    "output": lambda text, _: {"stdout": output_pattern(text, user_name(os.getuid()))},
     "requeue": lambda text, _: {"requeue": True},
     "time": lambda text, _: {"time_s": limit_s(text)},
 }

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from json import dumps
 from pathlib import Path
 from types import MappingProxyType
@@ -25,10 +26,10 @@ from tenbin.commands.options import (
     complete_device,
     complete_job_profile,
 )
-from tenbin.errors import TenbinError
+from tenbin.errors import NO_ANSWER, TenbinError
 from tenbin.fields import OPTIONS, Option
 from tenbin.option_values import BadOption
-from tenbin.text import ranges, say
+from tenbin.text import print_json, ranges, say
 
 # -- a script: its lines joined with the command line, which goes before them ------------------------------
 
@@ -477,21 +478,30 @@ def _hand_over(
     """Submit, or only show, and wait if asked to."""
     from tenbin.commands.jobs.jobs import Output, wait_for
 
-    if how.dry_run:
-        from scheduler.jobs.files import check_commands
-        from scheduler.jobs.specs import JobSpec
-        from tenbin.commands.jobs.job_file import show
-
-        shown = show(specs, waits_for, arrays)  # checks them as well
-        checked = list(map(JobSpec.model_validate, specs))
-        check_commands(checked, os.environ, script=batch is not None)
-        whole = [spec.model_dump(mode="json") for spec in checked]
-        body = {"specs": whole, "waits_for": dict(waits_for), "arrays": dict(arrays)}
-        print(dumps(body, indent=1) if how.json else shown)
-        return
     client = client_of(how.home)
     script, environment = (None, None) if batch is None else (batch.content, batch.environment)
-    answer = client.hand_over(specs, environment, waits_for=waits_for, arrays=arrays, script=script)
+    given = partial(client.hand_over, specs, environment, waits_for=waits_for, arrays=arrays, script=script)
+    if how.dry_run:
+        from scheduler.jobs.files import check_commands
+        from tenbin.commands.jobs.job_file import checked, show
+
+        whole = [checked(spec, f"job {place}") for place, spec in enumerate(specs, 1)]
+        check_commands(whole, os.environ, script=script is not None)
+        try:
+            forecast, unknown = given(dry_run=True), ""
+        except TenbinError as error:
+            if error.exit_code != NO_ANSWER:
+                raise
+            forecast, unknown = {"jobs": [], "remarks": []}, f"\nwhen it would start is not known: {error}"
+        _print_remarks(specs, forecast)
+        if how.json:
+            body = {"specs": [spec.model_dump(mode="json") for spec in whole], "forecast": forecast["jobs"]}
+            print_json({**body, "waits_for": {**waits_for}, "arrays": {**arrays}})
+        else:
+            print(show(whole, waits_for, arrays, forecast["jobs"]) + unknown)
+        return
+    answer = given()
+    _print_remarks(specs, answer)
     left, array, numbers = iter(answer["ids"]), iter(answer["arrays"]), list[int]()
     for place in range(len(specs)):
         members = [next(left) for _ in arrays.get(place, "-")]
@@ -508,3 +518,9 @@ def _hand_over(
         stays = f"job {text} stays" if len(numbers) == 1 else f"jobs {text} stay"
         say(f"tenbin: {stays}; to end: tenbin cancel {text.replace(',', '')}", error=True)
         raise
+
+
+def _print_remarks(specs: Sequence[Mapping[str, Any]], answer: Mapping[str, list[Any]]) -> None:
+    """Say what will probably fail in the script."""
+    for remark in answer.get("remarks", ()):
+        say(f"tenbin: {specs[0]['command'][0]}, {remark}", error=True)

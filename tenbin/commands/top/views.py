@@ -18,14 +18,15 @@ from tenbin.commands.jobs.account import wait_words
 from tenbin.commands.jobs.jobs import (
     HEADINGS,
     STATES,
+    age_s,
     cell,
     chosen_states,
     job_ranges,
     left_out_lines,
-    since_s,
 )
+from tenbin.commands.status import node_lines, use_words
 from tenbin.option_values import past_instant
-from tenbin.text import duration, label, number, printable
+from tenbin.text import duration, label, printable
 
 if TYPE_CHECKING:
     from tenbin.client.client import Client
@@ -240,8 +241,6 @@ class NodesPage(Page):
 
     def question(self) -> Callable[[Client], Any]:
         """Return the call for the nodes."""
-        from tenbin.commands.status import node_lines
-
         return lambda client: node_lines(client.call("GET", "/nodes", timeout_s=30))
 
 
@@ -475,7 +474,7 @@ def columns(rows: list[dict[str, Any]], width: int) -> list[Column]:
     place = [Column("place", 12)] if width >= WIDE else []
     use = [Column("cpu_s", 10), Column("memory_mb", 9)] if widest else []
     use += [Column("gpus", 10)] if widest and any(row.get("gpus") for row in rows) else []
-    start = [Column("start", 10)] if widest else []
+    start = [Column("start", max([10, *(cell_len(start_text(row)) for row in rows)]))] if widest else []
     fixed = [Column("stage", 9), Column("cores", 5), Column("since_s", 9), *place, *use, *start]
     ids = max((len(label(row)) for row in rows), default=0)
     names = max((cell_len(printable(row["name"][:width])) for row in rows), default=0)
@@ -498,7 +497,7 @@ def row_line(
     row: dict[str, Any], shown: list[Column], now: float, *, here: bool = False, marked: bool = False
 ) -> Line:
     """Write one job. ``here``: the cursor is on it."""
-    row = {**row, "since_s": steady_s(since_s(row, now))}
+    row = {**row, "since_s": steady_s(age_s(row, now))}
     base = "reverse" if here else ""
     pieces: list[Piece] = [(f"{'>' if here else ' '}{'*' if marked else ' '}", base)]
     for column in shown:
@@ -510,13 +509,12 @@ def row_line(
 
 def _cell(row: dict[str, Any], column: str, *, with_start: bool) -> str:
     """Write one value; ``with_start``: the reason of a wait has the expected start, which has no column."""
-    expected_s = row.get("expected_start_s")
     match column:
         case "trouble" if row.get("why"):
-            why = wait_words(row["why"], expected_s if with_start else None)
+            why = wait_words(row if with_start else row | {"expected_start_s": None})
             return f"{row['trouble']}; {why}" if row["trouble"] and row.get("members") else why
         case "start":
-            return start_text(expected_s) if expected_s else ""
+            return start_text(row)
         case "cpu_s":
             return "" if row.get("cpu_s") is None else duration(steady_s(row["cpu_s"]))
         case "memory_mb":
@@ -526,8 +524,15 @@ def _cell(row: dict[str, Any], column: str, *, with_start: bool) -> str:
     return cell(row, column)
 
 
-def start_text(at_s: float) -> str:
-    """Write an expected start in 10 cells: ``12:03``, ``Sat 12:03`` within six days, else ``2026-12-01``."""
+def start_text(row: dict[str, Any]) -> str:
+    """Write an expected start, with its interval if that is known: ``12:03 (11:58 to 12:14)``."""
+    names = ("expected_start_s", "start_low_s", "start_high_s")
+    texts = [short_instant(row[name]) for name in names if row.get(name)]
+    return f"{texts[0]} ({texts[1]} to {texts[2]})" if texts[1:] else "".join(texts)
+
+
+def short_instant(at_s: float) -> str:
+    """Write an instant in 10 cells: ``12:03``, ``Sat 12:03`` within six days, else ``2026-12-01``."""
     when, now = time.localtime(at_s), time.time()
     if when[:3] == time.localtime(now)[:3]:
         return time.strftime("%H:%M", when)
@@ -542,14 +547,9 @@ def steady_s(seconds: float) -> float:
 def state_lines(state: dict[str, Any], listed: str, width: int) -> list[Line]:
     """Write the coordinator's state in three lines, of which the last one says what is listed."""
     counts = ", ".join(f"{count:,} {stage}" for stage, count in state["jobs"].items() if count) or "no jobs"
-    used = [f"{row['name']} {number(row['used'])} of {number(row['total'])}" for row in state["in_use"]]
-    if memory := state["memory"]:
-        used.append(f"memory {memory_text(memory['set_aside_mb'])} of {memory_text(memory['total_mb'])}")
-    if power := state["power"]:
-        used.append(f"power {power['allotted_w']:g} of {power['budget_w']:g} W")
     return [
         (("tenbin top", "bold"), (fit(f"  policy {state['policy']}; {counts}", width - 10), "")),
-        ((fit(f"in use: {', '.join(used)}", width), ""),),
+        ((fit(use_words(state), width), ""),),
         ((fit(listed, width), ""),),
     ]
 

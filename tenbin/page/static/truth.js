@@ -65,8 +65,8 @@ function coverageWords({ jobs, below, inside, above, meant }) {
 }
 
 function startWords({ outcomes, needed, low, middle, high }) {
-  if (outcomes < needed) return `Expected starts: ${count(outcomes)} of ${count(needed)} outcomes that an interval needs, since this page was started.`;
-  return `Expected starts: jobs waited ${number(middle)} times as long as said, ${number(low)} to ${number(high)} times in 8 of 10 cases (${count(outcomes)} outcomes since this page was started).`;
+  if (outcomes < needed) return `Expected starts: ${count(outcomes)} of ${count(needed)} outcomes that an interval needs, since tenbin up.`;
+  return `Expected starts: jobs waited ${number(middle)} times as long as said, ${number(low)} to ${number(high)} times in 8 of 10 cases (${count(outcomes)} outcomes since tenbin up).`;
 }
 
 function refitParts(refit) {

@@ -61,9 +61,9 @@ export const ENDED = ["done", "failed", "cancelled", "killed"];
 export function startWords(reason, now) {
   if (!reason || reason.expected_start_s === null) return "";
   const at = reason.expected_start_s;
-  if (reason.low_s === null) return `starts about ${clock(at, at - now < 600)}`;
+  if (reason.start_low_s === null) return `starts about ${clock(at, at - now < 600)}`;
   // Plans may all have been too late or too early, so the interval is told, and not the plan itself.
-  return `starts ${clock(reason.low_s)} to ${clock(reason.high_s)} (so did 8 of 10 of the last ${reason.outcomes})`;
+  return `starts ${clock(reason.start_low_s)} to ${clock(reason.start_high_s)} (so did 8 of 10 of the last ${reason.outcomes})`;
 }
 
 /** What would let a waiting job start sooner, a sentence each. */

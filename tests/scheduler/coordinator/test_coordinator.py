@@ -44,7 +44,10 @@ def test_jobs_run_and_their_codes_are_handed_on(shared: Up) -> None:
         == 0
     )
     assert (shared.home / "out").read_text() == "a b\n'c' -d é\n"
-    missing = shared.client.submit(["no-such-program"]).wait(20)
+    with pytest.raises(TenbinError, match="there is no program no-such-program; correct its name"):
+        shared.client.submit(["no-such-program"])
+    before = shared.client.submit(["true"])
+    missing = shared.client.submit(["no-such-program"], after=[before.id]).wait(20)
     assert missing["stage"] == "failed" and "no-such-program: No such file" in missing["trouble"]
 
 
@@ -438,7 +441,7 @@ def test_command_line(up: Up, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (9, f"1\n{tmp_path}\n")
     assert up.run("logs", "last").stdout == f"{tmp_path}\n"
     done = up.run("submit", "--array", "1-2,7", "--json", "--", "sh", "-c", "echo $TENBIN_ARRAY_INDEX")
-    assert json.loads(done.stdout) == {"ids": [3, 4, 5], "arrays": [2]}
+    assert json.loads(done.stdout) == {"ids": [3, 4, 5], "arrays": [2], "remarks": []}
     assert up.run("wait", "3-5").returncode == 0
     assert [up.run("logs", str(job)).stdout for job in (3, 4, 5)] == ["1\n", "2\n", "7\n"]
     assert "a b" in up.run("jobs", "--all").stdout and "exit code 9" in up.run("info", "1").stdout

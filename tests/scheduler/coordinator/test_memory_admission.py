@@ -167,7 +167,7 @@ def test_memory_on_the_command_line(up: Up) -> None:
     assert done.returncode == 2 and "asks for 1.2 GB of memory, jobs may have 1 GB" in done.stderr
     job = up.client.submit(["sleep", "60"], memory_mb=900)
     up.until(job.running)
-    assert "900 MB of 1 GB of memory set aside" in up.run("status").stdout
+    assert "0.9 of 1 GB memory" in up.run("status").stdout
 
 
 def test_a_machine_with_less_memory_than_before_holds_who_asks_for_more_and_runs_the_others(

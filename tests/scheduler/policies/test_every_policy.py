@@ -69,7 +69,7 @@ def test_nothing_over_committed_no_job_lost_no_promise_broken_same_seed_same_sch
         def ask(view: View) -> None:
             if view.upcoming is None:
                 for job in view.waiting.values():
-                    sentence, expected = policy.why(job, view)
+                    sentence, expected, *_ = policy.why(job, view)
                     assert len(sentence) > 10 and "\n" not in sentence
                     assert expected is None or expected >= view.now
 

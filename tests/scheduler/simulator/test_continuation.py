@@ -80,7 +80,7 @@ def test_nothing_is_said_of_what_nobody_knows() -> None:
     present = Present.of(state)
     assert start_of(2, present, "easy") == 1e9
     assert start_of(3, present, "easy") is None
-    assert start_of(9, present, "easy", without=3, new=Job(9, 1e9, 1, 5.0)) == 1e9 + 10.0
+    assert start_of(9, present, "easy", without=3, new=[Job(9, 1e9, 1, 5.0)]) == 1e9 + 10.0
     state.down("core", 1)
     assert start_of(2, Present.of(state), "easy") is None
     with pytest.raises(OutOfTime):

@@ -51,7 +51,7 @@ def test_a_job_is_a_future(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(tenbin.TenbinError, match="was cancelled"):
         long.result(30)
     assert long.cancelled() and long.done()
-    missing = tenbin.submit(["no-such-program"])
+    missing = tenbin.submit(["no-such-program"], after_any=[job.id])
     assert "could not be started" in str(missing.exception(30))
     with pytest.raises(tenbin.TenbinError, match="could not be started"):
         missing.result()

@@ -87,8 +87,9 @@ def test_a_malformed_call_is_refused_in_one_line(up: Up) -> None:
 def test_commands_that_cannot_run(up: Up, tmp_path: Path) -> None:
     up.start("--cores", "1")
     (tmp_path / "text").write_text("no program")
+    before = up.client.submit(["true"])
     for command in (["no-such-program"], [str(tmp_path / "text")]):
-        found = up.client.submit(command, folder="/").wait(60)
+        found = up.client.submit(command, folder="/", after=[before.id]).wait(60)
         assert found["stage"] == "failed" and "could not be started" in found["trouble"], command
         assert found["trouble"].startswith(f"it could not be started: {command[0]}: "), found["trouble"]
     with pytest.raises(TenbinError, match="the name of the program is empty"):
@@ -167,6 +168,9 @@ def test_a_program_that_is_not_here(up: Up, tmp_path: Path) -> None:
         (("nofile.sh",), "there is no program nofile.sh; correct its name"),
         (("old.sbat",), "there is no program old.sbat; correct its name"),
         ((*here, "--", "here.sh"), "there is no program here.sh; write ./here.sh"),
+        (("nofile",), "there is no program nofile; correct its name"),
+        (("--", "nofile"), "there is no program nofile; correct its name"),
+        ((*here, "--", "./here.sh"), "./here.sh is there, but may not be executed; chmod +x ./here.sh"),
         (("--", "./nofile"), "./nofile: No such file or directory; correct its name"),
         (("--", f"{tmp_path}/here.sh/x"), f"{tmp_path}/here.sh/x: Not a directory"),
         (("--array", "1-3", "/no/such"), "/no/such: No such file or directory"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import time
 from getpass import getuser
 
@@ -16,18 +17,18 @@ from tests.support.programs import opencl_devices
 
 
 def test_a_limit_hides_no_job_that_runs(up: Up) -> None:
-    """The oldest job runs, and the last ones wait; what is not shown is counted."""
+    """One job runs, and the first ones of those that wait are shown; the others are counted."""
     up.start("--cores", "1")
     running = up.client.submit(["sleep", "60"])
     up.client.submit_all([{"command": ["true"], "folder": "/"}] * 60)
     up.until(lambda: running.info()["stage"] == "running")
     shown = up.run("jobs").stdout
     lines = [line.split() for line in shown.splitlines()]
-    assert lines[1][:3] == ["1", "sleep", "running"] and "and 10 more: tenbin jobs --limit 61" in shown
-    assert [line[0] for line in lines[2:-1]] == [str(number) for number in range(12, 62)]
+    assert lines[1][:3] == ["1", "sleep", "running"] and "and 11 more: tenbin jobs --limit 61" in shown
+    assert [line[0] for line in lines[2:-1]] == [str(number) for number in range(2, 51)]
     assert "more" not in up.run("jobs", "--limit", "61").stdout
     listed = json.loads(up.run("jobs", "--json", "--limit", "2").stdout)
-    assert [job["id"] for job in listed] == [1, 60, 61]
+    assert [job["id"] for job in listed] == [1, 2]
     running.cancel()
     up.client.ended(range(1, 62), 60, all=True)
     assert "and 11 more: tenbin jobs --all --limit 61" in up.run("jobs", "--all").stdout
@@ -51,7 +52,7 @@ def test_an_array_is_one_row(up: Up) -> None:
     assert later.wait(30)["stage"] == "done" and up.run("jobs").stdout.count("\n") == 1
     assert "and 1 more: tenbin jobs --all --limit 2" in up.run("jobs", "--all", "--limit", "1").stdout
     whole = [line.split() for line in up.run("jobs", "--all").stdout.splitlines()[1:]]
-    assert [line[0] for line in whole] == ["1", "7"] and "cancelled" in whole[0]
+    assert [line[0] for line in whole] == ["7", "1"] and "cancelled" in whole[1]
     up.kill()
     up.start("--cores", "1")
     again = [line.split() for line in up.run("jobs", "--all").stdout.splitlines()[1:]]
@@ -78,23 +79,23 @@ def test_filters_and_columns(up: Up) -> None:
         table = up.run("jobs", "--columns", "id,stage", *options).stdout.splitlines()[1:]
         return [int(line.split()[0]) for line in table]
 
-    assert ids() == [running.id, held.id, waiting.id]
-    assert ids("--all") == [running.id, first.id, array, held.id, waiting.id]
+    assert ids() == [running.id, waiting.id, held.id]
+    assert ids("--all") == [running.id, waiting.id, held.id, array, first.id]
     assert ids("--since", "1h") == ids("--all") and ids("--since", "2126-01-01") == ids()
-    assert ids("--state", "failed") == [first.id, array] and ids("--state", "done") == [array]
+    assert ids("--state", "failed") == [array, first.id] and ids("--state", "done") == [array]
     assert ids("--state", "held,running") == [running.id, held.id]
     assert ids("--name", "fit*") == [running.id, waiting.id] and ids("--name", "sh", "--all") == [array]
     assert ids("--user", "nobody-of-this-name") == [] and len(ids("--user", getuser())) == 3
     place = json.loads(up.run("jobs", "--json").stdout)[0]["place"]
     assert ids("--place", place) == [running.id] and ids("--place", "nowhere", "--all") == []
-    assert ids("--place", place, "--all") == [running.id, first.id, array]
+    assert ids("--place", place, "--all") == [running.id, array, first.id]
     assert "at most 1 are shown; more: --limit" in up.run("jobs", "--state", "waiting", "--limit", "1").stdout
 
     written = up.run("jobs", "--csv", "--columns", "id,name,array_index", "--state", "failed").stdout
     assert list(csv.reader(io.StringIO(written))) == [
         ["id", "name", "array_index"],
-        [str(first.id), "bad", ""],
         [str(array + 2), "sh", "1"],
+        [str(first.id), "bad", ""],
     ]
     assert json.loads(up.run("jobs", "--json", "--columns", "id,name").stdout)[0] == {
         "id": running.id,
@@ -149,3 +150,47 @@ def test_info_names_the_node(up: Up) -> None:
     up.start("--cores", "1", "--nodes", "1", "--policy", "las")
     assert up.client.submit(["true"]).result(60) == 0
     assert "  node0; core number " in up.run("info", "1").stdout
+
+
+def test_the_list_says_why_and_when(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reason in its row, whole for programs and in files, cut on a terminal; in the queue's order."""
+    up.start("--cores", "2")
+    running = up.client.submit(["sleep", "600"], cores=2, time_s=3600)
+    later = up.client.submit(["sleep", "600"], cores=2, time_s=60, name="later")
+    urgent = up.client.submit(["sleep", "600"], cores=2, time_s=7200, name="urgent", priority=5)
+    held = up.client.submit(["true"], name="held", after=[urgent.id], priority=9)
+    up.until(running.running)
+    rows = json.loads(up.run("jobs", "--json").stdout)
+    assert [row["id"] for row in rows] == [running.id, urgent.id, later.id, held.id]
+    assert [row["why"] for row in rows] == [job.info()["why"] for job in (running, urgent, later, held)]
+    assert rows[1]["expected_start_s"] == pytest.approx(rows[0]["start_s"] + 3600, abs=60)
+    assert rows[2]["expected_start_s"] == pytest.approx(rows[0]["start_s"] + 3 * 3600, abs=60)
+    assert rows[0]["expected_start_s"] is rows[3]["expected_start_s"] is rows[1]["start_low_s"] is None
+    heading, _, first, second, third = up.run("jobs").stdout.splitlines()
+    assert heading.split() == ["job", "name", "stage", "cores", "since", "starts", "reason"]
+    assert re.search(r"in (1:00 h|59:\d\d min) +waits for 2 cores \(0 of 2 free\); first in the queue", first)
+    assert re.search(r"in (3:00|2:59) h +waits for 2 cores \(0 of 2 free\); after job 3", second)
+    assert third.split()[1:3] == ["held", "held"] and third.rstrip().endswith("waits for job 3 to succeed")
+    used = up.run("status").stdout.splitlines()
+    assert used[1] == "1 held, 2 waiting, 1 running" and used[2].startswith("in use: 2 of 2 cores, 0 of ")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    monkeypatch.setenv("COLUMNS", "60")
+    drawn = re.sub(r"\x1b\[[0-9;]*m", "", up.run("jobs").stdout).splitlines()
+    assert len(drawn) == 5 and all(len(line) == 60 for line in drawn) and "…" in drawn[2]
+
+
+def test_jobs_are_listed_by_their_numbers(up: Up) -> None:
+    """Ended or not; of an array its row, or the members that are meant; one that is not there is an error."""
+    up.start("--cores", "1")
+    array = up.client.submit_all([{"command": ["true"], "folder": "/"}], arrays={0: [3, 4, 5]})[0].id - 1
+    single = up.client.submit(["true"])
+    up.client.ended([array, single.id], 60, all=True)
+
+    def labels(*which: str) -> list[str]:
+        return [line.split()[0] for line in up.run("jobs", *which).stdout.splitlines()[1:]]
+
+    assert labels(str(single.id)) == [str(single.id)] and labels(str(array)) == [str(array)]
+    assert labels(f"{array}[4]", "--members") == [f"{array}[4]"] and labels(f"{array}[4]") == [str(array)]
+    assert labels("last", f"{array}[3-4]", "--members") == [str(single.id), f"{array}[4]", f"{array}[3]"]
+    missing = up.run("jobs", "99")
+    assert missing.returncode == 2 and "there is no job 99" in missing.stderr and not missing.stdout

@@ -69,7 +69,7 @@ def test_the_page_outlives_the_coordinator_and_costs_it_little(up: Up, page: Pag
     reason = page.get("/api/jobs")["reasons"][str(second.id)]
     told = second.info()
     assert reason["why"] == told["why"] and abs(reason["expected_start_s"] - told["expected_start_s"]) < 1
-    assert reason["low_s"] is None and reason["outcomes"] == 0  # no forecast has had its outcome
+    assert reason["start_low_s"] is None and reason["outcomes"] == 0  # no forecast has had its outcome
     up.kill()
     while not (state := stream.next("coordinator"))["trouble"]:
         pass
@@ -164,7 +164,9 @@ def test_lists_agree_with_a_plain_filter(tmp_path: Path) -> None:
         assert numbers(page, "/api/jobs?count=200&text=fit*9&sort=id") == [
             entry.id for entry in plain if entry.spec.name and entry.spec.name.endswith("9")
         ]
-        queue = sorted(plain, key=lambda e: (e.stage.final, -(e.end_s or e.priority), e.id))
+        queue = sorted(
+            plain, key=lambda e: (e.stage.final, e.stage is Stage.HELD, -(e.end_s or e.priority), e.id)
+        )
         in_order = sorted(queue, key=lambda entry: entry.submit_s, reverse=True)
         window = page.get("/api/jobs?sort=submit_s&down=true&start=30&count=25")
         assert [row["id"] for row in window["rows"]] == [entry.id for entry in in_order][30:55]

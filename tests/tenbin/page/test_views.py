@@ -9,7 +9,6 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from statistics import quantiles
 from typing import Any
 
 import numpy as np
@@ -17,9 +16,8 @@ import pytest
 
 from profiles.files.store import Store, load
 from scheduler.prediction.predictions import TrackedPrediction, error_of
-from tenbin.page.explainer import LEAST, Answer, Starts
 from tenbin.page.gantt import Held, Meter, allotted, drawn_of, region_names
-from tenbin.page.mirror import COLUMNS, Expected, Mirror, row_of
+from tenbin.page.mirror import COLUMNS, Expected, row_of
 from tenbin.page.truth import coverage, last_refit
 from tests.support.coordinator import Up
 from tests.support.labs.components import require
@@ -95,25 +93,6 @@ def test_too_long_a_prediction_is_never_told_to_be_exceeded() -> None:
     assert coverage([one], rows) == {"jobs": 1, "below": 0, "inside": 1, "above": 0, "meant": 0.8}
     assert coverage([replace(one, measured=15.0)], rows)["below"] == 1
     assert coverage([replace(one, measured=25.0)], rows)["above"] == 1
-
-
-def test_expected_starts_get_the_interval_of_the_last_ones(tmp_path_factory: pytest.TempPathFactory) -> None:
-    mirror = Mirror(tmp_path_factory.mktemp("none"))
-    starts, chance, ratios = Starts(), random.Random(2), []
-    for job in range(1, 41):
-        said_s, real_s = chance.uniform(10, 100), chance.uniform(5, 200)
-        starts.say(job, Answer("", 1000.0 + said_s, 1000.0))
-        starts.say(job, Answer("", 9000.0, 1001.0))  # the first one counts
-        interval = starts.interval(Answer("", 1100.0, 1000.0))
-        assert (interval["low_s"] is None) == (len(ratios) < LEAST)
-        mirror.rows[job] = replace(ROW, id=job, start_s=1000.0 + real_s)
-        starts.look(mirror)
-        ratios.append(real_s / said_s)
-    low, *_, high = quantiles(ratios, n=10)
-    interval = starts.interval(Answer("", 1100.0, 1000.0))
-    assert interval["low_s"] == pytest.approx(1000 + 100 * low)
-    assert interval["high_s"] == pytest.approx(1000 + 100 * high)
-    assert starts.account()["middle"] == pytest.approx(sorted(ratios)[19], rel=0.2)
 
 
 def test_the_last_refit_names_what_it_changed(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from scheduler.model.clusters import parse_cluster
 from scheduler.model.jobs import Placement
 from tenbin.page.jobs import Lists, ListWindow
 from tenbin.page.mirror import Mirror
-from tenbin.server.job_list import CoordinatorJobs, Listed, Window, array_summary, list_jobs, used, window
+from tenbin.server.job_list import CoordinatorJobs, JobList, Window, array_summary, list_jobs, used, window
 from tests.support.amounts import examples
 from tests.support.scheduling.virtual_engine import BEGIN_S, VirtualEngine, virtual
 
@@ -74,7 +74,7 @@ def test_every_list_shows_one_stage_of_an_array(store: Path) -> None:
     mirror = Mirror(store)
     mirror.refresh()
     try:
-        listed = list_jobs(coordinator, Listed(all=True, members=False))
+        listed = list_jobs(coordinator, JobList(all=True, members=False))
         jobs = {row.id: as_json(row) for row in listed}
         top = window(coordinator, Window(all=True, members=False, rows=1000))["rows"]
         page = [Lists(mirror).told(row) for row in Lists(mirror).find(ListWindow())]
@@ -86,7 +86,7 @@ def test_every_list_shows_one_stage_of_an_array(store: Path) -> None:
         assert all(array_summary(coordinator, number)["stage"] == jobs[number]["stage"] for number in arrays)
         for stage in STAGES:
             shown = {number for number, row in jobs.items() if row["stage"] == stage}
-            among = Listed(all=True, members=False, stages=[stage])
+            among = JobList(all=True, members=False, stages=[stage])
             assert shown <= {row.id for row in list_jobs(coordinator, among)}, stage
             asked = ListWindow(stages=[stage])
             assert shown <= {row.id for row in Lists(mirror).find(asked)}, stage
@@ -238,7 +238,9 @@ def plain_list(entries: list[Entry], query: JobQuery) -> list[dict[str, Any]]:
     def in_queue(row: dict[str, Any]) -> tuple[float, ...]:
         if row["stage"] in FINISHED:
             return 2, -row["ended_s"], -row["id"]
-        return (0, row["id"]) if row["stage"] in BEGUN else (1, -row["priority"], row["id"])
+        if row["stage"] in BEGUN:
+            return 0, row["id"]
+        return 1, row["stage"] == "held", -row["priority"], row["id"]
 
     keys = {
         "stage": lambda row: ORDER.index(row["stage"]),
@@ -302,7 +304,7 @@ def test_the_page_shows_the_plain_list(made: Made, query: JobQuery, start: int, 
 
 
 conditions = st.builds(
-    Listed,
+    JobList,
     stages=st.lists(st.sampled_from(Stage), max_size=3),
     name=st.sampled_from([None, None, "fit", "?it*", "prog"]),
     user=st.sampled_from([None, None, USER, "nobody"]),
@@ -312,23 +314,25 @@ conditions = st.builds(
     array=st.none() | st.none() | NUMBERS,
     all=st.booleans(),
     members=st.booleans(),
+    order=st.sampled_from(["id", "queue"]),
 )
 
 
 @settings(max_examples=examples(600), deadline=None)
 @given(conditions, st.none() | st.integers(1, 30))
-def test_the_api_lists_the_plain_list(made: Made, wanted: Listed, limit: int | None) -> None:
-    """Without a limit all rows; with a limit the last ones of them, and all that run."""
+def test_the_api_lists_the_plain_list(made: Made, wanted: JobList, limit: int | None) -> None:
+    """Without a limit all rows; else all that run, and by number the last ones, in the queue the first."""
     ended = wanted.all or wanted.since_s is not None or any(stage.final for stage in wanted.stages)
-    query = JobQuery(wanted.as_filter(), wanted.members, "id")
+    query = JobQuery(wanted.as_filter(), wanted.members, wanted.order)
     expected = plain_list(made.entries, query)
     if not ended:  # an array is meant if an open member is, and counts its ended ones too
         open_rows = plain_list([entry for entry in made.entries if not entry.stage.final], query)
         expected = [row for row in expected if row["id"] in {each["id"] for each in open_rows}]
     assert [row.id for row in list_jobs(made.coordinator, wanted)] == [row["id"] for row in expected]
-    if limit is not None:
-        last = {row["id"] for row in expected[-limit:]}
-        meant = [row["id"] for row in expected if row["id"] in last or row["stage"] in BEGUN]
+    if limit is not None and (wanted.order == "id" or not ended):  # else by when the last ones have ended
+        kept = expected[-limit:] if wanted.order == "id" else expected[:limit]
+        shown_ids = {row["id"] for row in kept}
+        meant = [row["id"] for row in expected if row["id"] in shown_ids or row["stage"] in BEGUN]
         limited = wanted.model_copy(update={"limit": limit})
         assert [row.id for row in list_jobs(made.coordinator, limited)] == meant
 

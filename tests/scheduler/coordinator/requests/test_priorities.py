@@ -19,7 +19,7 @@ from scheduler.model.state import ClusterState
 from tenbin.commands.jobs.account import account
 from tenbin.option_values import account_and_share
 from tenbin.server.descriptions import describe
-from tenbin.server.job_list import Listed, Window, list_jobs, window
+from tenbin.server.job_list import JobList, Window, list_jobs, window
 from tests.support.coordinator import Up
 from tests.support.programs import tenbin
 from tests.support.scheduling.manual_engine import ManualEngine, a_job, shown, submit
@@ -92,7 +92,7 @@ def test_priorities_are_changed_and_last(tmp_path: Path, policy: str) -> None:
         before = [coordinator.set_priority(*change)[0] for change in changes]
         assert before == [{0: jobs[1:3]}, {0: jobs[3:]}, {3: jobs[2:3]}, {0: [held]}, {0: [first]}]
         assert shown(coordinator, first) == ["running"], "it goes on"
-        rows = list_jobs(coordinator, Listed())
+        rows = list_jobs(coordinator, JobList())
         assert [(row.id, row.priority) for row in rows] == [(1, -9), (2, 0), (3, 3), (4, -4), (5, 9), (6, 6)]
         assert [row["id"] for row in window(coordinator, Window())["rows"]][:2] == [first, jobs[3]]
         story = [detail for _, kind, detail in coordinator.job_table.history(jobs[2]) if kind == "priority"]
@@ -111,7 +111,7 @@ def test_priorities_on_the_command_line(up: Up) -> None:
     assert answer["ids"] == [2, 3] and answer["before"] == {"7": [2, 3]}
     jobs[0].set_priority(-4)
     rows = up.run("jobs", "--columns", "id,priority", "--csv").stdout.split()[1:]
-    assert rows == ["1,7", "2,-4", "3,3"]
+    assert rows == ["1,7", "3,3", "2,-4"]
     first.cancel()
     first.wait(30)
     assert "has ended (cancelled)" in up.run("priority", "1", "--to", "3").stderr

@@ -157,7 +157,7 @@ def test_why_and_when() -> None:
         def ask(view: View, policy: Policy = policy, said: dict[int, float | None] = said) -> None:
             for job in view.waiting.values():
                 if view.upcoming is None and view.now == 2:
-                    sentence, said[job.id] = policy.why(job, view)
+                    sentence, said[job.id], *_ = policy.why(job, view)
                     assert "1 unit (0 of 1 gpu, 0 of 1 cpu free)" in sentence
 
         run(policy, world, ask)

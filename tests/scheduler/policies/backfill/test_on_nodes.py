@@ -353,6 +353,28 @@ def test_a_wait_names_what_binds(name: str, demand: tuple[float, ...], expected:
     assert expected in said[0]
 
 
+@MANY
+@given(machines(3, exact=True), st.booleans())
+def test_fcfs_tells_every_start_when_run_times_are_exact(world: World, as_units: bool) -> None:
+    """All jobs are there, so no later one changes anything: each starts when it was said, counted or not."""
+    if as_units:
+        fits = [arrival for arrival in world.arrivals if arrival.job.units <= 8]
+        jobs = [Arrival(replace(arrival.job, demand=()), arrival.run_s) for arrival in fits]
+        world = World(Cluster((Pool("core", 3),)), tuple(jobs))
+    policy, said = create("fcfs"), dict[int, float | None]()
+    last = max((arrival.job.id for arrival in world.arrivals), default=0)
+
+    def ask(view: View) -> None:
+        if view.upcoming is None and last in view.waiting and not said:
+            said.update({job.id: policy.why(job, view).expected_start_s for job in view.waiting.values()})
+
+    outcomes, _ = run(policy, world, ask)
+    begun = starts(outcomes)
+    assert {job: at for job, at in said.items() if at is not None} == {
+        job: pytest.approx(begun[job], abs=1e-3) for job in said
+    }
+
+
 @pytest.mark.parametrize("name", ["easy", "conservative"])
 def test_the_first_jobs_are_told_when_they_start(name: str) -> None:
     pool = Pool("node", 1, resources=RESOURCES, capacity=(2.0, 64000.0, 4.0))

@@ -151,7 +151,7 @@ def test_state_in_three_lines() -> None:
     texts = ["".join(part for part, _ in line).rstrip() for line in state_lines(state, "5 listed", 110)]
     assert texts == [
         "tenbin top  policy easy; 9,999 waiting, 2 running",
-        "in use: core 2 of 4, pocl-0 0 of 1, memory 500 MB of 8 GB, power 80 of 100 W",
+        "in use: 2 of 4 cores, 0 of 1 pocl-0, 0.5 of 8 GB memory, 80 of 100 W",
         "5 listed",
     ]
 

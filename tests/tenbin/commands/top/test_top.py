@@ -38,7 +38,9 @@ def test_looking(busy: Up, quick: None) -> None:
 
     async def script(top: Session) -> None:
         await top.shows(
-            r"policy easy; 35 waiting, 1 running", "in use: core 1 of 1, memory", "32 listed, by queue"
+            r"policy easy; 35 waiting, 1 running",
+            r"in use: 1 of 1 cores?, \S+ of \S+ GB memory",
+            "32 listed, by queue",
         )
         await top.shows(r"^> +1 \[red\]x\\x1b\[2J\\u202e +running       1")
         for keys, cursor in (

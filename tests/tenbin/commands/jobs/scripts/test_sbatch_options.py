@@ -282,7 +282,7 @@ def test_every_option_of_sbatch_is_answered_and_what_is_to_be_written_is_there()
     for short in SHORT:
         assert f"-{short}" in own or of_tenbin(f"-{short}") is not None
     for taken in TAKEN.values():
-        assert set(re.findall(r"(?<![a-z])--?[a-z][a-z-]*", taken.ours)) <= own
+        assert set(re.findall(r"(?<![a-z])--?[a-z][a-z-]*", taken.words)) <= own
     assert of_tenbin("--nothing") is None and of_tenbin("-Z") is None
 
 

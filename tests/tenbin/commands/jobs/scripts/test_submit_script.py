@@ -121,8 +121,8 @@ def test_what_is_refused_can_be_left_out_by_name_or_overruled(script: Path) -> N
         script.write_text("\n".join(lines + more))
         done = tenbin("submit", "--dry-run", "job.sh")
         assert done.returncode == (0 if more else 2), done.stderr
-    assert "tasks=3" in tenbin("submit", "--dry-run", "--ignore-sbatch", "exclusive,constraint", "-n", "3",
-                               "--gpus", "1", "job.sh").stdout  # fmt: skip
+    options = ("--ignore-sbatch", "exclusive,constraint", "-n", "3", "--gpus", "1")
+    assert "3 tasks x 1 core, 1 GPU in all" in tenbin("submit", "--dry-run", *options, "job.sh").stdout
     done = tenbin("submit", "--dry-run", "--ignore-sbatch", "exclusive", "--", "true")
     assert done.returncode == 2 and "--ignore-sbatch without a script" in done.stderr
 

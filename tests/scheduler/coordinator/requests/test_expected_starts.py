@@ -1,0 +1,86 @@
+"""When jobs should start: those that wait, with the interval of such starts, and those not submitted yet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from profiles.errors import BadInput
+from scheduler.coordinator.earlier_starts import MOST_REHEARSED, Prospect, prospects, rehearsal
+from scheduler.jobs.specs import JobSpec
+from scheduler.model.jobs import Cluster, Pool
+from scheduler.prediction.start_times import LEAST
+from tests.support.amounts import examples, sweep
+from tests.support.scheduling.virtual_engine import BEGIN_S, Virtual, virtual
+
+SPEC = st.builds(
+    lambda cores, minutes, priority: {"cores": cores, "time_s": minutes * 60.0, "priority": priority},
+    st.integers(1, 4),
+    st.integers(1, 40),
+    st.sampled_from((0, 0, 0, 5)),
+)
+POLICIES = ("easy", "conservative", "fcfs", "first-fit", "mct")
+
+
+def rehearsed(one: Virtual, *specs: dict[str, Any], **more: Any) -> list[Prospect]:
+    """Return what would become of these jobs."""
+    made = [JobSpec(**{"command": ("true",), "folder": "/", **spec}) for spec in specs]
+    return prospects(rehearsal(one.coordinator, made, more.get("waits_for", {}), {}))
+
+
+@pytest.mark.parametrize("policy", sweep(POLICIES, {"easy", "fcfs"}))
+def test_a_job_starts_when_its_rehearsal_said(policy: str, tmp_path: Path) -> None:
+    """If nothing else is submitted, and run times are as believed."""
+
+    @settings(
+        max_examples=examples(60), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    )
+    @given(st.lists(SPEC, min_size=1, max_size=7), st.integers(0, 20), SPEC)
+    def check(specs: list[dict[str, Any]], later_min: int, new: dict[str, Any]) -> None:
+        with virtual(tmp_path, Cluster((Pool("core", 4),)), policy) as one:
+            one.submit(*specs)
+            one.until(later_min * 60.0)
+            (told,) = rehearsed(one, new)
+            (job,) = one.submit(new)
+            assert told.expected_start_s == pytest.approx(one.start_s(job), abs=1e-3) and not told.why
+
+    check()
+
+
+def test_what_is_held_is_told_and_nothing_is_submitted(tmp_path: Path) -> None:
+    with virtual(tmp_path, Cluster((Pool("core", 2),), memory_mb=1000.0), "easy") as one:
+        runs, waits = one.submit({"cores": 2, "time_s": 60, "memory_mb": 800}, {"cores": 2, "time_s": 60})
+        told = rehearsed(one, {}, {"after": [runs]}, {}, {"memory_mb": 300}, waits_for={2: [0]})
+        assert [prospect.why for prospect in told] == [
+            "",
+            f"waits for job {runs} to succeed",
+            "waits for others of these",
+            "waits for 300 MB of memory; 200 MB are free",
+        ]
+        assert told[0].ahead == 1 and told[0].expected_start_s == BEGIN_S + 120
+        assert rehearsed(one, {"priority": 3})[0].ahead == 0
+        assert len(rehearsed(one, *[{}] * 30)) == MOST_REHEARSED
+        with pytest.raises(BadInput, match="job 2 of 2: the job needs 3 cores"):
+            rehearsed(one, {}, {"cores": 3})
+        assert list(one.coordinator.job_table.entries) == [runs, waits]
+
+
+def test_starts_that_came_true_narrow_the_next_ones(tmp_path: Path) -> None:
+    """The interval is known after some outcomes; jobs that took half their limit make it half the wait."""
+    with virtual(tmp_path, Cluster((Pool("core", 1),)), "fcfs") as one:
+        for number in range(LEAST + 1):
+            running, waiting = one.submit({"time_s": 100}, {"time_s": 100})
+            reason = one.coordinator.why(waiting)
+            assert (reason.start_low_s is None) == (number < LEAST)
+            until_s = one.engine.now - BEGIN_S + 50.0
+            one.until(until_s)
+            one.coordinator.cancel([running])
+            assert one.start_s(waiting) == pytest.approx(BEGIN_S + until_s)
+            one.until(until_s + 200.0)
+        assert reason.expected_start_s is not None
+        begin_s = reason.expected_start_s - 100.0
+        assert (reason.start_low_s, reason.start_high_s) == pytest.approx((begin_s + 50.0, begin_s + 50.0))
