@@ -91,6 +91,10 @@ HEADINGS = {
     "peak_memory_mb": "used\nMB",
     "memory_asked_mb": "asked\nMB",
     "energy_j": "energy\nJ",
+    "gpus_asked": "GPUs",
+    "gpus_used": "GPUs\nused",
+    "peak_gpu_memory_mb": "GPU\nMB",
+    "gpu_energy_j": "GPU\nJ",
     "migrations": "moves",
     "attempts": "tries",
     "code": "exit",
@@ -191,7 +195,8 @@ def cell(row: dict[str, Any], column: str) -> str:
     elif isinstance(value, list):
         text = ", ".join(map(str, value))
     else:
-        emulated = " (EMULATED)" if column == "energy_j" and row["emulated"] else ""
+        of = {"energy_j": "emulated", "gpu_energy_j": "gpus_emulated"}.get(column)
+        emulated = " (EMULATED)" if of and row[of] else ""
         text = f"{number(value) if isinstance(value, float) else value}{emulated}"
     return text
 
@@ -203,6 +208,7 @@ COLUMNS = (
     *("id", "array", "array_index", "name", "user", "slurm", "stage", "cores", "priority", "place"),
     *("submit_s", "start_s", "end_s", "since_s", "time_limit_s", "code", "held_by_user", "trouble"),
 )
+GPU_COLUMNS = ("gpus_asked", "gpus_used", "peak_gpu_memory_mb", "gpu_energy_j", "gpus_emulated")
 BEGUN = ("running", "stopping", "suspended")
 UNSUCCESSFUL = ("failed", "cancelled", "killed")
 STATES = ("held", "waiting", *BEGUN, "done", *UNSUCCESSFUL)
@@ -252,9 +258,9 @@ def jobs(
     json: JsonOption = False,
 ) -> None:
     """List the jobs that wait or run, running ones first; an array is one row."""
-    chosen = chosen_columns(columns, COLUMNS, "jobs")
+    chosen = chosen_columns(columns, COLUMNS + GPU_COLUMNS, "jobs")
     if columns == "help":
-        print("\n".join(COLUMNS))
+        print("\n".join(COLUMNS + GPU_COLUMNS))
         return
     check_formats(csv=csv, json=json)
     given = {
@@ -270,12 +276,15 @@ def jobs(
     client = client_of(home)
     rows = client.call("GET", f"/jobs?{urlencode({**which, **filters, 'limit': limit}, doseq=True)}")
     rows.sort(key=lambda job: job["stage"] not in BEGUN)
+    of_gpus = any(job.get("gpus_asked") for job in rows)
     for job in rows:
         job["since_s"] = since_s(job, time.time())
-    if print_rows(rows, chosen or COLUMNS, csv=csv, json=json):
+        job.update({column: job.get(column) for column in GPU_COLUMNS})
+    if print_rows(rows, chosen or COLUMNS + GPU_COLUMNS * of_gpus, csv=csv, json=json):
         return
+    gpus = ("gpus_asked", "gpus_used") if of_gpus else ()
     taken_over = ("slurm", "user") if any(job["slurm"] for job in rows) else ()
-    print_table(rows, chosen or ("id", *taken_over, "name", "stage", "cores", "since_s", "trouble"))
+    print_table(rows, chosen or ("id", *taken_over, "name", "stage", "cores", *gpus, "since_s", "trouble"))
     if len(rows) < limit:
         return
     if filters:  # to count what they leave would take the coordinator's time
