@@ -578,3 +578,15 @@ def test_use_that_cannot_be_read_is_counted_anew(
     one.begins("m", 7, (0,))
     show(one, 1.0, 1.0)
     assert one.use(7) == (1.0, 1.0, 70.0, False) and json.loads((tmp_path / "gpu-use.json").read_text())
+
+
+def test_a_daemon_with_emulated_gpus_lets_its_starter_s_output_go(up: Up) -> None:
+    """Whoever reads that comes to its end while the coordinator and the emulation run on."""
+    require(shutil.which("cc"), "a C compiler (Debian: gcc)")
+    pytest.importorskip("pynvml")
+    done = up.run("up", "--daemon", "--emulate", "gpus-1")
+    try:
+        assert done.returncode == 0 and "EMULATED" in done.stdout, done.stderr
+        assert up.client.call("GET", "/nodes")[0]["gpus"]
+    finally:
+        assert up.run("down").returncode == 0
