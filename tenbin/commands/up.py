@@ -202,9 +202,9 @@ def up(
     on_event: Annotated[
         str,
         typer.Option(
-            help="Run this command of the shell when a job has ended, however, does nothing on its GPUs, or "
-            "somebody else holds one: TENBIN_EVENT (ended, failed, idle, stranger), TENBIN_JOB, TENBIN_STATE, "
-            "... (docs/run-jobs.md).",
+            help="Run this command of the shell when a job has ended, however, or does nothing on its GPUs, "
+            "and when somebody else holds one: TENBIN_EVENT (ended, failed, idle, stranger), TENBIN_JOB, "
+            "TENBIN_STATE, ... (docs/run-jobs.md).",
             metavar="CMD",
             show_default=False,
         ),
