@@ -106,7 +106,7 @@ class CoordinatorJobs:
     def __init__(
         self, coordinator: Coordinator, *, waiting: bool = True, ended: bool = True, limit: int | None = None
     ) -> None:
-        self._table, self._gpus = coordinator.job_table, coordinator.engine.gpus
+        self._coordinator, self._table = coordinator, coordinator.job_table
         self._waiting, self._ended, self._limit = waiting, ended, limit
         self.reading = entry_reading(self._table.user)
         self.ranked = coordinator.cluster.ranked
@@ -176,7 +176,7 @@ class CoordinatorJobs:
             return ArrayRow(**as_json(row_of(job.first, self._table.user)) | job.fields())
         row = row_of(job, self._table.user)
         if self._table.unit.gpus and job.spec.gpus_asked:
-            return GpuJobRow(**as_json(row), **gpu_use(self._gpus, job))
+            return GpuJobRow(**as_json(row), **gpu_use(self._coordinator.engine.gpus, job))
         return row
 
 

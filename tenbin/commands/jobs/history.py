@@ -92,7 +92,7 @@ def history(
     if which:
         selected = jobs.select(client, which, members=False)
         request["ids"], named = selected.ids, selected.named
-    rows = client.call("POST", "/history", request)
+    rows = [dict.fromkeys(GPU_COLUMNS) | row for row in client.call("POST", "/history", request)]
     for missing in set(named).difference(*((row["id"], row["array"]) for row in rows)):
         client.job(missing).info()  # of none there is an error
     known = COLUMNS + GPU_COLUMNS * _with_gpus(rows)
