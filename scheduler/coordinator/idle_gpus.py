@@ -13,6 +13,7 @@ from scheduler.model.events import Event
 from scheduler.model.jobs import Stop
 
 RULE = "tenbin up --idle-gpu"
+NO_JOB = {"TENBIN_EVENT": "stranger", "TENBIN_JOB": "", "TENBIN_JOB_NAME": "", "TENBIN_STATE": ""}
 
 
 def look(m: MachineState) -> None:
@@ -27,7 +28,7 @@ def look(m: MachineState) -> None:
             _notify(m, entry, "idle", which)
     for which in m.engine.gpus.new_strangers():
         if m.on_event:
-            m.notices.append(Notice(m.on_event, {**_NO_JOB, "TENBIN_REASON": which}, "/"))
+            m.notices.append(Notice(m.on_event, {**NO_JOB, "TENBIN_REASON": which}, "/"))
         waiting = (
             entry
             for entry in m.jobs.entries.values()
@@ -35,9 +36,6 @@ def look(m: MachineState) -> None:
         )
         for entry in {entry.spec.notify: entry for entry in waiting}.values():
             _notify(m, entry, "stranger", which, everybody=False)
-
-
-_NO_JOB = {"TENBIN_EVENT": "stranger", "TENBIN_JOB": "", "TENBIN_JOB_NAME": "", "TENBIN_STATE": ""}
 
 
 def _notify(m: MachineState, entry: Entry, event: str, why: str, *, everybody: bool = True) -> None:

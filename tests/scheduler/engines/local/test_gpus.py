@@ -457,6 +457,11 @@ def test_a_rule_that_cannot_be_read_is_refused(tmp_path: Path, rule: str) -> Non
     assert not (tmp_path / "home" / "journal.sqlite").exists()
 
 
+def test_a_rule_for_gpus_that_are_not_scheduled_is_refused(tmp_path: Path) -> None:
+    done = tenbin("up", "--home", str(tmp_path / "home"), "--idle-gpu", "2h=end", "--no-gpus")
+    assert done.returncode == 2 and done.stderr.startswith("tenbin: --idle-gpu: no GPUs are scheduled")
+
+
 def test_numbers_that_cannot_be_read_are_told_in_a_line(up: Up) -> None:
     started(up)
     up.kill(signal.SIGTERM)
