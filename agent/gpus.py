@@ -9,7 +9,8 @@ none. Measured on an H100: the processes take 0.03 ms to ask for, their utilisat
     python -P -m agent.gpus
 
 prints the GPUs as JSON, in a process of its own because a driver may crash; with ``watch`` again whenever
-other processes hold them, and every ten seconds, until its standard input ends.
+other processes hold them, and every ten seconds, until its standard input ends. It looks every two seconds:
+the utilisation that it prints is the mean of its looks.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class GpuUse:
         name: the driver's, of a part with its size. bus: PCI address of the whole GPU, as in sysfs.
         file: its device file. numa_node: the memory that it is near to; None: not known.
         utilisation: share of the last second in which a kernel ran; None: a part has none.
-        power_w, energy_j: of the whole GPU; the energy since the driver was loaded.
+        power_w, energy_j: of the whole GPU, the energy since the driver was loaded; None: it does not tell.
         distances: of other whole GPUs, by PCI address (``nvml.distances``); {}: not read.
         vendor: whose variable tells programs which GPUs they see. seen_as: its word there.
     """
@@ -126,16 +127,25 @@ def watch() -> None:
         Unavailable: there is no GPU of AMD or Intel, and no NVIDIA driver or library.
     """
     others = DrmWatch(drm.root(), Path("/proc"))
-    library = _library(needed=not others.gpus or nvml.expected())
+    library, procfs = _library(needed=not others.gpus or nvml.expected()), Path("/proc")
     before: list[tuple[str, tuple[int, ...]]] = []
+    shares: dict[str, list[float]] = {}
     printed_s = -TELL_S
     while True:
-        uses = () if library is None else _uses(library, Path("/proc"), energy=False)
-        uses += others.look()
+        of_others = others.look()
+        uses = (*(() if library is None else _uses(library, procfs, energy=False)), *of_others)
+        for use in uses:
+            shares.setdefault(use.uuid, []).extend(() if use.utilisation is None else (use.utilisation,))
         now = [(use.uuid, tuple(sorted(holder.pid for holder in use.holders))) for use in uses]
         if now != before or time.monotonic() >= printed_s + TELL_S:
-            print(json.dumps([asdict(use) for use in uses]), flush=True)
             before, printed_s = now, time.monotonic()
+            uses = (*(() if library is None else _uses(library, procfs, energy=True)), *of_others)
+            means = {uuid: sum(seen) / len(seen) for uuid, seen in shares.items() if seen}
+            print(
+                json.dumps([asdict(replace(use, utilisation=means.get(use.uuid))) for use in uses]),
+                flush=True,
+            )
+            shares.clear()
         if select([sys.stdin], [], [], LOOK_S)[0]:
             return
 
@@ -221,8 +231,11 @@ def _use(library: Any, handles: tuple[Any, Any], procfs: Path, energy: bool) -> 
     bus = nvml.pci_address(library, gpu)
     memory = library.nvmlDeviceGetMemoryInfo(handle)
     rates = nvml.figure(library, library.nvmlDeviceGetUtilizationRates, handle)
-    power = nvml.figure(library, library.nvmlDeviceGetPowerUsage, handle)
-    joules = nvml.figure(library, library.nvmlDeviceGetTotalEnergyConsumption, handle) if energy else None
+    power = joules = None
+    if handle is gpu:  # a part has none of its own
+        power = nvml.figure(library, library.nvmlDeviceGetPowerUsage, gpu)
+    if handle is gpu and energy:
+        joules = nvml.figure(library, library.nvmlDeviceGetTotalEnergyConsumption, gpu)
     # Of the last second; NVML finds nothing where no process did anything.
     since_us = int((time.time() - 1) * 1e6)
     samples = nvml.figure(library, library.nvmlDeviceGetProcessUtilization, handle, since_us) or ()

@@ -57,6 +57,8 @@ class Notice(NamedTuple):
         about = {name.removeprefix("TENBIN_").lower(): text for name, text in self.about.items()}
         name, reason = about.get("job_name"), about.get("reason")
         job = f"job {about.get('job')}{f' ({name})' if name else ''}"
+        if not about.get("job"):
+            return " ".join(str(reason).split())
         return " ".join(f"{job}: {about.get('state')}{f': {reason}' if reason else ''}".split())
 
 

@@ -160,7 +160,8 @@ class Usage:
         energy_j: of the packages that the job had to itself; None: it had none, or they have no counter.
         emulated: whether that energy is emulated.
         gpus_used: how many of its GPUs worked on average; None: it had none, or ended before they were seen.
-        peak_gpu_memory_mb: the most memory in use there.
+        peak_gpu_memory_mb: the most memory in use there. gpu_energy_j: of them; None: it is not known.
+        gpus_emulated: whether all that of GPUs is emulated.
     """
 
     wall_s: float
@@ -175,6 +176,8 @@ class Usage:
     emulated: bool = False
     gpus_used: float | None = None
     peak_gpu_memory_mb: float | None = None
+    gpu_energy_j: float | None = None
+    gpus_emulated: bool = False
 
 
 @dataclass(frozen=True)

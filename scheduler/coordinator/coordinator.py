@@ -16,7 +16,7 @@ from functools import partial
 
 from agent.notifier import Notifier
 from profiles.errors import BadInput
-from scheduler.coordinator import admission, decisions, ends, external_jobs, machine_state
+from scheduler.coordinator import admission, decisions, ends, external_jobs, idle_gpus, machine_state
 from scheduler.coordinator import events as ev
 from scheduler.coordinator.job_table import JobTable, NoRoom
 from scheduler.coordinator.journal.journal import Journal
@@ -61,7 +61,8 @@ class Coordinator:
         unit: what one unit of the cluster's pool is.
         profiles: job profiles, where jobs share nodes.
         measured: what job profiles say of jobs by themselves.
-        on_event: a command of the shell, which is run when a job has ended; "": none.
+        on_event: a command of the shell, which is run when a job has ended, or does nothing on its GPUs, and
+            when somebody else holds one; "": none.
 
     Raises:
         BadInput: jobs of the journal run on a machine that was divided otherwise.
@@ -504,9 +505,8 @@ class Coordinator:
         for report in reports:
             with m.queue.sparing(m.jobs.entries.get(report.job_id), report.what):
                 ends.note(m, report)
-        for job_id, which in self.engine.gpus.idle():
-            if (entry := m.jobs.entries.get(job_id)) is not None:
-                m.record(entry, "idle", which)
+        with m.queue.sparing(None, "idle GPUs"):
+            idle_gpus.look(m)
         with m.queue.sparing(None, "external jobs"):
             external_jobs.look(m, self.check)
         for change in m.update_nodes():

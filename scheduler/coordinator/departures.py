@@ -24,10 +24,10 @@ NOT_RUNNING = "it had not gone on yet"  # a request to go on was overtaken by th
 # -- suspended by their owner --------------------------------------------------------------------------------
 
 
-def suspend_running(m: MachineState, event: ev.SuspendedByOwner) -> Event | None:
-    """Have a running job parked, or pause it where it is."""
+def suspend_running(m: MachineState, event: ev.SuspendedByOwner | ev.GpusIdle) -> Event | None:
+    """Have a running job parked, or pause it where it is; one with GPUs writes a checkpoint."""
     entry = event.entry
-    if not entry.parks:
+    if not (entry.parks or (entry.devices and m.jobs.unit.gpus)):
         return _hold(m, entry)
     entry.held_by_user, entry.goals = True, ()
     m.jobs.mark_changed(entry)
@@ -69,8 +69,11 @@ def checkpoint_written(m: MachineState, event: ev.CheckpointWritten) -> Event | 
     """Let a job leave its place with a checkpoint."""
     entry = event.entry
     m.tracker.left(entry, event.ended_s, m.now)
-    m.cluster.end_stop(entry)
     entry.kept, entry.kept_s = entry.done, entry.served_s
+    if entry.held_by_user:  # it has left its GPUs
+        m.record(entry, "checkpointed")
+        return _hold(m, entry)
+    m.cluster.end_stop(entry)
     return _left(m, entry, "checkpointed")
 
 

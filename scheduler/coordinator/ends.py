@@ -297,19 +297,20 @@ def _give_notice(m: MachineState, entry: Entry) -> None:
     if to and array is None:
         m.notices.append(Notice(to, _of_job(entry), entry.spec.folder))
     elif to and array is not None and not m.jobs.arrays.open(array):
-        about = _about(entry, str(array), array_stage(m.jobs.arrays.ended(array)))
-        m.notices.append(Notice(to, about, entry.spec.folder))
+        news = about(entry, str(array), array_stage(m.jobs.arrays.ended(array)))
+        m.notices.append(Notice(to, news, entry.spec.folder))
 
 
 def _of_job(entry: Entry) -> dict[str, str]:
     code: int | str = SIGNALLED + entry.signal if entry.signal else entry.code or ""
     if entry.stage is Stage.DONE:
         code = 0
-    about = _about(entry, entry.label, entry.stage)
-    return {**about, "TENBIN_EXIT_CODE": str(code), "TENBIN_REASON": entry.trouble}
+    news = about(entry, entry.label, entry.stage)
+    return {**news, "TENBIN_EXIT_CODE": str(code), "TENBIN_REASON": entry.trouble}
 
 
-def _about(entry: Entry, label: str, stage: Stage) -> dict[str, str]:
+def about(entry: Entry, label: str, stage: Stage) -> dict[str, str]:
+    """Return the variables that say of which job a notice is."""
     return {
         "TENBIN_EVENT": "failed" if stage in (Stage.FAILED, Stage.KILLED) else "ended",
         "TENBIN_JOB": label,

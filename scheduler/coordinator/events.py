@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from agent.attempts.records import RunState, Want
 from agent.notifier import Notice
@@ -119,6 +119,15 @@ class SuspendedByOwner(JobEvent):
     """A user has suspended a job; for the policy it is gone."""
 
     kind = Finished
+
+
+@dataclass(frozen=True)
+class GpusIdle(JobEvent):
+    """A job has done nothing on all of its GPUs for as long as the rule for them says."""
+
+    kind = Finished
+    which: str
+    then: Literal["end", "park"]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from scheduler.coordinator import admission, departures, ends, external_jobs, trials
+from scheduler.coordinator import admission, departures, ends, external_jobs, idle_gpus, trials
 from scheduler.coordinator import events as ev
 from scheduler.coordinator.machine_state import MachineState
 from scheduler.jobs.entry import LEAVING, Phase
@@ -40,7 +40,7 @@ TABLE: dict[type[ev.Event], Mapping[Phase, Transition]] = {
     ev.SubmittedByOwner: _on(HELD, WAITING, do=admission.arrive, to=(HELD, WAITING)),
     ev.CancelledByOwner: _on(*OPEN, ENDING, do=ends.cancel, to=(ENDING,)),  # or an end follows
     ev.SuspendedByOwner: {
-        **_on(RUNNING, do=departures.suspend_running, to=(PARKING, BY_OWNER)),
+        **_on(RUNNING, do=departures.suspend_running, to=(CHECKPOINTING, PARKING, BY_OWNER)),
         **_on(PARKING, MOVING, do=departures.suspend_leaving),  # it is, when it has left
         **_on(HELD, WAITING, CHECKPOINTING, PAUSED, SUSPENDED, do=departures.suspend, to=(BY_OWNER,)),
     },
@@ -48,6 +48,7 @@ TABLE: dict[type[ev.Event], Mapping[Phase, Transition]] = {
     ev.RetriedByOwner: _on(FAILED, CANCELLED, KILLED, do=ends.renew, to=(HELD,)),
     # Its time has come.
     ev.DeadlinePassed: _on(*OPEN, do=ends.pass_deadline, to=(ENDING,)),  # or an end follows
+    ev.GpusIdle: _on(RUNNING, do=idle_gpus.apply_rule, to=(ENDING, CHECKPOINTING)),
     ev.TimeHasCome: {
         **_on(HELD, do=admission.begin, to=(WAITING,)),
         **_on(RUNNING, do=departures.may_park_again),
@@ -68,7 +69,7 @@ TABLE: dict[type[ev.Event], Mapping[Phase, Transition]] = {
         **_on(PAUSED, SUSPENDED, do=ends.stay_suspended),
     },
     ev.CheckpointWritten: {
-        **_on(*LEAVING, do=departures.checkpoint_written, to=(SUSPENDED, RUNNING)),
+        **_on(*LEAVING, do=departures.checkpoint_written, to=(SUSPENDED, RUNNING, BY_OWNER)),
         **_on(BY_OWNER, do=departures.checkpoint_kept),
     },
     ev.TakenBack: _on(*LEAVING, do=departures.taken_back, to=(SUSPENDED, RUNNING, BY_OWNER)),

@@ -219,6 +219,27 @@ class GpuRow(NamedTuple):
     idle_s: float | None = None
 
 
+class JobGpuUse(NamedTuple):
+    """What a job has done with its GPUs so far.
+
+    ``used``: how many of them worked on average; None: not known. ``peak_mb``: the most memory in use there.
+    ``energy_j``: their energy since it began; None: not known. ``emulated``: all of it is.
+    """
+
+    used: float | None
+    peak_mb: float
+    energy_j: float | None
+    emulated: bool
+
+
+class IdleGpus(NamedTuple):
+    """A job that has done nothing on a GPU for long: which as a clause, and what becomes of the job."""
+
+    job: int
+    which: str
+    then: Literal["", "end", "park"] = ""
+
+
 class GpuTable:
     """GPUs of this machine that jobs get by number, beside cores and memory; here there are none.
 
@@ -236,8 +257,16 @@ class GpuTable:
         """Count the GPUs of each resource that no job has, and that none gets because strangers hold them."""
         return {}
 
-    def idle(self) -> Sequence[tuple[int, str]]:
-        """Return the jobs that have done nothing on a GPU for long, each once, and which GPUs as a clause."""
+    def idle(self) -> Sequence[IdleGpus]:
+        """Return the jobs that have done nothing on a GPU for long, each once."""
+        return ()
+
+    def use(self, job: int) -> JobGpuUse | None:
+        """Return what a job that runs does with its GPUs; None: it has none."""
+        return None
+
+    def new_strangers(self) -> Sequence[str]:
+        """Say as clauses who holds a GPU outside of the queue, each once."""
         return ()
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from profiles.errors import BadInput
 
@@ -30,6 +30,13 @@ class Megabytes(float):
 
 class Seconds(float):
     """A duration in seconds, given as 90, 90s or 1h30m."""
+
+
+class IdleRule(NamedTuple):
+    """What becomes of a job whose GPUs all have done nothing for so long, given as 2h=end or 2h=park."""
+
+    after_s: float
+    then: Literal["end", "park"]
 
 
 class Option(NamedTuple):

@@ -68,6 +68,22 @@ class ArrayRow(JobRow):
     stages: Mapping[str, int]
 
 
+@dataclass(slots=True)
+class GpuJobRow(JobRow):
+    """A job with GPUs.
+
+    Attributes:
+        gpus_used: how many of them have worked on average so far; None: not known, as the rest.
+        peak_gpu_memory_mb: the most memory in use there. gpu_energy_j: of them. gpus_emulated: they are.
+    """
+
+    gpus_asked: int
+    gpus_used: float | None
+    peak_gpu_memory_mb: float | None
+    gpu_energy_j: float | None
+    gpus_emulated: bool
+
+
 def as_json(row: JobRow) -> dict[str, Any]:
     """Return the fields of a row by name."""
     return {name: getattr(row, name) for name in row.__dataclass_fields__}

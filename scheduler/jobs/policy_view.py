@@ -79,7 +79,7 @@ def as_job(
         if spec.expect_s or (predicted and predicted["run_s"] and spec.time_s is None)
         else EstimateKind.LIMIT,
         stop=Stop.NEVER
-        if spec.gpus_asked and unit.gpus  # what is paused keeps its memory there
+        if spec.gpus_asked and unit.gpus and spec.checkpoint_signal is None  # paused, it keeps them
         else Stop.CHECKPOINT
         if moves or spec.checkpoint_signal is not None
         else Stop.PAUSE,

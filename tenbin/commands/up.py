@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from profiles.errors import BadInput
 from profiles.files.safe_files import in_utf8
 from scheduler.engines import registry
-from scheduler.engines.registry import DEFAULT, ENGINES, Asked, Megabytes, Option, Seconds
+from scheduler.engines.registry import DEFAULT, ENGINES, Asked, IdleRule, Megabytes, Option, Seconds
 from tenbin.commands.options import (
     HomeOption,
     RecoverOption,
@@ -37,9 +38,10 @@ if TYPE_CHECKING:
 # -- options of engines ------------------------------------------------------------------------------------
 
 
-IN_WORDS: dict[type, Callable[[str, Option], float]] = {
+IN_WORDS: dict[type, Callable[[str, Option], Any]] = {
     Megabytes: lambda text, _: size_mb(text),
     Seconds: lambda text, option: duration_s(text, option.flag, least=option.least),
+    IdleRule: lambda text, option: _idle_rule(text, option.flag),
 }
 
 
@@ -96,6 +98,13 @@ def _parameter(option: Option, engine: str = "") -> inspect.Parameter:
     return inspect.Parameter(
         option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
     )
+
+
+def _idle_rule(text: str, flag: str) -> IdleRule:
+    match text.rpartition("="):
+        case after, "=", "end" | "park" as then:
+            return IdleRule(duration_s(after, flag, least=1.0), then)
+    raise BadInput(f"{flag} {text!r} does not say what becomes of the job", "write 2h=end, or 2h=park")
 
 
 # -- ``tenbin up`` -----------------------------------------------------------------------------------------
@@ -193,8 +202,9 @@ def up(
     on_event: Annotated[
         str,
         typer.Option(
-            help="Run this command of the shell when a job has ended, however: TENBIN_EVENT (ended, failed), "
-            "TENBIN_JOB, TENBIN_STATE, ... (docs/run-jobs.md).",
+            help="Run this command of the shell when a job has ended, however, or does nothing on its GPUs, "
+            "and when somebody else holds one: TENBIN_EVENT (ended, failed, idle, stranger), TENBIN_JOB, "
+            "TENBIN_STATE, ... (docs/run-jobs.md).",
             metavar="CMD",
             show_default=False,
         ),

@@ -68,6 +68,11 @@ class Explainer:
         self.status: dict[str, Any] | None = None
         self.trouble, self.version, self.status_number = "", 0, 0
 
+    def gpus_of(self, job: int) -> list[dict[str, Any]]:
+        """Return the GPUs that a job has, as the coordinator said last."""
+        table = self.status["nodes"] if self.status else []
+        return [gpu for node in table for gpu in node.get("gpus", ()) if gpu["job"] == job]
+
     def watch(self, jobs: list[int], *, sooner: bool = False) -> None:
         """Note that viewers see these waiting jobs now; ``sooner``: and read what would start them sooner."""
         now = time.monotonic()

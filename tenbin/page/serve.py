@@ -339,7 +339,8 @@ def _of_job(app: FastAPI, page: Page) -> None:
         shown = page.lists.told(row)
         if shown["asks"] is not None:
             page.explainer.watch([job_id], sooner=True)
-        return account | shown | {"reason": page.explainer.told(job_id), "now_s": time.time()}
+        more = {"reason": page.explainer.told(job_id), "gpus": page.explainer.gpus_of(job_id)}
+        return account | shown | more | {"now_s": time.time()}
 
     @app.get("/api/jobs/{job_id}/output")
     async def output(

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client import Counter as PrometheusCounter
 
 from scheduler.coordinator.coordinator import Coordinator
-from scheduler.engines.protocol import Nodes
+from scheduler.engines.protocol import GpuTable, Nodes
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.job_list import as_json, row_of
 from scheduler.model.jobs import Pool
@@ -181,6 +181,7 @@ def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
         "migrations": entry.migrations,
         "failures": entry.failures,
         "usage": entry.usage,
+        "gpu_use": gpu_use(coordinator.engine.gpus, entry) if entry.spec.gpus_asked else None,
         "predicted": entry.predicted,
         "moves": moves(coordinator, entry),
         "memory_limit_by": memory_limit_by(coordinator, entry),
@@ -190,6 +191,25 @@ def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
             {"at_s": at, "what": what, "detail": detail}
             for at, what, detail in coordinator.job_table.history(job_id)
         ],
+    }
+
+
+def gpu_use(gpus: GpuTable, entry: Entry) -> dict[str, Any]:
+    """Tell how many GPUs a job asks for, and what it does with them, or its last attempt has done."""
+    usage, live = entry.usage or {}, gpus.use(entry.id)
+    if live is not None:
+        usage = {
+            "gpus_used": live.used,
+            "peak_gpu_memory_mb": live.peak_mb,
+            "gpu_energy_j": live.energy_j,
+            "gpus_emulated": live.emulated,
+        }
+    names = ("gpus_used", "peak_gpu_memory_mb", "gpu_energy_j")
+    emulated = bool(usage.get("gpus_emulated"))
+    return {
+        "gpus_asked": entry.spec.gpus_asked,
+        **{name: usage.get(name) for name in names},
+        "gpus_emulated": emulated,
     }
 
 

@@ -22,6 +22,7 @@ from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.job_list import (
     GROUPS,
     ArrayRow,
+    GpuJobRow,
     JobFilter,
     JobQuery,
     JobRow,
@@ -35,7 +36,7 @@ from scheduler.jobs.job_list import (
 )
 from scheduler.policies.base import Reason
 from tenbin.server.bodies import BODY, LARGEST, OF_BODIES, OF_VALUES
-from tenbin.server.descriptions import brief, hosts, state, why_fields
+from tenbin.server.descriptions import brief, gpu_use, hosts, state, why_fields
 
 MOST_ROWS = 1000
 Number = Annotated[int, Field(ge=1, le=LARGEST)]
@@ -119,7 +120,7 @@ class CoordinatorJobs:
     def __init__(
         self, coordinator: Coordinator, *, waiting: bool = True, ended: bool = True, limit: int | None = None
     ) -> None:
-        self._table = coordinator.job_table
+        self._coordinator, self._table = coordinator, coordinator.job_table
         self._waiting, self._ended, self._limit = waiting, ended, limit
         self.reading = entry_reading(self._table.user)
         self.ranked = coordinator.cluster.ranked
@@ -188,7 +189,10 @@ class CoordinatorJobs:
         """Return the row of a job, or of an array."""
         if isinstance(job, Whole):
             return ArrayRow(**as_json(row_of(job.first, self._table.user)) | job.fields())
-        return row_of(job, self._table.user)
+        row = row_of(job, self._table.user)
+        if self._table.unit.gpus and job.spec.gpus_asked:
+            return GpuJobRow(**as_json(row), **gpu_use(self._coordinator.engine.gpus, job))
+        return row
 
 
 def add_lists(api: FastAPI, coordinator: Coordinator) -> None:
@@ -352,7 +356,7 @@ def used(coordinator: Coordinator, entry: Entry) -> dict[str, Any]:
         peak_mb = max(row.memory_mb for row in rows)
     end_s = time.time() if entry.end_s is None else entry.end_s
     asked_mb = entry.spec.memory_mb and entry.spec.memory_mb * coordinator.job_table.tasks(entry)
-    fields = brief(coordinator, entry)
+    fields, gpus = brief(coordinator, entry), gpu_use(coordinator.engine.gpus, entry)
     cpu_share = None
     if cpu_s is not None and running_s and running_s > 0:
         cpu_share = cpu_s / (running_s * fields["cores"])
@@ -372,4 +376,7 @@ def used(coordinator: Coordinator, entry: Entry) -> dict[str, Any]:
         "migrations": entry.migrations,
         "preemptions": entry.preemptions,
         "signal": entry.signal,
+        **gpus,
+        "gpus_asked": entry.spec.gpus_asked or None,
+        "gpu_efficiency": None if gpus["gpus_used"] is None else gpus["gpus_used"] / entry.spec.gpus_asked,
     }

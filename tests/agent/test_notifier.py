@@ -109,3 +109,9 @@ def test_the_process_outlives_the_coordinator_and_is_started_again(tmp_path: Pat
     assert second.wait(60) == 0
     assert notes.read_text().split() == [str(tmp_path)] * 6
     subprocess.run(["kill", (tmp_path / "hangs").read_text().strip()], check=True)
+
+
+def test_news_of_no_job_is_its_reason() -> None:
+    why = "GPU 1 is held outside of the queue by process 7"
+    about = {"TENBIN_EVENT": "stranger", "TENBIN_JOB": "", "TENBIN_STATE": "", "TENBIN_REASON": why}
+    assert Notice("true", about, "/").sentence == why

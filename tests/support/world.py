@@ -32,7 +32,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from errno import ENOSPC
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from agent.attempts.records import Result, RunState, Usage, Want
 from agent.notifier import Notice
@@ -40,11 +40,12 @@ from agent.supervisor.parking import NOT_USED
 from profiles.errors import BadInput, UserError
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.ends import MOST_FAILURES
+from scheduler.coordinator.idle_gpus import RULE
 from scheduler.coordinator.job_table import NoRoom
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.coordinator.journal.journal_file import TALLY
 from scheduler.engines.local.cores import Cores
-from scheduler.engines.protocol import DeviceTrials, Engine, Report
+from scheduler.engines.protocol import DeviceTrials, Engine, GpuTable, IdleGpus, Report
 from scheduler.jobs.entry import Entry, Phase, Stage
 from scheduler.jobs.gpus import GpuKind
 from scheduler.jobs.sizes import CORE, Unit
@@ -62,6 +63,7 @@ SWEEP_S = 5.0  # after a message was lost, the engine looks by itself
 LONG_S = 40_000.0  # more than all jobs of a history take, and more than the clock is set back
 REFUSED = "it cannot"
 REFUSALS = (REFUSED, NOT_USED, "it had not gone on yet")  # of supervisors, and of who was too quick
+IDLE_S = 3.0  # without work on GPUs, after which the rule for that is applied
 USAGE = Usage(1.0, 1.0, 1.0, 0.0, 10.0)
 TURNS = 5000  # without an end: the coordinator asks to be woken at once, for ever
 LOG = logging.getLogger("tenbin")
@@ -165,6 +167,7 @@ class Fate:
     obeys: str  # of parks and moves: "yes", "refuses", "later", "unused" (it has nothing on its device)
     checkpoint_s: float  # it takes so long to write one
     leaves_s: float  # and so long to leave, when told to end
+    idle: bool  # it does nothing on its GPUs
 
     @classmethod
     def of(cls, seed: int, job: int, attempt: int) -> Fate:
@@ -176,6 +179,7 @@ class Fate:
             draw.choices(("yes", "refuses", "later", "unused"), (70, 13, 12, 5))[0],
             draw.choice([0.5, 0.5, 3.0]),
             draw.choice([0.0, 0.0, 3.0]),
+            draw.random() < 0.3,
         )
 
 
@@ -226,6 +230,7 @@ class Machine:
         mail: what supervisors have reported and nobody has read. lost_mail: so many of the next are lost.
         full: so many of the next writes find no room. kill_in: the coordinator is killed at that one of the
             instants at which it may be from now on; None: not. torn: then the commit is torn.
+        rule: what becomes of jobs that do nothing on their GPUs; "": nothing.
     """
 
     def __init__(self, seed: int, setting: Setting, story: Callable[..., None]) -> None:
@@ -237,6 +242,7 @@ class Machine:
         self.lost_mail = self.full = 0
         self.kill_in: int | None = None
         self.torn = False
+        self.rule: Literal["", "end", "park"] = ("end", "park")[seed // 2 % 2]
 
     @property
     def clock(self) -> float:
@@ -345,6 +351,29 @@ class Machine:
             self.report(attempt, "ended", result=result)
 
 
+class SimulatedGpus(GpuTable):
+    """The GPUs of one life of the coordinator; what jobs did there before it began is not known."""
+
+    able = True
+
+    def __init__(self, engine: SimulatedEngine) -> None:
+        self._engine = engine
+        self._first_s: dict[tuple[int, int], float] = {}  # when an attempt was seen first
+        self._ruled: set[tuple[int, int]] = set()
+
+    def idle(self) -> list[IdleGpus]:
+        news = list[IdleGpus]()
+        machine = self._engine.machine
+        for key in self._engine.watched:
+            attempt, entry = machine.attempts[key], self._engine.owners.get(key[0])
+            first_s = self._first_s.setdefault(key, machine.now)
+            idle = attempt.fate.idle and attempt.works and machine.now >= first_s + IDLE_S
+            if idle and machine.rule and entry is not None and entry.devices and key not in self._ruled:
+                self._ruled.add(key)
+                news += [IdleGpus(key[0], "told"), IdleGpus(key[0], "ruled", machine.rule)]
+        return news
+
+
 class SimulatedEngine(Engine):
     """The engine of one life of the coordinator, on a machine that outlives it."""
 
@@ -364,6 +393,8 @@ class SimulatedEngine(Engine):
             self.caps = self
         if machine.setting.devices:
             self.device_moves = self
+        if machine.setting.unit.gpus:
+            self.gpus = SimulatedGpus(self)
         machine.mail.clear()  # nobody has listened
 
     # -- units -----------------------------------------------------------------------------------------
@@ -659,6 +690,8 @@ class History:
     def _told(self, notices: Iterable[Notice]) -> None:
         """Look whether the ends that are told are durable, and told once."""
         for notice in notices:
+            if notice.about["TENBIN_EVENT"] == "idle":
+                continue
             array, _, index = notice.about["TENBIN_JOB"].removesuffix("]").partition("[")
             (job,) = self.journal.members(int(array), int(index), int(index)) if index else (int(array),)
             history = self.journal.history(job)
@@ -935,6 +968,7 @@ class History:
     def finish(self) -> None:
         """Let everything come to its end without further faults."""
         self.machine.kill_in, self.machine.full, self.machine.lost_mail = None, 0, 0
+        self.machine.rule = ""
         self.say("nothing disturbs any more")
         self.coordinator.turn()
         for entry in [entry for entry in self.jobs.values() if entry.held_by_user]:
@@ -968,6 +1002,7 @@ class History:
             Stage.CANCELLED: self.may_be_cancelled(entry),
             Stage.KILLED: how == "time-limit" or entry.spec.deadline_s is not None,
         }
+        self._check_idle(entry)
         for _, kind, why in self.journal.history(job_id):
             if kind in ("not parked", "not moved") and not why.endswith(REFUSALS):
                 raise Broken("a refusal is told as it was", f"job {job_id} is {kind}: {why}")
@@ -980,11 +1015,24 @@ class History:
         if job_id not in self.retried and (failed > tries or (by_itself and failed < tries)):
             raise Broken("who fails is tried as often as it may", f"job {job_id}: {failed} of {tries} times")
 
+    def _check_idle(self, entry: Entry) -> None:
+        """Look whether the rule for idle GPUs was applied to attempts that did nothing there, and once."""
+        attempts = [attempt for attempt in self.machine.attempts.values() if attempt.job == entry.id]
+        idle = sum(attempt.fate.idle and bool(attempt.spec.gpus_asked) for attempt in attempts)
+        whys = [why for _, kind, why in self.journal.history(entry.id) if kind == "idle"]
+        ended, left = (
+            sum(why.endswith(end) for why in whys) for end in ("it is ended", f"resume {entry.label}")
+        )
+        if ended + left > idle or (left and entry.spec.checkpoint_signal is None):
+            raise Broken("who works on its GPUs is left alone", f"job {entry.id}: {idle} idle, {whys}")
+        if RULE in entry.trouble and not (entry.stage is Stage.CANCELLED and attempts[-1].fate.idle):
+            raise Broken("a job is ended by the rule", f"job {entry.id} is {entry.stage}: {entry.trouble}")
+
     def may_be_cancelled(self, entry: Entry) -> bool:
         spec = entry.spec
         waits = spec.after or spec.after_any or spec.after_not_ok or spec.after_corr
         waits = waits or spec.deadline_s is not None
-        return bool(waits or entry.id in self.cancelled)
+        return bool(waits or entry.id in self.cancelled or RULE in entry.trouble)
 
     def failed_by_itself(self, entry: Entry) -> bool:
         """Tell if a job's last exit code is its program's own, whatever else has happened."""

@@ -23,7 +23,7 @@ from profiles.records import Profile
 from scheduler.engines.local.cores import ROOTS, Packages, Supply
 from scheduler.engines.local.gpus import Gpus, emulated_gpus, find_gpus
 from scheduler.engines.protocol import Machine
-from scheduler.engines.registry import GPUS, Asked
+from scheduler.engines.registry import GPUS, Asked, IdleRule
 from scheduler.jobs.literals import memory_text
 from scheduler.jobs.sizes import CORE, Unit
 from scheduler.model.costs import FREE
@@ -54,7 +54,7 @@ class LocalMachine(Machine):
         tries: running programs are tried on idle devices.
         supply: where cores and devices come from; None: they are not claimed.
         gpus: those of the one node; None: it has none, or they are not scheduled, and ``no_gpus`` says why.
-        idle_s: after so long without work on a GPU the owner of its job is told.
+        idle_s: after so long without work on a GPU the owner of its job is told. idle_rule: what then.
     """
 
     cores: list[list[int]] = field(default_factory=list)
@@ -65,6 +65,7 @@ class LocalMachine(Machine):
     gpus: Gpus | None = None
     no_gpus: str = ""
     idle_s: float = 3600.0
+    idle_rule: IdleRule | None = None
 
     def engine(self, store: Path, reports: Path) -> LocalEngine:
         from scheduler.engines.local.engine import LocalEngine
@@ -81,6 +82,7 @@ class LocalMachine(Machine):
             supply=self.supply,
             gpus=self.gpus,
             idle_s=self.idle_s,
+            idle_rule=self.idle_rule,
         )
 
     @property
@@ -228,7 +230,11 @@ def find(request: Asked) -> Iterator[LocalMachine]:
                 f"--emulate {request.emulate}: {why}",
                 "choose policy easy, conservative, first-fit or fcfs, without --no-gpus",
             )
-        yield replace(with_memory(machine, memory_mb), idle_s=request.own["idle_after"])
+        machine = with_memory(machine, memory_mb)
+        if request.own["idle_gpu"] is not None and machine.gpus is None:
+            what = f"--idle-gpu: no GPUs are scheduled{machine.no_gpus and f' ({machine.no_gpus})'}"
+            raise BadInput(what, "leave it out")
+        yield replace(machine, idle_s=request.own["idle_after"], idle_rule=request.own["idle_gpu"])
 
 
 def devices_of_machine(

@@ -47,6 +47,7 @@ from scheduler.engines.local.cores import Cores, Packages, Supply, await_pause, 
 from scheduler.engines.local.device_layer import DeviceLayer, Trials, goal
 from scheduler.engines.local.gpus import Gpus, GpuWatch, JobGpus
 from scheduler.engines.protocol import DeviceMoves, Engine, JobChecks, PowerCaps, Report
+from scheduler.engines.registry import IdleRule
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.sizes import CORE, Unit
 from scheduler.jobs.specs import JobSpec
@@ -151,7 +152,7 @@ class LocalEngine(Engine):
         tries: running programs are tried on idle devices.
         supply: claims the cores and devices; None: they are not claimed.
         gpus: those of the one node, which are a resource beside its cores and memory; None: there are none.
-        idle_s: after so long without work on a GPU the owner of its job is told.
+        idle_s: after so long without work on a GPU the owner of its job is told. idle_rule: what then.
     """
 
     terminals = True
@@ -170,6 +171,7 @@ class LocalEngine(Engine):
         supply: Supply | None = None,
         gpus: Gpus | None = None,
         idle_s: float = 3600.0,
+        idle_rule: IdleRule | None = None,
     ) -> None:
         self.store, self.cluster, self.unit = store, cluster, unit
         self.layer = DeviceLayer(cluster.pools, socket_path.parent, tries=tries) if devices else None
@@ -189,7 +191,9 @@ class LocalEngine(Engine):
             whole=packages is not None,
             core_of=core_of,
         )
-        self._watch_gpus = GpuWatch(gpus, self._cores.free_devices, idle_s) if gpus is not None else None
+        self._watch_gpus = None
+        if gpus is not None:
+            self._watch_gpus = GpuWatch(gpus, self._cores.free_devices, store, idle_s=idle_s, rule=idle_rule)
         if self._watch_gpus is not None:
             self.gpus, self._cores.choose_gpus = self._watch_gpus, self._watch_gpus.choose
         self.regions = self._cores
@@ -418,7 +422,7 @@ class LocalEngine(Engine):
 
     def _end(self, watched: Watched, report: Report) -> None:
         if self._watch_gpus is not None:
-            report = _with_gpus(report, self._watch_gpus.has_ended(watched.mark))
+            report = _with_gpus(report, self._watch_gpus.has_ended(watched.mark, report.at_s))
         self._reports.append(report)
         self._forget(watched)
         del self._watched[watched.job_id, watched.number]
@@ -493,11 +497,18 @@ class LocalEngine(Engine):
         self._socket_path.unlink(missing_ok=True)
 
 
-def _with_gpus(report: Report, used: JobGpus | None) -> Report:
+def _with_gpus(report: Report, gpus: JobGpus | None) -> Report:
     """Add what a job used of its GPUs to the report of its end, if it was seen."""
-    if report.result is None or used is None or not used.numbers or not used.seen_s:
+    if report.result is None or gpus is None or not (gpus.seen_s or gpus.peak_mb):
         return report
-    usage = replace(report.result.usage, gpus_used=used.used_s / used.seen_s, peak_gpu_memory_mb=used.peak_mb)
+    use = gpus.use
+    usage = replace(
+        report.result.usage,
+        gpus_used=use.used,
+        peak_gpu_memory_mb=use.peak_mb,
+        gpu_energy_j=use.energy_j,
+        gpus_emulated=use.emulated,
+    )
     return report._replace(result=replace(report.result, usage=usage))
 
 

@@ -7,13 +7,14 @@ so when another GPU is gone, because jobs that run are journalled with numbers.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import combinations, product
 from math import comb
 from pathlib import Path
@@ -28,7 +29,8 @@ from probes.topology import read_topology
 from profiles.errors import BadInput
 from profiles.files.safe_files import write_whole
 from scheduler.engines.local.cores import ROOTS, Supply
-from scheduler.engines.protocol import GpuRow, GpuTable, Taken
+from scheduler.engines.protocol import GpuRow, GpuTable, IdleGpus, JobGpuUse, Taken
+from scheduler.engines.registry import IdleRule
 from scheduler.jobs.gpus import VARIABLES, GpuKind, kind_name
 
 MOST_SETS = 3000  # of GPUs that are compared for a job: every one of up to 12 GPUs, milliseconds
@@ -36,6 +38,8 @@ REMEMBERED = 1000  # jobs that have ended
 FIRST_S = 10.0  # for the first look; meanwhile nothing is started
 END_S = 5.0  # for the process that looks; its driver may hang
 READ_S = 60.0  # a driver that has to start sleeping GPUs takes seconds
+UNSEEN_S = 60.0  # what a job did in a longer time without a look is not known: it may have worked
+log = logging.getLogger("tenbin")
 
 
 @dataclass(frozen=True)
@@ -68,11 +72,23 @@ class Gpu:
 
 
 class GpuNow(NamedTuple):
-    """Use of a GPU as seen last: the share of a second in which it worked, and its memory in use."""
+    """Use of a GPU as seen last.
 
-    share: float
+    Attributes:
+        share: of the time since the look before in which it worked; None: a part of a GPU does not tell.
+        used_mb: memory in use.
+        energy_j: counted since some time by the GPU itself; None: it does not. power_w: likewise.
+    """
+
+    share: float | None
     used_mb: float
+    energy_j: float | None
+    power_w: float | None
     holders: list[Holder]
+
+    @property
+    def meter(self) -> tuple[float | None, float | None]:
+        return self.energy_j, self.power_w
 
 
 @dataclass(frozen=True)
@@ -173,34 +189,73 @@ class Gpus:
 
 @dataclass
 class JobGpus:
-    """The GPUs of a job, and what it has done there so far.
+    """The GPUs of a job, and what it has done there so far; written to a file, for the next coordinator.
 
     Attributes:
         job: its number. numbers: of its GPUs.
-        busy_s: when it was last seen to work on each of them, or was first seen (monotonic clock).
+        quiet_s: how long it has done nothing on each of them, as far as somebody has looked.
         used_s: sum over its GPUs of the time that they worked. seen_s: time over which that was seen.
-        peak_mb: the most memory that it had there.
-        reported: its owner was told of idle GPUs, and they have not worked since.
+        peak_mb: the most memory that it had there. emulated: they are.
+        energy_j: of its GPUs since it began; None: not known. meters: energy and power of each then.
+        told: GPUs of whose idleness its owner was told, and which have not worked since. ruled: the rule for
+            idle GPUs was applied.
+        since_s: when somebody looked last, or it began (monotonic clock).
     """
 
     job: int
     numbers: Sequence[int]
-    busy_s: dict[int, float] = field(default_factory=dict)
+    quiet_s: dict[int, float] = field(default_factory=dict)
     used_s: float = 0.0
     seen_s: float = 0.0
     peak_mb: float = 0.0
-    reported: bool = False
+    energy_j: float | None = None
+    meters: dict[int, tuple[float | None, float | None]] = field(default_factory=dict)
+    told: list[int] = field(default_factory=list)
+    ruled: bool = False
+    emulated: bool = False
+    since_s: float = field(default_factory=time.monotonic)
 
-    def see(self, uses: Mapping[int, GpuNow], passed_s: float, now_s: float) -> None:
-        """Add what was seen now."""
+    def see(self, uses: Mapping[int, GpuNow], read_s: float) -> None:
+        """Add what was seen at ``read_s``."""
+        passed_s, self.since_s = read_s - self.since_s, read_s
         here = {number: uses[number] for number in self.numbers if number in uses}
-        self.used_s += passed_s * sum(use.share for use in here.values())
-        self.seen_s += passed_s
         self.peak_mb = max(self.peak_mb, sum(use.used_mb for use in here.values()))
+        seen = passed_s <= UNSEEN_S
+        if seen and len(here) == len(self.numbers) and all(use.share is not None for use in here.values()):
+            self.used_s += passed_s * sum(use.share or 0.0 for use in here.values())
+            self.seen_s += passed_s
         for number, use in here.items():
-            if use.share > 0 or number not in self.busy_s:
-                self.busy_s[number] = now_s
-                self.reported = self.reported and not use.share
+            self._draw(number, use.power_w, passed_s, use.energy_j)
+            quiet = use.share == 0
+            self.quiet_s[number] = (
+                self.quiet_s[number] + passed_s if quiet and seen and number in self.quiet_s else 0.0
+            )
+            if not quiet and number in self.told:
+                self.told.remove(number)
+        for number in self.quiet_s.keys() - here.keys():
+            self.quiet_s[number] = 0.0
+
+    def end(self, passed_s: float) -> None:
+        """Add the energy from the last look to its end."""
+        for number, (_, power_w) in list(self.meters.items()):
+            self._draw(number, power_w if self.seen_s else None, passed_s)
+
+    def _draw(
+        self, number: int, power_w: float | None, passed_s: float, energy_j: float | None = None
+    ) -> None:
+        """Add the energy since the last look: as the GPU has counted it, else by its power now."""
+        before_j, _ = self.meters.get(number, (None, None))
+        self.meters[number] = energy_j, power_w
+        if energy_j is not None and before_j is not None and energy_j >= before_j:  # else loaded anew
+            self.energy_j = (self.energy_j or 0.0) + energy_j - before_j
+        elif power_w is not None:
+            self.energy_j = (self.energy_j or 0.0) + power_w * passed_s
+
+    @property
+    def use(self) -> JobGpuUse:
+        """What the job has done there so far."""
+        used = self.used_s / self.seen_s if self.seen_s else None
+        return JobGpuUse(used, self.peak_mb, self.energy_j, self.emulated)
 
 
 class GpuWatch(GpuTable):
@@ -211,17 +266,30 @@ class GpuWatch(GpuTable):
 
     Args:
         gpus: those that jobs get. free: those of each resource that no job has.
+        home: folder for what is kept over a restart.
         idle_s: after so long without work on a GPU the owner of its job is told.
+        rule: what becomes of a job that does nothing on all of its GPUs; None: nothing.
     """
 
     able = True
 
-    def __init__(self, gpus: Gpus, free: Mapping[str, Collection[int]], idle_s: float) -> None:
-        self._gpus, self._free, self._idle_s = gpus, free, idle_s
+    def __init__(
+        self,
+        gpus: Gpus,
+        free: Mapping[str, Collection[int]],
+        home: Path,
+        *,
+        idle_s: float,
+        rule: IdleRule | None,
+    ) -> None:
+        self._gpus, self._free, self._idle_s, self._rule = gpus, free, idle_s, rule
         self._jobs: dict[int, JobGpus] = {}  # by the number of the job's mark
         self._ended: dict[int, None] = {}  # likewise, the last ones
         self._now: dict[int, GpuNow] = {}
         self._read_s = time.monotonic()
+        self._fresh, self._outside = False, set[tuple[int, int]]()  # strangers: GPU and process
+        self._file, self._kept = home / "gpu-use.json", False
+        self._recall()
         self.begin()
         if select([self], [], [], FIRST_S)[0]:  # before any job gets a GPU
             self.read()
@@ -250,33 +318,91 @@ class GpuWatch(GpuTable):
         *lines, self._rest = self._rest.split(b"\n")
         if lines:
             now = {row["uuid"]: _use_of(row) for row in json.loads(lines[-1])}
+            self._read_s, self._fresh = time.monotonic(), True
             self._now = {n: now[g.uuid] for n, g in self._gpus.by_number.items() if g.uuid in now}
-            passed_s, self._read_s = time.monotonic() - self._read_s, time.monotonic()
             for job in self._jobs.values():
-                job.see(self._now, passed_s, self._read_s)
+                job.see(self._now, self._read_s)
+            self._keep()
         return True
 
-    def begins(self, mark: str, job: int, numbers: Sequence[int]) -> None:
-        """Note the GPUs of a job that is about to begin, or runs."""
-        self._jobs[tree.number_of(mark)] = JobGpus(job, numbers)
+    def _keep(self) -> None:
+        """Write what jobs have done so far; it is lost, not the jobs, if it cannot be written."""
+        kept = {mark: asdict(job) for mark, job in self._jobs.items()}
+        if not (kept or self._kept):
+            return
+        try:
+            write_whole(self._file, json.dumps({"at_s": time.time(), "jobs": kept}))
+            self._kept = bool(kept)
+        except OSError as error:
+            log.warning("what jobs do with their GPUs is not kept: %s", error)
 
-    def has_ended(self, mark: str) -> JobGpus | None:
+    def _recall(self) -> None:
+        """Read what jobs had done as the coordinator before saw it; nothing if that cannot be read."""
+        self._recalled: dict[int, JobGpus] = {}
+        try:
+            kept = json.loads(self._file.read_text())
+            since_s = time.monotonic() - max(0.0, time.time() - kept["at_s"])
+            for mark, job in kept["jobs"].items():
+                by_number = {
+                    name: {int(number): value for number, value in job[name].items()}
+                    for name in ("quiet_s", "meters")
+                }
+                self._recalled[int(mark)] = JobGpus(**{**job, **by_number, "since_s": since_s})
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            log.warning("%s: what jobs have done with their GPUs is not known (%s)", self._file, error)
+
+    def begins(self, mark: str, job: int, numbers: Sequence[int]) -> None:
+        """Note the GPUs of a job that is about to begin, or runs; none is noted of a job without."""
+        if not numbers:
+            return
+        key, now_s = tree.number_of(mark), time.monotonic()
+        self._jobs[key] = self._recalled.get(key) or JobGpus(
+            job, numbers, emulated=bool(self._gpus.emulated), since_s=now_s
+        )
+        for number in numbers:
+            if number in self._now and number not in self._jobs[key].meters:
+                (energy_j, power_w), ago_s = self._now[number].meter, now_s - self._read_s
+                by_now_j = None if energy_j is None else energy_j + (power_w or 0.0) * ago_s
+                self._jobs[key].meters[number] = by_now_j, power_w
+
+    def has_ended(self, mark: str, ended_s: float) -> JobGpus | None:
         """Note that nothing of a job is left, whatever was seen last; return what it has done."""
         number = tree.number_of(mark)
         self._ended[number] = None
         if len(self._ended) > REMEMBERED:
             del self._ended[next(iter(self._ended))]
-        return self._jobs.pop(number, None)
+        job = self._jobs.pop(number, None)
+        if job is not None:
+            job.end(max(0.0, time.monotonic() - job.since_s - max(0.0, time.time() - ended_s)))
+        return job
 
-    def idle(self) -> list[tuple[int, str]]:
+    def idle(self) -> list[IdleGpus]:
         news = []
         for job in self._jobs.values():
-            idle = [n for n, busy_s in job.busy_s.items() if self._read_s >= busy_s + self._idle_s]
-            if idle and not job.reported:
-                job.reported = True
-                which = f"GPU{'s' * (len(idle) > 1)} {', '.join(map(str, idle))}"
-                news.append((job.job, f"{which}: no work for {duration(self._idle_s)}"))
+            idle = [n for n in job.numbers if job.quiet_s.get(n, 0.0) >= self._idle_s]
+            if set(idle) - set(job.told):
+                job.told = idle
+                news.append(IdleGpus(job.job, f"{_named(idle)}: no work for {duration(self._idle_s)}"))
+            quiet_s = min(job.quiet_s.get(number, 0.0) for number in job.numbers)
+            if self._rule is not None and not job.ruled and quiet_s >= self._rule.after_s:
+                job.ruled = True
+                what = f"{_named(job.numbers)}: no work for {duration(self._rule.after_s)}"
+                news.append(IdleGpus(job.job, what, self._rule.then))
         return news
+
+    def use(self, job: int) -> JobGpuUse | None:
+        return next((gpus.use for gpus in self._jobs.values() if gpus.job == job), None)
+
+    def new_strangers(self) -> list[str]:
+        if not self._fresh:
+            return []
+        self._fresh = False
+        held = {(n, holder.pid): holder for n in self._now for holder in self.strangers(n)}
+        new = sorted(held.keys() - self._outside)
+        self._outside = set(held)
+        return [f"GPU {number} is held outside of the queue by {held[number, pid]}" for number, pid in new]
 
     def strangers(self, number: int) -> list[Holder]:
         """Return the processes that hold a GPU and are of no job that has it.
@@ -300,9 +426,7 @@ class GpuWatch(GpuTable):
 
     def _row(self, number: int) -> GpuRow:
         gpu, now = self._gpus.by_number[number], self._now.get(number)
-        busy_s = max(
-            (job.busy_s[number] for job in self._jobs.values() if number in job.busy_s), default=None
-        )
+        quiet_s = (job.quiet_s[number] for job in self._jobs.values() if number in job.quiet_s)
         return GpuRow(
             number,
             gpu.uuid,
@@ -311,7 +435,7 @@ class GpuWatch(GpuTable):
             tuple(map(str, self.strangers(number))),
             used_mb=None if now is None else now.used_mb,
             share=None if now is None else now.share,
-            idle_s=None if busy_s is None else self._read_s - busy_s,
+            idle_s=min(quiet_s, default=None),
         )
 
     def withheld(self) -> dict[str, float]:
@@ -330,14 +454,13 @@ class GpuWatch(GpuTable):
 
 
 def _use_of(row: Mapping[str, Any]) -> GpuNow:
-    """Read a GPU's use as its watch tells it; a part of one has no share of its own but its processes'."""
+    """Read a GPU's use as its watch tells it."""
     holders = [Holder(**holder) for holder in row["holders"]]
-    share = row["utilisation"]
-    return GpuNow(
-        min(1.0, sum(holder.utilisation for holder in holders)) if share is None else share,
-        row["used_mb"],
-        holders,
-    )
+    return GpuNow(row["utilisation"], row["used_mb"], row["energy_j"], row["power_w"], holders)
+
+
+def _named(numbers: Sequence[int]) -> str:
+    return f"GPU{'s' * (len(numbers) > 1)} {', '.join(map(str, sorted(numbers)))}"
 
 
 def find_gpus(supply: Supply, home: Path) -> tuple[Gpus | None, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profiles.errors import BadInput
-from scheduler.engines.registry import Asked, Megabytes, Option, Seconds
+from scheduler.engines.registry import Asked, IdleRule, Megabytes, Option, Seconds
 
 OF = "this machine"
 OPTIONS = (
@@ -26,6 +26,13 @@ OPTIONS = (
         "Tell the owner of a job of GPUs on which it has done nothing for so long: 1h.",
         default=3600.0,
         least=1.0,
+    ),
+    Option(
+        "idle_gpu",
+        IdleRule,
+        "What becomes of a job that has done nothing on all of its GPUs for so long: 2h=end, or 2h=park: "
+        "it writes a checkpoint, if it can. (default: it runs on)",
+        metavar="TIME=end|park",
     ),
     Option(
         "no_trials",

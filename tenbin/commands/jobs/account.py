@@ -196,16 +196,23 @@ def _used(job: dict[str, Any]) -> list[str]:
         if joules is not None:
             mean = f", {joules / used['running_s']:.1f} W on average" if used["running_s"] > 0 else ""
             lines.append(f"energy {joules:.1f} J{mean}{' (EMULATED)' if used.get('emulated') else ''}")
-    if used and used.get("gpus_used") is not None:
-        lines.append(
-            f"used {number(used['gpus_used'])} of {len(job['gpus'])} GPUs on average, with "
-            f"{number(used['peak_gpu_memory_mb'])} MB at most"
-        )
+    lines += _gpus_used(job.get("gpu_use") or {})
     if job["memory_limit_by"]:
         by = job["memory_limit_by"]
         held = "the supervisor, which looks every second" if by == "looking" else f"the kernel ({by})"
         lines.append(f"memory limit held by {held}")
     return lines
+
+
+def _gpus_used(use: dict[str, Any]) -> list[str]:
+    """Say what the job does, or did, with its GPUs."""
+    if use.get("peak_gpu_memory_mb") is None:
+        return []
+    count = counted(use["gpus_asked"], "GPU")
+    parts = [] if use["gpus_used"] is None else [f"used {number(use['gpus_used'])} of {count} on average"]
+    parts.append(f"{number(use['peak_gpu_memory_mb'])} MB of GPU memory at most")
+    parts += [] if use["gpu_energy_j"] is None else [f"{number(use['gpu_energy_j'])} J of {count}"]
+    return [f"{', '.join(parts)}{' (EMULATED)' * use['gpus_emulated']}"]
 
 
 def _now(job: dict[str, Any]) -> list[str]:

@@ -25,11 +25,16 @@ COLUMNS = (
     *("memory_efficiency", "energy_j", "emulated", "place", "hosts", "attempts", "migrations"),
     *("preemptions", "time_limit_s", "code", "signal", "held_by_user", "trouble"),
 )
+GPU_COLUMNS = (*jobs.GPU_COLUMNS, "gpu_efficiency")  # where a job has GPUs
 SHOWN_COLUMNS = (
     *("id", "name", "stage", "elapsed_s", "cores", "cpu_s", "cpu_efficiency", "peak_memory_mb"),
-    *("memory_asked_mb", "energy_j", "place", "migrations", "attempts", "code"),
+    *("memory_asked_mb", "energy_j", "gpus_asked", "gpus_used", "peak_gpu_memory_mb", "gpu_energy_j"),
+    *("place", "migrations", "attempts", "code"),
 )
-UNSAID = {"memory_asked_mb": None, "energy_j": None, "migrations": 0, "attempts": 1}  # not worth a column
+UNSAID: dict[str, Any] = {  # not worth a column
+    **dict.fromkeys(("memory_asked_mb", "energy_j", *jobs.GPU_COLUMNS)),
+    **{"migrations": 0, "attempts": 1},
+}
 STATES = ("running", "stopping", "suspended", "done", "failed", "cancelled", "killed")
 
 
@@ -63,7 +68,7 @@ def history(
     json: JsonOption = False,
 ) -> None:
     """Show what jobs used: CPU time, memory, energy, place; those that run, and those that have ended."""
-    chosen = jobs.chosen_columns(columns, COLUMNS, "history")
+    chosen = jobs.chosen_columns(columns, COLUMNS + GPU_COLUMNS, "history")
     jobs.check_formats(csv=csv, json=json)
     request: dict[str, Any] = {
         "stages": jobs.chosen_states(state, STATES),
@@ -78,10 +83,11 @@ def history(
     client = client_of(home)
     if which:
         request["ids"] = jobs.known(client, which)
-    rows = client.call("POST", "/history", request)
+    rows = [dict.fromkeys(GPU_COLUMNS) | row for row in client.call("POST", "/history", request)]
+    shown = COLUMNS + GPU_COLUMNS * _with_gpus(rows)
     if efficiency:
         _print_efficiency(rows, csv=csv, json=json)
-    elif not jobs.print_rows(rows, chosen or COLUMNS, csv=csv, json=json):
+    elif not jobs.print_rows(rows, chosen or shown, csv=csv, json=json):
         said = {c for c in SHOWN_COLUMNS if any(row[c] != UNSAID.get(c, row) for row in rows)}
         jobs.print_table(rows, chosen or tuple(c for c in SHOWN_COLUMNS if c in said))
 
@@ -100,6 +106,7 @@ SHARES = {
     "cpu": ("cpu_efficiency", "CPU time of run time x cores"),
     "memory": ("memory_efficiency", "memory used of asked"),
     "time": ("time_share", "run time of limit"),
+    "gpus": ("gpu_efficiency", "GPUs at work of asked"),
 }
 
 
@@ -113,20 +120,25 @@ def _print_efficiency(rows: Sequence[Mapping[str, Any]], *, csv: bool, json: boo
         print_json({"jobs": len(ended), **by_share, "advice": advice(ended)})
         return
     if csv:
-        lines = [{"share": key, "jobs": len(ended), **(by_share[key] or {})} for key in SHARES]
+        lines = [{"share": key, "jobs": len(ended), **(share or {})} for key, share in by_share.items()]
         jobs.print_csv([{**dict.fromkeys(TABLE), **line} for line in lines], TABLE)
         return
     left_out = f"; {len(rows) - len(ended):,} left out, which have not run and ended"
     print(f"{len(ended):,} job{'s' * (len(ended) != 1)}{left_out * (len(rows) > len(ended))}")
-    for key, (_, words) in SHARES.items():
-        print(f"  {words}: {_share_words(by_share[key])}")
+    for key, share in by_share.items():
+        print(f"  {SHARES[key][1]}: {_share_words(share)}")
     for sentence in advice(ended):
         print(f"  {sentence}")
 
 
 def shares(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float] | None]:
     """Return the least, the 10, 50 and 90 % quantiles and the most of each share; None: of none known."""
-    return {key: quantiles([_share(row, field) for row in rows]) for key, (field, _) in SHARES.items()}
+    fields = {key: field for key, (field, _) in SHARES.items() if key != "gpus" or _with_gpus(rows)}
+    return {key: quantiles([_share(row, field) for row in rows]) for key, field in fields.items()}
+
+
+def _with_gpus(rows: Sequence[Mapping[str, Any]]) -> bool:
+    return any(row["gpus_asked"] for row in rows)
 
 
 def quantiles(values: Sequence[float | None]) -> dict[str, float] | None:
@@ -139,7 +151,7 @@ def quantiles(values: Sequence[float | None]) -> dict[str, float] | None:
 
 def advice(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Say in a sentence each what to ask for next time; of several jobs the one that used most counts."""
-    sentences = (_cores(rows), _memory(rows), _limit(rows))
+    sentences = (_cores(rows), _memory(rows), _limit(rows), _gpus(rows))
     return [sentence for sentence in sentences if sentence]
 
 
@@ -175,6 +187,16 @@ def _limit(rows: Sequence[Mapping[str, Any]]) -> str:
         return ""
     minutes = f"--time {fit_s / 60:.0f}m"
     return f"ran {duration(ran)} of a limit of {duration(limit)}: {minutes} starts sooner under backfill"
+
+
+def _gpus(rows: Sequence[Mapping[str, Any]]) -> str:
+    known = [row for row in rows if row["gpu_efficiency"] is not None and row["running_s"] >= SHORTEST_S]
+    requested = max((row["gpus_asked"] for row in known), default=0)
+    used = max((row["gpus_used"] for row in known), default=0.0)
+    fit = max(math.ceil(used - 0.1), 1)
+    if fit > ENOUGH * requested:
+        return ""
+    return f"asked for {counted(requested, 'GPU')}, used {number(used)}: {fit} would do (--gpus)"
 
 
 def _share(row: Mapping[str, Any], field: str) -> float | None:

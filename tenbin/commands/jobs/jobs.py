@@ -84,6 +84,10 @@ HEADINGS = {
     "peak_memory_mb": "used\nMB",
     "memory_asked_mb": "asked\nMB",
     "energy_j": "energy\nJ",
+    "gpus_asked": "GPUs",
+    "gpus_used": "GPUs\nused",
+    "peak_gpu_memory_mb": "GPU\nMB",
+    "gpu_energy_j": "GPU\nJ",
     "migrations": "moves",
     "attempts": "tries",
     "code": "exit",
@@ -203,7 +207,8 @@ def cell(row: dict[str, Any], column: str) -> str:
     elif isinstance(value, list):
         text = ", ".join(map(str, value))
     else:
-        emulated = " (EMULATED)" if column == "energy_j" and row["emulated"] else ""
+        of = {"energy_j": "emulated", "gpu_energy_j": "gpus_emulated"}.get(column)
+        emulated = " (EMULATED)" if of and row[of] else ""
         text = f"{number(value) if isinstance(value, float) else value}{emulated}"
     return text
 
@@ -225,6 +230,7 @@ COLUMNS = (
     *("why", "expected_start_s", "start_low_s", "start_high_s"),
 )
 INSTANTS = ("submit_s", "start_s", "end_s", "start_low_s", "start_high_s")
+GPU_COLUMNS = ("gpus_asked", "gpus_used", "peak_gpu_memory_mb", "gpu_energy_j", "gpus_emulated")
 BEGUN = ("running", "stopping", "suspended")
 UNSUCCESSFUL = ("failed", "cancelled", "killed")
 STATES = ("held", "waiting", *BEGUN, "done", *UNSUCCESSFUL)
@@ -283,7 +289,7 @@ def jobs(
     Those that have ended come last, the newest first. On a terminal reasons are cut: tenbin info has them
     whole.
     """
-    chosen = chosen_columns(columns, COLUMNS, "jobs")
+    chosen = chosen_columns(columns, COLUMNS + GPU_COLUMNS, "jobs")
     check_formats(csv=csv, json=json)
     since_s = None if since is None else past_instant(since, "--since")
     given = {"stages": chosen_states(state, STATES), "name": name, "user": user, "since_s": since_s}
@@ -295,13 +301,17 @@ def jobs(
     flags = {name: str(value).lower() for name, value in options.items()}
     query = {**flags, **filters, "limit": limit, "order": "queue"}
     rows = client.call("GET", f"/jobs?{urlencode(query, doseq=True)}")
+    of_gpus = any(job.get("gpus_asked") for job in rows)
     for job in rows:
         job["since_s"] = age_s(job, time.time())
-    if print_rows(rows, chosen or COLUMNS, csv=csv, json=json):
+        job.update({column: job.get(column) for column in GPU_COLUMNS})
+    if print_rows(rows, chosen or COLUMNS + GPU_COLUMNS * of_gpus, csv=csv, json=json):
         return
+    gpus = ("gpus_asked", "gpus_used") if of_gpus else ()
     taken_over = ("slurm", "user") if any(job["slurm"] for job in rows) else ()
     starts = ("expected_start_s",) if any(job["expected_start_s"] for job in rows) else ()
-    print_table(rows, chosen or ("id", *taken_over, "name", "stage", "cores", "since_s", *starts, "trouble"))
+    shown = ("id", *taken_over, "name", "stage", "cores", *gpus, "since_s", *starts, "trouble")
+    print_table(rows, chosen or shown)
     if len(rows) < limit:
         return
     if filters:  # to count what they leave would take the coordinator's time

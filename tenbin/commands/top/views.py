@@ -26,7 +26,7 @@ from tenbin.commands.jobs.jobs import (
 )
 from tenbin.commands.status import node_lines, use_words
 from tenbin.option_values import past_instant
-from tenbin.text import duration, label, printable
+from tenbin.text import duration, label, number, printable
 
 if TYPE_CHECKING:
     from tenbin.client.client import Client
@@ -455,6 +455,7 @@ TITLES = {
     "cpu_s": "CPU time",
     "memory_mb": "memory",
     "gpus": "GPU",
+    "gpus_used": "at work",
     "start": "starts",
     "trouble": "why",
 }
@@ -474,6 +475,7 @@ def columns(rows: list[dict[str, Any]], width: int) -> list[Column]:
     place = [Column("place", 12)] if width >= WIDE else []
     use = [Column("cpu_s", 10), Column("memory_mb", 9)] if widest else []
     use += [Column("gpus", 10)] if widest and any(row.get("gpus") for row in rows) else []
+    use += [Column("gpus_used", 7)] if widest and any(row.get("gpus_used") for row in rows) else []
     start = [Column("start", max([10, *(cell_len(start_text(row)) for row in rows)]))] if widest else []
     fixed = [Column("stage", 9), Column("cores", 5), Column("since_s", 9), *place, *use, *start]
     ids = max((len(label(row)) for row in rows), default=0)
@@ -519,8 +521,9 @@ def _cell(row: dict[str, Any], column: str, *, with_start: bool) -> str:
             return "" if row.get("cpu_s") is None else duration(steady_s(row["cpu_s"]))
         case "memory_mb":
             return "" if row.get("memory_mb") is None else memory_text(float(f"{row['memory_mb']:.3g}"))
-        case "gpus":
-            return ", ".join(row.get("gpus", ()))
+        case "gpus" | "gpus_used":
+            value = row.get(column)
+            return number(value) if isinstance(value, float) else ", ".join(value or ())
     return cell(row, column)
 
 

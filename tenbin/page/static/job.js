@@ -6,7 +6,7 @@ import { behindButton, button, el, facts, nodeLinks, setText, shown, shownLines,
 import { listen, live, noteClock, now } from "./live.js";
 import { act } from "./notices.js";
 import { what } from "./queue.js";
-import { BEGUN, ENDED, GLYPHS, clock, coreNumbers, duration, local, number, soonerWords } from "./words.js";
+import { BEGUN, ENDED, GLYPHS, clock, coreNumbers, duration, gpuMemory, local, number, percent, soonerWords } from "./words.js";
 
 const MOST_TEXT = 64 * 1024; // characters of output that are kept
 const WHILE = { cancel: (job) => !ENDED.includes(job.stage), suspend: (job) => !ENDED.includes(job.stage) && job.stage !== "suspended",
@@ -114,6 +114,8 @@ class JobView {
       ["processor time", usage ? duration(usage.user_s + usage.system_s) : null],
       ["memory", usage?.peak_memory_mb ? `${number(usage.peak_memory_mb)} MB at most` : null],
       ["energy", usage?.energy_j != null ? `${number(usage.energy_j)} J${usage.emulated ? " (EMULATED)" : ""}` : null],
+      ["GPUs now", job.gpus.map((gpu) => `${gpu.number}: ${percent(gpu.share) || "-"}, ${gpuMemory(gpu)}`).join("; ")],
+      ["GPUs", usage?.peak_gpu_memory_mb != null ? gpuWords(usage, job.gpus_asked) : null],
       ["output in", shown(job.stdout)],
     ]));
     this.story.replaceChildren(table("What happened", ["time", "what", "detail"],
@@ -133,7 +135,8 @@ class JobView {
     if (share !== null) this.bar.value = share;
     this.drawSooner(job);
     this.beats += 1;
-    if (job.asks !== null && this.beats % 15 === 0) this.load(); // so that the start is asked for again
+    const anew = job.asks !== null || (job.gpus.length && BEGUN.includes(job.stage));
+    if (anew && this.beats % 15 === 0) this.load(); // so that the start, or the GPUs, are asked for again
     if (!BEGUN.includes(job.stage)) return;
     this.readOutput();
     if (this.beats % 5 === 0) this.readSamples();
@@ -194,6 +197,12 @@ class JobView {
     this.use.replaceChildren(...(rows.length > 1 ? charts : [el("p", { textContent: ENDED.includes(this.job.stage) ? "No samples: it ran too short a time." : "No samples yet; they begin with the job." })]));
     this.use.querySelectorAll("details").forEach((one, place) => { one.open = open[place] ?? false; });
   }
+}
+
+function gpuWords(usage, asked) {
+  const used = usage.gpus_used === null ? "" : `${number(usage.gpus_used)} of ${asked} worked on average, `;
+  const energy = usage.gpu_energy_j == null ? "" : `, ${number(usage.gpu_energy_j)} J`;
+  return `${used}${number(usage.peak_gpu_memory_mb)} MB at most${energy}${usage.gpus_emulated ? " (EMULATED)" : ""}`;
 }
 
 function expectedWords({ run_s: run, low_s: low, high_s: high, basis }) {

@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { el, facts, nodeLink, setText, shown, table } from "./dom.js";
 import { listen, live, now } from "./live.js";
-import { count, duration } from "./words.js";
+import { count, duration, gpuMemory, number, percent } from "./words.js";
 
 export function show(place) {
   const told = el("p", { role: "status", className: "hint", textContent: "Loading the nodes ..." });
@@ -47,7 +47,8 @@ export const waits = () => (live.trouble ? `Not known: ${shown(live.trouble)}.` 
 function free(node) {
   if (node.units !== undefined) return `${count(node.free)} of ${count(node.units)} ${/^[a-z]+$/i.test(node.name) ? `${node.name}s` : "units"}`;
   if (!node.capacity) return null;
-  return Object.entries(node.capacity).map(([name, all]) => `${node.free[name]} of ${all} ${name}`).join(", ");
+  return Object.entries(node.capacity).map(([name, all]) => (name === "memory_mb" ? `${number(node.free[name] / 1000)} of ${number(all / 1000)} GB memory`
+    : `${node.free[name]} of ${all} ${name.replace(/^gpu/, all === 1 ? "GPU" : "GPUs")}`)).join(", ");
 }
 
 function part(node) {
@@ -61,7 +62,19 @@ function part(node) {
       ["last sign of life", node.sign_of_life ? `${duration(Math.max(now() - node.sign_of_life.at_s, 0))} ago, a sample of job ${node.sign_of_life.job}` : null],
       ["jobs", node.job_count ? el("span", {}, ...jobs, more) : "none"],
       ["jobs outside tenbin", node.others ? `hold ${count(node.others)} ${node.others === 1 ? "core" : "cores"}` : null]]),
-    ...profile(node));
+    ...gpus(node), ...profile(node));
+}
+
+/** Who has each GPU, and what it does; strangers' processes in a line below. */
+function gpus({ name, gpus: found }) {
+  if (!found?.length) return [];
+  const who = (gpu) => (gpu.job !== null ? el("a", { href: `#job/${gpu.job}`, textContent: `job ${gpu.job}` }) : gpu.strangers.length ? "not given out" : "free");
+  const idle = (gpu) => (gpu.idle_s >= 60 ? `, nothing for ${duration(gpu.idle_s)}` : "");
+  return [
+    table(`GPUs of ${shown(name)}: ${[...new Set(found.map((gpu) => shown(gpu.name)))].join(", ")}`, ["GPU", "who has it", "works", "memory"],
+      found.map((gpu) => [String(gpu.number), who(gpu), `${percent(gpu.share)}${idle(gpu)}`, gpuMemory(gpu)])),
+    ...found.flatMap((gpu) => gpu.strangers.map((holder) => el("p", { textContent: `GPU ${gpu.number}, outside of the queue: ${shown(holder)}` }))),
+  ];
 }
 
 function profile({ name, profile: found }) {

@@ -49,6 +49,9 @@ export function coreNumbers(numbers) {
 export const count = (value) => value.toLocaleString("en-US");
 export const percent = (value) => (value === null || value === undefined ? "" : `${Math.round(value * 100)} %`);
 
+/** Memory of a GPU: in use now, of all. */
+export const gpuMemory = (gpu) => (gpu.used_mb === null ? "" : `${number(gpu.used_mb / 1000)} of ${number(gpu.memory_mb / 1000)} GB`);
+
 export const GLYPHS = {
   running: "▶", stopping: "▷", suspended: "‖", waiting: "…", held: "∥",
   done: "✓", failed: "✗", cancelled: "⊘", killed: "☠",

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,8 +21,10 @@ from agent.emulation.emulated_gpus import emulated_gpus, uuid
 from probes import nvml
 from profiles.errors import BadInput
 from scheduler.engines.local import engine as local_engine
+from scheduler.engines.local import gpus as local_gpus
 from scheduler.engines.local.cores import Cores
-from scheduler.engines.local.gpus import Gpu, Gpus
+from scheduler.engines.local.gpus import UNSEEN_S, Gpu, GpuNow, Gpus, GpuWatch, JobGpus
+from scheduler.engines.registry import IdleRule
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.gpus import GpuKind, kinds_for, settle_kind
 from scheduler.jobs.policy_view import as_job
@@ -401,23 +406,281 @@ def test_a_watch_that_has_ended_is_started_again(tmp_path: Path, monkeypatch: py
             until(lambda: not strangers())
 
 
-def test_use_and_idleness_are_told(up: Up) -> None:
+WORKS = "import os, sys; os.open(sys.argv[1], os.O_RDWR); open(sys.argv[2], 'w')\nwhile True: pass"
+
+
+def seen_idle(up: Up, job: int) -> list[str]:
+    history = up.client.call("GET", f"/jobs/{job}")["history"]
+    return [event["detail"] for event in history if event["what"] == "idle"]
+
+
+def started(up: Up, *options: str) -> Path:
+    """Start a coordinator with two GPUs; return the file of the first."""
     require(shutil.which("cc"), "a C compiler (Debian: gcc)")
     pytest.importorskip("pynvml")
-    up.start("--emulate", "gpus-2", "--idle-after", "1s")
-    works = "import os, sys; os.open(sys.argv[1], os.O_RDWR); open(sys.argv[2], 'w')\nwhile True: pass"
-    file, begun = up.home / "gpus" / "dev" / "nvidia0", up.home.parent / "begun"
-    job = up.client.submit([sys.executable, "-c", works, str(file), str(begun)], gpus=2)
+    up.start("--emulate", "gpus-2", *options)
+    return up.home / "gpus" / "dev" / "nvidia0"
 
-    def idle() -> list[str]:
-        history = up.client.call("GET", f"/jobs/{job.id}")["history"]
-        return [event["detail"] for event in history if event["what"] == "idle"]
+
+def test_use_energy_and_idleness_are_told(up: Up) -> None:
+    file, begun = started(up, "--idle-after", "1s"), up.home.parent / "begun"
+    job = up.client.submit([sys.executable, "-c", WORKS, str(file), str(begun)], gpus=2)
+
+    def use() -> dict[str, Any]:
+        found: dict[str, Any] = up.client.call("GET", f"/jobs/{job.id}")["gpu_use"]
+        return found
 
     up.until(begun.exists)
     up.until(lambda: (up.client.call("GET", "/nodes")[0]["gpus"][0]["share"] or 0) > 0)
-    up.until(lambda: "GPU 1: no work for 1 s" in idle())
+    up.until(lambda: "GPU 1: no work for 1 s" in seen_idle(up, job.id))
     assert ": job 1, " in up.run("nodes").stdout
+    live = use()
+    assert live["gpus_asked"] == 2 and live["gpus_emulated"] and 0 < live["gpus_used"] < 2, live
+    assert live["peak_gpu_memory_mb"] > 500 and live["gpu_energy_j"] > 0
+    (row,) = json.loads(up.run("jobs", "--json").stdout)
+    assert row["gpus_asked"] == 2 and row["gpus_used"] is not None
+    # What it has done before a restart counts.
+    up.kill()
+    up.start("--emulate", "gpus-2", "--idle-after", "1s")
+    up.until(lambda: use()["gpu_energy_j"] is not None)
+    assert use()["gpu_energy_j"] >= live["gpu_energy_j"] and use()["gpus_used"] is not None
     job.cancel()
     usage = job.wait(60)["usage"]
     assert 0 < usage["gpus_used"] < 2 and usage["peak_gpu_memory_mb"] > 500
-    assert " of 2 GPUs on average, with 537 MB at most" in up.run("info", str(job.id)).stdout
+    assert usage["gpu_energy_j"] > live["gpu_energy_j"]
+    info = up.run("info", str(job.id)).stdout
+    assert " of 2 GPUs on average, 537 MB of GPU memory at most, " in info
+    assert " J of 2 GPUs (EMULATED)" in info
+    assert "GPUs at work of asked: " in up.run("history", "--efficiency").stdout
+    assert "(EMULATED)" in up.run("history", "--columns", "id,gpu_energy_j").stdout
+    plain = up.client.submit(["true"])
+    plain.wait(60)
+    (row,) = json.loads(up.run("history", str(plain.id), "--json").stdout)
+    assert "gpus_used" not in row
+
+
+def test_a_job_whose_gpus_all_do_nothing_is_ended_by_the_rule(up: Up, tmp_path: Path) -> None:
+    """Once, also if the coordinator is killed amid it; who works on one of them is left alone."""
+    log, note = tmp_path / "log", tmp_path / "note"
+    on_event = f'echo "$TENBIN_EVENT $TENBIN_JOB $TENBIN_STATE" >> {log}'
+    options = ("--on-event", on_event, "--idle-gpu", "1s=end")
+    file, begun = started(up, *options), tmp_path / "begun"
+    works = up.client.submit([sys.executable, "-c", WORKS, str(file), str(begun)], gpus=1)
+    up.until(begun.exists)
+    assert up.client.call("GET", f"/jobs/{works.id}")["gpus"] == [0]
+    tell = f'echo "$TENBIN_EVENT: $TENBIN_REASON" >> {note}'
+    command = ("submit", "--gpus", "1", "--notify", tell, "--", "sleep", "600")
+    assert up.run(*command).returncode == 0
+    up.until(up.client.job(2).running)
+    up.kill()
+    up.start("--emulate", "gpus-2", *options)
+    ended = up.client.job(2).wait(60)
+    why = "GPU 1: no work for 1 s (tenbin up --idle-gpu)"
+    assert (ended["stage"], ended["trouble"]) == ("cancelled", why)
+    assert seen_idle(up, 2) == [f"{why}; it is ended"]
+    until(lambda: note.exists() and note.read_text().count("\n") == 2 and log.read_text().count("\n") == 2)
+    assert sorted(note.read_text().splitlines()) == [f"ended: {why}", f"idle: {why}; it is ended"]
+    assert sorted(log.read_text().splitlines()) == ["ended 2 cancelled", "idle 2 running"]
+    assert up.client.call("GET", f"/jobs/{works.id}")["stage"] == "running"
+    works.cancel()
+
+
+PARKS = """
+import pathlib, signal, sys, time
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit(85))
+if pathlib.Path(sys.argv[1]).exists():
+    sys.exit(0)
+pathlib.Path(sys.argv[1]).touch()
+time.sleep(600)
+"""
+
+
+def test_a_job_that_makes_checkpoints_leaves_its_idle_gpus(up: Up, tmp_path: Path) -> None:
+    """Until its owner resumes it. One that makes none is told so once, and runs on."""
+    began = tmp_path / "began"
+    started(up, "--idle-gpu", "1s=park")
+    stays = up.client.submit(["sleep", "600"], gpus=1)
+    leaves = up.client.submit(["python3", "-c", PARKS, str(began)], gpus=1, checkpoint_signal=10)
+    up.until(lambda: up.client.call("GET", f"/jobs/{leaves.id}")["stage"] == "suspended")
+    (node,) = up.client.call("GET", "/nodes")
+    assert [gpu["job"] for gpu in node["gpus"]] == [stays.id, None]
+    (told,) = seen_idle(up, leaves.id)
+    assert told.endswith(f"; it writes a checkpoint; go on with: tenbin resume {leaves.id}")
+    up.until(lambda: seen_idle(up, stays.id))
+    (told,) = seen_idle(up, stays.id)
+    assert told.endswith("; it makes no checkpoints (--checkpoint), so it runs on")
+    up.kill()
+    up.start("--emulate", "gpus-2", "--idle-gpu", "1s=park")
+    assert up.client.call("GET", f"/jobs/{leaves.id}")["stage"] == "suspended"
+    assert up.run("resume", str(leaves.id)).returncode == 0
+    assert leaves.result(60) == 0
+    assert up.client.call("GET", f"/jobs/{stays.id}")["stage"] == "running"
+    stays.cancel()
+
+
+def test_who_holds_a_gpu_outside_of_the_queue_is_told_once(up: Up, tmp_path: Path) -> None:
+    """To whoever runs the machine, and to those who wait for a GPU."""
+    log, note = tmp_path / "log", tmp_path / "note"
+    file = started(up, "--on-event", f'echo "$TENBIN_EVENT:$TENBIN_JOB:$TENBIN_REASON" >> {log}')
+    busy = up.client.submit(["sleep", "600"], gpus=1)
+    up.until(busy.running)
+    wait = ("submit", "--gpus", "2", "--notify", f'echo "$TENBIN_EVENT $TENBIN_JOB" >> {note}', "--", "true")
+    assert up.run(*wait).returncode == 0
+    command = [sys.executable, "-c", HOLDS, str(file.with_name("nvidia1"))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as stranger:
+        try:
+            up.until(lambda: log.exists() and note.exists() and note.read_text())
+            said = f"stranger::GPU 1 is held outside of the queue by process {stranger.pid}"
+            assert log.read_text().startswith(said) and note.read_text() == "stranger 2\n"
+        finally:
+            stranger.kill()
+    busy.cancel()
+    up.until(lambda: note.read_text() == "stranger 2\nended 2\n")
+    assert log.read_text().count("stranger:") == 1
+
+
+@pytest.mark.parametrize("rule", ["2h", "2h=kill", "=end", "0s=end", "x=park"])
+def test_a_rule_that_cannot_be_read_is_refused(tmp_path: Path, rule: str) -> None:
+    done = tenbin("up", "--home", str(tmp_path / "home"), "--idle-gpu", rule)
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and "--idle-gpu" in done.stderr
+    assert not (tmp_path / "home" / "journal.sqlite").exists()
+
+
+def test_a_rule_for_gpus_that_are_not_scheduled_is_refused(tmp_path: Path) -> None:
+    done = tenbin("up", "--home", str(tmp_path / "home"), "--idle-gpu", "2h=end", "--no-gpus")
+    assert done.returncode == 2 and done.stderr.startswith("tenbin: --idle-gpu: no GPUs are scheduled")
+
+
+def test_numbers_that_cannot_be_read_are_told_in_a_line(up: Up) -> None:
+    started(up)
+    up.kill(signal.SIGTERM)
+    file = up.home / "gpus.json"
+    file.write_text('["GPU-')
+    done = up.run("up", "--emulate", "gpus-2")
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+    assert f"{file}: the numbers of GPUs cannot be read" in done.stderr
+    assert file.read_text() == '["GPU-'
+
+
+# What a job does with its GPUs, by looks at set times.
+
+
+def looks(job: JobGpus, *shares: float | None, every_s: float = 10.0, **meter: Any) -> None:
+    """Look at GPU 0 as often as there are shares; GPU 1 always works."""
+    for place, share in enumerate(shares):
+        energy_j = meter.get("energy_j", (None,) * len(shares))[place]
+        now = GpuNow(share, 100.0, energy_j, meter.get("power_w"), [])
+        job.see({0: now, 1: GpuNow(1.0, 50.0, None, None, [])}, job.since_s + every_s)
+
+
+def test_idle_time_counts_only_where_somebody_has_looked() -> None:
+    job = JobGpus(1, [0, 1], since_s=0.0)
+    looks(job, 0.0, 0.0, 0.0)
+    assert job.quiet_s == {0: 20.0, 1: 0.0} and job.use.used == pytest.approx(1.0)
+    looks(job, 0.0, every_s=UNSEEN_S + 1)
+    assert job.quiet_s[0] == 0 and job.seen_s == 30
+    looks(job, 0.0, 0.5)
+    assert job.quiet_s[0] == 0
+    job.see({1: GpuNow(1.0, 50.0, None, None, [])}, job.since_s + 10)  # it has fallen off the bus
+    assert job.quiet_s[0] == 0 and job.peak_mb == 150
+
+
+def test_of_a_part_that_does_not_tell_its_work_nothing_is_claimed() -> None:
+    job = JobGpus(1, [0], since_s=0.0)
+    looks(job, None, None, None)
+    assert job.quiet_s == {0: 0.0} and job.use == (None, 100.0, None, False)
+
+
+def test_energy_is_counted_by_the_gpu_else_by_its_power() -> None:
+    counted = JobGpus(1, [0], since_s=0.0, meters={0: (5.0, 70.0)})
+    looks(counted, 0.0, 0.0, energy_j=(705.0, 1405.0), power_w=70.0)
+    assert counted.energy_j == 1400
+    looks(counted, 0.0, energy_j=(3.0,), power_w=70.0)  # the driver was loaded anew
+    assert counted.energy_j == 2100
+    counted.end(2.0)
+    assert counted.energy_j == 2240
+    by_power = JobGpus(1, [0], since_s=0.0)
+    looks(by_power, 0.0, 0.0, power_w=70.0)
+    assert by_power.energy_j == 1400
+
+
+@pytest.fixture
+def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., GpuWatch]:
+    """Make watches that see what the test gives them, in one folder."""
+    monkeypatch.setattr(GpuWatch, "begin", lambda self: None)
+    monkeypatch.setattr(local_gpus, "select", lambda *_: ([], [], []))
+    gpus = Gpus({n: Gpu(uuid(n), "A100", 80e3) for n in range(2)}, {})
+
+    def make(rule: IdleRule | None = None) -> GpuWatch:
+        return GpuWatch(gpus, {"gpu": [0, 1]}, tmp_path, idle_s=60.0, rule=rule)
+
+    return make
+
+
+def show(watch: GpuWatch, seconds: float, *shares: float) -> None:
+    """Let a time pass without a look, and then see these shares of work."""
+    watch._now = {number: GpuNow(share, 1.0, None, 70.0, []) for number, share in enumerate(shares)}
+    for job in watch._jobs.values():
+        job.see(watch._now, job.since_s + seconds)
+    watch._keep()
+
+
+def test_idleness_of_each_gpu_is_told_once_until_it_works(watch: Callable[..., GpuWatch]) -> None:
+    one = watch()
+    one.begins("m", 7, (0, 1))
+    news = []
+    for _ in range(20):
+        show(one, 10.0, 0.0, 1.0)
+        news += one.idle()
+    assert news == [(7, "GPU 0: no work for 1.0 min", "")]
+    show(one, 10.0, 0.5, 1.0)
+    for _ in range(7):
+        show(one, 10.0, 0.0, 0.0)
+    assert one.idle() == [(7, "GPUs 0, 1: no work for 1.0 min", "")] and not one.idle()
+
+
+def test_the_rule_counts_on_after_a_restart(watch: Callable[..., GpuWatch], tmp_path: Path) -> None:
+    rule = IdleRule(50.0, "end")
+    one = watch(rule)
+    one.begins("m", 7, (0,))
+    for _ in range(5):
+        show(one, 10.0, 0.0)
+    assert not one.idle()
+    two = watch(rule)
+    two.begins("m", 7, (0,))
+    show(two, 10.0, 0.0)
+    assert two.idle() == [(7, "GPU 0: no work for 50 s", "end")] and not two.idle()
+    # Nobody has looked for long: it may have worked.
+    file = tmp_path / "gpu-use.json"
+    kept = json.loads(file.read_text())
+    file.write_text(json.dumps({**kept, "at_s": kept["at_s"] - UNSEEN_S}))
+    three = watch(rule)
+    three.begins("m", 7, (0,))
+    (job,) = three._jobs.values()
+    job.see({0: GpuNow(0.0, 1.0, None, None, [])}, time.monotonic())
+    assert job.quiet_s == {0: 0.0}
+
+
+@pytest.mark.parametrize(
+    "damaged", ["", "[]", "{}", '{"at_s": 1, "jobs": {"x": {}}}', '{"at_s": 1, "jobs": 1}']
+)
+def test_use_that_cannot_be_read_is_counted_anew(
+    watch: Callable[..., GpuWatch], tmp_path: Path, damaged: str
+) -> None:
+    (tmp_path / "gpu-use.json").write_text(damaged)
+    one = watch()
+    one.begins("m", 7, (0,))
+    show(one, 1.0, 1.0)
+    assert one.use(7) == (1.0, 1.0, 70.0, False) and json.loads((tmp_path / "gpu-use.json").read_text())
+
+
+def test_a_daemon_with_emulated_gpus_lets_its_starter_s_output_go(up: Up) -> None:
+    """Whoever reads that comes to its end while the coordinator and the emulation run on."""
+    require(shutil.which("cc"), "a C compiler (Debian: gcc)")
+    pytest.importorskip("pynvml")
+    done = up.run("up", "--daemon", "--emulate", "gpus-1")
+    try:
+        assert done.returncode == 0 and "EMULATED" in done.stdout, done.stderr
+        assert up.client.call("GET", "/nodes")[0]["gpus"]
+    finally:
+        assert up.run("down").returncode == 0

@@ -205,6 +205,7 @@ def record(**more: Any) -> dict[str, Any]:
     return {
         **values,
         **dict.fromkeys(("memory_efficiency", "memory_asked_mb", "peak_memory_mb", "time_limit_s")),
+        **dict.fromkeys(("gpus_asked", "gpus_used", "gpu_efficiency")),
         **more,
     }
 
@@ -240,6 +241,12 @@ def memory(asked_mb: float, used_mb: float) -> dict[str, Any]:
         ([record(running_s=None, cpu_efficiency=None, time_limit_s=86_400.0)], []),
         ([record(running_s=180.0, time_limit_s=900.0)], []),
         ([record(running_s=180.0, time_limit_s=86_400.0, stage="killed")], []),
+        (
+            [record(gpus_asked=4, gpus_used=1.3, gpu_efficiency=0.325)],
+            ["asked for 4 GPUs, used 1.3: 2 would do (--gpus)"],
+        ),
+        ([record(gpus_asked=2, gpus_used=1.3, gpu_efficiency=0.65)], []),
+        ([record(gpus_asked=1, gpus_used=0.0, gpu_efficiency=0.0)], []),
     ],
 )
 def test_advice(rows: list[dict[str, Any]], said: list[str]) -> None:
