@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -82,13 +82,13 @@ def make_check(
         conditions=conditions.model_copy(
             update={"cpu_share_ratio": None if share is None else round(share, 4)}
         ),
-        absent=(*heard.absent, *_not_reached(inventory, heard.devices)),
+        absent=(*heard.absent, *_not_reached(inventory)),
     )
 
 
-def _not_reached(inventory: Inventory, devices: Sequence[CheckedDevice]) -> Iterator[Absent]:
+def _not_reached(inventory: Inventory) -> Iterator[Absent]:
     """Say that no GPU is measured where only CUDA reaches them, and what helps."""
-    if inventory.gpus and not devices and not any(device.kind == "gpu" for device in inventory.opencl):
+    if inventory.gpus and not any(device.kind == "gpu" for device in inventory.opencl):
         known = (missing.remedy for missing in inventory.missing if missing.what.startswith("opencl"))
         remedy = next(filter(None, known), "install the OpenCL library of the GPU's driver")
         yield Absent(

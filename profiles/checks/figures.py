@@ -145,8 +145,8 @@ def _spread(values: NDArray[np.float64]) -> float:
 # ``DEVICE_LOSS`` is to be found with ``DEVICE_POWER``. How many checks in a row that takes follows from the
 # device's own spread, as the sample size of a t test does (NIST/SEMATECH e-Handbook of Statistical Methods,
 # 7.2.2.2): the quantiles of false alarms and of power together, in standard errors of the mean, may not
-# exceed the loss. ``judge`` tells the least loss of one check and of ``WINDOW`` in a row. Where both are larger,
-# no number of checks that anybody would wait for finds it, and that is said.
+# exceed the loss. ``judge`` tells the least loss of one check and of ``WINDOW`` in a row. Where both are
+# larger, no number of checks that anybody would wait for finds it, and that is said.
 
 
 FALSE_ALARM_RATIO = 0.01

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from agent.gpus import Holder, duration
 from agent.processes import control_groups, tree
 from probes import nvml
 from probes.topology import read_topology
+from profiles.checks.check import DeviceFitness, Fitness
 from profiles.errors import BadInput
 from profiles.files.safe_files import write_whole
 from scheduler.engines.local.cores import ROOTS, Supply
@@ -158,7 +160,8 @@ class GpuWatch(GpuTable):
     """Looks who holds the GPUs, in a process of its own; readable, like a socket, when that has changed.
 
     A GPU that a process holds which is of no job that has this GPU is not given out: somebody uses it outside
-    of the queue. What a job leaves behind does not count, because its supervisor has ended all of it.
+    of the queue. What a job leaves behind does not count, because its supervisor has ended all of it. Nor is
+    one given out whose results its last check found wrong; one that is slower than it was is given out last.
 
     Args:
         gpus: those that jobs get. free: those of each resource that no job has.
@@ -173,6 +176,7 @@ class GpuWatch(GpuTable):
         self._ended: dict[int, None] = {}  # likewise, the last ones
         self._now: dict[int, GpuNow] = {}
         self._read_s = time.monotonic()
+        self._fitness, self._node = Fitness(), socket.gethostname()
         self.begin()
         if select([self], [], [], FIRST_S)[0]:  # before any job gets a GPU
             self.read()
@@ -243,13 +247,23 @@ class GpuWatch(GpuTable):
         ]
 
     def near(self, numbers: Collection[int], cores: Collection[int]) -> list[int]:
-        """Sort GPUs by how near to these cores they are; those that strangers hold come last."""
-        return sorted(self._gpus.near(numbers, cores), key=lambda number: bool(self.strangers(number)))
+        """Sort GPUs by how near to these cores they are; slower ones come later, then those not given out."""
+        fitness, near = self._fitness_by_number(), self._gpus.near(numbers, cores)
+        return sorted(near, key=lambda n: (self._is_withheld(n, fitness), fitness[n].loss_ratio))
+
+    def _fitness_by_number(self) -> dict[int, DeviceFitness]:
+        """Return the fitness of each GPU by its last check."""
+        fitness = self._fitness.devices(self._node)
+        return {n: fitness.get(gpu.uuid, DeviceFitness()) for n, gpu in self._gpus.by_number.items()}
+
+    def _is_withheld(self, number: int, fitness: Mapping[int, DeviceFitness]) -> bool:
+        return bool(fitness[number].failure or self.strangers(number))
 
     def rows(self) -> list[GpuRow]:
-        return [self._row(number) for number in sorted(self._gpus.by_number)]
+        fitness = self._fitness_by_number()
+        return [self._row(number, fitness[number]) for number in sorted(self._gpus.by_number)]
 
-    def _row(self, number: int) -> GpuRow:
+    def _row(self, number: int, fitness: DeviceFitness) -> GpuRow:
         gpu, now = self._gpus.by_number[number], self._now.get(number)
         busy_s = max(
             (job.busy_s[number] for job in self._jobs.values() if number in job.busy_s), default=None
@@ -260,14 +274,16 @@ class GpuWatch(GpuTable):
             gpu.name,
             gpu.memory_mb,
             tuple(map(str, self.strangers(number))),
+            *fitness,
             used_mb=None if now is None else now.used_mb,
             share=None if now is None else now.share,
             idle_s=None if busy_s is None else self._read_s - busy_s,
         )
 
     def withheld(self) -> dict[str, float]:
+        fitness = self._fitness_by_number()
         return {
-            resource: float(sum(bool(self.strangers(number)) for number in numbers))
+            resource: float(sum(self._is_withheld(number, fitness) for number in numbers))
             for resource, numbers in self._free.items()
         }
 
