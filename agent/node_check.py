@@ -29,7 +29,7 @@ from profiles.records import Absent, Inventory, Settings
 # -- the check, without its verdict, which ``profiles.checks.verdict`` gives -------------------------------
 
 
-LATEST_S = {BATTERY: 28.0, DEVICES: 60.0}  # after which they are stopped, however long they prepare
+LATEST_S = {BATTERY: 28.0, DEVICES: 120.0}  # after which they are stopped, however long they prepare
 
 Tell = Callable[[str], None]
 

@@ -232,7 +232,7 @@ class GpuTable:
         return ()
 
     def withheld(self) -> Mapping[str, float]:
-        """Count the GPUs of each resource that no job has and none gets: strangers hold them, or they fail."""
+        """Count the GPUs of each resource that no job has and none gets: strangers hold it, or it fails."""
         return {}
 
     def idle(self) -> Sequence[tuple[int, str]]:

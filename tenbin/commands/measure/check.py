@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 POLL_S = 0.5
-CHECK_S = 120.0  # a check and its beginning; if this process is killed, jobs start again after that time
+CHECK_S = 180.0  # a check and its beginning; if this process is killed, jobs start again after that time
 
 
 @contextmanager
@@ -84,7 +84,12 @@ def _complete_against(incomplete: str) -> list[str]:
 
 def check(
     *,
-    quick: Annotated[bool, typer.Option("--quick", help="About 8 s in place of 30; finds less.")] = False,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick", help="About 8 s in place of 30, 3 in place of 8 for each OpenCL device; finds less."
+        ),
+    ] = False,
     against: Annotated[
         str | None,
         typer.Option(
@@ -134,11 +139,11 @@ def check(
     home: options.HomeOption = None,
     json: options.JsonOption = False,
 ) -> None:
-    """Check that this node still is the machine that was measured, in at most 30 s: what changed, and why.
+    """Check that this node still is the machine that was measured, in half a minute: what changed, and why.
 
     Each check is kept, and the next ones are held against those since the last profile. Of checks of an
-    unchanged machine at most 1 % say "changed". Eight earlier checks are needed; with more of them smaller
-    losses are told. A quick check that finds a loss looks once more before it says so. At most 160 MiB are
+    unchanged machine at most 1 % say "changed", and 0.5 % for each OpenCL device. Eight earlier checks are
+    needed; with more of them smaller losses are told. A quick check that finds a loss looks once more before it says so. At most 160 MiB are
     written to storage, 96 MiB with --quick.
 
     Exit codes: 0 as it was, 1 changed for the worse, 2 bad input, 3 it cannot be told (others use the
