@@ -143,8 +143,8 @@ def check(
 
     Each check is kept, and the next ones are held against those since the last profile. Of checks of an
     unchanged machine at most 1 % say "changed", and 0.5 % for each OpenCL device. Eight earlier checks are
-    needed; with more of them smaller losses are told. A quick check that finds a loss looks once more before it says so. At most 160 MiB are
-    written to storage, 96 MiB with --quick.
+    needed; with more of them smaller losses are told. A quick check that finds a loss looks once more before
+    it says so. At most 160 MiB are written to storage, 96 MiB with --quick.
 
     Exit codes: 0 as it was, 1 changed for the worse, 2 bad input, 3 it cannot be told (others use the
     machine, or too few earlier checks).
