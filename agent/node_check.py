@@ -40,7 +40,8 @@ def make_check(
     """Check this node: without verdict yet.
 
     Args:
-        settings: quick or not, storage folders (the first is measured), hosts, seed.
+        settings: quick or not, storage folders (the first is measured), hosts, seed; ``only`` some parts
+            (``CHECKS``), and of devices only some, by their labels.
         profile: id of the node's last profile.
         quiet: who was asked for a quiet moment, and the answer.
 
@@ -56,6 +57,8 @@ def make_check(
         tell("how fast it is")
         watch = CheckWatch.begin(settings.sysfs)
         for probe, entry in CHECKS.items():
+            if settings.only and probe not in settings.only:
+                continue
             update = {"budget_s": entry.quick_s if settings.quick else entry.full_s}
             ended = run_child(probe, settings.model_copy(update=update), heard.hear, LATEST_S[probe])
             if ended.interrupted:

@@ -2,7 +2,8 @@
 
 Each device is measured in a process of its own, one after the other, because devices share links and power.
 Before that it computes for a moment, so that its clock rises. ``Settings.budget_s`` is the time of each
-device, in as many rounds as those of the battery. Every result is compared with what it must be.
+device, in as many rounds as those of the battery; ``only`` may name some. Every result is compared with what
+it must be.
 
 The samples are those of ``probes.battery``, of the quantities
 
@@ -55,15 +56,15 @@ IN_USE = 5  # percent of the last second
 
 
 class CheckedDevice:
-    """A device with its context and queues, two matrices and two arrays.
+    """A device with its context and queues, two matrices and two arrays; with ``only`` one of those named.
 
     Both matrices repeat a block of small integers, so the host knows every number of a large product from the
     product of the blocks.
     """
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, only: tuple[str, ...] = ()) -> None:
         self._about = identify(key)  # before this process uses the device itself
-        if self._about["hindrance"]:
+        if self._about["hindrance"] or (only and self._about["device"] not in only):
             return
         device = find([key])[0]
         self.context = cl.Context([device.handle])
@@ -229,8 +230,9 @@ def _measure(run: Run, process: DeviceProcess, record: OpenCLDevice, known: set[
     run.progress(record.key)
     about = {"device": record.key, "name": record.key}
     try:
-        about = process.call("open", record.key, timeout_s=START_S)
-        if about["device"] in known:
+        only = run.settings.only
+        about = process.call("open", record.key, only, timeout_s=START_S)
+        if about["device"] in known or (only and about["device"] not in only):
             return
         known.add(about["device"])
         if hindrance := about.pop("hindrance"):

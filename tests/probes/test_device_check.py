@@ -52,6 +52,7 @@ def test_every_device_has_every_figure(key: str) -> None:
     check = check_of(0, 0.1)
     keys = {device.device for device in check.devices}
     assert key in keys
+    assert collect("devices", Settings(quick=True, only=("devices", "another")), measure)[0].empty
     wanted = {tuple(part.format(key=k) for part in figure) for k in keys for figure in FIGURES}
     assert {figure.key for figure in check.figures} == wanted
 

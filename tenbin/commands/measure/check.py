@@ -157,7 +157,7 @@ def check(
 
       tenbin profile check --against siblings --json
     """
-    from profiles.checks.check import EXIT_CODES, CheckStore, Verdict
+    from profiles.checks.check import EXIT_CODES, CheckStore
     from profiles.checks.verdict import give_verdict, together
 
     if log and json:
@@ -175,8 +175,9 @@ def check(
             with quiet_moment(home, wait_s) as quiet:
                 made = _make(settings, own, quiet=quiet, number=(number, baseline))
                 reference = _reference(checks, made, chosen, against)
-                if quick and give_verdict(made, reference).verdict is Verdict.CHANGED:
-                    made = together(made, _make(settings, own, quiet=quiet, number=(number, baseline)))
+                if quick and (doubtful := _doubtful(give_verdict(made, reference))):
+                    again = settings.model_copy(update={"only": doubtful})
+                    made = together(made, _make(again, own, quiet=quiet, number=(number, baseline)))
             done = _judged(made, reference, own, store)
             checks.append(done)
     if prometheus is not None:
@@ -221,6 +222,18 @@ def _make(settings: Settings, profile: Profile | None, *, quiet: str, number: tu
 
     settings = settings.model_copy(update={"seed": number[0] + 1})
     return make_check(settings, profile.id if profile else None, tell, quiet)
+
+
+def _doubtful(check: Check) -> tuple[str, ...]:
+    """Choose what is measured once more; of devices the slower ones only, because Slurm waits a minute."""
+    from probes.registry import BATTERY, DEVICES
+    from profiles.checks.check import Verdict
+
+    if check.verdict is not Verdict.CHANGED:
+        return ()
+    worse = {change.labels.get("device", "") for change in check.changes if change.state == "worse"}
+    devices = tuple(sorted(worse - {""}))
+    return (*((DEVICES, *devices) if devices else ()), *(() if check.only_devices else (BATTERY,)))
 
 
 def _reference(checks: CheckStore, made: Check, profile: Profile | None, against: str | None) -> Reference:
