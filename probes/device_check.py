@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from probes import nvml
 from probes.device_process import START_S, DeviceProcess, Failure, ForkServer
 from probes.device_session import HostCopies
-from probes.opencl import WrongResult, find
+from probes.opencl import DeviceMemoryTooSmall, WrongResult, find
 from probes.run import Run
 from probes.visits import Point, Visits
 from profiles.errors import Unavailable
@@ -73,8 +73,12 @@ class CheckedDevice:
         options = {"properties": profiling} if self.profiled else {}
         self.queue = cl.CommandQueue(self.context, **options)
         self._times: dict[str, int] = {}
-        self._prepare_product(COLUMNS.get(device.kind, COLUMNS_ELSEWHERE))
-        self._prepare_copies(ARRAY.get(device.kind, ARRAY_ELSEWHERE))
+        try:
+            self._prepare_product(COLUMNS.get(device.kind, COLUMNS_ELSEWHERE))
+            self._prepare_copies(ARRAY.get(device.kind, ARRAY_ELSEWHERE))
+            self.queue.finish()
+        except cl.MemoryError as error:  # some drivers allocate at the first use only
+            raise DeviceMemoryTooSmall(str(error)) from error
 
     def _prepare_product(self, n: int) -> None:
         rng = np.random.default_rng(1)

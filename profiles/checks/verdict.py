@@ -168,9 +168,17 @@ def together(first: Check, again: Check) -> Check:
         "duration_s": round(before.duration_s + after.duration_s, 3),
         "cpu_share_ratio": max(shares, default=None),
     }
-    return first.model_copy(
-        update={"figures": tuple(joined), "conditions": worse.model_copy(update=conditions)}
+    wrong = {device.device: device.failure for device in again.devices}
+    devices = tuple(
+        device.model_copy(update={"failure": device.failure or wrong.get(device.device, "")})
+        for device in first.devices
     )
+    update = {
+        "figures": tuple(joined),
+        "devices": devices,
+        "conditions": worse.model_copy(update=conditions),
+    }
+    return first.model_copy(update=update)
 
 
 def is_disturbed(conditions: CheckConditions) -> bool:

@@ -18,7 +18,7 @@ from scipy import stats
 
 from profiles.checks.check import Check, CheckedDevice, CheckStore, DeviceFitness, Figure, Fitness, Verdict
 from profiles.checks.figures import DEVICE_FALSE_ALARM_RATIO, DEVICE_LOSS, LEAST_REFERENCES, WINDOW
-from profiles.checks.verdict import Reference, give_verdict
+from profiles.checks.verdict import Reference, give_verdict, together
 from tenbin.commands.measure.check import print_check
 from tests.support.amounts import examples
 from tests.support.checks import QUIET, figures_of, make_check
@@ -192,6 +192,12 @@ def test_wrong_results_are_a_change_however_few_checks_there_are(disturbed: bool
     assert (check.verdict, check.only_devices) == (Verdict.CHANGED, True)
     assert check.reason == "results were wrong: GPU 3"
     assert "GPU 3 computes wrongly: 7 of 9 numbers are wrong" in [cause.sentence for cause in check.causes]
+
+
+def test_a_wrong_result_of_a_second_look_counts() -> None:
+    again = together(check_of(0, 0.9, 1.0), check_of(1, 1.0, failure="wrong"))
+    assert [device.failure for device in again.devices] == ["wrong", ""]
+    assert [len(figure.rounds) for figure in again.figures if figure.labels.get("device") == UUID] == [2] * 4
 
 
 def test_a_device_that_varies_too_much_says_so(capsys: pytest.CaptureFixture[str]) -> None:
