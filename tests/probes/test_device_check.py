@@ -159,6 +159,6 @@ def test_a_device_with_half_of_its_threads_is_called_slower(
     (product,) = [c for c in check.changes if c.quantity == "device_product_gflops"][:1]
     print(f"before: {before.change_ratio:+.1%}, tells {before.tells_ratio:.1%}; with one thread of two:")
     print(f"{product.change_ratio:+.1%}, {product.state}")
-    if (product.tells_ratio or 1.0) > 0.4:
+    if product.state != "worse" and (product.tells_ratio or 1.0) > 0.4:
         pytest.skip(f"this device differs too much: {product.tells_ratio:.0%}")
     assert product.state == "worse" and 0.3 < product.loss_ratio < 0.7
