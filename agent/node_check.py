@@ -20,16 +20,16 @@ from agent.inventory import Roots, fields, gather, link_name, number, read
 from agent.measured_node import Watch, node_lock, with_storage
 from agent.node_profile.identity import deciding_facts, node_kind
 from agent.node_profile.probe_process import run_child
-from probes.registry import BATTERY, CHECKS
+from probes.registry import BATTERY, CHECKS, DEVICES
 from probes.run import Event
-from profiles.checks.check import Check, CheckConditions, Consumer, stamp
+from profiles.checks.check import Check, CheckConditions, CheckedDevice, Consumer, stamp
 from profiles.checks.figures import cpu_share, figures
 from profiles.records import Absent, Inventory, Settings
 
 # -- the check, without its verdict, which ``profiles.checks.verdict`` gives -------------------------------
 
 
-LATEST_S = 28.0  # after which the battery is stopped, however long it prepares
+LATEST_S = {BATTERY: 28.0, DEVICES: 120.0}  # after which they are stopped, however long they prepare
 
 Tell = Callable[[str], None]
 
@@ -40,16 +40,15 @@ def make_check(
     """Check this node: without verdict yet.
 
     Args:
-        settings: quick or not, storage folders (the first is measured), hosts, seed.
+        settings: quick or not, storage folders (the first is measured), hosts, seed; ``only`` some parts
+            (``CHECKS``), and of devices only some, by their labels.
         profile: id of the node's last profile.
         quiet: who was asked for a quiet moment, and the answer.
 
     Raises:
         Busy: another check or profile is measuring this node.
     """
-    entry, heard = CHECKS[BATTERY], _Heard()
-    update = {"budget_s": entry.quick_s if settings.quick else entry.full_s}
-    settings = with_storage(settings.model_copy(update=update))
+    heard, settings = _Heard(), with_storage(settings)
     with node_lock():
         created = datetime.now(UTC)
         tell("what the machine is")
@@ -57,14 +56,18 @@ def make_check(
         facts = facts_of(inventory, settings)
         tell("how fast it is")
         watch = CheckWatch.begin(settings.sysfs)
-        ended = run_child(BATTERY, settings, heard.hear, LATEST_S)
+        for probe, entry in CHECKS.items():
+            if settings.only and probe not in settings.only:
+                continue
+            update = {"budget_s": entry.quick_s if settings.quick else entry.full_s}
+            ended = run_child(probe, settings.model_copy(update=update), heard.hear, LATEST_S[probe])
+            if ended.interrupted:
+                raise KeyboardInterrupt
+            if ended.trouble:
+                reason = f"the slices {ended.trouble} while at: {heard.doing}"
+                heard.absent.append(Absent(probe=probe, what="part of the check", reason=reason, failed=True))
         conditions = watch.ended(quiet)
-    if ended.interrupted:
-        raise KeyboardInterrupt
-    if ended.trouble:
-        reason = f"the slices {ended.trouble} while at: {heard.doing}"
-        heard.absent.append(Absent(probe=BATTERY, what="part of the check", reason=reason, failed=True))
-    share = cpu_share(heard.rows)
+    share, names = cpu_share(heard.rows), {device.device: device.name for device in heard.devices}
     return Check(
         id=stamp(created),
         node=inventory.hostname,
@@ -73,25 +76,44 @@ def make_check(
         quick=settings.quick,
         profile=profile,
         kind=node_kind(inventory).key,
-        figures=tuple(figures(heard.rows)),
+        figures=tuple(
+            figure.model_copy(update={"note": names.get(figure.labels.get("device", ""), figure.note)})
+            for figure in figures(heard.rows)
+        ),
+        devices=tuple(heard.devices),
         facts=facts,
         conditions=conditions.model_copy(
             update={"cpu_share_ratio": None if share is None else round(share, 4)}
         ),
-        absent=tuple(heard.absent),
+        absent=(*heard.absent, *_not_reached(inventory)),
     )
+
+
+def _not_reached(inventory: Inventory) -> Iterator[Absent]:
+    """Say that no GPU is measured where only CUDA reaches them, and what helps."""
+    if inventory.gpus and not any(device.kind == "gpu" for device in inventory.opencl):
+        known = (missing.remedy for missing in inventory.missing if missing.what.startswith("opencl"))
+        remedy = next(filter(None, known), "install the OpenCL library of the GPU's driver")
+        yield Absent(
+            probe=DEVICES, what="speed of GPUs", reason="no OpenCL driver reaches them", remedy=remedy
+        )
 
 
 @dataclass
 class _Heard:
-    """The events of the battery's process so far."""
+    """The events of the processes that measure, so far."""
 
     rows: list[dict[str, object]] = field(default_factory=list)
+    devices: list[CheckedDevice] = field(default_factory=list)
     absent: list[Absent] = field(default_factory=list)
     doing: str = "starting"
 
     def hear(self, event: Event) -> None:
-        if event["event"] == "sample":
+        if event["event"] == "sample" and event["row"]["quantity"] == "device":
+            self.devices.append(
+                CheckedDevice(**{name: event["row"][name] for name in CheckedDevice.model_fields})
+            )
+        elif event["event"] == "sample":
             self.rows.append(event["row"])
         elif event["event"] == "absent":
             self.absent.append(Absent(**event["absent"]))

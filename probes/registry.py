@@ -44,9 +44,12 @@ PROBES = {
     "scaling": ProbeEntry("probes.scaling", "Parallel scaling", full_s=70, quick_s=8),
 }
 
-# The slices of a check, which no profile visits.
-BATTERY = "battery"
-CHECKS = {BATTERY: ProbeEntry("probes.battery", "Slices of a check", full_s=23, quick_s=6.5)}
+# The slices of a check, which no profile visits; of devices with the time of each.
+BATTERY, DEVICES = "battery", "devices"
+CHECKS = {
+    BATTERY: ProbeEntry("probes.battery", "Slices of a check", full_s=23, quick_s=6.5),
+    DEVICES: ProbeEntry("probes.device_check", "Slices of a check on devices", full_s=6, quick_s=1.5),
+}
 
 
 def entry_of(name: str) -> ProbeEntry:

@@ -63,6 +63,7 @@ QUANTITIES = {
     "device_gflops": Quantity(
         Better.HIGHER, "has an OpenCL device that computes {} faster", "has one that computes {} slower"
     ),
+    "device_product_gflops": _FAST,
     "device_copy_gbs": Quantity(
         Better.HIGHER, "copies {} faster to or from a device", "copies {} slower to or from a device"
     ),

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from profiles.card import BUSY, CHECKPOINT_MB
-from profiles.checks.check import Cause, Change, CheckConditions, Consumer
+from profiles.checks.check import Cause, Change, CheckConditions, Consumer, slower
 from profiles.jobs import JobProfile
 from profiles.models import predict_time
 from profiles.quantities import Difference
@@ -73,6 +73,7 @@ def explain(
     case = Case(losses(changes), differences, conditions, disturbed)
     rules = (_processor_time, _limited, _clock, _core, _memory, _near, _storage, _messages)
     causes = [cause for rule in rules for cause in rule(case)]
+    causes += [] if disturbed else _devices(changes, case)
     if not causes and any(change.state == "worse" for change in changes):
         causes = [Cause(name="unknown", sentence="no rule explains what is worse", remedy="see the figures")]
     return causes
@@ -226,6 +227,18 @@ def _messages(case: Case) -> Iterator[Cause]:
     if part.messages > explained and not case.disturbed:
         sentence = "messages between cores are slower, and nothing else explains it"
         yield Cause(name="messages", sentence=sentence, remedy="see which MPI is in use, and its settings")
+
+
+def _devices(changes: Sequence[Change], case: Case) -> Iterator[Cause]:
+    """Name each OpenCL device that is slower; its note is its name."""
+    names = {c.note or c.labels["device"]: c.labels["device"] for c in changes if "device" in c.labels}
+    for name, device in names.items():
+        worse = [c for c in changes if c.state == "worse" and c.labels.get("device") == device]
+        if worse:
+            why = case.differs(f"cap of {name}", name, "PCIe link")
+            sentence = slower(name, max(change.loss_ratio for change in worse)) + (f": {why}" if why else "")
+            remedy = "set it back" if why else "see its cooling, caps and link: nvidia-smi -q"
+            yield Cause(name="device", sentence=sentence, remedy=remedy)
 
 
 # -- consequences for what is predicted of jobs on the node ------------------------------------------------

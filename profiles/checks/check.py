@@ -99,8 +99,9 @@ class Change(Subject):
     high: float | None = None
     p: float | None = Field(default=None, description="chance of so large a change if nothing changed")
     tells_ratio: float | None = Field(
-        default=None, description="the least loss that one check finds in 95 of 100 cases"
+        default=None, description="the least loss that one check finds in 95 of 100 cases; of a device in 99"
     )
+    tells_in_window_ratio: float | None = Field(default=None, description="likewise, that five in a row find")
     checks: int = Field(default=1, description="over how many of the last checks the change shows best")
     since: datetime | None = Field(default=None, description="the first of these checks")
     state: State = "unknown"
@@ -139,6 +140,21 @@ class Finding(NamedTuple):
     causes: tuple[Cause, ...] = ()
 
 
+class CheckedDevice(Record):
+    """An OpenCL device that a check has measured.
+
+    Attributes:
+        device: its label in figures: what stays of it, the UUID of a GPU.
+        name: by which people know it: ``GPU 3``, or its key.
+        failure: what of its results was wrong; empty: nothing.
+    """
+
+    device: str
+    name: str
+    model: str = ""
+    failure: str = ""
+
+
 class Check(Record):
     """All that one check learned about one node."""
 
@@ -151,12 +167,14 @@ class Check(Record):
     profile: str | None = Field(description="id of the node's last profile at that time")
     kind: str = Field(default="", description="of node; nodes of one kind are siblings")
     figures: tuple[Figure, ...] = ()
+    devices: tuple[CheckedDevice, ...] = ()
     facts: dict[str, str] = Field(default_factory=dict, description="what decides the machine's speed")
     conditions: CheckConditions
     absent: tuple[Absent, ...] = ()
     against: str = Field(default="", description="what it was held against")
     verdict: Verdict = Verdict.UNKNOWN
     reason: str = ""
+    only_devices: bool = Field(default=False, description="it is changed, but by single devices alone")
     false_alarm_ratio: float | None = Field(
         default=None, description="share of checks of an unchanged machine that call it changed, at most"
     )
@@ -257,6 +275,18 @@ def stamp(when: datetime) -> str:
 # -- fitness of nodes for jobs, by the last check of each that could tell ----------------------------------
 
 
+class DeviceFitness(NamedTuple):
+    """An OpenCL device by its last checks: what it has lost of its speed, and what it got wrong."""
+
+    loss_ratio: float = 0.0
+    failure: str = ""
+
+
+def slower(name: str, loss_ratio: float) -> str:
+    """Say of a device that it has lost so much of its speed."""
+    return f"{name} is {100 * loss_ratio:.1f} % slower than it was"
+
+
 UNFIT = "tenbin check: "  # how the reason of a node that failed its check begins
 LAST = 20  # checks in which one that could tell is looked for, because the coordinator waits meanwhile
 TELLS = (Verdict.PASS, Verdict.CHANGED)
@@ -267,27 +297,48 @@ class Fitness:
 
     def __init__(self, root: Path | None = None) -> None:
         self._store = CheckStore(root)
-        self._known: dict[str, tuple[float, str | None]] = {}
+        self._known: dict[str, tuple[float, Sequence[Check], dict[str, DeviceFitness]]] = {}
 
-    def why_unfit(self, node: str) -> str | None:
-        """Say why a node failed its last check; "" if it passed, None if no check could tell."""
+    def why_unfit(self, node: str, *, but_devices: bool = False) -> str | None:
+        """Say why a node failed its last check; "" if it passed, None if no check could tell.
+
+        Args:
+            but_devices: what failed at single devices alone does not count.
+        """
+        last = next((check for check in reversed(self._read(node)[0]) if check.verdict in TELLS), None)
+        if last is None:
+            return None
+        if last.verdict is Verdict.PASS or (but_devices and last.only_devices):
+            return ""
+        return UNFIT + "; ".join([last.reason, *(cause.sentence for cause in last.causes)])
+
+    def devices(self, node: str) -> dict[str, DeviceFitness]:
+        """Return the fitness of each device that the last checks of a node have measured, by its label."""
+        return self._read(node)[1]
+
+    def _read(self, node: str) -> tuple[Sequence[Check], dict[str, DeviceFitness]]:
         try:
             changed_s = self._store.path(node).stat().st_mtime
         except OSError:
-            return None
+            return (), {}
         known = self._known.get(node)
         if known is None or known[0] != changed_s:
-            self._known[node] = known = changed_s, self._read(node)
-        return known[1]
+            try:
+                checks: Sequence[Check] = self._store.of_node(node, LAST)
+            except BadInput:
+                checks = ()
+            self._known[node] = known = changed_s, checks, _devices(checks)
+        return known[1:]
 
-    def _read(self, node: str) -> str | None:
-        try:
-            checks = self._store.of_node(node, LAST)
-        except BadInput:
-            return None
-        last = next((check for check in reversed(checks) if check.verdict in TELLS), None)
-        if last is None:
-            return None
-        if last.verdict is Verdict.PASS:
-            return ""
-        return UNFIT + "; ".join([last.reason, *(cause.sentence for cause in last.causes)])
+
+def _devices(checks: Sequence[Check]) -> dict[str, DeviceFitness]:
+    fitness: dict[str, DeviceFitness] = {}
+    for check in checks:
+        for checked in check.devices:
+            changes = [c for c in check.changes if c.labels.get("device") == checked.device]
+            told = check.verdict is not Verdict.DISTURBED and any(c.p is not None for c in changes)
+            losses = [c.loss_ratio for c in changes if c.state == "worse"]
+            if not told and checked.device in fitness:
+                losses = [fitness[checked.device].loss_ratio]
+            fitness[checked.device] = DeviceFitness(max(losses, default=0.0), checked.failure)
+    return fitness

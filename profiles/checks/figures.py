@@ -139,6 +139,14 @@ def _spread(values: NDArray[np.float64]) -> float:
 # The last check is tried, and the mean of the last five, because a small loss shows in several checks only.
 # The last check has to show it too, so that a machine that was mended passes at once. Bonferroni over these
 # two and Holm over the figures keep the rate of all together, however they depend.
+#
+# The figures of an OpenCL device are a family of their own, at ``DEVICE_FALSE_ALARM_RATIO``: a device that is
+# called slower is given to jobs last, and how many others there are must not decide that. A loss of
+# ``DEVICE_LOSS`` is to be found with ``DEVICE_POWER``. How many checks in a row that takes follows from the
+# device's own spread, as the sample size of a t test does (NIST/SEMATECH e-Handbook of Statistical Methods,
+# 7.2.2.2): the quantiles of false alarms and of power together, in standard errors of the mean, may not
+# exceed the loss. ``judge`` tells the least loss of one check and of ``WINDOW`` in a row. Where both are
+# larger, no number of checks that anybody would wait for finds it, and that is said.
 
 
 FALSE_ALARM_RATIO = 0.01
@@ -146,6 +154,7 @@ WINDOW = 5  # checks within which a loss of 3 % is to be found
 LEAST_REFERENCES = 8
 MOST_REFERENCES = 50
 POWER = 0.95
+DEVICE_FALSE_ALARM_RATIO, DEVICE_POWER, DEVICE_LOSS = 0.005, 0.99, 0.03
 PRIOR = 4  # references that the spread within checks stands for
 HEAVY = 4.0  # degrees of freedom
 MANY = 20  # references that show their kurtosis
@@ -184,7 +193,7 @@ class Judged(NamedTuple):
     Attributes:
         window: the number of last checks over which the change shows best.
         p_worse, p_better: chance of so much if nothing changed, over both windows.
-        tells: the least loss that one check finds with ``POWER``.
+        tells, tells_in_window: the least loss that one check finds, and that ``WINDOW`` in a row find.
     """
 
     loss: float
@@ -193,15 +202,19 @@ class Judged(NamedTuple):
     p_worse: float
     p_better: float
     tells: float
+    tells_in_window: float
     was: float
     now: float
 
 
-def judge(series: Series, tests: int, alpha: float = FALSE_ALARM_RATIO) -> Judged | None:
+def judge(
+    series: Series, tests: int, alpha: float = FALSE_ALARM_RATIO, power: float = POWER
+) -> Judged | None:
     """Test a figure; None with fewer than ``LEAST_REFERENCES`` references.
 
     Args:
         tests: figures that are tested together; for the least loss that can be told.
+        power: share of cases in which that is found.
     """
     n = len(series.reference)
     if n < LEAST_REFERENCES or not series.recent:
@@ -224,9 +237,9 @@ def judge(series: Series, tests: int, alpha: float = FALSE_ALARM_RATIO) -> Judge
     p_worse, p_better = min(test[0] for test in tried), min(test[1] for test in tried)
     _, _, loss, clearest_error, window = min(tried, key=lambda test: min(test[:2]))
     level = alpha / tests / len(windows)
-    error = _error(spread, 1, n, correlation)
-    tells = max(
-        (_quantile(1 - level, freedom) + _quantile(POWER, freedom)) * error, -math.log(1 - LEAST_LOSS)
+    quantiles = _quantile(1 - level, freedom) + _quantile(power, freedom)
+    tells, tells_in_window = (
+        max(quantiles * _error(spread, w, n, correlation), -math.log(1 - LEAST_LOSS)) for w in (1, WINDOW)
     )
     return Judged(
         loss=loss,
@@ -235,6 +248,7 @@ def judge(series: Series, tests: int, alpha: float = FALSE_ALARM_RATIO) -> Judge
         p_worse=min(p_worse * len(windows), 1.0),
         p_better=min(p_better * len(windows), 1.0),
         tells=tells,
+        tells_in_window=tells_in_window,
         was=math.exp(-series.sign * mean),
         now=math.exp(-series.sign * (mean + loss)),
     )

@@ -35,9 +35,11 @@ from profiles.card import BUSY, STOLEN
 from profiles.checks.causes import LEAST_SHARE, explain
 from profiles.checks.check import (
     LEAST_LOSS,
+    Cause,
     Change,
     Check,
     CheckConditions,
+    CheckedDevice,
     Figure,
     Key,
     State,
@@ -45,9 +47,12 @@ from profiles.checks.check import (
     usable,
 )
 from profiles.checks.figures import (
+    DEVICE_FALSE_ALARM_RATIO,
+    DEVICE_POWER,
     FALSE_ALARM_RATIO,
     LEAST_REFERENCES,
     MOST_REFERENCES,
+    POWER,
     WINDOW,
     Judged,
     Observed,
@@ -86,39 +91,61 @@ def give_verdict(check: Check, reference: Reference, alpha: float = FALSE_ALARM_
     """Fill in the verdict of a check, the changes, and their causes."""
     past = [_Past(earlier, values_of(earlier.figures)) for earlier in usable(reference.checks)]
     siblings = [_means(several) for several in reference.siblings]
-    series = {
-        figure.key: _among_siblings(figure, check, siblings) if siblings else _series(figure, check, past)
-        for figure in check.figures
-    }
-    tests = sum(len(history.reference) >= LEAST_REFERENCES for history, _ in series.values()) or 1
-    judged = {key: judge(history, tests, alpha) for key, (history, _) in series.items()}
-    known = {key: result for key, result in judged.items() if result is not None}
-    worse, better = (
-        {
-            key
-            for key in significant({key: getattr(result, p) for key, result in known.items()}, alpha)
-            if direction * known[key].loss > LEAST_LOSS
-        }
-        for p, direction in (("p_worse", 1), ("p_better", -1))
-    )
-    changes = []
+    families: dict[str, list[Figure]] = {}  # of the node, and of each device
     for figure in check.figures:
-        history, times = series[figure.key]
-        state: State = "worse" if figure.key in worse else "better" if figure.key in better else "same"
-        changes.append(_change(figure, judged[figure.key], (len(history.reference), times), state))
+        families.setdefault(figure.labels.get("device", ""), []).append(figure)
+    changes, rate = [], 0.0
+    for device, family in families.items():
+        series = [
+            _among_siblings(figure, check, siblings) if siblings else _series(figure, check, past)
+            for figure in family
+        ]
+        level, power = (DEVICE_FALSE_ALARM_RATIO, DEVICE_POWER) if device else (alpha, POWER)
+        judged = _judge_together([history for history, _ in series], level, power)
+        rate += level if any(result is not None for result, _ in judged) else 0.0
+        changes += [
+            _change(figure, result, (len(history.reference), times), state)
+            for figure, (history, times), (result, state) in zip(family, series, judged, strict=True)
+        ]
     differences = compare_facts(reference.facts, check.facts)
     causes = explain(changes, differences, check.conditions, disturbed=is_disturbed(check.conditions))
-    verdict, reason = _verdict(check, changes, differences, _missing(check, past))
+    causes += [_wrong(device) for device in check.devices if device.failure]
+    verdict, reason, only_devices = _verdict(check, changes, differences, _missing(check, past))
     return check.model_copy(
         update={
             "against": reference.name,
             "verdict": verdict,
             "reason": reason,
-            "false_alarm_ratio": alpha if known else None,
+            "only_devices": only_devices,
+            "false_alarm_ratio": rate or None,
             "changes": tuple(changes),
             "differences": tuple(map(str, differences)),
             "causes": tuple(causes),
         }
+    )
+
+
+def _judge_together(
+    family: Sequence[Series], alpha: float, power: float
+) -> list[tuple[Judged | None, State]]:
+    """Judge figures of which any is called changed by chance with probability ``alpha`` at most."""
+    tests = sum(len(history.reference) >= LEAST_REFERENCES for history in family) or 1
+    judged = [judge(history, tests, alpha, power) for history in family]
+    known = {place: result for place, result in enumerate(judged) if result is not None}
+    states: dict[int, State] = {}
+    ways: tuple[tuple[State, str, int], ...] = (("better", "p_better", -1), ("worse", "p_worse", 1))
+    for state, p, direction in ways:
+        for place in significant({place: getattr(result, p) for place, result in known.items()}, alpha):
+            if direction * known[place].loss > LEAST_LOSS:
+                states[place] = state
+    return [(result, states.get(place, "same")) for place, result in enumerate(judged)]
+
+
+def _wrong(device: CheckedDevice) -> Cause:
+    return Cause(
+        name="wrong-results",
+        sentence=f"{device.name} computes wrongly: {device.failure}",
+        remedy="give it to no job; see the driver's messages (dmesg), and have it replaced if it stays",
     )
 
 
@@ -142,9 +169,17 @@ def together(first: Check, again: Check) -> Check:
         "duration_s": round(before.duration_s + after.duration_s, 3),
         "cpu_share_ratio": max(shares, default=None),
     }
-    return first.model_copy(
-        update={"figures": tuple(joined), "conditions": worse.model_copy(update=conditions)}
+    wrong = {device.device: device.failure for device in again.devices}
+    devices = tuple(
+        device.model_copy(update={"failure": device.failure or wrong.get(device.device, "")})
+        for device in first.devices
     )
+    update = {
+        "figures": tuple(joined),
+        "devices": devices,
+        "conditions": worse.model_copy(update=conditions),
+    }
+    return first.model_copy(update=update)
 
 
 def is_disturbed(conditions: CheckConditions) -> bool:
@@ -161,24 +196,34 @@ def is_limited(conditions: CheckConditions) -> bool:
 
 def _verdict(
     check: Check, changes: Sequence[Change], differences: Sequence[Difference], missing: Sequence[str]
-) -> tuple[Verdict, str]:
+) -> tuple[Verdict, str, bool]:
+    """Return the verdict, its reason, and whether it is of single devices alone."""
     worse = sum(change.state == "worse" for change in changes)
+    of_node = sum(change.state == "worse" and "device" not in change.labels for change in changes)
+    wrong = [device.name for device in check.devices if device.failure]
     lost = [str(difference) for difference in differences if difference.is_loss]
     had = max((change.references for change in changes), default=0)
+    figures_worse = f"{worse} of {len(changes)} figures are worse"
+    wrong_results = f"results were wrong: {', '.join(wrong)}"
+    disturbed = is_disturbed(check.conditions)
     rules = (
-        (is_disturbed(check.conditions), Verdict.DISTURBED, "others used the processors meanwhile"),
-        (not check.figures, Verdict.UNKNOWN, "nothing could be measured"),
-        (bool(lost), Verdict.CHANGED, f"something is gone: {'; '.join(lost)}"),
-        (is_limited(check.conditions), Verdict.CHANGED, "processor time is limited"),
-        (worse > 0, Verdict.CHANGED, f"{worse} of {len(changes)} figures are worse"),
+        (bool(wrong) and disturbed, Verdict.CHANGED, wrong_results, True),
+        (disturbed, Verdict.DISTURBED, "others used the processors meanwhile", False),
+        (not check.figures and not wrong, Verdict.UNKNOWN, "nothing could be measured", False),
+        (bool(lost), Verdict.CHANGED, f"something is gone: {'; '.join(lost)}", False),
+        (is_limited(check.conditions), Verdict.CHANGED, "processor time is limited", False),
+        (of_node > 0, Verdict.CHANGED, figures_worse, False),
+        (bool(wrong), Verdict.CHANGED, wrong_results, True),
+        (worse > 0, Verdict.CHANGED, figures_worse, True),
         (
             all(change.p is None for change in changes),
             Verdict.UNKNOWN,
             f"{had} earlier checks; {LEAST_REFERENCES} are needed to tell a change",
+            False,
         ),
-        (bool(missing), Verdict.UNKNOWN, f"not measured this time: {', '.join(missing)}"),
+        (bool(missing), Verdict.UNKNOWN, f"not measured this time: {', '.join(missing)}", False),
     )
-    return next((rule[1:] for rule in rules if rule[0]), (Verdict.PASS, "as it was"))
+    return next((rule[1:] for rule in rules if rule[0]), (Verdict.PASS, "as it was", False))
 
 
 def _missing(check: Check, past: Sequence[_Past]) -> list[str]:
@@ -212,7 +257,7 @@ def _series(figure: Figure, check: Check, past: Sequence[_Past]) -> tuple[Series
     a small change.
     """
     known = [earlier for earlier in past if figure.key in earlier.values]
-    passing = [earlier for earlier in known if earlier.check.verdict is not Verdict.CHANGED]
+    passing = [earlier for earlier in known if _passed(earlier.check, figure.labels.get("device"))]
     count = min(MOST_REFERENCES, max(LEAST_REFERENCES, len(passing) - WINDOW + 1))
     old = passing[:count]
     recent: list[_Past] = []
@@ -223,6 +268,15 @@ def _series(figure: Figure, check: Check, past: Sequence[_Past]) -> tuple[Series
     values = [*(earlier.values[figure.key] for earlier in recent), _observed(figure)]
     times = [*(earlier.check.created for earlier in recent), check.created]
     return Series(reference, values, sign(figure.quantity)), times
+
+
+def _passed(check: Check, device: str | None) -> bool:
+    """Tell whether a check found nothing worse at the node, or at this device of it."""
+    if check.verdict is not Verdict.CHANGED:
+        return True
+    worse = {change.labels.get("device") for change in check.changes if change.state == "worse"}
+    wrong = {checked.device for checked in check.devices if checked.failure}
+    return check.only_devices and device not in worse | wrong
 
 
 def _among_siblings(
@@ -268,6 +322,7 @@ def _change(figure: Figure, judged: Judged | None, about: tuple[int, list[dateti
         "high": high,
         "p": min(judged.p_worse, judged.p_better),
         "tells_ratio": relative(judged.tells, way),
+        "tells_in_window_ratio": relative(judged.tells_in_window, way),
         "checks": judged.window,
         "since": times[-judged.window],
         "state": state,

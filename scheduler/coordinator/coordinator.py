@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from agent.notifier import Notifier
+from profiles.checks.check import slower
 from profiles.errors import BadInput
 from scheduler.coordinator import admission, decisions, ends, external_jobs, idle_gpus, machine_state
 from scheduler.coordinator import events as ev
@@ -416,10 +417,10 @@ class Coordinator:
         if entry.stage is Stage.WAITING:
             why = self.why_held() or self._why_behind(job_id) or m.memory.why(job_id)
             reason = Reason(why) if why else self.policy.why(self.job_table.job(entry), self.cluster)
-            return reason._replace(sentence=reason.sentence + self._strangers(entry))
+            return reason._replace(sentence=reason.sentence + self._withheld_gpus(entry))
         if entry.stage is Stage.SUSPENDED:
             return Reason("paused by the policy in favour of other jobs")
-        return Reason(self.engine.nodes.hindrance(entry))
+        return Reason(self.engine.nodes.hindrance(entry) or self._slower_gpus(entry))
 
     def _why_behind(self, job_id: int) -> str:
         """Say why a member of an array waits for a place of it, and what those before it wait for; "": no."""
@@ -438,14 +439,21 @@ class Coordinator:
                 return reason._replace(sentence=f"{entry.label}: {reason.sentence}")
         return Reason("")
 
-    def _strangers(self, entry: Entry) -> str:
-        """Say who holds GPUs outside of the queue, if the job waits for some; "": nobody."""
+    def _withheld_gpus(self, entry: Entry) -> str:
+        """Say which GPUs are not given out and why, if the job waits for some; "": none."""
+        said = ""
+        for row in self.engine.gpus.rows() if entry.spec.gpus_asked else ():
+            if row.strangers:
+                said += f"; GPU {row.number} is held outside of the queue by {' and '.join(row.strangers)}"
+            if row.failure:
+                said += f"; GPU {row.number} failed its check ({row.failure}), again: tenbin profile check"
+        return said
+
+    def _slower_gpus(self, entry: Entry) -> str:
+        """Say which GPUs of a job that runs are slower than they were; "": none."""
         rows = self.engine.gpus.rows() if entry.spec.gpus_asked else ()
-        return "".join(
-            f"; GPU {row.number} is held outside of the queue by {' and '.join(row.strangers)}"
-            for row in rows
-            if row.strangers
-        )
+        own = [row for row in rows if row.number in entry.devices and row.loss_ratio]
+        return "; ".join(slower(f"GPU {row.number}", row.loss_ratio) for row in own)
 
     # -- the turn -------------------------------------------------------------------------------------------
 

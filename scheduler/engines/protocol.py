@@ -204,7 +204,8 @@ class PowerCaps:
 class GpuRow(NamedTuple):
     """A GPU as users are told of it: its name is the driver's, and says so if it is emulated.
 
-    ``strangers``: processes that hold it and are of no job that has it, each as a clause. ``used_mb``,
+    ``strangers``: processes that hold it and are of no job that has it, each as a clause. ``loss_ratio``,
+    ``failure``: of its speed, and what it got wrong, by its last check (``profiles.checks``). ``used_mb``,
     ``share``: memory in use, and share of the time in which it works, as seen last. ``idle_s``: how long
     its job has done nothing there. None: not known.
     """
@@ -214,6 +215,8 @@ class GpuRow(NamedTuple):
     name: str
     memory_mb: float
     strangers: tuple[str, ...] = ()
+    loss_ratio: float = 0.0
+    failure: str = ""
     used_mb: float | None = None
     share: float | None = None
     idle_s: float | None = None
@@ -254,7 +257,7 @@ class GpuTable:
         return ()
 
     def withheld(self) -> Mapping[str, float]:
-        """Count the GPUs of each resource that no job has, and that none gets because strangers hold them."""
+        """Count the GPUs of each resource that no job has and none gets: strangers hold it, or it fails."""
         return {}
 
     def idle(self) -> Sequence[IdleGpus]:

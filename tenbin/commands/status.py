@@ -116,10 +116,15 @@ def _node(node: dict[str, Any]) -> Iterator[str]:
     others = f"; jobs outside tenbin: {counted(node['others'], 'core')}" if node.get("others") else ""
     yield f"{node['name']}: {free and f'{free} free; '}jobs: {jobs}{others}{inside}{down}"
     for gpu in node.get("gpus", ()):
-        has = ("not given out" if gpu["strangers"] else "free") if gpu["job"] is None else f"job {gpu['job']}"
+        withheld = gpu["strangers"] or gpu["failure"]
+        has = ("not given out" if withheld else "free") if gpu["job"] is None else f"job {gpu['job']}"
         if gpu["job"] is not None and gpu["share"] is not None:
             has += f", {100 * gpu['share']:.0f} %, {gpu['used_mb']:.0f} MB"
         if (gpu["idle_s"] or 0) >= 60:
             has += f", no work for {gpu['idle_s'] / 60:.0f} min"
+        if gpu["loss_ratio"]:
+            has += f"; {100 * gpu['loss_ratio']:.1f} % slower than it was: given last"
+        if gpu["failure"]:
+            has += f"; failed its check ({gpu['failure']}), again: tenbin profile check"
         outside = "".join(f"; outside of the queue: {holder}" for holder in gpu["strangers"])
         yield f"  GPU {gpu['number']}, {gpu['name']}: {has}{outside}"

@@ -103,7 +103,9 @@ def serve(
             )
             if drain_unfit and not engine.nodes.named:  # a cluster drains its nodes by itself
                 fitness, node = Fitness(), socket.gethostname()
-                coordinator.hold_while_unfit(lambda: fitness.why_unfit(node) or "")
+                coordinator.hold_while_unfit(
+                    lambda: fitness.why_unfit(node, but_devices=engine.gpus.able) or ""
+                )
             door = None
             if place is not None:
                 door = TcpDoor(tcp.listen(place), tcp.token_of(home), tcp.where(place)[0])

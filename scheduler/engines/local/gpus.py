@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -26,6 +28,7 @@ from agent.processes import control_groups, tree
 from probes import drm, nvml
 from probes.nvml import ELSEWHERE, LINKED, SAME_NODE
 from probes.topology import read_topology
+from profiles.checks.check import DeviceFitness, Fitness
 from profiles.errors import BadInput
 from profiles.files.safe_files import write_whole
 from scheduler.engines.local.cores import ROOTS, Supply
@@ -132,7 +135,7 @@ class Gpus:
         numbers: Collection[int],
         cores: Collection[int],
         count: int,
-        rank: Callable[[int], int] = lambda number: 0,
+        rank: Callable[[int], float] = lambda number: 0.0,
     ) -> list[int]:
         """Choose so many of these GPUs for a job on these cores, in this order of importance.
 
@@ -262,7 +265,8 @@ class GpuWatch(GpuTable):
     """Looks who holds the GPUs, in a process of its own; readable, like a socket, when that has changed.
 
     A GPU that a process holds which is of no job that has this GPU is not given out: somebody uses it outside
-    of the queue. What a job leaves behind does not count, because its supervisor has ended all of it.
+    of the queue. What a job leaves behind does not count, because its supervisor has ended all of it. Nor is
+    one given out whose results its last check found wrong; one that is slower than it was is given out last.
 
     Args:
         gpus: those that jobs get. free: those of each resource that no job has.
@@ -289,6 +293,7 @@ class GpuWatch(GpuTable):
         self._read_s = time.monotonic()
         self._fresh, self._outside = False, set[tuple[int, int]]()  # strangers: GPU and process
         self._file, self._kept = home / "gpu-use.json", False
+        self._fitness, self._node = Fitness(), socket.gethostname()
         self._recall()
         self.begin()
         if select([self], [], [], FIRST_S)[0]:  # before any job gets a GPU
@@ -418,13 +423,27 @@ class GpuWatch(GpuTable):
         ]
 
     def choose(self, numbers: Collection[int], cores: Collection[int], count: int) -> list[int]:
-        """Choose so many GPUs for a job on these cores; those that strangers hold come last."""
-        return self._gpus.choose(numbers, cores, count, lambda number: len(self.strangers(number)) > 0)
+        """Choose so many GPUs for a job on these cores; slower ones come later, then those not given out."""
+        fitness = self._fitness_by_number()
+
+        def rank(number: int) -> float:
+            return math.inf if self._is_withheld(number, fitness) else fitness[number].loss_ratio
+
+        return self._gpus.choose(numbers, cores, count, rank)
+
+    def _fitness_by_number(self) -> dict[int, DeviceFitness]:
+        """Return the fitness of each GPU by its last check."""
+        fitness = self._fitness.devices(self._node)
+        return {n: fitness.get(gpu.uuid, DeviceFitness()) for n, gpu in self._gpus.by_number.items()}
+
+    def _is_withheld(self, number: int, fitness: Mapping[int, DeviceFitness]) -> bool:
+        return bool(fitness[number].failure or self.strangers(number))
 
     def rows(self) -> list[GpuRow]:
-        return [self._row(number) for number in sorted(self._gpus.by_number)]
+        fitness = self._fitness_by_number()
+        return [self._row(number, fitness[number]) for number in sorted(self._gpus.by_number)]
 
-    def _row(self, number: int) -> GpuRow:
+    def _row(self, number: int, fitness: DeviceFitness) -> GpuRow:
         gpu, now = self._gpus.by_number[number], self._now.get(number)
         quiet_s = (job.quiet_s[number] for job in self._jobs.values() if number in job.quiet_s)
         return GpuRow(
@@ -433,14 +452,16 @@ class GpuWatch(GpuTable):
             gpu.name,
             gpu.memory_mb,
             tuple(map(str, self.strangers(number))),
+            *fitness,
             used_mb=None if now is None else now.used_mb,
             share=None if now is None else now.share,
             idle_s=min(quiet_s, default=None),
         )
 
     def withheld(self) -> dict[str, float]:
+        fitness = self._fitness_by_number()
         return {
-            resource: float(sum(bool(self.strangers(number)) for number in numbers))
+            resource: float(sum(self._is_withheld(number, fitness) for number in numbers))
             for resource, numbers in self._free.items()
         }
 

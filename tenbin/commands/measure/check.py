@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 POLL_S = 0.5
-CHECK_S = 60.0  # a check and its beginning; if this process is killed, jobs start again after that time
+CHECK_S = 180.0  # a check and its beginning; if this process is killed, jobs start again after that time
 
 
 @contextmanager
@@ -84,7 +84,12 @@ def _complete_against(incomplete: str) -> list[str]:
 
 def check(
     *,
-    quick: Annotated[bool, typer.Option("--quick", help="About 8 s in place of 30; finds less.")] = False,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick", help="About 8 s in place of 30, 3 in place of 8 for each OpenCL device; finds less."
+        ),
+    ] = False,
     against: Annotated[
         str | None,
         typer.Option(
@@ -134,12 +139,12 @@ def check(
     home: options.HomeOption = None,
     json: options.JsonOption = False,
 ) -> None:
-    """Check that this node still is the machine that was measured, in at most 30 s: what changed, and why.
+    """Check that this node still is the machine that was measured, in half a minute: what changed, and why.
 
     Each check is kept, and the next ones are held against those since the last profile. Of checks of an
-    unchanged machine at most 1 % say "changed". Eight earlier checks are needed; with more of them smaller
-    losses are told. A quick check that finds a loss looks once more before it says so. At most 160 MiB are
-    written to storage, 96 MiB with --quick.
+    unchanged machine at most 1 % say "changed", and 0.5 % for each OpenCL device. Eight earlier checks are
+    needed; with more of them smaller losses are told. A quick check that finds a loss looks once more before
+    it says so. At most 160 MiB are written to storage, 96 MiB with --quick.
 
     Exit codes: 0 as it was, 1 changed for the worse, 2 bad input, 3 it cannot be told (others use the
     machine, or too few earlier checks).
@@ -152,7 +157,7 @@ def check(
 
       tenbin profile check --against siblings --json
     """
-    from profiles.checks.check import EXIT_CODES, CheckStore, Verdict
+    from profiles.checks.check import EXIT_CODES, CheckStore
     from profiles.checks.verdict import give_verdict, together
 
     if log and json:
@@ -170,8 +175,9 @@ def check(
             with quiet_moment(home, wait_s) as quiet:
                 made = _make(settings, own, quiet=quiet, number=(number, baseline))
                 reference = _reference(checks, made, chosen, against)
-                if quick and give_verdict(made, reference).verdict is Verdict.CHANGED:
-                    made = together(made, _make(settings, own, quiet=quiet, number=(number, baseline)))
+                if quick and (doubtful := _doubtful(give_verdict(made, reference))):
+                    again = settings.model_copy(update={"only": doubtful})
+                    made = together(made, _make(again, own, quiet=quiet, number=(number, baseline)))
             done = _judged(made, reference, own, store)
             checks.append(done)
     if prometheus is not None:
@@ -216,6 +222,18 @@ def _make(settings: Settings, profile: Profile | None, *, quiet: str, number: tu
 
     settings = settings.model_copy(update={"seed": number[0] + 1})
     return make_check(settings, profile.id if profile else None, tell, quiet)
+
+
+def _doubtful(check: Check) -> tuple[str, ...]:
+    """Choose what is measured once more; of devices the slower ones only, because Slurm waits a minute."""
+    from probes.registry import BATTERY, DEVICES
+    from profiles.checks.check import Verdict
+
+    if check.verdict is not Verdict.CHANGED:
+        return ()
+    worse = {change.labels.get("device", "") for change in check.changes if change.state == "worse"}
+    devices = tuple(sorted(worse - {""}))
+    return (*((DEVICES, *devices) if devices else ()), *(() if check.only_devices else (BATTERY,)))
 
 
 def _reference(checks: CheckStore, made: Check, profile: Profile | None, against: str | None) -> Reference:
@@ -281,14 +299,21 @@ TITLES = {  # in the order of the table
     "storage_write_mbs": "storage, write",
     "storage_random_read_p50_s": "storage, 4 KiB read",
     "storage_fsync_p50_s": "storage, 4 KiB fsync",
+    "device_product_gflops": "{device}, product",
+    "device_bandwidth_gbs": "{device}, memory {kernel}",
+    "device_copy_gbs": "{device}, {direction}",
 }
 ORDER = list(TITLES)
+LONGEST_DEVICE = 12  # characters of an identity: GPU-1a2b3c4d, 0000:3b:00.0
 MOST_TOLD = 1.0  # larger losses are not worth a number
 
 
-def title(quantity: str, labels: dict[str, str]) -> str:
-    """Name a figure for people."""
+def title(quantity: str, labels: dict[str, str], note: str = "") -> str:
+    """Name a figure for people; a device by the note of its figures."""
     form = TITLES.get(quantity, quantity)
+    if "device" in labels:
+        labels = {**labels, "device": note or labels["device"][:LONGEST_DEVICE]}
+        labels["direction"] = f"copy {labels.get('direction', '').partition('_')[0]} it"
     if labels.get("numa", "local") != "local":
         form += ", NUMA node {numa}"
     if "hosts" in labels:
@@ -329,6 +354,7 @@ def print_check(check: Check) -> None:
         ("why", ["; ".join(filter(None, (c.sentence, c.remedy))) for c in check.causes]),
         ("differs", check.differences),
         ("means", check.consequences),
+        ("not told", list(_not_told(check))),
         ("not measured", [f"{a.what}: {a.reason}" for a in check.absent]),
         ("quiet", [check.conditions.quiet] if check.conditions.quiet else []),
     ):
@@ -340,12 +366,13 @@ def print_check(check: Check) -> None:
 def _table(check: Check) -> object:
     made = table("", "now", "was", "unit", "change", "95 %", "tells", left=("", "unit"), padding=(0, 1, 0, 0))
     for c in sorted(check.changes, key=_place):
+        of_device = "device" in c.labels
         known = c.p is not None and c.low is not None and c.high is not None
         way = 1 if better(c.quantity) is Better.LOWER else -1
         limits = sorted(100 * way * loss for loss in (c.low or 0.0, c.high or 0.0))
         scale, unit = readable_unit(c.unit, c.now)
         made.add_row(
-            f"  {title(c.quantity, c.labels)}{f' ({c.note})' if c.note and c.state == 'worse' else ''}",
+            f"  {_title(c)}{f' ({c.note})' if c.note and c.state == 'worse' and not of_device else ''}",
             number(scale * c.now),
             number(scale * c.was) if known else "",
             unit,
@@ -361,12 +388,30 @@ def _since(check: Check) -> Iterator[str]:
     """Say of each change when it was first seen."""
     for c in sorted(check.changes, key=_place):
         if c.since and c.state in STATED:
-            yield f"{c.since.astimezone():%Y-%m-%d %H:%M}: {title(c.quantity, c.labels)}"
+            yield f"{c.since.astimezone():%Y-%m-%d %H:%M}: {_title(c)}"
+
+
+def _not_told(check: Check) -> Iterator[str]:
+    """Say of each figure of a device how many checks tell a loss of ``DEVICE_LOSS``, if one does not."""
+    from profiles.checks.figures import DEVICE_LOSS, WINDOW
+
+    for c in sorted(check.changes, key=_place):
+        one, several = c.tells_ratio, c.tells_in_window_ratio
+        if "device" in c.labels and one is not None and several is not None and one > DEVICE_LOSS:
+            loss = f"{_title(c)}: a loss of {100 * DEVICE_LOSS:.0f} %"
+            if several <= DEVICE_LOSS:
+                yield f"{loss} shows in {WINDOW} checks in a row"
+            else:
+                yield f"{loss} does not show; its checks differ too much, {100 * several:.0f} % would"
+
+
+def _title(change: Change) -> str:
+    return title(change.quantity, change.labels, change.note)
 
 
 def _place(change: Change) -> tuple[int, str]:
     known = change.quantity in ORDER
-    return ORDER.index(change.quantity) if known else len(ORDER), title(change.quantity, change.labels)
+    return ORDER.index(change.quantity) if known else len(ORDER), _title(change)
 
 
 def _detectable(tells_ratio: float | None) -> str:
@@ -384,5 +429,6 @@ def _power(check: Check) -> str:
     references = max(c.references for c in known)
     return (
         f"of checks of an unchanged machine at most {rate} say 'changed' ({len(known)} figures together); "
-        f"'tells': the loss that one check finds here in 95 of 100 cases, by {references} earlier checks"
+        f"'tells': the loss that one check finds here in 95 of 100 cases, at a device in 99, by {references} "
+        "earlier checks"
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from profiles.checks.check import EXIT_CODES, Change, CheckStore, Verdict
-from tenbin.commands.measure.check import TITLES, print_check
+from tenbin.commands.measure.check import TITLES, _doubtful, print_check
 from tests.support.checks import BEGIN, make_check
 from tests.support.programs import tenbin
 
@@ -32,6 +32,29 @@ def test_bad_input_is_one_line_and_exit_code_2(options: list[str], said: str, tm
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert said in done.stderr
     assert not list(tmp_path.rglob("checks.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("worse", "only_devices", "again"),
+    [
+        ({}, False, ("battery",)),  # something is gone
+        ({"": 1}, False, ("battery",)),
+        ({"GPU-1": 1}, True, ("devices", "GPU-1")),
+        ({"": 1, "GPU-2": 1, "GPU-1": 1}, False, ("devices", "GPU-1", "GPU-2", "battery")),
+        ({}, True, ()),  # a wrong result is wrong
+    ],
+)
+def test_only_what_is_doubtful_is_measured_once_more(
+    worse: dict[str, int], only_devices: bool, again: tuple[str, ...]
+) -> None:
+    about = {"unit": "", "was": 1.0, "now": 0.9, "loss_ratio": 0.1}
+    changes = tuple(
+        Change(quantity="x", labels={"device": name} if name else {}, state="worse", **about)  # type: ignore[arg-type]
+        for name in worse
+    )
+    check = make_check(changes=changes, verdict=Verdict.CHANGED, only_devices=only_devices)
+    assert _doubtful(check) == again
+    assert _doubtful(make_check(changes=changes, verdict=Verdict.DISTURBED)) == ()
 
 
 @pytest.mark.measures

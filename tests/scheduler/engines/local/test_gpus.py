@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ import pytest
 
 from agent.emulation.emulated_gpus import emulated_gpus, uuid
 from probes import nvml
+from profiles.checks.check import Change, Check, CheckedDevice, CheckStore, Verdict
 from profiles.errors import BadInput
 from scheduler.engines.local import engine as local_engine
 from scheduler.engines.local import gpus as local_gpus
@@ -32,6 +34,7 @@ from scheduler.jobs.sizes import Unit
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Job, Placement, Pool
 from scheduler.model.state import Nodes
+from tests.support.checks import make_check
 from tests.support.coordinator import Up
 from tests.support.labs.components import require
 from tests.support.programs import tenbin
@@ -344,6 +347,64 @@ def test_a_gpu_that_a_stranger_holds_is_not_given_out(gpus: Up) -> None:
         assert strangers()[0] and up.client.call("GET", f"/jobs/{four.id}")["stage"] == "waiting"
     finally:
         stranger.communicate()
+    assert four.result(60) == 0
+
+
+def check_of_gpus(number: int, losses: dict[int, float], failures: dict[int, str], **more: Any) -> Check:
+    """Make a check of this node that found these GPUs slower, and results of those wrong."""
+    devices = [CheckedDevice(device=uuid(n), name=f"GPU {n}", failure=failures.get(n, "")) for n in range(4)]
+    changes = [
+        Change(
+            quantity="device_product_gflops",
+            labels={"device": uuid(n)},
+            unit="GFLOP/s",
+            was=1.0,
+            now=1.0 - losses.get(n, 0.0),
+            loss_ratio=losses.get(n, 0.0),
+            p=0.0,
+            state="worse" if n in losses else "same",
+        )
+        for n in range(4)
+    ]
+    about = {"node": socket.gethostname(), "devices": tuple(devices), "changes": tuple(changes), **more}
+    return make_check(number, **about)
+
+
+def test_a_slower_gpu_is_given_last_and_one_that_computes_wrongly_to_nobody(
+    gpus: Up, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By their last check. Those that are sound are given although the check of the node failed."""
+    up, store = gpus, tmp_path / "checks"
+    up.kill()
+    monkeypatch.setenv("TENBIN_STORE", str(store))
+    failed = {"verdict": Verdict.CHANGED, "only_devices": True, "reason": "slow"}
+    CheckStore(store).append(check_of_gpus(0, {0: 0.041, 1: 0.08}, {2: "7 of 9 numbers are wrong"}, **failed))
+    up.start("--emulate", "gpus-4", "--drain-unfit")
+    lines = up.run("nodes").stdout
+    assert "GPU 0, Emulated GPU 80GB: free; 4.1 % slower than it was: given last" in lines
+    assert (
+        "GPU 2, Emulated GPU 80GB: not given out; failed its check (7 of 9 numbers are wrong), again" in lines
+    )
+    prints = ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES"]
+
+    def numbers(count: int) -> str:
+        job = up.client.submit(prints, gpus=count)
+        assert job.result(60) == 0
+        return up.client.output(job.id).decode().strip()
+
+    assert [numbers(n) for n in (1, 2, 3)] == [
+        ",".join(map(uuid, those)) for those in ((3,), (3, 0), (3, 0, 1))
+    ]
+    runs = up.client.submit(["sleep", "60"], gpus=2)
+    up.until(lambda: up.client.call("GET", f"/jobs/{runs.id}")["stage"] == "running")
+    assert "GPU 0 is 4.1 % slower than it was" in up.run("info", str(runs.id)).stdout
+    runs.cancel()
+    four = up.client.submit(["true"], gpus=4)
+    why = up.client.call("GET", f"/jobs/{four.id}")["why"]
+    assert why.endswith("; GPU 2 failed its check (7 of 9 numbers are wrong), again: tenbin profile check"), (
+        why
+    )
+    CheckStore(store).append(check_of_gpus(1, {}, {}))
     assert four.result(60) == 0
 
 

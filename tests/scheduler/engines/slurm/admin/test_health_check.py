@@ -28,9 +28,10 @@ exec {python} -P -c '
 import sys
 from dataclasses import replace
 import agent.node_check, profiles.checks.verdict
-from probes.registry import BATTERY, CHECKS
+from probes.registry import BATTERY, CHECKS, DEVICES
 CHECKS[BATTERY] = replace(CHECKS[BATTERY], quick_s=2.0)
-agent.node_check.LATEST_S = 25.0
+agent.node_check.LATEST_S[BATTERY] = 25.0
+del CHECKS[DEVICES]
 profiles.checks.verdict.is_disturbed = profiles.checks.verdict.is_limited = lambda conditions: False
 from tenbin.cli import main
 main()' "$@"
