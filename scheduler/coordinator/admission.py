@@ -59,9 +59,11 @@ def lacks_memory(m: MachineState, job_id: int) -> bool:
     With it wait all others of the queue that are short, because the policy begins anew for each refusal.
     """
     if job_id in m.cluster.waiting:
-        for short in m.memory.lacking([_claim(m, m.jobs.entries[job_id])]):
+        for short in m.memory.lacking([claim_of(m, m.jobs.entries[job_id])]):
             m.memory.wait(short)
-            for claim in m.memory.lacking([_claim(m, m.jobs.entries[other]) for other in m.cluster.waiting]):
+            for claim in m.memory.lacking(
+                [claim_of(m, m.jobs.entries[other]) for other in m.cluster.waiting]
+            ):
                 m.memory.wait(claim)
                 m.cluster.withdraw(claim.job_id)
             _ask_anew(m)
@@ -70,11 +72,12 @@ def lacks_memory(m: MachineState, job_id: int) -> bool:
 
 def hold_memory(m: MachineState, entry: Entry) -> None:
     """Set memory aside for a job that has started."""
-    if m.memory.hold(_claim(m, entry)):
+    if m.memory.hold(claim_of(m, entry)):
         _admit_short(m)
 
 
-def _claim(m: MachineState, entry: Entry) -> Claim:
+def claim_of(m: MachineState, entry: Entry) -> Claim:
+    """Return what a job asks for of the memory."""
     return Claim(-entry.priority, entry.id, m.jobs.memory_mb(entry))
 
 
@@ -244,7 +247,7 @@ def recover(m: MachineState) -> None:
     for entry in m.jobs.entries.values():
         with m.queue.sparing(entry, "at the start"):
             if entry.alive or entry.stage.begun:
-                m.memory.hold(_claim(m, entry))
+                m.memory.hold(claim_of(m, entry))
                 m.array_limits.hold(entry)
             elif entry.stage is Stage.WAITING and (_without_memory(m, entry) or _is_early(m, entry)):
                 entry.stage = Stage.HELD  # admit will say why

@@ -27,8 +27,11 @@ def apply(m: MachineState, action: act.Action) -> None:
         if lacks_memory(m, action.job_id):
             return
         m.cluster.start(action.job_id, action.placement)
-        hold_memory(m, m.jobs.entries[action.job_id])
-        _run(m, m.jobs.entries[action.job_id], action.placement)
+        entry = m.jobs.entries[action.job_id]
+        hold_memory(m, entry)
+        _run(m, entry, entry.place)
+        if entry.spec.alternatives:  # it has the one that was chosen, until its attempt is over
+            m.cluster.reconsider(m.jobs.renewed(entry))
     elif isinstance(action, act.Resume):
         m.cluster.resume(action.job_id, action.placement)
         _run(m, m.jobs.entries[action.job_id], action.placement)

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from profiles.errors import BadInput, UserError
+from scheduler.coordinator.admission import claim_of
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.policy_view import as_job
 from scheduler.jobs.specs import JobSpec
@@ -306,7 +307,7 @@ def _can_be_varied(coordinator: Coordinator, entry: Entry) -> bool:
         and not entry.attempt
         and not entry.spec.external
         and not limited
-        and not m.memory.contended()
+        and not m.memory.contended(claim_of(m, m.jobs.entries[job_id]) for job_id in m.cluster.waiting)
         and not m.holds.waited_for(entry)
         and not coordinator.why_held()
         and len(m.cluster.waiting) <= MOST_WAITING

@@ -68,9 +68,10 @@ class MachineMemory:
         """Return true if the job waits outside the policy's queue until its memory is free."""
         return job_id in self._away
 
-    def contended(self) -> bool:
-        """Return true if any job was refused its memory, and has not started since."""
-        return bool(self._short)
+    def contended(self, claims: Iterable[Claim]) -> bool:
+        """Return true if a job is short, or the claims cannot all be met at once."""
+        more_mb = sum(claim.mb for claim in claims if claim.job_id not in self._held)
+        return bool(self._short) or more_mb > self.free_mb + TOLERANCE_MB
 
     def why(self, job_id: int) -> str:
         """Name the reason why the job waits for memory, as a clause; "": the job does not wait for memory."""

@@ -91,7 +91,7 @@ class BatchWriter:
         """Describe the batch job; Slurm holds as many cores of each node as of the one that gives most."""
         folder: Path = attempt.files.path
         most = max(attempt.cpus.values())
-        of_task = job.spec.cores * self.site.threads
+        of_task = job.way.cores * self.site.threads
         of_task = of_task if most % of_task == 0 else most
         words = [sys.executable, "-I", "-S", batch_process.__file__, str(folder)]
         # A request may come before there is a supervisor: the signal must not kill the shell.
@@ -105,7 +105,7 @@ class BatchWriter:
             tasks=most // of_task * len(attempt.cpus),
             cpus=of_task,
             memory_mb=self._memory_mb(job, memory_mb),
-            time_s=None if job.spec.time_s is None else job.spec.time_s + job.spec.grace_s,
+            time_s=None if job.way.time_s is None else job.way.time_s + job.spec.grace_s,
             output=folder / LOG,
             gres="" if self.devices is None else self.devices.gres(job.devices),
         )

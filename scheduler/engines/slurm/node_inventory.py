@@ -66,7 +66,7 @@ class NodeInventory:
             cores = self._any(job, placement)
             self._hold(job, placement, cores)
             return cores
-        of_unit = self.unit.cores if job.spec.nodes else job.spec.cores
+        of_unit = self.unit.cores if job.way.nodes else job.way.cores
         return tuple(core for node, units in placement.nodes for core in self.take(node, units * of_unit))
 
     def _any(self, job: Entry, placement: Placement) -> tuple[int, ...]:

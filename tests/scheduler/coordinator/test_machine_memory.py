@@ -66,7 +66,7 @@ def test_never_more_than_there_is_and_nobody_waits_for_ever(
         assert back == sorted(back, key=claims.__getitem__) and set(back) <= set(away)
         queue += back
         assert memory.free_mb == total - sum(claims[number].mb for number in running) >= 0
-    assert not short and not memory.contended() and not memory.release(1)
+    assert not short and not memory.contended([]) and not memory.release(1)
 
 
 def _may_start(
