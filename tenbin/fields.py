@@ -170,8 +170,7 @@ class JobFields(TypedDict, total=False):
     alternatives: Annotated[
         Sequence[Mapping[str, Any]],
         Option(
-            "Or else it takes this; the policy chooses, and TENBIN_ALTERNATIVE has the number|: "
-            "cores=16,time=3h; repeatable",
+            "What it may have instead, as the policy chooses|: cores=16,time=3h; repeatable",
             "alternatives",
             kind=list[str],
             default=(),
