@@ -190,9 +190,10 @@ def start_of(
 
 def _arrival(job: Job) -> Arrival:
     """Take what is believed of a job for the truth."""
-    whole_s = NEVER_S if job.estimate_s is None or math.isinf(job.estimate_s) else job.estimate_s
+    believed_s = [math.inf if way.estimate_s is None else way.estimate_s for way in job.ways]
+    whole_s, *others_s = (NEVER_S if math.isinf(run_s) else run_s for run_s in believed_s)
     runs_s = {pool: NEVER_S if math.isinf(run_s) else run_s for pool, run_s in job.estimates_s.items()}
-    return Arrival(job, whole_s, runs_s)
+    return Arrival(job, whole_s, runs_s, others_s=tuple(others_s))
 
 
 # -- variants of a waiting job -----------------------------------------------------------------------------
