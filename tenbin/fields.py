@@ -13,6 +13,7 @@ may have a ``scheduler.py`` of its own.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from keyword import iskeyword
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -51,7 +52,7 @@ class Option:
     @property
     def parameter(self) -> str:
         """Its name as that of a parameter of a function."""
-        return self.name.replace("-", "_")
+        return self.name.replace("-", "_") + "_" * iskeyword(self.name)
 
     @property
     def spelling(self) -> tuple[str, ...]:
@@ -165,6 +166,19 @@ class JobFields(TypedDict, total=False):
         Option("Expected run time|: 10m, or on each device: gpu=1m,cpu=10m", "expected"),
         "Expected run time in seconds, by kind or name of device where they differ; by an empty text: "
         "wherever it runs, on the fewest units and without a power cap",
+    ]
+    alternatives: Annotated[
+        Sequence[Mapping[str, Any]],
+        Option(
+            "What it may have instead, as the policy chooses|: cores=16,time=3h; repeatable",
+            "alternatives",
+            kind=list[str],
+            default=(),
+            metavar="KEY=VALUE,...",
+            name="or",
+        ),
+        "Other ways to run it, each with fields of its own: tasks, cores, memory_mb, time_s, expect_s, "
+        "gpus, gpu_kind, gpu_memory_mb",
     ]
     job_profile: Annotated[
         str, Text("Where jobs share nodes: its job profile, by name (tenbin program list)")

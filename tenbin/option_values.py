@@ -11,6 +11,7 @@ import math
 import re
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import date, datetime, timedelta
 from datetime import time as clock_time
@@ -130,6 +131,32 @@ def gpus_and_kind(value: Any, option: str = "--gpus") -> tuple[int, str]:
     if not words:
         raise BadOption(option, f"{value!r} is no number of GPUs", "write for instance 2, or a100:1")
     return int(words[2] or 1), words[1] or words[3] or ""
+
+
+def alternatives(value: Any, option: str = "--or") -> list[dict[str, Any]]:
+    """Read ``cores=16,time=3h`` ..., or tables with such keys, as what a job may take instead."""
+    return [_alternative(way, option) for way in (value if isinstance(value, list | tuple) else [value])]
+
+
+def _alternative(value: Any, option: str) -> dict[str, Any]:
+    parts = value.split(",") if isinstance(value, str) else ()
+    pairs = [(key, text) for key, _, text in (part.partition("=") for part in parts)]
+    taken: dict[str, Any] = {}
+    for key, text in pairs if isinstance(value, str) else dict(value).items():
+        name = key.strip()
+        fields, read = ALTERNATIVE.get(name, ("", words))
+        if not fields:
+            fault = f"{value!r}: {name!r} is nothing that a job may have otherwise"
+            raise BadOption(option, fault, f"there are {', '.join(ALTERNATIVE)}: cores=16,time=3h")
+        is_number = isinstance(text, str) and text.strip().isdecimal()
+        try:
+            content = read(int(text) if is_number else text, option)
+        except TypeError:
+            raise BadOption(
+                option, f"{value!r}: {name} is no number", "write for instance cores=16"
+            ) from None
+        taken |= dict(zip(fields.split(), content if " " in fields else (content,), strict=True))
+    return {field: content for field, content in taken.items() if content != ""}
 
 
 def counts(text: str | None) -> tuple[int, ...]:
@@ -301,3 +328,15 @@ def past_instant(text: str, option: str) -> float:
     with suppress(BadInput):
         return now.timestamp() - duration_s(text, option)
     raise BadOption(option, f"{text!r} is no time", "write for instance 2h, yesterday or 2026-11-20T08:30")
+
+
+# What a job may have otherwise: fields, and how they are read.
+ALTERNATIVE: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
+    "tasks": ("tasks", whole),
+    "cores": ("cores", whole),
+    "memory": ("memory_mb", megabytes),
+    "gpus": ("gpus gpu_kind", gpus_and_kind),
+    "gpus-memory": ("gpu_memory_mb", megabytes),
+    "time": ("time_s", seconds),
+    "expect": ("expect_s", expected),
+}

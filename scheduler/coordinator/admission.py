@@ -1,8 +1,8 @@
 """Admission: from a submission to the policy's queue, out of the cluster state, and back.
 
-A job enters the policy's queue when nothing holds it (other jobs, a time, something outside tenbin), its
-array has a place for it, and its memory is free. Each of these is a row of the state; whoever gives one back
-admits those that wait for it.
+A job enters the policy's queue when nothing holds it (other jobs, a time, something outside tenbin), and its
+array has a place for it. It leaves the queue until its memory is free if the policy starts it too early. Each
+of these is a row of the state; whoever gives one back admits those that wait for it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from profiles.errors import BadInput
 from scheduler.coordinator import events as ev
 from scheduler.coordinator.machine_state import PARK_AGAIN_S, MachineState, not_before_s
 from scheduler.jobs.entry import Entry, Phase, Stage
+from scheduler.jobs.machine_memory import Claim
 from scheduler.jobs.sizes import beyond
 from scheduler.model.events import Event, Submitted, Timer
 from scheduler.model.jobs import Placement
@@ -44,7 +45,7 @@ def admit(m: MachineState, entry: Entry) -> None:
         if held:
             m.jobs.mark_changed(entry)
         if not m.array_limits.must_wait(entry):
-            _admit_to_queue(m, entry)
+            m.queue.put(ev.Admitted(entry))
 
 
 def arrive(m: MachineState, event: ev.SubmittedByOwner) -> None:
@@ -52,36 +53,44 @@ def arrive(m: MachineState, event: ev.SubmittedByOwner) -> None:
     admit(m, event.entry)
 
 
-def _admit_to_queue(m: MachineState, entry: Entry) -> None:
-    """Let a job enter the policy's queue as soon as its memory is free."""
-    if _must_wait_for_memory(m, entry):
-        admit_by_memory(m)
-    else:
-        m.queue.put(ev.Admitted(entry))
+def lacks_memory(m: MachineState, job_id: int) -> bool:
+    """Return whether the memory of a job that the policy starts is not free, so that the job waits for it.
+
+    With it wait all others of the queue that are short, because the policy begins anew for each refusal.
+    """
+    if job_id in m.cluster.waiting:
+        for short in m.memory.lacking([claim_of(m, m.jobs.entries[job_id])]):
+            m.memory.wait(short)
+            for claim in m.memory.lacking(
+                [claim_of(m, m.jobs.entries[other]) for other in m.cluster.waiting]
+            ):
+                m.memory.wait(claim)
+                m.cluster.withdraw(claim.job_id)
+            _ask_anew(m)
+    return m.memory.waits(job_id)
 
 
-def _must_wait_for_memory(m: MachineState, entry: Entry) -> bool:
-    """Let a job that has no memory set aside wait for the memory that it asks for; False: it need not."""
-    needed_mb = m.jobs.memory_mb(entry)
-    if not needed_mb or m.memory.is_held(entry.id):
-        return False
-    m.memory.wait(entry.id, entry.priority, needed_mb)
-    return True
+def hold_memory(m: MachineState, entry: Entry) -> None:
+    """Set memory aside for a job that has started."""
+    if m.memory.hold(claim_of(m, entry)):
+        _admit_short(m)
 
 
-def admit_by_memory(m: MachineState) -> None:
-    """Let the jobs enter the policy's queue whose memory is free."""
+def claim_of(m: MachineState, entry: Entry) -> Claim:
+    """Return what a job asks for of the memory."""
+    return Claim(-entry.priority, entry.id, m.jobs.memory_mb(entry))
 
-    def has_not_begun(job_id: int) -> bool:
-        return job_id in m.cluster.waiting and not m.jobs.entries[job_id].attempt
 
-    for job_id in m.memory.in_the_way(has_not_begun):
-        m.cluster.withdraw(job_id)
-        m.stale = True
-        m.memory.release(job_id)
-        _must_wait_for_memory(m, m.jobs.entries[job_id])
+def _admit_short(m: MachineState) -> None:
+    """Let the jobs come back to the policy's queue whose memory is free."""
     for job_id in m.memory.admit():
         m.queue.put(ev.Admitted(m.jobs.entries[job_id]))
+
+
+def _ask_anew(m: MachineState) -> None:
+    """Let the policy begin anew: no event tells it of another order, or of a start that was refused."""
+    m.stale = True
+    m.queue.put(ev.Applied(Timer(m.now)))
 
 
 def enter(m: MachineState, event: ev.Admitted) -> Event | None:
@@ -91,7 +100,7 @@ def enter(m: MachineState, event: ev.Admitted) -> Event | None:
         return None
     job = m.jobs.job(entry)
     m.cluster.restore(entry)
-    if m.memory.is_held(entry.id):
+    if m.memory.is_held(entry.id) or m.memory.is_short(entry.id):
         m.cluster.take_turn(entry.id)
     return Submitted(job)
 
@@ -115,9 +124,8 @@ def prioritize(m: MachineState, entries: Iterable[Entry], priority: int) -> None
         elif entry.id in m.cluster.running or entry.id in m.cluster.suspended:
             m.cluster.reconsider(job)
     m.cluster.prioritize(waiting)
-    admit_by_memory(m)
-    m.stale = True  # no event tells a policy of another order
-    m.queue.put(ev.Applied(Timer(m.now)))
+    _admit_short(m)
+    _ask_anew(m)
 
 
 # -- out of the cluster state --------------------------------------------------------------------------------
@@ -140,9 +148,9 @@ def leave(m: MachineState, entry: Entry) -> Placement | None:
 def give_back(m: MachineState, entry: Entry) -> None:
     """Give back the job's memory, and its place in its array."""
     for member in m.array_limits.release(entry):
-        _admit_to_queue(m, member)
+        m.queue.put(ev.Admitted(member))
     if m.memory.release(entry.id):
-        admit_by_memory(m)
+        _admit_short(m)
 
 
 def block(m: MachineState, event: ev.Blocked) -> None:
@@ -239,7 +247,7 @@ def recover(m: MachineState) -> None:
     for entry in m.jobs.entries.values():
         with m.queue.sparing(entry, "at the start"):
             if entry.alive or entry.stage.begun:
-                m.memory.hold(entry.id, entry.priority, m.jobs.memory_mb(entry))
+                m.memory.hold(claim_of(m, entry))
                 m.array_limits.hold(entry)
             elif entry.stage is Stage.WAITING and (_without_memory(m, entry) or _is_early(m, entry)):
                 entry.stage = Stage.HELD  # admit will say why
@@ -248,9 +256,7 @@ def recover(m: MachineState) -> None:
                 waiting.append(entry)
     for entry in sorted(waiting, key=lambda entry: not entry.attempt):  # who had a place keeps it
         with m.queue.sparing(entry, "at the start"):
-            if not m.array_limits.must_wait(entry):
-                _must_wait_for_memory(m, entry)
-    m.memory.admit()
+            m.array_limits.must_wait(entry)
 
 
 def admit_anew(m: MachineState) -> None:

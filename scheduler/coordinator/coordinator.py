@@ -199,6 +199,8 @@ class Coordinator:
                 if spec.terminal and not self.engine.terminals:
                     raise BadInput("jobs of a cluster have no terminal", "tenbin run --keep")
                 specs[place] = within_memory(settle_kind(spec, unit.gpus, requested), unit, total_mb)
+                for number in range(1, len(spec.alternatives) + 1):
+                    within_memory(spec.way(number), unit, total_mb)
                 self.check(specs[place], now)
                 check_waits(specs[place], arrays.get(place), self.job_table)
                 check_times(specs[place], now)

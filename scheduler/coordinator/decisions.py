@@ -8,6 +8,7 @@ the end of the turn the effects follow from what it is then (``machine.effects``
 from __future__ import annotations
 
 from agent.attempts.records import Want
+from scheduler.coordinator.admission import hold_memory, lacks_memory
 from scheduler.coordinator.events import Applied
 from scheduler.coordinator.machine_state import MachineState
 from scheduler.jobs.entry import Entry, Phase
@@ -22,9 +23,17 @@ def apply(m: MachineState, action: act.Action) -> None:
     Raises:
         RuleBroken: it cannot be.
     """
-    if isinstance(action, act.Start | act.Resume):
-        change = m.cluster.start if isinstance(action, act.Start) else m.cluster.resume
-        change(action.job_id, action.placement)
+    if isinstance(action, act.Start):
+        if lacks_memory(m, action.job_id):
+            return
+        m.cluster.start(action.job_id, action.placement)
+        entry = m.jobs.entries[action.job_id]
+        hold_memory(m, entry)
+        _run(m, entry, entry.place)
+        if entry.spec.alternatives:  # it has the one that was chosen, until its attempt is over
+            m.cluster.reconsider(m.jobs.renewed(entry))
+    elif isinstance(action, act.Resume):
+        m.cluster.resume(action.job_id, action.placement)
         _run(m, m.jobs.entries[action.job_id], action.placement)
     elif isinstance(action, act.Suspend):
         units = check_stop(m, "suspend", action.job_id).job.units

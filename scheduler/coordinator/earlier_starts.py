@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from profiles.errors import BadInput, UserError
+from scheduler.coordinator.admission import claim_of
 from scheduler.coordinator.machine_state import why_held
 from scheduler.jobs.dependencies import WaitsByPlace
 from scheduler.jobs.entry import Entry, Stage
@@ -196,9 +197,10 @@ def start_of(
 
 def _arrival(job: Job) -> Arrival:
     """Take what is believed of a job for the truth."""
-    whole_s = NEVER_S if job.estimate_s is None or math.isinf(job.estimate_s) else job.estimate_s
+    believed_s = [math.inf if way.estimate_s is None else way.estimate_s for way in job.ways]
+    whole_s, *others_s = (NEVER_S if math.isinf(run_s) else run_s for run_s in believed_s)
     runs_s = {pool: NEVER_S if math.isinf(run_s) else run_s for pool, run_s in job.estimates_s.items()}
-    return Arrival(job, whole_s, runs_s)
+    return Arrival(job, whole_s, runs_s, others_s=tuple(others_s))
 
 
 # -- jobs that are not submitted yet -----------------------------------------------------------------------
@@ -257,7 +259,7 @@ def rehearsal(
         others = "waits for others of these" if waits_for.get(place) else ""
         why = why_held(entry, m.holds.verdict(entry), now) or others or coordinator.why_held()
         needed_mb = table.memory_mb(entry)
-        if not why and (needed_mb > free_mb or (needed_mb and m.memory.contended())):
+        if not why and (needed_mb > free_mb or (needed_mb and m.memory.contended(()))):
             why = f"waits for {memory_text(needed_mb)} of memory; {memory_text(max(free_mb, 0.0))} are free"
         job = as_job(
             entry.id, now, spec, table.cluster, user=table.user, unit=table.unit, predicted=predicted
@@ -398,7 +400,7 @@ def _can_be_varied(coordinator: Coordinator, entry: Entry) -> bool:
         and not entry.attempt
         and not entry.spec.external
         and not limited
-        and not m.memory.contended()
+        and not m.memory.contended(claim_of(m, m.jobs.entries[job_id]) for job_id in m.cluster.waiting)
         and not m.holds.waited_for(entry)
         and not coordinator.why_held()
         and len(m.cluster.waiting) <= MOST_WAITING

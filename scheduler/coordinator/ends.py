@@ -98,7 +98,7 @@ def _what_follows(m: MachineState, entry: Entry, report: Report) -> ev.Event:
     # A checkpoint was asked for: it goes on from there, also if that was taken back meanwhile.
     if result.how == "checkpointed" or (result.how == "interrupted" and entry.spec.requeue):
         return ev.AttemptLost(entry, f"it was {result.how}")
-    stage, trouble = outcome_of(entry.spec, m.jobs.tasks(entry), result)
+    stage, trouble = outcome_of(entry.way, m.jobs.tasks(entry), result)
     if not to_end and tried_again(entry.spec, entry.retried, result):
         return ev.FailedByItself(entry, trouble)
     return ev.Ended(entry, stage, trouble, result.ended_s)

@@ -341,6 +341,7 @@ class JobTable:
             priority=entry.new_priority,
             moves=moves(entry, self.why_not_moved),
             only=stays_on(entry, self.cluster),
+            way=entry.placement.alternative if entry.alive and entry.placement else None,
         )
 
     def expect(self, entry: Entry, predicted: dict[str, Any]) -> Job:
@@ -361,7 +362,7 @@ class JobTable:
     def place(self, entry: Entry, placement: Placement, hosts: list[str]) -> None:
         """Note what a placement means on this cluster: the next one may be divided otherwise."""
         of_devices = bool(self.cluster[placement.pool].kind)
-        entry.tasks = entry.spec.tasks if of_devices else tasks_on(entry.spec, placement.units, self.unit)
+        entry.tasks = entry.way.tasks if of_devices else tasks_on(entry.way, placement.units, self.unit)
         entry.hosts = hosts
 
     def tasks(self, entry: Entry) -> int:
@@ -377,10 +378,10 @@ class JobTable:
 
     def memory_mb(self, entry: Entry) -> float:
         """Return the memory that the job asks for on the most units it can have, in MB; 0: no limit."""
-        pool = self.cluster.pools[0]
-        if entry.spec.memory_mb is None or math.isinf(self.cluster.memory_mb):
+        pool, ways = self.cluster.pools[0], range(len(entry.spec.alternatives) + 1)
+        if math.isinf(self.cluster.memory_mb):
             return 0.0
-        return memory_mb(entry.spec, pool, self.unit)
+        return max(memory_mb(entry.spec.way(number), pool, self.unit) for number in ways)
 
     def gpus_requested(self) -> Counter[str]:
         """Count how many GPUs of each kind the jobs ask for that have not ended."""

@@ -20,7 +20,7 @@ from scheduler.engines.protocol import Engine
 from scheduler.jobs.arrays import ArrayLimits
 from scheduler.jobs.dependencies import Standing, WaitCondition, WaitVerdict, conditions, verdict
 from scheduler.jobs.entry import Entry, Phase, Stage
-from scheduler.jobs.memory_admission import MemoryAdmission
+from scheduler.jobs.machine_memory import MachineMemory
 from scheduler.model.events import NodeDown, NodeUp, Timer
 from scheduler.model.jobs import Pool
 from scheduler.model.state import ClusterState
@@ -275,7 +275,7 @@ class MachineState:
         if engine.device_moves.able:
             jobs.why_not_moved = engine.device_moves.why_not
         self.queue, self.holds, self.hold = EventQueue(), Holds(jobs), MachineHold()
-        self.memory, self.array_limits = MemoryAdmission(engine.cluster.memory_mb), ArrayLimits()
+        self.memory, self.array_limits = MachineMemory(engine.cluster.memory_mb), ArrayLimits()
         self.timers, self.trials = Timers(jobs.journal.timers()), Trials()
         self.stale = self.regions_changed = False
         self.postponed = set[int]()

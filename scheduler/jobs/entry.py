@@ -119,6 +119,11 @@ class Entry(JobState):
             self.not_before_s += step_s
 
     @property
+    def way(self) -> JobSpec:
+        """The job as it runs where it was placed last: by the alternative that was chosen."""
+        return self.spec if self.placement is None else self.spec.way(self.placement.alternative)
+
+    @property
     def phase(self) -> Phase:
         """The job's phase; what depends on more than its stage asks here, and nowhere else."""
         if self.alive and self.want == "end":

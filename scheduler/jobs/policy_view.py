@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from profiles.errors import BadInput
@@ -21,28 +22,62 @@ def as_job(
     spec: JobSpec,
     cluster: Cluster,
     *,
-    user: str,
     unit: Unit = CORE,
     predicted: Mapping[str, Any] | None = None,
     limit_s: float | None = None,
-    priority: int | None = None,
-    moves: bool = False,
-    only: Collection[str] = (),
+    way: int | None = None,
+    **more: Any,
 ) -> Job:
     """Make the job that policies see, in the cluster's terms: cores, devices, or nodes with cores and memory.
+
+    Of alternatives it has those that can run here; one, where no node with GPUs is scheduled.
 
     Args:
         predicted: what earlier runs say of it; counts where its owner gives no estimate.
         limit_s: the limit that it was given since; infinite: none. None: as it was submitted.
-        priority: the priority that it was given since. None: as it was submitted.
-        moves: the engine can park it and move it.
-        only: the classes of device on which it must go on; (): any that will do.
+        way: the alternative in which it must go on; None: any.
+        more: ``user``. ``priority``: the priority that it was given since; None: as it was submitted.
+            ``moves``: the engine can park it and move it. ``only``: the classes of device on which it must go
+            on; (): any that will do.
 
     Raises:
         BadInput: it can never run on this cluster.
     """
     if limit_s is not None:
         spec = spec.model_copy(update={"time_s": None if math.isinf(limit_s) else limit_s})
+    if not spec.alternatives:
+        return _one_way(job_id, submit_s, spec, cluster, unit=unit, predicted=predicted, **more)
+    ways, errors = list[Job](), list[BadInput]()
+    for number in range(len(spec.alternatives) + 1) if way is None else (way,):
+        known = None if number else predicted
+        try:
+            job = _one_way(job_id, submit_s, spec.way(number), cluster, unit=unit, predicted=known, **more)
+            ways.append(replace(job, alternative=number))
+        except BadInput as error:
+            errors.append(error)
+    if not ways:
+        raise errors[0]
+    return replace(ways[0], alternatives=tuple(ways[1:]) if unit.gpus else ())
+
+
+def _one_way(
+    job_id: int,
+    submit_s: float,
+    spec: JobSpec,
+    cluster: Cluster,
+    *,
+    user: str,
+    unit: Unit = CORE,
+    predicted: Mapping[str, Any] | None = None,
+    priority: int | None = None,
+    moves: bool = False,
+    only: Collection[str] = (),
+) -> Job:
+    """Make the job of one of its ways.
+
+    Raises:
+        BadInput: it can never run so on this cluster.
+    """
     pool = cluster.pools[0]
     units, most, speed = spec.tasks, spec.max_tasks, None
     demand: tuple[float, ...] = ()

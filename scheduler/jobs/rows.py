@@ -134,11 +134,12 @@ EMPTY_AS_JSON: dict[type, str] = {tuple: "[]", list: "[]", dict: "{}"}
 
 
 def flat(placement: Placement) -> list[Any]:
-    """Return a placement as JSON has it."""
-    return [getattr(placement, name) for name in PLACEMENT]
+    """Return a placement as JSON has it; the alternative only where one was chosen."""
+    more = [placement.alternative] if placement.alternative else []
+    return [getattr(placement, name) for name in PLACEMENT] + more
 
 
 def placement_of(flat: list[Any]) -> Placement:
     """Make the placement that ``flat`` has written."""
-    pool, units, nodes, cap_w, region, binding = flat
-    return Placement(pool, units, tuple((node, there) for node, there in nodes), cap_w, region, binding)
+    pool, units, nodes, *more = flat
+    return Placement(pool, units, tuple((node, there) for node, there in nodes), *more)

@@ -32,6 +32,8 @@ Count = Annotated[Int, Field(ge=1, le=1_000_000)]
 CountAsKey = Annotated[int, Field(ge=1, le=1_000_000)]  # keys are strings in JSON
 Factor = Annotated[Float, Field(ge=1e-6, le=1e6)]
 Watts = Annotated[Float, Field(gt=0, le=1e6)]
+Megabytes = Annotated[Float, Field(gt=0, le=1e12)]
+Gpus = Annotated[Int, Field(ge=1, le=1024)]
 Seconds = Annotated[Float, Field(gt=0, le=1e12)]
 Priority = Annotated[Int, Field(ge=-1_000_000, le=1_000_000)]
 Instant = Annotated[Float, Field(ge=0, le=253_402_300_000)]  # up to the year 9999
@@ -62,6 +64,25 @@ class Origin(BaseModel):
     submitted_s: Float
 
 
+class Alternative(BaseModel):
+    """Another way to run a job: all that it takes there, and memory and limit where they are others."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tasks: Count | None = None
+    cores: Count | None = None
+    memory_mb: Megabytes | None = None
+    gpus: Gpus | None = None
+    gpu_kind: Name | None = None
+    gpu_memory_mb: Megabytes | None = None
+    time_s: Seconds | None = None
+    expect_s: dict[Name, Seconds] | None = None
+
+
+# What an alternative does not have from the job.
+TAKEN = ("tasks", "max_tasks", "cores", "nodes", "max_nodes", "gpus", "gpu_kind", "gpu_memory_mb")
+
+
 class JobSpec(BaseModel):
     """A job as it is submitted.
 
@@ -82,13 +103,14 @@ class JobSpec(BaseModel):
     cap_curve: tuple[Watts, Annotated[Float, Field(ge=0, le=1e6)]] | None = None
     load: Literal["compute", "memory"] = "compute"
     mpi: Bool = False
-    memory_mb: Annotated[Float, Field(gt=0, le=1e12)] | None = None
+    memory_mb: Megabytes | None = None
     time_s: Seconds | None = None
     device: Name = "any"
-    gpus: Annotated[Int, Field(ge=1, le=1024)] | None = None
+    gpus: Gpus | None = None
     gpu_kind: Name = ""
-    gpu_memory_mb: Annotated[Float, Field(gt=0, le=1e12)] | None = None
+    gpu_memory_mb: Megabytes | None = None
     expect_s: dict[Name, Seconds] = Field(default_factory=dict)
+    alternatives: Annotated[tuple[Alternative, ...], Field(max_length=100)] = ()
     priority: Priority = 0
     account: Annotated[str, Field(max_length=100, pattern=ACCOUNT)] = ""
     share: Factor | None = None
@@ -130,6 +152,14 @@ class JobSpec(BaseModel):
         """The number of GPUs that the whole job asks for; a kind or a size alone means one."""
         return self.gpus or int(bool(self.gpu_kind or self.gpu_memory_mb))
 
+    def way(self, number: int) -> JobSpec:
+        """Return the job as it runs in one of its alternatives, from 1 on; 0: as it is."""
+        if not number:
+            return self
+        taken: dict[str, Any] = {name: JobSpec.model_fields[name].default for name in TAKEN}
+        own = self.alternatives[number - 1].model_dump(exclude_none=True)
+        return self.model_copy(update=taken | {"expect_s": {}} | own)
+
     def owner(self, user: str) -> str:
         """Return the user whom the job counts as: ``user``, who runs tenbin, unless another is named."""
         return self.account or (self.slurm.user if self.slurm else user)
@@ -155,6 +185,8 @@ class JobSpec(BaseModel):
             raise ValueError("nodes with tasks: nodes are filled with tasks, so give one of them")
         if self.max_nodes and not self.nodes:
             raise ValueError("max_nodes without nodes")
+        if self.alternatives and (self.mpi or self.max_tasks or self.max_nodes or self.device != "any"):
+            raise ValueError("alternatives: not with mpi, device or a range of sizes")
         if self.speedup and not (self.max_tasks or self.max_nodes):
             raise ValueError("speedup: the size of the job is fixed; give a range (max_tasks)")
         if not self.retries and (self.retry_codes or self.retry_pause_s != FIRST_PAUSE_S):

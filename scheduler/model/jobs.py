@@ -100,6 +100,8 @@ class Job:
         user, program: owner, and key to profiles of the program.
         priority: waiting jobs of a higher priority come first.
         share: weight of its user from now on, for policies that share between users; None: not stated.
+        alternatives: other ways to run it, each a job of this number, with what it takes and how long.
+            Policies that know of none run the job as it is. alternative: number of this way.
     """
 
     id: int
@@ -118,6 +120,20 @@ class Job:
     program: str = ""
     priority: int = 0
     share: float | None = None
+    alternatives: tuple[Job, ...] = ()
+    alternative: int = 0
+
+    @property
+    def ways(self) -> tuple[Job, ...]:
+        """The job as it is, and its alternatives."""
+        return (self, *self.alternatives)
+
+    def way(self, placement: Placement) -> Job:
+        """Return the job as it runs there."""
+        for way in self.alternatives:
+            if way.alternative == placement.alternative:
+                return way
+        return self
 
     def runs_on(self, pool: str) -> bool:
         """Tell if the job can run on that class of resource."""
@@ -157,6 +173,7 @@ class Placement:
         cap_w: power cap of each unit; None: uncapped.
         region: the region that the units are charged to ("": none), see ``events.Repartition``.
         binding: layout of the tasks inside each node (see ``interference``); the engine turns it into cores.
+        alternative: in which of its ways the job runs (``Job.alternatives``).
     """
 
     pool: str
@@ -165,6 +182,7 @@ class Placement:
     cap_w: float | None = None
     region: str = ""
     binding: str = ""
+    alternative: int = 0
 
 
 @cache

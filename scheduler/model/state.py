@@ -241,6 +241,9 @@ class Allocation:
         """Say why the job can never run on this cluster, as a clause; "" if it can."""
         if job.units <= self._surely and not job.estimates_s:
             return ""
+        for way in job.alternatives:
+            if not self.misfit(way):
+                return ""
         reasons = []
         for pool in self.cluster.pools:
             if not job.runs_on(pool.name):
@@ -319,7 +322,7 @@ class Allocation:
         if pool is None:
             return f"there is no pool {name}"
         if not pool.counted:
-            why = self.nodes[name].refusal(job, placement)
+            why = self.nodes[name].refusal(job.way(placement), placement)
             if why:
                 return why
         elif units > self.free[name]:
@@ -345,7 +348,7 @@ class Allocation:
         if placement.region:
             key = (name, placement.region)
             self.region_used[key] = self.region_used.get(key, 0) + units
-        self.free[name] -= units if pool.counted else self.nodes[name].take(job, placement)
+        self.free[name] -= units if pool.counted else self.nodes[name].take(job.way(placement), placement)
 
     def _take_again(self, job: Job, placement: Placement) -> None:
         """Charge a job's units after a restart, even if its region no longer exists."""
@@ -363,7 +366,9 @@ class Allocation:
             self.free[name] += placement.units
             return
         self.free[name] += (
-            placement.units if self._pools[name].counted else self.nodes[name].give(job, placement)
+            placement.units
+            if self._pools[name].counted
+            else self.nodes[name].give(job.way(placement), placement)
         )
         if placement.region:
             self.region_used[name, placement.region] -= placement.units
@@ -399,7 +404,7 @@ class Allocation:
 
 def estimate_under(job: Job, placement: Placement) -> float:
     """Return the believed run time of the whole job under a placement."""
-    return job.estimate_on(placement.pool, placement.units, placement.cap_w)
+    return job.way(placement).estimate_on(placement.pool, placement.units, placement.cap_w)
 
 
 @dataclass
@@ -450,6 +455,10 @@ class ClusterState(Allocation):
         if job is None:
             self._not("start", job_id, "waiting")
         state = self._jobs[job_id]
+        if job.alternatives:
+            job = job.way(placement)
+        elif job.alternative:
+            placement = replace(placement, alternative=job.alternative)
         if placement.units != job.units or (job.estimates_s and placement.pool not in job.estimates_s):
             self._check_shape("start", job, placement)
         self._take("start", job, placement)
@@ -668,7 +677,7 @@ class ClusterState(Allocation):
         """Let the job make progress from ``works_from_s``; its believed end follows from its estimate."""
         placement = state.place
         state.works_from_s = works_from_s
-        whole = state.whole_s = state.job.estimate_on(placement.pool, placement.units, placement.cap_w)
+        whole = state.whole_s = estimate_under(state.job, placement)
         state.expected_end_s = instant(works_from_s + (1.0 - state.done) * whole)
 
     def _not(self, rule: str, job_id: int, stage: str) -> NoReturn:

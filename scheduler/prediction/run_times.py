@@ -706,7 +706,7 @@ def run_of(entry: Entry, user: str) -> PastRun | None:
         return None
     pool = entry.placement.pool if entry.devices and entry.placement is not None else ""
     return PastRun(
-        signature_of(entry.spec, user)._replace(pool=pool),
+        signature_of(entry.way, user)._replace(pool=pool),
         used.get("reference_s", used["running_s"]),
         used.get("peak_memory_mb") or None,  # 0: not measured
         used.get("registered_mb"),

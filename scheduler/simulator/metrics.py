@@ -239,7 +239,8 @@ class Accumulator:
     def _nodes_worth(self, placement: Placement, job: Job) -> float:
         """Count how many whole nodes the placement amounts to, by the first resource."""
         pool = self._pools[placement.pool]
-        return sum(n * job.demand[0] / pool.capacity_of(node)[0] for node, n in placement.nodes)
+        demand = job.way(placement).demand[0]
+        return sum(n * demand / pool.capacity_of(node)[0] for node, n in placement.nodes)
 
     def metrics(self) -> Metrics:
         """Compute the figures of all jobs so far."""

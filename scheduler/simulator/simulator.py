@@ -91,6 +91,7 @@ class SimulatedJob:
     """
 
     __slots__ = (
+        "alone_as_s",
         "alone_on_s",
         "alone_s",
         "announced_s",
@@ -114,7 +115,9 @@ class SimulatedJob:
     )
 
     def __init__(self, arrival: Arrival, state: JobState) -> None:
-        self.job, self.alone_s, self.alone_on_s, speed = arrival
+        self.job, self.alone_s, self.alone_on_s, speed, others_s = arrival
+        ways_s = zip(self.job.alternatives, others_s, strict=True)
+        self.alone_as_s = {way.alternative: run_s for way, run_s in ways_s} if others_s else {}
         self.speed = speed or self.job.speed
         self.state = state
         self.segments: list[Segment] = []
@@ -139,7 +142,9 @@ class SimulatedJob:
         state, full = self.state, self.alone_s
         placement = state.placement
         assert placement is not None
-        if self.alone_on_s:
+        if placement.alternative in self.alone_as_s:
+            full = self.alone_as_s[placement.alternative]
+        elif self.alone_on_s:
             full = self.alone_on_s[placement.pool]
         if self.speed is not None:
             full /= self.speed(placement.units, placement.cap_w)

@@ -22,12 +22,14 @@ class Arrival(NamedTuple):
     Attributes:
         run_s: true run time on ``job.units`` units. runs_s: the same for each class, where classes differ.
         speed: true ``jobs.Speed``; None: the speed that the job states.
+        others_s: true run times in the other ways of the job, in the order of ``Job.alternatives``.
     """
 
     job: Job
     run_s: float
     runs_s: Mapping[str, float] = EMPTY
     speed: Speed | None = None
+    others_s: tuple[float, ...] = ()
 
 
 class ClosedLoop(Protocol):

@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -167,8 +169,10 @@ class Blocks:
             later_s = (place - number) * self.length_s
             for arrival in self._blocks[number]:
                 submit_s = instant(arrival.job.submit_s + later_s)
-                job = replace(arrival.job, id=len(arrivals) + 1, submit_s=submit_s)
-                arrivals.append(arrival._replace(job=job))
+                job, *others = (
+                    replace(way, id=len(arrivals) + 1, submit_s=submit_s) for way in arrival.job.ways
+                )
+                arrivals.append(arrival._replace(job=replace(job, alternatives=tuple(others))))
         return arrivals
 
 
@@ -220,20 +224,31 @@ class Unstated:
 CORES = ("cores", "cpu")  # names of the resource that a processor is one of
 
 
+class Taken(NamedTuple):
+    """What a job takes by a line of a file.
+
+    Attributes:
+        amounts: by resource, of the whole job. tasks: None: as many as it takes GPUs, or processors.
+        run_s: its run time so; None: as the log says.
+    """
+
+    amounts: Mapping[str, float] = MappingProxyType({})
+    tasks: int | None = None
+    run_s: float | None = None
+
+
 @dataclass(frozen=True)
 class TakenResources:
     """Amounts that jobs take of resources of which a log does not tell, such as GPUs.
 
     Attributes:
         resources: their names. source: the file, for people.
-        amounts: of each of them, of the whole job, by its number.
-        tasks: of jobs of which it is stated.
+        ways: of jobs of which it is stated, what they take; from the second on, what they may take instead.
     """
 
     resources: tuple[str, ...] = ()
     source: str = ""
-    amounts: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
-    tasks: Mapping[int, int] = field(default_factory=dict)
+    ways: Mapping[int, Sequence[Taken]] = field(default_factory=dict)
 
 
 def with_demands(
@@ -249,42 +264,62 @@ def with_demands(
         if job.demand:
             yield arrival
             continue
-        amounts = dict(zip(taken.resources, taken.amounts.get(job.id, ()), strict=False))
-        tasks = taken.tasks.get(job.id) or round(sum(amounts.values())) or job.units
-        amounts |= dict.fromkeys(CORES, float(job.units)) | {"memory_mb": job.memory_mb or 0.0}
-        demand = tuple(amounts.get(name, 0.0) / tasks for name in resources)
-        yield arrival._replace(job=replace(job, units=tasks, demand=demand))
+        first, *others = taken.ways.get(job.id, (Taken(),))
+        believed = (job.estimate_s or 0.0) / arrival.run_s if arrival.run_s else 1.0
+        alternatives = [
+            replace(
+                _taking(job, way, resources),
+                estimate_s=None if job.estimate_s is None else believed * (way.run_s or 0.0),
+                alternative=number,
+            )
+            for number, way in enumerate(others, 1)
+        ]
+        job = replace(_taking(job, first, resources), alternatives=tuple(alternatives))
+        yield arrival._replace(job=job, others_s=tuple(way.run_s or 0.0 for way in others))
+
+
+def _taking(job: Job, taken: Taken, resources: Sequence[str]) -> Job:
+    """Return the job with its tasks, and what each of them takes."""
+    amounts = dict(taken.amounts)
+    cores = next((amounts.pop(name) for name in CORES if name in amounts), float(job.units))
+    tasks = taken.tasks or round(sum(amounts.values())) or round(cores)
+    amounts = dict.fromkeys(CORES, cores) | {"memory_mb": job.memory_mb or 0.0} | amounts
+    return replace(job, units=tasks, demand=tuple(amounts.get(name, 0.0) / tasks for name in resources))
 
 
 def read_taken(path: Path) -> TakenResources:
-    """Read a CSV file with the columns job, tasks (if wished) and one for each resource.
+    """Read a CSV file with the columns job, tasks and run_s (if wished) and one for each resource.
 
     Raises:
         BadInput: it cannot be read, or a line is no such line.
     """
-    amounts, tasks = dict[int, tuple[float, ...]](), dict[int, int]()
+    ways = dict[int, list[Taken]]()
     try:
         with path.open(encoding="utf-8-sig", newline="") as lines:
             table = csv.DictReader(lines)
-            names = tuple(name for name in table.fieldnames or () if name not in ("job", "tasks"))
+            names = tuple(name for name in table.fieldnames or () if name not in ("job", "tasks", "run_s"))
             if "job" not in (table.fieldnames or ()) or not names:
                 raise BadInput(f"{path}, line 1: no columns job and a resource", "write for instance job,gpu")
             for row in table:
                 try:
-                    number = int(row["job"])
-                    amounts[number] = tuple(_amount(row[name]) for name in names)
-                    if row.get("tasks"):
-                        tasks[number] = max(1, int(row["tasks"]))
+                    amounts = {name: _amount(row[name]) for name in names if row[name] != ""}
+                    tasks = max(1, int(row["tasks"])) if row.get("tasks") else None
+                    run_s = _amount(row["run_s"]) if row.get("run_s") else None
+                    of_job = ways.setdefault(int(row["job"]), [])
                 except (TypeError, ValueError) as error:
                     raise BadInput(
                         f"{path}, line {table.line_num}: a field is no number from 0 on",
                         "mend the line",
                     ) from error
+                if of_job and not run_s:
+                    what = f"{path}, line {table.line_num}: job {row['job']} has a line before"
+                    raise BadInput(what, "write its run time so in a column run_s, or one line a job")
+                of_job.append(Taken(amounts, tasks, run_s))
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror or error}", "name a file that can be read") from error
     except (UnicodeError, csv.Error) as error:
         raise BadInput(f"{path}: {error}", "write valid CSV") from error
-    return TakenResources(names, str(path), amounts, tasks)
+    return TakenResources(names, str(path), ways)
 
 
 def _amount(text: str | None) -> float:

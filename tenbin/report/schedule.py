@@ -209,7 +209,8 @@ def _units(placement: Placement, outcome: Outcome, pool: Pool) -> float:
     """Count units in use; on nodes, nodes' worth of the first resource."""
     if pool.counted:
         return placement.units
-    return sum(n * outcome.job.demand[0] / pool.capacity_of(node)[0] for node, n in placement.nodes)
+    demand = outcome.job.way(placement).demand[0]
+    return sum(n * demand / pool.capacity_of(node)[0] for node, n in placement.nodes)
 
 
 def _power(outcomes: Sequence[Outcome], cluster: Cluster, time: TimeAxis) -> Figure:

@@ -175,6 +175,7 @@ def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
         "devices": [] if of_gpus else list(entry.devices),
         "gpus": list(entry.devices) if of_gpus else [],
         "tasks": coordinator.job_table.tasks(entry),
+        "alternative": entry.placement.alternative if entry.placement and entry.spec.alternatives else None,
         "cap_w": entry.placement.cap_w if entry.placement else None,
         "signal": entry.signal,
         "preemptions": entry.preemptions,

@@ -913,7 +913,12 @@ class WorldEngine(SlurmEngine):
         cluster = self.cluster_of_world
         cluster.write()
         cluster.orders[attempt.key] = SimpleNamespace(
-            id=job.id, attempt=job.attempt, spec=job.spec, placement=job.placement, cores=job.cores
+            id=job.id,
+            attempt=job.attempt,
+            spec=job.spec,
+            way=job.way,
+            placement=job.placement,
+            cores=job.cores,
         )
         written = super()._write_order(job, environment, attempt)
         cluster.may_be_killed()

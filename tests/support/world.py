@@ -105,6 +105,7 @@ ESTIMATES: tuple[dict[str, float], ...] = (
     {"gpu": 20.0, "cpu": 10.0},
     {"cpu": 10.0},
 )
+ALTERNATIVES = ({"cores": 3, "time_s": 20.0}, {"gpus": 2, "gpu_kind": "b", "memory_mb": 100.0})
 SETTINGS = {
     "cores": Setting("counted", Cluster((Pool("core", 4),)), asks={"cores": (1, 1, 1, 2, 3, 4)}),
     "memory": Setting(
@@ -136,6 +137,7 @@ SETTINGS = {
             "memory_mb": (None, None, 200.0),
             "gpus": (None, None, 1, 2),
             "gpu_kind": ("", "", "a"),
+            "alternatives": ((), (), ALTERNATIVES[:1], ALTERNATIVES),
         },
     ),
     "packages": Setting(
@@ -281,8 +283,8 @@ class Machine:
         assert job.placement is not None
         if (job.spec.begin_s or 0.0) > self.latest:
             raise Broken("no job begins early", f"job {job.id}")
-        limit_s = job.spec.time_s or math.inf
-        attempt = Attempt(*key, job.spec, fate, job.placement, fate.work_s, limit_s, self.now)
+        limit_s = job.way.time_s or math.inf
+        attempt = Attempt(*key, job.way, fate, job.placement, fate.work_s, limit_s, self.now)
         self.attempts[key] = attempt
         self.story(f"starts: attempt {key[1]} of job {key[0]} on {job.placement}; {fate.end}")
         if fate.end == "cannot start":
@@ -554,7 +556,7 @@ def check_numbers(jobs: Iterable[Entry]) -> None:
     """Look whether each job has as many cores and GPUs as it asks for, and none is given twice."""
     given = Counter[tuple[str, int]]()
     for job in jobs:
-        numbers = job.spec.tasks * job.spec.cores, job.spec.gpus_asked
+        numbers = job.way.tasks * job.way.cores, job.way.gpus_asked
         if (len(job.cores), len(job.devices)) != numbers:
             raise Broken(
                 "a job has what it asks for", f"job {job.id}: {job.cores}, {job.devices} of {numbers}"

@@ -89,7 +89,7 @@ class Orders:
         Raises:
             Unavailable: it takes an mpiexec, and none was found at its submission.
         """
-        spec, tasks, command = job.spec, self._tasks(job), job.spec.command
+        spec, tasks, command = job.way, self._tasks(job), job.spec.command
         devices = () if self.unit.gpus else job.devices  # GPUs have variables of their own
         environment = {**environment, **spec.env, **_about(job, tasks, files.folder, devices)}
         hosts: dict[str, int] = {}
@@ -133,11 +133,11 @@ class Orders:
         placement = job.placement
         assert placement is not None
         of_devices = job.devices and not self.unit.gpus
-        return job.spec.tasks if of_devices else tasks_on(job.spec, placement.units, self.unit)
+        return job.way.tasks if of_devices else tasks_on(job.way, placement.units, self.unit)
 
     def _bind(self, job: Entry, tasks: int) -> list[tuple[int, ...]]:
         """Return the cores of each task, none of them across nodes; empty: anywhere."""
-        of_task, groups = job.spec.cores, []
+        of_task, groups = job.way.cores, []
         if not self.pins:
             return []
         for _, node in groupby(job.cores, key=self._node_of.get):
@@ -168,6 +168,8 @@ def _about(job: Entry, tasks: int, folder: Path, devices: Sequence[int]) -> dict
         "TENBIN_GENERATION": str(job.attempt),
         "TENBIN_TASKS": str(tasks),
     }
+    if spec.alternatives and job.placement is not None:
+        variables["TENBIN_ALTERNATIVE"] = str(job.placement.alternative)
     if devices:
         variables["TENBIN_DEVICE"] = ",".join(map(str, devices))
     if spec.checkpoint_signal is not None:
@@ -203,7 +205,7 @@ def slurm_script_variables(job: Entry) -> dict[str, str]:
 
 def slurm_machine_variables(job: Entry) -> dict[str, str]:
     """Return the variables of a job on this machine, where there is no Slurm."""
-    cores, node = str(len(job.cores) or job.spec.tasks * job.spec.cores), platform.node().partition(".")[0]
+    cores, node = str(len(job.cores) or job.way.tasks * job.way.cores), platform.node().partition(".")[0]
     return {
         "ENVIRONMENT": "BATCH",
         "SLURMD_NODENAME": node,

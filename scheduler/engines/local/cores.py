@@ -304,7 +304,7 @@ class Cores(Regions):
             for node in nodes[: placement.units]:
                 self._free_cores[node].clear()
         elif self.choose_gpus is not None:
-            cores, _, *wishes = job.job.demand
+            cores, _, *wishes = job.job.way(placement).demand
             job.cores, gpus = self._take(0, int(cores)), []
             for free, count in zip(self.free_devices.values(), wishes, strict=True):
                 gpus += self.choose_gpus(free, job.cores, int(count))
@@ -314,7 +314,7 @@ class Cores(Regions):
             job.cores = self._in_region(self._fences, placement)
             self._hold(job, placement)
         else:
-            of_unit = self.unit.cores if job.spec.nodes else job.spec.cores
+            of_unit = self.unit.cores if job.way.nodes else job.way.cores
             parts = [(node, units * of_unit) for node, units in placement.nodes] or [(0, placement.units)]
             job.cores = tuple(core for node, n in parts for core in self._take(node, n))
 

@@ -73,7 +73,7 @@ class BatchWriter:
         if self.site.gres:
             for name in GPUS:
                 order.environment.pop(name, None)
-            if job.spec.gpus_asked:
+            if job.way.gpus_asked:
                 inherit += GPUS
             else:
                 order.environment.update(VARIABLES.values())
@@ -101,7 +101,7 @@ class BatchWriter:
         """Describe the batch job; Slurm holds as many cores of each node as of the one that gives most."""
         folder: Path = attempt.files.path
         most = max(attempt.cpus.values())
-        of_task = job.spec.cores * self.site.threads
+        of_task = job.way.cores * self.site.threads
         of_task = of_task if most % of_task == 0 else most
         words = [sys.executable, "-I", "-S", batch_process.__file__, str(folder)]
         # A request may come before there is a supervisor: the signal must not kill the shell.
@@ -115,14 +115,17 @@ class BatchWriter:
             tasks=most // of_task * len(attempt.cpus),
             cpus=of_task,
             memory_mb=self._memory_mb(job, memory_mb),
-            time_s=None if job.spec.time_s is None else job.spec.time_s + job.spec.grace_s,
+            time_s=None if job.way.time_s is None else job.way.time_s + job.spec.grace_s,
             output=folder / LOG,
             gres=self._gres(job) if self.devices is None else self.devices.gres(job.devices),
         )
 
     def _gres(self, job: Entry) -> str:
         """Name the GPUs that Slurm is asked for."""
-        numbers = zip(self.orders.unit.gpus, job.job.demand[2:], strict=False)
+        if not self.orders.unit.gpus or job.placement is None:
+            return ""
+        _, _, *asked = job.job.way(job.placement).demand
+        numbers = zip(self.orders.unit.gpus, asked, strict=False)
         return ",".join(f"{self.site.gres[kind.resource]}:{number:.0f}" for kind, number in numbers if number)
 
     def _memory_mb(self, job: Entry, total_mb: float | None) -> float | None:

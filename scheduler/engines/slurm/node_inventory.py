@@ -68,7 +68,7 @@ class NodeInventory:
             cores = self._any(job, placement)
             self._hold(job, placement, cores)
             return cores
-        of_unit = int(job.job.demand[0])
+        of_unit = int(job.job.way(placement).demand[0])
         return tuple(core for node, units in placement.nodes for core in self.take(node, units * of_unit))
 
     def _any(self, job: Entry, placement: Placement) -> tuple[int, ...]:

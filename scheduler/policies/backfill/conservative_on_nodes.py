@@ -31,6 +31,7 @@ from scheduler.policies.backfill.on_nodes import (
     Places,
     PoolOrder,
     Vector,
+    Way,
     choose,
     covers,
 )
@@ -162,15 +163,17 @@ def _least(rooms: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int6
 
 
 class Reservation(NamedTuple):
-    """Time and nodes for a waiting job."""
+    """Time and nodes for a waiting job, and the way in which it is to run there."""
 
     start_s: float
     end_s: float
     pool: str
     places: Places
+    way: Job
 
 
-NONE = Reservation(math.inf, math.inf, "", ())
+NOWHERE = Job(0, 0.0)
+NONE = Reservation(math.inf, math.inf, "", (), NOWHERE)
 
 
 class NodeConservative:
@@ -197,7 +200,7 @@ class NodeConservative:
         end_s = self._ends.pop(event.job.id, now)
         if end_s > now:
             at = event.placement
-            self._plans[at.pool].charge(now, end_s, at.nodes, event.job.demand, sign=-1)
+            self._plans[at.pool].charge(now, end_s, at.nodes, event.job.way(at).demand, sign=-1)
             self._left(at.pool, at.nodes)
             self._early = True
 
@@ -221,7 +224,7 @@ class NodeConservative:
             due = self._due(now)
         actions: list[Action] = []
         while due:
-            actions += [self._start(job_id, view.waiting[job_id]) for job_id in due]
+            actions += [self._start(job_id) for job_id in due]
             self._admit(now)
             due = self._due(now)
         if self._rest:
@@ -235,10 +238,10 @@ class NodeConservative:
     def why(self, job: Job, view: View) -> Reason:
         """Explain what a job waits for, and until when."""
         expected_s = self.expected_start(job)
-        order = self._classes(job)
-        if any(int(view.nodes[pool].room(job.demand).sum()) >= job.units for pool in order):
+        ways = self._classes(job)
+        if any(on_nodes.has_room(view.nodes[pool], way) for pool, way in ways):
             return Reason(NOT_SO_LONG, expected_s)
-        return Reason(on_nodes.why(job, view, order).sentence, expected_s)
+        return Reason(on_nodes.why(job, view, ways).sentence, expected_s)
 
     def expected_start(self, job: Job) -> float | None:
         """Return the begin of the job's reservation; None: it has none."""
@@ -259,19 +262,19 @@ class NodeConservative:
             _, job = self._rest.popitem(last=False)
             self._reserve(job, now)
 
-    def _open(self, job: Job) -> list[str]:
-        """List the pools where the job may run, because no job before it waits there without reservation."""
-        return [pool for pool in self._classes(job) if pool not in self._stuck]
+    def _open(self, job: Job) -> list[Way]:
+        """List the ways on pools where no job before it waits without reservation."""
+        return [(pool, way) for pool, way in self._classes(job) if pool not in self._stuck]
 
     def _best(self, job: Job, now: float) -> Reservation:
         """Find the interval where the job would end first (equal: the earlier start, then the first pool)."""
         best = NONE
-        for pool in self._open(job):
-            length_s = self._length(job, pool)
-            start_s, places = self._plans[pool].earliest(job, length_s, now, best.end_s)
+        for pool, way in self._open(job):
+            length_s = self._length(way, pool)
+            start_s, places = self._plans[pool].earliest(way, length_s, now, best.end_s)
             end_s = instant(start_s + length_s)
             if places and (not best.places or (end_s, start_s) < (best.end_s, best.start_s)):
-                best = Reservation(start_s, end_s, pool, places)
+                best = Reservation(start_s, end_s, pool, places, way)
         return best
 
     def _reserve(self, job: Job, now: float) -> None:
@@ -280,9 +283,9 @@ class NodeConservative:
     def _put(self, job: Job, at: Reservation) -> None:
         self._reserved[job.id] = at
         if at.places:
-            self._plans[at.pool].charge(at.start_s, at.end_s, at.places, job.demand)
+            self._plans[at.pool].charge(at.start_s, at.end_s, at.places, at.way.demand)
         else:
-            self._stuck.update(self._classes(job))
+            self._stuck.update(pool for pool, _ in self._classes(job))
 
     def _length(self, job: Job, pool: str) -> float:
         return max(job.estimate_on(pool), MOMENT_S)
@@ -294,10 +297,10 @@ class NodeConservative:
         peaks: dict[tuple[str, int], Peaks] = {}
         for job_id, before in list(self._reserved.items()):
             job = view.waiting[job_id]
-            soonest = before.start_s <= view.now and len(self._pools) == 1
+            soonest = before.start_s <= view.now and len(self._pools) == 1 and not job.alternatives
             if before.places and (soonest or not self._may_move(job, before, freed, peaks)):
                 continue
-            self._release(job, before)
+            self._release(before)
             at = self._best(job, view.now)
             if before.places and self._rank(job, at) >= self._rank(job, before):
                 at = before  # on the same nodes
@@ -316,29 +319,31 @@ class NodeConservative:
         peaks: dict[tuple[str, int], Peaks],
     ) -> bool:
         """Tell if one task of the job fits early enough on a node that something has left."""
-        for pool in self._classes(job):
-            latest_s = at.start_s if pool == at.pool else at.end_s - self._length(job, pool)
+        for pool, way in self._classes(job):
+            same = pool == at.pool and way is at.way
+            latest_s = at.start_s if same else at.end_s - self._length(way, pool)
             for node in freed.get(pool, ()):
                 if (pool, node) not in peaks:
                     peaks[pool, node] = self._plans[pool].peaks(node)
                 times, most = peaks[pool, node]
-                before = bisect_left(times, latest_s) if pool == at.pool else bisect_right(times, latest_s)
-                if before and covers(most[before - 1], job.demand):
+                before = bisect_left(times, latest_s) if same else bisect_right(times, latest_s)
+                if before and covers(most[before - 1], way.demand):
                     return True
         return False
 
     def _rank(self, job: Job, at: Reservation) -> tuple[float, float, int]:
         """Order intervals of a job, the best one first (step 1)."""
-        return at.end_s, at.start_s, self._classes(job).index(at.pool) if at.places else len(self._pools)
+        ways = self._classes(job)
+        return at.end_s, at.start_s, ways.index((at.pool, at.way)) if at.places else len(ways)
 
-    def _release(self, job: Job, at: Reservation) -> None:
+    def _release(self, at: Reservation) -> None:
         if at.places:
-            self._plans[at.pool].charge(at.start_s, at.end_s, at.places, job.demand, sign=-1)
+            self._plans[at.pool].charge(at.start_s, at.end_s, at.places, at.way.demand, sign=-1)
 
-    def _start(self, job_id: int, job: Job) -> Action:
+    def _start(self, job_id: int) -> Action:
         at = self._reserved.pop(job_id)
         self._ends[job_id] = at.end_s
-        return Start(job_id, Placement(at.pool, job.units, at.places))
+        return Start(job_id, Placement(at.pool, at.way.units, at.places, alternative=at.way.alternative))
 
     def _due(self, now: float) -> list[int]:
         return [job_id for job_id, at in self._reserved.items() if at.start_s <= now]
@@ -352,7 +357,7 @@ class NodeConservative:
                 if at.start_s < view.now:
                     return True
                 for node, tasks in at.places if at.pool == pool.name else ():
-                    left[:, node] -= np.multiply(view.waiting[job_id].demand, tasks)
+                    left[:, node] -= np.multiply(at.way.demand, tasks)
             if left.min() < -EPSILON or (self._rest and (left < self._plans[pool.name].now() - SLACK).any()):
                 return True
         return False
@@ -363,18 +368,18 @@ class NodeConservative:
         last_s = max(at.start_s for at in self._reserved.values())
         failed: set[tuple[str, Vector, int, float]] = set()
         for job in list(self._rest.values()):
-            for pool in self._open(job):
-                length_s = self._length(job, pool)
-                request = pool, job.demand, job.units, length_s
+            for pool, way in self._open(job):
+                length_s = self._length(way, pool)
+                request = pool, way.demand, way.units, length_s
                 if now + length_s > last_s or request in failed:
                     continue
-                start_s, places = self._plans[pool].earliest(job, length_s, now, now)
+                start_s, places = self._plans[pool].earliest(way, length_s, now, now)
                 if start_s > now:
                     failed.add(request)
                     continue
                 del self._rest[job.id]
-                self._put(job, Reservation(now, instant(now + length_s), pool, places))
-                actions.append(self._start(job.id, job))
+                self._put(job, Reservation(now, instant(now + length_s), pool, places, way))
+                actions.append(self._start(job.id))
                 break
         return actions
 
@@ -400,7 +405,7 @@ class NodeConservative:
         for state in view.running.values():
             end_s = self._ends[state.job.id] = planned_end(state, view.now)
             for at in state.places:
-                self._plans[at.pool].charge(view.now, end_s, at.nodes, state.job.demand)
+                self._plans[at.pool].charge(view.now, end_s, at.nodes, state.job.way(at).demand)
         for job in first:
             self._reserve(job, view.now)
         self._admit(view.now)

@@ -16,6 +16,9 @@ until there is room for it. What is free then on the nodes of its place, less it
 pools, that on which it would end first. A job passes if it fits now and should end by then, or if it fits
 into what is both free now and spare then. On all other nodes every job that fits passes.
 
+A job with alternatives takes the shortest of those that fit now, and its reservation is that by which it
+would end first. Each of them is a *way*: a job of the same number.
+
 Cost: a decision looks only at nodes that have changed, and at those of the reservation. There it compares
 all waiting jobs at once: O(waiting jobs) vector work for each such node and each start. A reservation is
 O(running jobs).
@@ -27,6 +30,7 @@ import math
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from operator import mul
 from typing import NamedTuple, TypeVar
 
@@ -43,7 +47,8 @@ from scheduler.policies.base import Reason, View, after, would_delay
 
 Vector = tuple[float, ...]
 Places = tuple[tuple[int, int], ...]  # (node, tasks there)
-Choice = tuple[Job, Placement]
+Choice = tuple[Job, Placement]  # the way of the job
+Way = tuple[str, Job]  # a pool, and how the job would run there
 Matrix = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 ROOM = EPSILON / 2  # less than the engine allows, so that the engine never refuses a task that fits
@@ -194,7 +199,7 @@ class WaitingJobs:
 
     def __init__(self, nodes: FreeNodes) -> None:
         self._nodes = nodes
-        self._slots: dict[int, int] = {}
+        self._slots: dict[int, list[int]] = {}  # of each job, one for each way
         self._lay([], LEAST)
 
     def _lay(self, entries: Sequence[tuple[int, Job, float]], capacity: int) -> None:
@@ -212,20 +217,21 @@ class WaitingJobs:
             self.add(turn, job, length_s)
 
     def _live(self) -> list[tuple[int, Job, float]]:
-        return [self.entries[slot] for slot in sorted(self._slots.values())]
+        return [self.entries[slot] for slot in sorted(chain.from_iterable(self._slots.values()))]
 
     def add(self, turn: int, job: Job, length_s: float) -> None:
         """Append a job."""
         slot, capacity = len(self.entries), len(self._lengths)
         if slot == capacity:
-            self._lay(self._live(), 2 * capacity if 2 * len(self._slots) > capacity else capacity)
+            live = self._live()
+            self._lay(live, 2 * capacity if 2 * len(live) > capacity else capacity)
             slot = len(self.entries)
         self._demands[:, slot] = job.demand
         self._lengths[slot] = length_s
         self._missing[slot] = 0
         self._least = [*map(min, self._least, job.demand)]
         self.entries.append((turn, job, length_s))
-        self._slots[job.id] = slot
+        self._slots.setdefault(job.id, []).append(slot)
         if job.units > 1:
             self.count()
             self._parts[:, len(self._several)] = [1.0 / d if d > 0 else math.inf for d in job.demand]
@@ -250,8 +256,7 @@ class WaitingJobs:
 
     def remove(self, job_id: int) -> None:
         """Take a job out, if it is there."""
-        slot = self._slots.pop(job_id, None)
-        if slot is not None:
+        for slot in self._slots.pop(job_id, ()):
             self._demands[:, slot] = math.inf
         if not self._slots:  # the usual case
             self.entries.clear()
@@ -301,10 +306,10 @@ def _rooms(parts: Sequence[Matrix], free: Sequence[float]) -> Matrix:
 
 
 class PoolOrder:
-    """The pools that a job can run on, in the order in which it takes them.
+    """The pools that a job can run on, and its ways there, in the order in which it takes them.
 
     Args:
-        by_length: those first on which it is shortest.
+        by_length: those pools first on which it is shortest; so are alternatives in any case.
     """
 
     def __init__(self, pools: Sequence[Pool], *, by_length: bool) -> None:
@@ -312,7 +317,13 @@ class PoolOrder:
         self._by_length = by_length
         self._orders: dict[tuple[bool, ...], list[str]] = {}
 
-    def __call__(self, job: Job) -> list[str]:
+    def __call__(self, job: Job) -> list[Way]:
+        ways = [(pool, way) for way in job.ways for pool in self._order(way)]
+        if job.alternatives or (job.estimates_s and self._by_length):
+            ways.sort(key=lambda at: at[1].estimate_on(at[0]))
+        return ways
+
+    def _order(self, job: Job) -> list[str]:
         wants = tuple(d > 0 for d in job.demand) if len(self._pools) > 1 else ()
         if wants not in self._orders:
             pools = sorted(self._pools, key=lambda pool: _unwanted(pool, wants)) if wants else self._pools
@@ -320,8 +331,7 @@ class PoolOrder:
         order = self._orders[wants]
         if not job.estimates_s:
             return order
-        may = [name for name in order if job.runs_on(name)]
-        return sorted(may, key=job.estimate_on) if self._by_length else may
+        return [name for name in order if job.runs_on(name)]
 
 
 def _unwanted(pool: Pool, wants: Sequence[bool]) -> int:
@@ -398,17 +408,17 @@ class NodeQueue:
 
     def _start_somewhere(self, job: Job, chosen: list[Choice]) -> bool:
         """Start the job in the first pool in which it fits; False if there is none."""
-        for pool in self.classes(job):
-            places = self.nodes[pool].place(job.demand, job.units, {})
+        for pool, way in self.classes(job):
+            places = self.nodes[pool].place(way.demand, way.units, {})
             if places:
-                self._start(job, pool, places, chosen)
+                self._start(way, pool, places, chosen)
                 return True
         return False
 
     def _start(self, job: Job, pool: str, places: Places, chosen: list[Choice]) -> None:
         self.nodes[pool].take(places, job.demand)
         del self.waiting[job.id]
-        chosen.append((job, Placement(pool, job.units, places)))
+        chosen.append((job, Placement(pool, job.units, places, alternative=job.alternative)))
 
 
 class NodeFirstFit(NodeQueue):
@@ -429,8 +439,8 @@ class NodeFirstFit(NodeQueue):
 
     def add_first(self, job: Job) -> None:
         super().add_first(job)
-        for pool in self.classes(job):
-            self._tables[pool].add_first(self._front, job, job.estimate_on(pool))
+        for pool, way in reversed(self.classes(job)):
+            self._tables[pool].add_first(self._front, way, way.estimate_on(pool))
         self._front -= 1
         self.changed()
 
@@ -447,8 +457,8 @@ class NodeFirstFit(NodeQueue):
         """Enter the new jobs that still wait in the tables."""
         for job in self._new:
             if job.id in self.waiting:
-                for pool in self.classes(job):
-                    self._tables[pool].add(self._next, job, job.estimate_on(pool))
+                for pool, way in self.classes(job):
+                    self._tables[pool].add(self._next, way, way.estimate_on(pool))
                 self._next += 1
         self._new.clear()
 
@@ -471,11 +481,11 @@ class NodeFirstFit(NodeQueue):
                     look.clear()
                     look.update(limit.spare)
         for job in self._new:
-            for pool in self.classes(job) if job.id in self.waiting else ():
+            for pool, way in self.classes(job) if job.id in self.waiting else ():
                 limit = limits.get(pool, OPEN)
-                places = self._passes(job, pool, limit, now)
+                places = self._passes(way, pool, limit, now)
                 if places:
-                    self._start_within(job, pool, places, limit, now=now, chosen=chosen)
+                    self._start_within(way, pool, places, limit, now=now, chosen=chosen)
                     break
         self._enter_new()
 
@@ -493,14 +503,15 @@ class NodeFirstFit(NodeQueue):
             if not firsts:
                 return
             turn = min(self._tables[pool].entries[slot][0] for pool, (slot, _) in firsts.items())
-            may = {pool for pool, (slot, _) in firsts.items() if self._tables[pool].entries[slot][0] == turn}
+            entries = {pool: self._tables[pool].entries[slot] for pool, (slot, _) in firsts.items()}
+            may = {pool: way for pool, (at, way, _) in entries.items() if at == turn}
             stale = set(may)
             for pool in may:
                 slots[pool] = firsts[pool][0] + 1
-            job = self._tables[next(iter(may))].entries[firsts[next(iter(may))][0]][1]
-            pool = next(pool for pool in self.classes(job) if pool in may)
+            job = self.waiting[next(iter(may.values())).id]
+            pool, way = next((pool, way) for pool, way in self.classes(job) if may.get(pool) is way)
             limit = limits.get(pool, OPEN)
-            self._start_within(job, pool, firsts[pool][1], limit, now=now, chosen=chosen)
+            self._start_within(way, pool, firsts[pool][1], limit, now=now, chosen=chosen)
 
     def _first(self, pool: str, begin: int, limit: Limit, now: float) -> tuple[int, Places] | None:
         """Find the first job from a slot on that fits, and its nodes."""
@@ -558,7 +569,7 @@ class NodeEasy(NodeFirstFit):
         self._held: dict[int, list[Held]] = {}
         self._begun: list[int] = []  # to be entered
         self._known = False
-        self._fitting: tuple[int, list[str]] = (-1, [])  # a first job, and the pools with enough in service
+        self._fitting: tuple[int, list[Way]] = (-1, [])  # a first job, and the pools with enough in service
 
     def ended(self, job_id: int, placement: Placement) -> None:
         super().ended(job_id, placement)
@@ -604,11 +615,12 @@ class NodeEasy(NodeFirstFit):
                 insort(held, (end_s, other.id, at.pool, other.demand, at.nodes))
         best, limits = (math.inf, math.inf), dict[str, Limit]()
         if self._fitting[0] != job.id:
-            self._fitting = job.id, [pool for pool in self.classes(job) if _in_service(job, view.nodes[pool])]
-        for pool in self._fitting[1]:
-            start_s, spare = self._when_free(job, pool, held, view.nodes[pool])
+            ways = self.classes(job)
+            self._fitting = job.id, [(pool, way) for pool, way in ways if _in_service(way, view.nodes[pool])]
+        for pool, way in self._fitting[1]:
+            start_s, spare = self._when_free(way, pool, held, view.nodes[pool])
             start_s = max(start_s, view.now)
-            end_and_start = instant(start_s + job.estimate_on(pool)), start_s
+            end_and_start = instant(start_s + way.estimate_on(pool)), start_s
             if end_and_start < best:
                 best, limits = end_and_start, {pool: Limit(start_s, spare)}
             elif best[1] == math.inf:
@@ -631,7 +643,7 @@ class NodeEasy(NodeFirstFit):
         """Enter a job that runs, if it still does."""
         if state is not None:
             job, end_s = state.job, state.expected_end_s
-            held = [(end_s, job.id, at.pool, job.demand, at.nodes) for at in state.places]
+            held = [(end_s, job.id, at.pool, job.way(at).demand, at.nodes) for at in state.places]
             self._held[job.id] = held
             for entry in held:
                 insort(self._ends, entry)
@@ -710,20 +722,29 @@ def queue(view: View, kind: Callable[[Sequence[Pool]], Queue], policy: str) -> Q
 # -- reasons -----------------------------------------------------------------------------------------------
 
 
-def why(job: Job, view: View, order: Sequence[str]) -> Reason:
+def why(job: Job, view: View, ways: Sequence[Way]) -> Reason:
     """Explain what a job waits for on nodes: all resources that it lacks, and who is first.
 
     Args:
-        order: the pools that it can run on, in the order in which it takes them.
+        ways: how and where it can run, in the order in which it takes them.
     """
     first = next(iter(view.waiting.values()))
     turn = "" if first.id == job.id else after(first)
-    if any(int(view.nodes[pool].room(job.demand).sum()) >= job.units for pool in order):
+    if any(has_room(view.nodes[pool], way) for pool, way in ways):
         return would_delay(first)
-    where = {pool: "" if len(view.cluster.pools) == 1 else f" of {pool}" for pool in order}
-    needs = [_need(job, view.nodes[pool], where[pool]) for pool in order if not view.nodes[pool].misfit(job)]
-    tasks = f"{job.units} times " if job.units > 1 else ""
-    return Reason(f"waits for {tasks}{', or for '.join(needs)}{turn}")
+    several = len(view.cluster.pools) > 1
+    needs = [
+        ("" if way.units == 1 else f"{way.units} times ")
+        + _need(way, view.nodes[pool], f" of {pool}" if several else "")
+        for pool, way in ways
+        if not view.nodes[pool].misfit(way)
+    ]
+    return Reason(f"waits for {', or for '.join(needs)}{turn}")
+
+
+def has_room(nodes: Nodes, job: Job) -> bool:
+    """Tell if the job fits on what is free now."""
+    return int(nodes.room(job.demand).sum()) >= job.units
 
 
 def _need(job: Job, nodes: Nodes, where: str) -> str:

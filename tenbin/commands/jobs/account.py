@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +59,10 @@ def _asked(job: dict[str, Any]) -> list[str]:
     """List what the owner asked for."""
     spec = job["spec"]
     lines = [f"name {spec['name']}"] if spec["name"] else []
-    lines += [f"{shlex.join(spec['command'])}, in {spec['folder']}", f"asked for {needs_words(spec)}"]
+    ways = [needs_words(way) for way in (spec, *_alternatives(spec))]
+    if (chosen := job.get("alternative")) is not None:
+        ways[chosen] += " (chosen)"
+    lines += [f"{shlex.join(spec['command'])}, in {spec['folder']}", f"asked for {'; or '.join(ways)}"]
     if job["priority"]:
         lines.append(f"priority {job['priority']}")
     if spec["account"]:
@@ -68,6 +71,19 @@ def _asked(job: dict[str, Any]) -> list[str]:
     if spec["deadline_s"] is not None:
         lines.append(f"deadline {clock(spec['deadline_s'], date=True)}")
     return lines
+
+
+def _alternatives(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the job as each of its alternatives has it."""
+    alone = {"tasks": 1, "cores": 1, "nodes": None, "max_tasks": None, "max_nodes": None}
+    without = dict.fromkeys(("gpus", "gpu_kind", "gpu_memory_mb"))
+    for way in spec.get("alternatives", ()):
+        yield {
+            **spec,
+            **alone,
+            **without,
+            **{name: value for name, value in way.items() if value is not None},
+        }
 
 
 def needs_words(spec: dict[str, Any]) -> str:

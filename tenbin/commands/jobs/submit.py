@@ -226,7 +226,7 @@ OF_A_FILE = {"file", "dry_run", "wait", "home", "json"}  # options that go with 
 NEVER_EMPTY = {"nodes", "user-share", "array"}  # of others an empty text, as of an unset variable, is none
 # Groups of options in the help; the rare ones stand there with --help-all only.
 GROUPS = {
-    "Size": "tasks cores mpi nodes memory speedup load cap-curve",
+    "Size": "tasks cores mpi nodes memory or speedup load cap-curve",
     "Order": "after after-any after-not-ok after-corr priority begin array user-share",
     "Times": "time expect grace deadline",
     "Devices, moves": "device gpus gpus-memory checkpoint checkpoint-signal checkpoint-code move job-profile",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from scheduler.coordinator.coordinator import Coordinator
-from scheduler.jobs.memory_admission import MemoryAdmission
+from scheduler.jobs.machine_memory import MachineMemory
 from tests.support.amounts import examples
 from tests.support.world import cut_down, live, pairs, plan, tell
 
@@ -65,7 +65,7 @@ def test_memory_that_is_not_there_is_noticed(
     monkeypatch: pytest.MonkeyPatch, policy: str, machine: str
 ) -> None:
     """A coordinator that gives 300 MB more than there are."""
-    enough = MemoryAdmission.__init__
-    monkeypatch.setattr(MemoryAdmission, "__init__", lambda memory, mb: enough(memory, mb + 300.0))
+    enough = MachineMemory.__init__
+    monkeypatch.setattr(MachineMemory, "__init__", lambda memory, mb: enough(memory, mb + 300.0))
     rules = (live(seed, policy, machine, plan(seed, STEPS)).rule for seed in range(40))
     assert "memory is enough" in rules

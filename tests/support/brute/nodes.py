@@ -19,7 +19,7 @@ Nodes = dict[int, int]  # tasks by node
 
 @dataclass
 class Held:
-    """The place of a job, its start, and its end at most and in fact."""
+    """The place of a job (as it runs there), its start, and its end at most and in fact."""
 
     job: Job
     pool: str
@@ -37,19 +37,23 @@ def limit(job: Job, pool: str) -> int:
     return NEVER if believed is None else int(believed)
 
 
-def run_time(arrival: Arrival, pool: str) -> int:
-    return int(min(arrival.runs_s.get(pool, arrival.run_s), limit(arrival.job, pool)))
+def run_time(arrival: Arrival, pool: str, way: Job) -> int:
+    ways_s = [arrival.runs_s.get(pool, arrival.run_s), *arrival.others_s]
+    return int(min(ways_s[arrival.job.ways.index(way)], limit(way, pool)))
 
 
-def order(job: Job, pools: tuple[Pool, ...], by_length: bool) -> list[Pool]:
-    """Sort the pools that the job can run on as it takes them."""
+def order(job: Job, pools: tuple[Pool, ...], by_length: bool) -> list[tuple[Pool, Job]]:
+    """Sort the pools that the job can run on, and its ways there, as it takes them."""
 
-    def unwanted(pool: Pool) -> int:
+    def key(choice: tuple[Pool, Job]) -> tuple[int, int, int, int]:
+        pool, way = choice
         rows = pool.capacities or (pool.capacity,)
-        return sum(any(row[r] for row in rows) and not d for r, d in enumerate(job.demand))
+        unwanted = sum(any(row[r] for row in rows) and not d for r, d in enumerate(way.demand))
+        length = limit(way, pool.name) if by_length or job.alternatives else 0
+        return length, job.ways.index(way), unwanted, pool.rank
 
-    may = [pool for pool in pools if not job.estimates_s or pool.name in job.estimates_s]
-    return sorted(may, key=lambda pool: (by_length and limit(job, pool.name), unwanted(pool), pool.rank))
+    may = [(p, way) for p in pools for way in job.ways if not way.estimates_s or p.name in way.estimates_s]
+    return sorted(may, key=key)
 
 
 def free_at(pools: tuple[Pool, ...], held: list[Held]) -> Free:
@@ -125,15 +129,16 @@ class Simulation:
 
     def start(self, job: Job, second: int, reserved: dict[str, tuple[int, Free]] | None = None) -> bool:
         """Start the job where it fits, and delays no reservation; False if that is nowhere."""
-        for pool in order(job, self.pools, self.name == "easy"):
+        for pool, way in order(job, self.pools, self.name == "easy"):
             at, spare = (reserved or {}).get(pool.name, (2 * NEVER, {}))
-            bound = spare if second + limit(job, pool.name) > at else {}
-            nodes = place(job, pool, free_at(self.pools, self.running(second)), bound)
+            bound = spare if second + limit(way, pool.name) > at else {}
+            nodes = place(way, pool, free_at(self.pools, self.running(second)), bound)
             if nodes:
-                ends = second + limit(job, pool.name), second + run_time(self.of[job.id], pool.name)
-                self.schedule[job.id] = Held(job, pool.name, nodes, second, *ends)
+                run_s = run_time(self.of[job.id], pool.name, way)
+                ends = second + limit(way, pool.name), second + run_s
+                self.schedule[job.id] = Held(way, pool.name, nodes, second, *ends)
                 for node, tasks in nodes.items() if bound else ():
-                    bound[pool.name, node] = take(bound[pool.name, node], job, tasks)
+                    bound[pool.name, node] = take(bound[pool.name, node], way, tasks)
                 return True
         return False
 
@@ -144,7 +149,7 @@ def reservation(job: Job, pools: tuple[Pool, ...], running: list[Held]) -> dict[
     While that is unknown nothing is spare on any pool that is large enough.
     """
     choices = []
-    for rank, pool in enumerate(order(job, pools, True)):
+    for rank, (pool, way) in enumerate(order(job, pools, True)):
         left = sorted(running, key=lambda held: (held.limit_end, held.job.id))
         while left:
             if left[0].pool != pool.name:
@@ -155,14 +160,14 @@ def reservation(job: Job, pools: tuple[Pool, ...], running: list[Held]) -> dict[
                 break
             # The jobs of other pools are of no matter; those that end sooner here are gone.
             free = free_at(pools, left)
-            nodes = place(job, pool, free)
+            nodes = place(way, pool, free)
             if nodes:
                 for node, tasks in nodes.items():
-                    free[pool.name, node] = take(free[pool.name, node], job, tasks)
-                choices.append((at + limit(job, pool.name), at, rank, pool.name, free))
+                    free[pool.name, node] = take(free[pool.name, node], way, tasks)
+                choices.append((at + limit(way, pool.name), at, rank, pool.name, free))
                 break
     if not choices:
-        able = [pool for pool in order(job, pools, True) if place(job, pool, free_at(pools, []))]
+        able = [pool for pool, way in order(job, pools, True) if place(way, pool, free_at(pools, []))]
         nothing = {key: [0.0] * len(row) for key, row in free_at(pools, []).items()}
         return {pool.name: (-1, nothing) for pool in able}
     _, at, _, name, free = min(choices, key=lambda choice: choice[:3])
@@ -178,7 +183,7 @@ class Conservative:
     def __init__(self, pools: tuple[Pool, ...], arrivals: tuple[Arrival, ...], depth: int = 1000) -> None:
         self.pools, self.depth = pools, depth
         self.of = {arrival.job.id: arrival for arrival in arrivals}
-        longest = sum(max(limit(a.job, pool.name) for pool in order(a.job, pools, True)) for a in arrivals)
+        longest = sum(max(limit(way, p.name) for p, way in order(a.job, pools, True)) for a in arrivals)
         self.horizon = 2 + longest + max((int(a.job.submit_s) for a in arrivals), default=0)
         self.free = [free_at(pools, []) for _ in range(2 * self.horizon)]
         self.schedule: Schedule = {}
@@ -194,8 +199,9 @@ class Conservative:
                     self.book(held, -1, second)
             for held in self.reserved(second) if early else ():
                 self.book(held, -1, second)
-                again = self.earliest(held.job, second)
+                again = self.earliest(self.of[held.job.id].job, second)
                 if self.rank(again) < self.rank(held):
+                    held.job = again.job
                     held.pool, held.nodes, held.start = again.pool, again.nodes, again.start
                     held.limit_end, held.end = again.limit_end, again.end
                 self.book(held, 1, second)
@@ -206,8 +212,8 @@ class Conservative:
                 self.promised[job.id] = self.schedule[job.id].limit_end
             for job in list(behind):
                 last = max(held.start for held in self.reserved(second + 1))
-                for pool in self.pools_of(job):
-                    held = self.earliest(job, second, [pool])
+                for choice in self.ways_of(job):
+                    held = self.earliest(job, second, [choice])
                     if held.start == second and held.limit_end <= last:
                         behind.remove(job)
                         self.reserve(held, second)
@@ -215,8 +221,8 @@ class Conservative:
         return self.schedule
 
     def rank(self, held: Held) -> tuple[int, int, int]:
-        names = [pool.name for pool in self.pools_of(held.job)]
-        return held.limit_end, held.start, names.index(held.pool)
+        ways = [(pool.name, way) for pool, way in self.ways_of(self.of[held.job.id].job)]
+        return held.limit_end, held.start, ways.index((held.pool, held.job))
 
     def reserved(self, second: int) -> list[Held]:
         """Return what starts then or later, in the order of the queue."""
@@ -232,20 +238,21 @@ class Conservative:
             for node, tasks in held.nodes.items():
                 self.free[s][held.pool, node] = take(self.free[s][held.pool, node], held.job, sign * tasks)
 
-    def earliest(self, job: Job, second: int, pools: list[Pool] | None = None) -> Held:
+    def earliest(self, job: Job, second: int, ways: list[tuple[Pool, Job]] | None = None) -> Held:
         """Find the interval where the job would end first."""
         choices = []
-        for rank, pool in enumerate(pools or self.pools_of(job)):
-            length, at = limit(job, pool.name), second
-            while not (nodes := self.room_for(job, pool, at, at + length)):
+        for rank, (pool, way) in enumerate(ways or self.ways_of(job)):
+            length, at = limit(way, pool.name), second
+            while not (nodes := self.room_for(way, pool, at, at + length)):
                 at += 1
-            ends = at + length, at + run_time(self.of[job.id], pool.name)
-            choices.append((at + length, at, rank, Held(job, pool.name, nodes, at, *ends)))
+            ends = at + length, at + run_time(self.of[job.id], pool.name, way)
+            choices.append((at + length, at, rank, Held(way, pool.name, nodes, at, *ends)))
         return min(choices, key=lambda choice: choice[:3])[3]
 
-    def pools_of(self, job: Job) -> list[Pool]:
-        """List the pools that are large enough, as the job takes them."""
-        return [pool for pool in order(job, self.pools, True) if place(job, pool, free_at(self.pools, []))]
+    def ways_of(self, job: Job) -> list[tuple[Pool, Job]]:
+        """List the ways on pools that are large enough, as the job takes them."""
+        ways = order(job, self.pools, True)
+        return [(pool, way) for pool, way in ways if place(way, pool, free_at(self.pools, []))]
 
     def room_for(self, job: Job, pool: Pool, begin: int, end: int) -> Nodes:
         """Choose nodes at ``begin`` that have room until ``end``."""

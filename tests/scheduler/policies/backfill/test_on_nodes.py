@@ -88,17 +88,20 @@ def kinds(draw: st.DrawFn, *, most: int = 10) -> World:
     return World(Cluster(pools), tuple(arrivals))
 
 
-Placed = dict[int, tuple[str, dict[int, int], float]]  # pool, tasks by node, and start of each job
+# Pool, tasks by node, start, and way of each job.
+Placed = dict[int, tuple[str, dict[int, int], float, int]]
 
 
 def placed(policy: Policy, world: World) -> Placed:
     outcomes, _ = run(policy, world)
     first = ((outcome, outcome.segments[0].placement) for outcome in outcomes)
-    return {outcome.job.id: (at.pool, dict(at.nodes), outcome.start_s) for outcome, at in first}
+    return {o.job.id: (at.pool, dict(at.nodes), o.start_s, at.alternative) for o, at in first}
 
 
 def as_rules_say(schedule: nodes.Schedule) -> Placed:
-    return {job_id: (held.pool, held.nodes, held.start) for job_id, held in schedule.items()}
+    return {
+        job_id: (held.pool, held.nodes, held.start, held.job.alternative) for job_id, held in schedule.items()
+    }
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -110,6 +113,47 @@ def test_they_place_and_start_as_their_rules_say(name: str) -> None:
     def check(world: World) -> None:
         expected = nodes.Simulation(name, world.cluster.pools, world.arrivals).run()
         assert placed(create(name), world) == as_rules_say(expected)
+
+    check()
+
+
+@st.composite
+def choices(draw: st.DrawFn) -> World:
+    """Give some of the jobs other ways, with vectors, sizes and limits of their own."""
+    world = draw(kinds())
+    arrivals = []
+    for arrival in world.arrivals:
+        others, others_s = list[Job](), list[float]()
+        for other in draw(st.lists(st.sampled_from(world.arrivals), max_size=2)):
+            limit_s = float(draw(st.integers(1, 15)))
+            more = {"units": other.job.units, "demand": other.job.demand, "estimates_s": {}}
+            number = len(others) + 1
+            others.append(replace(arrival.job, **more, estimate_s=limit_s, alternative=number))
+            others_s.append(float(draw(st.integers(1, int(limit_s)))))
+        job = replace(arrival.job, alternatives=tuple(others))
+        arrivals.append(arrival._replace(job=job, others_s=tuple(others_s)))
+    return World(world.cluster, tuple(arrivals))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_alternatives_are_chosen_as_their_rules_say(name: str) -> None:
+    @MANY
+    @given(choices())
+    def check(world: World) -> None:
+        expected = nodes.Simulation(name, world.cluster.pools, world.arrivals).run()
+        assert placed(create(name), world) == as_rules_say(expected)
+
+    check()
+
+
+@pytest.mark.parametrize("depth", [1, 2, 1000])
+def test_conservative_reserves_alternatives_as_its_rules_say(depth: int) -> None:
+    @MANY
+    @given(choices())
+    def check(world: World) -> None:
+        rules = nodes.Conservative(world.cluster.pools, world.arrivals, depth)
+        expected = as_rules_say(rules.run())
+        assert placed(create(f"conservative,depth={depth}"), world) == expected
 
     check()
 

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from profiles.errors import BadInput
 from scheduler.model.clusters import parse_cluster
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool
-from scheduler.simulator.trace import Arrival
+from scheduler.policies.registry import create
+from scheduler.simulator.simulator import Simulator
+from scheduler.simulator.trace import Arrival, OutcomeRecorder
 from scheduler.workloads import Workload, load
 from scheduler.workloads.logs import swf
 from scheduler.workloads.logs.files import WINDOW
@@ -278,6 +280,19 @@ def test_processors_become_tasks_on_nodes_and_a_file_tells_gpus(tmp_path: Path) 
     assert [job.units for job in on_nodes(tmp_path, "", "100")] == [8, 16, 4]
 
 
+def test_further_lines_of_a_job_are_alternatives(tmp_path: Path) -> None:
+    """A job is believed to take as many times longer than it does in each of them."""
+    takes, nodes = "job,gpu,cores,run_s\n1,1,2,\n1,,4,1600\n2,1,2,\n2,,16,400\n", "1xnode[cores=20,gpu=1]"
+    first, second, third = on_nodes(tmp_path, takes, nodes)
+    ways = [(way.units, way.demand, way.estimate_s, way.alternative) for way in first.ways]
+    assert ways == [(1, (2.0, 1.0), 20.0, 0), (4, (1.0, 0.0), 3200.0, 1)]
+    assert second.alternatives[0].demand == (1.0, 0.0) and third.alternatives == ()
+    text, cluster = f"{tmp_path / 'log.swf'},takes={tmp_path / 'takes.csv'}", parse_cluster(nodes)
+    kept = OutcomeRecorder()
+    Simulator(cluster, load(text, cluster).arrivals, create("easy"), sinks=[kept]).run()
+    assert {outcome.job.id: outcome.run_s for outcome in kept.outcomes} == {1: 10.0, 2: 400.0, 3: 10.0}
+
+
 @pytest.mark.parametrize(
     ("takes", "cluster", "message"),
     [
@@ -286,6 +301,7 @@ def test_processors_become_tasks_on_nodes_and_a_file_tells_gpus(tmp_path: Path) 
         ("job\n1\n", "2xnode[cores=64]", "line 1: no columns job and a resource"),
         ("job,gpu\n1,4\nx,1\n", "2xnode[cores=64,gpu=4]", "line 3: a field is no number from 0 on"),
         ("job,gpu\n1\n", "2xnode[cores=64,gpu=4]", "line 2: a field is no number from 0 on"),
+        ("job,gpu\n1,1\n1,2\n", "2xnode[cores=64,gpu=4]", "line 3: job 1 has a line before"),
         ("job,gpu\n1,-1\n", "2xnode[cores=64,gpu=4]", "line 2: a field is no number from 0 on"),
         ("job,gpu\n1," + "4" * 200_000, "2xnode[cores=64,gpu=4]", "field larger than field limit"),
     ],

@@ -63,6 +63,16 @@ CASES = {
     "gpus of a kind": Case(
         "--gpus a100:1", "gpus = 'a100:1'", {"gpus": 1, "gpu_kind": "a100"}, "--gpus=a100:1"
     ),
+    "or": Case(
+        "--or cores=16,time=3h --or gpus=a100:2,memory=2G",
+        "or = [{ cores = 16, time = '3h' }, 'gpus=a100:2,memory=2G']",
+        {
+            "alternatives": [
+                {"cores": 16, "time_s": 10800.0},
+                {"gpus": 2, "gpu_kind": "a100", "memory_mb": 2000.0},
+            ]
+        },
+    ),
     "gpus-memory": Case("--gpus-memory 20G", "gpus-memory = '20G'", {"gpu_memory_mb": 20000.0}),
     "expect": Case(
         "--expect gpu=1m,cpu=90",

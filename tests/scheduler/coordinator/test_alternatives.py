@@ -1,0 +1,97 @@
+"""Jobs with alternatives: the policy chooses, the attempt keeps to its choice, the next one is free again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from profiles.errors import BadInput
+from scheduler.jobs.gpus import GpuKind
+from scheduler.jobs.sizes import Unit
+from scheduler.model.jobs import Cluster, Pool, Stop
+from tests.support.scheduling.manual_engine import ManualEngine, shown, submit, why
+
+POOL = Pool("node", 1, resources=("cores", "memory_mb", "gpu"), capacity=(16.0, 1000.0, 1.0))
+UNIT = Unit(node=True, cores=16, gpus=(GpuKind("gpu", "a", 1e4, 1),))
+ON_GPU = {"gpus": 1, "cores": 2, "time_s": 100.0}
+OR_CORES = {**ON_GPU, "alternatives": ({"cores": 12, "time_s": 300.0},)}
+POLICIES = ("fcfs", "first-fit", "easy", "conservative")
+
+
+def engine() -> ManualEngine:
+    return ManualEngine(cluster=Cluster((POOL,), memory_mb=1000.0))
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "first-fit", "easy"])
+def test_a_job_takes_what_is_free(tmp_path: Path, policy: str) -> None:
+    manual = engine()
+    with manual.coordinator(tmp_path, policy, unit=UNIT) as coordinator:
+        first, other, third = (submit(coordinator, **fields) for fields in (OR_CORES, OR_CORES, OR_CORES))
+        assert shown(coordinator, first, other, third) == ["running", "running", "waiting"]
+        ways = [coordinator.job_table.open(job).way for job in (first, other)]
+        assert [(way.cores, way.gpus, way.time_s) for way in ways] == [(2, 1, 100.0), (12, None, 300.0)]
+        assert "waits for 1 GPU (0 of 1 free), or for 12 cores (2 of 16 free)" in why(coordinator, third)
+        assert coordinator.job_table.open(other).expected_end_s == manual.now + 300.0
+
+
+def test_conservative_waits_for_the_alternative_that_ends_first(tmp_path: Path) -> None:
+    """The GPU is free in 100 s, and is done with the job before the cores would be."""
+    with engine().coordinator(tmp_path, "conservative", unit=UNIT) as coordinator:
+        first, other, slow = (
+            submit(coordinator, **fields) for fields in (ON_GPU, OR_CORES, {**OR_CORES, "time_s": 250.0})
+        )
+        assert shown(coordinator, first, other, slow) == ["running", "waiting", "running"]
+        assert coordinator.job_table.open(slow).place.alternative == 1
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_an_attempt_keeps_its_alternative_and_the_next_one_chooses_anew(tmp_path: Path, policy: str) -> None:
+    manual = engine()
+    with manual.coordinator(tmp_path, policy, unit=UNIT) as coordinator:
+        blocker = submit(coordinator, **{**ON_GPU, "time_s": 1000.0})
+        job = submit(coordinator, **OR_CORES, retries=1)
+        entry = coordinator.job_table.open(job)
+        assert entry.place.alternative == 1 and entry.job.stop is Stop.PAUSE  # it has no GPU
+    with manual.coordinator(tmp_path, policy, unit=UNIT) as coordinator:
+        assert coordinator.job_table.open(job).way.cores == 12
+        coordinator.suspend([job])
+        manual.end(blocker)
+        coordinator.turn()
+        coordinator.resume([job])
+        entry = coordinator.job_table.open(job)
+        assert shown(coordinator, job) == ["running"] and entry.place.alternative == 1
+        assert coordinator.cluster.nodes["node"].free.tolist() == [[4.0, 1000.0, 1.0]]
+        manual.end(job, code=3)
+        coordinator.turn()
+        manual.wait(20.0)
+        coordinator.turn()
+        assert entry.attempt == 2 and entry.place.alternative == 0 and entry.way.gpus == 1
+
+
+def test_where_cores_alone_are_scheduled_the_first_that_can_run_there_counts(tmp_path: Path) -> None:
+    manual = ManualEngine(cores=16)
+    with manual.coordinator(tmp_path, "easy") as coordinator:
+        job = submit(coordinator, **OR_CORES)
+        entry = coordinator.job_table.open(job)
+        assert entry.place.units == 12 and entry.place.alternative == 1 and entry.way.gpus is None
+        with pytest.raises(BadInput, match="no GPUs are scheduled"):
+            submit(coordinator, **ON_GPU, alternatives=({"gpus": 2},))
+    with manual.coordinator(tmp_path, "easy") as coordinator:
+        assert coordinator.job_table.open(job).way.time_s == 300.0
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"alternatives": ({"cores": 2, "memory_mb": 2000.0},)}, "asks for 2 GB of memory"),
+        ({"mpi": True, "alternatives": ({"cores": 2},)}, "alternatives: not with mpi"),
+        ({"alternatives": ({"nodes": 2},)}, "alternatives"),
+    ],
+)
+def test_what_cannot_be_is_refused(tmp_path: Path, fields: dict[str, object], words: str) -> None:
+    with (
+        engine().coordinator(tmp_path, "easy", unit=UNIT) as coordinator,
+        pytest.raises((BadInput, ValueError), match=words),
+    ):
+        submit(coordinator, **fields)
