@@ -10,7 +10,7 @@ from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pytest
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from scheduler.jobs.specs import JobSpec
 from tenbin.fields import OPTIONS, TYPES
@@ -31,7 +31,7 @@ def plain(hint: Any) -> Any:
             return (kind, *(plain(each) for each in arguments if each is not Ellipsis))
         case origin if origin is Literal:
             return arguments
-    return hint
+    return (dict, str, Any) if isinstance(hint, type) and issubclass(hint, BaseModel) else hint
 
 
 def test_every_field_of_a_job_is_declared_with_its_type() -> None:

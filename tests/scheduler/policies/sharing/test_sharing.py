@@ -257,7 +257,7 @@ def test_the_first_job_is_told_when_there_should_be_room(name: str) -> None:
     arrivals = tuple(Arrival(job, job.estimate_on("node")) for job in jobs)
     run(policy, World(parse_cluster("2xnode[cores=4]"), arrivals), ask)
     assert {reason.expected_start_s for reason in told} == {30.0}
-    assert all("2 whole nodes" in sentence and "gets on with" not in sentence for sentence, _ in told)
+    assert all("2 whole nodes" in sentence and "gets on with" not in sentence for sentence, *_ in told)
 
 
 @pytest.mark.parametrize("name", ["pair", "match"])
