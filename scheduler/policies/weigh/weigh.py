@@ -90,15 +90,16 @@ class WeighParameters:
         move: running jobs are moved between classes.
         holes: jobs run in a hole before a reservation, and are stopped there.
         aim: least mean turnaround, or least makespan, where jobs may have more or fewer units, or caps.
-        price: factor on prices; 0: each job ends as early as it can, whatever it takes from others.
+        price: factor on prices, above 1 because jobs that are still to come will wait too; 0: each job ends
+            as early as it can, whatever it takes from others.
     """
 
-    fairness: float = 4.0
+    fairness: float = 30.0
     depth: int = 64
     move: bool = True
     holes: bool = True
     aim: Literal["turnaround", "makespan"] = "turnaround"
-    price: float = 1.0
+    price: float = 1.6
 
     def __post_init__(self) -> None:
         if self.fairness < 0 or self.price < 0:
