@@ -69,6 +69,22 @@ def test_what_is_held_is_told_and_nothing_is_submitted(tmp_path: Path) -> None:
         assert list(one.coordinator.job_table.entries) == [runs, waits]
 
 
+def test_a_start_is_not_known_where_memory_stands_in_the_way(tmp_path: Path) -> None:
+    """The policy knows nothing of memory; a job that is short of it is in no simulation."""
+    half, large = ({"cores": 1, "time_s": 60, "memory_mb": mb} for mb in (500, 900))
+    with virtual(tmp_path, Cluster((Pool("core", 2),), memory_mb=1000.0), "fcfs") as one:
+        one.submit({"cores": 2, "time_s": 60}, half)
+        assert [prospect.expected_start_s for prospect in rehearsed(one, half)] == [BEGIN_S + 60]
+        assert rehearsed(one, large) == [Prospect("", 1)]
+        (short,) = one.submit(large)
+        one.until(60.0)
+        assert one.coordinator.machine.state.memory.waits(short)
+        assert rehearsed(one, {}, half) == [
+            Prospect("", 0),
+            Prospect("waits for 500 MB of memory; 500 MB are free, and others have the first turn", 1),
+        ]
+
+
 def test_starts_that_came_true_narrow_the_next_ones(tmp_path: Path) -> None:
     """The interval is known after some outcomes; jobs that took half their limit make it half the wait."""
     with virtual(tmp_path, Cluster((Pool("core", 1),)), "fcfs") as one:
