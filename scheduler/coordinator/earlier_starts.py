@@ -61,7 +61,7 @@ class OutOfTime(Exception):
 
 
 class _Over(Exception):
-    """The job has started, or will not within the horizon."""
+    """The jobs have started, or will not within the horizon."""
 
 
 class _Unknown(Exception):
@@ -178,6 +178,24 @@ def start_of(
 ) -> float | None:
     """Simulate until a waiting job starts, and return when; None: nothing that is known lets it start.
 
+    Args, Raises: as of ``note_starts``.
+    """
+    starts: dict[int, float | None] = {job_id: None}
+    note_starts(starts, present, policy, without=without, new=new, until_s=until_s)
+    return starts[job_id]
+
+
+def note_starts(
+    starts: dict[int, float | None],
+    present: Present,
+    policy: str,
+    *,
+    without: int | None = None,
+    new: Iterable[Job] = (),
+    until_s: float = float("inf"),
+) -> None:
+    """Simulate until all of these waiting jobs have started, and note when, as far as that is known.
+
     Args:
         without, new: as of ``Continuation``.
         until_s: processor time of this thread (``time.thread_time``) at which to give up.
@@ -185,7 +203,7 @@ def start_of(
     Raises:
         OutOfTime: it is over.
     """
-    simulation = Continuation(present, policy, without=without, new=new)
+    simulation, left = Continuation(present, policy, without=without, new=new), set(starts)
 
     def look(view: object) -> None:
         state = simulation.state
@@ -195,18 +213,17 @@ def start_of(
             have = chain(state.running, state.suspended)
             if sum(present.memory_mb.get(number, 0.0) for number in have) > present.room_mb + TOLERANCE_MB:
                 raise _Unknown
-        if job_id in state.running or state.now > present.now + HORIZON_S:
+        if state.now > present.now + HORIZON_S:
+            raise _Over
+        for job_id in [job_id for job_id in left if job_id in state.running]:
+            starts[job_id] = state.now
+            left.remove(job_id)
+        if not left:
             raise _Over
 
     simulation.observer = look
-    try:
+    with suppress(_Over, UserError, _Unknown):  # nothing is left to happen, or the policy cannot go on
         simulation.run()
-    except _Over:
-        at = simulation.state.now
-        return at if at <= present.now + HORIZON_S else None
-    except (UserError, _Unknown):  # nothing is left to happen, or the policy cannot go on
-        return None
-    return None
 
 
 def _arrival(job: Job) -> Arrival:
@@ -302,17 +319,16 @@ def rehearsal(
 
 def prospects(query: Rehearsal) -> list[Prospect]:
     """Simulate, as long as there is time, and say when each job would start."""
-    until_s, left = time.thread_time() + BUDGET_S, iter(query.jobs)
-    answers = []
-    for prospect in query.known:
-        start_s = None
-        if query.jobs and not prospect.why and len(query.present.jobs) <= MOST_WAITING:
-            with suppress(OutOfTime):
-                start_s = start_of(
-                    next(left).id, query.present, query.policy, new=query.jobs, until_s=until_s
-                )
-        answers.append(replace(prospect, expected_start_s=start_s))
-    return answers
+    starts: dict[int, float | None] = {job.id: None for job in query.jobs}
+    if query.jobs and len(query.present.jobs) <= MOST_WAITING:
+        until_s = time.thread_time() + BUDGET_S
+        with suppress(OutOfTime):
+            note_starts(starts, query.present, query.policy, new=query.jobs, until_s=until_s)
+    left = iter(starts.values())
+    return [
+        prospect if prospect.why else replace(prospect, expected_start_s=next(left, None))
+        for prospect in query.known
+    ]
 
 
 # -- variants of a waiting job -----------------------------------------------------------------------------
