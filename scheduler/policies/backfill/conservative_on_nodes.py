@@ -172,8 +172,7 @@ class Reservation(NamedTuple):
     way: Job
 
 
-NOWHERE = Job(0, 0.0)
-NONE = Reservation(math.inf, math.inf, "", (), NOWHERE)
+NONE = Reservation(math.inf, math.inf, "", (), Job(0, 0.0))
 
 
 class NodeConservative:
