@@ -262,13 +262,15 @@ class Rehearsal:
     """All that the simulation of a submission needs: a job each, and what is known of it without.
 
     Attributes:
-        jobs: those that would not be held; none where no simulation can say when they start.
+        jobs: those that would not be held.
+        at_once: others are short of memory, and in no simulation; so only who starts at once is known.
     """
 
     policy: str
     present: Present
     jobs: tuple[Job, ...]
     known: tuple[Prospect, ...]
+    at_once: bool
 
 
 def rehearsal(
@@ -288,6 +290,7 @@ def rehearsal(
     present = Present.of(m.cluster, m.timers.pending())
     claims = [claim_of(m, table.entries[state.job.id]) for state in present.jobs]
     room_mb = free_mb + sum(claim.mb for claim in claims if m.memory.is_held(claim.job_id))
+    at_once = m.memory.contended(())
     jobs: list[Job] = []
     known: list[Prospect] = []
     specs = specs[:MOST_REHEARSED]
@@ -300,7 +303,7 @@ def rehearsal(
         if not why and (claim.mb > free_mb or m.memory.lacking([claim])):
             free = f"{memory_text(max(free_mb, 0.0))} are free"
             turn = "" if claim.mb > free_mb else ", and others have the first turn"
-            why = f"waits for {memory_text(claim.mb)} of memory; {free}{turn}"
+            why, at_once = f"waits for {memory_text(claim.mb)} of memory; {free}{turn}", True
         job = as_job(
             entry.id, now, spec, table.cluster, user=table.user, unit=table.unit, predicted=predicted
         )
@@ -313,20 +316,21 @@ def rehearsal(
             free_mb -= claim.mb
     memory_mb = {claim.job_id: claim.mb for claim in claims if claim.mb}
     present = replace(present, memory_mb=memory_mb, room_mb=room_mb)
-    simulated = () if m.memory.contended(()) else tuple(jobs)  # who is short is in no simulation
-    return Rehearsal(coordinator.policy_text, present, simulated, tuple(known))
+    return Rehearsal(coordinator.policy_text, present, tuple(jobs), tuple(known), at_once)
 
 
 def prospects(query: Rehearsal) -> list[Prospect]:
     """Simulate, as long as there is time, and say when each job would start."""
     starts: dict[int, float | None] = {job.id: None for job in query.jobs}
-    if query.jobs and len(query.present.jobs) <= MOST_WAITING:
+    if starts and len(query.present.jobs) <= MOST_WAITING:
         until_s = time.thread_time() + BUDGET_S
         with suppress(OutOfTime):
             note_starts(starts, query.present, query.policy, new=query.jobs, until_s=until_s)
+    if query.at_once:
+        starts = {job: at if at == query.present.now else None for job, at in starts.items()}
     left = iter(starts.values())
     return [
-        prospect if prospect.why else replace(prospect, expected_start_s=next(left, None))
+        prospect if prospect.why else replace(prospect, expected_start_s=next(left))
         for prospect in query.known
     ]
 
