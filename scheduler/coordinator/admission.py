@@ -58,16 +58,17 @@ def lacks_memory(m: MachineState, job_id: int) -> bool:
 
     With it wait all others of the queue that are short, because the policy begins anew for each refusal.
     """
-    if job_id in m.cluster.waiting:
-        for short in m.memory.lacking([claim_of(m, m.jobs.entries[job_id])]):
-            m.memory.wait(short)
-            for claim in m.memory.lacking(
-                [claim_of(m, m.jobs.entries[other]) for other in m.cluster.waiting]
-            ):
-                m.memory.wait(claim)
-                m.cluster.withdraw(claim.job_id)
-            _ask_anew(m)
-    return m.memory.waits(job_id)
+    if job_id not in m.cluster.waiting:
+        return m.memory.waits(job_id)
+    short = claim_of(m, m.jobs.entries[job_id])
+    if not m.memory.lacking([short]):
+        return False
+    m.memory.wait(short)
+    for claim in m.memory.lacking([claim_of(m, m.jobs.entries[other]) for other in m.cluster.waiting]):
+        m.memory.wait(claim)
+        m.cluster.withdraw(claim.job_id)
+    _ask_anew(m)
+    return True
 
 
 def hold_memory(m: MachineState, entry: Entry) -> None:

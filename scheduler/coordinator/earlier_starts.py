@@ -23,7 +23,8 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from profiles.errors import BadInput, UserError
@@ -32,6 +33,7 @@ from scheduler.coordinator.machine_state import why_held
 from scheduler.jobs.dependencies import WaitsByPlace
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.literals import memory_text
+from scheduler.jobs.machine_memory import TOLERANCE_MB
 from scheduler.jobs.policy_view import as_job
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import RUNNING, STOPPING, Job, JobState, Region, instant
@@ -59,7 +61,11 @@ class OutOfTime(Exception):
 
 
 class _Over(Exception):
-    """The job has started, or will not within the horizon."""
+    """The jobs have started, or will not within the horizon."""
+
+
+class _Unknown(Exception):
+    """More jobs run than have their memory, of which the policy knows nothing."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,7 @@ class Present:
         jobs: running ones in the order of their starts, suspended ones, waiting ones in their order.
         down: units of each counted pool out of service. nodes_down: (pool, node).
         timers: those that the policy has asked for, as (time, tag).
+        memory_mb: of the jobs that ask for some. room_mb: what all of them together may have.
     """
 
     state: ClusterState
@@ -81,6 +88,8 @@ class Present:
     down: dict[str, int]
     nodes_down: tuple[tuple[str, int], ...]
     timers: tuple[tuple[float, object], ...]
+    memory_mb: Mapping[int, float] = field(default_factory=dict)
+    room_mb: float = math.inf
 
     @classmethod
     def of(cls, state: ClusterState, timers: Iterable[tuple[float, object]] = ()) -> Present:
@@ -169,6 +178,24 @@ def start_of(
 ) -> float | None:
     """Simulate until a waiting job starts, and return when; None: nothing that is known lets it start.
 
+    Args, Raises: as of ``note_starts``.
+    """
+    starts: dict[int, float | None] = {job_id: None}
+    note_starts(starts, present, policy, without=without, new=new, until_s=until_s)
+    return starts[job_id]
+
+
+def note_starts(
+    starts: dict[int, float | None],
+    present: Present,
+    policy: str,
+    *,
+    without: int | None = None,
+    new: Iterable[Job] = (),
+    until_s: float = float("inf"),
+) -> None:
+    """Simulate until all of these waiting jobs have started, and note when, as far as that is known.
+
     Args:
         without, new: as of ``Continuation``.
         until_s: processor time of this thread (``time.thread_time``) at which to give up.
@@ -176,23 +203,27 @@ def start_of(
     Raises:
         OutOfTime: it is over.
     """
-    simulation = Continuation(present, policy, without=without, new=new)
+    simulation, left = Continuation(present, policy, without=without, new=new), set(starts)
 
     def look(view: object) -> None:
+        state = simulation.state
         if time.thread_time() > until_s:
             raise OutOfTime
-        if job_id in simulation.state.running or simulation.state.now > present.now + HORIZON_S:
+        if present.memory_mb:
+            have = chain(state.running, state.suspended)
+            if sum(present.memory_mb.get(number, 0.0) for number in have) > present.room_mb + TOLERANCE_MB:
+                raise _Unknown
+        if state.now > present.now + HORIZON_S:
+            raise _Over
+        for job_id in [job_id for job_id in left if job_id in state.running]:
+            starts[job_id] = state.now
+            left.remove(job_id)
+        if not left:
             raise _Over
 
     simulation.observer = look
-    try:
+    with suppress(_Over, UserError, _Unknown):  # nothing is left to happen, or the policy cannot go on
         simulation.run()
-    except _Over:
-        at = simulation.state.now
-        return at if at <= present.now + HORIZON_S else None
-    except UserError:  # nothing is left to happen, or the policy cannot go on
-        return None
-    return None
 
 
 def _arrival(job: Job) -> Arrival:
@@ -228,12 +259,18 @@ class Prospect:
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """All that the simulation of a submission needs: a job each, and what is known of it without."""
+    """All that the simulation of a submission needs: a job each, and what is known of it without.
+
+    Attributes:
+        jobs: those that would not be held.
+        at_once: others are short of memory, and in no simulation; so only who starts at once is known.
+    """
 
     policy: str
     present: Present
     jobs: tuple[Job, ...]
     known: tuple[Prospect, ...]
+    at_once: bool
 
 
 def rehearsal(
@@ -250,6 +287,10 @@ def rehearsal(
     specs = coordinator.checked(specs, waits_for, arrays)
     m, table, now = coordinator.machine.state, coordinator.job_table, coordinator.cluster.now
     number, free_mb = table.journal.last_id() + 1, m.memory.free_mb
+    present = Present.of(m.cluster, m.timers.pending())
+    claims = [claim_of(m, table.entries[state.job.id]) for state in present.jobs]
+    room_mb = free_mb + sum(claim.mb for claim in claims if m.memory.is_held(claim.job_id))
+    at_once = m.memory.contended(())
     jobs: list[Job] = []
     known: list[Prospect] = []
     specs = specs[:MOST_REHEARSED]
@@ -258,9 +299,11 @@ def rehearsal(
         entry.array_index = next(iter(arrays.get(place, ())), None)
         others = "waits for others of these" if waits_for.get(place) else ""
         why = why_held(entry, m.holds.verdict(entry), now) or others or coordinator.why_held()
-        needed_mb = table.memory_mb(entry)
-        if not why and (needed_mb > free_mb or (needed_mb and m.memory.contended(()))):
-            why = f"waits for {memory_text(needed_mb)} of memory; {memory_text(max(free_mb, 0.0))} are free"
+        claim = claim_of(m, entry)
+        if not why and (claim.mb > free_mb or m.memory.lacking([claim])):
+            free = f"{memory_text(max(free_mb, 0.0))} are free"
+            turn = "" if claim.mb > free_mb else ", and others have the first turn"
+            why, at_once = f"waits for {memory_text(claim.mb)} of memory; {free}{turn}", True
         job = as_job(
             entry.id, now, spec, table.cluster, user=table.user, unit=table.unit, predicted=predicted
         )
@@ -269,25 +312,27 @@ def rehearsal(
         known.append(Prospect(why, before))
         if not why:
             jobs.append(job)
-            free_mb -= needed_mb
-    return Rehearsal(
-        coordinator.policy_text, Present.of(m.cluster, m.timers.pending()), tuple(jobs), tuple(known)
-    )
+            claims.append(claim)
+            free_mb -= claim.mb
+    memory_mb = {claim.job_id: claim.mb for claim in claims if claim.mb}
+    present = replace(present, memory_mb=memory_mb, room_mb=room_mb)
+    return Rehearsal(coordinator.policy_text, present, tuple(jobs), tuple(known), at_once)
 
 
 def prospects(query: Rehearsal) -> list[Prospect]:
     """Simulate, as long as there is time, and say when each job would start."""
-    until_s, left = time.thread_time() + BUDGET_S, iter(query.jobs)
-    answers = []
-    for prospect in query.known:
-        start_s = None
-        if not prospect.why and len(query.present.jobs) <= MOST_WAITING:
-            with suppress(OutOfTime):
-                start_s = start_of(
-                    next(left).id, query.present, query.policy, new=query.jobs, until_s=until_s
-                )
-        answers.append(replace(prospect, expected_start_s=start_s))
-    return answers
+    starts: dict[int, float | None] = {job.id: None for job in query.jobs}
+    if starts and len(query.present.jobs) <= MOST_WAITING:
+        until_s = time.thread_time() + BUDGET_S
+        with suppress(OutOfTime):
+            note_starts(starts, query.present, query.policy, new=query.jobs, until_s=until_s)
+    if query.at_once:
+        starts = {job: at if at == query.present.now else None for job, at in starts.items()}
+    left = iter(starts.values())
+    return [
+        prospect if prospect.why else replace(prospect, expected_start_s=next(left))
+        for prospect in query.known
+    ]
 
 
 # -- variants of a waiting job -----------------------------------------------------------------------------

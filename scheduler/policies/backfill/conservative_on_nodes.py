@@ -172,8 +172,7 @@ class Reservation(NamedTuple):
     way: Job
 
 
-NOWHERE = Job(0, 0.0)
-NONE = Reservation(math.inf, math.inf, "", (), NOWHERE)
+NONE = Reservation(math.inf, math.inf, "", (), Job(0, 0.0))
 
 
 class NodeConservative:
@@ -433,11 +432,12 @@ def expected_start(job: Job, view: View) -> float | None:
 
 def start_in_order(job: Job, view: View) -> float | None:
     """Predict when one of the first ``MOST_AHEAD`` jobs starts if none passes another; on one pool only."""
+    ahead = list(islice(view.waiting.values(), MOST_AHEAD))
+    if len(view.cluster.pools) > 1 or all(other.id != job.id for other in ahead):
+        return None
     plan, after_s = NodeConservative(view.cluster.pools, 0, view), view.now
-    for other in islice(view.waiting.values(), MOST_AHEAD if len(view.cluster.pools) == 1 else 0):
+    for other in ahead:
         after_s = plan.take(other, after_s)
         if other.id == job.id or after_s == math.inf:
             break
-    else:
-        return None
     return None if after_s == math.inf else after_s

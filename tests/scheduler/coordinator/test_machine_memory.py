@@ -143,6 +143,7 @@ def test_easy_plans_with_the_memory_of_a_node_and_knows_nothing_of_what_paused_j
         coordinator.turn()
         assert "waits for 900 MB of memory; 850 MB of 1 GB are free" in why(coordinator, next_large)
         assert shown(coordinator, too_long) == ["waiting"]  # it would leave no room for the first one
+        assert f"job {next_large} has the first turn" in why(coordinator, too_long)
         coordinator.resume([passes])
         engine.end_all(coordinator)
         assert not coordinator.job_table.entries

@@ -61,12 +61,33 @@ def test_what_is_held_is_told_and_nothing_is_submitted(tmp_path: Path) -> None:
             "waits for others of these",
             "waits for 300 MB of memory; 200 MB are free",
         ]
-        assert told[0].ahead == 1 and told[0].expected_start_s == BEGIN_S + 120
+        assert told[0].ahead == 1 and told[0].expected_start_s is None  # the last one may begin before it
+        assert rehearsed(one, {}, {"after": [runs]}) == [
+            Prospect("", 1, BEGIN_S + 120),
+            Prospect(f"waits for job {runs} to succeed", 2),
+        ]
         assert rehearsed(one, {"priority": 3})[0].ahead == 0
         assert len(rehearsed(one, *[{}] * 30)) == MOST_REHEARSED
         with pytest.raises(BadInput, match="job 2 of 2: the job needs 3 cores"):
             rehearsed(one, {}, {"cores": 3})
         assert list(one.coordinator.job_table.entries) == [runs, waits]
+
+
+def test_a_start_is_not_known_where_memory_stands_in_the_way(tmp_path: Path) -> None:
+    """The policy knows nothing of memory; a job that is short of it is in no simulation."""
+    half, large = ({"cores": 1, "time_s": 60, "memory_mb": mb} for mb in (500, 900))
+    with virtual(tmp_path, Cluster((Pool("core", 2),), memory_mb=1000.0), "fcfs") as one:
+        one.submit({"cores": 2, "time_s": 60}, half)
+        assert [prospect.expected_start_s for prospect in rehearsed(one, half)] == [BEGIN_S + 60]
+        assert rehearsed(one, large) == [Prospect("", 1)]
+        (short,) = one.submit(large)
+        one.until(60.0)
+        assert rehearsed(one, {})[0].expected_start_s == BEGIN_S + 60  # at once
+        assert one.coordinator.machine.state.memory.waits(short)
+        assert rehearsed(one, {"cores": 2}, half) == [
+            Prospect("", 0),
+            Prospect("waits for 500 MB of memory; 500 MB are free, and others have the first turn", 1),
+        ]
 
 
 def test_starts_that_came_true_narrow_the_next_ones(tmp_path: Path) -> None:
