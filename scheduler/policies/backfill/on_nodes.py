@@ -26,8 +26,8 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import mul
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from operator import itemgetter, mul
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -43,6 +43,7 @@ from scheduler.policies.base import Reason, View, after, would_delay
 
 Vector = tuple[float, ...]
 Places = tuple[tuple[int, int], ...]  # (node, tasks there)
+Rank = tuple[float, ...]
 Choice = tuple[Job, Placement]
 Matrix = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -258,28 +259,38 @@ class WaitingJobs:
             self._several.clear()
             self._least = [math.inf] * len(self._least)
 
+    def slots(self, begin: int) -> slice | NDArray[np.intp]:
+        """Return the slots of the jobs in their order, from a turn on."""
+        return slice(begin, len(self.entries))
+
+    def at(self, turn: int) -> tuple[Rank, Job]:
+        """Return the job whose turn this is, and its rank among the jobs of all tables."""
+        entry = self.entries[turn]
+        return (entry[0],), entry[1]
+
     def able(self, look: Iterable[int], limit: Limit, now: float, *, begin: int) -> Mask:
-        """Tell of each job from a slot on if a task fits on one of these nodes, and all of them in all."""
+        """Tell of each job from a turn on if a task fits on one of these nodes, and all of them in all."""
         self.count()
-        end = len(self.entries)
-        demands = [column[begin:end] for column in self._demands]
-        may = np.zeros(end - begin, dtype=np.bool_)
+        slots = self.slots(begin)
+        demands = [column[slots] for column in self._demands]
+        lengths = self._lengths[slots]
+        may = np.zeros(len(lengths), dtype=np.bool_)
         for node in look:
             if not covers(self._nodes.rows[node], self._least):
                 continue
             fits = _fit(demands, self._nodes.rows[node])
             if node in limit.spare:
                 passes = _fit(demands, limit.spare[node])
-                passes |= self._lengths[begin:end] <= limit.until_s - now + HALF_STEP_S
+                passes |= lengths <= limit.until_s - now + HALF_STEP_S
                 fits &= passes
             may |= fits
         if self._several:
-            may &= self._missing[begin:end] <= 0
+            may &= self._missing[slots] <= 0
         return may
 
     def waiting(self, *, begin: int) -> Mask:
-        """Tell of each slot from one on whether its job is still there."""
-        present: Mask = self._demands[0, begin : len(self.entries)] < math.inf
+        """Tell of each turn from one on whether its job is still there."""
+        present: Mask = self._demands[0, self.slots(begin)] < math.inf
         return present
 
 
@@ -470,52 +481,65 @@ class NodeFirstFit(NodeQueue):
                 else:
                     look.clear()
                     look.update(limit.spare)
-        for job in self._new:
-            for pool in self.classes(job) if job.id in self.waiting else ():
-                limit = limits.get(pool, OPEN)
-                places = self._passes(job, pool, limit, now)
-                if places:
-                    self._start_within(job, pool, places, limit, now=now, chosen=chosen)
-                    break
+        for job in self._in_order(self._new, now):
+            if job.id in self.waiting:
+                self._start_new(job, chosen, now, limits)
         self._enter_new()
 
+    def _in_order(self, jobs: list[Job], now: float) -> Iterable[Job]:
+        """Put jobs that have just come in the order in which they may pass."""
+        return jobs
+
+    def _start_new(self, job: Job, chosen: list[Choice], now: float, limits: Mapping[str, Limit]) -> None:
+        """Start a job that has just come in the first pool in which it may pass."""
+        for pool in self.classes(job):
+            limit = limits.get(pool, OPEN)
+            places = self._passes(job, pool, limit, now)
+            if places:
+                self._start_within(job, pool, places, limit, now=now, chosen=chosen)
+                return
+
+    def _among(self, job: Job, pools: Container[str]) -> str:
+        """Choose one of the pools in which the job may pass now; "": it waits for another."""
+        return next(pool for pool in self.classes(job) if pool in pools)
+
     def _pass_all(self, chosen: list[Choice], now: float, limits: Mapping[str, Limit]) -> None:
-        """Start jobs of the tables; ``slots`` says from where on each table is still to be looked at."""
-        slots = dict.fromkeys(self._tables, 0)
+        """Start jobs of the tables; ``turns`` says from where on each table is still to be looked at."""
+        turns = dict.fromkeys(self._tables, 0)
         firsts: dict[str, tuple[int, Places]] = {}
         stale = set(self._tables)
         while True:
             for pool in stale:
-                first = self._first(pool, slots[pool], limits.get(pool, OPEN), now)
+                first = self._first(pool, turns[pool], limits.get(pool, OPEN), now)
                 firsts.pop(pool, None)
                 if first is not None:
                     firsts[pool] = first
             if not firsts:
                 return
-            turn = min(self._tables[pool].entries[slot][0] for pool, (slot, _) in firsts.items())
-            may = {pool for pool, (slot, _) in firsts.items() if self._tables[pool].entries[slot][0] == turn}
-            stale = set(may)
-            for pool in may:
-                slots[pool] = firsts[pool][0] + 1
-            job = self._tables[next(iter(may))].entries[firsts[next(iter(may))][0]][1]
-            pool = next(pool for pool in self.classes(job) if pool in may)
-            limit = limits.get(pool, OPEN)
-            self._start_within(job, pool, firsts[pool][1], limit, now=now, chosen=chosen)
+            heads = {pool: self._tables[pool].at(turn) for pool, (turn, _) in firsts.items()}
+            rank, job = min(heads.values(), key=itemgetter(0))
+            stale = {pool for pool, head in heads.items() if head[0] == rank}
+            for pool in stale:
+                turns[pool] = firsts[pool][0] + 1
+            pool = self._among(job, stale)
+            if pool:
+                limit = limits.get(pool, OPEN)
+                self._start_within(job, pool, firsts[pool][1], limit, now=now, chosen=chosen)
 
     def _first(self, pool: str, begin: int, limit: Limit, now: float) -> tuple[int, Places] | None:
-        """Find the first job from a slot on that fits, and its nodes."""
+        """Find the turn of the first job from one on that fits, and its nodes."""
         look, table = self._look[pool], self._tables[pool]
-        if limit.closed or not look or begin >= len(table.entries):
+        if limit.closed or not look:
             return None
         few = len(look) < MANY
         may = table.able(look, limit, now, begin=begin) if few else table.waiting(begin=begin)
-        slot = int(may.argmax())
-        while may[slot]:
-            places = self._passes(table.entries[begin + slot][1], pool, limit, now)
+        turn = int(may.argmax()) if len(may) else 0
+        while len(may) and may[turn]:
+            places = self._passes(table.at(begin + turn)[1], pool, limit, now)
             if places:
-                return begin + slot, places
-            may[slot] = False
-            slot += int(may[slot:].argmax())
+                return begin + turn, places
+            may[turn] = False
+            turn += int(may[turn:].argmax())
         return None
 
     def _passes(self, job: Job, pool: str, limit: Limit, now: float) -> Places:
