@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter, mul
 from typing import NamedTuple, TypeVar
 
@@ -427,7 +427,9 @@ class NodeFirstFit(NodeQueue):
 
     def __init__(self, pools: Sequence[Pool]) -> None:
         super().__init__(pools)
-        self._tables = {name: WaitingJobs(nodes) for name, nodes in self.nodes.items()}
+        self._tables: Mapping[str, WaitingJobs] = {
+            name: WaitingJobs(nodes) for name, nodes in self.nodes.items()
+        }
         self._look: dict[str, set[int]] = {pool.name: set() for pool in pools}
         self._new: list[Job] = []  # not yet in the tables
         self._freed = True  # else only new jobs may fit
@@ -499,9 +501,9 @@ class NodeFirstFit(NodeQueue):
                 self._start_within(job, pool, places, limit, now=now, chosen=chosen)
                 return
 
-    def _among(self, job: Job, pools: Container[str]) -> str:
-        """Choose one of the pools in which the job may pass now; "": it waits for another."""
-        return next(pool for pool in self.classes(job) if pool in pools)
+    def _among(self, job: Job, fits: Mapping[str, Places], chosen: Sequence[Choice]) -> str:
+        """Choose one of the pools in which the job may start now; "": it waits for another."""
+        return next(pool for pool in self.classes(job) if pool in fits)
 
     def _pass_all(self, chosen: list[Choice], now: float, limits: Mapping[str, Limit]) -> None:
         """Start jobs of the tables; ``turns`` says from where on each table is still to be looked at."""
@@ -521,10 +523,11 @@ class NodeFirstFit(NodeQueue):
             stale = {pool for pool, head in heads.items() if head[0] == rank}
             for pool in stale:
                 turns[pool] = firsts[pool][0] + 1
-            pool = self._among(job, stale)
+            fits = {pool: firsts[pool][1] for pool in stale}
+            pool = self._among(job, fits, chosen)
             if pool:
                 limit = limits.get(pool, OPEN)
-                self._start_within(job, pool, firsts[pool][1], limit, now=now, chosen=chosen)
+                self._start_within(job, pool, fits[pool], limit, now=now, chosen=chosen)
 
     def _first(self, pool: str, begin: int, limit: Limit, now: float) -> tuple[int, Places] | None:
         """Find the turn of the first job from one on that fits, and its nodes."""
@@ -619,25 +622,34 @@ class NodeEasy(NodeFirstFit):
 
         A pool with too few nodes in service for it does not count.
         """
-        self._read_ends(view, chosen)
-        held = self._ends
-        if chosen:
-            held = [*held]
-            for other, at in chosen:
-                end_s = instant(view.now + other.estimate_on(at.pool))
-                insort(held, (end_s, other.id, at.pool, other.demand, at.nodes))
-        best, limits = (math.inf, math.inf), dict[str, Limit]()
+        held = self._all_held(view, chosen)
+        best, limits = tuple[float, ...](), dict[str, Limit]()
         if self._fitting[0] != job.id:
             self._fitting = job.id, [pool for pool in self.classes(job) if _in_service(job, view.nodes[pool])]
         for pool in self._fitting[1]:
             start_s, spare = self._when_free(job, pool, held, view.nodes[pool])
             start_s = max(start_s, view.now)
-            end_and_start = instant(start_s + job.estimate_on(pool)), start_s
-            if end_and_start < best:
-                best, limits = end_and_start, {pool: Limit(start_s, spare)}
-            elif best[1] == math.inf:
+            preference = self._preference(job, pool, start_s, view.now)
+            if start_s < math.inf and (not best or preference < best):
+                best, limits = preference, {pool: Limit(start_s, spare)}
+            elif not best:
                 limits[pool] = CLOSED
         return limits
+
+    def _preference(self, job: Job, pool: str, start_s: float, now: float) -> tuple[float, ...]:
+        """Rate a start of the job in a pool: the least is the best."""
+        return instant(start_s + job.estimate_on(pool)), start_s
+
+    def _all_held(self, view: View, chosen: Sequence[Choice]) -> Sequence[Held]:
+        """List what the running and the chosen jobs hold, by their expected ends."""
+        self._read_ends(view, chosen)
+        if not chosen:
+            return self._ends
+        held = [*self._ends]
+        for other, at in chosen:
+            end_s = instant(view.now + other.estimate_on(at.pool))
+            insort(held, (end_s, other.id, at.pool, other.demand, at.nodes))
+        return held
 
     def _read_ends(self, view: View, chosen: Sequence[Choice]) -> None:
         """Enter jobs that have begun since the last reservation; all, where that is not enough."""

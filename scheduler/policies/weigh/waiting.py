@@ -13,6 +13,7 @@ from scheduler.model.jobs import Job, JobState
 from scheduler.policies.base import View
 from scheduler.policies.weigh.malleable import FLOOR_S
 
+SOON_S = 1e-6  # least time until a running job is taken to end
 PRIOR_S = 60.0  # believed time left of a job of which nothing is known
 LATE = 0.1  # a job that is late is believed to need such a share of what it has had
 ROUNDS = 3  # in which prices form

@@ -43,7 +43,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from profiles.errors import BadInput
 from scheduler.model.events import (
     Action,
     Event,
@@ -69,21 +68,22 @@ from scheduler.model.jobs import (
     counted,
     instant,
 )
+from scheduler.policies.backfill import on_nodes
 from scheduler.policies.backfill.availability import Availability, expected_start
 from scheduler.policies.base import Policy, Reason, View, after, waits_for
 from scheduler.policies.power.parm import too_hungry
 from scheduler.policies.weigh.malleable import FLOOR_S, shares
+from scheduler.policies.weigh.on_nodes import NodeWeigh
 from scheduler.policies.weigh.waiting import (
     LATE,
     PRIOR_S,
+    SOON_S,
     Rank,
     Rows,
     least_area,
     left_s,
     lengths_of,
 )
-
-SOON_S = 1e-6  # least time until a running job is taken to end
 
 
 @dataclass(frozen=True)
@@ -131,15 +131,16 @@ class Weigh(Policy):
     """Prices on counted pools."""
 
     Parameters = WeighParameters
-    suits = frozenset({"counted", "classes", "power"})
+    suits = frozenset({"counted", "classes", "nodes", "power"})
     parameters: WeighParameters
 
     def begin(self, view: View) -> None:
-        for pool in view.cluster.pools:
-            if not pool.counted:
-                raise BadInput(
-                    f"policy weigh schedules units, {pool.name} has nodes", "describe it by a count"
-                )
+        parameters = self.parameters
+        self._nodes = on_nodes.queue(
+            view, lambda pools: NodeWeigh(pools, parameters.fairness, parameters.price), "weigh"
+        )
+        if self._nodes is not None:
+            return
         self._pools = tuple(pool.name for pool in view.cluster.pools)
         self._rows = Rows(self._sizes(view))
         self._holes: dict[int, float] = {}  # until when running jobs may use a hole
@@ -152,6 +153,8 @@ class Weigh(Policy):
         return too_hungry(job, cluster) if len(cluster.pools) == 1 else ""
 
     def decide(self, view: View, event: Event) -> Sequence[Action]:
+        if self._nodes is not None:
+            return self._nodes.decide(view, event)
         kind = type(event)
         if isinstance(event, Submitted):
             self._sized = self._sized or event.job.speed is not None
@@ -180,6 +183,8 @@ class Weigh(Policy):
         self._rows.add(state.job, lengths_of(state, view, self._pools))
 
     def why(self, job: Job, view: View) -> Reason:
+        if self._nodes is not None:
+            return self._nodes.why(job, view)
         prices = [
             f"an hour of {name} costs others {price:.2g} h of waiting"
             for name, price in zip(self._pools, self._rows.prices[:, 0].tolist(), strict=True)

@@ -1,0 +1,204 @@
+"""Weigh on nodes that have several resources: the queue of EASY in another order, with prices.
+
+What ``weigh`` says holds with these words: the area of a job is its time left x its dominant share, the
+largest share that it takes of any resource of a class. The price of a resource of a class is the number of
+waiting jobs that choose the class and take most of this resource, over what the class has of it.
+
+The first job of the queue takes the class on which its end, plus what others pay for it, is least, now or
+later; it has the one reservation (``backfill.on_nodes``). Behind it jobs pass in the order of the index,
+where they fit and delay it in nothing. One that would pay less on a class where it does not fit yet waits.
+
+Guarantee: the first job of the queue starts no later than the time that was first reserved for it, if no job
+takes longer than its estimate. At the time at which it becomes the first all that runs ends within the
+longest run time L, so a job with k jobs before it waits at most (k + 1) L.
+Source: the dominant share is that of Ghodsi et al., "Dominant resource fairness", NSDI 2011.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.model.jobs import Job, Pool
+from scheduler.model.state import rooms
+from scheduler.policies.backfill.conservative_on_nodes import expected_start
+from scheduler.policies.backfill.on_nodes import (
+    OPEN,
+    Choice,
+    FreeNodes,
+    Limit,
+    NodeEasy,
+    Places,
+    Rank,
+    WaitingJobs,
+    why,
+)
+from scheduler.policies.backfill.queue import HALF_STEP_S
+from scheduler.policies.base import Reason, View
+from scheduler.policies.weigh.waiting import LENGTHS, PRIOR_S, PRIORITY, SOON_S, Rows, amounts_of, index_of
+
+
+class RankedJobs(WaitingJobs):
+    """Waiting jobs in the order of their priorities and indices."""
+
+    def __init__(self, nodes: FreeNodes, rows: Rows) -> None:
+        self._rows = rows
+        super().__init__(nodes)
+
+    def _lay(self, entries: Sequence[tuple[int, Job, float]], capacity: int) -> None:
+        self._facts = np.zeros((LENGTHS, capacity))
+        self._order: NDArray[np.intp] = np.arange(0)
+        self._ranks: NDArray[np.float64] = np.zeros((2, 0))
+        super()._lay(entries, capacity)
+
+    def add(self, turn: int, job: Job, length_s: float) -> None:
+        super().add(turn, job, length_s)
+        self._facts[:, len(self.entries) - 1] = self._rows.facts(job.id)
+
+    def sort(self, now: float, fairness: float) -> None:
+        """Put those that are there now in their order."""
+        facts = self._facts[:, : len(self.entries)]
+        self._ranks = np.stack((-facts[PRIORITY], index_of(facts, now, fairness)))
+        self._order = np.lexsort(self._ranks[::-1])
+
+    def slots(self, begin: int) -> NDArray[np.intp]:
+        return self._order[begin:]
+
+    def at(self, turn: int) -> tuple[Rank, Job]:
+        slot = self._order[turn]
+        job = self.entries[slot][1]
+        return (*self._ranks[:, slot].tolist(), float(job.id)), job
+
+
+class NodeWeigh(NodeEasy):
+    """Weigh (see the head of this module)."""
+
+    def __init__(self, pools: Sequence[Pool], fairness: float = 4.0, price: float = 1.0) -> None:
+        super().__init__(pools)
+        self._fairness, self._price = fairness, price
+        self._capacity = {
+            pool.name: np.array(pool.capacities or [pool.capacity] * pool.units) for pool in pools
+        }
+        has = [rows.sum(axis=0) for rows in self._capacity.values()]
+        self.rows = Rows(np.array([np.where(row > 0, row, 1.0) for row in has]))
+        self._places = {pool.name: place for place, pool in enumerate(pools)}
+        self._ranked = {name: RankedJobs(nodes, self.rows) for name, nodes in self.nodes.items()}
+        self._tables = self._ranked
+        self._again: dict[str, set[int]] = {}  # where jobs have fitted that would rather wait
+        self._promise: tuple[int, float] = (-1, math.inf)  # the first job, and the time first reserved for it
+
+    # -- the order ------------------------------------------------------------------------------------
+
+    def add(self, job: Job) -> None:
+        self.rows.add(job, self._lengths(job))
+        super().add(job)
+
+    def add_first(self, job: Job) -> None:
+        self.rows.add(job, self._lengths(job))
+        super().add_first(job)
+
+    def _lengths(self, job: Job) -> list[float]:
+        may = self.classes(job)
+        if len(self._places) > 1:
+            may = [name for name in may if rooms(self._capacity[name], job.demand).sum() >= job.units]
+        return [_length(job, name) if name in may else math.inf for name in self._places]
+
+    def _start(self, job: Job, pool: str, places: Places, chosen: list[Choice]) -> None:
+        super()._start(job, pool, places, chosen)
+        self.rows.drop(job.id)
+
+    def _in_order(self, jobs: list[Job], now: float) -> Iterable[Job]:
+        if len(jobs) < 2:
+            return jobs
+        here = [job for job in jobs if job.id in self.waiting]
+        facts = np.array([self.rows.facts(job.id) for job in here]).reshape(-1, LENGTHS).T
+        order = np.lexsort((index_of(facts, now, self._fairness), -facts[PRIORITY]))
+        return [here[place] for place in order.tolist()]
+
+    def choose(self, view: View) -> list[Choice]:
+        self._view = view
+        if len(self._places) > 1:
+            self.rows.form_prices(self._price)
+        chosen = super().choose(view)
+        if self.waiting and self._promise[0] != next(iter(self.waiting)):
+            self._limits = None  # the next decision begins with it
+        return chosen
+
+    def _start_heads(self, chosen: list[Choice]) -> None:
+        if self.waiting:  # behind it the index decides
+            self._start_somewhere(next(iter(self.waiting.values())), chosen)
+
+    def _pass_all(self, chosen: list[Choice], now: float, limits: Mapping[str, Limit]) -> None:
+        for table in self._ranked.values():
+            table.sort(now, self._fairness)
+        super()._pass_all(chosen, now, limits)
+
+    def _pass(self, chosen: list[Choice], now: float, limits: Mapping[str, Limit]) -> None:
+        self._again.clear()
+        super()._pass(chosen, now, limits)
+        for pool, nodes in self._again.items():
+            self._look[pool] |= nodes
+
+    # -- the choice of a class ------------------------------------------------------------------------
+
+    def _start_somewhere(self, job: Job, chosen: list[Choice]) -> bool:
+        tries = ((pool, self.nodes[pool].place(job.demand, job.units, {})) for pool in self.classes(job))
+        fits = {pool: places for pool, places in tries if places}
+        pool = self._among(job, fits, chosen) if fits else ""
+        if pool:
+            self._start(job, pool, fits[pool], chosen)
+        return bool(pool)
+
+    def _start_new(self, job: Job, chosen: list[Choice], now: float, limits: Mapping[str, Limit]) -> None:
+        tries = ((pool, self._passes(job, pool, limits.get(pool, OPEN), now)) for pool in self.classes(job))
+        fits = {pool: places for pool, places in tries if places}
+        pool = self._among(job, fits, chosen) if fits else ""
+        if pool:
+            self._start_within(job, pool, fits[pool], limits.get(pool, OPEN), now=now, chosen=chosen)
+
+    def _among(self, job: Job, fits: Mapping[str, Places], chosen: Sequence[Choice]) -> str:
+        """Choose the class where it costs least, now or later; "" if that is later."""
+        now, order = self._view.now, self.classes(job)
+        able = (pool for pool in order if pool in fits)
+        at = min(able, key=lambda pool: self._preference(job, pool, now, now))
+        best, held = self._preference(job, at, now, now), None
+        for pool in order:
+            if pool in fits or self._preference(job, pool, now, now) >= best:
+                continue
+            held = held or self._all_held(self._view, chosen)
+            start_s, _ = self._when_free(job, pool, held, self._view.nodes[pool])
+            preference = self._preference(job, pool, max(start_s, now), now)
+            if start_s < math.inf and preference < best:
+                at, best = pool, preference
+        if at in fits:
+            return at
+        for pool in fits:  # where it fits now it is looked at again
+            self._again.setdefault(pool, set()).update(range(self.pools[pool].units))
+        return ""
+
+    def _reserve(self, job: Job, view: View, chosen: Sequence[Choice]) -> dict[str, Limit]:
+        if chosen and any(self.nodes[pool].place(job.demand, job.units, {}) for pool in self.classes(job)):
+            return {}
+        limits = super()._reserve(job, view, chosen)
+        self._promise = job.id, max(limit.until_s for limit in limits.values()) if limits else math.inf
+        return limits
+
+    def _preference(self, job: Job, pool: str, start_s: float, now: float) -> tuple[float, ...]:
+        """Rate a start: what is late for a promise last, then what comes later and ends nobody knows when."""
+        late = self._promise[0] == job.id and start_s > self._promise[1] + HALF_STEP_S > now
+        unknown = start_s > now and job.estimate_on(pool) == math.inf
+        length = _length(job, pool)
+        price = float(self.rows.prices[self._places[pool]] @ amounts_of(job))
+        return float(late), float(unknown), start_s - now + length * (1.0 + price), start_s
+
+    def why(self, job: Job, view: View) -> Reason:
+        reason = why(job, view, self.classes(job))
+        return reason._replace(expected_start_s=expected_start(job, view))
+
+
+def _length(job: Job, pool: str) -> float:
+    length = job.estimate_on(pool)
+    return PRIOR_S if length == math.inf else max(length, SOON_S)
