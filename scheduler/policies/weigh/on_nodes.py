@@ -17,11 +17,12 @@ Source: the dominant share is that of Ghodsi et al., "Dominant resource fairness
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler.jobs.literals import resource_text
 from scheduler.model.jobs import Job, Pool
 from scheduler.model.state import rooms
 from scheduler.policies.backfill.conservative_on_nodes import expected_start
@@ -29,6 +30,7 @@ from scheduler.policies.backfill.on_nodes import (
     OPEN,
     Choice,
     FreeNodes,
+    Held,
     Limit,
     NodeEasy,
     Places,
@@ -161,23 +163,31 @@ class NodeWeigh(NodeEasy):
 
     def _among(self, job: Job, fits: Mapping[str, Places], chosen: Sequence[Choice]) -> str:
         """Choose the class where it costs least, now or later; "" if that is later."""
-        now, order = self._view.now, self.classes(job)
-        able = (pool for pool in order if pool in fits)
-        at = min(able, key=lambda pool: self._preference(job, pool, now, now))
-        best, held = self._preference(job, at, now, now), None
-        for pool in order:
-            if pool in fits or self._preference(job, pool, now, now) >= best:
-                continue
-            held = held or self._all_held(self._view, chosen)
-            start_s, _ = self._when_free(job, pool, held, self._view.nodes[pool])
-            preference = self._preference(job, pool, max(start_s, now), now)
-            if start_s < math.inf and preference < best:
-                at, best = pool, preference
-        if at in fits:
-            return at
-        for pool in fits:  # where it fits now it is looked at again
-            self._again.setdefault(pool, set()).update(range(self.pools[pool].units))
+        pool, _ = self._best(job, fits, self._view, chosen)
+        if pool in fits:
+            return pool
+        for able in fits:  # where it fits now it is looked at again
+            self._again.setdefault(able, set()).update(range(self.pools[able].units))
         return ""
+
+    def _best(
+        self, job: Job, fits: Container[str], view: View, chosen: Sequence[Choice] = ()
+    ) -> tuple[str, float]:
+        """Choose a class, of which the job fits on some now, and when it starts there; "": nobody knows."""
+        now = view.now
+        best: tuple[tuple[float, ...], str, float] = (math.inf,), "", math.inf
+        held: Sequence[Held] = ()
+        for pool in sorted(self.classes(job), key=lambda pool: pool not in fits):  # those cost no search
+            start_s = now
+            if self._preference(job, pool, now, now) >= best[0]:
+                continue
+            if pool not in fits:
+                held = held or self._all_held(view, chosen)
+                start_s = max(self._when_free(job, pool, held, view.nodes[pool])[0], now)
+            preference = self._preference(job, pool, start_s, now)
+            if start_s < math.inf and preference < best[0]:
+                best = preference, pool, start_s
+        return best[1:]
 
     def _reserve(self, job: Job, view: View, chosen: Sequence[Choice]) -> dict[str, Limit]:
         if chosen and any(self.nodes[pool].place(job.demand, job.units, {}) for pool in self.classes(job)):
@@ -194,9 +204,50 @@ class NodeWeigh(NodeEasy):
         price = float(self.rows.prices[self._places[pool]] @ amounts_of(job))
         return float(late), float(unknown), start_s - now + length * (1.0 + price), start_s
 
+    def prices(self) -> dict[str, dict[str, float]]:
+        """Return prices of the resources of each class (see ``Policy.prices``)."""
+        if len(self._places) == 1:
+            self.rows.form_prices(self._price)
+        rows = (self.rows.prices * bool(self.waiting)).tolist()
+        return {
+            name: dict(zip(self.pools[name].resources, row, strict=True))
+            for name, row in zip(self._places, rows, strict=True)
+        }
+
     def why(self, job: Job, view: View) -> Reason:
-        reason = why(job, view, self.classes(job))
-        return reason._replace(expected_start_s=expected_start(job, view))
+        """Explain what a job waits for, what it would gain elsewhere, and what it takes from others."""
+        order = self.classes(job)
+        fits = [pool for pool in order if int(view.nodes[pool].room(job.demand).sum()) >= job.units]
+        pool, start_s = self._best(job, fits, view)
+        sentence, expected_s = why(job, view, order).sentence, expected_start(job, view)
+        if fits and pool and pool not in fits:
+            sentence = f"there is room, but it waits for {pool}"
+            expected_s = start_s
+        elsewhere = [name for name in order if name != pool] if pool else []
+        for other in elsewhere[:1]:
+            held = self._all_held(view, ())
+            at_s = view.now if other in fits else self._when_free(job, other, held, view.nodes[other])[0]
+            later_s = at_s + job.estimate_on(other) - start_s - job.estimate_on(pool)
+            if math.isfinite(later_s) and abs(later_s) >= 1:
+                how = "later" if later_s > 0 else "earlier"
+                sentence += f"; on {other} it would end {_span(abs(later_s))} {how} than on {pool}"
+        return Reason("; ".join((sentence, *self._price_of(job, pool or order[0]))), expected_s)
+
+    def _price_of(self, job: Job, pool: str) -> list[str]:
+        """Say what others pay for the resource of which the job takes the largest share."""
+        place, amounts = self._places[pool], np.array(amounts_of(job))
+        resource = self.pools[pool].resources[int((amounts / self.rows.sizes[place]).argmax())]
+        each = 1e3 if resource == "memory_mb" else 1.0
+        price = self.prices()[pool][resource] * each
+        name = resource_text(resource, each)
+        return [f"an hour of {name} costs others {price:.2g} h of waiting"] if price else []
+
+
+def _span(seconds: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.2g} {unit}" if seconds < 10 * size else f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def _length(job: Job, pool: str) -> float:

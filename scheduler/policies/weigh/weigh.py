@@ -176,6 +176,12 @@ class Weigh(Policy):
             return self._share(view)
         return self._decide(view)
 
+    def prices(self) -> Mapping[str, Mapping[str, float]]:
+        if self._nodes is not None:
+            return self._nodes.prices()
+        rows = (self._rows.prices * bool(len(self._rows))).tolist()
+        return {name: {"": row[0]} for name, row in zip(self._pools, rows, strict=True)}
+
     def _sizes(self, view: View) -> NDArray[np.float64]:
         return np.array([[max(1.0, view.in_service[pool])] for pool in self._pools])
 
@@ -186,9 +192,9 @@ class Weigh(Policy):
         if self._nodes is not None:
             return self._nodes.why(job, view)
         prices = [
-            f"an hour of {name} costs others {price:.2g} h of waiting"
-            for name, price in zip(self._pools, self._rows.prices[:, 0].tolist(), strict=True)
-            if price and job.runs_on(name)
+            f"an hour of {name} costs others {row['']:.2g} h of waiting"
+            for name, row in self.prices().items()
+            if row[""] and job.runs_on(name)
         ]
         first = next(iter(view.waiting.values()))
         turn = "" if first.id == job.id else after(first)

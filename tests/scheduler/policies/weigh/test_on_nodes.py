@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hypothesis import HealthCheck, given, settings
 
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool
-from scheduler.model.state import ClusterState
-from scheduler.policies.base import View
+from scheduler.policies.base import Reason, View
 from scheduler.policies.registry import create
 from scheduler.simulator.trace import Arrival, Outcome
-from tests.scheduler.policies.backfill.test_on_nodes import RESOURCES, crowd, kinds, machines
+from tests.scheduler.policies.backfill.test_on_nodes import RESOURCES, crowd, kinds
 from tests.support.amounts import examples
 from tests.support.brute import nodes
 from tests.support.scheduling.schedule_audit import starts
@@ -20,15 +21,6 @@ MANY = settings(
 )
 A = Pool("a", 1, 0, RESOURCES, (8.0, 64.0, 1.0))
 B = Pool("b", 1, 1, RESOURCES, (8.0, 64.0, 1.0))
-
-
-@MANY
-@given(machines(3, exact=False))
-def test_order_and_reservation_are_as_the_rules_say(world: World) -> None:
-    fit = tuple(a for a in world.arrivals if not ClusterState(world.cluster).misfit(a.job))
-    expected = nodes.Simulation("weigh", world.cluster.pools, fit).run()
-    begun = starts(run(create("weigh"), World(world.cluster, fit))[0])
-    assert begun == {job_id: held.start for job_id, held in expected.items()}
 
 
 def test_long_queues_start_as_the_rules_say() -> None:
@@ -92,3 +84,24 @@ def test_of_those_behind_the_first_job_the_smallest_dominant_area_passes_next() 
     arrivals = tuple(Arrival(job, job.estimate_s or 0.0) for job in jobs)
     begun = starts(run(create("weigh"), World(Cluster((pool,)), arrivals))[0])
     assert begun == {1: 1, 2: 11, 4: 11, 3: 16}
+
+
+def test_a_wait_says_what_it_gains_where_and_what_others_pay() -> None:
+    jobs = [arrival(1, 0, a=6000, b=90_000), arrival(2, 1, a=600, b=9000), arrival(3, 2, a=600, b=60_000)]
+    policy = create("weigh")
+    said: dict[int, Reason] = {}
+
+    def ask(view: View) -> None:
+        if view.upcoming is None and 3 in view.waiting and not said:
+            said.update({job.id: policy.why(job, view) for job in view.waiting.values()})
+            prices.update(policy.prices())
+
+    prices: dict[str, Mapping[str, float]] = {}
+    run(policy, World(Cluster((A, B)), tuple(jobs)), ask)
+    assert said[2] == Reason(
+        "there is room, but it waits for a; on b it would end 40 min later than on a; "
+        "an hour of 1 GPU costs others 1.9 h of waiting",
+        6000.0,
+    )
+    assert said[3].sentence.startswith("there is room, but it waits for a; on b it would end 15 h later")
+    assert prices["a"]["gpu"] > 0 == prices["b"]["gpu"] == prices["a"]["cores"]
