@@ -153,6 +153,13 @@ class Policy(ABC):
     def decide(self, view: View, event: Event) -> Sequence[Action]:
         """Choose actions now that ``event`` has happened (the view already shows it)."""
 
+    def prices(self) -> Mapping[str, Mapping[str, float]]:
+        """By pool: hours for which others wait for an hour of one of each resource; of a counted pool, "".
+
+        Nothing, where the policy has no prices.
+        """
+        return {}
+
     def why(self, job: Job, view: View) -> Reason:
         """Explain why the waiting ``job`` waits."""
         return Reason(waits_for(job, view))

@@ -92,7 +92,20 @@ def nodes(home: HomeOption = None, json: JsonOption = False) -> None:
 def node_lines(table: list[dict[str, Any]]) -> list[str]:
     """Write a line for each pool, region and node."""
     shared = {node["name"] for node in table if "up" in node and len(node.get("regions", ())) > 1}
-    return [line for node in table for line in (_pool(node, shared) if "units" in node else _node(node))]
+    lines = [line for node in table for line in (_pool(node, shared) if "units" in node else _node(node))]
+    prices = {
+        _price(node["name"] if "units" in node else resource, price)
+        for node in table
+        for resource, price in node.get("prices", {}).items()
+        if price
+    }
+    return lines + sorted(prices)
+
+
+def _price(resource: str, hours: float) -> str:
+    """Write what a policy says that others wait for an hour of a resource."""
+    each = 1e3 if resource == "memory_mb" else 1.0
+    return f"an hour of {resource_text(resource, each)} costs others {hours * each:.2g} h of waiting"
 
 
 def _pool(pool: dict[str, Any], shared: set[str]) -> Iterator[str]:

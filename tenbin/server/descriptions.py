@@ -25,17 +25,19 @@ from scheduler.policies.base import Reason
 def node_table(coordinator: Coordinator) -> list[dict[str, Any]]:
     """List each node, or each pool of counted units and the nodes under it, with what is free.
 
-    ``others``: cores of a node that jobs outside tenbin hold.
+    ``others``: cores of a node that jobs outside tenbin hold. ``prices``: see ``Policy.prices``.
     """
     table: list[dict[str, Any]] = []
     engine, gpus = coordinator.engine, _gpus(coordinator)
     absent, others = engine.nodes.absent(), engine.nodes.others()
     places = engine.regions.places() if coordinator.policy.fences else {}
+    prices = coordinator.policy.prices()
     for pool in coordinator.cluster.cluster.pools:
         if pool.counted:
             free = coordinator.cluster.free[pool.name]
             regions = _regions(coordinator, pool, places)
-            table.append({"name": pool.name, "units": pool.units, "free": free, "regions": regions})
+            row = {"name": pool.name, "units": pool.units, "free": free, "regions": regions}
+            table.append(row | ({"prices": prices[pool.name]} if prices else {}))
             continue
         nodes = coordinator.cluster.nodes[pool.name]
         for number in range(pool.units):
@@ -49,6 +51,7 @@ def node_table(coordinator: Coordinator) -> list[dict[str, Any]]:
                     "jobs": sorted(nodes.jobs[number]),
                     "others": others.get(number, 0),
                     **({"gpus": gpus} if gpus else {}),
+                    **({"prices": prices[pool.name]} if prices else {}),
                 }
             )
     if all(pool.counted for pool in coordinator.cluster.cluster.pools):

@@ -31,7 +31,7 @@ from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
-from operator import mul
+from operator import itemgetter, mul
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -47,6 +47,7 @@ from scheduler.policies.base import Reason, View, after, would_delay
 
 Vector = tuple[float, ...]
 Places = tuple[tuple[int, int], ...]  # (node, tasks there)
+Rank = tuple[float, ...]
 Choice = tuple[Job, Placement]  # the way of the job
 Way = tuple[str, Job]  # a pool, and how the job would run there
 Matrix = NDArray[np.float64]
@@ -263,28 +264,38 @@ class WaitingJobs:
             self._several.clear()
             self._least = [math.inf] * len(self._least)
 
+    def slots(self, begin: int) -> slice | NDArray[np.intp]:
+        """Return the slots of the jobs in their order, from a turn on."""
+        return slice(begin, len(self.entries))
+
+    def at(self, turn: int) -> tuple[Rank, Job]:
+        """Return the job whose turn this is, and its rank among the jobs of all tables."""
+        entry = self.entries[turn]
+        return (entry[0],), entry[1]
+
     def able(self, look: Iterable[int], limit: Limit, now: float, *, begin: int) -> Mask:
-        """Tell of each job from a slot on if a task fits on one of these nodes, and all of them in all."""
+        """Tell of each job from a turn on if a task fits on one of these nodes, and all of them in all."""
         self.count()
-        end = len(self.entries)
-        demands = [column[begin:end] for column in self._demands]
-        may = np.zeros(end - begin, dtype=np.bool_)
+        slots = self.slots(begin)
+        demands = [column[slots] for column in self._demands]
+        lengths = self._lengths[slots]
+        may = np.zeros(len(lengths), dtype=np.bool_)
         for node in look:
             if not covers(self._nodes.rows[node], self._least):
                 continue
             fits = _fit(demands, self._nodes.rows[node])
             if node in limit.spare:
                 passes = _fit(demands, limit.spare[node])
-                passes |= self._lengths[begin:end] <= limit.until_s - now + HALF_STEP_S
+                passes |= lengths <= limit.until_s - now + HALF_STEP_S
                 fits &= passes
             may |= fits
         if self._several:
-            may &= self._missing[begin:end] <= 0
+            may &= self._missing[slots] <= 0
         return may
 
     def waiting(self, *, begin: int) -> Mask:
-        """Tell of each slot from one on whether its job is still there."""
-        present: Mask = self._demands[0, begin : len(self.entries)] < math.inf
+        """Tell of each turn from one on whether its job is still there."""
+        present: Mask = self._demands[0, self.slots(begin)] < math.inf
         return present
 
 
@@ -426,7 +437,9 @@ class NodeFirstFit(NodeQueue):
 
     def __init__(self, pools: Sequence[Pool]) -> None:
         super().__init__(pools)
-        self._tables = {name: WaitingJobs(nodes) for name, nodes in self.nodes.items()}
+        self._tables: Mapping[str, WaitingJobs] = {
+            name: WaitingJobs(nodes) for name, nodes in self.nodes.items()
+        }
         self._look: dict[str, set[int]] = {pool.name: set() for pool in pools}
         self._new: list[Job] = []  # not yet in the tables
         self._freed = True  # else only new jobs may fit
@@ -480,53 +493,57 @@ class NodeFirstFit(NodeQueue):
                 else:
                     look.clear()
                     look.update(limit.spare)
-        for job in self._new:
-            for pool, way in self.classes(job) if job.id in self.waiting else ():
-                limit = limits.get(pool, OPEN)
-                places = self._passes(way, pool, limit, now)
-                if places:
-                    self._start_within(way, pool, places, limit, now=now, chosen=chosen)
-                    break
+        for job in self._in_order(self._new, now):
+            if job.id in self.waiting:
+                self._start_passing(job, chosen, now, limits)
         self._enter_new()
 
+    def _in_order(self, jobs: list[Job], now: float) -> Iterable[Job]:
+        """Put jobs that have just come in the order in which they may pass."""
+        return jobs
+
+    def _start_passing(self, job: Job, chosen: list[Choice], now: float, limits: Mapping[str, Limit]) -> None:
+        """Start a job in the first pool in which it may pass."""
+        for pool, way in self.classes(job):
+            limit = limits.get(pool, OPEN)
+            places = self._passes(way, pool, limit, now)
+            if places:
+                self._start_within(way, pool, places, limit, now=now, chosen=chosen)
+                return
+
     def _pass_all(self, chosen: list[Choice], now: float, limits: Mapping[str, Limit]) -> None:
-        """Start jobs of the tables; ``slots`` says from where on each table is still to be looked at."""
-        slots = dict.fromkeys(self._tables, 0)
-        firsts: dict[str, tuple[int, Places]] = {}
+        """Start jobs of the tables; ``turns`` says from where on each table is still to be looked at."""
+        turns = dict.fromkeys(self._tables, 0)
+        firsts: dict[str, int] = {}
         stale = set(self._tables)
         while True:
             for pool in stale:
-                first = self._first(pool, slots[pool], limits.get(pool, OPEN), now)
+                first = self._first(pool, turns[pool], limits.get(pool, OPEN), now)
                 firsts.pop(pool, None)
                 if first is not None:
                     firsts[pool] = first
             if not firsts:
                 return
-            turn = min(self._tables[pool].entries[slot][0] for pool, (slot, _) in firsts.items())
-            entries = {pool: self._tables[pool].entries[slot] for pool, (slot, _) in firsts.items()}
-            may = {pool: way for pool, (at, way, _) in entries.items() if at == turn}
-            stale = set(may)
-            for pool in may:
-                slots[pool] = firsts[pool][0] + 1
-            job = self.waiting[next(iter(may.values())).id]
-            pool, way = next((pool, way) for pool, way in self.classes(job) if may.get(pool) is way)
-            limit = limits.get(pool, OPEN)
-            self._start_within(way, pool, firsts[pool][1], limit, now=now, chosen=chosen)
+            heads = {pool: self._tables[pool].at(turn) for pool, turn in firsts.items()}
+            rank, way = min(heads.values(), key=itemgetter(0))
+            stale = {pool for pool, head in heads.items() if head[0] == rank}
+            for pool in stale:
+                turns[pool] = firsts[pool] + 1
+            self._start_passing(self.waiting[way.id], chosen, now, limits)
 
-    def _first(self, pool: str, begin: int, limit: Limit, now: float) -> tuple[int, Places] | None:
-        """Find the first job from a slot on that fits, and its nodes."""
+    def _first(self, pool: str, begin: int, limit: Limit, now: float) -> int | None:
+        """Find the turn of the first job from one on that may pass."""
         look, table = self._look[pool], self._tables[pool]
-        if limit.closed or not look or begin >= len(table.entries):
+        if limit.closed or not look:
             return None
         few = len(look) < MANY
         may = table.able(look, limit, now, begin=begin) if few else table.waiting(begin=begin)
-        slot = int(may.argmax())
-        while may[slot]:
-            places = self._passes(table.entries[begin + slot][1], pool, limit, now)
-            if places:
-                return begin + slot, places
-            may[slot] = False
-            slot += int(may[slot:].argmax())
+        turn = int(may.argmax()) if len(may) else 0
+        while len(may) and may[turn]:
+            if self._passes(table.at(begin + turn)[1], pool, limit, now):
+                return begin + turn
+            may[turn] = False
+            turn += int(may[turn:].argmax())
         return None
 
     def _passes(self, job: Job, pool: str, limit: Limit, now: float) -> Places:
@@ -606,26 +623,35 @@ class NodeEasy(NodeFirstFit):
 
         A pool with too few nodes in service for it does not count.
         """
-        self._read_ends(view, chosen)
-        held = self._ends
-        if chosen:
-            held = [*held]
-            for other, at in chosen:
-                end_s = instant(view.now + other.estimate_on(at.pool))
-                insort(held, (end_s, other.id, at.pool, other.demand, at.nodes))
-        best, limits = (math.inf, math.inf), dict[str, Limit]()
+        held = self._all_held(view, chosen)
+        best, limits = tuple[float, ...](), dict[str, Limit]()
         if self._fitting[0] != job.id:
             ways = self.classes(job)
             self._fitting = job.id, [(pool, way) for pool, way in ways if _in_service(way, view.nodes[pool])]
         for pool, way in self._fitting[1]:
             start_s, spare = self._when_free(way, pool, held, view.nodes[pool])
             start_s = max(start_s, view.now)
-            end_and_start = instant(start_s + way.estimate_on(pool)), start_s
-            if end_and_start < best:
-                best, limits = end_and_start, {pool: Limit(start_s, spare)}
-            elif best[1] == math.inf:
+            preference = self._preference(way, pool, start_s, view.now)
+            if start_s < math.inf and (not best or preference < best):
+                best, limits = preference, {pool: Limit(start_s, spare)}
+            elif not best:
                 limits[pool] = CLOSED
         return limits
+
+    def _preference(self, job: Job, pool: str, start_s: float, now: float) -> tuple[float, ...]:
+        """Rate a start of the job in a pool: the least is the best."""
+        return instant(start_s + job.estimate_on(pool)), start_s
+
+    def _all_held(self, view: View, chosen: Sequence[Choice]) -> Sequence[Held]:
+        """List what the running and the chosen jobs hold, by their expected ends."""
+        self._read_ends(view, chosen)
+        if not chosen:
+            return self._ends
+        held = [*self._ends]
+        for other, at in chosen:
+            end_s = instant(view.now + other.estimate_on(at.pool))
+            insort(held, (end_s, other.id, at.pool, other.demand, at.nodes))
+        return held
 
     def _read_ends(self, view: View, chosen: Sequence[Choice]) -> None:
         """Enter jobs that have begun since the last reservation; all, where that is not enough."""

@@ -43,7 +43,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from profiles.errors import BadInput
 from scheduler.model.events import (
     Action,
     Event,
@@ -69,15 +68,22 @@ from scheduler.model.jobs import (
     counted,
     instant,
 )
+from scheduler.policies.backfill import on_nodes
 from scheduler.policies.backfill.availability import Availability, expected_start
 from scheduler.policies.base import Policy, Reason, View, after, waits_for
 from scheduler.policies.power.parm import too_hungry
 from scheduler.policies.weigh.malleable import FLOOR_S, shares
-
-SOON_S = 1e-6  # least time until a running job is taken to end
-PRIOR_S = 60.0  # believed time left of a job of which nothing is known
-LATE = 0.1  # a job that is late is believed to need such a share of what it has had
-ROUNDS = 3  # in which prices form
+from scheduler.policies.weigh.on_nodes import NodeWeigh
+from scheduler.policies.weigh.waiting import (
+    LATE,
+    PRIOR_S,
+    SOON_S,
+    Rank,
+    Rows,
+    least_area,
+    left_s,
+    lengths_of,
+)
 
 
 @dataclass(frozen=True)
@@ -126,18 +132,18 @@ class Weigh(Policy):
     """Prices on counted pools."""
 
     Parameters = WeighParameters
-    suits = frozenset({"counted", "classes", "power"})
+    suits = frozenset({"counted", "classes", "nodes", "power"})
     parameters: WeighParameters
 
     def begin(self, view: View) -> None:
-        for pool in view.cluster.pools:
-            if not pool.counted:
-                raise BadInput(
-                    f"policy weigh schedules units, {pool.name} has nodes", "describe it by a count"
-                )
+        parameters = self.parameters
+        self._nodes = on_nodes.queue(
+            view, lambda pools: NodeWeigh(pools, parameters.fairness, parameters.price), "weigh"
+        )
+        if self._nodes is not None:
+            return
         self._pools = tuple(pool.name for pool in view.cluster.pools)
-        self._rows = Rows(self._pools)
-        self._prices = np.zeros(len(self._pools))
+        self._rows = Rows(self._sizes(view))
         self._holes: dict[int, float] = {}  # until when running jobs may use a hole
         self._moves: dict[int, tuple[str, int]] = {}  # units that jobs will take which are on their way
         self._stale = True
@@ -148,29 +154,48 @@ class Weigh(Policy):
         return too_hungry(job, cluster) if len(cluster.pools) == 1 else ""
 
     def decide(self, view: View, event: Event) -> Sequence[Action]:
+        if self._nodes is not None:
+            return self._nodes.decide(view, event)
         kind = type(event)
         if isinstance(event, Submitted):
             self._sized = self._sized or event.job.speed is not None
         if kind in (NodeDown, NodeUp):
             self._stale = True
         elif isinstance(event, Submitted | Failed) and not self._stale:
-            self._rows.add(view.state(event.job.id), view)
+            self._enter(view.state(event.job.id), view)
         elif isinstance(event, Finished):
             self._rows.drop(event.job.id)
         if view.upcoming is not None:
             return ()
         if self._stale or len(self._rows) != len(view.waiting):
-            self._rows.fill(view)
+            self._rows.clear()
+            self._rows.sizes = self._sizes(view)
+            for job_id in view.waiting:
+                self._enter(view.state(job_id), view)
             self._stale = False
         if len(self._pools) == 1 and (self._sized or view.budget_w is not None):
             return self._share(view)
         return self._decide(view)
 
+    def prices(self) -> Mapping[str, Mapping[str, float]]:
+        if self._nodes is not None:
+            return self._nodes.prices()
+        rows = (self._rows.prices * bool(len(self._rows))).tolist()
+        return {name: {"": row[0]} for name, row in zip(self._pools, rows, strict=True)}
+
+    def _sizes(self, view: View) -> NDArray[np.float64]:
+        return np.array([[max(1.0, view.in_service[pool])] for pool in self._pools])
+
+    def _enter(self, state: JobState, view: View) -> None:
+        self._rows.add(state.job, lengths_of(state, view, self._pools))
+
     def why(self, job: Job, view: View) -> Reason:
+        if self._nodes is not None:
+            return self._nodes.why(job, view)
         prices = [
-            f"an hour of {name} costs others {price:.2g} h of waiting"
-            for name, price in zip(self._pools, self._prices.tolist(), strict=True)
-            if price and job.runs_on(name)
+            f"an hour of {name} costs others {row['']:.2g} h of waiting"
+            for name, row in self.prices().items()
+            if row[""] and job.runs_on(name)
         ]
         first = next(iter(view.waiting.values()))
         turn = "" if first.id == job.id else after(first)
@@ -183,7 +208,7 @@ class Weigh(Policy):
         weighed = [state for state in view.running.values() if state.job.malleable]
         first = next(iter(view.waiting), None)
         if first is not None:
-            some, _ = self._rows.ranked({pool: view.in_service[pool]}, view.now, self.parameters)
+            some, _ = self._ranks({pool: view.in_service[pool]}, view.now)
             weighed += [
                 view.state(job_id) for job_id in {first: None, **{job_id: None for _, job_id in some}}
             ]
@@ -207,8 +232,9 @@ class Weigh(Policy):
         ranked = self._ranked(view, left, movers)
         if not ranked:
             return []
-        self._form_prices(view, movers)
-        prices = dict(zip(self._pools, self._prices.tolist(), strict=True))
+        more = [(state.job, lengths_of(state, view, self._pools)) for state in movers]
+        self._rows.form_prices(self.parameters.price, more)
+        prices = dict(zip(self._pools, self._rows.prices[:, 0].tolist(), strict=True))
         ends = {job_id: believed_end(state, view, self._holes) for job_id, state in view.running.items()}
         decision = Decision(view, left, prices, self._plans(view, ends), ends)
         self._weigh(decision, ranked)
@@ -297,7 +323,7 @@ class Weigh(Policy):
 
     def _ranked(self, view: View, left: Mapping[str, int], movers: list[JobState]) -> list[JobState]:
         """List the jobs that are weighed: the first of the queue, then by priority and index."""
-        fits, others = self._rows.ranked(left, view.now, self.parameters)
+        fits, others = self._ranks(left, view.now)
         more = [state for state in view.suspended.values() if self._could_start(state.job, left)] + movers
         if not fits and not more:
             return []
@@ -308,28 +334,17 @@ class Weigh(Policy):
         head = [view.state(first)] if first is not None else []
         return head + [state for _, state in jobs if state.job.id != first]
 
+    def _ranks(self, left: Mapping[str, int], now: float) -> tuple[list[tuple[Rank, int]], ...]:
+        room = np.array([left[pool] for pool in self._pools], dtype=np.float64)
+        return self._rows.ranked(room, now, self.parameters.fairness, self.parameters.depth)
+
     def _could_start(self, job: Job, left: Mapping[str, int]) -> bool:
         return any(job.runs_on(pool) and job.units <= left[pool] for pool in self._pools)
 
-    def _rank(self, state: JobState, view: View) -> tuple[int, float]:
-        area, time_left = least_area(state, view, self._pools)
+    def _rank(self, state: JobState, view: View) -> Rank:
+        area, left = least_area(state.job, lengths_of(state, view, self._pools), self._rows.sizes)
         wait = view.now - state.job.submit_s - state.attained_s(view.now)
-        return -state.job.priority, area / (1.0 + self.parameters.fairness * wait / max(time_left, FLOOR_S))
-
-    def _form_prices(self, view: View, movers: Sequence[JobState]) -> None:
-        """Count jobs for the class that is cheapest for them, until prices and choices agree."""
-        size = np.array([max(1, view.in_service[pool]) for pool in self._pools], dtype=np.float64)
-        needed, lengths = self._rows.units, self._rows.lengths
-        if len(size) == 1:
-            self._prices = self.parameters.price * len(needed) / size
-            return
-        if movers:
-            needed = np.append(needed, [state.job.units for state in movers])
-            lengths = np.vstack((lengths, [lengths_of(state, view, self._pools) for state in movers]))
-        for _ in range(ROUNDS):
-            cost = lengths * (1.0 + self._prices * needed[:, None])
-            jobs = np.bincount(cost.argmin(axis=1), minlength=len(size)) if len(cost) else 0.0
-            self._prices = 0.5 * self._prices + 0.5 * self.parameters.price * jobs / size
+        return -state.job.priority, area / (1.0 + self.parameters.fairness * wait / max(left, FLOOR_S))
 
     def _plans(self, view: View, ends: Mapping[int, float]) -> dict[str, Availability]:
         """Free units of each class over time, as running jobs and those on their way leave them."""
@@ -468,37 +483,6 @@ class Decision:
 # -- what is believed of a job ------------------------------------------------------------------------------
 
 
-def left_s(state: JobState, now: float, pool: str) -> float:
-    """Return the believed time left on a class.
-
-    A job of unknown run time is believed to run for as long again as it has (a heavy tail).
-    """
-    left = state.remaining_s(now, pool)
-    if left == math.inf:
-        return max(state.attained_s(now), PRIOR_S)
-    return left if left > 0.0 else max(1.0, LATE * state.attained_s(now))
-
-
-def lengths_of(state: JobState, view: View, pools: Iterable[str]) -> list[float]:
-    """List the believed time left on each class; infinite where the job cannot run."""
-    job = state.job
-    return [
-        left_s(state, view.now, pool)
-        if job.runs_on(pool) and job.units <= view.in_service[pool]
-        else math.inf
-        for pool in pools
-    ]
-
-
-def least_area(state: JobState, view: View, pools: Sequence[str]) -> tuple[float, float]:
-    """Return the least area, as a share of a class for so many seconds, and the time left there."""
-    lengths = lengths_of(state, view, pools)
-    return min(
-        (length * state.job.units / max(1, view.in_service[pool]), length)
-        for pool, length in zip(pools, lengths, strict=True)
-    )
-
-
 def believed_end(state: JobState, view: View, holes: Mapping[int, float]) -> float:
     """Return when a running job is believed to give its units back."""
     now, end = view.now, state.expected_end_s
@@ -509,88 +493,3 @@ def believed_end(state: JobState, view: View, holes: Mapping[int, float]) -> flo
     elif end == math.inf:
         end = now + max(PRIOR_S, state.attained_s(now))
     return instant(max(min(end, holes.get(state.job.id, math.inf)), now + SOON_S))
-
-
-# -- the waiting jobs ----------------------------------------------------------------------------------
-
-AREA, LEFT, SUBMITTED, UNITS, PRIORITY, LENGTHS = range(6)
-
-
-class Rows:
-    """A table of the waiting jobs, to rank thousands at once; the order of its rows means nothing."""
-
-    def __init__(self, pools: Sequence[str]) -> None:
-        self._pools = pools
-        self._table = np.zeros((64, LENGTHS + len(pools)))
-        self._ids: list[int] = []
-        self._row_of: dict[int, int] = {}
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    @property
-    def units(self) -> NDArray[np.float64]:
-        return self._table[: len(self), UNITS]
-
-    @property
-    def lengths(self) -> NDArray[np.float64]:
-        """Believed run times, jobs x classes."""
-        return self._table[: len(self), LENGTHS:]
-
-    def fill(self, view: View) -> None:
-        """Begin anew with all waiting jobs."""
-        self._ids.clear()
-        self._row_of.clear()
-        for job_id in view.waiting:
-            self.add(view.state(job_id), view)
-
-    def add(self, state: JobState, view: View) -> None:
-        job = state.job
-        if job.id in self._row_of:
-            return
-        if len(self) == len(self._table):
-            self._table = np.vstack((self._table, np.zeros_like(self._table)))
-        area, left = least_area(state, view, self._pools)
-        lengths = lengths_of(state, view, self._pools)
-        self._table[len(self)] = area, left, job.submit_s, job.units, job.priority, *lengths
-        self._row_of[job.id] = len(self)
-        self._ids.append(job.id)
-
-    def drop(self, job_id: int) -> None:
-        """Take a job out, if it is there; the last row takes its place."""
-        row = self._row_of.pop(job_id, None)
-        if row is None:
-            return
-        last = self._ids.pop()
-        if last != job_id:
-            self._ids[row] = last
-            self._row_of[last] = row
-            self._table[row] = self._table[len(self)]
-
-    def ranked(
-        self, left: Mapping[str, int], now: float, parameters: WeighParameters
-    ) -> tuple[list[tuple[tuple[int, float], int]], list[tuple[tuple[int, float], int]]]:
-        """List (rank, job) of the first that fit on a class now, and of the first that fit on none.
-
-        Of the latter there is one for each class, for its reservation.
-        """
-        table = self._table[: len(self)]
-        room = np.array([left[pool] for pool in self._pools], dtype=np.float64)
-        fits = ((table[:, UNITS, None] <= room) & np.isfinite(table[:, LENGTHS:])).any(axis=1)
-        patience = parameters.fairness * (now - table[:, SUBMITTED]) / np.maximum(table[:, LEFT], FLOOR_S)
-        index = table[:, AREA] / (1.0 + patience)
-        return (
-            self._first(np.flatnonzero(fits), index, parameters.depth),
-            self._first(np.flatnonzero(~fits), index, len(self._pools)),
-        )
-
-    def _first(
-        self, rows: NDArray[np.intp], index: NDArray[np.float64], most: int
-    ) -> list[tuple[tuple[int, float], int]]:
-        table = self._table
-        if len(rows) > most:
-            if np.ptp(table[rows, PRIORITY]):
-                rows = rows[np.lexsort((index[rows], -table[rows, PRIORITY]))[:most]]
-            else:
-                rows = rows[np.argpartition(index[rows], most)[:most]]
-        return [((-int(table[row, PRIORITY]), float(index[row])), self._ids[row]) for row in rows.tolist()]

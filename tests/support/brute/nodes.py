@@ -1,4 +1,4 @@
-"""fcfs, first-fit, easy and conservative on nodes with several resources, second by second for whole numbers.
+"""Queues, weigh and conservative on nodes with several resources, second by second for whole numbers.
 
 What is free is computed from the schedule each time anew.
 """
@@ -94,22 +94,25 @@ def place(job: Job, pool: Pool, free: Free, within: Free | None = None) -> Nodes
 
 
 class Simulation:
-    """fcfs, first-fit or easy."""
+    """fcfs, first-fit or easy; weigh on one pool, where prices change nothing."""
 
     def __init__(self, name: str, pools: tuple[Pool, ...], arrivals: tuple[Arrival, ...]) -> None:
         self.name, self.pools = name, pools
         self.of = {arrival.job.id: arrival for arrival in arrivals}
         self.schedule: Schedule = {}
+        self.first: Job | None = None  # has the reservation
+        self.reserved: dict[str, tuple[int, Free]] = {}
 
     def run(self) -> Schedule:
-        reserved: dict[str, tuple[int, Free]] = {}
-        first = None
         for second in count():
             jobs = [arrival.job for arrival in self.of.values()]
             if len(self.schedule) == len(jobs):
                 break
             waiting = [job for job in jobs if job.submit_s <= second and job.id not in self.schedule]
             freed = any(held.end == second for held in self.schedule.values())
+            if self.name == "weigh":
+                self.weigh(waiting, second, freed)
+                continue
             while waiting and self.start(waiting[0], second):
                 waiting.pop(0)
             if self.name == "first-fit":
@@ -117,12 +120,33 @@ class Simulation:
                     self.start(job, second)
             if self.name != "easy" or not waiting:
                 continue
-            if freed or waiting[0] is not first:
-                first = waiting[0]
-                reserved = reservation(first, self.pools, self.running(second))
+            if freed or waiting[0] is not self.first:
+                self.first = waiting[0]
+                self.reserved = reservation(self.first, self.pools, self.running(second))
             for job in waiting[1:]:
-                self.start(job, second, reserved)
+                self.start(job, second, self.reserved)
         return self.schedule
+
+    def weigh(self, waiting: list[Job], second: int, changed: bool) -> None:
+        """Start the first job, or reserve for it or for the next; then the others by their index."""
+        if waiting and (changed or waiting[0] is not self.first):
+            begun = self.start(waiting[0], second) and waiting.pop(0)
+            self.first, self.reserved = None, {}
+            free = free_at(self.pools, self.running(second))
+            if waiting and not (begun and place(waiting[0], self.pools[0], free)):
+                self.first = waiting[0]
+                self.reserved = reservation(self.first, self.pools, self.running(second))
+        total = [sum(column) or 1.0 for column in zip(*free_at(self.pools, []).values(), strict=True)]
+
+        def index(job: Job) -> tuple[bool, float, int]:
+            length = 60.0 if job.estimate_s is None else max(float(job.estimate_s), 1e-6)
+            area = length * max(job.units * d / t for d, t in zip(job.demand, total, strict=True))
+            new = job.submit_s == second  # those that wait already come before
+            return new, area / (1.0 + 4.0 * (second - job.submit_s) / max(length, 10.0)), job.id
+
+        for job in sorted(waiting, key=index):
+            if job is not self.first:
+                self.start(job, second, self.reserved)
 
     def running(self, second: int) -> list[Held]:
         return [held for held in self.schedule.values() if held.end > second]

@@ -1,0 +1,270 @@
+"""Weigh on nodes that have several resources: the queue of EASY in another order, with prices.
+
+What ``weigh`` says holds with these words: the area of a job is its time left x its dominant share, the
+largest share that it takes of any resource of a class. The price of a resource of a class is the number of
+waiting jobs that choose the class and take most of this resource, over what the class has of it.
+
+The first job of the queue takes the class on which its end, plus what others pay for it, is least, now or
+later; it has the one reservation (``backfill.on_nodes``). Behind it jobs pass in the order of the index,
+where they fit and delay it in nothing. One that would pay less on a class where it does not fit yet waits.
+Of alternatives that of the least area ranks a job and counts for prices; each is weighed on each class.
+
+Guarantee: the first job of the queue starts no later than the time that was first reserved for it, if no job
+takes longer than its estimate. At the time at which it becomes the first all that runs ends within the
+longest run time L, so a job with k jobs before it waits at most (k + 1) L.
+Source: the dominant share is that of Ghodsi et al., "Dominant resource fairness", NSDI 2011.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Iterable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.jobs.literals import resource_text
+from scheduler.model.jobs import Job, Pool
+from scheduler.model.state import rooms
+from scheduler.policies.backfill.conservative_on_nodes import expected_start
+from scheduler.policies.backfill.on_nodes import (
+    OPEN,
+    Choice,
+    FreeNodes,
+    Held,
+    Limit,
+    NodeEasy,
+    Places,
+    Rank,
+    WaitingJobs,
+    Way,
+    has_room,
+    why,
+)
+from scheduler.policies.backfill.queue import HALF_STEP_S
+from scheduler.policies.base import Reason, View
+from scheduler.policies.weigh.waiting import (
+    LENGTHS,
+    PRIOR_S,
+    PRIORITY,
+    SOON_S,
+    Rows,
+    amounts_of,
+    index_of,
+    least_area,
+)
+
+
+class RankedJobs(WaitingJobs):
+    """Waiting jobs in the order of their priorities and indices."""
+
+    def __init__(self, nodes: FreeNodes, rows: Rows) -> None:
+        self._rows = rows
+        super().__init__(nodes)
+
+    def _lay(self, entries: Sequence[tuple[int, Job, float]], capacity: int) -> None:
+        self._facts = np.zeros((LENGTHS, capacity))
+        self._order: NDArray[np.intp] = np.arange(0)
+        self._ranks: NDArray[np.float64] = np.zeros((2, 0))
+        super()._lay(entries, capacity)
+
+    def add(self, turn: int, job: Job, length_s: float) -> None:
+        super().add(turn, job, length_s)
+        self._facts[:, len(self.entries) - 1] = self._rows.facts(job.id)
+
+    def sort(self, now: float, fairness: float) -> None:
+        """Put those that are there now in their order."""
+        facts = self._facts[:, : len(self.entries)]
+        self._ranks = np.stack((-facts[PRIORITY], index_of(facts, now, fairness)))
+        self._order = np.lexsort(self._ranks[::-1])
+
+    def slots(self, begin: int) -> NDArray[np.intp]:
+        return self._order[begin:]
+
+    def at(self, turn: int) -> tuple[Rank, Job]:
+        slot = self._order[turn]
+        job = self.entries[slot][1]
+        return (*self._ranks[:, slot].tolist(), float(job.id)), job
+
+
+class NodeWeigh(NodeEasy):
+    """Weigh (see the head of this module)."""
+
+    def __init__(self, pools: Sequence[Pool], fairness: float = 4.0, price: float = 1.0) -> None:
+        super().__init__(pools)
+        self._fairness, self._price = fairness, price
+        self._capacity = {
+            pool.name: np.array(pool.capacities or [pool.capacity] * pool.units) for pool in pools
+        }
+        has = [rows.sum(axis=0) for rows in self._capacity.values()]
+        self.rows = Rows(np.array([np.where(row > 0, row, 1.0) for row in has]))
+        self._places = {pool.name: place for place, pool in enumerate(pools)}
+        self._ranked = {name: RankedJobs(nodes, self.rows) for name, nodes in self.nodes.items()}
+        self._tables = self._ranked
+        self._priced = len(pools) > 1  # prices decide something
+        self._again: dict[str, set[int]] = {}  # where jobs have fitted that would rather wait
+        self._promise: tuple[int, float] = (-1, math.inf)  # the first job, and the time first reserved for it
+
+    # -- the order ------------------------------------------------------------------------------------
+
+    def add(self, job: Job) -> None:
+        self._rank(job)
+        super().add(job)
+
+    def add_first(self, job: Job) -> None:
+        self._rank(job)
+        super().add_first(job)
+
+    def _rank(self, job: Job) -> None:
+        self._priced = self._priced or bool(job.alternatives)
+        ways = [(way, self._lengths(way)) for way in job.ways]
+        self.rows.add(*min(ways, key=lambda way: least_area(way[0], way[1], self.rows.sizes)))
+
+    def _lengths(self, way: Job) -> list[float]:
+        may = [name for name in self._places if way.runs_on(name)]
+        if self._priced:
+            may = [name for name in may if rooms(self._capacity[name], way.demand).sum() >= way.units]
+        return [_length(way, name) if name in may else math.inf for name in self._places]
+
+    def _start(self, job: Job, pool: str, places: Places, chosen: list[Choice]) -> None:
+        super()._start(job, pool, places, chosen)
+        self.rows.drop(job.id)
+
+    def _in_order(self, jobs: list[Job], now: float) -> Iterable[Job]:
+        if len(jobs) < 2:
+            return jobs
+        here = [job for job in jobs if job.id in self.waiting]
+        facts = np.array([self.rows.facts(job.id) for job in here]).reshape(-1, LENGTHS).T
+        order = np.lexsort((index_of(facts, now, self._fairness), -facts[PRIORITY]))
+        return [here[place] for place in order.tolist()]
+
+    def choose(self, view: View) -> list[Choice]:
+        self._view = view
+        self._failed.clear()
+        if self._priced:
+            self.rows.form_prices(self._price)
+        chosen = super().choose(view)
+        if next(iter(self.waiting), None) != self._promise[0]:
+            self._limits = None  # the next decision begins with the first of the queue, who may be new
+        return chosen
+
+    def _start_heads(self, chosen: list[Choice]) -> None:
+        if self.waiting:  # behind it the index decides
+            self._start_passing(next(iter(self.waiting.values())), chosen, self._view.now, {})
+
+    def _pass_all(self, chosen: list[Choice], now: float, limits: Mapping[str, Limit]) -> None:
+        for table in self._ranked.values():
+            table.sort(now, self._fairness)
+        super()._pass_all(chosen, now, limits)
+
+    def _pass(self, chosen: list[Choice], now: float, limits: Mapping[str, Limit]) -> None:
+        self._again.clear()
+        super()._pass(chosen, now, limits)
+        for pool, nodes in self._again.items():
+            self._look[pool] |= nodes
+
+    # -- the choice of a class ------------------------------------------------------------------------
+
+    def _start_passing(self, job: Job, chosen: list[Choice], now: float, limits: Mapping[str, Limit]) -> None:
+        """Start a job as and where it costs least, unless that is later."""
+        ways = self.classes(job)
+        tries = [self._passes(way, pool, limits.get(pool, OPEN), now) for pool, way in ways]
+        fits = {number: places for number, places in enumerate(tries) if places}
+        number, _ = self._best(ways, fits, self._view, chosen) if fits else (-1, now)
+        if number in fits:
+            pool, way = ways[number]
+            limit = limits.get(pool, OPEN)
+            self._start_within(way, pool, fits[number], limit, now=now, chosen=chosen)
+            return
+        for able in {ways[number][0] for number in fits}:  # where it fits now it is looked at again
+            self._again.setdefault(able, set()).update(range(self.pools[able].units))
+
+    def _best(
+        self, ways: Sequence[Way], fits: Container[int], view: View, chosen: Sequence[Choice] = ()
+    ) -> tuple[int, float]:
+        """Choose one of the ways, of which some fit now, and when the job starts; -1: nobody knows."""
+        now = view.now
+        best: tuple[tuple[float, ...], int, float] = (math.inf,), -1, math.inf
+        held: Sequence[Held] = ()
+        for number in sorted(range(len(ways)), key=lambda n: n not in fits):  # those cost no search
+            pool, way = ways[number]
+            start_s = now
+            if self._preference(way, pool, now, now) >= best[0]:
+                continue
+            if number not in fits:
+                held = held or self._all_held(view, chosen)
+                start_s = max(self._when_free(way, pool, held, view.nodes[pool])[0], now)
+            preference = self._preference(way, pool, start_s, now)
+            if start_s < math.inf and preference < best[0]:
+                best = preference, number, start_s
+        return best[1:]
+
+    def _reserve(self, job: Job, view: View, chosen: Sequence[Choice]) -> dict[str, Limit]:
+        ways = self.classes(job) if chosen else ()
+        if any(self.nodes[pool].place(way.demand, way.units, {}) for pool, way in ways):
+            return {}
+        limits = super()._reserve(job, view, chosen)
+        self._promise = job.id, max(limit.until_s for limit in limits.values()) if limits else math.inf
+        return limits
+
+    def _preference(self, job: Job, pool: str, start_s: float, now: float) -> tuple[float, ...]:
+        """Rate a start: what is late for a promise last, then what comes later and ends nobody knows when."""
+        late = self._promise[0] == job.id and start_s > self._promise[1] + HALF_STEP_S > now
+        unknown = start_s > now and job.estimate_on(pool) == math.inf
+        length = _length(job, pool)
+        price = float(self.rows.prices[self._places[pool]] @ amounts_of(job))
+        return float(late), float(unknown), start_s - now + length * (1.0 + price), start_s
+
+    def prices(self) -> dict[str, dict[str, float]]:
+        """Return prices of the resources of each class (see ``Policy.prices``)."""
+        if not self._priced:
+            self.rows.form_prices(self._price)
+        rows = (self.rows.prices * bool(self.waiting)).tolist()
+        return {
+            name: dict(zip(self.pools[name].resources, row, strict=True))
+            for name, row in zip(self._places, rows, strict=True)
+        }
+
+    def why(self, job: Job, view: View) -> Reason:
+        """Explain what a job waits for, what it would gain elsewhere, and what it takes from others."""
+        ways = self.classes(job)
+        fits = [number for number, (pool, way) in enumerate(ways) if has_room(view.nodes[pool], way)]
+        number, start_s = self._best(ways, fits, view)
+        pool, way = ways[number] if number >= 0 else ways[0]
+        sentence, expected_s = why(job, view, ways).sentence, expected_start(job, view)
+        if fits and number >= 0 and number not in fits:
+            beside = pool in {ways[number][0] for number in fits}
+            sentence = f"there is room, but it waits for {'another alternative' if beside else pool}"
+            expected_s = start_s
+        elsewhere = [choice for choice in ways if choice[0] != pool] if number >= 0 else []
+        for other, other_way in elsewhere[:1]:
+            at_s = view.now
+            if not has_room(view.nodes[other], other_way):
+                held = self._all_held(view, ())
+                at_s = self._when_free(other_way, other, held, view.nodes[other])[0]
+            later_s = at_s + other_way.estimate_on(other) - start_s - way.estimate_on(pool)
+            if math.isfinite(later_s) and abs(later_s) >= 1:
+                how = "later" if later_s > 0 else "earlier"
+                sentence += f"; on {other} it would end {_span(abs(later_s))} {how} than on {pool}"
+        return Reason("; ".join((sentence, *self._price_of(way, pool))), expected_s)
+
+    def _price_of(self, job: Job, pool: str) -> list[str]:
+        """Say what others pay for the resource of which the job takes the largest share."""
+        place, amounts = self._places[pool], np.array(amounts_of(job))
+        resource = self.pools[pool].resources[int((amounts / self.rows.sizes[place]).argmax())]
+        each = 1e3 if resource == "memory_mb" else 1.0
+        price = self.prices()[pool][resource] * each
+        name = resource_text(resource, each)
+        return [f"an hour of {name} costs others {price:.2g} h of waiting"] if price else []
+
+
+def _span(seconds: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.2g} {unit}" if seconds < 10 * size else f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _length(job: Job, pool: str) -> float:
+    length = job.estimate_on(pool)
+    return PRIOR_S if length == math.inf else max(length, SOON_S)
