@@ -63,7 +63,7 @@ Sizes = Mapping[str, tuple[Size, ...]]  # of each program, by their number of GP
 
 
 class Figures(NamedTuple):
-    """Makespan, energy of the node, mean turnaround; ms a simulated decision (0: none), the simulator's too."""
+    """Makespan, energy of the node, mean turnaround; ms of a simulation for each decision (0: none)."""
 
     makespan_s: float
     energy_j: float

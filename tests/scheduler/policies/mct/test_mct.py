@@ -362,7 +362,7 @@ def test_a_job_that_ends_early_lets_others_move_up() -> None:
 def late(world: World, by: dict[int, float]) -> World:
     """Copy the world; the jobs ``by`` run so many times longer than believed."""
     arrivals = []
-    for job, _, runs_s, _ in world.arrivals:
+    for job, _, runs_s, *_ in world.arrivals:
         longer = {pool: seconds * by.get(job.id, 1.0) for pool, seconds in runs_s.items()}
         arrivals.append(Arrival(replace(job, estimate_kind=EstimateKind.PREDICTED), 0.0, longer))
     return World(world.cluster, tuple(arrivals), world.settings)
