@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 
 from profiles.errors import BadInput
 from scheduler.evaluations import Evaluation, Finding, Progress, Row, Scale, Table, exactly, run_all
+from scheduler.evaluations.prediction import path_of
 from scheduler.model.events import Action, Event, Start
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool, counted
 from scheduler.model.speeds import TabulatedSpeed
@@ -63,7 +63,7 @@ Sizes = Mapping[str, tuple[Size, ...]]  # of each program, by their number of GP
 
 
 class Figures(NamedTuple):
-    """Makespan, energy of the node, mean turnaround; processor ms of a decision (0: none is timed)."""
+    """Makespan, energy of the node, mean turnaround; ms of a simulation for each decision (0: none)."""
 
     makespan_s: float
     energy_j: float
@@ -304,8 +304,11 @@ def compare(case: tuple[str, Sizes]) -> dict[str, Figures]:
 
 def evaluate(scale: Scale, progress: Progress) -> Evaluation:
     """See ``PAPER``. Raises BadInput where TENBIN_DATA has no measured sizes."""
-    path = Path(os.environ.get("TENBIN_DATA", "/nonexistent"), FILE)
+    path = path_of(FILE)
     tables = read(path)
+    for node in IDLE_W:
+        if lacks := [name for name in QUEUE if name not in tables.get(node, {})]:
+            raise BadInput(f"{path}: no sizes of {lacks[0]} on {node}", "get the file again")
     cases = [(node, {name: tables[node][name] for name in QUEUE}) for node in IDLE_W]
     by_node = dict(zip(IDLE_W, run_all(compare, cases, progress, lambda case: case[0]), strict=True))
     findings, rows = [], list[Row]()

@@ -91,7 +91,6 @@ class WeighFigures(NamedTuple):
     longest_s: float
     turnaround_s: float
     makespan_s: float
-    moves: int
     decision_s: float
     longest_decision_s: float
 
@@ -146,9 +145,10 @@ def grounds(scale: Scale) -> list[Ground]:
 
 def evaluate(scale: Scale, progress: Progress) -> Evaluation:
     """Simulate every ground under ``weigh`` and its rival."""
+    chosen = grounds(scale)
     cases = [
         WeighCase(ground, policy, ground.first + number)
-        for ground in grounds(scale)
+        for ground in chosen
         for number in range(SEEDS[scale])
         for policy in ground.policies
     ]
@@ -158,7 +158,7 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
             [figures[case] for case in cases if (case.ground, case.policy) == (ground, policy)]
             for policy in ground.policies
         ]
-        for ground in grounds(scale)
+        for ground in chosen
     }
     findings = []
     for ground, (rival, own) in results.items():
@@ -203,7 +203,6 @@ def simulate(case: WeighCase) -> WeighFigures:
         longest_s,
         turnaround_s,
         totals.makespan_s or 0.0,
-        totals.migrations,
         float(np.median(decided)),
         float(decided.max()),
     )

@@ -24,17 +24,19 @@ from dataclasses import dataclass, field, fields
 from itertools import chain
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from probes.topology import Topology
 from profiles.errors import BadInput
-from profiles.models.pairs import PairModel
 from profiles.records import NetworkInterface
 from scheduler.model.jobs import Job, Placement
 from scheduler.model.parameters import unknown
+
+if TYPE_CHECKING:
+    from profiles.models.pairs import PairModel
 
 PACKED, SPREAD, NEAR, FAR = "packed", "spread", "near", "far"
 BESIDE = {SPREAD: SPREAD, NEAR: FAR, FAR: NEAR}

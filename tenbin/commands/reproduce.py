@@ -1,4 +1,4 @@
-"""``tenbin reproduce``: the papers' own evaluations, run again."""
+"""``tenbin reproduce``: the papers' own evaluations, run again, and tenbin's."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def reproduce(
         str,
         typer.Argument(
             help="migration, multiresource, power, interference, regions, prediction, gpu-sizes, "
-            "pairs-on-this-machine.",
+            "pairs-on-this-machine, weigh.",
             autocompletion=complete_evaluation,
             metavar="EVALUATION",
         ),

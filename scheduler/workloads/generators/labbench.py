@@ -70,6 +70,7 @@ class Labbench:
         cost_s_per_gb: of a checkpoint and a restart together.
         estimate: "exact" or "none".
         knowledge: slow-downs that policies know: of all "pairs", a model from "some" of them, or "nothing".
+            No policy of tenbin asks for slow-downs on a GPU; one of your own may (``view.slowdowns``).
     """
 
     jobs: int = 1000

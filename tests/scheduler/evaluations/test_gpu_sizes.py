@@ -115,6 +115,9 @@ def test_a_bad_file_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (tmp_path / FILE).write_text("node_gpu,program,gpus,run_s,power_w_per_gpu\nA100,x,two,1,1\n")
     with pytest.raises(BadInput, match="no number"):
         evaluate("gpu-sizes", "small")
+    (tmp_path / FILE).write_text("node_gpu,program,gpus,run_s,power_w_per_gpu\nA100,minisweep,2,1,1\n")
+    with pytest.raises(BadInput, match="no sizes of lbm on A100"):
+        evaluate("gpu-sizes", "small")
 
 
 @pytest.mark.parametrize(("node", "own_s"), [("A100", 376.36), ("V100", None)])

@@ -35,6 +35,7 @@ from scheduler.evaluations import (
 from scheduler.model.clusters import parse_cluster
 from tenbin.cli import app
 from tenbin.report import evaluation as report
+from tests.support.paths import ROOT
 
 
 def small() -> Evaluation:
@@ -170,6 +171,9 @@ def test_page_holds_the_pictures_itself() -> None:
 @pytest.mark.parametrize("name", EVALUATIONS)
 def test_every_evaluation_is_there(name: str) -> None:
     __import__(EVALUATIONS[name])
+    page = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
+    shown = CliRunner().invoke(app, ["reproduce", "--help"], env={"COLUMNS": "200"}).output
+    assert re.search(rf"\b{name}\b", shown) and f"`{name}`" in page
 
 
 def test_unknown_names_get_the_near_ones(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,7 @@ def test_figures_are_the_simulators_on_a_fresh_seed() -> None:
 
 def test_changes_are_paired() -> None:
     def figures(wait_s: float) -> WeighFigures:
-        return WeighFigures(wait_s, 1, 1, 1, 1, 0, 0, 0)
+        return WeighFigures(wait_s, 1, 1, 1, 1, decision_s=0, longest_decision_s=0)
 
     rival, own = [figures(100), figures(10)], [figures(50), figures(5)]
     assert tuple(change(rival, own, "wait_s"))[:3] == (-50, -50, -50)
