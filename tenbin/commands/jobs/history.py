@@ -83,7 +83,7 @@ def history(
     client = client_of(home)
     if which:
         request["ids"] = jobs.known(client, which)
-    rows = [dict.fromkeys(GPU_COLUMNS) | row for row in client.call("POST", "/history", request)]
+    rows = client.call("POST", "/history", request)
     shown = COLUMNS + GPU_COLUMNS * _with_gpus(rows)
     if efficiency:
         _print_efficiency(rows, csv=csv, json=json)
