@@ -9,10 +9,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from profiles.instants import clock, local
-from profiles.quantities import counted
+from profiles.quantities import counted, duration, number
 from scheduler.jobs.literals import memory_text
 from tenbin.errors import TenbinError
-from tenbin.text import duration, label, number, printable, ranges
+from tenbin.text import label, printable, ranges
 
 if TYPE_CHECKING:
     from rich.table import Table

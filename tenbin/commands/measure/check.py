@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from profiles.errors import BadInput, UserError
-from profiles.quantities import Better, better, readable_unit
+from profiles.quantities import Better, better, duration, number, readable_unit
 from tenbin.commands import options
 from tenbin.errors import NO_ANSWER, TenbinError
 from tenbin.option_values import duration_s
 from tenbin.terminal import SafeConsole, table
-from tenbin.text import as_json, duration, number, say
+from tenbin.text import as_json, say
 
 if TYPE_CHECKING:
     from profiles.checks.check import Change, Check, CheckStore
