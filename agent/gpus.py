@@ -28,6 +28,7 @@ from typing import Any
 from agent.users import user_name
 from probes import drm, nvml
 from profiles.errors import Unavailable
+from profiles.quantities import duration
 
 MB = 10**6
 HELD_BYTES = 1 << 20  # of a GPU of AMD or Intel: who has less does not hold it
@@ -57,7 +58,7 @@ class Holder:
     mark: int = 0
 
     def __str__(self) -> str:
-        """Write it for people: ``process 4711 (python3) of ada, 642 MB, 0 %, for 2.1 h``."""
+        """Write it for people: ``process 4711 (python3) of ada, 642 MB, 0 %, for 2:06 h``."""
         program = f" ({self.command})" if self.command else ""
         owner = f" of {self.user}" if self.user else ", which this process cannot see"
         memory = "" if self.memory_mb is None else f", {self.memory_mb:.0f} MB"
@@ -289,14 +290,6 @@ def _mark(limits: str) -> int:
         if line.startswith("Max file locks") and (limit := line.split()[3]).isdecimal():
             return int(limit)
     return 0
-
-
-def duration(seconds: float) -> str:
-    """Write a time for people: ``2.1 h``."""
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            return f"{seconds / length:.1f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 if __name__ == "__main__":

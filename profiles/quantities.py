@@ -120,6 +120,29 @@ def readable_unit(unit: str, *values: float | None) -> tuple[float, str]:
     return 1.0, unit
 
 
+def number(value: float | None) -> str:
+    """Write three significant digits or whole numbers: 0.00123, 12.3, 45678, 1.20e-07."""
+    if value is None:
+        return "-"
+    if value != 0 and not 1e-4 <= abs(value) < 1e6:
+        return f"{value:.2e}"
+    digits = f"{value:.3g}"
+    return f"{value:.0f}" if "e" in digits else digits
+
+
+def duration(seconds: float) -> str:
+    """Write ``10.2 us``, ``0.45 s``, ``1:05 min``, ``3:20 h``, from two days ``12.5 d``; never below 0."""
+    seconds = max(seconds, 0.0)
+    if seconds < 59.95:
+        factor, unit = readable_unit("s", seconds)
+        return f"{number(factor * seconds)} {unit}"
+    for size, unit, end in ((60, "min", 3600), (3600, "h", 48 * 3600)):
+        parts = round(seconds * 60 / size)  # seconds of a minute, minutes of an hour
+        if parts * size < 60 * end:
+            return f"{parts // 60}:{parts % 60:02} {unit}"
+    return f"{number(seconds / 86400)} d"
+
+
 def file_size(mb: float) -> str:
     """Write the size of files, or of the room for them: ``12.3 GB``, ``90 MB``."""
     return f"{mb / 1000:.3g} GB" if mb >= 1000 else f"{mb:.0f} MB"

@@ -10,22 +10,14 @@ from inspect import cleandoc
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from profiles.quantities import duration, file_size, memory, number, readable_unit
+
 if TYPE_CHECKING:
     from profiles.records import Coefficient, Inventory, Model, Profile, Record
 
 UNIT_WORDS = {"": "", "ratio": "", "1": ""}
 
 BARS = "▁▂▃▄▅▆▇█"
-
-
-def number(value: float | None) -> str:
-    """Write three significant digits or whole numbers: 0.00123, 12.3, 45678, 1.20e-07."""
-    if value is None:
-        return "-"
-    if value != 0 and not 1e-4 <= abs(value) < 1e6:
-        return f"{value:.2e}"
-    digits = f"{value:.3g}"
-    return f"{value:.0f}" if "e" in digits else digits
 
 
 def label(job: Mapping[str, Any]) -> str:
@@ -45,8 +37,6 @@ def ranges(ids: Iterable[int]) -> str:
 
 def readable(coefficient: Coefficient, *beside: Coefficient | None) -> Coefficient:
     """Change the unit to the one in which people read it, and the coefficients ``beside``: s to us."""
-    from profiles.quantities import readable_unit
-
     values = [c.value for c in (coefficient, *beside) if c is not None]
     factor, unit = readable_unit(coefficient.unit, *values)
     if factor == 1.0:
@@ -148,21 +138,6 @@ def as_json(record: Record) -> str:
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
-def duration(seconds: float) -> str:
-    """Write ``10.2 us``, ``0.45 s``, ``1:05 min``, ``3:20 h``, from two days ``12.5 d``; never below 0."""
-    from profiles.quantities import readable_unit
-
-    seconds = max(seconds, 0.0)
-    if seconds < 59.95:
-        factor, unit = readable_unit("s", seconds)
-        return f"{number(factor * seconds)} {unit}"
-    for size, unit, end in ((60, "min", 3600), (3600, "h", 48 * 3600)):
-        parts = round(seconds * 60 / size)  # seconds of a minute, minutes of an hour
-        if parts * size < 60 * end:
-            return f"{parts // 60}:{parts % 60:02} {unit}"
-    return f"{number(seconds / 86400)} d"
-
-
 def headline(profile: Profile) -> str:
     """Write one line on what a profile is."""
     marks = [m for m, on in (("EMULATED", profile.emulated), ("interrupted", profile.interrupted)) if on]
@@ -178,8 +153,6 @@ def headline(profile: Profile) -> str:
 
 def machine_lines(inventory: Inventory) -> list[tuple[str, str]]:
     """Write the inventory as (topic, text) lines."""
-    from profiles.quantities import file_size, memory
-
     cpu = inventory.cpu
     cores = f"{cpu.cores} core{'s' * (cpu.cores != 1)}, {cpu.threads} thread{'s' * (cpu.threads != 1)}"
     caches = ", ".join(

@@ -453,7 +453,7 @@ class Coordinator:
 
     def _slower_gpus(self, entry: Entry) -> str:
         """Say which GPUs of a job that runs are slower than they were; "": none."""
-        rows = self.engine.gpus.rows() if entry.spec.gpus_asked else ()
+        rows = self.engine.gpus.rows() if entry.way.gpus_asked else ()
         own = [row for row in rows if row.number in entry.devices and row.loss_ratio]
         return "; ".join(slower(f"GPU {row.number}", row.loss_ratio) for row in own)
 

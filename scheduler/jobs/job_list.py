@@ -248,7 +248,7 @@ def name_of(entry: Entry) -> str:
 
 def cores_of(entry: Entry) -> int:
     """Count the cores that a job has, or asks for before it runs."""
-    return len(entry.cores) or entry.spec.tasks * entry.spec.cores
+    return len(entry.cores) or entry.way.tasks * entry.way.cores
 
 
 def nodes_of(entry: Entry) -> tuple[str, ...]:
@@ -435,5 +435,5 @@ def row_of(entry: Entry, user: str) -> JobRow:
 
 def time_limit_s(entry: Entry) -> float | None:
     """Return the job's limit now; None: it has none."""
-    limit_s = entry.spec.time_s if entry.limit_s is None else entry.limit_s
+    limit_s = entry.way.time_s if entry.limit_s is None else entry.limit_s
     return None if limit_s is None or math.isinf(limit_s) else limit_s

@@ -13,10 +13,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from profiles.errors import INTERRUPTED, BadInput, Unavailable, UserError
+from profiles.quantities import duration, number
 from tenbin.commands import options
 from tenbin.option_values import counts, duration_s
 from tenbin.terminal import QUALITY_STYLE, SafeConsole, table
-from tenbin.text import as_json, duration, interval, number, print_json, say, sparkline, value_with_unit
+from tenbin.text import as_json, interval, print_json, say, sparkline, value_with_unit
 
 if TYPE_CHECKING:
     import pandas as pd

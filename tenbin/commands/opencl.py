@@ -16,8 +16,9 @@ import typer
 
 from profiles.errors import BadInput, Unavailable
 from profiles.instants import clock
+from profiles.quantities import duration, number
 from tenbin.commands.options import JsonOption
-from tenbin.text import duration, number, print_json, say
+from tenbin.text import print_json, say
 
 if TYPE_CHECKING:
     from agent.opencl_layer.requests import LayerStatus

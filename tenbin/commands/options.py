@@ -14,8 +14,8 @@ import typer
 from typer.core import TyperCommand
 
 from profiles.errors import BadInput, Unavailable
+from profiles.quantities import duration
 from tenbin.errors import TenbinError
-from tenbin.text import duration
 
 if TYPE_CHECKING:
     from profiles.files.store import Store

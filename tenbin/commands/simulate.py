@@ -13,6 +13,7 @@ import typer
 from rich.markup import escape as plain
 
 from profiles.errors import BadInput
+from profiles.quantities import duration, number
 from tenbin.commands.options import (
     JsonOption,
     StoreOption,
@@ -24,7 +25,7 @@ from tenbin.commands.options import (
 )
 from tenbin.option_values import duration_s
 from tenbin.terminal import SafeConsole, table
-from tenbin.text import duration, number, print_json
+from tenbin.text import print_json
 
 if TYPE_CHECKING:
     from scheduler.evaluations.experiment import Experiment

@@ -147,7 +147,7 @@ def account(store: Path, job_id: int) -> dict[str, Any] | None:
         "preemptions": entry.preemptions,
         "migrations": entry.migrations,
         "usage": entry.usage,
-        "gpus_asked": entry.spec.gpus_asked,
+        "gpus_asked": entry.way.gpus_asked,
         "history": [{"at_s": at, "what": what, "detail": detail} for at, what, detail in record.history],
         "predictions": [prediction.told() for prediction in record.predictions],
     }

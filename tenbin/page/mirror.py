@@ -91,9 +91,13 @@ class _Asked(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _asked(text: str) -> _Asked:
-    """Read a specification; the members of an array, one after the other, share one."""
+def _asked(text: str, way: int = 0) -> _Asked:
+    """Read a specification, as one of its alternatives has it; the members of an array share one."""
     spec = json.loads(text)
+    if way:
+        own = spec["alternatives"][way - 1]
+        spec |= {"tasks": 1, "cores": 1, "expect_s": {}}
+        spec |= {name: value for name, value in own.items() if value is not None}
     slurm = spec.get("slurm") or {}
     return _Asked(
         name=spec.get("name") or posixpath.basename(spec["command"][0]),
@@ -110,11 +114,11 @@ def _asked(text: str) -> _Asked:
 def row_of(values: Sequence[Any]) -> Row:
     """Make the row of a job from ``COLUMNS``."""
     record = dict(zip(COLUMNS, values, strict=True))
-    spec = _asked(record["spec"])
     array, index = record["array"], record["array_index"]
-    pool, units, nodes, cap_w, region = "", 1, list[list[int]](), None, ""
+    pool, units, nodes, cap_w, region, more = "", 1, list[list[int]](), None, "", list[Any]()
     if record["placement"] not in (None, "null"):
-        pool, units, nodes, cap_w, region, *_ = json.loads(record["placement"])
+        pool, units, nodes, cap_w, region, *more = json.loads(record["placement"])
+    spec = _asked(record["spec"], *more[1:])  # after the binding: the alternative
     hosts = _listed(record["hosts"]) or [f"{pool}{node}" for node, _ in nodes]
     stage, held = STAGES[record["stage"]], bool(record["held_by_user"])
     limit_s = spec.time_s if record["limit_s"] is None else record["limit_s"]

@@ -24,11 +24,10 @@ from profiles.compare import (
     main_rows,
     sentences,
 )
-from profiles.quantities import Better, better
+from profiles.quantities import Better, better, number
 from profiles.records import Profile
 from tenbin import text
 from tenbin.report.pictures import COLOURS, Figure, figure, picture, write
-from tenbin.text import number
 
 
 class Judged(NamedTuple):

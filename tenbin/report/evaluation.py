@@ -9,8 +9,8 @@ from itertools import pairwise
 from textwrap import fill
 from typing import Any, NamedTuple
 
+from profiles.quantities import number
 from scheduler.evaluations import Cell, Estimate, Evaluation, Finding, Picture, Table
-from tenbin.text import number
 
 HEADINGS = ("number", "paper", "tenbin", "95 % interval", "n", "difference", "as the paper")
 VERDICTS = {True: "yes", False: "no", None: ""}

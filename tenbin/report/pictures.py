@@ -18,8 +18,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from profiles.models import Prediction
+from profiles.quantities import duration, number
 from tenbin import text
-from tenbin.text import limits, number
+from tenbin.text import limits
 
 # -- one look for every figure: axes, fits, medians --------------------------------------------------------
 
@@ -881,13 +882,13 @@ def write(template: str, *, interactive: bool = False, **values: Any) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        number=text.number,
+        number=number,
         limits=text.limits,
         bounded=text.bounded,
         readable=text.readable,
         value=text.value_with_unit,
         interval=text.interval,
-        duration=text.duration,
+        duration=duration,
     )
     return environment.get_template(template).render(
         css=_beside("picture.css") + _beside("look.css"),

@@ -185,7 +185,7 @@ def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
         "migrations": entry.migrations,
         "failures": entry.failures,
         "usage": entry.usage,
-        "gpu_use": gpu_use(coordinator.engine.gpus, entry) if entry.spec.gpus_asked else None,
+        "gpu_use": gpu_use(coordinator.engine.gpus, entry) if entry.way.gpus_asked else None,
         "predicted": entry.predicted,
         "moves": moves(coordinator, entry),
         "memory_limit_by": memory_limit_by(coordinator, entry),
@@ -211,7 +211,7 @@ def gpu_use(gpus: GpuTable, entry: Entry) -> dict[str, Any]:
     names = ("gpus_used", "peak_gpu_memory_mb", "gpu_energy_j")
     emulated = bool(usage.get("gpus_emulated"))
     return {
-        "gpus_asked": entry.spec.gpus_asked,
+        "gpus_asked": entry.way.gpus_asked or None,
         **{name: usage.get(name) for name in names},
         "gpus_emulated": emulated,
     }
@@ -233,7 +233,7 @@ def memory_limit_by(coordinator: Coordinator, entry: Entry) -> str | None:
     """Name what holds a job's memory limit: "cgroup v1", "cgroup v2" or "looking"; None: nothing."""
     if entry.usage is not None:
         holder = entry.usage.get("memory_limit_by")
-    elif entry.spec.memory_mb is not None and entry.alive:
+    elif entry.way.memory_mb is not None and entry.alive:
         state = coordinator.folders.state(entry)
         holder = None if state is None else state.memory_limit_by
     else:

@@ -190,7 +190,7 @@ class CoordinatorJobs:
         if isinstance(job, Whole):
             return ArrayRow(**as_json(row_of(job.first, self._table.user)) | job.fields())
         row = row_of(job, self._table.user)
-        if self._table.unit.gpus and job.spec.gpus_asked:
+        if self._table.unit.gpus and job.way.gpus_asked:
             return GpuJobRow(**as_json(row), **gpu_use(self._coordinator.engine.gpus, job))
         return row
 
@@ -355,11 +355,14 @@ def used(coordinator: Coordinator, entry: Entry) -> dict[str, Any]:
         cpu_s, energy_j = rows[-1].cpu_s, rows[-1].energy_j
         peak_mb = max(row.memory_mb for row in rows)
     end_s = time.time() if entry.end_s is None else entry.end_s
-    asked_mb = entry.spec.memory_mb and entry.spec.memory_mb * coordinator.job_table.tasks(entry)
+    asked_mb = entry.way.memory_mb and entry.way.memory_mb * coordinator.job_table.tasks(entry)
     fields, gpus = brief(coordinator, entry), gpu_use(coordinator.engine.gpus, entry)
     cpu_share = None
     if cpu_s is not None and running_s and running_s > 0:
         cpu_share = cpu_s / (running_s * fields["cores"])
+    gpu_share = None
+    if gpus["gpus_asked"] and gpus["gpus_used"] is not None:
+        gpu_share = gpus["gpus_used"] / gpus["gpus_asked"]
     return {
         **fields,
         "elapsed_s": None if entry.start_s is None else end_s - entry.start_s,
@@ -377,6 +380,5 @@ def used(coordinator: Coordinator, entry: Entry) -> dict[str, Any]:
         "preemptions": entry.preemptions,
         "signal": entry.signal,
         **gpus,
-        "gpus_asked": entry.spec.gpus_asked or None,
-        "gpu_efficiency": None if gpus["gpus_used"] is None else gpus["gpus_used"] / entry.spec.gpus_asked,
+        "gpu_efficiency": gpu_share,
     }

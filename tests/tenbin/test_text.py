@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from profiles.quantities import memory
+from profiles.quantities import duration, memory, number
 from profiles.records import Quality
-from tenbin.text import duration, interval, number, printable, unwrapped, value_with_unit
+from tenbin.text import interval, printable, unwrapped, value_with_unit
 from tests.support.records import make_coefficient
 
 

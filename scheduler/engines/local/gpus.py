@@ -23,7 +23,7 @@ from pathlib import Path
 from select import select
 from typing import Any, NamedTuple
 
-from agent.gpus import Holder, duration
+from agent.gpus import Holder
 from agent.processes import control_groups, tree
 from probes import drm, nvml
 from probes.nvml import ELSEWHERE, LINKED, SAME_NODE
@@ -31,6 +31,7 @@ from probes.topology import read_topology
 from profiles.checks.check import DeviceFitness, Fitness
 from profiles.errors import BadInput
 from profiles.files.safe_files import write_whole
+from profiles.quantities import duration
 from scheduler.engines.local.cores import ROOTS, Supply
 from scheduler.engines.protocol import GpuRow, GpuTable, IdleGpus, JobGpuUse, Taken
 from scheduler.engines.registry import IdleRule

@@ -9,10 +9,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from profiles.instants import clock, local
-from profiles.quantities import counted
+from profiles.quantities import counted, duration, number
 from scheduler.jobs.literals import memory_text
 from tenbin.errors import TenbinError
-from tenbin.text import duration, label, number, printable, ranges
+from tenbin.text import label, printable, ranges
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -59,10 +59,10 @@ def _asked(job: dict[str, Any]) -> list[str]:
     """List what the owner asked for."""
     spec = job["spec"]
     lines = [f"name {spec['name']}"] if spec["name"] else []
-    ways = [needs_words(way) for way in (spec, *_alternatives(spec))]
-    if (chosen := job.get("alternative")) is not None:
-        ways[chosen] += " (chosen)"
-    lines += [f"{shlex.join(spec['command'])}, in {spec['folder']}", f"asked for {'; or '.join(ways)}"]
+    lines += [
+        f"{shlex.join(spec['command'])}, in {spec['folder']}",
+        f"asked for {ways_words(spec, job.get('alternative'))}",
+    ]
     if job["priority"]:
         lines.append(f"priority {job['priority']}")
     if spec["account"]:
@@ -73,8 +73,17 @@ def _asked(job: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _alternatives(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the job as each of its alternatives has it."""
+def ways_words(spec: dict[str, Any], chosen: int | None = None) -> str:
+    """Write what a job asks for, and what it may have instead: ``1 core, 1 GPU; or 16 cores``."""
+    texts = [needs_words(way) for way in _ways(spec)]
+    if chosen is not None:
+        texts[chosen] += " (chosen)"
+    return "; or ".join(texts)
+
+
+def _ways(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the job as it is, and as each of its alternatives has it (``JobSpec.way``)."""
+    yield spec
     alone = {"tasks": 1, "cores": 1, "nodes": None, "max_tasks": None, "max_nodes": None}
     without = dict.fromkeys(("gpus", "gpu_kind", "gpu_memory_mb"))
     for way in spec.get("alternatives", ()):
@@ -236,7 +245,8 @@ def _now(job: dict[str, Any]) -> list[str]:
     now = job.get("now")
     if not now:
         return []
-    asked_mb = (job["spec"]["memory_mb"] or 0) * job["tasks"]
+    way = list(_ways(job["spec"]))[job.get("alternative") or 0]
+    asked_mb = (way["memory_mb"] or 0) * job["tasks"]
     limit = f" of {number(asked_mb)} MB" if asked_mb else ""
     power = "" if now["power_w"] is None else f"; power {number(now['power_w'])} W"
     memory = f"memory {number(now['memory_mb'])} MB, at most {number(now['peak_memory_mb'])}{limit}"

@@ -11,6 +11,7 @@ import typer
 from rich.markup import escape
 
 from profiles.errors import BadInput
+from profiles.quantities import number
 from tenbin.commands.options import (
     HomeOption,
     JsonOption,
@@ -20,7 +21,7 @@ from tenbin.commands.options import (
     names_in,
 )
 from tenbin.terminal import SafeConsole, table
-from tenbin.text import number, print_json, say
+from tenbin.text import print_json, say
 
 CAPTION = "medians of n outcomes; error: (predicted - measured) / measured; 95 %: of the outcomes within"
 

@@ -12,12 +12,12 @@ from typing import Annotated, Any
 import typer
 
 from profiles.errors import BadInput
-from profiles.quantities import counted
+from profiles.quantities import counted, duration, number
 from scheduler.jobs.literals import memory_text
 from tenbin.commands.jobs import jobs
 from tenbin.commands.options import HomeOption, JsonOption, client_of
 from tenbin.option_values import past_instant
-from tenbin.text import duration, number, print_json
+from tenbin.text import print_json
 
 COLUMNS = (
     *("id", "array", "array_index", "name", "user", "slurm", "stage", "submit_s", "start_s", "end_s"),
@@ -83,7 +83,7 @@ def history(
     client = client_of(home)
     if which:
         request["ids"] = jobs.known(client, which)
-    rows = [dict.fromkeys(GPU_COLUMNS) | row for row in client.call("POST", "/history", request)]
+    rows = client.call("POST", "/history", request)
     shown = COLUMNS + GPU_COLUMNS * _with_gpus(rows)
     if efficiency:
         _print_efficiency(rows, csv=csv, json=json)

@@ -206,7 +206,7 @@ def _command(value: Any) -> list[str]:
 
 UNSAID = {
     *("command", "folder", "tasks", "max_tasks", "cores", "nodes", "max_nodes", "memory_mb", "time_s"),
-    *("gpus", "gpu_kind", "gpu_memory_mb", "slurm_variables"),
+    *("gpus", "gpu_kind", "gpu_memory_mb", "alternatives", "slurm_variables"),
 }
 
 
@@ -217,7 +217,7 @@ def show(
     forecast: Sequence[Mapping[str, Any]],
 ) -> str:
     """Write some lines for each job, or array of jobs, that would be submitted: size, other fields, start."""
-    from tenbin.commands.jobs.account import needs_words, prospect_words
+    from tenbin.commands.jobs.account import prospect_words, ways_words
 
     lines = []
     for place, spec in enumerate(specs):
@@ -236,7 +236,7 @@ def show(
         ]
         lines += [
             f"{place + 1}: {shlex.join(spec.command)}",
-            f"   {needs_words(spec.model_dump(mode='json'))}",
+            f"   {ways_words(spec.model_dump(mode='json'))}",
         ]
         lines += [f"   {', '.join(words)}"] if words else []
         lines += [f"   {prospect_words(row)}" for row in forecast[place : place + 1]]

@@ -14,10 +14,11 @@ import typer
 
 from profiles.errors import INTERRUPTED, BadInput
 from profiles.instants import clock, local
+from profiles.quantities import duration, number
 from tenbin.commands.options import HomeOption, JsonOption, client_of, complete_job, complete_place
 from tenbin.errors import TenbinError
 from tenbin.option_values import duration_s, past_instant
-from tenbin.text import duration, label, number, print_json, printable, ranges, say
+from tenbin.text import label, print_json, printable, ranges, say
 
 if TYPE_CHECKING:
     from tenbin.client.client import Client

@@ -338,7 +338,10 @@ def submit(
         typer.Option(help="Options of #SBATCH lines to leave out: exclusive,constraint.", metavar="NAMES"),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only check, and print what would be submitted.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Only check, and print what would be submitted, and when it would start."
+        ),
     ] = False,
     wait: Annotated[
         bool,

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from profiles.errors import BadInput, UserError
-from profiles.quantities import Better, better, readable_unit
+from profiles.quantities import Better, better, duration, number, readable_unit
 from tenbin.commands import options
 from tenbin.errors import NO_ANSWER, TenbinError
 from tenbin.option_values import duration_s
 from tenbin.terminal import SafeConsole, table
-from tenbin.text import as_json, duration, number, say
+from tenbin.text import as_json, say
 
 if TYPE_CHECKING:
     from profiles.checks.check import Change, Check, CheckStore
@@ -396,13 +396,13 @@ def _not_told(check: Check) -> Iterator[str]:
     from profiles.checks.figures import DEVICE_LOSS, WINDOW
 
     for c in sorted(check.changes, key=_place):
-        one, several = c.tells_ratio, c.tells_in_window_ratio
-        if "device" in c.labels and one is not None and several is not None and one > DEVICE_LOSS:
+        alone, in_window = c.tells_ratio, c.tells_in_window_ratio
+        if "device" in c.labels and alone is not None and in_window is not None and alone > DEVICE_LOSS:
             loss = f"{_title(c)}: a loss of {100 * DEVICE_LOSS:.0f} %"
-            if several <= DEVICE_LOSS:
+            if in_window <= DEVICE_LOSS:
                 yield f"{loss} shows in {WINDOW} checks in a row"
             else:
-                yield f"{loss} does not show; its checks differ too much, {100 * several:.0f} % would"
+                yield f"{loss} does not show; its checks differ too much, {100 * in_window:.0f} % would"
 
 
 def _title(change: Change) -> str:

@@ -15,9 +15,10 @@ from rich.markup import escape
 
 from profiles.errors import INTERRUPTED, BadInput, Unavailable, UserError
 from profiles.files.safe_files import write_whole
+from profiles.quantities import number
 from tenbin.commands.options import JsonOption, StoreOption, stored_profiles, write_output
 from tenbin.terminal import SafeConsole, table
-from tenbin.text import number, print_json, say
+from tenbin.text import print_json, say
 
 if TYPE_CHECKING:
     from profiles.clusters import Between, Odd, Survey, Value

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from profiles.errors import BadInput
-from profiles.quantities import readable_unit
+from profiles.quantities import number, readable_unit
 from tenbin.commands.measure.check import signed
 from tenbin.commands.options import (
     JsonOption,
@@ -22,7 +22,7 @@ from tenbin.commands.options import (
     write_output,
 )
 from tenbin.terminal import SafeConsole
-from tenbin.text import headline, number, print_json, readable, say, value
+from tenbin.text import headline, print_json, readable, say, value
 
 if TYPE_CHECKING:
     from profiles.checks.check import Check, CheckStore

@@ -20,6 +20,7 @@ from rich.text import Text
 from probes.registry import PROBES
 from profiles.errors import BadInput
 from profiles.files.safe_files import read_regular, write_whole
+from profiles.quantities import duration
 from tenbin.commands.measure.cluster import known, show_cluster, write_cluster_report
 from tenbin.commands.options import (
     ClusterOption,
@@ -36,7 +37,6 @@ from tenbin.terminal import QUALITY_STYLE, SafeConsole, table
 from tenbin.text import (
     as_json,
     bounded,
-    duration,
     headline,
     interval,
     limits,

@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 from rich.cells import cell_len, chop_cells, set_cell_size
 
 from profiles.errors import BadInput
+from profiles.quantities import duration, number
 from scheduler.jobs.literals import memory_text
 from tenbin.commands.jobs.account import wait_words
 from tenbin.commands.jobs.jobs import (
@@ -26,7 +27,7 @@ from tenbin.commands.jobs.jobs import (
 )
 from tenbin.commands.status import node_lines, use_words
 from tenbin.option_values import past_instant
-from tenbin.text import duration, label, number, printable
+from tenbin.text import label, printable
 
 if TYPE_CHECKING:
     from tenbin.client.client import Client

@@ -199,8 +199,8 @@ class JobView {
   }
 }
 
-function gpuWords(usage, asked) {
-  const used = usage.gpus_used === null ? "" : `${number(usage.gpus_used)} of ${asked} worked on average, `;
+function gpuWords(usage, total) {
+  const used = usage.gpus_used === null ? "" : `${number(usage.gpus_used)} of ${total} worked on average, `;
   const energy = usage.gpu_energy_j == null ? "" : `, ${number(usage.gpu_energy_j)} J`;
   return `${used}${number(usage.peak_gpu_memory_mb)} MB at most${energy}${usage.gpus_emulated ? " (EMULATED)" : ""}`;
 }

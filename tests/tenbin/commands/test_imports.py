@@ -18,6 +18,7 @@ from profiles.files.store import Store
 from profiles.records import Profile, Settings
 from tests.support.coordinator import Up
 from tests.support.paths import ROOT
+from tests.support.programs import tenbin
 from tests.support.records import make_coefficient, make_device, make_inventory, make_model, make_profile
 
 SCIENCE = {"numpy", "scipy", "statsmodels", "pandas", "pyarrow", "plotly"}
@@ -103,7 +104,7 @@ print(*sys.modules)
     assert {name.partition(".")[0] for name in modules.split()} & (HEAVY | {"pydantic"}) <= needed
 
 
-def test_drivers_are_not_asked_to_show_a_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drivers_are_not_asked_to_show_a_profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Only files are compared; ``tenbin doctor``, which asks the drivers, compares the rest."""
 
     def asked(*_: object) -> None:
@@ -116,8 +117,12 @@ def test_drivers_are_not_asked_to_show_a_profile(monkeypatch: pytest.MonkeyPatch
     of_devices = profile.inventory.model_copy(update={"opencl": (make_device(),)})
     assert changes_since(profile.model_copy(update={"inventory": of_devices})) == []
     older = profile.inventory.model_copy(update={"kernel": "2.6.32"})
-    (line,) = changes_since(profile.model_copy(update={"inventory": older}))
+    changed = profile.model_copy(update={"inventory": older})
+    (line,) = changes_since(changed)
     assert "kernel 2.6.32 -> " in line
+    Store(tmp_path).save(changed, {})
+    shown = tenbin("profile", "show", "--store", str(tmp_path)).stdout
+    assert f"STALE: this machine has changed since ({line}). Profile it again: tenbin profile" in shown
 
 
 def test_the_doctor_tells_of_a_changed_driver() -> None:

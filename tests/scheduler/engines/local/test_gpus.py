@@ -693,11 +693,11 @@ def test_idleness_of_each_gpu_is_told_once_until_it_works(watch: Callable[..., G
     for _ in range(20):
         show(one, 10.0, 0.0, 1.0)
         news += one.idle()
-    assert news == [(7, "GPU 0: no work for 1.0 min", "")]
+    assert news == [(7, "GPU 0: no work for 1:00 min", "")]
     show(one, 10.0, 0.5, 1.0)
     for _ in range(7):
         show(one, 10.0, 0.0, 0.0)
-    assert one.idle() == [(7, "GPUs 0, 1: no work for 1.0 min", "")] and not one.idle()
+    assert one.idle() == [(7, "GPUs 0, 1: no work for 1:00 min", "")] and not one.idle()
 
 
 def test_the_rule_counts_on_after_a_restart(watch: Callable[..., GpuWatch], tmp_path: Path) -> None:
