@@ -378,6 +378,7 @@ class SlurmEngine(Engine):
         if self._external is not None and snapshot.external_jobs is not None:
             self._external.see(snapshot.external_jobs)
         self.driver.see(snapshot)
+        self.node_states.set_dead_down(snapshot.nodes, snapshot.answers)
 
     def close(self) -> None:
         if self.layers is not None:
