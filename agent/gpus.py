@@ -127,8 +127,9 @@ def watch() -> None:
     Raises:
         Unavailable: there is no GPU of AMD or Intel, and no NVIDIA driver or library.
     """
-    others = DrmWatch(drm.root(), Path("/proc"))
-    library, procfs = _library(needed=not others.gpus or nvml.expected()), Path("/proc")
+    procfs = Path("/proc")
+    others = DrmWatch(drm.root(), procfs)
+    library = _library(needed=not others.gpus or nvml.expected())
     before: list[tuple[str, tuple[int, ...]]] = []
     shares: dict[str, list[float]] = {}
     printed_s = -TELL_S

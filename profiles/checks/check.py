@@ -336,9 +336,9 @@ def _devices(checks: Sequence[Check]) -> dict[str, DeviceFitness]:
     for check in checks:
         for checked in check.devices:
             changes = [c for c in check.changes if c.labels.get("device") == checked.device]
-            told = check.verdict is not Verdict.DISTURBED and any(c.p is not None for c in changes)
+            could_tell = check.verdict is not Verdict.DISTURBED and any(c.p is not None for c in changes)
             losses = [c.loss_ratio for c in changes if c.state == "worse"]
-            if not told and checked.device in fitness:
+            if not could_tell and checked.device in fitness:
                 losses = [fitness[checked.device].loss_ratio]
             fitness[checked.device] = DeviceFitness(max(losses, default=0.0), checked.failure)
     return fitness

@@ -248,9 +248,9 @@ def _table(results: dict[Ground, list[list[WeighFigures]]]) -> Table:
 
 def _assumptions(scale: Scale) -> tuple[str, ...]:
     return (
-        "Parts of a log are simulated by themselves. fairness and price were chosen on ground A (seeds 988 to "
-        "999) and seen on Lublin's model, KTH-SP2, Theta and HPC2N's first 50,000 jobs. HPC2N's parts here "
-        "come after its first 75,000.",
+        "Parts of a log are simulated by themselves. fairness and price were chosen on ground A (seeds 988 "
+        "to 999) and seen on Lublin's model, KTH-SP2, Theta and HPC2N's first 50,000 jobs. HPC2N's parts "
+        "here come after its first 75,000.",
         f"Generators' seeds begin at {FRESH}: none was used to choose a parameter. All parameters are the "
         "defaults but aim=makespan where that counts.",
         "Limits are the users' in logs and in Lublin's model, exact on the grounds of papers A and C.",

@@ -43,9 +43,9 @@ def check_of(number: int, budget_s: float) -> Check:
     """Make a check of devices alone."""
     rows, _ = collect("devices", Settings(quick=True, budget_s=budget_s), measure)
     of_devices = rows[rows["quantity"] == "device"]
-    told = [Told(device=row.device, name=row["name"]) for _, row in of_devices.iterrows()]
+    devices = [Told(device=row.device, name=row["name"]) for _, row in of_devices.iterrows()]
     taken = rows.drop(of_devices.index).to_dict("records")
-    return make_check(number, figures([{**row, "cpu_ratio": None} for row in taken]), devices=tuple(told))
+    return make_check(number, figures([{**row, "cpu_ratio": None} for row in taken]), devices=tuple(devices))
 
 
 def test_every_device_has_every_figure(key: str) -> None:
@@ -53,8 +53,8 @@ def test_every_device_has_every_figure(key: str) -> None:
     keys = {device.device for device in check.devices}
     assert key in keys
     assert collect("devices", Settings(quick=True, only=("devices", "another")), measure)[0].empty
-    wanted = {tuple(part.format(key=k) for part in figure) for k in keys for figure in FIGURES}
-    assert {figure.key for figure in check.figures} == wanted
+    expected = {tuple(part.format(key=k) for part in figure) for k in keys for figure in FIGURES}
+    assert {figure.key for figure in check.figures} == expected
 
 
 @pytest.mark.usefixtures("small")
@@ -88,7 +88,7 @@ def test_a_copy_that_is_not_made_is_found(key: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_wrong_result_is_of_its_device_and_gives_no_verdict_on_its_speed(key: str) -> None:
-    told: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     absent: list[Absent] = []
 
     class Wrong:
@@ -103,14 +103,14 @@ def test_a_wrong_result_is_of_its_device_and_gives_no_verdict_on_its_speed(key: 
         settings=Settings(quick=True),
         rng=None,
         progress=lambda doing: None,
-        sample=lambda **row: told.append(row),
+        sample=lambda **row: rows.append(row),
         absent=lambda what, reason, remedy="", failed=False: absent.append(
             Absent(probe="devices", what=what, reason=reason, remedy=remedy, failed=failed)
         ),
     )
     record: Any = SimpleNamespace(key=key, name="A100")
     device_check._measure(run, Wrong(), record, set())  # type: ignore[arg-type]
-    assert [(row["device"], row["name"], row["failure"]) for row in told] == [
+    assert [(row["device"], row["name"], row["failure"]) for row in rows] == [
         (key, "GPU 3", "7 of 9 numbers are wrong")
     ]
     assert [(record.what, record.failed) for record in absent] == [("speed of GPU 3", True)]

@@ -201,8 +201,8 @@ class JobGpus:
         used_s: sum over its GPUs of the time that they worked. seen_s: time over which that was seen.
         peak_mb: the most memory that it had there. emulated: they are.
         energy_j: of its GPUs since it began; None: not known. meters: energy and power of each then.
-        told: GPUs of whose idleness its owner was told, and which have not worked since. ruled: the rule for
-            idle GPUs was applied.
+        reported: GPUs of whose idleness its owner was told, and which have not worked since.
+        ruled: the rule for idle GPUs was applied.
         since_s: when somebody looked last, or it began (monotonic clock).
     """
 
@@ -214,7 +214,7 @@ class JobGpus:
     peak_mb: float = 0.0
     energy_j: float | None = None
     meters: dict[int, tuple[float | None, float | None]] = field(default_factory=dict)
-    told: list[int] = field(default_factory=list)
+    reported: list[int] = field(default_factory=list)
     ruled: bool = False
     emulated: bool = False
     since_s: float = field(default_factory=time.monotonic)
@@ -234,8 +234,8 @@ class JobGpus:
             self.quiet_s[number] = (
                 self.quiet_s[number] + passed_s if quiet and seen and number in self.quiet_s else 0.0
             )
-            if not quiet and number in self.told:
-                self.told.remove(number)
+            if not quiet and number in self.reported:
+                self.reported.remove(number)
         for number in self.quiet_s.keys() - here.keys():
             self.quiet_s[number] = 0.0
 
@@ -388,8 +388,8 @@ class GpuWatch(GpuTable):
         news = []
         for job in self._jobs.values():
             idle = [n for n in job.numbers if job.quiet_s.get(n, 0.0) >= self._idle_s]
-            if set(idle) - set(job.told):
-                job.told = idle
+            if set(idle) - set(job.reported):
+                job.reported = idle
                 news.append(IdleGpus(job.job, f"{_named(idle)}: no work for {duration(self._idle_s)}"))
             quiet_s = min(job.quiet_s.get(number, 0.0) for number in job.numbers)
             if self._rule is not None and not job.ruled and quiet_s >= self._rule.after_s:

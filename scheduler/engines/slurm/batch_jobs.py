@@ -124,8 +124,8 @@ class BatchWriter:
         """Name the GPUs that Slurm is asked for."""
         if not self.orders.unit.gpus or job.placement is None:
             return ""
-        _, _, *asked = job.job.way(job.placement).demand
-        numbers = zip(self.orders.unit.gpus, asked, strict=False)
+        _, _, *counts = job.job.way(job.placement).demand
+        numbers = zip(self.orders.unit.gpus, counts, strict=False)
         return ",".join(f"{self.site.gres[kind.resource]}:{number:.0f}" for kind, number in numbers if number)
 
     def _memory_mb(self, job: Entry, total_mb: float | None) -> float | None:

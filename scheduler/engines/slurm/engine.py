@@ -297,7 +297,7 @@ class SlurmEngine(Engine):
             return
         if self.devices is not None and job.stage not in (Stage.RUNNING, Stage.STOPPING):
             self.devices.free(job)
-        attempt = self._watch(job)
+        attempt = self._watch(job, self._shares_at_start(job))
         if not attempt.files.path.exists():
             self.driver.report(attempt, Report(*attempt.key, "never", time.time()))
             return
@@ -318,8 +318,16 @@ class SlurmEngine(Engine):
             elif fenced:
                 self.driver.give_up(attempt.key, "its node was lost")
 
-    def _watch(self, job: Entry) -> SlurmAttempt:
-        shares = self.inventory.shares(job.cores)
+    def _shares_at_start(self, job: Entry) -> dict[str, int]:
+        """Return the cores that an attempt has in Slurm, even if its job, once paused, counts elsewhere."""
+        try:
+            order = self.folders.attempt(job).order()
+            return self.inventory.shares(json.loads(order.journalled["cores"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return self.inventory.shares(job.cores)  # an older tenbin began it, or its folder is gone
+
+    def _watch(self, job: Entry, shares: dict[str, int] | None = None) -> SlurmAttempt:
+        shares = shares or self.inventory.shares(job.cores)
         if job.spec.external is not None:
             attempt = SlurmAttempt(
                 job_id=job.id, number=job.attempt, cpus=shares, external=job.spec.external.id
@@ -378,6 +386,7 @@ class SlurmEngine(Engine):
         if self._external is not None and snapshot.external_jobs is not None:
             self._external.see(snapshot.external_jobs)
         self.driver.see(snapshot)
+        self.node_states.set_dead_down(snapshot.nodes, snapshot.answers)
 
     def close(self) -> None:
         if self.layers is not None:

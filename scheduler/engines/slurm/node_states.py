@@ -74,14 +74,13 @@ class NodeStates:
                 had = f"has {node.cpus} CPUs, had {host.cores}"
                 self.away[host.name] = f"{had}; start tenbin up again when it is idle"
         self.inventory.away = {self.inventory.number[name]: why for name, why in self.away.items()}
-        if self.set_down:
-            self._set_down(snapshot.nodes, snapshot.answers)
         if self.fitness is not None:
             self._drain(snapshot.nodes, self.fitness)
 
-    def _set_down(self, nodes: Sequence[SlurmNode], answers: Answers) -> None:
+    def set_dead_down(self, nodes: Sequence[SlurmNode], answers: Answers) -> None:
+        """Set nodes down, or resume them, once it is known what should run there."""
         slurm, heartbeats = self.poller.slurm, self.poller.heartbeats
-        for node in nodes:
+        for node in nodes if self.set_down else ():
             name = node.name
             if name not in self.inventory.number:
                 continue

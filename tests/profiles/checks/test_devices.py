@@ -84,11 +84,11 @@ def is_worse(check: Check) -> bool:
 
 
 def tells(check: Check) -> tuple[float, float]:
-    (one,), (several,) = (
+    (by_one,), (by_five,) = (
         {getattr(change, name) for change in check.changes}
         for name in ("tells_ratio", "tells_in_window_ratio")
     )
-    return one, several
+    return by_one, by_five
 
 
 def test_a_loss_of_3_percent_is_found_on_real_cards_and_an_unchanged_one_raises_no_alarm() -> None:
@@ -100,7 +100,7 @@ def test_a_loss_of_3_percent_is_found_on_real_cards_and_an_unchanged_one_raises_
     if not RUNS.exists():
         pytest.skip(f"{RUNS.name} is not in {RUNS.parent}")
     runs = pd.read_csv(RUNS).query("time_s >= 0").drop_duplicates(["gpu", "time_s"])
-    checks = alarms = can = found = can_in_window = found_in_window = cannot = 0
+    checks = alarms = can = caught = can_in_window = caught_in_window = cannot = 0
     for _, card in runs.sort_values("time_s").groupby("gpu"):
         earlier: list[Check] = []
         for n, speed in enumerate(1e6 / card["sgemm_ms"]):
@@ -110,21 +110,21 @@ def test_a_loss_of_3_percent_is_found_on_real_cards_and_an_unchanged_one_raises_
                 slow = judged(
                     earlier, make_check(n, figures_of_device([speed * (1 - DEVICE_LOSS)] * len(LABELS)))
                 )
-                one, several = tells(now)
+                by_one, by_five = tells(now)
                 checks, alarms = checks + 1, alarms + is_worse(now)
-                if one <= DEVICE_LOSS:
-                    can, found = can + 1, found + is_worse(slow)
-                elif several > DEVICE_LOSS:
+                if by_one <= DEVICE_LOSS:
+                    can, caught = can + 1, caught + is_worse(slow)
+                elif by_five > DEVICE_LOSS:
                     cannot += 1
                 elif n >= LEAST_REFERENCES + WINDOW:
                     can_in_window += 1
-                    found_in_window += is_worse(judged(_slowed(earlier), slow))
+                    caught_in_window += is_worse(judged(_slowed(earlier), slow))
             earlier.append(now)
     print(f"{checks} checks of unchanged cards: {alarms} alarms; {cannot} could not tell a loss of 3 %")
-    print(f"found by one check: {found} of {can}; by five in a row: {found_in_window} of {can_in_window}")
+    print(f"found by one check: {caught} of {can}; by five in a row: {caught_in_window} of {can_in_window}")
     assert checks > 2800 and alarms <= stats.binom.ppf(0.99, checks, DEVICE_FALSE_ALARM_RATIO)
-    assert can > 0.9 * checks and found >= 0.99 * can
-    assert found_in_window >= 0.95 * can_in_window and cannot < 0.05 * checks
+    assert can > 0.9 * checks and caught >= 0.99 * can
+    assert caught_in_window >= 0.95 * can_in_window and cannot < 0.05 * checks
 
 
 def _slowed(checks: Sequence[Check]) -> list[Check]:
@@ -149,7 +149,7 @@ def _slowed(checks: Sequence[Check]) -> list[Check]:
 @pytest.mark.parametrize("references", [LEAST_REFERENCES, 30])
 def test_the_rates_of_a_device_hold(references: int) -> None:
     """Of unchanged devices 0.5 % are called changed at most; 99 of 100 losses of the size told are found."""
-    rng, runs, alarms, found = np.random.default_rng(references), examples(1200), 0, 0
+    rng, runs, alarms, caught = np.random.default_rng(references), examples(1200), 0, 0
     for _ in range(runs):
         noise = rng.normal(0, 0.003, (references + 1, len(LABELS)))
         old = [make_check(n, figures_of_device(np.exp(row))) for n, row in enumerate(noise[:-1])]
@@ -158,9 +158,9 @@ def test_the_rates_of_a_device_hold(references: int) -> None:
         check = judged(old, make_check(references, figures_of_device(slow)))
         (product,) = [c for c in check.changes if c.quantity == "device_product_gflops"]
         assert product.tells_ratio is not None
-        found += product.state == "worse" or product.tells_ratio > DEVICE_LOSS
+        caught += product.state == "worse" or product.tells_ratio > DEVICE_LOSS
     assert alarms <= stats.binom.ppf(0.999, runs, DEVICE_FALSE_ALARM_RATIO)
-    assert found >= stats.binom.ppf(0.001, runs, 0.99)
+    assert caught >= stats.binom.ppf(0.001, runs, 0.99)
 
 
 def test_a_slow_device_is_named_and_the_others_and_the_node_are_as_they_were() -> None:

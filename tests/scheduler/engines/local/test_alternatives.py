@@ -20,8 +20,8 @@ def test_the_second_job_gets_what_it_may_have_instead(up: Up) -> None:
     require(shutil.which("cc"), "a C compiler (Debian: gcc)")
     pytest.importorskip("pynvml")
     up.start("--emulate", "gpus-1", "--cores", "2")
-    asked = ("--gpus", "1", "--time", "1h", "--or", "cores=1,time=2h")
-    jobs = [int(up.run("submit", *asked, "--", "sh", "-c", PRINTS).stdout.split()[-1]) for _ in range(2)]
+    options = ("--gpus", "1", "--time", "1h", "--or", "cores=1,time=2h")
+    jobs = [int(up.run("submit", *options, "--", "sh", "-c", PRINTS).stdout.split()[-1]) for _ in range(2)]
     for job in jobs:
         up.until(lambda job=job: up.client.output(job))
     printed = [up.client.output(job).decode().split() for job in jobs]

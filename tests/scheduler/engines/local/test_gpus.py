@@ -488,8 +488,8 @@ def test_use_energy_and_idleness_are_told(up: Up) -> None:
     job = up.client.submit([sys.executable, "-c", WORKS, str(file), str(begun)], gpus=2)
 
     def use() -> dict[str, Any]:
-        found: dict[str, Any] = up.client.call("GET", f"/jobs/{job.id}")["gpu_use"]
-        return found
+        use: dict[str, Any] = up.client.call("GET", f"/jobs/{job.id}")["gpu_use"]
+        return use
 
     up.until(begun.exists)
     up.until(lambda: (up.client.call("GET", "/nodes")[0]["gpus"][0]["share"] or 0) > 0)
@@ -565,11 +565,11 @@ def test_a_job_that_makes_checkpoints_leaves_its_idle_gpus(up: Up, tmp_path: Pat
     up.until(lambda: up.client.call("GET", f"/jobs/{leaves.id}")["stage"] == "suspended")
     (node,) = up.client.call("GET", "/nodes")
     assert [gpu["job"] for gpu in node["gpus"]] == [stays.id, None]
-    (told,) = seen_idle(up, leaves.id)
-    assert told.endswith(f"; it writes a checkpoint; go on with: tenbin resume {leaves.id}")
+    (news,) = seen_idle(up, leaves.id)
+    assert news.endswith(f"; it writes a checkpoint; go on with: tenbin resume {leaves.id}")
     up.until(lambda: seen_idle(up, stays.id))
-    (told,) = seen_idle(up, stays.id)
-    assert told.endswith("; it makes no checkpoints (--checkpoint), so it runs on")
+    (news,) = seen_idle(up, stays.id)
+    assert news.endswith("; it makes no checkpoints (--checkpoint), so it runs on")
     up.kill()
     up.start("--emulate", "gpus-2", "--idle-gpu", "1s=park")
     assert up.client.call("GET", f"/jobs/{leaves.id}")["stage"] == "suspended"
@@ -687,26 +687,26 @@ def show(watch: GpuWatch, seconds: float, *shares: float) -> None:
 
 
 def test_idleness_of_each_gpu_is_told_once_until_it_works(watch: Callable[..., GpuWatch]) -> None:
-    one = watch()
-    one.begins("m", 7, (0, 1))
+    gpu_watch = watch()
+    gpu_watch.begins("m", 7, (0, 1))
     news = []
     for _ in range(20):
-        show(one, 10.0, 0.0, 1.0)
-        news += one.idle()
+        show(gpu_watch, 10.0, 0.0, 1.0)
+        news += gpu_watch.idle()
     assert news == [(7, "GPU 0: no work for 1:00 min", "")]
-    show(one, 10.0, 0.5, 1.0)
+    show(gpu_watch, 10.0, 0.5, 1.0)
     for _ in range(7):
-        show(one, 10.0, 0.0, 0.0)
-    assert one.idle() == [(7, "GPUs 0, 1: no work for 1:00 min", "")] and not one.idle()
+        show(gpu_watch, 10.0, 0.0, 0.0)
+    assert gpu_watch.idle() == [(7, "GPUs 0, 1: no work for 1:00 min", "")] and not gpu_watch.idle()
 
 
 def test_the_rule_counts_on_after_a_restart(watch: Callable[..., GpuWatch], tmp_path: Path) -> None:
     rule = IdleRule(50.0, "end")
-    one = watch(rule)
-    one.begins("m", 7, (0,))
+    gpu_watch = watch(rule)
+    gpu_watch.begins("m", 7, (0,))
     for _ in range(5):
-        show(one, 10.0, 0.0)
-    assert not one.idle()
+        show(gpu_watch, 10.0, 0.0)
+    assert not gpu_watch.idle()
     two = watch(rule)
     two.begins("m", 7, (0,))
     show(two, 10.0, 0.0)
@@ -729,10 +729,10 @@ def test_use_that_cannot_be_read_is_counted_anew(
     watch: Callable[..., GpuWatch], tmp_path: Path, damaged: str
 ) -> None:
     (tmp_path / "gpu-use.json").write_text(damaged)
-    one = watch()
-    one.begins("m", 7, (0,))
-    show(one, 1.0, 1.0)
-    assert one.use(7) == (1.0, 1.0, 70.0, False) and json.loads((tmp_path / "gpu-use.json").read_text())
+    gpu_watch = watch()
+    gpu_watch.begins("m", 7, (0,))
+    show(gpu_watch, 1.0, 1.0)
+    assert gpu_watch.use(7) == (1.0, 1.0, 70.0, False) and json.loads((tmp_path / "gpu-use.json").read_text())
 
 
 def test_a_daemon_with_emulated_gpus_lets_its_starter_s_output_go(up: Up) -> None:

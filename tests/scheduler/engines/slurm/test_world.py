@@ -56,6 +56,8 @@ def test_histories_with_jobs_of_sbatch_that_have_failed(seed: int, policy: str, 
         (441, "conservative", "units"),  # begun, and pending again on a drained node: it ran for ever
         (7014, "easy", "whole"),  # of the world: an ended job held CPUs of a node that is cut off
         (57, "regions", "whole"),  # of the world: a failure beside a lost node is not one of its program
+        (113, "las", "nodes"),  # paused and placed elsewhere, sought there after a restart
+        (198, "easy", "gpus"),  # a node was set down on which a job had begun since the last snapshot
     ],
 )
 def test_histories_that_have_failed(seed: int, policy: str, machine: str) -> None:

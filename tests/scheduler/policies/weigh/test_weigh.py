@@ -81,11 +81,12 @@ def test_of_those_behind_the_first_job_the_smallest_area_starts_next() -> None:
 
 
 def test_a_job_waits_for_the_fast_class_only_if_it_ends_earlier_there() -> None:
+    """Nobody else is there to pay."""
     jobs = [arrival(1, 0, gpu=10, cpu=100), arrival(2, 1, gpu=10, cpu=15)]
     outcomes = lived(TWO, jobs, cost_s=100.0, price=0.0)
     assert outcomes[2].segments[0].placement.pool == "cpu" and outcomes[2].start_s == 1
     jobs = [arrival(1, 0, gpu=10, cpu=100), arrival(2, 1, gpu=10, cpu=30)]
-    outcomes = lived(TWO, jobs, cost_s=100.0)
+    outcomes = lived(TWO, jobs, cost_s=100.0, price=0.0)
     assert outcomes[2].segments[0].placement.pool == "gpu" and outcomes[2].start_s == 10
 
 

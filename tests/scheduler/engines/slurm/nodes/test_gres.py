@@ -123,6 +123,29 @@ def test_jobs_with_one_gpu_and_two_beside_jobs_of_cores(start: Up, gpus: SlurmLa
     assert len(rows()) == 8 and not list(tmp_path.glob("node*"))
 
 
+def test_of_alternatives_slurm_is_asked_for_the_one_that_was_chosen(
+    start: Up, gpus: SlurmLab, tmp_path: Path
+) -> None:
+    """Its GPUs, cores and time; after a restart it runs on as it is."""
+    up = start
+    script = ("--chdir", str(tmp_path), "--", "sh", "-c", f"{TAKES} exit $((40 + TENBIN_ALTERNATIVE))")
+    two = ("submit", "--time", "1h", "--gpus", "a100:2")
+    for needs in ("--array 1-3 --or gpus=t4:1,cores=2,time=2h", "--array 1-2 --or cores=3,time=3h"):
+        assert up.run(*two, *needs.split(), *script).returncode == 0
+    rows = partial(read_rows, tmp_path / "begun")
+    up.until(lambda: len(rows()) == 5)
+    assert Counter(gpus.call("squeue", "-h", "-o", "%b %C %l").splitlines()) == {
+        "gres:gpu:a100:2 1 1:02:00": 2,  # with a grace
+        "gres:gpu:tesla_t4:1 2 2:02:00": 1,
+        "N/A 3 3:02:00": 2,
+    }
+    up.kill()
+    up.start(*START)
+    (tmp_path / "go").touch()
+    assert [up.client.job(number).result(90) for number in (2, 3, 4, 6, 7)] == [40, 40, 41, 41, 41]
+    assert len(rows()) == 5
+
+
 def test_jobs_go_on_where_gpus_are_scheduled_from_now_on(gpus: SlurmLab, tmp_path: Path) -> None:
     """They have whole nodes in Slurm still; who is given a part of these waits there."""
     up, name = Up(tmp_path / "home"), "partitionname=main"
