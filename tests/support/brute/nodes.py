@@ -142,7 +142,7 @@ class Simulation:
             length = 60.0 if job.estimate_s is None else max(float(job.estimate_s), 1e-6)
             area = length * max(job.units * d / t for d, t in zip(job.demand, total, strict=True))
             new = job.submit_s == second  # those that wait already come before
-            return new, area / (1.0 + 4.0 * (second - job.submit_s) / max(length, 10.0)), job.id
+            return new, area / (1.0 + 30.0 * (second - job.submit_s) / max(length, 10.0)), job.id
 
         for job in sorted(waiting, key=index):
             if job is not self.first:

@@ -110,9 +110,11 @@ def lived(arrivals: list[Arrival], policy: str = "weigh") -> dict[int, Outcome]:
 
 
 def test_a_job_waits_for_the_fast_class_only_if_it_ends_earlier_there() -> None:
+    """Nobody else is there to pay."""
     first = arrival(1, 0, a=10, b=100)
-    assert lived([first, arrival(2, 1, a=10, b=15)])[2].segments[0].placement.pool == "b"
-    waits = lived([first, arrival(2, 1, a=10, b=30)])[2]
+    takes = lived([first, arrival(2, 1, a=10, b=15)], "weigh,price=0")[2]
+    assert takes.segments[0].placement.pool == "b"
+    waits = lived([first, arrival(2, 1, a=10, b=30)], "weigh,price=0")[2]
     assert waits.segments[0].placement.pool == "a" and waits.start_s == 10
 
 
@@ -149,7 +151,7 @@ def test_a_wait_says_what_it_gains_where_and_what_others_pay() -> None:
     run(policy, World(Cluster((A, B)), tuple(jobs)), ask)
     assert said[2] == Reason(
         "there is room, but it waits for a; on b it would end 40 min later than on a; "
-        "an hour of 1 GPU costs others 1.9 h of waiting",
+        "an hour of 1 GPU costs others 3 h of waiting",
         6000.0,
     )
     assert said[3].sentence.startswith("there is room, but it waits for a; on b it would end 15 h later")
