@@ -312,7 +312,8 @@ def _split(
             if whole <= end:
                 return rest.moved([*parts, rest.last(k, start, whole)])
         stop = _stop(end, rest.stop_s[k]) if end - rest.stop_s[k] > works else works
-        if stop <= works or (not stays and stop - works < rest.stint * run_s):
+        least = rest.stint * run_s if rest.stint else 2 * MOMENT_S  # in a moment between two jobs, one moves
+        if stop <= works or (not stays and stop - works < least):
             continue  # too short to be worth its costs
         parts.append(Stay(rest.pool_plans[k].name, start, stop, end))
         done, at, begun = done + (stop - works) / run_s, end, True
