@@ -136,6 +136,8 @@ def shares(view: View, lefts: Sequence[tuple[JobState, float]], *, fairness: flo
             malleable ones, and others that wait.
     """
     pool = view.cluster.pools[0]
+    if not view.in_service[pool.name]:
+        return []
     machine = Machine(pool, view.in_service[pool.name], math.inf if view.budget_w is None else view.budget_w)
     running: list[JobState] = []
     for state in view.running.values():

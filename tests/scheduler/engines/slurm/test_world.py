@@ -54,6 +54,7 @@ def test_histories_with_jobs_of_sbatch_that_have_failed(seed: int, policy: str, 
         # Cancelled in Slurm; its supervisor was killed before its result was visible: begun anew.
         (28009, "mctbm-priced", "whole"),
         (441, "conservative", "units"),  # begun, and pending again on a drained node: it ran for ever
+        (20002, "weigh", "capped"),  # no node was in service: a share of nothing was computed
         (7014, "easy", "whole"),  # of the world: an ended job held CPUs of a node that is cut off
         (57, "regions", "whole"),  # of the world: a failure beside a lost node is not one of its program
         (113, "las", "nodes"),  # paused and placed elsewhere, sought there after a restart

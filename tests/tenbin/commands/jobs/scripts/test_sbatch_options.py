@@ -83,7 +83,7 @@ def quoted(draw: st.DrawFn, value: str) -> str:
     """Write a value so that sbatch reads it whole."""
     ways = ['"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"']
     ways.append("'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'")
-    if not any(letter.isspace() for letter in value):
+    if not any(letter.isspace() for letter in value) and not value.startswith(":"):  # it begins no word
         ways.append("".join(f"\\{letter}" if letter in "\\#'\"" else letter for letter in value))
     return draw(st.sampled_from(ways))
 
