@@ -12,6 +12,7 @@ from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from inspect import getdoc, isabstract
 from pathlib import Path
+from traceback import extract_tb
 
 from profiles.errors import BadInput
 from scheduler.model.parameters import fill, split, unknown
@@ -156,6 +157,8 @@ def entry_of(name: str) -> PolicyEntry:
 @cache
 def _entry_of_file(path: str) -> PolicyEntry:
     """Import a file, once: its module has the path for a name."""
+    if not Path(path).is_file():
+        raise BadInput(f"policy {path}: no such file", "see: tenbin policies")
     spec = spec_from_file_location(path, path)
     assert spec is not None and spec.loader is not None  # because the name ends in .py
     module = sys.modules[path] = module_from_spec(spec)
@@ -173,6 +176,17 @@ def _entry_of_file(path: str) -> PolicyEntry:
         raise BadInput(what, "one subclass of Policy with decide, see docs/write-a-policy.md")
     summary = (getdoc(getattr(module, names[0])) or module.__doc__ or path).splitlines()[0]
     return PolicyEntry(path, names[0], summary.rstrip("."))
+
+
+def fault_in_file(text: str, error: Exception) -> BadInput | None:
+    """Say where the file of this policy raised an error; None: the error is not of such a file."""
+    name = text.partition(",")[0]
+    path = str(Path(name).absolute())
+    lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == path]
+    if not lines or not name.endswith(".py"):
+        return None
+    what = f"policy {name}: {type(error).__name__}: {error} ({Path(name).name}, line {lines[-1]})"
+    return BadInput(what, "mend the file, see docs/write-a-policy.md")
 
 
 def of_any_folder(text: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape as plain
 
-from profiles.errors import BadInput
+from profiles.errors import BadInput, UserError
 from profiles.quantities import duration, number
 from tenbin.commands.options import (
     JsonOption,
@@ -272,10 +272,10 @@ def _run_all(
     """Run all policies; return results, and the reason of each that cannot run here.
 
     Raises:
-        BadInput: none of them can.
+        BadInput: none of them can, or a user's file raises an error.
     """
     from scheduler.evaluations.policy_runs import Unsuitable
-    from scheduler.policies.registry import create
+    from scheduler.policies.registry import create, fault_in_file
 
     for text in policies:
         create(text, setup.seed)  # a slip of the pen in the last one is told before the first one runs
@@ -286,6 +286,13 @@ def _run_all(
             results.append(setup.run(text, window, _progress, keep=keep))
         except Unsuitable as reason:
             unsuitable[text] = reason
+        except UserError:
+            raise
+        except Exception as error:
+            fault = fault_in_file(text, error)
+            if fault is None:
+                raise
+            raise fault from error
     if not results:
         alone = len(unsuitable) == 1
         causes = [cause.reason if alone else f"{text}: {cause.reason}" for text, cause in unsuitable.items()]

@@ -148,6 +148,8 @@ def print_csv(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
     """Print rows as CSV; lists as JSON, nothing for what is not known; control characters escaped."""
     import csv
 
+    if not sys.stdout:  # closed (>&-)
+        return
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(columns)
     for row in rows:

@@ -126,9 +126,20 @@ def test_a_file_without_one_policy_is_one_line(mine: Path, text: str, said: str)
         assert f"policy {mine}: {said}" in done.stderr and "docs/write-a-policy.md" in done.stderr
 
 
+def test_an_error_in_the_file_is_one_line(mine: Path) -> None:
+    mine.write_text(FILE.replace("free, actions = ", "1 / 0; free, actions = "))
+    line = next(n for n, text in enumerate(mine.read_text().splitlines(), 1) if "1 / 0" in text)
+    done = tenbin("simulate", "-p", f"{mine},most=3", "-w", "generator:lublin,jobs=5", "-c", "64")
+    assert done.returncode == 2 and not done.stdout
+    said = f"policy {mine}: ZeroDivisionError: division by zero (mine.py, line {line})"
+    assert said in done.stderr and "Traceback" not in done.stderr
+
+
 def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     done = tenbin("policies", str(tmp_path / "no.py"))
-    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and "No such file" in done.stderr
+    assert (
+        done.returncode == 2 and len(done.stderr.splitlines()) == 1 and "no.py: no such file;" in done.stderr
+    )
 
 
 def test_names_are_taken_as_elsewhere_without_parameters() -> None:
