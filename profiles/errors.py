@@ -1,6 +1,21 @@
 """Errors that a user meets: a line that says what is wrong, and what to do next."""
 
 INTERRUPTED = 130  # exit code of what Ctrl-C ended, as shells have it
+BOUNDS = {  # pydantic's words, and those of this project
+    "Input should be a valid integer, unable to parse string as an integer": "must be a whole number",
+    "Input should be a valid number, unable to parse string as a number": "must be a number",
+    "Input should be greater than or equal to ": "must be at least ",
+    "Input should be less than or equal to ": "must be at most ",
+    "Input should be greater than ": "must be more than ",
+    "Input should be less than ": "must be less than ",
+}
+
+
+def plain(text: str) -> str:
+    """Say what pydantic says of a number in plain words."""
+    for theirs, ours in BOUNDS.items():
+        text = text.replace(theirs, ours)
+    return text
 
 
 class UserError(Exception):

@@ -15,7 +15,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from profiles.errors import INTERRUPTED, BadInput, UserError
+from profiles.errors import INTERRUPTED, BadInput, UserError, plain
 from tenbin.commands.options import Command, flags_alone
 from tenbin.errors import TenbinError
 from tenbin.text import say, unwrapped
@@ -104,7 +104,7 @@ GUESSES = {
     **{"start": "up", "stop": "down", "quit": "down", "shutdown": "down", "rm": "cancel", "why": "info"},
     **{"hold": "suspend", "pause": "suspend", "release": "resume", "continue": "resume", "move": "migrate"},
     **{"requeue": "retry", "rerun": "retry", "restart": "retry", "log": "logs", "tail": "logs"},
-    **{"sbatch": "submit", "squeue": "jobs", "scancel": "cancel"},
+    **{"sbatch": "submit", "squeue": "jobs", "scancel": "cancel", "sinfo": "nodes", "sacct": "history"},
 }
 OF_PROFILES = (
     *("show", "list", "label", "delete", "check"),
@@ -176,7 +176,7 @@ def _usage_in_one_line() -> Iterator[None]:
         what = getattr(error, "format_message", error.__str__)()
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "tenbin"
-        raise BadInput(what.rstrip("."), f"see: {command} --help") from error
+        raise BadInput(plain(what).rstrip("."), f"see: {command} --help") from error
 
 
 class Group(TyperGroup):

@@ -170,7 +170,7 @@ class JobFields(TypedDict, total=False):
     alternatives: Annotated[
         Sequence[Mapping[str, Any]],
         Option(
-            "What it may have instead, as the policy chooses|: cores=16,time=3h; repeatable",
+            "What it may have instead, GPUs only if named|: cores=16,time=3h; repeatable",
             "alternatives",
             kind=list[str],
             default=(),

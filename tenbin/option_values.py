@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -148,6 +150,8 @@ def _alternative(value: Any, option: str) -> dict[str, Any]:
         if not fields:
             fault = f"{value!r}: {name!r} is nothing that a job may have otherwise"
             raise BadOption(option, fault, f"there are {', '.join(ALTERNATIVE)}: cores=16,time=3h")
+        if len([key for key, _ in pairs if key.strip() == name]) > 1:
+            raise BadOption(option, f"{value!r}: {name} stands there twice", "leave one out")
         is_number = isinstance(text, str) and text.strip().isdecimal()
         try:
             content = read(int(text) if is_number else text, option)
@@ -155,6 +159,10 @@ def _alternative(value: Any, option: str) -> dict[str, Any]:
             raise BadOption(
                 option, f"{value!r}: {name} is no number", "write for instance cores=16"
             ) from None
+        least = content[0] if name == "gpus" else content
+        if name in ("tasks", "cores", "gpus") and least < 1:
+            remedy = "leave it out: then it has none" if name == "gpus" else "write for instance cores=16"
+            raise BadOption(option, f"{value!r}: {name} must be at least 1", remedy)
         taken |= dict(zip(fields.split(), content if " " in fields else (content,), strict=True))
     return {field: content for field, content in taken.items() if content != ""}
 
@@ -301,7 +309,21 @@ def notification(value: Any, option: str = "--notify") -> str:
     kind, sign, address = text.partition(":")
     if kind == "mail" and sign and not re.fullmatch(r"[^\s@-][^\s@]*(@[^\s@]+)?", address):
         raise BadOption(option, f"{text!r} has no address", "write for instance mail:me@example.org, or mail")
+    if address.startswith("//") and kind not in ("http", "https"):
+        raise BadOption(option, f"{text!r} is no URL that can be told", "write http://... or https://...")
+    command = text.split(maxsplit=1)[0] if text else ""
+    if re.fullmatch(r"[\w.+-]+", command) and kind != "mail" and not _is_command(command):
+        remedy = "write mail, a URL, or a command of the shell"
+        raise BadOption(option, f"{text!r}: there is no command {command}", remedy)
     return text
+
+
+def _is_command(word: str) -> bool:
+    """Whether the shell knows a word: a program, or what it does itself."""
+    if shutil.which(word):
+        return True
+    call = ["sh", "-c", 'command -v "$1"', "sh", word]
+    return not subprocess.run(call, capture_output=True, check=False).returncode
 
 
 def checkpoint_signal(value: Any, option: str = "") -> int | None:

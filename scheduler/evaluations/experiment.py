@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from profiles.errors import BadInput
+from profiles.errors import BadInput, plain
 from scheduler.evaluations import Picture, Series, over_seeds
 from scheduler.evaluations.policy_runs import Progress, Setup, Unsuitable
 from scheduler.policies.registry import create
@@ -79,7 +79,7 @@ def read(file: Path) -> Experiment:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise BadInput(f"--experiment {file}: {where}: {first['msg']}", remedy) from error
+        raise BadInput(f"--experiment {file}: {where}: {plain(first['msg'])}", remedy) from error
 
 
 def runs(experiment: Experiment, setup: Setup, progress: Progress) -> Iterator[Run]:

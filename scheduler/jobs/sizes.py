@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from profiles.errors import BadInput
+from profiles.quantities import counted
 from scheduler.jobs.gpus import GpuKind, kinds_for
 from scheduler.jobs.literals import memory_text
 from scheduler.jobs.specs import JobSpec
@@ -124,9 +125,9 @@ def range_of(spec: JobSpec, pool: Pool, unit: Unit) -> tuple[int, int | None]:
         least = units_for(spec, spec.tasks, unit)
         most = units_for(spec, spec.max_tasks, unit) if spec.max_tasks else None
     if least > pool.units:
-        there = f"{pool.units} {pool.name}s"
-        size = f"{least} {pool.name}s" + (f" ({spec.tasks} x {spec.cores})" if not spec.nodes else "")
-        raise BadInput(f"the job needs {size}, there are {there}", "ask for fewer")
+        there = ("there is " if pool.units == 1 else "there are ") + counted(pool.units, pool.name)
+        size = counted(least, pool.name) + (f" ({spec.tasks} x {spec.cores})" if not spec.nodes else "")
+        raise BadInput(f"the job needs {size}, {there}", "ask for fewer")
     most = None if most is None else min(most, pool.units)
     return least, most if most != least else None
 

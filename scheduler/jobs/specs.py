@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, Strict, field_validator, model_validator
 
-from profiles.errors import BadInput
+from profiles.errors import BadInput, plain
 
 NO_ZERO_BYTE = r"^[^\x00]*$"
 VARIABLE = r"^[^=\x00]+$"
@@ -203,7 +203,7 @@ def fault(error: Mapping[str, Any]) -> str:
         text = MISMATCH.get(error["ctx"]["pattern"], text)
     elif error["type"] == "string_unicode":
         text = "is not valid Unicode (UTF-8)"
-    return text.removeprefix("Value error, ")
+    return plain(text).removeprefix("Value error, ")
 
 
 def refuse_external(spec: JobSpec) -> None:

@@ -6,6 +6,7 @@ import http.client
 import json
 import logging
 import os
+import shlex
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -144,6 +145,7 @@ class Connection:
         self._url = url or (os.environ.get("TENBIN_URL") if home is None else None) or ""
         self._token = (token or os.environ.get("TENBIN_TOKEN") or "").strip() if self._url else ""
         self.address = self._url or str(self.home)
+        self._home_option = "" if home is None else f" --home {shlex.quote(str(home))}"
         self.callbacks = Callbacks(self.ended)
 
     @property
@@ -224,7 +226,7 @@ class Connection:
             return f"{busy}; see later what became of the call: tenbin jobs"
         if not self._url and (pid := holder(self.home)) is not None:
             return f"the coordinator at {self.address} is starting or ending (pid {pid}); try again"
-        start = "tenbin up --listen PORT" if self._url else "tenbin up --daemon"
+        start = "tenbin up --listen PORT" if self._url else f"tenbin up --daemon{self._home_option}"
         return f"no coordinator answers at {self.address}; start one with: {start}"
 
     def _connection(self, timeout_s: float) -> tuple[http.client.HTTPConnection, str]:

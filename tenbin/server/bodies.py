@@ -183,7 +183,7 @@ async def refuse_invalid(_request: Request, error: Exception) -> JSONResponse:
 
 
 def sentence(errors: Sequence[Mapping[str, Any]]) -> str:
-    """Format what does not fit, as ``specs.0.cores: Input should be greater than or equal to 1``."""
+    """Format what does not fit, as ``specs.0.cores: must be at least 1``."""
     faults = [_told(error) for error in errors[:NAMED]]
     more = len(errors) - len(faults)
     return "; ".join(faults) + (f"; and {more} more" if more else "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
-from profiles.errors import BadInput
+from profiles.errors import BadInput, plain
 from tenbin.commands.jobs.scripts import SBATCH, TENBIN, Directive, Script, is_script, read_script
 from tenbin.commands.options import (
     Command,
@@ -142,7 +143,7 @@ class SubmitCommand(CommandWithFields):
             raise BadInput(f"{where}: {error.what}", error.remedy) from error
         except typer.TyperException as error:
             what = getattr(error, "format_message", error.__str__)()
-            raise BadInput(f"{where}: {what.rstrip('.')}", "see: tenbin submit --help") from error
+            raise BadInput(f"{where}: {plain(what).rstrip('.')}", "see: tenbin submit --help") from error
         if context.params["command"]:
             raise BadInput(
                 f"{where}: {context.params['command'][0]!r} is no option", "see: tenbin submit --help"
@@ -481,6 +482,8 @@ def _hand_over(
     """Submit, or only show, and wait if asked to."""
     from tenbin.commands.jobs.jobs import Output, wait_for
 
+    if any(re.match(r"mail(:|$)", spec.get("notify", "")) for spec in specs) and not shutil.which("mail"):
+        say("tenbin: --notify mail: there is no program mail here; where jobs run it is needed", error=True)
     client = client_of(how.home)
     script, environment = (None, None) if batch is None else (batch.content, batch.environment)
     given = partial(client.hand_over, specs, environment, waits_for=waits_for, arrays=arrays, script=script)

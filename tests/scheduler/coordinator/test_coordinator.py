@@ -318,7 +318,7 @@ def test_malformed_calls_are_refused_and_lose_nothing(shared: Up) -> None:
         ({"specs": [{"folder": "/"}]}, "specs.0.command: Field required"),
         ({"specs": [{**spec, "command": []}]}, "specs.0.command"),
         ({"specs": [{**spec, "command": ["a\0b"]}]}, "contains a zero byte"),
-        ({"specs": [{**spec, "cores": -1}]}, "specs.0.cores: Input should be greater"),
+        ({"specs": [{**spec, "cores": -1}]}, "specs.0.cores: must be at least"),
         ({"specs": [{**spec, "folder": "here"}]}, "must be an absolute path"),
         ({"specs": [{**spec, "surprise": 1}]}, "specs.0.surprise: Extra inputs"),
         ({"specs": [{**spec, "device": "gpu"}]}, "device 'gpu': no devices are scheduled"),
@@ -330,7 +330,7 @@ def test_malformed_calls_are_refused_and_lose_nothing(shared: Up) -> None:
         ({"specs": [spec], "arrays": {1: [1]}}, "arrays: of 1 specs the places are 0 to 0"),
         ({"specs": [spec], "arrays": {0: []}}, "arrays.0: List should have at least 1 item"),
         ({"specs": [spec], "arrays": {0: [1, 2, 1]}}, "arrays: 0: an index stands there twice"),
-        ({"specs": [spec], "arrays": {0: [-1]}}, "arrays.0.0: Input should be greater"),
+        ({"specs": [spec], "arrays": {0: [-1]}}, "arrays.0.0: must be at least"),
         ({"specs": [spec] * 2, "arrays": {0: list(range(100_000))}}, "more than 100,000 jobs"),
     ]
     for body, message in cases:

@@ -136,6 +136,8 @@ def test_what_makes_no_sense_is_refused(fields: dict[str, object], message: str)
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(BadInput, match=r"needs 20 cores \(10 x 2\), there are 16"):
         job(spec(tasks=10, cores=2, max_tasks=20))
+    with pytest.raises(BadInput, match=r"needs 2 cores \(1 x 2\), there is 1 core;"):
+        job(spec(cores=2), Cluster((Pool("core", 1),)))
     with pytest.raises(BadInput, match=r"2 nodes: this coordinator schedules cores"):
         job(spec(nodes=2))
     with pytest.raises(BadInput, match=r"a task of 9 cores: a node has 8"):

@@ -201,6 +201,14 @@ def test_the_cases_are_all_fields_and_all_words_of_sbatch() -> None:
         ("--checkpoint-signal 99", "--checkpoint-signal '99' is no signal"),
         ("--grace soon", "--grace 'soon' is no duration"),
         ("--notify mail:", "--notify 'mail:' has no address"),
+        (
+            "--notify ftp://x",
+            "--notify 'ftp://x' is no URL that can be told; write http://... or https://...",
+        ),
+        ("--notify nosuchcmd", "--notify 'nosuchcmd': there is no command nosuchcmd; write mail, a URL, or"),
+        ("--or cores=0", "--or 'cores=0': cores must be at least 1; write for instance cores=16"),
+        ("--or gpus=0", "--or 'gpus=0': gpus must be at least 1; leave it out: then it has none"),
+        ("--or cores=3,cores=4", "--or 'cores=3,cores=4': cores stands there twice; leave one out"),
     ],
 )
 def test_values_that_cannot_be_read(words: str, message: str, submissions: list[Submission]) -> None:
@@ -216,6 +224,37 @@ def test_values_that_cannot_be_read(words: str, message: str, submissions: list[
         submit("--file", "jobs.toml")
     assert str(caught.value).startswith(f"jobs.toml, job 1: {message.removeprefix('--')}")
     assert not submissions
+
+
+def test_a_mail_that_no_program_can_send_is_a_remark(
+    submissions: list[Submission], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    submit("--notify", "mail:me", "--", "x")
+    assert submissions and "there is no program mail here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("-c many", "Invalid value for '--cores' / '-c': must be a whole number"),
+        ("-c 0", "Invalid value for '--cores' / '-c': must be at least 1"),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused_in_plain_words(
+    words: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInput) as caught:
+        submit(script(f"#TENBIN {words}"))
+    assert str(caught.value).startswith(f"job.sh, line 2: #TENBIN: {message}")
+    done = tenbin("submit", *words.split(), "--", "x")
+    assert done.returncode == 2 and message in done.stderr
+
+
+def test_the_remedy_names_the_folder_that_was_given(tmp_path: Path) -> None:
+    done = tenbin("submit", "--home", str(tmp_path), "--", "x")
+    assert f"tenbin up --daemon --home {tmp_path}" in done.stderr
 
 
 MESH = "[[job]]\nname = 'mesh'\ncommand = 'x'\narray = '1-20'\n"
