@@ -69,7 +69,8 @@ def use_words(state: dict[str, Any]) -> str:
         resource_text(names.get(row["name"], row["name"]), row["used"], row["total"])
         for row in state["in_use"]
     ]
-    if memory := state["memory"]:
+    memory = state["memory"]
+    if memory and all(row["name"] != "memory_mb" for row in state["in_use"]):
         used.append(resource_text("memory_mb", memory["set_aside_mb"], memory["total_mb"]))
     if power := state["power"]:
         used.append(f"{power['allotted_w']:g} of {power['budget_w']:g} W")

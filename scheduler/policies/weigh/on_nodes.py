@@ -90,7 +90,7 @@ class RankedJobs(WaitingJobs):
 class NodeWeigh(NodeEasy):
     """Weigh (see the head of this module)."""
 
-    def __init__(self, pools: Sequence[Pool], fairness: float = 4.0, price: float = 1.0) -> None:
+    def __init__(self, pools: Sequence[Pool], fairness: float, price: float) -> None:
         super().__init__(pools)
         self._fairness, self._price = fairness, price
         self._capacity = {

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from profiles.errors import BadInput
+from tenbin.commands.status import use_words
 from tenbin.commands.top import top
 from tenbin.commands.top.views import (
     LAST_BYTES,
@@ -162,6 +163,13 @@ def test_state_in_three_lines() -> None:
         "in use: 2 of 4 cores, 0 of 1 pocl-0, 0.5 of 8 GB memory, 80 of 100 W",
         "5 listed",
     ]
+
+
+def test_memory_of_nodes_is_said_once() -> None:
+    """A node has it among its resources, and the check of each start counts the same."""
+    memory = {"name": "memory_mb", "used": 500.0, "total": 8000.0}
+    state = {"in_use": [memory], "memory": {"set_aside_mb": 500.0, "total_mb": 8000.0}, "power": None}
+    assert use_words(state) == "in use: 0.5 of 8 GB memory"
 
 
 def test_help_teaches_every_key() -> None:
