@@ -49,8 +49,8 @@ def generate(cluster: str | Cluster, text: str = "", seed: int = 1) -> tuple[Wor
 @pytest.mark.parametrize("wish", [0.5, 0.9, 1.2])
 def test_the_load_is_as_asked(wish: float) -> None:
     """On one class as ``offered_load`` has it; on two, jobs are spread so that they end together."""
-    _, one = generate("16xv100", f"jobs=400,load={wish}")
-    assert offered_load(one, parse_cluster("16xv100")) == pytest.approx(wish, rel=1e-6)
+    _, counted = generate("16xv100", f"jobs=400,load={wish}")
+    assert offered_load(counted, parse_cluster("16xv100")) == pytest.approx(wish, rel=1e-6)
     _, two = generate(NODES, f"jobs=400,load={wish}")
     span = two[-1].job.submit_s - two[0].job.submit_s
     work = sum(a.job.units / (8 / a.runs_s["v100"] + 8 / a.runs_s["p100"]) for a in two)
