@@ -198,13 +198,13 @@ def simulate(case: WeighCase) -> WeighFigures:
     wait_s, slowdown, longest_s, turnaround_s = (math.nan if mean is None else mean for mean in means)
     decided = np.array(seconds)
     return WeighFigures(
-        wait_s,
-        slowdown,
-        longest_s,
-        turnaround_s,
-        totals.makespan_s or 0.0,
-        float(np.median(decided)),
-        float(decided.max()),
+        wait_s=wait_s,
+        slowdown=slowdown,
+        longest_s=longest_s,
+        turnaround_s=turnaround_s,
+        makespan_s=totals.makespan_s or 0.0,
+        decision_s=float(np.median(decided)),
+        longest_decision_s=float(decided.max()),
     )
 
 

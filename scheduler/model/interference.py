@@ -22,9 +22,8 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import chain
-from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,9 +33,6 @@ from profiles.errors import BadInput
 from profiles.records import NetworkInterface
 from scheduler.model.jobs import Job, Placement
 from scheduler.model.parameters import unknown
-
-if TYPE_CHECKING:
-    from profiles.models.pairs import PairModel
 
 PACKED, SPREAD, NEAR, FAR = "packed", "spread", "near", "far"
 BESIDE = {SPREAD: SPREAD, NEAR: FAR, FAR: NEAR}
@@ -177,30 +173,6 @@ class PressureModel:
 
     def pressure(self, program: str) -> Pressure | None:
         return self.pressures.get(program)
-
-
-@dataclass(frozen=True)
-class FittedPairs:
-    """Slow-downs by a model that was fitted to some measured pairs, for all pairs of these programs.
-
-    The slow-downs by several neighbours are multiplied.
-    """
-
-    model: PairModel
-    _factors: dict[tuple[str, str], float] = field(default_factory=dict, compare=False, repr=False)
-
-    def factor(self, program: str, binding: str, beside: Sequence[str]) -> float:
-        return 1.0 if binding == PACKED else prod(self._beside(program, other) for other in beside)
-
-    def _beside(self, program: str, other: str) -> float:
-        factor = self._factors.get((program, other))
-        if factor is None:
-            speed = self.model.predict(program, other).value
-            factor = self._factors[program, other] = max(1.0, 1.0 / speed)
-        return factor
-
-    def pressure(self, program: str) -> Pressure | None:
-        return None
 
 
 def products(own: Pressure, other: Pressure) -> tuple[float, float]:

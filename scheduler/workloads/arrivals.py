@@ -225,7 +225,7 @@ CORES = ("cores", "cpu")  # names of the resource that a processor is one of
 
 
 class Taken(NamedTuple):
-    """What a job takes by a line of a file.
+    """Tasks, resources and run time of a job by a line of a file.
 
     Attributes:
         amounts: by resource, of the whole job. tasks: None: as many as it takes GPUs, or processors.

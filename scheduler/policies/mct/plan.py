@@ -312,7 +312,7 @@ def _split(
             if whole <= end:
                 return rest.moved([*parts, rest.last(k, start, whole)])
         stop = _stop(end, rest.stop_s[k]) if end - rest.stop_s[k] > works else works
-        least = rest.stint * run_s if rest.stint else 2 * MOMENT_S  # in a moment between two jobs, one moves
+        least = max(rest.stint * run_s, 2 * MOMENT_S)  # in a moment between two jobs, one moves
         if stop <= works or (not stays and stop - works < least):
             continue  # too short to be worth its costs
         parts.append(Stay(rest.pool_plans[k].name, start, stop, end))

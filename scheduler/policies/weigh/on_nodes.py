@@ -252,9 +252,9 @@ class NodeWeigh(NodeEasy):
         """Say what others pay for the resource of which the job takes the largest share."""
         place, amounts = self._places[pool], np.array(amounts_of(job))
         resource = self.pools[pool].resources[int((amounts / self.rows.sizes[place]).argmax())]
-        each = 1e3 if resource == "memory_mb" else 1.0
-        price = self.prices()[pool][resource] * each
-        name = resource_text(resource, each)
+        quantity = 1e3 if resource == "memory_mb" else 1.0
+        price = self.prices()[pool][resource] * quantity
+        name = resource_text(resource, quantity)
         return [f"an hour of {name} costs others {price:.2g} h of waiting"] if price else []
 
 

@@ -1,4 +1,4 @@
-"""What is believed of waiting jobs, in a table, and the prices that form from it."""
+"""Beliefs about waiting jobs, in a table, and the prices that form from them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Rows:
 
     @property
     def amounts(self) -> NDArray[np.float64]:
-        """What they take of each resource, jobs x resources."""
+        """Amounts that they take of each resource, jobs x resources."""
         return self._table[: len(self), self._amounts :]
 
     @property

@@ -9,7 +9,9 @@ of the queue, which comes before all others.
 a second makes each of them wait for 1 / units of a second more, so an hour of a unit costs so many hours of
 turnaround of others. A job counts for the class that is cheapest for it at these prices, which are found by
 iteration, half damped, from those of the decision before. (Counted by the class on which each is fastest,
-all count for the fast class, and large jobs drown the slow ones.)
+all count for the fast class, and large jobs drown the slow ones.) The job itself is counted too, as if one
+like it came later: without that ``reproduce weigh`` has longer turnarounds on two classes. So a job that
+waits alone and takes much of a class may take the class where it ends later.
 
 **Candidates** of a job: to start on each class as soon as its units are free for as long as it takes; of a
 running one: to stay, or to move to another class now; to begin on a class of which units are free until a
@@ -129,7 +131,7 @@ class Candidate(NamedTuple):
 
 
 class Weigh(Policy):
-    """Prices on counted pools."""
+    """Weigh on counted pools; on nodes ``NodeWeigh`` decides."""
 
     Parameters = WeighParameters
     suits = frozenset({"counted", "classes", "nodes", "power"})

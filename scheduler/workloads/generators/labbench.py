@@ -30,9 +30,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from profiles.errors import BadInput
-from profiles.models.pairs import PairModel, PairSpeed
 from scheduler.model.costs import LinearCost, LinearCosts
-from scheduler.model.interference import NOTHING_KNOWN, PACKED, FittedPairs, Pressure, Slowdowns
 from scheduler.model.jobs import CHECKPOINT, EMPTY, Cluster, EstimateKind, Job, Placement, Pool, instant
 from scheduler.model.speeds import CapTable, TabulatedSpeed
 from scheduler.simulator.trace import Arrival, SimulationSettings
@@ -44,7 +42,6 @@ LONGEST = 60.0  # times the median
 MB_PER_GB = 1024.0
 MOST_GB = 10.0
 CHECKPOINT_SHARE = 0.6
-KNOWN = 0.2  # of the pairs, where policies know some
 LIKE = {
     "ResNet-18": "shufflenetv2",
     "A3C": "shufflenetv2",
@@ -69,8 +66,6 @@ class Labbench:
         cores, memory_gb: that a job takes for each GPU (nodes that have them).
         cost_s_per_gb: of a checkpoint and a restart together.
         estimate: "exact" or "none".
-        knowledge: slow-downs that policies know: of all "pairs", a model from "some" of them, or "nothing".
-            No policy of tenbin asks for slow-downs on a GPU; one of your own may (``view.slowdowns``).
     """
 
     jobs: int = 1000
@@ -83,7 +78,6 @@ class Labbench:
     memory_gb: float = 16.0
     cost_s_per_gb: float = 25.0
     estimate: Literal["exact", "none"] = "exact"
-    knowledge: Literal["pairs", "some", "nothing"] = "pairs"
 
     def __post_init__(self) -> None:
         if self.jobs < 2:
@@ -115,11 +109,7 @@ class Labbench:
         )
         settings = SimulationSettings(costs=costs)
         if self.shared and lab.gpu is not None:
-            settings = SimulationSettings(
-                costs=costs,
-                interference=SharedGpus(lab.gpu),
-                slowdowns=_knowledge(self.knowledge, next(iter(lab.gpus)), seed),
-            )
+            settings = SimulationSettings(costs=costs, interference=SharedGpus(lab.gpu))
         kinds = " and ".join(f"{count:g} {kind}" for kind, count in lab.gpus.items())
         return Workload(
             _arrivals(self, lab, seed),
@@ -169,33 +159,6 @@ def under_caps(program: str, kind: str, lowest_w: float) -> CapTable:
     curve = CapTable(tuple(float(row[0]) for row in rows), tuple(1.0 / row[1] for row in rows))
     base = curve(lowest_w)
     return CapTable(curve.watts, tuple(speed / base for speed in curve.speeds))
-
-
-@dataclass(frozen=True)
-class MeasuredPairs:
-    """Slow-downs of programs on one kind of GPU, as measured."""
-
-    kind: str
-
-    def factor(self, program: str, binding: str, beside: Sequence[str]) -> float:
-        speeds = pair_speeds(self.kind)
-        return 1.0 if binding == PACKED else math.prod(1.0 / speeds[program, other] for other in beside)
-
-    def pressure(self, program: str) -> Pressure | None:
-        return None
-
-
-def _knowledge(knowledge: str, kind: str, seed: int) -> Slowdowns:
-    if knowledge == "nothing":
-        return NOTHING_KNOWN
-    if knowledge == "pairs":
-        return MeasuredPairs(kind)
-    pairs = sorted({(min(key), max(key)) for key in pair_speeds(kind)})
-    rng = np.random.default_rng((seed, 1))
-    places = rng.permutation(len(pairs))[: max(1, round(KNOWN * len(pairs)))].tolist()
-    keys = {key for place in places for key in (pairs[place], pairs[place][::-1])}
-    some = [PairSpeed(a, b, pair_speeds(kind)[a, b]) for a, b in sorted(keys)]
-    return FittedPairs(PairModel.fit(some, {name: family(name) for name in tables()["throughputs"]}))
 
 
 @dataclass(frozen=True)

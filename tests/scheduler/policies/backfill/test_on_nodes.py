@@ -104,19 +104,6 @@ def as_rules_say(schedule: nodes.Schedule) -> Placed:
     }
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_they_place_and_start_as_their_rules_say(name: str) -> None:
-    """Beside the rules written down a second time, on several nodes of several kinds."""
-
-    @MANY
-    @given(kinds())
-    def check(world: World) -> None:
-        expected = nodes.Simulation(name, world.cluster.pools, world.arrivals).run()
-        assert placed(create(name), world) == as_rules_say(expected)
-
-    check()
-
-
 @st.composite
 def choices(draw: st.DrawFn) -> World:
     """Give some of the jobs other ways, with vectors, sizes and limits of their own."""
@@ -135,25 +122,19 @@ def choices(draw: st.DrawFn) -> World:
     return World(world.cluster, tuple(arrivals))
 
 
+WORLDS = pytest.mark.parametrize("worlds", [kinds(), choices()], ids=["kinds", "alternatives"])
+
+
+@WORLDS
 @pytest.mark.parametrize("name", NAMES)
-def test_alternatives_are_chosen_as_their_rules_say(name: str) -> None:
+def test_they_place_and_start_as_their_rules_say(name: str, worlds: st.SearchStrategy[World]) -> None:
+    """Beside the rules written down a second time, on several nodes of several kinds."""
+
     @MANY
-    @given(choices())
+    @given(worlds)
     def check(world: World) -> None:
         expected = nodes.Simulation(name, world.cluster.pools, world.arrivals).run()
         assert placed(create(name), world) == as_rules_say(expected)
-
-    check()
-
-
-@pytest.mark.parametrize("depth", [1, 2, 1000])
-def test_conservative_reserves_alternatives_as_its_rules_say(depth: int) -> None:
-    @MANY
-    @given(choices())
-    def check(world: World) -> None:
-        rules = nodes.Conservative(world.cluster.pools, world.arrivals, depth)
-        expected = as_rules_say(rules.run())
-        assert placed(create(f"conservative,depth={depth}"), world) == expected
 
     check()
 
@@ -200,10 +181,11 @@ def test_conservative_reserves_for_long_queues_as_its_rules_say(depth: int) -> N
         assert begun == {job_id: held.start for job_id, held in expected.items()}, seed
 
 
+@WORLDS
 @pytest.mark.parametrize("depth", [1, 2, 1000])
-def test_conservative_reserves_as_its_rules_say(depth: int) -> None:
+def test_conservative_reserves_as_its_rules_say(depth: int, worlds: st.SearchStrategy[World]) -> None:
     @MANY
-    @given(kinds())
+    @given(worlds)
     def check(world: World) -> None:
         brute = nodes.Conservative(world.cluster.pools, world.arrivals, depth)
         expected = brute.run()

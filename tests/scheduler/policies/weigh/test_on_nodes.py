@@ -116,6 +116,8 @@ def test_a_job_waits_for_the_fast_class_only_if_it_ends_earlier_there() -> None:
     assert takes.segments[0].placement.pool == "b"
     waits = lived([first, arrival(2, 1, a=10, b=30)], "weigh,price=0")[2]
     assert waits.segments[0].placement.pool == "a" and waits.start_s == 10
+    for b_s, pool in (30, "b"), (45, "a"):  # by default it counts for the price itself
+        assert lived([first, arrival(2, 1, a=10, b=b_s)])[2].segments[0].placement.pool == pool
 
 
 def test_where_many_wait_for_the_fast_class_a_job_that_gains_little_there_takes_the_slow_one() -> None:

@@ -90,6 +90,14 @@ def test_a_job_waits_for_the_fast_class_only_if_it_ends_earlier_there() -> None:
     assert outcomes[2].segments[0].placement.pool == "gpu" and outcomes[2].start_s == 10
 
 
+def test_a_job_that_waits_alone_counts_for_the_price_as_well() -> None:
+    """As if one like it came later: it waits only where it gains more than without a price."""
+    for cpu_s, pool, start_s in (30, "cpu", 1), (45, "gpu", 10):
+        jobs = [arrival(1, 0, gpu=10, cpu=100), arrival(2, 1, gpu=10, cpu=cpu_s)]
+        alone = lived(TWO, jobs, cost_s=100.0)[2]
+        assert (alone.segments[0].placement.pool, alone.start_s) == (pool, start_s)
+
+
 def test_a_job_runs_on_the_slow_class_until_its_turn_on_the_fast_one() -> None:
     """At 10 s a twelfth of job 2 is done; its checkpoint and restart take 2 s."""
     jobs = [arrival(1, 0, gpu=10, cpu=1000), arrival(2, 0, gpu=30, cpu=120)]
