@@ -1,4 +1,4 @@
-"""What follows from how jobs, and others, use the GPUs: notices, and the rule for jobs that do nothing."""
+"""Consequences of the use of GPUs, by jobs and by others: notices, and the rule for jobs that do nothing."""
 
 from __future__ import annotations
 
