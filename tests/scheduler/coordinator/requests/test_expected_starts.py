@@ -46,10 +46,8 @@ def test_a_job_starts_when_its_rehearsal_said(policy: str, tmp_path: Path) -> No
             machine.until(later_min * 60.0)
             (prospect,) = rehearsed(machine, new)
             (job,) = machine.submit(new)
-            assert (
-                prospect.expected_start_s == pytest.approx(machine.start_s(job), abs=1e-3)
-                and not prospect.why
-            )
+            assert prospect.expected_start_s == pytest.approx(machine.start_s(job), abs=1e-3)
+            assert not prospect.why
 
     check()
 
@@ -64,9 +62,8 @@ def test_what_is_held_is_told_and_nothing_is_submitted(tmp_path: Path) -> None:
             "waits for others of these",
             "waits for 300 MB of memory; 200 MB are free",
         ]
-        assert (
-            outlook[0].ahead == 1 and outlook[0].expected_start_s is None
-        )  # the last one may begin before it
+        # The last one may begin before it.
+        assert outlook[0].ahead == 1 and outlook[0].expected_start_s is None
         assert rehearsed(machine, {}, {"after": [runs]}) == [
             Prospect("", 1, BEGIN_S + 120),
             Prospect(f"waits for job {runs} to succeed", 2),
