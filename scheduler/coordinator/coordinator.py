@@ -199,8 +199,8 @@ class Coordinator:
                 if spec.terminal and not self.engine.terminals:
                     raise BadInput("jobs of a cluster have no terminal", "tenbin run --keep")
                 specs[place] = within_memory(settle_kind(spec, unit.gpus, requested), unit, total_mb)
-                for number in range(1, len(spec.alternatives) + 1):
-                    within_memory(spec.way(number), unit, total_mb)
+                for way in spec.ways[1:]:
+                    within_memory(way, unit, total_mb)
                 self.check(specs[place], now)
                 check_waits(specs[place], arrays.get(place), self.job_table)
                 check_times(specs[place], now)
@@ -444,7 +444,7 @@ class Coordinator:
     def _withheld_gpus(self, entry: Entry) -> str:
         """Say which GPUs are not given out and why, if the job waits for some; "": none."""
         said = ""
-        for row in self.engine.gpus.rows() if entry.spec.gpus_asked else ():
+        for row in self.engine.gpus.rows() if any(way.gpus_asked for way in entry.spec.ways) else ():
             if row.strangers:
                 said += f"; GPU {row.number} is held outside of the queue by {' and '.join(row.strangers)}"
             if row.failure:

@@ -1,4 +1,4 @@
-"""When jobs would start that are not submitted yet, and changes that would let a waiting job start sooner.
+"""Expected starts of jobs that are not submitted yet, and changes that would let a waiting job start sooner.
 
 The policy is asked. Of jobs to come it goes on in virtual time as in 1. below, with them behind all that
 wait. Of changes:
@@ -244,7 +244,7 @@ MOST_REHEARSED = 20  # jobs of a submission
 
 @dataclass(frozen=True)
 class Prospect:
-    """What would become of a job that were submitted now, of an array of its first member.
+    """The outlook of a job if it were submitted now; of an array, that of its first member.
 
     Attributes:
         why: why it would be held; empty: it would not.

@@ -1,4 +1,4 @@
-"""What follows from how jobs, and others, use the GPUs: notices, and the rule for jobs that do nothing."""
+"""Consequences of the use of GPUs, by jobs and by others: notices, and the rule for jobs that do nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def look(m: MachineState) -> None:
         waiting = (
             entry
             for entry in m.jobs.entries.values()
-            if entry.spec.notify and entry.stage is Stage.WAITING and entry.spec.gpus_asked
+            if entry.spec.notify
+            and entry.stage is Stage.WAITING
+            and any(way.gpus_asked for way in entry.spec.ways)
         )
         for entry in {entry.spec.notify: entry for entry in waiting}.values():
             _notify(m, entry, "stranger", which, everybody=False)

@@ -378,10 +378,9 @@ class JobTable:
 
     def memory_mb(self, entry: Entry) -> float:
         """Return the memory that the job asks for on the most units it can have, in MB; 0: no limit."""
-        pool, ways = self.cluster.pools[0], range(len(entry.spec.alternatives) + 1)
         if math.isinf(self.cluster.memory_mb):
             return 0.0
-        return max(memory_mb(entry.spec.way(number), pool, self.unit) for number in ways)
+        return max(memory_mb(way, self.cluster.pools[0], self.unit) for way in entry.spec.ways)
 
     def gpus_requested(self) -> Counter[str]:
         """Count how many GPUs of each kind the jobs ask for that have not ended."""

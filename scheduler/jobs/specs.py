@@ -152,6 +152,11 @@ class JobSpec(BaseModel):
         """The number of GPUs that the whole job asks for; a kind or a size alone means one."""
         return self.gpus or int(bool(self.gpu_kind or self.gpu_memory_mb))
 
+    @property
+    def ways(self) -> tuple[JobSpec, ...]:
+        """The job as it is, and as it runs in each of its alternatives."""
+        return tuple(self.way(number) for number in range(len(self.alternatives) + 1))
+
     def way(self, number: int) -> JobSpec:
         """Return the job as it runs in one of its alternatives, from 1 on; 0: as it is."""
         if not number:

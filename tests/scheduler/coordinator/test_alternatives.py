@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import BadInput
+from scheduler.coordinator import idle_gpus
+from scheduler.engines.protocol import GpuRow, GpuTable
 from scheduler.jobs.gpus import GpuKind
 from scheduler.jobs.sizes import Unit
 from scheduler.model.jobs import Cluster, Pool, Stop
@@ -67,6 +69,31 @@ def test_an_attempt_keeps_its_alternative_and_the_next_one_chooses_anew(tmp_path
         manual.wait(20.0)
         coordinator.turn()
         assert entry.attempt == 2 and entry.place.alternative == 0 and entry.way.gpus == 1
+
+
+class HeldGpu(GpuTable):
+    """One GPU, which somebody holds outside of the queue."""
+
+    able = True
+
+    def rows(self) -> list[GpuRow]:
+        return [GpuRow(0, "", "a", 1e4, ("process 7",))]
+
+    def new_strangers(self) -> list[str]:
+        return ["GPU 0 is held outside of the queue by process 7"]
+
+
+def test_who_waits_for_a_gpu_in_an_alternative_alone_is_told_who_holds_it(tmp_path: Path) -> None:
+    manual = engine()
+    manual.gpus = HeldGpu()
+    with manual.coordinator(tmp_path, "fcfs", unit=UNIT) as coordinator:
+        submit(coordinator, cores=16)
+        gpu_or_cores = {"cores": 12, "alternatives": ({"cores": 2, "gpus": 1},), "notify": "true"}
+        able, unable = submit(coordinator, **gpu_or_cores), submit(coordinator, cores=12, notify="false")
+        assert "GPU 0 is held outside of the queue by process 7" in why(coordinator, able)
+        assert "GPU 0" not in why(coordinator, unable)
+        idle_gpus.look(coordinator.machine.state)
+        assert [notice.to for notice in coordinator.machine.state.notices] == ["true"]
 
 
 def test_where_cores_alone_are_scheduled_the_first_that_can_run_there_counts(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""When jobs should start: those that wait, with the interval of such starts, and those not submitted yet."""
+"""Expected starts: of jobs that wait, with the interval of such starts, and of jobs not submitted yet."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ SPEC = st.builds(
 POLICIES = ("easy", "conservative", "fcfs", "first-fit", "mct")
 
 
-def rehearsed(one: Virtual, *specs: dict[str, Any], **more: Any) -> list[Prospect]:
-    """Return what would become of these jobs."""
+def rehearsed(machine: Virtual, *specs: dict[str, Any], **more: Any) -> list[Prospect]:
+    """Return the prospects of these jobs."""
     made = [JobSpec(**{"command": ("true",), "folder": "/", **spec}) for spec in specs]
-    return prospects(rehearsal(one.coordinator, made, more.get("waits_for", {}), {}))
+    return prospects(rehearsal(machine.coordinator, made, more.get("waits_for", {}), {}))
 
 
 @pytest.mark.parametrize("policy", sweep(POLICIES, {"easy", "fcfs"}))
@@ -41,50 +41,52 @@ def test_a_job_starts_when_its_rehearsal_said(policy: str, tmp_path: Path) -> No
     )
     @given(st.lists(SPEC, min_size=1, max_size=7), st.integers(0, 20), SPEC)
     def check(specs: list[dict[str, Any]], later_min: int, new: dict[str, Any]) -> None:
-        with virtual(tmp_path, Cluster((Pool("core", 4),)), policy) as one:
-            one.submit(*specs)
-            one.until(later_min * 60.0)
-            (told,) = rehearsed(one, new)
-            (job,) = one.submit(new)
-            assert told.expected_start_s == pytest.approx(one.start_s(job), abs=1e-3) and not told.why
+        with virtual(tmp_path, Cluster((Pool("core", 4),)), policy) as machine:
+            machine.submit(*specs)
+            machine.until(later_min * 60.0)
+            (prospect,) = rehearsed(machine, new)
+            (job,) = machine.submit(new)
+            assert prospect.expected_start_s == pytest.approx(machine.start_s(job), abs=1e-3)
+            assert not prospect.why
 
     check()
 
 
 def test_what_is_held_is_told_and_nothing_is_submitted(tmp_path: Path) -> None:
-    with virtual(tmp_path, Cluster((Pool("core", 2),), memory_mb=1000.0), "easy") as one:
-        runs, waits = one.submit({"cores": 2, "time_s": 60, "memory_mb": 800}, {"cores": 2, "time_s": 60})
-        told = rehearsed(one, {}, {"after": [runs]}, {}, {"memory_mb": 300}, waits_for={2: [0]})
-        assert [prospect.why for prospect in told] == [
+    with virtual(tmp_path, Cluster((Pool("core", 2),), memory_mb=1000.0), "easy") as machine:
+        runs, waits = machine.submit({"cores": 2, "time_s": 60, "memory_mb": 800}, {"cores": 2, "time_s": 60})
+        outlook = rehearsed(machine, {}, {"after": [runs]}, {}, {"memory_mb": 300}, waits_for={2: [0]})
+        assert [prospect.why for prospect in outlook] == [
             "",
             f"waits for job {runs} to succeed",
             "waits for others of these",
             "waits for 300 MB of memory; 200 MB are free",
         ]
-        assert told[0].ahead == 1 and told[0].expected_start_s is None  # the last one may begin before it
-        assert rehearsed(one, {}, {"after": [runs]}) == [
+        # The last one may begin before it.
+        assert outlook[0].ahead == 1 and outlook[0].expected_start_s is None
+        assert rehearsed(machine, {}, {"after": [runs]}) == [
             Prospect("", 1, BEGIN_S + 120),
             Prospect(f"waits for job {runs} to succeed", 2),
         ]
-        assert rehearsed(one, {"priority": 3})[0].ahead == 0
-        assert len(rehearsed(one, *[{}] * 30)) == MOST_REHEARSED
+        assert rehearsed(machine, {"priority": 3})[0].ahead == 0
+        assert len(rehearsed(machine, *[{}] * 30)) == MOST_REHEARSED
         with pytest.raises(BadInput, match="job 2 of 2: the job needs 3 cores"):
-            rehearsed(one, {}, {"cores": 3})
-        assert list(one.coordinator.job_table.entries) == [runs, waits]
+            rehearsed(machine, {}, {"cores": 3})
+        assert list(machine.coordinator.job_table.entries) == [runs, waits]
 
 
 def test_a_start_is_not_known_where_memory_stands_in_the_way(tmp_path: Path) -> None:
     """The policy knows nothing of memory; a job that is short of it is in no simulation."""
     half, large = ({"cores": 1, "time_s": 60, "memory_mb": mb} for mb in (500, 900))
-    with virtual(tmp_path, Cluster((Pool("core", 2),), memory_mb=1000.0), "fcfs") as one:
-        one.submit({"cores": 2, "time_s": 60}, half)
-        assert [prospect.expected_start_s for prospect in rehearsed(one, half)] == [BEGIN_S + 60]
-        assert rehearsed(one, large) == [Prospect("", 1)]
-        (short,) = one.submit(large)
-        one.until(60.0)
-        assert rehearsed(one, {})[0].expected_start_s == BEGIN_S + 60  # at once
-        assert one.coordinator.machine.state.memory.waits(short)
-        assert rehearsed(one, {"cores": 2}, half) == [
+    with virtual(tmp_path, Cluster((Pool("core", 2),), memory_mb=1000.0), "fcfs") as machine:
+        machine.submit({"cores": 2, "time_s": 60}, half)
+        assert [prospect.expected_start_s for prospect in rehearsed(machine, half)] == [BEGIN_S + 60]
+        assert rehearsed(machine, large) == [Prospect("", 1)]
+        (short,) = machine.submit(large)
+        machine.until(60.0)
+        assert rehearsed(machine, {})[0].expected_start_s == BEGIN_S + 60  # at once
+        assert machine.coordinator.machine.state.memory.waits(short)
+        assert rehearsed(machine, {"cores": 2}, half) == [
             Prospect("", 0),
             Prospect("waits for 500 MB of memory; 500 MB are free, and others have the first turn", 1),
         ]
@@ -92,16 +94,16 @@ def test_a_start_is_not_known_where_memory_stands_in_the_way(tmp_path: Path) -> 
 
 def test_starts_that_came_true_narrow_the_next_ones(tmp_path: Path) -> None:
     """The interval is known after some outcomes; jobs that took half their limit make it half the wait."""
-    with virtual(tmp_path, Cluster((Pool("core", 1),)), "fcfs") as one:
+    with virtual(tmp_path, Cluster((Pool("core", 1),)), "fcfs") as machine:
         for number in range(LEAST + 1):
-            running, waiting = one.submit({"time_s": 100}, {"time_s": 100})
-            reason = one.coordinator.why(waiting)
+            running, waiting = machine.submit({"time_s": 100}, {"time_s": 100})
+            reason = machine.coordinator.why(waiting)
             assert (reason.start_low_s is None) == (number < LEAST)
-            until_s = one.engine.now - BEGIN_S + 50.0
-            one.until(until_s)
-            one.coordinator.cancel([running])
-            assert one.start_s(waiting) == pytest.approx(BEGIN_S + until_s)
-            one.until(until_s + 200.0)
+            until_s = machine.engine.now - BEGIN_S + 50.0
+            machine.until(until_s)
+            machine.coordinator.cancel([running])
+            assert machine.start_s(waiting) == pytest.approx(BEGIN_S + until_s)
+            machine.until(until_s + 200.0)
         assert reason.expected_start_s is not None
         begin_s = reason.expected_start_s - 100.0
         assert (reason.start_low_s, reason.start_high_s) == pytest.approx((begin_s + 50.0, begin_s + 50.0))
