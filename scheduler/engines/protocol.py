@@ -223,7 +223,7 @@ class GpuRow(NamedTuple):
 
 
 class JobGpuUse(NamedTuple):
-    """What a job has done with its GPUs so far.
+    """Use of a job's GPUs so far.
 
     ``used``: how many of them worked on average; None: not known. ``peak_mb``: the most memory in use there.
     ``energy_j``: their energy since it began; None: not known. ``emulated``: all of it is.

@@ -33,7 +33,7 @@ class Seconds(float):
 
 
 class IdleRule(NamedTuple):
-    """What becomes of a job whose GPUs all have done nothing for so long, given as 2h=end or 2h=park."""
+    """A rule for jobs that do nothing on all of their GPUs for so long, given as 2h=end or 2h=park."""
 
     after_s: float
     then: Literal["end", "park"]

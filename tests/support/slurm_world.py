@@ -245,7 +245,8 @@ class SlurmCluster(Machine):
     Attributes:
         orders: jobs as they were when the orders of their attempts were written, by attempt. ran_in: the
             Slurm jobs of attempts.
-        disturbed: attempts that something has happened to. repairs: when what is mended.
+        disturbed: attempts that something has happened to. broke_s: when a node last broke, or was mended.
+        repairs: when what is mended.
         followed: attempts that the coordinator has not called lost. done: jobs of which one of these has
             written down a success, visible or not.
         losses: attempts that have died with their node.
@@ -261,6 +262,7 @@ class SlurmCluster(Machine):
         self.processes: list[Process] = []
         self.ran_in: dict[tuple[int, int], int] = {}
         self.disturbed: set[tuple[int, int]] = set()
+        self.broke_s: dict[str, float] = {}
         self.done: set[int] = set()
         self.followed: Mapping[tuple[int, int], object] = {}
         self.losses: dict[tuple[int, int], Loss] = {}
@@ -553,10 +555,12 @@ class SlurmCluster(Machine):
         return GPUS[name] - sum(job.gpus for job in has if self._holds(job, name) or job.state == "SUSPENDED")
 
     def _holds(self, job: BatchJob, name: str) -> bool:
-        leaves = any(
-            p.slurm == job.id and p.kill_s < math.inf for p in self.processes
-        )  # also who is requeued
-        return name in job.nodes and (job.holds or (leaves and not job.final))
+        """Tell if a job has its part of a node: if it is over, until its processes or the node are gone."""
+        there = [process for process in self.processes if process.slurm == job.id]
+        if job.final:
+            return not self.nodes[name].down and any(process.node == name for process in there)
+        leaves = any(process.kill_s < math.inf for process in there)  # also who is requeued
+        return name in job.nodes and (job.holds or leaves)
 
     def _may_start(self, job: BatchJob) -> bool:
         if job.state != "PENDING" or any(p.slurm == job.id and p.kill_s < math.inf for p in self.processes):
@@ -1056,6 +1060,7 @@ class SlurmHistory(History):
         self.machine.later(draw.choice([1.0, 10.0, 25.0, 60.0]), lambda: self._set(node, *parts, there=True))
 
     def _set(self, node: Node, *parts: str, there: bool) -> None:
+        self.machine.broke_s[node.name] = self.machine.now
         for part in parts:
             setattr(node, part, there)
         if there:
@@ -1203,6 +1208,8 @@ class SlurmHistory(History):
         machine.dead, machine.unheard, machine.delay_s, self.quiet = False, 0, 0.02, True
         machine.repairs.clear()
         for node in machine.nodes.values():
+            if not (node.power and node.network and node.daemon and node.disk):
+                self.machine.broke_s[node.name] = self.machine.now
             node.power = node.network = node.daemon = node.disk = True
             node.drain = ""
         machine.look()
@@ -1251,9 +1258,12 @@ class SlurmHistory(History):
 
     def failed_by_itself(self, entry: Entry) -> bool:
         """On several nodes, ranks may have died with one; then the attempt is lost, and not tried anew."""
-        key = entry.id, entry.attempt
-        nodes = {core // CPUS for core in self.machine.orders[key].cores}
-        return len(nodes) == 1 or entry.spec.requeue or key not in self.machine.disturbed
+        machine, key = self.machine, (entry.id, entry.attempt)
+        nodes = {NODES[core // CPUS] for core in machine.orders[key].cores}
+        state = machine.attempts[key].state
+        began_s = state.started_s if state is not None else 0.0
+        broke = any(machine.broke_s.get(name, -1.0) >= began_s for name in nodes)
+        return len(nodes) == 1 or entry.spec.requeue or not broke
 
     def may_happen(self, name: str, jobs: Sequence[int]) -> None:
         super().may_happen(name, jobs)

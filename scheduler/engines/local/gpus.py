@@ -257,7 +257,7 @@ class JobGpus:
 
     @property
     def use(self) -> JobGpuUse:
-        """What the job has done there so far."""
+        """Its use of its GPUs so far."""
         used = self.used_s / self.seen_s if self.seen_s else None
         return JobGpuUse(used, self.peak_mb, self.energy_j, self.emulated)
 

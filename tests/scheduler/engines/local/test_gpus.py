@@ -260,7 +260,7 @@ def test_many_gpus_are_each_chosen_for_itself() -> None:
 
 
 def test_emulated_gpus_are_linked_in_pairs(gpus: Up) -> None:
-    """What NVML tells of their links decides which ones a job gets."""
+    """Links that NVML tells of decide which ones a job gets."""
     first = gpus.client.submit(["sleep", "60"], gpus=1)
     second = gpus.client.submit(["sleep", "60"], gpus=2)
     for job, numbers in ((first, [0]), (second, [2, 3])):
