@@ -17,7 +17,8 @@ import pytest
 import typer
 
 import tenbin
-from scheduler.policies.registry import POLICIES
+from scheduler.jobs.policy_view import NO_GPUS
+from scheduler.policies.registry import POLICIES, policy_class
 from tenbin.cli import app
 from tenbin.option_values import duration_s, size_mb
 from tests.support.coordinator import Up
@@ -89,6 +90,15 @@ def test_every_policy_is_defined() -> None:
     defined = set(re.findall(r"[\w-]+", " ".join(re.findall(r"^### (.+)$", page, re.MULTILINE))))
     listed = set(re.findall(r"`([\w-]+)`", "".join(re.findall(r"^\| .+?\|", page, re.MULTILINE))))
     assert set(POLICIES) <= defined & listed
+
+
+def test_the_policies_that_schedule_gpus_are_named() -> None:
+    honour = {name for name in POLICIES if {"counted", "nodes"} <= policy_class(name).suits}
+    for page in ("gpu-jobs", "slurm"):
+        text = " ".join((ROOT / "docs" / f"{page}.md").read_text().split())
+        (sentence,) = re.findall(r"[^.]*`fcfs`, `first-fit`,[^.]* cores, memory and GPUs", text)
+        assert set(re.findall(r"`([a-z-]+)`", sentence)) == honour
+    assert set(re.findall(r"[a-z-]+(?=,| schedule)", NO_GPUS.split("policies ")[1])) == honour
 
 
 # docs/coming-from.md: each command line of tenbin in it can be parsed, each name of the package exists.

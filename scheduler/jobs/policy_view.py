@@ -13,7 +13,7 @@ from scheduler.jobs.sizes import CORE, Unit, demand_with_gpus, range_of, speed_o
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Speed, Stop
 
-NO_GPUS = "see: tenbin nodes; policies fcfs, first-fit, easy, conservative schedule the GPUs of tenbin doctor"
+NO_GPUS = "see: tenbin nodes; policies fcfs, first-fit, easy, conservative, weigh schedule GPUs"
 
 
 def as_job(

@@ -228,7 +228,7 @@ def find(request: Asked) -> Iterator[LocalMachine]:
             why = machine.no_gpus or "no GPUs are scheduled so"
             raise BadInput(
                 f"--emulate {request.emulate}: {why}",
-                "choose policy easy, conservative, first-fit or fcfs, without --no-gpus",
+                "choose policy easy, conservative, first-fit, fcfs or weigh, without --no-gpus",
             )
         machine = with_memory(machine, memory_mb)
         if request.own["idle_gpu"] is not None and machine.gpus is None:
