@@ -1256,14 +1256,12 @@ class SlurmHistory(History):
         by_admin = self.machine.ran_in.get((entry.id, entry.attempt)) in self.ended_in_slurm
         return by_admin or super().may_be_cancelled(entry)
 
-    def failed_by_itself(self, entry: Entry) -> bool:
-        """On several nodes, ranks may have died with one; then the attempt is lost, and not tried anew."""
-        machine, key = self.machine, (entry.id, entry.attempt)
-        nodes = {NODES[core // CPUS] for core in machine.orders[key].cores}
-        state = machine.attempts[key].state
-        began_s = state.started_s if state is not None else 0.0
-        broke = any(machine.broke_s.get(name, -1.0) >= began_s for name in nodes)
-        return len(nodes) == 1 or entry.spec.requeue or not broke
+    def may_be_lost(self, attempt: Attempt) -> bool:
+        """On several nodes, ranks may have died with one; then the attempt is lost, and no failure."""
+        machine = self.machine
+        nodes = {NODES[core // CPUS] for core in machine.orders[attempt.job, attempt.number].cores}
+        began_s = attempt.state.started_s if attempt.state is not None else 0.0
+        return len(nodes) > 1 and any(machine.broke_s.get(name, -1.0) >= began_s for name in nodes)
 
     def may_happen(self, name: str, jobs: Sequence[int]) -> None:
         super().may_happen(name, jobs)

@@ -1010,12 +1010,14 @@ class History:
                 raise Broken("a refusal is told as it was", f"job {job_id} is {kind}: {why}")
         if not good[entry.stage]:
             raise Broken("an end is told as it was", f"job {job_id} is {entry.stage}, was {result}")
-        results = [attempt.result for attempt in attempts if attempt.result is not None]
-        failed, tries = sum(r.how == "exited" and r.code != 0 for r in results), 1 + entry.spec.retries
-        by_itself = entry.stage is Stage.FAILED and how == "exited" and self.failed_by_itself(entry)
+        failures = [a for a in attempts if a.result and a.result.how == "exited" and a.result.code != 0]
+        lost = [a for a in failures if self.may_be_lost(a)]
+        least, most, tries = len(failures) - len(lost), len(failures), 1 + entry.spec.retries
+        by_itself = entry.stage is Stage.FAILED and how == "exited"
+        by_itself = by_itself and (entry.spec.requeue or attempt not in lost)
         by_itself = by_itself and job_id not in self.cancelled and entry.spec.deadline_s is None
-        if job_id not in self.retried and (failed > tries or (by_itself and failed < tries)):
-            raise Broken("who fails is tried as often as it may", f"job {job_id}: {failed} of {tries} times")
+        if job_id not in self.retried and (least > tries or (by_itself and most < tries)):
+            raise Broken("who fails is tried as often as it may", f"job {job_id}: {most} of {tries} times")
 
     def _check_idle(self, entry: Entry) -> None:
         """Look whether the rule for idle GPUs was applied to attempts that did nothing there, and once."""
@@ -1036,9 +1038,9 @@ class History:
         waits = waits or spec.deadline_s is not None
         return bool(waits or entry.id in self.cancelled or RULE in entry.trouble)
 
-    def failed_by_itself(self, entry: Entry) -> bool:
-        """Tell if a job's last exit code is its program's own, whatever else has happened."""
-        return True
+    def may_be_lost(self, attempt: Attempt) -> bool:
+        """Tell if an exit code need not be the program's own."""
+        return False
 
     def _check_order(self, attempt: Attempt) -> None:
         """Look whether the jobs have ended for which one had to wait."""

@@ -57,6 +57,7 @@ def test_histories_with_jobs_of_sbatch_that_have_failed(seed: int, policy: str, 
         (20002, "weigh", "capped"),  # no node was in service: a share of nothing was computed
         (7014, "easy", "whole"),  # of the world: an ended job held CPUs of a node that is cut off
         (57, "regions", "whole"),  # of the world: a failure beside a lost node is not one of its program
+        (529, "conservative", "units"),  # of the world: the same, of an attempt before the last one
         (113, "las", "nodes"),  # paused and placed elsewhere, sought there after a restart
         (198, "easy", "gpus"),  # a node was set down on which a job had begun since the last snapshot
     ],
