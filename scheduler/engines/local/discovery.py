@@ -225,11 +225,11 @@ def find(request: Asked) -> Iterator[LocalMachine]:
             home = None if request.own["no_gpus"] else request.home
             machine = divide(request.policy, cores, nodes, request.profile, supply=supply, home=home)
         if request.emulate.startswith(GPUS) and machine.gpus is None:
-            why = machine.no_gpus or "no GPUs are scheduled so"
-            raise BadInput(
-                f"--emulate {request.emulate}: {why}",
-                "choose policy easy, conservative, first-fit, fcfs or weigh, without --no-gpus",
-            )
+            why, remedy = machine.no_gpus, "or leave --emulate out"
+            if not why:
+                why = "no GPUs are scheduled so"
+                remedy = "choose policy easy, conservative, first-fit, fcfs or weigh, without --no-gpus"
+            raise BadInput(f"--emulate {request.emulate}: {why}", remedy)
         machine = with_memory(machine, memory_mb)
         if request.own["idle_gpu"] is not None and machine.gpus is None:
             what = f"--idle-gpu: no GPUs are scheduled{machine.no_gpus and f' ({machine.no_gpus})'}"
