@@ -179,14 +179,16 @@ def simulate(
         machine = taken.cluster
     setup = Setup(workload, machine, seed, limit, taken, substitute, *cuts)
     if plan is not None and experiment is not None:
-        print("\n".join(carry_out(plan, experiment, setup)))
+        with _faults_in_files(policies):
+            print("\n".join(carry_out(plan, experiment, setup)))
         return
     window = setup.window()
-    results, unsuitable = _run_all(setup, policies, window, keep=bool(jobs_out or gantt))
     comparison = None
-    if resamples and len(results) > 1:
-        figures = [result.figures for result in results]
-        comparison = compare(setup, figures, resamples, block_s, progress=_progress)
+    with _faults_in_files(policies):
+        results, unsuitable = _run_all(setup, policies, window, keep=bool(jobs_out or gantt))
+        if resamples and len(results) > 1:
+            figures = [result.figures for result in results]
+            comparison = compare(setup, figures, resamples, block_s, progress=_progress)
     _write(results, setup, window, files, gantt=gantt)
     if json:
         about = {"cluster": cluster, "workload": workload, "without_estimate": without_estimate, "seed": seed}
@@ -252,6 +254,22 @@ def _progress(text: str) -> Iterator[Callable[[int, float], None] | None]:
         yield lambda jobs, now: status.update(f"{text}: {jobs:,} jobs have ended, day {now / 86400:,.0f}")
 
 
+@contextmanager
+def _faults_in_files(policies: Sequence[str]) -> Iterator[None]:
+    """Turn an error that the file of a policy raises into a line that names the file."""
+    from scheduler.policies.registry import fault_in_file
+
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        for text in policies:
+            if fault := fault_in_file(text, error):
+                raise fault from error
+        raise
+
+
 def _files(jobs_out: Path | None, gantt: Path | None, policies: Sequence[str]) -> dict[str, Path]:
     """Name the file of each policy's jobs, and see that all files could be written."""
     files: dict[str, Path] = {}
@@ -272,10 +290,10 @@ def _run_all(
     """Run all policies; return results, and the reason of each that cannot run here.
 
     Raises:
-        BadInput: none of them can, or a user's file raises an error.
+        BadInput: none of them can.
     """
     from scheduler.evaluations.policy_runs import Unsuitable
-    from scheduler.policies.registry import create, fault_in_file
+    from scheduler.policies.registry import create
 
     for text in policies:
         create(text, setup.seed)  # a slip of the pen in the last one is told before the first one runs
@@ -286,13 +304,6 @@ def _run_all(
             results.append(setup.run(text, window, _progress, keep=keep))
         except Unsuitable as reason:
             unsuitable[text] = reason
-        except UserError:
-            raise
-        except Exception as error:
-            fault = fault_in_file(text, error)
-            if fault is None:
-                raise
-            raise fault from error
     if not results:
         alone = len(unsuitable) == 1
         causes = [cause.reason if alone else f"{text}: {cause.reason}" for text, cause in unsuitable.items()]

@@ -105,8 +105,8 @@ def node_lines(table: list[dict[str, Any]]) -> list[str]:
 
 def _price(resource: str, hours: float) -> str:
     """Write what a policy says that others wait for an hour of a resource."""
-    each = 1e3 if resource == "memory_mb" else 1.0
-    return f"an hour of {resource_text(resource, each)} costs others {hours * each:.2g} h of waiting"
+    amount = 1e3 if resource == "memory_mb" else 1.0
+    return f"an hour of {resource_text(resource, amount)} costs others {hours * amount:.2g} h of waiting"
 
 
 def _pool(pool: dict[str, Any], shared: set[str]) -> Iterator[str]:

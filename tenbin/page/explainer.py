@@ -90,7 +90,7 @@ class Explainer:
 
     @property
     def starts(self) -> dict[str, Any]:
-        """How good the coordinator's expected starts were, as it said last."""
+        """The quality of the coordinator's expected starts, as it said last."""
         return (self.status or {}).get("starts") or NO_STARTS
 
     def changed_since(self, version: int) -> dict[int, Any]:

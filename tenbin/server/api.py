@@ -95,7 +95,7 @@ class SubmittedJobs(BaseModel):
 
 
 class Forecast(BaseModel):
-    """What would become of the first jobs of a submission, and remarks on the script."""
+    """The prospects of the first jobs of a submission, and remarks on the script."""
 
     jobs: list[Prospect]
     remarks: list[str]

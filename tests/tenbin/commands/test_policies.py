@@ -126,8 +126,15 @@ def test_a_file_without_one_policy_is_one_line(mine: Path, text: str, said: str)
         assert f"policy {mine}: {said}" in done.stderr and "docs/write-a-policy.md" in done.stderr
 
 
-def test_an_error_in_the_file_is_one_line(mine: Path) -> None:
-    mine.write_text(FILE.replace("free, actions = ", "1 / 0; free, actions = "))
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("free, actions = ", "1 / 0; free, actions = "),
+        ("    def decide", "    def __init__(self, *given):\n        1 / 0\n\n    def decide"),
+    ],
+)
+def test_an_error_in_the_file_is_one_line(mine: Path, before: str, after: str) -> None:
+    mine.write_text(FILE.replace(before, after))
     line = next(n for n, text in enumerate(mine.read_text().splitlines(), 1) if "1 / 0" in text)
     done = tenbin("simulate", "-p", f"{mine},most=3", "-w", "generator:lublin,jobs=5", "-c", "64")
     assert done.returncode == 2 and not done.stdout
