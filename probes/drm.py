@@ -71,10 +71,19 @@ def gpus(root: Path) -> list[DrmGpu]:
         index, numbers[vendor] = numbers[vendor], numbers[vendor] + 1
         memory_bytes, render = _memory_bytes(vendor, bus, card), sorted((device / "drm").glob("renderD*"))
         if memory_bytes and render:
-            name = read_text(device / "product_name") or f"{vendor} {read_text(device / 'device')}"
-            file, unique_id = f"{root / 'dev/dri' / render[0].name}", read_text(device / "unique_id")
-            node = next(iter(_numbers(device, "numa_node")), None)
-            listed.append(DrmGpu(vendor, bus, name, device, file, memory_bytes, unique_id, index, node))
+            listed.append(
+                DrmGpu(
+                    vendor=vendor,
+                    bus=bus,
+                    name=read_text(device / "product_name") or f"{vendor} {read_text(device / 'device')}",
+                    device=device,
+                    file=str(root / "dev/dri" / render[0].name),
+                    memory_bytes=memory_bytes,
+                    unique_id=read_text(device / "unique_id"),
+                    index=index,
+                    numa_node=next(iter(_numbers(device, "numa_node")), None),
+                )
+            )
     return listed
 
 
@@ -109,7 +118,7 @@ def _numbers(folder: Path, pattern: str) -> list[int]:
 
 @dataclass
 class Client:
-    """What a process has and has done on a GPU.
+    """Memory and work of a process on a GPU.
 
     Attributes:
         memory_bytes: of the GPU's own memory.
