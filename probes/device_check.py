@@ -55,7 +55,7 @@ WARM_S = 0.3
 IN_USE = 5  # percent of the last second
 
 
-class CheckedDevice:
+class DeviceSlices:
     """A device with its context and queues, two matrices and two arrays; with ``only`` one of those named.
 
     Both matrices repeat a block of small integers, so the host knows every number of a large product from the
@@ -210,7 +210,7 @@ def pci_address(handle: Any) -> str:
 # -- the probe ---------------------------------------------------------------------------------------------
 
 
-SESSION = "probes.device_check:CheckedDevice"
+SESSION = "probes.device_check:DeviceSlices"
 FULL_ROUNDS = 4
 OPERATIONS = ("product", "copies", "within")
 

@@ -13,10 +13,9 @@ import pytest
 
 from agent.emulation.emulated_gpus import emulated_gpus, uuid
 from probes import device_check, nvml
-from probes.device_check import CheckedDevice, identify, measure, pci_address
+from probes.device_check import DeviceSlices, identify, measure, pci_address
 from probes.run import collect
-from profiles.checks.check import Check
-from profiles.checks.check import CheckedDevice as Told
+from profiles.checks.check import Check, CheckedDevice
 from profiles.checks.figures import LEAST_REFERENCES, figures
 from profiles.checks.verdict import Reference, give_verdict
 from profiles.records import Absent, Settings
@@ -43,7 +42,7 @@ def check_of(number: int, budget_s: float) -> Check:
     """Make a check of devices alone."""
     rows, _ = collect("devices", Settings(quick=True, budget_s=budget_s), measure)
     of_devices = rows[rows["quantity"] == "device"]
-    devices = [Told(device=row.device, name=row["name"]) for _, row in of_devices.iterrows()]
+    devices = [CheckedDevice(device=row.device, name=row["name"]) for _, row in of_devices.iterrows()]
     taken = rows.drop(of_devices.index).to_dict("records")
     return make_check(number, figures([{**row, "cpu_ratio": None} for row in taken]), devices=tuple(devices))
 
@@ -71,16 +70,16 @@ def test_a_wrong_product_is_found(
 ) -> None:
     source = device_check.PRODUCT.read_text()
     assert change[0] in source
-    CheckedDevice(key).product()
+    DeviceSlices(key).product()
     (tmp_path / "wrong.cl").write_text(source.replace(*change))
     monkeypatch.setattr(device_check, "PRODUCT", tmp_path / "wrong.cl")
     with pytest.raises(device_check.WrongResult, match="numbers of a matrix product are wrong"):
-        CheckedDevice(key).product()
+        DeviceSlices(key).product()
 
 
 @pytest.mark.usefixtures("small")
 def test_a_copy_that_is_not_made_is_found(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    device = CheckedDevice(key)
+    device = DeviceSlices(key)
     assert device.within() > 0
     monkeypatch.setattr(device, "source", device.target)
     with pytest.raises((device_check.WrongResult, cl.Error)):  # some drivers refuse to copy onto itself
@@ -137,7 +136,7 @@ def test_a_gpu_is_known_by_its_uuid_and_left_alone_while_it_is_divided_or_in_use
         assert identify(key) == {"device": uuid(0), "name": "GPU 0", "hindrance": ""}
         monkeypatch.setattr(device_check, "IN_USE", -1)
         assert identify(key)["hindrance"] == "somebody uses it (0 %)"
-        assert CheckedDevice(key).opened()["hindrance"]
+        assert DeviceSlices(key).opened()["hindrance"]
         monkeypatch.setattr(device_check, "pci_address", lambda handle: "0000:02:00.0")
         assert identify(key)["hindrance"] == "it is divided (MIG)"
 
