@@ -15,7 +15,13 @@ async function call(path, options = {}) {
     if (error.name === "AbortError") throw error;
     throw new Refused(0, "the page's process does not answer; start it again with: tenbin page");
   }
-  const found = await answer.json().catch(() => ({}));
+  let found = {};
+  try {
+    found = await answer.json();
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    if (answer.ok) throw new Refused(0, "the answer of the page's process was cut off; load the page again");
+  }
   if (!answer.ok) throw new Refused(answer.status, found.detail ?? `the answer is ${answer.status}`);
   return found;
 }
