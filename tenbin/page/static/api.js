@@ -18,8 +18,8 @@ async function call(path, options = {}) {
   let found = {};
   try {
     found = await answer.json();
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
+  } catch {
+    options.signal?.throwIfAborted();
     if (answer.ok) throw new Refused(0, "the answer of the page's process was cut off; load the page again");
   }
   if (!answer.ok) throw new Refused(answer.status, found.detail ?? `the answer is ${answer.status}`);
