@@ -272,13 +272,25 @@ def samples(path: Path) -> dict[str, pd.DataFrame]:
     return {file.stem: _read_samples(file) for file in sorted(path.parent.glob("samples/*.parquet"))}
 
 
+def read_table(source: BytesIO) -> pd.DataFrame:
+    """Read a table of samples in the form of Parquet, in this thread alone.
+
+    pyarrow's threads on a Python object can abort or hang the process at its exit (apache/arrow#50482), and
+    ``read_table`` has them whatever its options.
+    """
+    from pyarrow.parquet import ParquetFile  # late, because the coordinator does not need these 80 MB
+
+    file = ParquetFile(source, pre_buffer=False, page_checksum_verification=True)
+    table: pd.DataFrame = file.read(use_threads=False, use_pandas_metadata=True).to_pandas(use_threads=False)
+    return table
+
+
 def _read_samples(file: Path) -> pd.DataFrame:
-    import pandas as pd  # late, because the coordinator does not need these 80 MB
     from pyarrow.parquet import read_schema
 
     try:
         source = BytesIO(read_regular(file))
-        table = pd.read_parquet(source, page_checksum_verification=True)
+        table = read_table(source)
         schema = read_schema(source)
         written = [column["field_name"] for column in schema.pandas_metadata["columns"]]
         if schema.names != written or list(table) != written[: len(table.columns)]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from profiles.errors import BadInput
-from profiles.files.store import Store, load, samples, set_label
+from profiles.files.store import Store, load, read_table, samples, set_label
 from tests.support.records import make_profile
 
 TABLE = pd.DataFrame({"round": [0, 0], "emulated": [False, False], "wall_s": [1.0, 2.0]})
@@ -128,3 +130,16 @@ def test_a_store_in_a_folder_that_a_group_shares_is_the_groups(tmp_path: Path) -
         os.umask(before)
     folders = [tmp_path / "store", profile.parent, profile, profile / "samples"]
     assert [folder.stat().st_mode & 0o7777 for folder in folders] == [0o2775] * 4
+
+
+def test_samples_are_read_by_no_other_thread() -> None:
+    readers = set()
+
+    class Source(BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            readers.add(threading.get_ident())
+            return super().read(size)
+
+    table = pd.DataFrame({"index": range(20), "device": ["pocl-0"] * 20})
+    pd.testing.assert_frame_equal(read_table(Source(table.to_parquet())), table)
+    assert readers == {threading.get_ident()}

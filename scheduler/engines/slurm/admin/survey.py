@@ -33,7 +33,7 @@ from probes.network_rank import MessagePlan
 from probes.run import Event, Run
 from profiles.clusters import Refused, Survey
 from profiles.errors import BadInput, Unavailable, UserError
-from profiles.files.store import id_at
+from profiles.files.store import id_at, read_table
 from profiles.fits import fit_samples
 from profiles.records import Absent, Profile, Settings
 from scheduler.engines.slurm.slurm_commands import (
@@ -506,7 +506,7 @@ class NodeMeasurement:
                 self.tell(f"{self.node.name}: {event['probe']} ({event['left_s']:.0f} s left)")
             case "samples":
                 packed = io.BytesIO(base64.b64decode(event["parquet"]))
-                self.samples[event["probe"]] = pd.read_parquet(packed)
+                self.samples[event["probe"]] = read_table(packed)
             case "profile":
                 self.profile = Profile.model_validate(event["profile"])
             case "error":
