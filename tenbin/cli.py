@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
+from inspect import cleandoc
 from io import TextIOWrapper
 from typing import Any
 
@@ -142,7 +144,8 @@ class Commands(Mapping[str, Any]):
             imported = import_module(f"tenbin.commands.{module}")
             function, kind = getattr(imported, attribute), getattr(imported, "CommandClass", Command)
         settings: dict[str, Any] = {"rich_help_panel": panel, "hidden": panel is None}
-        settings["help"] = HELP.get(whole) or unwrapped(function.__doc__ or "")
+        text, parameters = described(function)
+        settings["help"] = HELP.get(whole) or text
         shown, group = _nothing if self.brief else function, typer.Typer(rich_markup_mode="rich")
         if Commands(f"{whole} "):
             noun = typer.Typer(cls=Group, rich_markup_mode="rich")
@@ -152,13 +155,25 @@ class Commands(Mapping[str, Any]):
             )
         else:
             group.command(name, cls=kind, **settings)(shown)
-        return typer.main.get_group(group).commands[name]
+        command = typer.main.get_group(group).commands[name]
+        for parameter in command.params:
+            parameter.help = getattr(parameter, "help", None) or parameters.get(str(parameter.name))  # type: ignore[attr-defined]
+            if parameter.default is False:
+                parameter.secondary_opts.clear()  # what is off by itself needs no --no-...
+        return command
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
 
     def __len__(self) -> int:
         return len(self._names)
+
+
+def described(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+    """Return the help of a command, and of its parameters by name, which stands below ``Args:``."""
+    text, _, below = cleandoc(function.__doc__ or "").partition("\n\nArgs:\n")
+    paragraphs = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", below, re.M)
+    return unwrapped(text), {name: re.sub(r"\s*\n\s*", " ", said) for name, said in paragraphs}
 
 
 def _nothing() -> None:

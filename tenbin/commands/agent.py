@@ -15,10 +15,7 @@ from tenbin.commands.options import JsonOption
 
 
 def execute(
-    folder: Annotated[
-        Path,
-        typer.Argument(help="Folder of the attempt, with its order.json.", exists=True, file_okay=False),
-    ],
+    folder: Annotated[Path, typer.Argument(exists=True, file_okay=False)],
     json: JsonOption = False,
 ) -> None:
     """Run one attempt of a job in the foreground, under its supervisor, and end with the job's exit code.
@@ -27,6 +24,9 @@ def execute(
     the exit code of the first. SIGTERM and Ctrl-C end the job in order.
 
     Exit codes: the job's own, 128 + signal, 125 without either, 3 if the attempt runs already.
+
+    Args:
+        folder: Folder of the attempt, with its order.json.
     """
     from agent.attempts.folder import Attempt
     from agent.supervisor.supervisor import run_in_foreground

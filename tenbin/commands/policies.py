@@ -32,12 +32,7 @@ PROMISES = {
 
 def policies(
     which: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Only these, each with its algorithm; also a file (./mine.py).",
-            metavar="[POLICY]...",
-            autocompletion=complete_policy,
-        ),
+        list[str] | None, typer.Argument(metavar="[POLICY]...", autocompletion=complete_policy)
     ] = None,
     json: JsonOption = False,
 ) -> None:
@@ -50,6 +45,9 @@ def policies(
       tenbin policies
 
       tenbin policies easy
+
+    Args:
+        which: Only these, each with its algorithm; also a file (./mine.py).
     """
     from scheduler.policies.registry import POLICIES, entry_of, several
 

@@ -51,92 +51,22 @@ def complete_workload(incomplete: str) -> list[str]:
 def simulate(
     *,
     policy: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--policy",
-            "-p",
-            help="Name, or name,k=v,k=v; several to compare them: fcfs,easy; or a file: ./mine.py.",
-            autocompletion=complete_policy,
-        ),
+        list[str] | None, typer.Option("--policy", "-p", autocompletion=complete_policy)
     ] = None,
-    workload: Annotated[
-        str,
-        typer.Option(
-            "--workload",
-            "-w",
-            help="A log or trace (SWF, Google 2011, Alibaba), or generator:NAME,k=v,k=v.",
-            autocompletion=complete_workload,
-        ),
-    ] = "",
-    cluster: Annotated[
-        str,
-        typer.Option(
-            "--cluster",
-            "-c",
-            help="A count, 512xgpu+512xcpu, 8xnode\\[cores=64,gpu=4], or a TOML, JSON or CSV file.",
-        ),
-    ] = "",
-    profile: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Costs of checkpoints and power as measured: a profile (tenbin profile list), or "
-            "CLASS=PROFILE.",
-            autocompletion=complete_selector,
-        ),
-    ] = None,
+    workload: Annotated[str, typer.Option("--workload", "-w", autocompletion=complete_workload)] = "",
+    cluster: Annotated[str, typer.Option("--cluster", "-c")] = "",
+    profile: Annotated[list[str] | None, typer.Option(autocompletion=complete_selector)] = None,
     store: StoreOption = None,
-    seed: Annotated[int, typer.Option(help="Of generators and policies.")] = 0,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only this many jobs, the first ones.")] = None,
-    without_estimate: Annotated[
-        str,
-        typer.Option(
-            metavar="unknown|actual|TIME",
-            help="What policies take for the run time of a job that states none: nothing, the run time "
-            "itself, or the same for all (30m).",
-        ),
-    ] = "unknown",
-    warm_up: Annotated[
-        str | None,
-        typer.Option(
-            metavar="10%|2d|500jobs",
-            help="Jobs submitted first are simulated, but in no figure: a share, a time or a number of jobs.",
-        ),
-    ] = None,
-    cool_down: Annotated[
-        str | None,
-        typer.Option(metavar="10%|2d|500jobs", help="The same at the end, where the machine drains."),
-    ] = None,
-    resamples: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="Differences to the first policy with 95 % intervals, from so many workloads whose weeks "
-            "are drawn with replacement; for instance 40, at least 10.",
-        ),
-    ] = 0,
-    block: Annotated[
-        str, typer.Option(metavar="TIME", help="Draw blocks of this length in place of weeks.")
-    ] = "7d",
-    jobs_out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.csv|FILE.swf",
-            help="Write the result of each job; of several policies to FILE.POLICY.csv.",
-            dir_okay=False,
-        ),
-    ] = None,
-    gantt: Annotated[
-        Path | None,
-        typer.Option(help="Draw waits, and who ran where and when, into this HTML file.", dir_okay=False),
-    ] = None,
-    experiment: Annotated[
-        Path | None,
-        typer.Option(
-            help="In place of policy, workload and cluster: the policies x loads x seeds of this file.",
-            metavar="FILE.toml",
-            dir_okay=False,
-        ),
-    ] = None,
+    seed: int = 0,
+    limit: Annotated[int | None, typer.Option(min=1)] = None,
+    without_estimate: Annotated[str, typer.Option(metavar="unknown|actual|TIME")] = "unknown",
+    warm_up: Annotated[str | None, typer.Option(metavar="10%|2d|500jobs")] = None,
+    cool_down: Annotated[str | None, typer.Option(metavar="10%|2d|500jobs")] = None,
+    resamples: Annotated[int, typer.Option(min=0)] = 0,
+    block: Annotated[str, typer.Option(metavar="TIME")] = "7d",
+    jobs_out: Annotated[Path | None, typer.Option(metavar="FILE.csv|FILE.swf", dir_okay=False)] = None,
+    gantt: Annotated[Path | None, typer.Option(dir_okay=False)] = None,
+    experiment: Annotated[Path | None, typer.Option(metavar="FILE.toml", dir_okay=False)] = None,
     json: JsonOption = False,
 ) -> None:
     """Simulate policies on the same jobs and compare what came out.
@@ -152,6 +82,25 @@ def simulate(
       tenbin simulate -p fcfs -p easy -w log.swf -c 100 --warm-up 5% --resamples 40 --jobs-out jobs.csv
 
       tenbin simulate --experiment loads.toml
+
+    Args:
+        policy: Name, or name,k=v,k=v; several to compare them: fcfs,easy; or a file: ./mine.py.
+        workload: A log or trace (SWF, Google 2011, Alibaba), or generator:NAME,k=v,k=v.
+        cluster: A count, 512xgpu+512xcpu, 8xnode\\[cores=64,gpu=4], or a TOML, JSON or CSV file.
+        profile: Costs of checkpoints and power as measured: a profile (tenbin profile list), or
+            CLASS=PROFILE.
+        seed: Of generators and policies.
+        limit: Only this many jobs, the first ones.
+        without_estimate: What policies take for the run time of a job that states none: nothing, the run time
+            itself, or the same for all (30m).
+        warm_up: Jobs submitted first are simulated, but in no figure: a share, a time or a number of jobs.
+        cool_down: The same at the end, where the machine drains.
+        resamples: Differences to the first policy with 95 % intervals, from so many workloads whose weeks are
+            drawn with replacement; for instance 40, at least 10.
+        block: Draw blocks of this length in place of weeks.
+        jobs_out: Write the result of each job; of several policies to FILE.POLICY.csv.
+        gantt: Draw waits, and who ran where and when, into this HTML file.
+        experiment: In place of policy, workload and cluster: the policies x loads x seeds of this file.
     """
     from scheduler.evaluations.policy_runs import Setup, compare
     from scheduler.model.clusters import parse_cluster

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from profiles.instants import local
 from profiles.quantities import counted
@@ -17,10 +15,7 @@ from tenbin.text import print_json, say
 
 
 def down(
-    let_go: Annotated[
-        bool,
-        typer.Option("--let-go", help="Leave the jobs of plain sbatch that wait to Slurm's own scheduler."),
-    ] = False,
+    let_go: bool = False,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -28,6 +23,9 @@ def down(
 
     Jobs of plain sbatch that were taken over wait on for as long as tenbin up --gate says, and start by
     themselves then.
+
+    Args:
+        let_go: Leave the jobs of plain sbatch that wait to Slurm's own scheduler.
     """
     client = client_of(home)
     counts = client.call("GET", "/status")["jobs"]

@@ -128,62 +128,15 @@ DEFAULT_ENGINE = Engines(DEFAULT)
 @with_engine_options(before="engine")
 def up(
     *,
-    policy: Annotated[
-        str,
-        typer.Option(
-            "--policy",
-            "-p",
-            help="Name, or name,k=v,k=v; or a file (./mine.py).",
-            autocompletion=complete_policy,
-        ),
-    ] = "easy",
-    engine: Annotated[
-        Engines, typer.Option(help="Who runs the jobs: this machine itself, or a Slurm cluster.")
-    ] = DEFAULT_ENGINE,
-    devices: Annotated[
-        bool, typer.Option("--devices", help="Schedule OpenCL devices: each a class of its own.")
-    ] = False,
-    power_budget: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            help="Cap the packages: those in use draw no more than so many watts together. With --engine "
-            "slurm: cap the nodes, which draw no more all together, in use or not.",
-        ),
-    ] = None,
-    emulate: Annotated[
-        str | None,
-        typer.Option(
-            help="Give jobs emulated GPUs (a demonstration, marked as such): gpus-4. With --power-budget: "
-            "cap an emulated machine, likewise: intel-2s. With --engine slurm: the folder with the emulated "
-            "caps of each node.",
-            autocompletion=complete_machine,
-        ),
-    ] = None,
-    profile: Annotated[
-        str | None,
-        typer.Option(help="A measured profile (last): what moving a job costs, what caps and sizes do."),
-    ] = None,
-    drain_unfit: Annotated[
-        bool,
-        typer.Option(
-            "--drain-unfit",
-            help="Start no jobs on nodes that failed their last tenbin profile check, until they pass one. "
-            "With --engine slurm: drain them in Slurm, and resume those. Takes an administrator there.",
-        ),
-    ] = False,
-    listen: Annotated[
-        str | None,
-        typer.Option(
-            help="Take calls over TCP as well: PORT (from this machine) or HOST:PORT (0.0.0.0:PORT: from "
-            "everywhere). Callers must know the token in the coordinator's folder.",
-            metavar="[HOST:]PORT",
-        ),
-    ] = None,
-    page: Annotated[
-        bool,
-        typer.Option("--page", help="Show the queue in a browser, too: tenbin page, as long as this runs."),
-    ] = False,
+    policy: Annotated[str, typer.Option("--policy", "-p", autocompletion=complete_policy)] = "easy",
+    engine: Engines = DEFAULT_ENGINE,
+    devices: bool = False,
+    power_budget: Annotated[float | None, typer.Option(min=0)] = None,
+    emulate: Annotated[str | None, typer.Option(autocompletion=complete_machine)] = None,
+    profile: str | None = None,
+    drain_unfit: bool = False,
+    listen: Annotated[str | None, typer.Option(metavar="[HOST:]PORT")] = None,
+    page: bool = False,
     page_listen: Annotated[
         str | None,
         typer.Option(
@@ -191,26 +144,10 @@ def up(
             metavar="[HOST:]PORT",
         ),
     ] = None,
-    keep: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="Leave the files of so many jobs that succeeded in folders. Those of earlier ones are "
-            "packed into one file; logs, info and the page read them there.",
-        ),
-    ] = 1000,
-    on_event: Annotated[
-        str,
-        typer.Option(
-            help="Run this command of the shell when a job has ended, however, or does nothing on its GPUs, "
-            "and when somebody else holds one: TENBIN_EVENT (ended, failed, idle, stranger), TENBIN_JOB, "
-            "TENBIN_STATE, ... (docs/run-jobs.md).",
-            metavar="CMD",
-            show_default=False,
-        ),
-    ] = "",
+    keep: Annotated[int, typer.Option(min=0)] = 1000,
+    on_event: Annotated[str, typer.Option(metavar="CMD", show_default=False)] = "",
     recover: RecoverOption = False,
-    daemon: Annotated[bool, typer.Option("--daemon", help="Go into the background.")] = False,
+    daemon: bool = False,
     home: HomeOption = None,
     **own: Any,
 ) -> None:
@@ -240,6 +177,28 @@ def up(
       tenbin up --engine slurm --devices --policy mctbm
 
       tenbin up --engine slurm --policy regions --partitions tenbin
+
+    Args:
+        policy: Name, or name,k=v,k=v; or a file (./mine.py).
+        engine: Who runs the jobs: this machine itself, or a Slurm cluster.
+        devices: Schedule OpenCL devices: each a class of its own.
+        power_budget: Cap the packages: those in use draw no more than so many watts together. With --engine
+            slurm: cap the nodes, which draw no more all together, in use or not.
+        emulate: Give jobs emulated GPUs (a demonstration, marked as such): gpus-4. With --power-budget: cap
+            an emulated machine, likewise: intel-2s. With --engine slurm: the folder with the emulated caps of
+            each node.
+        profile: A measured profile (last): what moving a job costs, what caps and sizes do.
+        drain_unfit: Start no jobs on nodes that failed their last tenbin profile check, until they pass one.
+            With --engine slurm: drain them in Slurm, and resume those. Takes an administrator there.
+        listen: Take calls over TCP as well: PORT (from this machine) or HOST:PORT (0.0.0.0:PORT: from
+            everywhere). Callers must know the token in the coordinator's folder.
+        page: Show the queue in a browser, too: tenbin page, as long as this runs.
+        keep: Leave the files of so many jobs that succeeded in folders. Those of earlier ones are packed into
+            one file; logs, info and the page read them there.
+        on_event: Run this command of the shell when a job has ended, however, or does nothing on its GPUs,
+            and when somebody else holds one: TENBIN_EVENT (ended, failed, idle, stranger), TENBIN_JOB,
+            TENBIN_STATE, ... (docs/run-jobs.md).
+        daemon: Go into the background.
     """
     import logging
 

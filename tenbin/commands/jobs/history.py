@@ -44,19 +44,12 @@ def history(
     state: jobs.StateOption = None,
     name: jobs.NameOption = None,
     user: jobs.UserOption = None,
-    since: Annotated[
-        str | None, typer.Option(help="Not ended before: 2h (ago), yesterday, 2026-11-20.")
-    ] = None,
-    until: Annotated[str | None, typer.Option(help="Submitted by then.")] = None,
+    since: str | None = None,
+    until: str | None = None,
     place: jobs.PlaceOption = None,
-    array: Annotated[int | None, typer.Option(min=1, help="Only of this array.")] = None,
-    efficiency: Annotated[
-        bool,
-        typer.Option(
-            "--efficiency", help="How much that is of cores, memory and time limit, with advice; of all jobs."
-        ),
-    ] = False,
-    columns: Annotated[str | None, typer.Option(help="Only these: id,name,cpu_s; 'help' lists all.")] = None,
+    array: Annotated[int | None, typer.Option(min=1)] = None,
+    efficiency: bool = False,
+    columns: str | None = None,
     limit: Annotated[
         int | None,
         typer.Option(
@@ -67,7 +60,15 @@ def history(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show what jobs used: CPU time, memory, energy, place; those that run, and those that have ended."""
+    """Show what jobs used: CPU time, memory, energy, place; those that run, and those that have ended.
+
+    Args:
+        since: Not ended before: 2h (ago), yesterday, 2026-11-20.
+        until: Submitted by then.
+        array: Only of this array.
+        efficiency: How much that is of cores, memory and time limit, with advice; of all jobs.
+        columns: Only these: id,name,cpu_s; 'help' lists all.
+    """
     chosen = jobs.chosen_columns(columns, COLUMNS + GPU_COLUMNS, "history")
     jobs.check_formats(csv=csv, json=json)
     request: dict[str, Any] = {

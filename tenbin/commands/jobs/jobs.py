@@ -266,23 +266,15 @@ OfName = Annotated[
 def jobs(
     which: OfJobs = None,
     *,
-    everything: Annotated[bool, typer.Option("--all", "-a", help="Also those that have ended.")] = False,
+    everything: Annotated[bool, typer.Option("--all", "-a")] = False,
     state: StateOption = None,
     name: NameOption = None,
     user: UserOption = None,
-    since: Annotated[
-        str | None,
-        typer.Option(help="Also those that have ended since: 2h (ago), yesterday, 2026-11-20."),
-    ] = None,
+    since: str | None = None,
     place: PlaceOption = None,
-    limit: Annotated[
-        int,
-        typer.Option(min=1, help="Show at most this many, the first ones; jobs that run are always shown."),
-    ] = SHOWN,
-    members: Annotated[
-        bool, typer.Option("--members", "-m", help="Each member of an array in a row of its own.")
-    ] = False,
-    columns: Annotated[str | None, typer.Option(help="Only these: id,name,place; 'help' lists all.")] = None,
+    limit: Annotated[int, typer.Option(min=1)] = SHOWN,
+    members: Annotated[bool, typer.Option("--members", "-m")] = False,
+    columns: str | None = None,
     csv: CsvOption = False,
     home: HomeOption = None,
     json: JsonOption = False,
@@ -291,6 +283,13 @@ def jobs(
 
     Those that have ended come last, the newest first. On a terminal reasons are cut: tenbin info has them
     whole.
+
+    Args:
+        everything: Also those that have ended.
+        since: Also those that have ended since: 2h (ago), yesterday, 2026-11-20.
+        limit: Show at most this many, the first ones; jobs that run are always shown.
+        members: Each member of an array in a row of its own.
+        columns: Only these: id,name,place; 'help' lists all.
     """
     chosen = chosen_columns(columns, COLUMNS + GPU_COLUMNS, "jobs")
     check_formats(csv=csv, json=json)
@@ -329,16 +328,18 @@ def jobs(
 def info(
     job: Annotated[str, typer.Argument(autocompletion=complete_job)],
     *,
-    samples: Annotated[
-        bool, typer.Option("--samples", "-s", help="Also cores, memory, I/O and power over time.")
-    ] = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Print the samples as CSV.")] = False,
+    samples: Annotated[bool, typer.Option("--samples", "-s")] = False,
+    csv: bool = False,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Say everything about a job: why it waits, when it should start, and what would start it sooner.
 
     Of an array: how far it is.
+
+    Args:
+        samples: Also cores, memory, I/O and power over time.
+        csv: Print the samples as CSV.
     """
     from tenbin.commands.jobs.account import account, array_account, last_error, sample_table, used_now
 
@@ -377,16 +378,18 @@ def info(
 def logs(
     job: Annotated[str, typer.Argument(autocompletion=complete_job)],
     *,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
-    error: Annotated[
-        bool, typer.Option("--error", "-e", help="Standard error instead of standard output.")
-    ] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f")] = False,
+    error: Annotated[bool, typer.Option("--error", "-e")] = False,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Print a job's output; with --json both streams, as text.
 
     Of several jobs, as the members of an array, a line on standard error names each: ==> job 7[3] <==
+
+    Args:
+        follow: Go on until the job has ended.
+        error: Standard error instead of standard output.
     """
     client, stream, answers = client_of(home), "stderr" if error else "stdout", []
     ids = select(client, [job]).ids
@@ -541,40 +544,46 @@ def retry(
 def migrate(
     which: WhichOrName = None,
     *,
-    to: Annotated[
-        str, typer.Option("--to", help="Where to, see tenbin nodes.", autocompletion=complete_place)
-    ],
+    to: Annotated[str, typer.Option(autocompletion=complete_place)],
     name: OfName = None,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Move running jobs to another device or node: they write a checkpoint here and go on there."""
+    """Move running jobs to another device or node: they write a checkpoint here and go on there.
+
+    Args:
+        to: Where to, see tenbin nodes.
+    """
     _change("migrate", which, home, json, name=name, to=to)
 
 
 def priority(
     which: WhichOrName = None,
     *,
-    to: Annotated[
-        int, typer.Option("--to", help="The higher comes first; 0: as submitted without --priority.")
-    ],
+    to: Annotated[int, typer.Option()],
     name: OfName = None,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Change the priority of jobs, as if they had been submitted with it; what runs goes on."""
+    """Change the priority of jobs, as if they had been submitted with it; what runs goes on.
+
+    Args:
+        to: The higher comes first; 0: as submitted without --priority.
+    """
     _change("priority", which, home, json, name=name, priority=to)
 
 
 def wait(
     which: Which,
-    timeout: Annotated[
-        str | None, typer.Option(help="The longest wait: 90s, 1h30m; exit code 124 then.", metavar="TIME")
-    ] = None,
+    timeout: Annotated[str | None, typer.Option(metavar="TIME")] = None,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Wait for the end of jobs; exit with the first exit code that is not 0."""
+    """Wait for the end of jobs; exit with the first exit code that is not 0.
+
+    Args:
+        timeout: The longest wait: 90s, 1h30m; exit code 124 then.
+    """
     timeout_s = None if timeout is None else duration_s(timeout, "--timeout", least=0)
     client = client_of(home)
     ids = select(client, which).ids

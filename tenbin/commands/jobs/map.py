@@ -339,27 +339,12 @@ CommandClass = MapCommand  # of ``tenbin.cli``
 
 @with_fields(after="home", leave_out={"array"})
 def map_(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="After -- a command with {} for an argument, and the arguments: ::: WORDS, "
-            ":::: FILES of lines, or the lines of standard input.",
-            metavar="-- CMD... ::: ARGUMENT...",
-        ),
-    ] = None,
+    words: Annotated[list[str] | None, typer.Argument(metavar="-- CMD... ::: ARGUMENT...")] = None,
     *,
-    most: Annotated[
-        int | None,
-        typer.Option("--jobs", "-j", min=1, help="Run at most so many at once.", metavar="N"),
-    ] = None,
-    keep_order: Annotated[
-        bool,
-        typer.Option("--keep-order", "-k", help="Print the outputs in the order of the arguments."),
-    ] = False,
-    no_wait: Annotated[
-        bool, typer.Option("--no-wait", help="Print the number of the array, and wait for nothing.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check, and print the commands.")] = False,
+    most: Annotated[int | None, typer.Option("--jobs", "-j", min=1, metavar="N")] = None,
+    keep_order: Annotated[bool, typer.Option("--keep-order", "-k")] = False,
+    no_wait: bool = False,
+    dry_run: bool = False,
     home: HomeOption = None,
     **fields: Any,
 ) -> None:
@@ -375,6 +360,14 @@ def map_(
       tenbin map -c 4 --time 1h -- ./fit --in {} --out {/.}.json :::: files.txt
 
       tenbin map -k -- ./simulate --seed {1} --size {2} ::: 1 2 3 ::: 10 100
+
+    Args:
+        words: After -- a command with {} for an argument, and the arguments: ::: WORDS, :::: FILES of lines,
+            or the lines of standard input.
+        most: Run at most so many at once.
+        keep_order: Print the outputs in the order of the arguments.
+        no_wait: Print the number of the array, and wait for nothing.
+        dry_run: Only check, and print the commands.
     """
     from scheduler.jobs.files import check_program
     from tenbin.commands.jobs.job_file import checked

@@ -62,15 +62,9 @@ CommandClass = RunCommand  # of ``tenbin.cli``
 
 @with_fields(after="keep", leave_out=NOT_HERE)
 def run(
-    command: Annotated[list[str], typer.Argument(help="A program and its arguments.", metavar="CMD...")],
+    command: Annotated[list[str], typer.Argument(metavar="CMD...")],
     *,
-    keep: Annotated[
-        bool,
-        typer.Option(
-            "--keep",
-            help="The job outlives the terminal: it reads nothing, and its output is kept (tenbin logs).",
-        ),
-    ] = False,
+    keep: bool = False,
     home: HomeOption = None,
     **fields: Any,
 ) -> None:
@@ -87,6 +81,10 @@ def run(
       tenbin run --device gpu -- python train.py --epochs 3
 
       sort words | tenbin run uniq -c > counts
+
+    Args:
+        command: A program and its arguments.
+        keep: The job outlives the terminal: it reads nothing, and its output is kept (tenbin logs).
     """
     client = client_of(home)
     spec = spec_of(fields, command, home)

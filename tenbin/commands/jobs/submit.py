@@ -323,31 +323,12 @@ def _parameter(option: Option) -> inspect.Parameter:
 @with_fields(after="file")
 def submit(
     context: typer.Context,
-    command: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="A script and its arguments; or any program, after --.", metavar="SCRIPT | -- CMD..."
-        ),
-    ] = None,
+    command: Annotated[list[str] | None, typer.Argument(metavar="SCRIPT | -- CMD...")] = None,
     *,
-    file: Annotated[
-        Path | None,
-        typer.Option("--file", "-f", help="Submit all jobs of a job file (TOML), see docs/job-files.md."),
-    ] = None,
-    ignore_sbatch: Annotated[
-        list[str] | None,
-        typer.Option(help="Options of #SBATCH lines to leave out: exclusive,constraint.", metavar="NAMES"),
-    ] = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run", help="Only check, and print what would be submitted, and when it would start."
-        ),
-    ] = False,
-    wait: Annotated[
-        bool,
-        typer.Option("--wait", help="Wait for the end of the job, and print its output; exit with its code."),
-    ] = False,
+    file: Annotated[Path | None, typer.Option("--file", "-f")] = None,
+    ignore_sbatch: Annotated[list[str] | None, typer.Option(metavar="NAMES")] = None,
+    dry_run: bool = False,
+    wait: bool = False,
     home: HomeOption = None,
     json: JsonOption = False,
     **fields: Any,
@@ -368,6 +349,13 @@ def submit(
       tenbin submit --array 1-20 -- sh -c 'python fit.py $TENBIN_ARRAY_INDEX'
 
       tenbin submit --file jobs.toml --dry-run
+
+    Args:
+        command: A script and its arguments; or any program, after --.
+        file: Submit all jobs of a job file (TOML), see docs/job-files.md.
+        ignore_sbatch: Options of #SBATCH lines to leave out: exclusive,constraint.
+        dry_run: Only check, and print what would be submitted, and when it would start.
+        wait: Wait for the end of the job, and print its output; exit with its code.
     """
     how = _Submission(dry_run, wait, home, json)
     if file is not None or not command:

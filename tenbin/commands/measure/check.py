@@ -84,57 +84,17 @@ def _complete_against(incomplete: str) -> list[str]:
 
 def check(
     *,
-    quick: Annotated[
-        bool,
-        typer.Option(
-            "--quick", help="About 8 s in place of 30, 3 in place of 8 for each OpenCL device; finds less."
-        ),
-    ] = False,
+    quick: bool = False,
     against: Annotated[
         str | None,
-        typer.Option(
-            help="What to hold it against: the checks that followed a profile (default: this node's last), "
-            "or 'siblings': the other nodes of its kind in the store.",
-            metavar="PROFILE|siblings",
-            autocompletion=_complete_against,
-            show_default=False,
-        ),
+        typer.Option(metavar="PROFILE|siblings", autocompletion=_complete_against, show_default=False),
     ] = None,
-    baseline: Annotated[
-        int,
-        typer.Option(
-            help="Make so many checks one after the other, for the first ones after a profile.",
-            min=1,
-            max=MOST_BASELINE,
-        ),
-    ] = 1,
-    storage: Annotated[
-        Path | None,
-        typer.Option(help="Folder whose storage is measured (default: the profile's).", show_default=False),
-    ] = None,
-    hosts: Annotated[
-        str,
-        typer.Option(
-            help="Also messages from the first of these hosts (this one) to the second.", show_default=False
-        ),
-    ] = "",
-    wait: Annotated[
-        str,
-        typer.Option(
-            metavar="TIME",
-            help="Where a coordinator runs here, it starts no job meanwhile; wait at most so long for the "
-            "jobs that run.",
-        ),
-    ] = "0s",
-    log: Annotated[bool, typer.Option("--log", help="Print one line, for logs and Slurm's reasons.")] = False,
-    prometheus: Annotated[
-        Path | None,
-        typer.Option(
-            help="Also write the result as Prometheus text to this file, for a node exporter.",
-            dir_okay=False,
-            show_default=False,
-        ),
-    ] = None,
+    baseline: Annotated[int, typer.Option(min=1, max=MOST_BASELINE)] = 1,
+    storage: Annotated[Path | None, typer.Option(show_default=False)] = None,
+    hosts: Annotated[str, typer.Option(show_default=False)] = "",
+    wait: Annotated[str, typer.Option(metavar="TIME")] = "0s",
+    log: bool = False,
+    prometheus: Annotated[Path | None, typer.Option(dir_okay=False, show_default=False)] = None,
     store: options.StoreOption = None,
     home: options.HomeOption = None,
     json: options.JsonOption = False,
@@ -156,6 +116,18 @@ def check(
       tenbin profile check --quick --log
 
       tenbin profile check --against siblings --json
+
+    Args:
+        quick: About 8 s in place of 30, 3 in place of 8 for each OpenCL device; finds less.
+        against: What to hold it against: the checks that followed a profile (default: this node's last), or
+            'siblings': the other nodes of its kind in the store.
+        baseline: Make so many checks one after the other, for the first ones after a profile.
+        storage: Folder whose storage is measured (default: the profile's).
+        hosts: Also messages from the first of these hosts (this one) to the second.
+        wait: Where a coordinator runs here, it starts no job meanwhile; wait at most so long for the jobs
+            that run.
+        log: Print one line, for logs and Slurm's reasons.
+        prometheus: Also write the result as Prometheus text to this file, for a node exporter.
     """
     from profiles.checks.check import EXIT_CODES, CheckStore
     from profiles.checks.verdict import give_verdict, together

@@ -208,31 +208,11 @@ LUA = "job_submit.lua"
 
 
 def slurm_config(
-    cluster: Annotated[
-        str, typer.Argument(help="Name of the cluster. (default: the one measured last)", show_default=False)
-    ] = "",
+    cluster: Annotated[str, typer.Argument(show_default=False)] = "",
     *,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="Folder in which to write nodes.conf (gres.conf where there are GPUs), or job_submit.lua.",
-        ),
-    ] = None,
-    job_submit: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write job_submit.lua instead: jobs of plain sbatch then wait for tenbin up --take-over "
-            "FILE while FILE is fresh. slurmctld must be able to read FILE.",
-            metavar="FILE",
-            dir_okay=False,
-        ),
-    ] = None,
-    partition: Annotated[
-        str | None,
-        typer.Option(help="With --job-submit: partition that tenbin schedules. (default: Slurm's default)"),
-    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o")] = None,
+    job_submit: Annotated[Path | None, typer.Option(metavar="FILE", dir_okay=False)] = None,
+    partition: str | None = None,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -248,6 +228,13 @@ def slurm_config(
       tenbin slurm config -o /etc/slurm/tenbin    # and in slurm.conf: include /etc/slurm/tenbin/nodes.conf
 
       tenbin slurm config --job-submit /run/tenbin.lease -o /etc/slurm    # and: JobSubmitPlugins=lua
+
+    Args:
+        cluster: Name of the cluster. (default: the one measured last)
+        output: Folder in which to write nodes.conf (gres.conf where there are GPUs), or job_submit.lua.
+        job_submit: Write job_submit.lua instead: jobs of plain sbatch then wait for tenbin up --take-over
+            FILE while FILE is fresh. slurmctld must be able to read FILE.
+        partition: With --job-submit: partition that tenbin schedules. (default: Slurm's default)
     """
     answer: object
     if job_submit is not None:

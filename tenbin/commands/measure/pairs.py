@@ -30,22 +30,13 @@ RULES = {"rule": "least with most pressure (Konishi et al.)", "matching": "least
 
 def pairs(
     jobs: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Job profiles. (default: all of this kind of node)",
-            autocompletion=complete_job_profile,
-            metavar="JOB...",
-        ),
+        list[str] | None, typer.Argument(autocompletion=complete_job_profile, metavar="JOB...")
     ] = None,
     *,
-    per_node: Annotated[
-        int, typer.Option("--per-node", min=2, max=8, help="Most jobs that may share a node.")
-    ] = 2,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Run the pairs for real, and print what was measured beside.")
-    ] = False,
-    repetitions: Annotated[int, typer.Option(min=2, help="With --verify: how often each is run.")] = 6,
-    limit: Annotated[str, typer.Option(help="With --verify: end a run that takes longer.")] = "30m",
+    per_node: Annotated[int, typer.Option(min=2, max=8)] = 2,
+    verify: bool = False,
+    repetitions: Annotated[int, typer.Option(min=2)] = 6,
+    limit: str = "30m",
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -62,6 +53,13 @@ def pairs(
       tenbin program pairs --per-node 4
 
       tenbin program pairs stencil lu --verify
+
+    Args:
+        jobs: Job profiles. (default: all of this kind of node)
+        per_node: Most jobs that may share a node.
+        verify: Run the pairs for real, and print what was measured beside.
+        repetitions: With --verify: how often each is run.
+        limit: With --verify: end a run that takes longer.
     """
     from scheduler.policies.sharing.pairing import directions, over_network, suggestions
 

@@ -93,13 +93,16 @@ def show(
     which: Selector = "last",
     *,
     cluster: ClusterOption = False,
-    machine: Annotated[bool, typer.Option("--machine", help="Also what the node is made of.")] = False,
+    machine: bool = False,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show a profile: every coefficient with its 95 % interval, and what could not be measured.
 
     With --cluster: the nodes of a cluster side by side, and which of them are odd (tenbin profile --nodes).
+
+    Args:
+        machine: Also what the node is made of.
     """
     if cluster:
         show_cluster(*known(which, store), json)
@@ -260,7 +263,7 @@ def _print_list(rows: list[dict[str, object]]) -> None:
 
 def label(
     which: Selector,
-    text: Annotated[str, typer.Argument(help="What to call it; '' to call it nothing.")],
+    text: str,
     store: StoreOption = None,
 ) -> None:
     """Call a profile something, so that every command finds it by that.
@@ -269,6 +272,9 @@ def label(
 
       tenbin profile label last before-bios-update
       tenbin profile compare before-bios-update last
+
+    Args:
+        text: What to call it; '' to call it nothing.
     """
     from profiles.files.store import set_label
 
@@ -276,19 +282,17 @@ def label(
 
 
 def delete(
-    which: Annotated[
-        list[str],
-        typer.Argument(
-            help="Profiles: ids, labels, 'previous' or 'last'.",
-            autocompletion=complete_selector,
-            metavar="PROFILE...",
-        ),
-    ],
+    which: Annotated[list[str], typer.Argument(autocompletion=complete_selector, metavar="PROFILE...")],
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y")] = False,
     store: StoreOption = None,
 ) -> None:
-    """Delete profiles with their samples: all that are named, or none. A terminal is asked first."""
+    """Delete profiles with their samples: all that are named, or none. A terminal is asked first.
+
+    Args:
+        which: Profiles: ids, labels, 'previous' or 'last'.
+        yes: Do not ask.
+    """
     kept = stored_profiles(store)
     paths = list(dict.fromkeys(kept.find(selector) for selector in which))
     names = ", ".join(f"{path.parent.parent.name} {path.parent.name}" for path in paths)
@@ -314,18 +318,8 @@ class Format(StrEnum):
 
 def export(
     which: Selector = "last",
-    form: Annotated[
-        Format,
-        typer.Option(
-            "--format",
-            help="json: the profile; csv: a line for each coefficient; parquet: raw samples; "
-            "prometheus: text for a node exporter's textfile folder; schema: of the JSON.",
-        ),
-    ] = Format.JSON,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="File (parquet: folder) to write; default: the terminal."),
-    ] = None,
+    form: Annotated[Format, typer.Option("--format")] = Format.JSON,
+    output: Annotated[Path | None, typer.Option("--output", "-o")] = None,
     store: StoreOption = None,
 ) -> None:
     """Write a profile in a form that other programs read.
@@ -334,6 +328,11 @@ def export(
 
       tenbin profile export --format prometheus -o /var/lib/node_exporter/tenbin.prom
       tenbin profile export node1 --format parquet -o samples/
+
+    Args:
+        form: json: the profile; csv: a line for each coefficient; parquet: raw samples; prometheus: text for
+            a node exporter's textfile folder; schema: of the JSON.
+        output: File (parquet: folder) to write; default: the terminal.
     """
     from profiles import export as forms
 
@@ -380,13 +379,8 @@ def report(
     which: Selector = "last",
     *,
     cluster: ClusterOption = False,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The HTML file; default: <node>-<id>.html here.")
-    ] = None,
-    interactive: Annotated[
-        bool,
-        typer.Option("--interactive", help="Pictures that can be enlarged and zoomed: 2 MB more."),
-    ] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o")] = None,
+    interactive: bool = False,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -394,6 +388,10 @@ def report(
 
     The page needs no network and no script. With --cluster: heat maps of a cluster's nodes and of the pairs
     of them (tenbin profile --nodes).
+
+    Args:
+        output: The HTML file; default: <node>-<id>.html here.
+        interactive: Pictures that can be enlarged and zoomed: 2 MB more.
     """
     if cluster:
         survey, profiles = known(which, store)
