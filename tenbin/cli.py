@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from inspect import cleandoc
 from io import TextIOWrapper
 from typing import Any
 
@@ -20,7 +18,7 @@ from typer.core import TyperGroup
 from profiles.errors import INTERRUPTED, BadInput, UserError, plain
 from tenbin.commands.options import Command, flags_alone
 from tenbin.errors import TenbinError
-from tenbin.text import say, unwrapped
+from tenbin.text import described, say
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 RUN, JOBS, LOOK = "Run jobs", "Jobs that are submitted", "Look at all of it"
@@ -144,7 +142,7 @@ class Commands(Mapping[str, Any]):
             imported = import_module(f"tenbin.commands.{module}")
             function, kind = getattr(imported, attribute), getattr(imported, "CommandClass", Command)
         settings: dict[str, Any] = {"rich_help_panel": panel, "hidden": panel is None}
-        text, parameters = described(function)
+        text, parameters = described(function.__doc__)
         settings["help"] = HELP.get(whole) or text
         shown, group = _nothing if self.brief else function, typer.Typer(rich_markup_mode="rich")
         if Commands(f"{whole} "):
@@ -167,13 +165,6 @@ class Commands(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._names)
-
-
-def described(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
-    """Return the help of a command, and of its parameters by name, which stands below ``Args:``."""
-    text, _, below = cleandoc(function.__doc__ or "").partition("\n\nArgs:\n")
-    paragraphs = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", below, re.M)
-    return unwrapped(text), {name: re.sub(r"\s*\n\s*", " ", said) for name, said in paragraphs}
 
 
 def _nothing() -> None:
@@ -275,6 +266,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 1 a part failed, 2 bad input, 3 another profile is running, "
     "4 this machine lacks what was asked for, 130 interrupted (what was measured is kept).",
     no_args_is_help=True,
+    context_settings={"help_option_names": ["--help", "-h"]},
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )

@@ -127,8 +127,17 @@ def flags_alone(parameters: list[Any]) -> list[Any]:
     return parameters
 
 
+OLD_OPTIONS = {"--state": "--stage"}  # still understood
+
+
 class Command(TyperCommand):
     """A command whose help shows flags alone."""
+
+    def make_parser(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        parser = super().make_parser(ctx)
+        options = parser._long_opt
+        options |= {old: options[new] for old, new in OLD_OPTIONS.items() if new in options}
+        return parser
 
     def get_params(self, ctx: typer.Context) -> list[Any]:  # type: ignore[override]
         return flags_alone(super().get_params(ctx))

@@ -82,6 +82,14 @@ def test_other_names_are_the_same_command(name: str, now: str) -> None:
     assert shown.returncode == 0 and not shown.stderr and all(option in shown.stdout for option in options)
 
 
+@pytest.mark.parametrize(
+    "command", [[], ["jobs"], ["submit"], ["profile"], ["profile", "list"], ["slurm", "config"]]
+)
+def test_the_short_letter_of_help_is_understood_everywhere(command: list[str]) -> None:
+    done = tenbin(*command, "-h")
+    assert done.returncode == 0 and done.stdout == tenbin(*command, "--help").stdout
+
+
 def test_help_without_a_command_is_that_of_all() -> None:
     assert tenbin("help").stdout == tenbin("--help").stdout
     assert tenbin("help", "profile", "list").stdout == tenbin("profile", "list", "--help").stdout
@@ -368,7 +376,8 @@ def test_each_option_has_help_and_none_is_described_that_is_not_there() -> None:
     for name, (place, _) in COMMANDS.items():
         if place:
             module, function = place.split()[0].split(":")
-            described = cli.described(getattr(import_module(f"tenbin.commands.{module}"), function))[1]
+            command = getattr(import_module(f"tenbin.commands.{module}"), function)
+            described = cli.described(command.__doc__)[1]
             noun, _, last = name.rpartition(" ")
             parameters = {p.name: p for p in cli.Commands(f"{noun} " * bool(noun))[last].params}
             assert described.keys() <= parameters.keys(), name

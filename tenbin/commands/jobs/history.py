@@ -35,13 +35,13 @@ UNSAID: dict[str, Any] = {  # not worth a column
     **dict.fromkeys(("memory_asked_mb", "energy_j", *jobs.GPU_COLUMNS)),
     **{"migrations": 0, "attempts": 1},
 }
-STATES = ("running", "stopping", "suspended", "done", "failed", "cancelled", "killed")
+STAGES = ("running", "stopping", "suspended", "done", "failed", "cancelled", "killed")
 
 
 def history(
     which: jobs.OfJobs = None,
     *,
-    state: jobs.StateOption = None,
+    stage: jobs.StageOption = None,
     name: jobs.NameOption = None,
     user: jobs.UserOption = None,
     since: str | None = None,
@@ -72,7 +72,7 @@ def history(
     chosen = jobs.chosen_columns(columns, COLUMNS + GPU_COLUMNS, "history")
     jobs.check_formats(csv=csv, json=json)
     request: dict[str, Any] = {
-        "stages": jobs.chosen_states(state, STATES),
+        "stages": jobs.chosen_stages(stage, STAGES),
         "name": name,
         "user": user,
         "since_s": None if since is None else past_instant(since, "--since"),

@@ -96,7 +96,7 @@ HEADINGS = {
     "trouble": "reason",
 }
 
-StateOption = Annotated[str | None, typer.Option(help="Only of these: failed,killed.")]
+StageOption = Annotated[str | None, typer.Option(help="Only of these: failed,killed.")]
 NameOption = Annotated[str | None, typer.Option(help="Only of a name like this: 'fit*'.")]
 UserOption = Annotated[str | None, typer.Option(help="Only of this user.")]
 PlaceOption = Annotated[
@@ -111,12 +111,12 @@ def check_formats(*, csv: bool, json: bool) -> None:
         raise BadInput("--csv and --json are both given", "give one of them")
 
 
-def chosen_states(text: str | None, known: tuple[str, ...]) -> list[str]:
+def chosen_stages(text: str | None, known: tuple[str, ...]) -> list[str]:
     """Read ``failed,killed``; none: empty."""
-    states = [part.strip() for part in text.split(",")] if text is not None else []
-    if unknown := [part for part in states if part not in known]:
-        raise BadInput(f"--state {unknown[0]!r} is no state of these jobs", f"one of {', '.join(known)}")
-    return states
+    stages = [part.strip() for part in text.split(",")] if text is not None else []
+    if unknown := [part for part in stages if part not in known]:
+        raise BadInput(f"--stage {unknown[0]!r} is no stage of these jobs", f"one of {', '.join(known)}")
+    return stages
 
 
 def chosen_columns(text: str | None, known: tuple[str, ...], command: str) -> tuple[str, ...]:
@@ -236,7 +236,7 @@ INSTANTS = ("submit_s", "start_s", "end_s", "start_low_s", "start_high_s")
 GPU_COLUMNS = ("gpus_asked", "gpus_used", "peak_gpu_memory_mb", "gpu_energy_j", "gpus_emulated")
 BEGUN = ("running", "stopping", "suspended")
 UNSUCCESSFUL = ("failed", "cancelled", "killed")
-STATES = ("held", "waiting", *BEGUN, "done", *UNSUCCESSFUL)
+STAGES = ("held", "waiting", *BEGUN, "done", *UNSUCCESSFUL)
 SAMPLED = (
     *("id", "at_s", "cpu_s", "memory_mb", "read_mb", "written_mb", "processes", "threads", "energy_j"),
 )
@@ -267,7 +267,7 @@ def jobs(
     which: OfJobs = None,
     *,
     everything: Annotated[bool, typer.Option("--all", "-a")] = False,
-    state: StateOption = None,
+    stage: StageOption = None,
     name: NameOption = None,
     user: UserOption = None,
     since: str | None = None,
@@ -294,7 +294,7 @@ def jobs(
     chosen = chosen_columns(columns, COLUMNS + GPU_COLUMNS, "jobs")
     check_formats(csv=csv, json=json)
     since_s = None if since is None else past_instant(since, "--since")
-    given = {"stages": chosen_states(state, STATES), "name": name, "user": user, "since_s": since_s}
+    given = {"stages": chosen_stages(stage, STAGES), "name": name, "user": user, "since_s": since_s}
     filters: dict[str, Any] = {key: value for key, value in {**given, "place": place}.items() if value}
     client = client_of(home)
     if which:

@@ -82,16 +82,17 @@ def test_filters_and_columns(up: Up) -> None:
     assert ids() == [running.id, waiting.id, held.id]
     assert ids("--all") == [running.id, waiting.id, held.id, array, first.id]
     assert ids("--since", "1h") == ids("--all") and ids("--since", "2126-01-01") == ids()
-    assert ids("--state", "failed") == [array, first.id] and ids("--state", "done") == [array]
-    assert ids("--state", "held,running") == [running.id, held.id]
+    assert ids("--stage", "failed") == [array, first.id] == ids("--state", "failed")  # its old name
+    assert ids("--stage", "done") == [array]
+    assert ids("--stage", "held,running") == [running.id, held.id]
     assert ids("--name", "fit*") == [running.id, waiting.id] and ids("--name", "sh", "--all") == [array]
     assert ids("--user", "nobody-of-this-name") == [] and len(ids("--user", getuser())) == 3
     place = json.loads(up.run("jobs", "--json").stdout)[0]["place"]
     assert ids("--place", place) == [running.id] and ids("--place", "nowhere", "--all") == []
     assert ids("--place", place, "--all") == [running.id, array, first.id]
-    assert "at most 1 are shown; more: --limit" in up.run("jobs", "--state", "waiting", "--limit", "1").stdout
+    assert "at most 1 are shown; more: --limit" in up.run("jobs", "--stage", "waiting", "--limit", "1").stdout
 
-    written = up.run("jobs", "--csv", "--columns", "id,name,array_index", "--state", "failed").stdout
+    written = up.run("jobs", "--csv", "--columns", "id,name,array_index", "--stage", "failed").stdout
     assert list(csv.reader(io.StringIO(written))) == [
         ["id", "name", "array_index"],
         [str(array + 2), "sh", "1"],
@@ -102,7 +103,7 @@ def test_filters_and_columns(up: Up) -> None:
         "name": "fit one",
     }
     assert "since_s" in up.run("jobs", "--columns", "help").stdout.split()
-    for options in (["--state", "odd"], ["--columns", "odd"], ["--since", "odd"], ["--csv", "--json"]):
+    for options in (["--stage", "odd"], ["--columns", "odd"], ["--since", "odd"], ["--csv", "--json"]):
         said = up.run("jobs", *options)
         assert said.returncode == 2 and len(said.stderr.splitlines()) == 1 and not said.stdout
 

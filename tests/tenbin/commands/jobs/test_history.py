@@ -124,8 +124,8 @@ def test_history_filters_and_formats(up: Up) -> None:
 
     everything = ids()
     assert everything == sorted(everything) and len(everything) == 7
-    assert ids("--state", "failed") == ids("--name", "fals?") == [bad.id]
-    assert ids("--state", "running") == ids("--name", "runs") == [everything[-1]]
+    assert ids("--stage", "failed") == ids("--name", "fals?") == [bad.id]
+    assert ids("--stage", "running") == ids("--name", "runs") == [everything[-1]]
     assert ids("--array", str(array["arrays"][0])) == ids(str(array["arrays"][0])) == array["ids"]
     assert ids(f"{array['arrays'][0]}[4]") == [array["ids"][1]]
     assert ids("--since", "1h") == everything and ids("--until", "yesterday") == []
@@ -139,9 +139,9 @@ def test_history_filters_and_formats(up: Up) -> None:
     assert BUSY_S / (2 * took_s) < used["cpu_efficiency"] < 0.55  # one thread on two cores
     assert used["memory_asked_mb"] == 1 * 500.0 and 0 < used["peak_memory_mb"] < 200
 
-    written = up.run("history", "--csv", "--state", "done,failed").stdout
+    written = up.run("history", "--csv", "--stage", "done,failed").stdout
     rows = list(csv.DictReader(io.StringIO(written, newline="")))
-    assert rows == [as_text(row) for row in ask(up, "--state", "done,failed")]
+    assert rows == [as_text(row) for row in ask(up, "--stage", "done,failed")]
     assert printable(ODD) in [row["name"] for row in rows]
     shown = up.run("history").stdout
     assert "\x1b" not in shown and "7[3]" not in shown and f"{array['arrays'][0]}[3]" in shown
@@ -172,7 +172,7 @@ def test_efficiency_is_of_all_jobs(up: Up) -> None:
 
 def test_bad_input_is_one_line(up: Up) -> None:
     up.start("--cores", "1")
-    for options in (["--state", "odd"], ["--columns", "id,odd"], ["--since", "odd"], ["--csv", "--json"]):
+    for options in (["--stage", "odd"], ["--columns", "id,odd"], ["--since", "odd"], ["--csv", "--json"]):
         said = up.run("history", *options)
         assert said.returncode == 2 and len(said.stderr.splitlines()) == 1 and not said.stdout
     up.client.submit(["sleep", "60"])
