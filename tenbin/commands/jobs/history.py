@@ -15,6 +15,7 @@ from profiles.errors import BadInput
 from profiles.quantities import counted, duration, number
 from scheduler.jobs.literals import memory_text
 from tenbin.commands.jobs import jobs
+from tenbin.commands.jobs.account import NO_ENERGY
 from tenbin.commands.options import HomeOption, JsonOption, client_of
 from tenbin.option_values import past_instant
 from tenbin.text import print_json
@@ -91,6 +92,8 @@ def history(
     elif not jobs.print_rows(rows, chosen or shown, csv=csv, json=json):
         said = {c for c in SHOWN_COLUMNS if any(row[c] != UNSAID.get(c, row) for row in rows)}
         jobs.print_table(rows, chosen or tuple(c for c in SHOWN_COLUMNS if c in said))
+        if rows and not chosen and "energy_j" not in said:
+            print(NO_ENERGY)
 
 
 # -- ``--efficiency`` --------------------------------------------------------------------------------------
@@ -104,10 +107,10 @@ LEAST_LIMIT_S = 600.0
 QUANTILES = {"min": 0.0, "q10": 0.1, "median": 0.5, "q90": 0.9, "max": 1.0}
 TABLE = ("share", "jobs", *QUANTILES)
 SHARES = {
-    "cpu": ("cpu_efficiency", "CPU time of run time x cores"),
-    "memory": ("memory_efficiency", "memory used of asked"),
-    "time": ("time_share", "run time of limit"),
-    "gpus": ("gpu_efficiency", "GPUs at work of asked"),
+    "cpu": ("cpu_efficiency", "CPU time of run time x cores", "their use was not recorded"),
+    "memory": ("memory_efficiency", "memory used of asked", "none asked for memory, or too short to see it"),
+    "time": ("time_share", "run time of limit", "none had a limit (--time)"),
+    "gpus": ("gpu_efficiency", "GPUs at work of asked", "no counter of the GPUs could be read"),
 }
 
 
@@ -127,14 +130,15 @@ def _print_efficiency(rows: Sequence[Mapping[str, Any]], *, csv: bool, json: boo
     left_out = f"; {len(rows) - len(ended):,} left out, which have not run and ended"
     print(f"{len(ended):,} job{'s' * (len(ended) != 1)}{left_out * (len(rows) > len(ended))}")
     for key, share in by_share.items():
-        print(f"  {SHARES[key][1]}: {_share_words(share)}")
+        _, words, unknown = SHARES[key]
+        print(f"  {words}: {_share_words(share) if share else f'not known: {unknown}'}")
     for sentence in advice(ended):
         print(f"  {sentence}")
 
 
 def shares(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float] | None]:
     """Return the least, the 10, 50 and 90 % quantiles and the most of each share; None: of none known."""
-    fields = {key: field for key, (field, _) in SHARES.items() if key != "gpus" or _with_gpus(rows)}
+    fields = {key: field for key, (field, *_) in SHARES.items() if key != "gpus" or _with_gpus(rows)}
     return {key: quantiles([_share(row, field) for row in rows]) for key, field in fields.items()}
 
 
@@ -208,9 +212,7 @@ def _share(row: Mapping[str, Any], field: str) -> float | None:
     return value
 
 
-def _share_words(share: Mapping[str, float] | None) -> str:
-    if share is None:
-        return "not known"
+def _share_words(share: Mapping[str, float]) -> str:
     if share["min"] == share["max"]:
         return f"{share['median']:.0%}"
     low, middle, high = (f"{share[name]:.0%}" for name in ("q10", "median", "q90"))

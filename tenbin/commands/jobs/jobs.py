@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 import sys
+import textwrap
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -158,19 +159,29 @@ def print_csv(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
 
 
 def print_table(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
-    """Print rows as a table for people, a line each: cut on a terminal, whole elsewhere."""
+    """Print rows as a table for people, a line each: cut on a terminal, whole elsewhere.
+
+    On a terminal on which the headings do not fit beside each other, each row is some lines of its own.
+    """
     from rich.text import Text
 
     from tenbin.terminal import SafeConsole, table
 
     left = ("name", "user", "stage", "place", "hosts", "starts", "reason", "why")
-    job_table = table(*(HEADINGS.get(column, column) for column in columns), left=left, collapse_padding=True)
-    for row in rows:
-        texts = (printable(cell(row, column)) for column in columns)
-        job_table.add_row(*(Text(text, no_wrap=True, overflow="ellipsis") for text in texts))
+    headings = [HEADINGS.get(column, column) for column in columns]
+    texts = [[printable(cell(row, column)) for column in columns] for row in rows]
     console = SafeConsole()
     if not console.is_terminal:
         console.width = LONGEST_LINE
+    if console.width < sum(2 + max(map(len, heading.split("\n"))) for heading in headings):
+        for row in texts:
+            pairs = zip((heading.replace("\n", " ") for heading in headings), row, strict=True)
+            line = ", ".join(f"{heading} {text}" for heading, text in pairs if text not in ("", "-"))
+            print("\n".join(textwrap.wrap(line, max(console.width, 10), subsequent_indent="  ")))
+        return
+    job_table = table(*headings, left=left, collapse_padding=True)
+    for row in texts:
+        job_table.add_row(*(Text(text, no_wrap=True, overflow="ellipsis") for text in row))
     console.print(job_table)
 
 

@@ -275,6 +275,7 @@ TITLES = {  # in the order of the table
     "device_bandwidth_gbs": "{device}, memory {kernel}",
     "device_copy_gbs": "{device}, {direction}",
 }
+COLUMNS = ("", "now", "was", "unit", "change", "95 %", "tells")
 ORDER = list(TITLES)
 LONGEST_DEVICE = 12  # characters of an identity: GPU-1a2b3c4d, 0000:3b:00.0
 MOST_TOLD = 1.0  # larger losses are not worth a number
@@ -336,23 +337,22 @@ def print_check(check: Check) -> None:
 
 
 def _table(check: Check) -> object:
-    made = table("", "now", "was", "unit", "change", "95 %", "tells", left=("", "unit"), padding=(0, 1, 0, 0))
+    compared = ("was", "change", "95 %", "tells") if any(c.p is not None for c in check.changes) else ()
+    columns = [column for column in COLUMNS if column in (*compared, "", "now", "unit")]
+    made = table(*columns, left=("", "unit"), padding=(0, 1, 0, 0))
     for c in sorted(check.changes, key=_place):
         of_device = "device" in c.labels
         known = c.p is not None and c.low is not None and c.high is not None
         way = 1 if better(c.quantity) is Better.LOWER else -1
         limits = sorted(100 * way * loss for loss in (c.low or 0.0, c.high or 0.0))
         scale, unit = readable_unit(c.unit, c.now)
-        made.add_row(
-            f"  {_title(c)}{f' ({c.note})' if c.note and c.state == 'worse' and not of_device else ''}",
-            number(scale * c.now),
-            number(scale * c.was) if known else "",
-            unit,
-            signed(c.change_ratio) if known else "",
-            f"{limits[0]:+.0f} .. {limits[1]:+.0f}" if known else "",
-            _detectable(c.tells_ratio),
-            style=STATE_STYLES[c.state],
-        )
+        note = f" ({c.note})" if c.note and c.state == "worse" and not of_device else ""
+        cells = {"": f"  {_title(c)}{note}", "now": number(scale * c.now), "unit": unit}
+        cells["tells"] = _detectable(c.tells_ratio)
+        if known:
+            cells |= {"was": number(scale * c.was), "change": signed(c.change_ratio)}
+            cells["95 %"] = f"{limits[0]:+.0f} .. {limits[1]:+.0f}"
+        made.add_row(*(cells.get(column, "") for column in columns), style=STATE_STYLES[c.state])
     return made
 
 
@@ -396,7 +396,10 @@ def _power(check: Check) -> str:
     """Say the rate of false alarms, and the losses that are told."""
     known = [c for c in check.changes if c.tells_ratio is not None]
     if not known or check.false_alarm_ratio is None:
-        return "the first checks after a profile only learn: tenbin profile check --quick --baseline 8"
+        return (
+            "not compared yet: the first checks after a profile only learn what is usual; "
+            "make them now: tenbin profile check --quick --baseline 8"
+        )
     rate = f"{100 * check.false_alarm_ratio:g} %"
     references = max(c.references for c in known)
     return (

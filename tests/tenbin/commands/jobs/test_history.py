@@ -104,7 +104,7 @@ def test_who_no_longer_waits_is_told_that_the_job_stays(shared: Up) -> None:
     blocked.cancel()
 
 
-def test_history_filters_and_formats(up: Up) -> None:
+def test_history_filters_and_formats(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
     up.start("--cores", "2")
     client, began = up.client, time.monotonic()
     busy = client.submit(["python3", "-c", BUSY], name="busy", memory_mb=500.0, cores=2)
@@ -145,6 +145,15 @@ def test_history_filters_and_formats(up: Up) -> None:
     assert printable(ODD) in [row["name"] for row in rows]
     shown = up.run("history").stdout
     assert "\x1b" not in shown and "7[3]" not in shown and f"{array['arrays'][0]}[3]" in shown
+
+    note = shown.splitlines()[-1] if used["energy_j"] is None else ""
+    assert not note or ("energy not known: no counter" in note and note in up.run("info", "1").stdout)
+    assert "run time of limit: not known: none had a limit" in up.run("history", "--efficiency", "1").stdout
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    monkeypatch.setenv("COLUMNS", "40")
+    narrow = re.sub(r"\x1b\[[0-9;]*m", "", up.run("history", "1").stdout).removesuffix(f"{note}\n")
+    assert max(map(len, narrow.splitlines())) <= 40 and "stage done" in narrow and "…" not in narrow
+    monkeypatch.undo()
 
     told = json.loads(up.run("history", "--efficiency", "1", "--json").stdout)
     assert told["jobs"] == 1 and told["cpu"]["max"] == used["cpu_efficiency"]
