@@ -135,6 +135,11 @@ def say(text: str, *, error: bool = False) -> None:
     print(printable_lines(text), file=sys.stderr if error else sys.stdout, flush=error)
 
 
+def remark(text: str) -> None:
+    """Print beside the result, to standard error, after the name of the program."""
+    say(f"tenbin: {text}", error=True)
+
+
 def print_json(value: object) -> None:
     """Print for programs; every character outside ASCII is escaped."""
     print(json.dumps(value, indent=1))

@@ -12,6 +12,7 @@ import typer
 from profiles.errors import BadInput, Busy
 from tenbin.commands.jobs.account import exit_code
 from tenbin.commands.options import JsonOption
+from tenbin.text import remark
 
 
 def execute(
@@ -43,6 +44,6 @@ def execute(
     if json:
         print(dumps(asdict(result), indent=1))
     elif result.trouble:
-        typer.echo(f"tenbin: {result.trouble}", err=True)
+        remark(f"{result.trouble}")
     stage = "done" if result.how == "exited" and not result.code else "failed"
     raise typer.Exit(exit_code({"code": result.code, "signal": result.signal, "stage": stage}))

@@ -202,21 +202,15 @@ def list_jobs(store: options.StoreOption = None, json: options.JsonOption = Fals
     """List the stored job profiles, newest first; a damaged one is named and costs no other."""
     from profiles.files.store import load_job
 
-    here, rows, broken = _kind().key, [], []
-    for path in _stored_jobs(store).paths():
-        try:
-            rows.append(load_job(path))
-        except BadInput as error:
-            broken.append(str(error))
+    here = _kind().key
+    stored, damaged = options.loaded(_stored_jobs(store).paths(), load_job)
+    rows = [row for _, row in stored]
     if json:
         summaries = [{**_summary(row), "this_kind": row.kind.key == here} for row in rows]
-        print_json({"job_profiles": summaries, "damaged": broken})
+        print_json({"job_profiles": summaries, "damaged": damaged})
     else:
         print_list(rows, here)
-        for problem in broken:
-            say(f"tenbin: {problem}", error=True)
-    if broken:
-        raise typer.Exit(BadInput.exit_code)
+    options.end_after(damaged, said=json)
 
 
 def schema() -> None:
@@ -228,22 +222,21 @@ def schema() -> None:
 
 
 def _summary(row: JobProfile) -> dict[str, object]:
-    run, pressure, curve = row.need("run_s"), row.pressure_by(), row.sensitivity_by()
+    pressure, sensitivity = _slowdowns(row.pressure_by(), row.sensitivity_by())
     network = row.network
+    of_network = _slowdowns(network.pressure, network.sensitivity) if network else (None, None)
     return {
         "name": row.name,
         "id": row.id,
         "node": row.node,
         "kind": row.kind.key,
         "cores": row.cores,
-        "run_s": run.value if run else None,
-        "pressure_ratio": pressure.slowdown.value if pressure else None,
-        "sensitivity_ratio": curve.levels[-1].slowdown.value if curve else None,
-        "network_pressure_ratio": network.pressure.slowdown.value if network and network.pressure else None,
-        "network_sensitivity_ratio": (
-            network.sensitivity.levels[-1].slowdown.value if network and network.sensitivity else None
-        ),
-        "mpi_share": share.value if (share := row.need("mpi_share")) else None,
+        "run_s": _value(row.need("run_s")),
+        "pressure_ratio": pressure,
+        "sensitivity_ratio": sensitivity,
+        "network_pressure_ratio": of_network[0],
+        "network_sensitivity_ratio": of_network[1],
+        "mpi_share": _value(row.need("mpi_share")),
         "hosts": list(row.hosts),
         "clock": row.clock,
         "parallelism": None if row.scaling is None else row.scaling["A"].value,
@@ -253,6 +246,16 @@ def _summary(row: JobProfile) -> dict[str, object]:
         "emulated": row.emulated,
         "command": list(row.command),
     }
+
+
+def _value(coefficient: Coefficient | None) -> float | None:
+    return None if coefficient is None else coefficient.value
+
+
+def _slowdowns(pressure: ProbePressure | None, curve: Curve | None) -> tuple[float | None, float | None]:
+    """Return how much a job slows a probe down, and how much a probe with all its force slows the job."""
+    slowed = pressure.slowdown if pressure else None, curve.levels[-1].slowdown if curve else None
+    return _value(slowed[0]), _value(slowed[1])
 
 
 def to_measure(job: JobProfile) -> str:
@@ -271,15 +274,15 @@ def print_list(rows: list[JobProfile], here: str) -> None:
     columns = ("name", "made", "cores", "run time", "slows memprobe", "slowed by memprobe", "")
     profiles = table(*columns, left=("name", "made", ""))
     for row in rows:
-        run, pressure, curve = row.need("run_s"), row.pressure_by(), row.sensitivity_by()
+        run_s = _value(row.need("run_s"))
+        slow_downs = _slowdowns(row.pressure_by(), row.sensitivity_by())
         marks = {"interrupted": row.interrupted, "EMULATED": row.emulated, "other node": row.kind.key != here}
         profiles.add_row(
             row.name,
             escape(row.id),
             str(row.cores),
-            f"{run.value:.3g} s" if run else "-",
-            f"{pressure.slowdown.value:.2f}x" if pressure else "-",
-            f"{curve.levels[-1].slowdown.value:.2f}x" if curve else "-",
+            "-" if run_s is None else f"{run_s:.3g} s",
+            *("-" if ratio is None else f"{ratio:.2f}x" for ratio in slow_downs),
             " ".join(mark for mark, on in marks.items() if on),
         )
     SafeConsole().print(profiles)

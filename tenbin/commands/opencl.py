@@ -18,7 +18,7 @@ from profiles.errors import BadInput, Unavailable
 from profiles.instants import clock
 from profiles.quantities import duration, number
 from tenbin.commands.options import JsonOption
-from tenbin.text import print_json, say
+from tenbin.text import print_json, remark, say
 
 if TYPE_CHECKING:
     from agent.opencl_layer.requests import LayerStatus
@@ -59,11 +59,11 @@ def run(
     folder = requests.own_folder(requests.default_folder())
     variables = requests.environment(build.build(), folder, device or ())
     if loader.linked_into(program):
-        say(f"tenbin: {program} cannot be moved: the OpenCL loader in it knows no layers", error=True)
+        remark(f"{program} cannot be moved: the OpenCL loader in it knows no layers")
     else:
         _tell_what_it_sees(device or known, variables)
     if why := loader.trouble():
-        say(f"tenbin: most OpenCL programs cannot be moved here: {why}; {loader.remedy()}", error=True)
+        remark(f"most OpenCL programs cannot be moved here: {why}; {loader.remedy()}")
     os.execvpe(program, command, {**os.environ, **variables})
 
 
@@ -71,9 +71,9 @@ def _tell_what_it_sees(keys: Sequence[str], variables: dict[str, str]) -> None:
     for seen in _devices(environment={**os.environ, **variables}):
         if seen["driver"].endswith(BELOW):
             limits = f"limits of {', '.join(keys)}{_lacking(keys)}; starts on {keys[0]}"
-            say(f"tenbin: the program sees one device: {seen['name']} ({limits})", error=True)
+            remark(f"the program sees one device: {seen['name']} ({limits})")
         else:
-            say("tenbin: pyopencl's OpenCL loader does not load the layer", error=True)
+            remark("pyopencl's OpenCL loader does not load the layer")
 
 
 def status(
@@ -217,7 +217,7 @@ def try_(
         _folder(pid),
         pid,
         on,
-        lambda text: say(f"tenbin: {text}", error=True),
+        remark,
         watch_s=watch,
         memory_mib=memory or 0,
     )

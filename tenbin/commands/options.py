@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from typer.core import TyperCommand
@@ -16,10 +16,14 @@ from typer.core import TyperCommand
 from profiles.errors import BadInput, Unavailable
 from profiles.quantities import duration
 from tenbin.errors import TenbinError
+from tenbin.text import remark
 
 if TYPE_CHECKING:
     from profiles.files.store import Store
     from tenbin.client.client import Client
+
+
+R = TypeVar("R")
 
 
 def names_in(place: str) -> Callable[[str], list[str]]:
@@ -96,13 +100,6 @@ HomeOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of tables.")]
-RecoverOption = Annotated[
-    bool,
-    typer.Option(
-        "--recover",
-        help="First make a damaged journal anew, of what can be read of it and of the jobs' folders.",
-    ),
-]
 ClusterOption = Annotated[
     bool, typer.Option("--cluster", help="PROFILE names a cluster; 'last': the one measured last.")
 ]
@@ -151,6 +148,25 @@ def stored_profiles(store: Path | None) -> Store:
     from profiles.files.store import Store
 
     return Store(store)
+
+
+def loaded(paths: Iterable[Path], load: Callable[[Path], R]) -> tuple[list[tuple[Path, R]], list[str]]:
+    """Load records; return them with their paths, and a sentence on each that is damaged."""
+    records, damaged = [], []
+    for path in paths:
+        try:
+            records.append((path, load(path)))
+        except BadInput as error:
+            damaged.append(str(error))
+    return records, damaged
+
+
+def end_after(damaged: Sequence[str], *, said: bool) -> None:
+    """Name the damaged records, unless it is ``said`` already; the exit code tells of them."""
+    for sentence in () if said else damaged:
+        remark(sentence)
+    if damaged:
+        raise typer.Exit(BadInput.exit_code)
 
 
 def client_of(home: Path | None) -> Client:
@@ -220,6 +236,17 @@ def write_output(option: str, file: Path, text: str) -> None:
 # -- progress of measurements, and their end by a signal ---------------------------------------------------
 
 
+def restore_leftovers(*, tell: bool = True) -> list[str]:
+    """Put back what a crash has left changed (power caps), and say so."""
+    from agent import journal
+    from agent.users import state_dir
+
+    restored = list(map(str, journal.restore_leftovers(state_dir() / "journal")))
+    for line in restored if tell else ():
+        remark(f"left changed by a crash, now {line}")
+    return restored
+
+
 @contextmanager
 def terminated_as_interrupted() -> Iterator[None]:
     """Make SIGTERM end a profile as Ctrl-C does: kept, restored, tidy.
@@ -245,7 +272,7 @@ def progress(of: str = "") -> Iterator[Callable[[Any], None]]:
 
         def tell(now: Any) -> None:
             left = f" ({duration(now.left_s)} left)" if now.left_s else ""
-            print(f"tenbin: {of}{now.doing}{left}", file=sys.stderr, flush=True)
+            remark(f"{of}{now.doing}{left}")
 
         yield tell
         return

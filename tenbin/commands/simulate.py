@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from glob import escape, glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -123,32 +124,46 @@ def simulate(
             f"give at least two policies and {FEWEST_RESAMPLES} resamples",
         )
     files = _files(jobs_out, gantt, policies)
-    taken = _measured(profile, machine, store) if profile else None
-    if taken is not None:
-        machine = taken.cluster
-    setup = Setup(workload, machine, seed, limit, taken, substitute, *cuts)
+    measured = _measured(profile, machine, store) if profile else None
+    setup = Setup(
+        workload, measured.cluster if measured else machine, seed, limit, measured, substitute, *cuts
+    )
     if plan is not None and experiment is not None:
         with _faults_in_files(policies):
             print("\n".join(carry_out(plan, experiment, setup)))
         return
-    window = setup.window()
-    comparison = None
     with _faults_in_files(policies):
-        results, unsuitable = _run_all(setup, policies, window, keep=bool(jobs_out or gantt))
-        if resamples and len(results) > 1:
-            figures = [result.figures for result in results]
-            comparison = compare(setup, figures, resamples, block_s, progress=_progress)
-    _write(results, setup, window, files, gantt=gantt)
+        outcome = _run_all(setup, policies, keep=bool(jobs_out or gantt))
+        if resamples and len(outcome.results) > 1:
+            figures = [result.figures for result in outcome.results]
+            outcome.comparison = compare(setup, figures, resamples, block_s, progress=_progress)
+    _write(outcome, files, gantt)
     if json:
         about = {"cluster": cluster, "workload": workload, "without_estimate": without_estimate, "seed": seed}
-        _print_json(about, results, taken, unsuitable, window=window, comparison=comparison)
+        _print_json(about, outcome)
     else:
-        _print(results, without_estimate, taken, unsuitable, window=window, comparison=comparison)
+        _print(outcome, without_estimate)
         for name, file in files.items():
-            if any(result.figures["policy"] == name for result in results):
+            if any(result.figures["policy"] == name for result in outcome.results):
                 print(f"jobs of {name}: {file}")
         if gantt is not None:
             print(f"picture: {gantt}")
+
+
+@dataclass
+class Outcome:
+    """What came of all policies.
+
+    Attributes:
+        window: of the jobs that count; None: all.
+        unsuitable: the reason of each policy that cannot run here.
+    """
+
+    setup: Setup
+    window: Window | None
+    results: list[PolicyResult] = field(default_factory=list)
+    unsuitable: dict[str, str] = field(default_factory=dict)
+    comparison: PolicyComparison | None = None
 
 
 def _plan(
@@ -233,10 +248,8 @@ def _files(jobs_out: Path | None, gantt: Path | None, policies: Sequence[str]) -
     return files
 
 
-def _run_all(
-    setup: Setup, policies: Sequence[str], window: Window | None, *, keep: bool
-) -> tuple[list[PolicyResult], dict[str, str]]:
-    """Run all policies; return results, and the reason of each that cannot run here.
+def _run_all(setup: Setup, policies: Sequence[str], *, keep: bool) -> Outcome:
+    """Run all policies.
 
     Raises:
         BadInput: none of them can.
@@ -246,41 +259,34 @@ def _run_all(
 
     for text in policies:
         create(text, setup.seed)  # a slip of the pen in the last one is told before the first one runs
-    results = []
-    unsuitable: dict[str, Unsuitable] = {}
+    outcome, remedy = Outcome(setup, setup.window()), ""
     for text in policies:
         try:
-            results.append(setup.run(text, window, _progress, keep=keep))
-        except Unsuitable as reason:
-            unsuitable[text] = reason
-    if not results:
-        alone = len(unsuitable) == 1
-        causes = [cause.reason if alone else f"{text}: {cause.reason}" for text, cause in unsuitable.items()]
-        raise BadInput("; ".join(causes), next(iter(unsuitable.values())).remedy)
-    return results, {text: cause.reason for text, cause in unsuitable.items()}
+            outcome.results.append(setup.run(text, outcome.window, _progress, keep=keep))
+        except Unsuitable as error:
+            outcome.unsuitable[text], remedy = error.reason, remedy or error.remedy
+    if not outcome.results:
+        alone = len(outcome.unsuitable) == 1
+        causes = (reason if alone else f"{text}: {reason}" for text, reason in outcome.unsuitable.items())
+        raise BadInput("; ".join(causes), remedy)
+    return outcome
 
 
-def _write(
-    results: Sequence[PolicyResult],
-    setup: Setup,
-    window: Window | None,
-    files: dict[str, Path],
-    *,
-    gantt: Path | None,
-) -> None:
+def _write(outcome: Outcome, files: dict[str, Path], gantt: Path | None) -> None:
     """Write the jobs' results and the picture, where asked for."""
+    machine = outcome.setup.machine
     if gantt is not None:
         from tenbin.report.schedule import page
 
-        drawn = [(result.figures["policy"], result.record.outcomes) for result in results]
-        write_output("--gantt", gantt, page(drawn, setup.machine))
+        drawn = [(result.figures["policy"], result.record.outcomes) for result in outcome.results]
+        write_output("--gantt", gantt, page(drawn, machine))
     if files:
         from tenbin.report import job_results
 
-        for figures, record, work in results:
+        for figures, record, work in outcome.results:
             name = figures["policy"]
-            about = f"{work.source} under policy {name}, seed {setup.seed}"
-            text = job_results.text(files[name], record.outcomes, setup.machine, about, window=window)
+            about = f"{work.source} under policy {name}, seed {outcome.setup.seed}"
+            text = job_results.text(files[name], record.outcomes, machine, about, window=outcome.window)
             write_output("--jobs-out", files[name], text)
 
 
@@ -378,20 +384,12 @@ def window_note(result: dict[str, Any], window: Window | None) -> list[str]:
     return [f"counted: {jobs}, submitted from {duration(window.from_s)} {until} of the workload's time"]
 
 
-def _print(
-    results: Sequence[PolicyResult],
-    choice: str,
-    taken: MeasuredCluster | None,
-    unsuitable: dict[str, str],
-    *,
-    window: Window | None,
-    comparison: PolicyComparison | None,
-) -> None:
+def _print(outcome: Outcome, choice: str) -> None:
     """Print the metrics of all policies, their differences, and the notes below."""
     from scheduler.evaluations.policy_runs import left_out, reasons
 
-    console, work = SafeConsole(), results[0].work
-    figures = [result.figures for result in results]
+    console, work, measured = SafeConsole(), outcome.results[0].work, outcome.setup.measured
+    figures = [result.figures for result in outcome.results]
     console.print(work.source, markup=False)
     shown = table("")
     for result in figures:
@@ -401,12 +399,12 @@ def _print(
         if key not in OPTIONAL or any(values):
             shown.add_row(name, *(_value(value, is_time) for value in values))
     console.print(shown)
-    if comparison is not None:
-        _print_differences(console, comparison)
+    if outcome.comparison is not None:
+        _print_differences(console, outcome.comparison)
     notes = [*left_out(figures), *filter(None, [work.note])]
-    notes += [f"{name} cannot run: {reason}" for name, reason in unsuitable.items()]
-    notes += window_note(figures[0], window) + unstated(figures[0], choice)
-    notes += [*reasons("in the log", work.remarks), *(taken.notes if taken else ())]
+    notes += [f"{name} cannot run: {reason}" for name, reason in outcome.unsuitable.items()]
+    notes += window_note(figures[0], outcome.window) + unstated(figures[0], choice)
+    notes += [*reasons("in the log", work.remarks), *(measured.notes if measured else ())]
     for note in notes:
         console.print(note, markup=False, soft_wrap=True)
 
@@ -444,23 +442,15 @@ def _signed(value: float, is_time: bool) -> str:
     return sign + (duration(abs(value)) if is_time else number(abs(value)))
 
 
-def _print_json(
-    about: dict[str, Any],
-    results: Sequence[PolicyResult],
-    taken: MeasuredCluster | None,
-    unsuitable: dict[str, str],
-    *,
-    window: Window | None,
-    comparison: PolicyComparison | None,
-) -> None:
-    work = results[0].work
+def _print_json(about: dict[str, Any], outcome: Outcome) -> None:
+    work, window = outcome.results[0].work, outcome.window
     head = {**about, "source": work.source, "note": work.note, "remarks": dict(work.remarks)}
-    if taken is not None:
-        head["measured"] = list(taken.notes)
+    if outcome.setup.measured is not None:
+        head["measured"] = list(outcome.setup.measured.notes)
     if window is not None:
         to_s = window.to_s if window.to_s < float("inf") else None
         head["window"] = {"from_s": window.from_s, "to_s": to_s}
-    head["unsuitable"] = unsuitable
-    if comparison is not None:
-        head["comparison"] = comparison.to_dict()
-    print_json({**head, "results": [result.figures for result in results]})
+    head["unsuitable"] = outcome.unsuitable
+    if outcome.comparison is not None:
+        head["comparison"] = outcome.comparison.to_dict()
+    print_json({**head, "results": [result.figures for result in outcome.results]})

@@ -21,7 +21,6 @@ from scheduler.engines import registry
 from scheduler.engines.registry import DEFAULT, ENGINES, Asked, IdleRule, Megabytes, Option, Seconds
 from tenbin.commands.options import (
     HomeOption,
-    RecoverOption,
     client_of,
     complete_machine,
     complete_policy,
@@ -30,7 +29,7 @@ from tenbin.commands.options import (
 from tenbin.errors import TenbinError
 from tenbin.option_values import duration_s, size_mb
 from tenbin.page.beside import FILE, PORT, address, page_beside
-from tenbin.text import say
+from tenbin.text import remark, say
 
 if TYPE_CHECKING:
     from scheduler.engines.protocol import Machine
@@ -146,7 +145,7 @@ def up(
     ] = None,
     keep: Annotated[int, typer.Option(min=0)] = 1000,
     on_event: Annotated[str, typer.Option(metavar="CMD", show_default=False)] = "",
-    recover: RecoverOption = False,
+    recover: bool = False,
     daemon: bool = False,
     home: HomeOption = None,
     **own: Any,
@@ -198,6 +197,7 @@ def up(
         on_event: Run this command of the shell when a job has ended, however, or does nothing on its GPUs,
             and when somebody else holds one: TENBIN_EVENT (ended, failed, idle, stranger), TENBIN_JOB,
             TENBIN_STATE, ... (docs/run-jobs.md).
+        recover: First make a damaged journal anew, of what can be read of it and of the jobs' folders.
         daemon: Go into the background.
     """
     import logging
@@ -314,5 +314,5 @@ def _go_into_background(folder: Path, *, page: bool) -> None:
                 raise typer.Exit()
         except TenbinError:
             time.sleep(0.02)
-    typer.echo(f"tenbin: the coordinator does not answer; see {log}", err=True)
+    remark(f"the coordinator does not answer; see {log}")
     raise typer.Exit(1)

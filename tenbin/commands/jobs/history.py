@@ -156,18 +156,19 @@ def quantiles(values: Sequence[float | None]) -> dict[str, float] | None:
 
 def advice(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Say in a sentence each what to ask for next time; of several jobs the one that used most counts."""
-    sentences = (_cores(rows), _memory(rows), _limit(rows), _gpus(rows))
-    return [sentence for sentence in sentences if sentence]
+    cores = _count(rows, "cpu_efficiency", "cores", unit="core", option="-n tasks x -c cores")
+    gpus = _count(rows, "gpu_efficiency", "gpus_asked", unit="GPU", option="--gpus")
+    return [sentence for sentence in (cores, _memory(rows), _limit(rows), gpus) if sentence]
 
 
-def _cores(rows: Sequence[Mapping[str, Any]]) -> str:
-    known = [row for row in rows if row["cpu_efficiency"] is not None and row["running_s"] >= SHORTEST_S]
-    requested = max((row["cores"] for row in known), default=1)
-    used = max((row["cpu_efficiency"] * row["cores"] for row in known), default=0.0)
+def _count(rows: Sequence[Mapping[str, Any]], share: str, size: str, *, unit: str, option: str) -> str:
+    known = [row for row in rows if row[share] is not None and row["running_s"] >= SHORTEST_S]
+    requested = max((row[size] for row in known), default=1)
+    used = max((row[share] * row[size] for row in known), default=0.0)
     fit = max(math.ceil(used - 0.1), 1)
     if not known or fit > ENOUGH * requested:
         return ""
-    return f"used {number(used)} of {counted(requested, 'core')}: {fit} would do (-n tasks x -c cores)"
+    return f"used {number(used)} of {counted(requested, unit)}: {fit} would do ({option})"
 
 
 def _memory(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -192,16 +193,6 @@ def _limit(rows: Sequence[Mapping[str, Any]]) -> str:
         return ""
     minutes = f"--time {fit_s / 60:.0f}m"
     return f"ran {duration(ran)} of a limit of {duration(limit)}: {minutes} starts sooner under backfill"
-
-
-def _gpus(rows: Sequence[Mapping[str, Any]]) -> str:
-    known = [row for row in rows if row["gpu_efficiency"] is not None and row["running_s"] >= SHORTEST_S]
-    requested = max((row["gpus_asked"] for row in known), default=0)
-    used = max((row["gpus_used"] for row in known), default=0.0)
-    fit = max(math.ceil(used - 0.1), 1)
-    if fit > ENOUGH * requested:
-        return ""
-    return f"asked for {counted(requested, 'GPU')}, used {number(used)}: {fit} would do (--gpus)"
 
 
 def _share(row: Mapping[str, Any], field: str) -> float | None:

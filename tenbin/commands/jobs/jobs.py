@@ -19,7 +19,7 @@ from profiles.quantities import duration, number
 from tenbin.commands.options import HomeOption, JsonOption, client_of, complete_job, complete_place
 from tenbin.errors import TenbinError
 from tenbin.option_values import duration_s, past_instant
-from tenbin.text import label, print_json, printable, ranges, say
+from tenbin.text import label, print_json, printable, ranges, remark, say
 
 if TYPE_CHECKING:
     from tenbin.client.client import Client
@@ -52,7 +52,7 @@ def select(client: Client, which: Iterable[str], *, members: bool = True) -> Cho
     """
     answer = client.call("POST", "/select", {"words": list(which), "members": members})
     for note in answer["notes"]:
-        print(f"tenbin: {note}", file=sys.stderr)
+        remark(note)
     return Chosen(answer["named"], answer["among"])
 
 
@@ -426,7 +426,7 @@ def _tell_failure(client: Client, job_id: int, error_shown: bool) -> None:
 
     job = client.job(job_id).info()
     if job["spec"].get("terminal"):
-        typer.echo(f"tenbin: job {label(job)} has written to the terminal of tenbin run", err=True)
+        remark(f"job {label(job)} has written to the terminal of tenbin run")
     said = f"tenbin: job {label(job)} {job['stage']}{': ' * bool(job['trouble'])}{local(job['trouble'])}"
     if not (error_shown or job["stdout"] == job["stderr"]) and last_error(client, job):
         say(f"{said}; it wrote to standard error: tenbin logs {label(job)} --error", error=True)
@@ -473,14 +473,14 @@ class Output:
             once_more_s: after a Ctrl-C, for the one that ends the job.
         """
         if self.why:
-            say(f"tenbin: job {self.name} {self.why}", error=True)
+            remark(f"job {self.name} {self.why}")
         if self._has_terminal:
-            say(f"tenbin: job {self.name} writes to the terminal of tenbin run", error=True)
+            remark(f"job {self.name} writes to the terminal of tenbin run")
         try:
             return self.print_all()
         except KeyboardInterrupt:
             try:
-                say(f"tenbin: job {self.name} runs on; Ctrl-C once more ends it", error=True)
+                remark(f"job {self.name} runs on; Ctrl-C once more ends it")
                 time.sleep(once_more_s)
             except KeyboardInterrupt:
                 with suppress(TenbinError):  # it has ended
@@ -619,7 +619,7 @@ def wait_for(client: Client, ids: list[int], timeout_s: float | None = None, qui
         try:
             ended_job = client.job(job_id).wait(left)
         except TimeoutError:
-            typer.echo(f"tenbin: job {label(client.job(job_id).info())} has not ended", err=True)
+            remark(f"job {label(client.job(job_id).info())} has not ended")
             return 124
         if not quiet and (sentence := outcome(client, ended_job)):
             say(sentence, error=True)
@@ -643,7 +643,7 @@ def _change(
         print_json(answer)
     else:
         for line in left_out_lines(answer):
-            say(f"tenbin: {line}", error=True)
+            remark(line)
     return answer
 
 

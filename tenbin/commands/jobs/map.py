@@ -24,7 +24,7 @@ from tenbin.commands.jobs.submit import (
     with_fields,
 )
 from tenbin.commands.options import HomeOption, client_of
-from tenbin.text import label, printable, say
+from tenbin.text import label, printable, remark
 
 if TYPE_CHECKING:
     from tenbin.client.client import Client
@@ -303,7 +303,7 @@ class Outputs:
         if job["stage"] != "done":
             command = shlex.join(self.commands[job["id"] - self.ids[0]])
             reason = f": {job['trouble']}" if job["trouble"] else ""
-            say(f"tenbin: job {label(job)} {job['stage']}{reason}: {command}", error=True)
+            remark(f"job {label(job)} {job['stage']}{reason}: {command}")
 
     @contextmanager
     def cancelled_by_interrupt(self) -> Iterator[None]:
@@ -312,7 +312,7 @@ class Outputs:
             yield
         except KeyboardInterrupt:
             self.client.change("cancel", [], self.ids)
-            say("tenbin: interrupted; all jobs that had not ended are cancelled", error=True)
+            remark("interrupted; all jobs that had not ended are cancelled")
             raise
 
 
@@ -389,28 +389,14 @@ def map_(
         for argv in commands:
             print(printable(shlex.join(argv)))
         return
-    code = _run(home, spec, commands, script=script, ordered=keep_order, wait=not no_wait)
-    raise typer.Exit(code)
-
-
-def _run(
-    home: Path | None,
-    spec: dict[str, Any],
-    commands: list[list[str]],
-    *,
-    script: bytes,
-    ordered: bool,
-    wait: bool,
-) -> int:
-    """Submit the array, and print its output or only its number; return the exit code."""
     client = client_of(home)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the numbers of the jobs are known
     answer = client.hand_over([spec], arrays={0: range(1, len(commands) + 1)}, script=script)
-    if not wait:
+    if no_wait:
         print(answer["arrays"][0])
-        return 0
+        return
     streams = [stream for stream in ("stdout", "stderr") if not spec[stream]]
-    outputs = Outputs(client, answer["ids"], commands, ordered, streams)
+    outputs = Outputs(client, answer["ids"], commands, keep_order, streams)
     with outputs.cancelled_by_interrupt():
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        return min(outputs.print_all(), MOST_FAILURES)
+        raise typer.Exit(min(outputs.print_all(), MOST_FAILURES))

@@ -30,7 +30,7 @@ from tenbin.commands.options import (
 from tenbin.errors import NO_ANSWER, TenbinError
 from tenbin.fields import OPTIONS, Option
 from tenbin.option_values import BadOption
-from tenbin.text import print_json, ranges, say
+from tenbin.text import print_json, ranges, remark
 
 # -- a script: its lines joined with the command line, which goes before them ------------------------------
 
@@ -217,7 +217,7 @@ def _add_needs(batch: ScriptBatch, script: Script, overruled: set[str], ignored:
     batch.spec = {**batch.spec, **needs.fields, **size, "env": env, "slurm_variables": True}
     batch.environment, batch.wait, batch.dry_run = needs.environment, needs.wait, needs.dry_run
     for line in needs.left_out:
-        say(f"tenbin: {line}", error=True)
+        remark(line)
 
 
 # -- the command -------------------------------------------------------------------------------------------
@@ -471,7 +471,7 @@ def _hand_over(
     from tenbin.commands.jobs.jobs import Output, wait_for
 
     if any(re.match(r"mail(:|$)", spec.get("notify", "")) for spec in specs) and not shutil.which("mail"):
-        say("tenbin: --notify mail: there is no program mail here; where jobs run it is needed", error=True)
+        remark("--notify mail: there is no program mail here; where jobs run it is needed")
     client = client_of(how.home)
     script, environment = (None, None) if batch is None else (batch.content, batch.environment)
     given = partial(client.hand_over, specs, environment, waits_for=waits_for, arrays=arrays, script=script)
@@ -510,11 +510,11 @@ def _hand_over(
     except KeyboardInterrupt:
         text = ranges(numbers)
         stays = f"job {text} stays" if len(numbers) == 1 else f"jobs {text} stay"
-        say(f"tenbin: {stays}; to end: tenbin cancel {text.replace(',', '')}", error=True)
+        remark(f"{stays}; to end: tenbin cancel {text.replace(',', '')}")
         raise
 
 
 def _print_remarks(specs: Sequence[Mapping[str, Any]], answer: Mapping[str, list[Any]]) -> None:
     """Say what will probably fail in the script."""
-    for remark in answer.get("remarks", ()):
-        say(f"tenbin: {specs[0]['command'][0]}, {remark}", error=True)
+    for fault in answer.get("remarks", ()):
+        remark(f"{specs[0]['command'][0]}, {fault}")

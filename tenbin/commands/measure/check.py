@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,7 +17,7 @@ from tenbin.commands import options
 from tenbin.errors import NO_ANSWER, TenbinError
 from tenbin.option_values import duration_s
 from tenbin.terminal import SafeConsole, table
-from tenbin.text import as_json, say
+from tenbin.text import as_json, remark, say
 
 if TYPE_CHECKING:
     from profiles.checks.check import Change, Check, CheckStore
@@ -181,16 +180,13 @@ def _settings(profile: Profile | None, storage: Path | None, hosts: str, *, quic
 
 
 def _make(settings: Settings, profile: Profile | None, *, quiet: str, number: tuple[int, int]) -> Check:
-    from agent.journal import restore_leftovers
     from agent.node_check import make_check
-    from agent.users import state_dir
 
-    for restored in restore_leftovers(state_dir() / "journal"):
-        print(f"tenbin: left changed by a crash, now {restored}", file=sys.stderr)
+    options.restore_leftovers()
     which = f"check {number[0] + 1} of {number[1]}: " if number[1] > 1 else ""
 
     def tell(doing: str) -> None:
-        print(f"tenbin: {which}{doing}", file=sys.stderr, flush=True)
+        remark(f"{which}{doing}")
 
     settings = settings.model_copy(update={"seed": number[0] + 1})
     return make_check(settings, profile.id if profile else None, tell, quiet)

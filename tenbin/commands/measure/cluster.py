@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from json import dumps
@@ -18,7 +17,7 @@ from profiles.files.safe_files import write_whole
 from profiles.quantities import number
 from tenbin.commands.options import JsonOption, StoreOption, stored_profiles, write_output
 from tenbin.terminal import SafeConsole, table
-from tenbin.text import print_json, say
+from tenbin.text import print_json, remark, say
 
 if TYPE_CHECKING:
     from profiles.clusters import Between, Odd, Survey, Value
@@ -51,10 +50,7 @@ def profile_nodes(
     chosen = survey.select_nodes(nodes, slurm.nodes(), partitions)
     kept.prepare()
 
-    def tell(line: str) -> None:
-        say(f"tenbin: {line}", error=True)
-
-    measurement = ClusterMeasurement(slurm, settings, machine=machine, tell=tell)
+    measurement = ClusterMeasurement(slurm, settings, machine=machine, tell=remark)
     made = measurement.measure(chosen, partitions)
     for name, profile in measurement.profiles.items():
         stored_profiles(store).save(profile, measurement.samples[name])
@@ -279,7 +275,7 @@ def _known_to_slurm() -> Mapping[str, Mapping[str, str]]:
     try:
         return read_nodes(Slurm().call("scontrol", "--oneliner", "--all", "show", "node"))
     except UserError as error:
-        print(f"tenbin: {error.what}: addresses and features are not kept", file=sys.stderr)
+        remark(f"{error.what}: addresses and features are not kept")
         return {}
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from profiles.errors import BadInput, Unavailable
-from tenbin.commands.options import JsonOption, storage_folder, stored_profiles
+from tenbin.commands.options import JsonOption, restore_leftovers, storage_folder, stored_profiles
 from tenbin.terminal import SafeConsole
 from tenbin.text import print_json
 
@@ -91,14 +91,8 @@ def _print(findings: list[Finding], json: bool) -> None:
 
 def restore(json: JsonOption = False) -> None:
     """Put back what a crashed profile left changed (power caps); every profile does this first by itself."""
-    from agent.journal import restore_leftovers
-    from agent.users import state_dir
-
-    restored = restore_leftovers(state_dir() / "journal")
+    restored = restore_leftovers(tell=False)
     if json:
-        print_json([str(line) for line in restored])
-        return
-    for line in restored:
-        print(line)
-    if not restored:
-        print("Nothing to restore: no profile left anything changed.")
+        print_json(restored)
+    else:
+        print("\n".join(restored) or "Nothing to restore: no profile left anything changed.")

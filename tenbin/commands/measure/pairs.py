@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +15,7 @@ from profiles.quantities import counted
 from tenbin.commands.options import JsonOption, StoreOption, complete_job_profile, terminated_as_interrupted
 from tenbin.option_values import duration_s
 from tenbin.terminal import SafeConsole, table
-from tenbin.text import print_json, say
+from tenbin.text import print_json, remark
 
 if TYPE_CHECKING:
     from agent.job_profile.pair_trials import Program, Times
@@ -104,7 +103,7 @@ def _known(names: list[str], store: Any) -> list[JobProfile]:
         )
     for job in jobs:
         if job.kind.key != kind.key:
-            say(f"tenbin: {job.name} was measured on another kind of node ({job.kind.title})", error=True)
+            remark(f"{job.name} was measured on another kind of node ({job.kind.title})")
     if len({job.kind.key for job in jobs}) > 1:
         raise BadInput("the job profiles are of different kinds of node", "see: tenbin program list")
     return jobs
@@ -125,11 +124,8 @@ def _verified(known: list[JobProfile], repetitions: int, limit_s: float) -> Time
                 f"--verify: {both} need more than the {counted(room, 'core')} here", "name other jobs"
             )
 
-    def tell(doing: str) -> None:
-        print(f"tenbin: {doing}", file=sys.stderr, flush=True)
-
     with terminated_as_interrupted():
-        return run_pairs(programs, pairs, cpus, repetitions, limit_s=limit_s, tell=tell)
+        return run_pairs(programs, pairs, cpus, repetitions, limit_s=limit_s, tell=remark)
 
 
 def _room(known: list[JobProfile]) -> int | None:

@@ -22,6 +22,7 @@ from tenbin.commands.options import (
     complete_machine,
     ensure_writable,
     progress,
+    restore_leftovers,
     storage_folder,
     stored_profiles,
     terminated_as_interrupted,
@@ -176,13 +177,10 @@ def _check_hosts(settings: Settings, emulate: str) -> None:
 
 
 def _measure(settings: Settings, emulate: str, store: Store) -> Profile:
-    from agent.journal import restore_leftovers
     from agent.node_profile.profiler import make_profile
-    from agent.users import state_dir
 
     store.prepare()
-    for restored in restore_leftovers(state_dir() / "journal"):
-        print(f"tenbin: left changed by a crash, now {restored}", file=sys.stderr)
+    restore_leftovers()
     with _emulated(settings, emulate) as effective, _progress() as listener:
         made, samples = make_profile(effective, listener)
     if samples:

@@ -29,6 +29,8 @@ from tenbin.commands.options import (
     StoreOption,
     client_of,
     complete_selector,
+    end_after,
+    loaded,
     stored_profiles,
     write_output,
 )
@@ -212,38 +214,29 @@ def list_profiles(store: StoreOption = None, json: JsonOption = False) -> None:
     """List the stored profiles, newest first; a damaged one is named and costs no other."""
     from profiles.files.store import label, load
 
-    rows: list[dict[str, object]] = []
-    broken: list[str] = []
-    for path in stored_profiles(store).paths():
-        try:
-            profile = load(path)
-        except BadInput as error:
-            broken.append(str(error))
-            continue
-        rows.append(
-            {
-                "id": profile.id,
-                "node": profile.node,
-                "kind": "quick" if profile.settings.quick else "full",
-                "label": label(path),
-                "created": profile.created.isoformat(),
-                "duration_s": profile.duration_s,
-                "models": len(profile.models),
-                "absent": len(profile.absent),
-                "interrupted": profile.interrupted,
-                "emulated": profile.emulated,
-                "fingerprint": profile.fingerprint,
-                "path": str(path),
-            }
-        )
+    stored, damaged = loaded(stored_profiles(store).paths(), load)
+    rows: list[dict[str, object]] = [
+        {
+            "id": profile.id,
+            "node": profile.node,
+            "kind": "quick" if profile.settings.quick else "full",
+            "label": label(path),
+            "created": profile.created.isoformat(),
+            "duration_s": profile.duration_s,
+            "models": len(profile.models),
+            "absent": len(profile.absent),
+            "interrupted": profile.interrupted,
+            "emulated": profile.emulated,
+            "fingerprint": profile.fingerprint,
+            "path": str(path),
+        }
+        for path, profile in stored
+    ]
     if json:
-        print_json({"profiles": rows, "damaged": broken})
+        print_json({"profiles": rows, "damaged": damaged})
     else:
         _print_list(rows)
-        for problem in broken:
-            say(f"tenbin: {problem}", error=True)
-    if broken:
-        raise typer.Exit(BadInput.exit_code)
+    end_after(damaged, said=json)
 
 
 def _print_list(rows: list[dict[str, object]]) -> None:

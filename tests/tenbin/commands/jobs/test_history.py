@@ -257,7 +257,7 @@ def memory(asked_mb: float, used_mb: float) -> dict[str, Any]:
         ([record(running_s=180.0, time_limit_s=86_400.0, stage="killed")], []),
         (
             [record(gpus_asked=4, gpus_used=1.3, gpu_efficiency=0.325)],
-            ["asked for 4 GPUs, used 1.3: 2 would do (--gpus)"],
+            ["used 1.3 of 4 GPUs: 2 would do (--gpus)"],
         ),
         ([record(gpus_asked=2, gpus_used=1.3, gpu_efficiency=0.65)], []),
         ([record(gpus_asked=1, gpus_used=0.0, gpu_efficiency=0.0)], []),
