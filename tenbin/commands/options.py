@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -138,6 +139,20 @@ class Command(TyperCommand):
 
     def get_params(self, ctx: typer.Context) -> list[Any]:  # type: ignore[override]
         return flags_alone(super().get_params(ctx))
+
+
+def with_parameters(
+    command: Callable[..., Any],
+    at: str,
+    *,
+    before: Iterable[inspect.Parameter] = (),
+    after: Iterable[inspect.Parameter] = (),
+) -> inspect.Signature:
+    """Return the signature of a command with more parameters beside ``at``, in place of its ``**``."""
+    own = inspect.signature(command, eval_str=True)
+    kept = [given for given in own.parameters.values() if given.kind is not inspect.Parameter.VAR_KEYWORD]
+    place = [given.name for given in kept].index(at)
+    return own.replace(parameters=[*kept[:place], *before, kept[place], *after, *kept[place + 1 :]])
 
 
 # -- the coordinator, and what is stored --------------------------------------------------------------------

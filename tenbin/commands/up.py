@@ -25,6 +25,7 @@ from tenbin.commands.options import (
     complete_machine,
     complete_policy,
     stored_profiles,
+    with_parameters,
 )
 from tenbin.errors import TenbinError
 from tenbin.option_values import duration_s, size_mb
@@ -60,20 +61,15 @@ def with_engine_options(before: str) -> Callable[[Callable[..., None]], Callable
                     given[name] = IN_WORDS[option.kind](given[name], option)
             command(**given)
 
-        parameters: list[inspect.Parameter] = []
-        for parameter in inspect.signature(command, eval_str=True).parameters.values():
-            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-                continue
-            if parameter.name == before:
-                parameters += map(_parameter, registry.options(registry.DEFAULT))
-            parameters.append(parameter)
-            if parameter.name == before:
-                others = [name for name in registry.ENGINES if name != registry.DEFAULT]
-                parameters += [
-                    _parameter(option, name) for name in others for option in registry.options(name)
-                ]
-        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        others = [name for name in registry.ENGINES if name != registry.DEFAULT]
+        signature = with_parameters(
+            command,
+            before,
+            before=map(_parameter, registry.options(registry.DEFAULT)),
+            after=[_parameter(option, name) for name in others for option in registry.options(name)],
+        )
+        call.__signature__ = signature  # type: ignore[attr-defined]
+        call.__annotations__ = {name: given.annotation for name, given in signature.parameters.items()}
         return call
 
     return decorate

@@ -26,6 +26,7 @@ from tenbin.commands.options import (
     client_of,
     complete_device,
     complete_job_profile,
+    with_parameters,
 )
 from tenbin.errors import NO_ANSWER, TenbinError
 from tenbin.fields import OPTIONS, Option
@@ -283,14 +284,10 @@ def with_fields(after: str, leave_out: Collection[str] = ()) -> Callable[[Decora
     in_groups = sorted(OPTIONS.values(), key=lambda option: ["", *GROUPS].index(_group(option)))
 
     def decorate(command: Decorated) -> Decorated:
-        own = inspect.signature(command, eval_str=True)
-        parameters = [own.parameters[name] for name in own.parameters if name != "fields"]
-        place = 1 + [parameter.name for parameter in parameters].index(after)
-        parameters[place:place] = [
-            *(_parameter(option) for option in in_groups if option.name not in leave_out),
-            inspect.Parameter("help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=HelpAll),
-        ]
-        command.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        parameters = [_parameter(option) for option in in_groups if option.name not in leave_out]
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter("help_all", kind, default=False, annotation=HelpAll))
+        command.__signature__ = with_parameters(command, after, after=parameters)  # type: ignore[attr-defined]
         return command
 
     return decorate

@@ -336,12 +336,9 @@ def export(
     profile = stored_profiles(store).load(str(path))
     if form is Format.PARQUET:
         _copy_samples(path, output)
-    elif form is Format.PROMETHEUS:
-        _write(forms.prometheus(profile), output)
-    elif form is Format.CSV:
-        _write(forms.csv(profile), output)
-    else:
-        _write(as_json(profile) + "\n", output)
+        return
+    texts = {Format.PROMETHEUS: forms.prometheus, Format.CSV: forms.csv, Format.JSON: as_json}
+    _write(texts[form](profile) + "\n" * (form is Format.JSON), output)
 
 
 def _write(text: str, output: Path | None) -> None:
