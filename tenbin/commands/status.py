@@ -106,12 +106,13 @@ def describe_nodes(client: Client) -> list[str]:
     table = client.call("GET", "/nodes", timeout_s=30)
     lines, named = node_lines(table), {row["name"] for row in table if "up" in row}
     if not named:
-        path = f"/jobs?stages=running&stages=stopping&members=true&limit={MOST_JOBS}"
-        for job in client.call("GET", path):
-            took = duration(age_s(job, time.time()))
+        path = f"/jobs?stages=running&stages=stopping&members=true&limit={MOST_JOBS + 1}"
+        jobs = client.call("GET", path)
+        for job in jobs[:MOST_JOBS]:
             where = "" if job["place"] == "core" else f" on {job['place']}"
-            size = f"{counted(job['cores'], 'core')}{where}"
-            lines.append(f"  job {label(job)}, {job['name']}: {size}, for {took}")
+            size, took = counted(job["cores"], "core"), duration(age_s(job, time.time()))
+            lines.append(f"  job {label(job)}, {job['name']}: {size}{where}, for {took}")
+        lines += ["  and more: tenbin jobs"] * (len(jobs) > MOST_JOBS)
         lines.append(use_words(client.call("GET", "/status")))
     if not client.is_remote and (not named or socket.gethostname() in named):
         lines.append(_last_profile())
@@ -125,7 +126,10 @@ def _last_profile() -> str:
     profile = next(stored_profiles(None).profiles(socket.gethostname()), None)
     if profile is None:
         return "this machine has no profile yet: tenbin profile --quick"
-    figures = [f"{f.name} {number(f.value)} {f.unit}".rstrip() for f in main_figures(profile)[:MOST_FIGURES]]
+    figures = [
+        f"{figure.name} {number(figure.value)} {figure.unit}".rstrip()
+        for figure in main_figures(profile)[:MOST_FIGURES]
+    ]
     marks = ["EMULATED"] * profile.emulated + ["disturbed"] * (trust(profile).state == "disturbed")
     made = f"{profile.created.astimezone():%Y-%m-%d}"
     return f"profile of {', '.join([made, *marks])}: {', '.join(figures) or 'no main figure'}"
