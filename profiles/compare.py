@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pydantic import Field
 
-from profiles.card import CardFigure, main_figures, mean_condition
+from profiles.card import CardFigure, main_figures, mean_condition, trust
 from profiles.quantities import Better, better
 from profiles.records import Coefficient, Model, Profile, Quality, Record
 
@@ -192,6 +192,10 @@ class Advantage(NamedTuple):
     high: float | None
     certainty: Certainty
 
+    def surely_of(self, side: str) -> bool:
+        """Tell if that side is surely better."""
+        return self.of == side and self.certainty is Certainty.SURELY
+
     @property
     def size(self) -> float:
         """The distance by which differences are sorted, as a logarithm; 0 where it is not known."""
@@ -324,21 +328,34 @@ def main_rows(a: Profile, b: Profile) -> list[Row]:
 
 
 def sentences(a: Profile, b: Profile) -> list[str]:
-    """Say in three sentences which profile is surely better at what, and what cannot be told."""
-    rows = main_rows(a, b)
+    """Say in three sentences which profile is surely better at what, and what cannot be told.
+
+    Before them stands which of the profiles others disturbed.
+    """
+    rows, judged = main_rows(a, b), [judge_difference(difference) for difference in compare(a, b)]
     if not rows:
         return ["The two profiles have no main figure in common: measure both with the same probes."]
     names = {"A": f"A ({a.node})", "B": f"B ({b.node})"} if a.node != b.node else {"A": "A", "B": "B"}
-    lines = [f"{name} is surely better at {_best(rows, side)}." for side, name in reversed(names.items())]
-    return [*lines, _rest(rows, _in_one(a, b))]
+    disturbed = [
+        f"{side}: {said.sentence}"
+        for side, said in (("A", trust(a)), ("B", trust(b)))
+        if said.state == "disturbed"
+    ]
+    lines = [
+        f"{name} is surely better at {_best(rows, side, judged)}." for side, name in reversed(names.items())
+    ]
+    return [*disturbed, *lines, _rest(rows, _in_one(a, b))]
 
 
-def _best(rows: Sequence[Row], side: str) -> str:
-    """Name the figures at which one side is surely better, the largest difference first."""
-    won = [row for row in rows if row.advantage.of == side and row.advantage.certainty is Certainty.SURELY]
+def _best(rows: Sequence[Row], side: str, judged: Sequence[Advantage | None]) -> str:
+    """Name the main figures at which one side is surely better, the largest difference first."""
+    won = [row for row in rows if row.advantage.surely_of(side)]
+    if not won:
+        others = sum(advantage is not None and advantage.surely_of(side) for advantage in judged)
+        return f"none of the main figures{f', and at {others} of the other numbers' * (others > 0)}"
     won.sort(key=lambda row: -row.advantage.size)
     named = [" ".join((row.name, row.advantage.degree)) for row in won[:MOST_NAMED]]
-    return _listed(named, len(won)) if won else "none of the main figures"
+    return _listed(named, len(won))
 
 
 def _in_one(a: Profile, b: Profile) -> list[str]:

@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 from profiles.errors import INTERRUPTED, BadInput, UserError, plain
 from tenbin.commands.options import Command, flags_alone
 from tenbin.errors import TenbinError
-from tenbin.text import say, unwrapped
+from tenbin.text import described, say
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 RUN, JOBS, LOOK = "Run jobs", "Jobs that are submitted", "Look at all of it"
@@ -142,7 +142,8 @@ class Commands(Mapping[str, Any]):
             imported = import_module(f"tenbin.commands.{module}")
             function, kind = getattr(imported, attribute), getattr(imported, "CommandClass", Command)
         settings: dict[str, Any] = {"rich_help_panel": panel, "hidden": panel is None}
-        settings["help"] = HELP.get(whole) or unwrapped(function.__doc__ or "")
+        text, parameters = described(function.__doc__)
+        settings["help"] = HELP.get(whole) or text
         shown, group = _nothing if self.brief else function, typer.Typer(rich_markup_mode="rich")
         if Commands(f"{whole} "):
             noun = typer.Typer(cls=Group, rich_markup_mode="rich")
@@ -152,7 +153,12 @@ class Commands(Mapping[str, Any]):
             )
         else:
             group.command(name, cls=kind, **settings)(shown)
-        return typer.main.get_group(group).commands[name]
+        command = typer.main.get_group(group).commands[name]
+        for parameter in command.params:
+            parameter.help = getattr(parameter, "help", None) or parameters.get(str(parameter.name))  # type: ignore[attr-defined]
+            if parameter.default is False:
+                parameter.secondary_opts.clear()  # what is off by itself needs no --no-...
+        return command
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -260,6 +266,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 1 a part failed, 2 bad input, 3 another profile is running, "
     "4 this machine lacks what was asked for, 130 interrupted (what was measured is kept).",
     no_args_is_help=True,
+    context_settings={"help_option_names": ["--help", "-h"]},
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )

@@ -122,9 +122,22 @@ def unwrapped(text: str) -> str:
     return "\n".join(lines)
 
 
+def described(docstring: str | None) -> tuple[str, dict[str, str]]:
+    """Return what a docstring says, and what it says of arguments or attributes, by name."""
+    whole = cleandoc(docstring or "").replace("``", "")
+    text, *below = re.split(r"\n\n(?:Args|Attributes):\n", whole, maxsplit=1)
+    paragraphs = re.findall(r"^    ([\w, ]+): (.*(?:\n {8}.*)*)", "".join(below), re.M)
+    return unwrapped(text), {name: re.sub(r"\s*\n\s*", " ", said) for name, said in paragraphs}
+
+
 def say(text: str, *, error: bool = False) -> None:
     """Print lines with control characters escaped; ``error``: to standard error."""
     print(printable_lines(text), file=sys.stderr if error else sys.stdout, flush=error)
+
+
+def remark(text: str) -> None:
+    """Print beside the result, to standard error, after the name of the program."""
+    say(f"tenbin: {text}", error=True)
 
 
 def print_json(value: object) -> None:

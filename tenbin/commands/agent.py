@@ -12,13 +12,11 @@ import typer
 from profiles.errors import BadInput, Busy
 from tenbin.commands.jobs.account import exit_code
 from tenbin.commands.options import JsonOption
+from tenbin.text import remark
 
 
 def execute(
-    folder: Annotated[
-        Path,
-        typer.Argument(help="Folder of the attempt, with its order.json.", exists=True, file_okay=False),
-    ],
+    folder: Annotated[Path, typer.Argument(exists=True, file_okay=False)],
     json: JsonOption = False,
 ) -> None:
     """Run one attempt of a job in the foreground, under its supervisor, and end with the job's exit code.
@@ -27,6 +25,9 @@ def execute(
     the exit code of the first. SIGTERM and Ctrl-C end the job in order.
 
     Exit codes: the job's own, 128 + signal, 125 without either, 3 if the attempt runs already.
+
+    Args:
+        folder: Folder of the attempt, with its order.json.
     """
     from agent.attempts.folder import Attempt
     from agent.supervisor.supervisor import run_in_foreground
@@ -43,6 +44,6 @@ def execute(
     if json:
         print(dumps(asdict(result), indent=1))
     elif result.trouble:
-        typer.echo(f"tenbin: {result.trouble}", err=True)
+        remark(f"{result.trouble}")
     stage = "done" if result.how == "exited" and not result.code else "failed"
     raise typer.Exit(exit_code({"code": result.code, "signal": result.signal, "stage": stage}))

@@ -202,21 +202,15 @@ def list_jobs(store: options.StoreOption = None, json: options.JsonOption = Fals
     """List the stored job profiles, newest first; a damaged one is named and costs no other."""
     from profiles.files.store import load_job
 
-    here, rows, broken = _kind().key, [], []
-    for path in _stored_jobs(store).paths():
-        try:
-            rows.append(load_job(path))
-        except BadInput as error:
-            broken.append(str(error))
+    here = _kind().key
+    stored, damaged = options.loaded(_stored_jobs(store).paths(), load_job)
+    rows = [row for _, row in stored]
     if json:
         summaries = [{**_summary(row), "this_kind": row.kind.key == here} for row in rows]
-        print_json({"job_profiles": summaries, "damaged": broken})
+        print_json({"job_profiles": summaries, "damaged": damaged})
     else:
         print_list(rows, here)
-        for problem in broken:
-            say(f"tenbin: {problem}", error=True)
-    if broken:
-        raise typer.Exit(BadInput.exit_code)
+    options.end_after(damaged, said=json)
 
 
 def schema() -> None:
@@ -228,22 +222,21 @@ def schema() -> None:
 
 
 def _summary(row: JobProfile) -> dict[str, object]:
-    run, pressure, curve = row.need("run_s"), row.pressure_by(), row.sensitivity_by()
+    pressure, sensitivity = _slowdowns(row.pressure_by(), row.sensitivity_by())
     network = row.network
+    of_network = _slowdowns(network.pressure, network.sensitivity) if network else (None, None)
     return {
         "name": row.name,
         "id": row.id,
         "node": row.node,
         "kind": row.kind.key,
         "cores": row.cores,
-        "run_s": run.value if run else None,
-        "pressure_ratio": pressure.slowdown.value if pressure else None,
-        "sensitivity_ratio": curve.levels[-1].slowdown.value if curve else None,
-        "network_pressure_ratio": network.pressure.slowdown.value if network and network.pressure else None,
-        "network_sensitivity_ratio": (
-            network.sensitivity.levels[-1].slowdown.value if network and network.sensitivity else None
-        ),
-        "mpi_share": share.value if (share := row.need("mpi_share")) else None,
+        "run_s": _value(row.need("run_s")),
+        "pressure_ratio": pressure,
+        "sensitivity_ratio": sensitivity,
+        "network_pressure_ratio": of_network[0],
+        "network_sensitivity_ratio": of_network[1],
+        "mpi_share": _value(row.need("mpi_share")),
         "hosts": list(row.hosts),
         "clock": row.clock,
         "parallelism": None if row.scaling is None else row.scaling["A"].value,
@@ -253,6 +246,16 @@ def _summary(row: JobProfile) -> dict[str, object]:
         "emulated": row.emulated,
         "command": list(row.command),
     }
+
+
+def _value(coefficient: Coefficient | None) -> float | None:
+    return None if coefficient is None else coefficient.value
+
+
+def _slowdowns(pressure: ProbePressure | None, curve: Curve | None) -> tuple[float | None, float | None]:
+    """Return how much a job slows a probe down, and how much a probe with all its force slows the job."""
+    slowed = pressure.slowdown if pressure else None, curve.levels[-1].slowdown if curve else None
+    return _value(slowed[0]), _value(slowed[1])
 
 
 def to_measure(job: JobProfile) -> str:
@@ -271,15 +274,15 @@ def print_list(rows: list[JobProfile], here: str) -> None:
     columns = ("name", "made", "cores", "run time", "slows memprobe", "slowed by memprobe", "")
     profiles = table(*columns, left=("name", "made", ""))
     for row in rows:
-        run, pressure, curve = row.need("run_s"), row.pressure_by(), row.sensitivity_by()
+        run_s = _value(row.need("run_s"))
+        slow_downs = _slowdowns(row.pressure_by(), row.sensitivity_by())
         marks = {"interrupted": row.interrupted, "EMULATED": row.emulated, "other node": row.kind.key != here}
         profiles.add_row(
             row.name,
             escape(row.id),
             str(row.cores),
-            f"{run.value:.3g} s" if run else "-",
-            f"{pressure.slowdown.value:.2f}x" if pressure else "-",
-            f"{curve.levels[-1].slowdown.value:.2f}x" if curve else "-",
+            "-" if run_s is None else f"{run_s:.3g} s",
+            *("-" if ratio is None else f"{ratio:.2f}x" for ratio in slow_downs),
             " ".join(mark for mark, on in marks.items() if on),
         )
     SafeConsole().print(profiles)
@@ -438,27 +441,11 @@ def complete_program(incomplete: str) -> list[str]:
 
 
 def predict(
-    name: Annotated[
-        str,
-        typer.Argument(
-            help="A job profile, a job's --name, or the file name of its program.",
-            autocompletion=complete_program,
-            metavar="NAME",
-        ),
-    ],
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Arguments of the program, after --. (default: those of its last run)",
-            metavar="[-- ARGS...]",
-        ),
-    ] = None,
+    name: Annotated[str, typer.Argument(autocompletion=complete_program, metavar="NAME")],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[-- ARGS...]")] = None,
     *,
-    cores: Annotated[
-        int | None,
-        typer.Option("--cores", "-n", min=1, help="Cores of the job in all. (default: as in its last run)"),
-    ] = None,
-    user: Annotated[str, typer.Option(help="Owner of the job, for names that are new. (default: you)")] = "",
+    cores: Annotated[int | None, typer.Option("--cores", "-n", min=1)] = None,
+    user: str = "",
     home: options.HomeOption = None,
     store: options.StoreOption = None,
     json: options.JsonOption = False,
@@ -476,6 +463,12 @@ def predict(
       tenbin program predict stencil
 
       tenbin program predict simulate.py -- --steps 5000
+
+    Args:
+        name: A job profile, a job's --name, or the file name of its program.
+        arguments: Arguments of the program, after --. (default: those of its last run)
+        cores: Cores of the job in all. (default: as in its last run)
+        user: Owner of the job, for names that are new. (default: you)
     """
     from agent.users import user_name
     from scheduler.prediction.run_times import History, JobSignature
@@ -554,55 +547,20 @@ complete_kernel = options.names_in("agent.job_profile.trial:KERNELS")
 
 
 def profile(
-    name: Annotated[
-        str, typer.Argument(help="Name of the profile, for --job-profile and tenbin program pairs.")
-    ],
-    command: Annotated[
-        list[str], typer.Argument(help="Program and arguments, after --.", metavar="-- CMD...")
-    ],
+    name: str,
+    command: Annotated[list[str], typer.Argument(metavar="-- CMD...")],
     *,
-    cores: Annotated[
-        int,
-        typer.Option("--cores", "-n", min=1, help="Cores that the job gets, for its threads or ranks."),
-    ] = 1,
-    mpi: Annotated[
-        bool, typer.Option("--mpi", help="Start the command as -n ranks of tenbin's MPI, one a core.")
-    ] = False,
-    hosts: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST,HOST,...",
-            help="Start the ranks (--mpi) on these hosts, and measure beside comprobe between them too.",
-        ),
-    ] = None,
-    quick: Annotated[
-        bool,
-        typer.Option("--quick", help="Fewer intensities and repetitions: a minute for runs of 5 s."),
-    ] = False,
+    cores: Annotated[int, typer.Option("--cores", "-n", min=1)] = 1,
+    mpi: bool = False,
+    hosts: Annotated[str | None, typer.Option(metavar="HOST,HOST,...")] = None,
+    quick: bool = False,
     limit: LimitOption = "10m",
     budget: BudgetOption = None,
-    scale: Annotated[
-        str | None,
-        typer.Option(
-            help="Also measure the speed-up over these counts of cores (or of ranks over the hosts): 1,2,4; "
-            "{n} in the command is the count."
-        ),
-    ] = None,
-    caps: Annotated[
-        bool, typer.Option("--caps", help="Also measure run time and energy under power caps (root; RAPL).")
-    ] = False,
-    emulate: Annotated[
-        str,
-        typer.Option(
-            help="With --caps: on emulated packages (a demonstration, marked): intel-1s, intel-2s.",
-            metavar="MACHINE",
-            autocompletion=options.complete_machine,
-        ),
-    ] = "",
-    folder: Annotated[
-        Path | None, typer.Option("--chdir", help="Working directory. (default: this one)")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the random orders.")] = 1,
+    scale: str | None = None,
+    caps: bool = False,
+    emulate: Annotated[str, typer.Option(metavar="MACHINE", autocompletion=options.complete_machine)] = "",
+    folder: Annotated[Path | None, typer.Option("--chdir")] = None,
+    seed: int = 1,
     store: options.StoreOption = None,
     json: options.JsonOption = False,
 ) -> None:
@@ -624,6 +582,20 @@ def profile(
       tenbin program profile lu -n 2 --mpi --scale 1,2,4 -- python lu.py
 
       tenbin program profile stencil --caps -- ./stencil --steps 1000
+
+    Args:
+        name: Name of the profile, for --job-profile and tenbin program pairs.
+        command: Program and arguments, after --.
+        cores: Cores that the job gets, for its threads or ranks.
+        mpi: Start the command as -n ranks of tenbin's MPI, one a core.
+        hosts: Start the ranks (--mpi) on these hosts, and measure beside comprobe between them too.
+        quick: Fewer intensities and repetitions: a minute for runs of 5 s.
+        scale: Also measure the speed-up over these counts of cores (or of ranks over the hosts): 1,2,4; {n}
+            in the command is the count.
+        caps: Also measure run time and energy under power caps (root; RAPL).
+        emulate: With --caps: on emulated packages (a demonstration, marked): intel-1s, intel-2s.
+        folder: Working directory. (default: this one)
+        seed: Seed of the random orders.
     """
     from agent.job_profile.caps import check_meter
     from agent.job_profile.scaling import on_cores
@@ -715,19 +687,11 @@ def again(
 
 
 def examples(
-    kernels: Annotated[
-        list[str] | None,
-        typer.Argument(help="ep, cg, ft, mg, lu. (default: all)", autocompletion=complete_kernel),
-    ] = None,
+    kernels: Annotated[list[str] | None, typer.Argument(autocompletion=complete_kernel)] = None,
     *,
-    full: Annotated[
-        bool, typer.Option("--full", help="Full profiles, three minutes and more each, not quick ones.")
-    ] = False,
-    scale: Annotated[
-        str | None,
-        typer.Option(help="Also measure the speed-up over these counts of ranks (tenbin's MPI): 1,2."),
-    ] = None,
-    seconds: Annotated[float, typer.Option(min=1.0, help="Length of a run, about.")] = 5.0,
+    full: bool = False,
+    scale: str | None = None,
+    seconds: Annotated[float, typer.Option(min=1.0)] = 5.0,
     store: options.StoreOption = None,
     json: options.JsonOption = False,
 ) -> None:
@@ -742,6 +706,12 @@ def examples(
       tenbin program examples cg ep --full --scale 1,2
 
       tenbin program pairs
+
+    Args:
+        kernels: ep, cg, ft, mg, lu. (default: all)
+        full: Full profiles, three minutes and more each, not quick ones.
+        scale: Also measure the speed-up over these counts of ranks (tenbin's MPI): 1,2.
+        seconds: Length of a run, about.
     """
     from agent.job_profile.session import JobOrder
     from agent.job_profile.trial import KERNELS, command

@@ -18,7 +18,7 @@ from profiles.errors import BadInput, Unavailable
 from profiles.instants import clock
 from profiles.quantities import duration, number
 from tenbin.commands.options import JsonOption
-from tenbin.text import print_json, say
+from tenbin.text import print_json, remark, say
 
 if TYPE_CHECKING:
     from agent.opencl_layer.requests import LayerStatus
@@ -34,21 +34,18 @@ PatienceOption = Annotated[
 
 
 def run(
-    command: Annotated[
-        list[str], typer.Argument(help="Program and arguments, after --.", metavar="-- CMD...")
-    ],
+    command: Annotated[list[str], typer.Argument(metavar="-- CMD...")],
     *,
-    device: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Key of a device that the program may use, the one to start on first; repeat it. "
-            "(default: all devices)"
-        ),
-    ] = None,
+    device: list[str] | None = None,
 ) -> None:
     """Run an OpenCL program so that it can be parked and moved.
 
     The program sees one device, whose limits all devices admit that it may use. It starts on the first one.
+
+    Args:
+        command: Program and arguments, after --.
+        device: Key of a device that the program may use, the one to start on first; repeat it. (default: all
+            devices)
     """
     from agent.opencl_layer import build, loader, requests
 
@@ -62,11 +59,11 @@ def run(
     folder = requests.own_folder(requests.default_folder())
     variables = requests.environment(build.build(), folder, device or ())
     if loader.linked_into(program):
-        say(f"tenbin: {program} cannot be moved: the OpenCL loader in it knows no layers", error=True)
+        remark(f"{program} cannot be moved: the OpenCL loader in it knows no layers")
     else:
         _tell_what_it_sees(device or known, variables)
     if why := loader.trouble():
-        say(f"tenbin: most OpenCL programs cannot be moved here: {why}; {loader.remedy()}", error=True)
+        remark(f"most OpenCL programs cannot be moved here: {why}; {loader.remedy()}")
     os.execvpe(program, command, {**os.environ, **variables})
 
 
@@ -74,16 +71,20 @@ def _tell_what_it_sees(keys: Sequence[str], variables: dict[str, str]) -> None:
     for seen in _devices(environment={**os.environ, **variables}):
         if seen["driver"].endswith(BELOW):
             limits = f"limits of {', '.join(keys)}{_lacking(keys)}; starts on {keys[0]}"
-            say(f"tenbin: the program sees one device: {seen['name']} ({limits})", error=True)
+            remark(f"the program sees one device: {seen['name']} ({limits})")
         else:
-            say("tenbin: pyopencl's OpenCL loader does not load the layer", error=True)
+            remark("pyopencl's OpenCL loader does not load the layer")
 
 
 def status(
-    pid: Annotated[int | None, typer.Argument(help="Process ID. (default: all)", min=1)] = None,
+    pid: Annotated[int | None, typer.Argument(min=1)] = None,
     json: JsonOption = False,
 ) -> None:
-    """List the programs that can be moved, where each is, or why it cannot."""
+    """List the programs that can be moved, where each is, or why it cannot.
+
+    Args:
+        pid: Process ID. (default: all)
+    """
     from agent.opencl_layer import requests
 
     outside = [] if pid else [pair for folder in _folders() for pair in requests.outsiders(folder)]
@@ -106,13 +107,15 @@ def status(
 def park(
     pid: PidArgument,
     *,
-    to: Annotated[
-        str, typer.Option(help="'memory', or a folder for a file that vanishes with the program.")
-    ] = "memory",
+    to: str = "memory",
     patience: PatienceOption = 30.0,
     json: JsonOption = False,
 ) -> None:
-    """Stop a program at its next OpenCL call and free its device until it is resumed."""
+    """Stop a program at its next OpenCL call and free its device until it is resumed.
+
+    Args:
+        to: 'memory', or a folder for a file that vanishes with the program.
+    """
     from agent.opencl_layer import requests
 
     folder = None if to == "memory" else Path(to)
@@ -124,12 +127,14 @@ def park(
 def resume(
     pid: PidArgument,
     *,
-    to: Annotated[
-        str, typer.Option(metavar="DEVICE", help="Key of another device.", show_default=False)
-    ] = "",
+    to: Annotated[str, typer.Option(metavar="DEVICE", show_default=False)] = "",
     json: JsonOption = False,
 ) -> None:
-    """Let a parked program go on, on its device or on another one."""
+    """Let a parked program go on, on its device or on another one.
+
+    Args:
+        to: Key of another device.
+    """
     from agent.opencl_layer import requests
 
     _tell(requests.resume(_folder(pid), pid, to), json)
@@ -138,10 +143,14 @@ def resume(
 def estimate(
     pid: PidArgument,
     *,
-    to: Annotated[str, typer.Option(metavar="DEVICE", help="Key of the device of the move.")],
+    to: Annotated[str, typer.Option(metavar="DEVICE")],
     json: JsonOption = False,
 ) -> None:
-    """Predict the pause of a move: do all of it while the program runs, and let it go before the pause."""
+    """Predict the pause of a move: do all of it while the program runs, and let it go before the pause.
+
+    Args:
+        to: Key of the device of the move.
+    """
     from agent.opencl_layer import requests
 
     prediction = requests.estimate(_folder(pid), pid, to)
@@ -156,11 +165,15 @@ def estimate(
 def move(
     pid: PidArgument,
     *,
-    to: Annotated[str, typer.Option(metavar="DEVICE", help="Key of the device to move to.")],
+    to: Annotated[str, typer.Option(metavar="DEVICE")],
     patience: PatienceOption = 30.0,
     json: JsonOption = False,
 ) -> None:
-    """Move a running program to another device; if that fails, it runs on where it is."""
+    """Move a running program to another device; if that fails, it runs on where it is.
+
+    Args:
+        to: Key of the device to move to.
+    """
     from agent.opencl_layer import requests
 
     _tell(requests.move(_folder(pid), pid, to, patience_s=patience), json)
@@ -183,22 +196,20 @@ def _folder(pid: int) -> Path:
 def try_(
     pid: PidArgument,
     *,
-    on: Annotated[str, typer.Option(metavar="DEVICE", help="Key of the device to try.")],
-    watch: Annotated[
-        float, typer.Option(min=0.01, max=60, help="Seconds in which launches are awaited.")
-    ] = 2.0,
-    memory: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="MiB of copies on each device. (default: an eighth of the smaller device's memory)"
-        ),
-    ] = None,
+    on: Annotated[str, typer.Option(metavar="DEVICE")],
+    watch: Annotated[float, typer.Option(min=0.01, max=60)] = 2.0,
+    memory: Annotated[int | None, typer.Option(min=1)] = None,
     json: JsonOption = False,
 ) -> None:
     """Try a running program on another device: how fast it would be there, and if results agree.
 
     One launch of each kernel is replayed there and here. The program runs on where it is, and nothing of it
     changes; it stands still while launches are timed on its own device.
+
+    Args:
+        on: Key of the device to try.
+        watch: Seconds in which launches are awaited.
+        memory: MiB of copies on each device. (default: an eighth of the smaller device's memory)
     """
     from agent.opencl_layer import requests
 
@@ -206,7 +217,7 @@ def try_(
         _folder(pid),
         pid,
         on,
-        lambda text: say(f"tenbin: {text}", error=True),
+        remark,
         watch_s=watch,
         memory_mib=memory or 0,
     )

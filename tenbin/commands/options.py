@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from typer.core import TyperCommand
@@ -16,10 +17,14 @@ from typer.core import TyperCommand
 from profiles.errors import BadInput, Unavailable
 from profiles.quantities import duration
 from tenbin.errors import TenbinError
+from tenbin.text import remark
 
 if TYPE_CHECKING:
     from profiles.files.store import Store
     from tenbin.client.client import Client
+
+
+R = TypeVar("R")
 
 
 def names_in(place: str) -> Callable[[str], list[str]]:
@@ -96,13 +101,6 @@ HomeOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of tables.")]
-RecoverOption = Annotated[
-    bool,
-    typer.Option(
-        "--recover",
-        help="First make a damaged journal anew, of what can be read of it and of the jobs' folders.",
-    ),
-]
 ClusterOption = Annotated[
     bool, typer.Option("--cluster", help="PROFILE names a cluster; 'last': the one measured last.")
 ]
@@ -127,11 +125,34 @@ def flags_alone(parameters: list[Any]) -> list[Any]:
     return parameters
 
 
+OLD_OPTIONS = {"--state": "--stage"}  # still understood
+
+
 class Command(TyperCommand):
     """A command whose help shows flags alone."""
 
+    def make_parser(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        parser = super().make_parser(ctx)
+        options = parser._long_opt
+        options |= {old: options[new] for old, new in OLD_OPTIONS.items() if new in options}
+        return parser
+
     def get_params(self, ctx: typer.Context) -> list[Any]:  # type: ignore[override]
         return flags_alone(super().get_params(ctx))
+
+
+def with_parameters(
+    command: Callable[..., Any],
+    at: str,
+    *,
+    before: Iterable[inspect.Parameter] = (),
+    after: Iterable[inspect.Parameter] = (),
+) -> inspect.Signature:
+    """Return the signature of a command with more parameters beside ``at``, in place of its ``**``."""
+    own = inspect.signature(command, eval_str=True)
+    kept = [given for given in own.parameters.values() if given.kind is not inspect.Parameter.VAR_KEYWORD]
+    place = [given.name for given in kept].index(at)
+    return own.replace(parameters=[*kept[:place], *before, kept[place], *after, *kept[place + 1 :]])
 
 
 # -- the coordinator, and what is stored --------------------------------------------------------------------
@@ -142,6 +163,25 @@ def stored_profiles(store: Path | None) -> Store:
     from profiles.files.store import Store
 
     return Store(store)
+
+
+def loaded(paths: Iterable[Path], load: Callable[[Path], R]) -> tuple[list[tuple[Path, R]], list[str]]:
+    """Load records; return them with their paths, and a sentence on each that is damaged."""
+    records, damaged = [], []
+    for path in paths:
+        try:
+            records.append((path, load(path)))
+        except BadInput as error:
+            damaged.append(str(error))
+    return records, damaged
+
+
+def end_after(damaged: Sequence[str], *, said: bool) -> None:
+    """Name the damaged records, unless it is ``said`` already; the exit code tells of them."""
+    for sentence in () if said else damaged:
+        remark(sentence)
+    if damaged:
+        raise typer.Exit(BadInput.exit_code)
 
 
 def client_of(home: Path | None) -> Client:
@@ -211,6 +251,17 @@ def write_output(option: str, file: Path, text: str) -> None:
 # -- progress of measurements, and their end by a signal ---------------------------------------------------
 
 
+def restore_leftovers(*, tell: bool = True) -> list[str]:
+    """Put back what a crash has left changed (power caps), and say so."""
+    from agent import journal
+    from agent.users import state_dir
+
+    restored = list(map(str, journal.restore_leftovers(state_dir() / "journal")))
+    for line in restored if tell else ():
+        remark(f"left changed by a crash, now {line}")
+    return restored
+
+
 @contextmanager
 def terminated_as_interrupted() -> Iterator[None]:
     """Make SIGTERM end a profile as Ctrl-C does: kept, restored, tidy.
@@ -236,7 +287,7 @@ def progress(of: str = "") -> Iterator[Callable[[Any], None]]:
 
         def tell(now: Any) -> None:
             left = f" ({duration(now.left_s)} left)" if now.left_s else ""
-            print(f"tenbin: {of}{now.doing}{left}", file=sys.stderr, flush=True)
+            remark(f"{of}{now.doing}{left}")
 
         yield tell
         return

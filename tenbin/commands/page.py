@@ -14,14 +14,8 @@ from tenbin.page.beside import PORT, say_address
 
 def page(
     *,
-    listen: Annotated[
-        str,
-        typer.Option(
-            help="Where to listen: PORT (from this machine), or HOST:PORT; port 0: any free one.",
-            metavar="[HOST:]PORT",
-        ),
-    ] = PORT,
-    no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
+    listen: Annotated[str, typer.Option(metavar="[HOST:]PORT")] = PORT,
+    no_open: bool = False,
     home: HomeOption = None,
 ) -> None:
     """Show the queue in a browser, live: what runs, why jobs wait, when they should start.
@@ -35,6 +29,10 @@ def page(
       tenbin page
 
       tenbin page --listen 0 --no-open
+
+    Args:
+        listen: Where to listen: PORT (from this machine), or HOST:PORT; port 0: any free one.
+        no_open: Do not open a browser.
     """
     from tenbin.page.serve import serve
     from tenbin.server import tcp

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from sys import modules
 from typing import Annotated, Any
@@ -9,12 +10,11 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 from rich.padding import Padding
-from rich.text import Text
 
 from profiles.errors import BadInput
 from tenbin.commands.options import JsonOption, complete_policy
 from tenbin.terminal import SafeConsole
-from tenbin.text import print_json, unwrapped
+from tenbin.text import described, print_json, unwrapped
 
 NEEDS = {  # kinds of machine (``Policy.suits``): a word for each, and what makes one
     "counted": ("cores", "of this machine, or a count in a simulation"),
@@ -32,12 +32,7 @@ PROMISES = {
 
 def policies(
     which: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Only these, each with its algorithm; also a file (./mine.py).",
-            metavar="[POLICY]...",
-            autocompletion=complete_policy,
-        ),
+        list[str] | None, typer.Argument(metavar="[POLICY]...", autocompletion=complete_policy)
     ] = None,
     json: JsonOption = False,
 ) -> None:
@@ -50,6 +45,9 @@ def policies(
       tenbin policies
 
       tenbin policies easy
+
+    Args:
+        which: Only these, each with its algorithm; also a file (./mine.py).
     """
     from scheduler.policies.registry import POLICIES, entry_of, several
 
@@ -69,8 +67,7 @@ def policies(
         _print(console, "for " + ", ".join(NEEDS[kind][0] for kind in row["suits"]), "  ".join(given))
         if which:
             promises = [f"Promises: {PROMISES[promise]}" for promise in row["promises"]]
-            about = ["Parameters: " + row["about_parameters"]] if given else []
-            _print(console, *promises, *("\n" + text for text in (row["algorithm"], *about)))
+            _print(console, *promises, "\n" + row["algorithm"], "\n" * bool(given) + row["about_parameters"])
     if not which:
         console.print("\n[bold]Needs[/]")
         _print(console, *(f"{word}: {what}" for word, what in NEEDS.values()))
@@ -82,11 +79,13 @@ def policies(
 def _print(console: SafeConsole, *texts: str) -> None:
     for line in "\n".join(filter(None, texts)).split("\n"):
         indent = len(line) - len(line.lstrip()) + 2
-        console.print(Padding(Text(line.lstrip()), (0, 0, 0, indent)))
+        text = re.sub(r"\*\*(.+?)\*\*", r"[bold]\1[/]", escape(line.lstrip()))
+        console.print(Padding(text, (0, 0, 0, indent)))
 
 
 def _row(name: str, entry: Any) -> dict[str, Any]:
     kind = entry.load()
+    about, parameters = described(kind.Parameters.__doc__)
     defaults = {field.name: _written(field.default) for field in fields(kind.Parameters)}
     return {
         "name": name,
@@ -95,7 +94,7 @@ def _row(name: str, entry: Any) -> dict[str, Any]:
         "suits": [word for word in NEEDS if word in kind.suits],
         "promises": sorted(kind.promises),
         "algorithm": unwrapped(modules[kind.__module__].__doc__ or kind.__doc__ or ""),
-        "about_parameters": unwrapped(kind.Parameters.__doc__ or ""),
+        "about_parameters": "\n".join([about, *(f"{name}: {text}" for name, text in parameters.items())]),
     }
 
 

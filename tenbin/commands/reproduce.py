@@ -34,27 +34,11 @@ complete_evaluation = names_in("scheduler.evaluations:EVALUATIONS")
 
 
 def reproduce(
-    name: Annotated[
-        str,
-        typer.Argument(
-            help="migration, multiresource, power, interference, regions, prediction, gpu-sizes, "
-            "pairs-on-this-machine, weigh.",
-            autocompletion=complete_evaluation,
-            metavar="EVALUATION",
-        ),
-    ],
+    name: Annotated[str, typer.Argument(autocompletion=complete_evaluation, metavar="EVALUATION")],
     *,
-    scale: Annotated[
-        ScaleChoice,
-        typer.Option(
-            help="small: about a minute; full: the paper's size, at least five seeds, minutes "
-            "(pairs-on-this-machine measures: up to two hours)."
-        ),
-    ] = ScaleChoice.small,
-    figure: Annotated[
-        Path | None, typer.Option(help="Also draw the paper's figures into this HTML file.", dir_okay=False)
-    ] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown instead of tables.")] = False,
+    scale: ScaleChoice = ScaleChoice.small,
+    figure: Annotated[Path | None, typer.Option(dir_okay=False)] = None,
+    markdown: bool = False,
     json: JsonOption = False,
 ) -> None:
     """Run a paper's evaluation again: its numbers, tenbin's beside them, and what they rest on.
@@ -67,6 +51,14 @@ def reproduce(
       tenbin reproduce interference
 
       tenbin reproduce migration --scale full --figure migration.html
+
+    Args:
+        name: migration, multiresource, power, interference, regions, prediction, gpu-sizes,
+            pairs-on-this-machine, weigh.
+        scale: small: about a minute; full: the paper's size, at least five seeds, minutes
+            (pairs-on-this-machine measures: up to two hours).
+        figure: Also draw the paper's figures into this HTML file.
+        markdown: Print Markdown instead of tables.
     """
     from scheduler.evaluations import EVALUATIONS, evaluate
     from tenbin.report import evaluation as report

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from glob import escape, glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -51,92 +52,22 @@ def complete_workload(incomplete: str) -> list[str]:
 def simulate(
     *,
     policy: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--policy",
-            "-p",
-            help="Name, or name,k=v,k=v; several to compare them: fcfs,easy; or a file: ./mine.py.",
-            autocompletion=complete_policy,
-        ),
+        list[str] | None, typer.Option("--policy", "-p", autocompletion=complete_policy)
     ] = None,
-    workload: Annotated[
-        str,
-        typer.Option(
-            "--workload",
-            "-w",
-            help="A log or trace (SWF, Google 2011, Alibaba), or generator:NAME,k=v,k=v.",
-            autocompletion=complete_workload,
-        ),
-    ] = "",
-    cluster: Annotated[
-        str,
-        typer.Option(
-            "--cluster",
-            "-c",
-            help="A count, 512xgpu+512xcpu, 8xnode\\[cores=64,gpu=4], or a TOML, JSON or CSV file.",
-        ),
-    ] = "",
-    profile: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Costs of checkpoints and power as measured: a profile (tenbin profile list), or "
-            "CLASS=PROFILE.",
-            autocompletion=complete_selector,
-        ),
-    ] = None,
+    workload: Annotated[str, typer.Option("--workload", "-w", autocompletion=complete_workload)] = "",
+    cluster: Annotated[str, typer.Option("--cluster", "-c")] = "",
+    profile: Annotated[list[str] | None, typer.Option(autocompletion=complete_selector)] = None,
     store: StoreOption = None,
-    seed: Annotated[int, typer.Option(help="Of generators and policies.")] = 0,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only this many jobs, the first ones.")] = None,
-    without_estimate: Annotated[
-        str,
-        typer.Option(
-            metavar="unknown|actual|TIME",
-            help="What policies take for the run time of a job that states none: nothing, the run time "
-            "itself, or the same for all (30m).",
-        ),
-    ] = "unknown",
-    warm_up: Annotated[
-        str | None,
-        typer.Option(
-            metavar="10%|2d|500jobs",
-            help="Jobs submitted first are simulated, but in no figure: a share, a time or a number of jobs.",
-        ),
-    ] = None,
-    cool_down: Annotated[
-        str | None,
-        typer.Option(metavar="10%|2d|500jobs", help="The same at the end, where the machine drains."),
-    ] = None,
-    resamples: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="Differences to the first policy with 95 % intervals, from so many workloads whose weeks "
-            "are drawn with replacement; for instance 40, at least 10.",
-        ),
-    ] = 0,
-    block: Annotated[
-        str, typer.Option(metavar="TIME", help="Draw blocks of this length in place of weeks.")
-    ] = "7d",
-    jobs_out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.csv|FILE.swf",
-            help="Write the result of each job; of several policies to FILE.POLICY.csv.",
-            dir_okay=False,
-        ),
-    ] = None,
-    gantt: Annotated[
-        Path | None,
-        typer.Option(help="Draw waits, and who ran where and when, into this HTML file.", dir_okay=False),
-    ] = None,
-    experiment: Annotated[
-        Path | None,
-        typer.Option(
-            help="In place of policy, workload and cluster: the policies x loads x seeds of this file.",
-            metavar="FILE.toml",
-            dir_okay=False,
-        ),
-    ] = None,
+    seed: int = 0,
+    limit: Annotated[int | None, typer.Option(min=1)] = None,
+    without_estimate: Annotated[str, typer.Option(metavar="unknown|actual|TIME")] = "unknown",
+    warm_up: Annotated[str | None, typer.Option(metavar="10%|2d|500jobs")] = None,
+    cool_down: Annotated[str | None, typer.Option(metavar="10%|2d|500jobs")] = None,
+    resamples: Annotated[int, typer.Option(min=0)] = 0,
+    block: Annotated[str, typer.Option(metavar="TIME")] = "7d",
+    jobs_out: Annotated[Path | None, typer.Option(metavar="FILE.csv|FILE.swf", dir_okay=False)] = None,
+    gantt: Annotated[Path | None, typer.Option(dir_okay=False)] = None,
+    experiment: Annotated[Path | None, typer.Option(metavar="FILE.toml", dir_okay=False)] = None,
     json: JsonOption = False,
 ) -> None:
     """Simulate policies on the same jobs and compare what came out.
@@ -152,6 +83,25 @@ def simulate(
       tenbin simulate -p fcfs -p easy -w log.swf -c 100 --warm-up 5% --resamples 40 --jobs-out jobs.csv
 
       tenbin simulate --experiment loads.toml
+
+    Args:
+        policy: Name, or name,k=v,k=v; several to compare them: fcfs,easy; or a file: ./mine.py.
+        workload: A log or trace (SWF, Google 2011, Alibaba), or generator:NAME,k=v,k=v.
+        cluster: A count, 512xgpu+512xcpu, 8xnode\\[cores=64,gpu=4], or a TOML, JSON or CSV file.
+        profile: Costs of checkpoints and power as measured: a profile (tenbin profile list), or
+            CLASS=PROFILE.
+        seed: Of generators and policies.
+        limit: Only this many jobs, the first ones.
+        without_estimate: What policies take for the run time of a job that states none: nothing, the run time
+            itself, or the same for all (30m).
+        warm_up: Jobs submitted first are simulated, but in no figure: a share, a time or a number of jobs.
+        cool_down: The same at the end, where the machine drains.
+        resamples: Differences to the first policy with 95 % intervals, from so many workloads whose weeks are
+            drawn with replacement; for instance 40, at least 10.
+        block: Draw blocks of this length in place of weeks.
+        jobs_out: Write the result of each job; of several policies to FILE.POLICY.csv.
+        gantt: Draw waits, and who ran where and when, into this HTML file.
+        experiment: In place of policy, workload and cluster: the policies x loads x seeds of this file.
     """
     from scheduler.evaluations.policy_runs import Setup, compare
     from scheduler.model.clusters import parse_cluster
@@ -174,32 +124,46 @@ def simulate(
             f"give at least two policies and {FEWEST_RESAMPLES} resamples",
         )
     files = _files(jobs_out, gantt, policies)
-    taken = _measured(profile, machine, store) if profile else None
-    if taken is not None:
-        machine = taken.cluster
-    setup = Setup(workload, machine, seed, limit, taken, substitute, *cuts)
+    measured = _measured(profile, machine, store) if profile else None
+    setup = Setup(
+        workload, measured.cluster if measured else machine, seed, limit, measured, substitute, *cuts
+    )
     if plan is not None and experiment is not None:
         with _faults_in_files(policies):
             print("\n".join(carry_out(plan, experiment, setup)))
         return
-    window = setup.window()
-    comparison = None
     with _faults_in_files(policies):
-        results, unsuitable = _run_all(setup, policies, window, keep=bool(jobs_out or gantt))
-        if resamples and len(results) > 1:
-            figures = [result.figures for result in results]
-            comparison = compare(setup, figures, resamples, block_s, progress=_progress)
-    _write(results, setup, window, files, gantt=gantt)
+        outcome = _run_all(setup, policies, keep=bool(jobs_out or gantt))
+        if resamples and len(outcome.results) > 1:
+            figures = [result.figures for result in outcome.results]
+            outcome.comparison = compare(setup, figures, resamples, block_s, progress=_progress)
+    _write(outcome, files, gantt)
     if json:
         about = {"cluster": cluster, "workload": workload, "without_estimate": without_estimate, "seed": seed}
-        _print_json(about, results, taken, unsuitable, window=window, comparison=comparison)
+        _print_json(about, outcome)
     else:
-        _print(results, without_estimate, taken, unsuitable, window=window, comparison=comparison)
+        _print(outcome, without_estimate)
         for name, file in files.items():
-            if any(result.figures["policy"] == name for result in results):
+            if any(result.figures["policy"] == name for result in outcome.results):
                 print(f"jobs of {name}: {file}")
         if gantt is not None:
             print(f"picture: {gantt}")
+
+
+@dataclass
+class Outcome:
+    """What came of all policies.
+
+    Attributes:
+        window: of the jobs that count; None: all.
+        unsuitable: the reason of each policy that cannot run here.
+    """
+
+    setup: Setup
+    window: Window | None
+    results: list[PolicyResult] = field(default_factory=list)
+    unsuitable: dict[str, str] = field(default_factory=dict)
+    comparison: PolicyComparison | None = None
 
 
 def _plan(
@@ -284,10 +248,8 @@ def _files(jobs_out: Path | None, gantt: Path | None, policies: Sequence[str]) -
     return files
 
 
-def _run_all(
-    setup: Setup, policies: Sequence[str], window: Window | None, *, keep: bool
-) -> tuple[list[PolicyResult], dict[str, str]]:
-    """Run all policies; return results, and the reason of each that cannot run here.
+def _run_all(setup: Setup, policies: Sequence[str], *, keep: bool) -> Outcome:
+    """Run all policies.
 
     Raises:
         BadInput: none of them can.
@@ -297,41 +259,34 @@ def _run_all(
 
     for text in policies:
         create(text, setup.seed)  # a slip of the pen in the last one is told before the first one runs
-    results = []
-    unsuitable: dict[str, Unsuitable] = {}
+    outcome, remedy = Outcome(setup, setup.window()), ""
     for text in policies:
         try:
-            results.append(setup.run(text, window, _progress, keep=keep))
-        except Unsuitable as reason:
-            unsuitable[text] = reason
-    if not results:
-        alone = len(unsuitable) == 1
-        causes = [cause.reason if alone else f"{text}: {cause.reason}" for text, cause in unsuitable.items()]
-        raise BadInput("; ".join(causes), next(iter(unsuitable.values())).remedy)
-    return results, {text: cause.reason for text, cause in unsuitable.items()}
+            outcome.results.append(setup.run(text, outcome.window, _progress, keep=keep))
+        except Unsuitable as error:
+            outcome.unsuitable[text], remedy = error.reason, remedy or error.remedy
+    if not outcome.results:
+        alone = len(outcome.unsuitable) == 1
+        causes = (reason if alone else f"{text}: {reason}" for text, reason in outcome.unsuitable.items())
+        raise BadInput("; ".join(causes), remedy)
+    return outcome
 
 
-def _write(
-    results: Sequence[PolicyResult],
-    setup: Setup,
-    window: Window | None,
-    files: dict[str, Path],
-    *,
-    gantt: Path | None,
-) -> None:
+def _write(outcome: Outcome, files: dict[str, Path], gantt: Path | None) -> None:
     """Write the jobs' results and the picture, where asked for."""
+    machine = outcome.setup.machine
     if gantt is not None:
         from tenbin.report.schedule import page
 
-        drawn = [(result.figures["policy"], result.record.outcomes) for result in results]
-        write_output("--gantt", gantt, page(drawn, setup.machine))
+        drawn = [(result.figures["policy"], result.record.outcomes) for result in outcome.results]
+        write_output("--gantt", gantt, page(drawn, machine))
     if files:
         from tenbin.report import job_results
 
-        for figures, record, work in results:
+        for figures, record, work in outcome.results:
             name = figures["policy"]
-            about = f"{work.source} under policy {name}, seed {setup.seed}"
-            text = job_results.text(files[name], record.outcomes, setup.machine, about, window=window)
+            about = f"{work.source} under policy {name}, seed {outcome.setup.seed}"
+            text = job_results.text(files[name], record.outcomes, machine, about, window=outcome.window)
             write_output("--jobs-out", files[name], text)
 
 
@@ -429,20 +384,12 @@ def window_note(result: dict[str, Any], window: Window | None) -> list[str]:
     return [f"counted: {jobs}, submitted from {duration(window.from_s)} {until} of the workload's time"]
 
 
-def _print(
-    results: Sequence[PolicyResult],
-    choice: str,
-    taken: MeasuredCluster | None,
-    unsuitable: dict[str, str],
-    *,
-    window: Window | None,
-    comparison: PolicyComparison | None,
-) -> None:
+def _print(outcome: Outcome, choice: str) -> None:
     """Print the metrics of all policies, their differences, and the notes below."""
     from scheduler.evaluations.policy_runs import left_out, reasons
 
-    console, work = SafeConsole(), results[0].work
-    figures = [result.figures for result in results]
+    console, work, measured = SafeConsole(), outcome.results[0].work, outcome.setup.measured
+    figures = [result.figures for result in outcome.results]
     console.print(work.source, markup=False)
     shown = table("")
     for result in figures:
@@ -452,12 +399,12 @@ def _print(
         if key not in OPTIONAL or any(values):
             shown.add_row(name, *(_value(value, is_time) for value in values))
     console.print(shown)
-    if comparison is not None:
-        _print_differences(console, comparison)
+    if outcome.comparison is not None:
+        _print_differences(console, outcome.comparison)
     notes = [*left_out(figures), *filter(None, [work.note])]
-    notes += [f"{name} cannot run: {reason}" for name, reason in unsuitable.items()]
-    notes += window_note(figures[0], window) + unstated(figures[0], choice)
-    notes += [*reasons("in the log", work.remarks), *(taken.notes if taken else ())]
+    notes += [f"{name} cannot run: {reason}" for name, reason in outcome.unsuitable.items()]
+    notes += window_note(figures[0], outcome.window) + unstated(figures[0], choice)
+    notes += [*reasons("in the log", work.remarks), *(measured.notes if measured else ())]
     for note in notes:
         console.print(note, markup=False, soft_wrap=True)
 
@@ -495,23 +442,15 @@ def _signed(value: float, is_time: bool) -> str:
     return sign + (duration(abs(value)) if is_time else number(abs(value)))
 
 
-def _print_json(
-    about: dict[str, Any],
-    results: Sequence[PolicyResult],
-    taken: MeasuredCluster | None,
-    unsuitable: dict[str, str],
-    *,
-    window: Window | None,
-    comparison: PolicyComparison | None,
-) -> None:
-    work = results[0].work
+def _print_json(about: dict[str, Any], outcome: Outcome) -> None:
+    work, window = outcome.results[0].work, outcome.window
     head = {**about, "source": work.source, "note": work.note, "remarks": dict(work.remarks)}
-    if taken is not None:
-        head["measured"] = list(taken.notes)
+    if outcome.setup.measured is not None:
+        head["measured"] = list(outcome.setup.measured.notes)
     if window is not None:
         to_s = window.to_s if window.to_s < float("inf") else None
         head["window"] = {"from_s": window.from_s, "to_s": to_s}
-    head["unsuitable"] = unsuitable
-    if comparison is not None:
-        head["comparison"] = comparison.to_dict()
-    print_json({**head, "results": [result.figures for result in results]})
+    head["unsuitable"] = outcome.unsuitable
+    if outcome.comparison is not None:
+        head["comparison"] = outcome.comparison.to_dict()
+    print_json({**head, "results": [result.figures for result in outcome.results]})

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Iterator
-from typing import Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from profiles.instants import local
-from profiles.quantities import counted
+from profiles.quantities import counted, duration, number
 from scheduler.jobs.literals import resource_text
-from tenbin.commands.options import HomeOption, JsonOption, client_of
-from tenbin.text import print_json, say
+from tenbin.commands.jobs.jobs import age_s
+from tenbin.commands.options import HomeOption, JsonOption, client_of, stored_profiles
+from tenbin.text import label, print_json, say
+
+if TYPE_CHECKING:
+    from tenbin.client.client import Client
+
+MOST_JOBS, MOST_FIGURES = 20, 3  # in tenbin nodes
 
 
 def down(
-    let_go: Annotated[
-        bool,
-        typer.Option("--let-go", help="Leave the jobs of plain sbatch that wait to Slurm's own scheduler."),
-    ] = False,
+    let_go: bool = False,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -28,6 +30,9 @@ def down(
 
     Jobs of plain sbatch that were taken over wait on for as long as tenbin up --gate says, and start by
     themselves then.
+
+    Args:
+        let_go: Leave the jobs of plain sbatch that wait to Slurm's own scheduler.
     """
     client = client_of(home)
     counts = client.call("GET", "/status")["jobs"]
@@ -85,9 +90,49 @@ def _print(answer: object, as_json: bool, text: str) -> None:
 
 
 def nodes(home: HomeOption = None, json: JsonOption = False) -> None:
-    """List the nodes: resources of each, how much is free, its jobs, and its region."""
-    table = client_of(home).call("GET", "/nodes")
-    _print(table, json, "\n".join(node_lines(table)))
+    """List the nodes: resources of each, how much is free, its jobs, and its region.
+
+    Of this machine also the main figures of its last profile.
+    """
+    client = client_of(home)
+    if json:
+        print_json(client.call("GET", "/nodes"))
+    else:
+        say("\n".join(describe_nodes(client)))
+
+
+def describe_nodes(client: Client) -> list[str]:
+    """Write all lines on the nodes; where they have no names, with what runs and what jobs hold."""
+    table = client.call("GET", "/nodes", timeout_s=30)
+    lines, named = node_lines(table), {row["name"] for row in table if "up" in row}
+    if not named:
+        path = f"/jobs?stages=running&stages=stopping&members=true&limit={MOST_JOBS + 1}"
+        jobs = client.call("GET", path)
+        for job in jobs[:MOST_JOBS]:
+            where = "" if job["place"] == "core" else f" on {job['place']}"
+            size, took = counted(job["cores"], "core"), duration(age_s(job, time.time()))
+            lines.append(f"  job {label(job)}, {job['name']}: {size}{where}, for {took}")
+        lines += ["  and more: tenbin jobs"] * (len(jobs) > MOST_JOBS)
+        lines.append(use_words(client.call("GET", "/status")))
+    if not client.is_remote and (not named or socket.gethostname() in named):
+        lines.append(_last_profile())
+    return lines
+
+
+def _last_profile() -> str:
+    """Say when this machine was measured last, and its main figures."""
+    from profiles.card import main_figures, trust
+
+    profile = next(stored_profiles(None).profiles(socket.gethostname()), None)
+    if profile is None:
+        return "this machine has no profile yet: tenbin profile --quick"
+    figures = [
+        f"{figure.name} {number(figure.value)} {figure.unit}".rstrip()
+        for figure in main_figures(profile)[:MOST_FIGURES]
+    ]
+    marks = ["EMULATED"] * profile.emulated + ["disturbed"] * (trust(profile).state == "disturbed")
+    made = f"{profile.created.astimezone():%Y-%m-%d}"
+    return f"profile of {', '.join([made, *marks])}: {', '.join(figures) or 'no main figure'}"
 
 
 def node_lines(table: list[dict[str, Any]]) -> list[str]:

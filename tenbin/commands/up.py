@@ -21,16 +21,16 @@ from scheduler.engines import registry
 from scheduler.engines.registry import DEFAULT, ENGINES, Asked, IdleRule, Megabytes, Option, Seconds
 from tenbin.commands.options import (
     HomeOption,
-    RecoverOption,
     client_of,
     complete_machine,
     complete_policy,
     stored_profiles,
+    with_parameters,
 )
 from tenbin.errors import TenbinError
 from tenbin.option_values import duration_s, size_mb
 from tenbin.page.beside import FILE, PORT, address, page_beside
-from tenbin.text import say
+from tenbin.text import remark, say
 
 if TYPE_CHECKING:
     from scheduler.engines.protocol import Machine
@@ -61,20 +61,15 @@ def with_engine_options(before: str) -> Callable[[Callable[..., None]], Callable
                     given[name] = IN_WORDS[option.kind](given[name], option)
             command(**given)
 
-        parameters: list[inspect.Parameter] = []
-        for parameter in inspect.signature(command, eval_str=True).parameters.values():
-            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-                continue
-            if parameter.name == before:
-                parameters += map(_parameter, registry.options(registry.DEFAULT))
-            parameters.append(parameter)
-            if parameter.name == before:
-                others = [name for name in registry.ENGINES if name != registry.DEFAULT]
-                parameters += [
-                    _parameter(option, name) for name in others for option in registry.options(name)
-                ]
-        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        others = [name for name in registry.ENGINES if name != registry.DEFAULT]
+        signature = with_parameters(
+            command,
+            before,
+            before=map(_parameter, registry.options(registry.DEFAULT)),
+            after=[_parameter(option, name) for name in others for option in registry.options(name)],
+        )
+        call.__signature__ = signature  # type: ignore[attr-defined]
+        call.__annotations__ = {name: given.annotation for name, given in signature.parameters.items()}
         return call
 
     return decorate
@@ -128,62 +123,15 @@ DEFAULT_ENGINE = Engines(DEFAULT)
 @with_engine_options(before="engine")
 def up(
     *,
-    policy: Annotated[
-        str,
-        typer.Option(
-            "--policy",
-            "-p",
-            help="Name, or name,k=v,k=v; or a file (./mine.py).",
-            autocompletion=complete_policy,
-        ),
-    ] = "easy",
-    engine: Annotated[
-        Engines, typer.Option(help="Who runs the jobs: this machine itself, or a Slurm cluster.")
-    ] = DEFAULT_ENGINE,
-    devices: Annotated[
-        bool, typer.Option("--devices", help="Schedule OpenCL devices: each a class of its own.")
-    ] = False,
-    power_budget: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            help="Cap the packages: those in use draw no more than so many watts together. With --engine "
-            "slurm: cap the nodes, which draw no more all together, in use or not.",
-        ),
-    ] = None,
-    emulate: Annotated[
-        str | None,
-        typer.Option(
-            help="Give jobs emulated GPUs (a demonstration, marked as such): gpus-4. With --power-budget: "
-            "cap an emulated machine, likewise: intel-2s. With --engine slurm: the folder with the emulated "
-            "caps of each node.",
-            autocompletion=complete_machine,
-        ),
-    ] = None,
-    profile: Annotated[
-        str | None,
-        typer.Option(help="A measured profile (last): what moving a job costs, what caps and sizes do."),
-    ] = None,
-    drain_unfit: Annotated[
-        bool,
-        typer.Option(
-            "--drain-unfit",
-            help="Start no jobs on nodes that failed their last tenbin profile check, until they pass one. "
-            "With --engine slurm: drain them in Slurm, and resume those. Takes an administrator there.",
-        ),
-    ] = False,
-    listen: Annotated[
-        str | None,
-        typer.Option(
-            help="Take calls over TCP as well: PORT (from this machine) or HOST:PORT (0.0.0.0:PORT: from "
-            "everywhere). Callers must know the token in the coordinator's folder.",
-            metavar="[HOST:]PORT",
-        ),
-    ] = None,
-    page: Annotated[
-        bool,
-        typer.Option("--page", help="Show the queue in a browser, too: tenbin page, as long as this runs."),
-    ] = False,
+    policy: Annotated[str, typer.Option("--policy", "-p", autocompletion=complete_policy)] = "easy",
+    engine: Engines = DEFAULT_ENGINE,
+    devices: bool = False,
+    power_budget: Annotated[float | None, typer.Option(min=0)] = None,
+    emulate: Annotated[str | None, typer.Option(autocompletion=complete_machine)] = None,
+    profile: str | None = None,
+    drain_unfit: bool = False,
+    listen: Annotated[str | None, typer.Option(metavar="[HOST:]PORT")] = None,
+    page: bool = False,
     page_listen: Annotated[
         str | None,
         typer.Option(
@@ -191,26 +139,10 @@ def up(
             metavar="[HOST:]PORT",
         ),
     ] = None,
-    keep: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="Leave the files of so many jobs that succeeded in folders. Those of earlier ones are "
-            "packed into one file; logs, info and the page read them there.",
-        ),
-    ] = 1000,
-    on_event: Annotated[
-        str,
-        typer.Option(
-            help="Run this command of the shell when a job has ended, however, or does nothing on its GPUs, "
-            "and when somebody else holds one: TENBIN_EVENT (ended, failed, idle, stranger), TENBIN_JOB, "
-            "TENBIN_STATE, ... (docs/run-jobs.md).",
-            metavar="CMD",
-            show_default=False,
-        ),
-    ] = "",
-    recover: RecoverOption = False,
-    daemon: Annotated[bool, typer.Option("--daemon", help="Go into the background.")] = False,
+    keep: Annotated[int, typer.Option(min=0)] = 1000,
+    on_event: Annotated[str, typer.Option(metavar="CMD", show_default=False)] = "",
+    recover: bool = False,
+    daemon: bool = False,
     home: HomeOption = None,
     **own: Any,
 ) -> None:
@@ -240,6 +172,29 @@ def up(
       tenbin up --engine slurm --devices --policy mctbm
 
       tenbin up --engine slurm --policy regions --partitions tenbin
+
+    Args:
+        policy: Name, or name,k=v,k=v; or a file (./mine.py).
+        engine: Who runs the jobs: this machine itself, or a Slurm cluster.
+        devices: Schedule OpenCL devices: each a class of its own.
+        power_budget: Cap the packages: those in use draw no more than so many watts together. With --engine
+            slurm: cap the nodes, which draw no more all together, in use or not.
+        emulate: Give jobs emulated GPUs (a demonstration, marked as such): gpus-4. With --power-budget: cap
+            an emulated machine, likewise: intel-2s. With --engine slurm: the folder with the emulated caps of
+            each node.
+        profile: A measured profile (last): what moving a job costs, what caps and sizes do.
+        drain_unfit: Start no jobs on nodes that failed their last tenbin profile check, until they pass one.
+            With --engine slurm: drain them in Slurm, and resume those. Takes an administrator there.
+        listen: Take calls over TCP as well: PORT (from this machine) or HOST:PORT (0.0.0.0:PORT: from
+            everywhere). Callers must know the token in the coordinator's folder.
+        page: Show the queue in a browser, too: tenbin page, as long as this runs.
+        keep: Leave the files of so many jobs that succeeded in folders. Those of earlier ones are packed into
+            one file; logs, info and the page read them there.
+        on_event: Run this command of the shell when a job has ended, however, or does nothing on its GPUs,
+            and when somebody else holds one: TENBIN_EVENT (ended, failed, idle, stranger), TENBIN_JOB,
+            TENBIN_STATE, ... (docs/run-jobs.md).
+        recover: First make a damaged journal anew, of what can be read of it and of the jobs' folders.
+        daemon: Go into the background.
     """
     import logging
 
@@ -355,5 +310,5 @@ def _go_into_background(folder: Path, *, page: bool) -> None:
                 raise typer.Exit()
         except TenbinError:
             time.sleep(0.02)
-    typer.echo(f"tenbin: the coordinator does not answer; see {log}", err=True)
+    remark(f"the coordinator does not answer; see {log}")
     raise typer.Exit(1)

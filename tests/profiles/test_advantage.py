@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from profiles.compare import Advantage, compare, judge, judge_difference, main_rows, sentences
 from profiles.fits.storage import SEQUENTIAL, SMALL
 from profiles.quantities import QUANTITIES, Better, better
-from profiles.records import Model, Profile
+from profiles.records import Condition, Model, Profile
 from tests.support.paths import ROOT
 from tests.support.records import make_coefficient, make_model, make_profile
 
@@ -102,8 +102,28 @@ def test_the_three_sentences() -> None:
         "A (node1) is surely better at memory latency by 33 % (32 to 34 %).",
         "Not to tell: clock.",
     ]
-    assert sentences(slow, slow)[0].startswith("B is surely better at none")
+    assert sentences(slow, slow)[0] == "B is surely better at none of the main figures."
     assert "no main figure" in sentences(slow, make_profile(models=()))[0]
+
+
+def test_a_disturbed_profile_and_numbers_beside_the_main_ones_are_told_of() -> None:
+    """Where rows below say "lower", no sentence above them says that nothing differs."""
+    busy = Condition(probe="memory", round=0, duration_s=10, reference_s=1, steal_ratio=0, others_ratio=0.4)
+    models = [
+        make_model(
+            make_coefficient(value, value - 0.1, value + 0.1),
+            quantity="access_latency_ns",
+            labels={"level": "L2"},
+        )
+        for value in (1.0, 2.0)
+    ]
+    quiet, disturbed = (
+        profile.model_copy(update={"models": (*profile.models, model)})
+        for profile, model in zip((machine("a", gbs=80, ns=100),) * 2, models, strict=True)
+    )
+    said = sentences(quiet, disturbed.model_copy(update={"conditions": (busy,)}))
+    assert said[0].startswith("B: DISTURBED while it was measured: other processes took 40 %")
+    assert said[2] == "A is surely better at none of the main figures, and at 1 of the other numbers."
 
 
 def test_machines_of_different_size_are_compared_on_all_their_cores() -> None:

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import pytest
 from probes.mpi.runner import MpiInstall
 from profiles.files.store import Store
 from tenbin import cli
-from tenbin.cli import ALIASES, GUESSES, OLD_NAMES
+from tenbin.cli import ALIASES, COMMANDS, GUESSES, OLD_NAMES
 from tests.support import programs
 from tests.support.coordinator import Up
 from tests.support.records import make_coefficient, make_model, make_profile
@@ -79,6 +80,14 @@ def test_other_names_are_the_same_command(name: str, now: str) -> None:
     shown = tenbin(name, "--help")
     assert shown.stdout == tenbin(*now.split(), "--help").stdout == tenbin("help", name).stdout
     assert shown.returncode == 0 and not shown.stderr and all(option in shown.stdout for option in options)
+
+
+@pytest.mark.parametrize(
+    "command", [[], ["jobs"], ["submit"], ["profile"], ["profile", "list"], ["slurm", "config"]]
+)
+def test_the_short_letter_of_help_is_understood_everywhere(command: list[str]) -> None:
+    done = tenbin(*command, "-h")
+    assert done.returncode == 0 and done.stdout == tenbin(*command, "--help").stdout
 
 
 def test_help_without_a_command_is_that_of_all() -> None:
@@ -361,3 +370,16 @@ def test_without_a_path_the_folders_of_the_system_are_searched() -> None:
     told = "import os, sys, tenbin.cli as cli; cli._run = lambda: print(os.environ['PATH']); cli.main()"
     done = subprocess.run([sys.executable, "-c", told], env={}, capture_output=True, text=True, check=True)
     assert {"/usr/bin", "/usr/sbin", "/bin"} <= set(done.stdout.strip().split(":"))
+
+
+def test_each_option_has_help_and_none_is_described_that_is_not_there() -> None:
+    for name, (place, _) in COMMANDS.items():
+        if place:
+            module, function = place.split()[0].split(":")
+            command = getattr(import_module(f"tenbin.commands.{module}"), function)
+            described = cli.described(command.__doc__)[1]
+            noun, _, last = name.rpartition(" ")
+            parameters = {p.name: p for p in cli.Commands(f"{noun} " * bool(noun))[last].params}
+            assert described.keys() <= parameters.keys(), name
+            bare = {name for name, parameter in parameters.items() if not parameter.help}
+            assert bare <= {"job", "help"}, name  # what these are says their name

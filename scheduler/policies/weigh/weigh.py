@@ -15,7 +15,7 @@ waits alone and takes much of a class may take the class where it ends later.
 
 **Candidates** of a job: to start on each class as soon as its units are free for as long as it takes; of a
 running one: to stay, or to move to another class now; to begin on a class of which units are free until a
-better one has them (``on_the_way``). The cost is its end, plus price x units x seconds of all that it
+better one has them. The cost is its end, plus price x units x seconds of all that it
 holds; the least is taken. Whatever is free now beats any later start of a job whose end is not known.
 
 **Reservation**: the first job in the order above that cannot start now on the class that it has chosen
@@ -29,7 +29,7 @@ then, where that gains more than its stop and restart cost.
 Guarantee: the first job of the queue starts no later than its reservation when no job takes longer than its
 estimate. It has one from the first decision on that begins with it as the first. So no job starves: each is
 the first of its priority at some time.
-Cost: O(waiting) in numpy and ``depth`` candidates for each class in a decision; nothing where nothing is
+Cost: O(waiting) and ``depth`` candidates for each class in a decision; nothing where nothing is
 free.
 Source: the auction of prices is that of Bertsekas, "Auction algorithms", 1991, in the small; the
 reservation is EASY's (``easy``); the parts of a job follow the paper's MCTM (``mct``).

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tenbin.client.client import Client
 
 AT_ONCE_S = 2.0  # a start that is expected within so long
+NO_ENERGY = "energy not known: no counter can be read there, or others shared it (tenbin doctor: power)"
 
 
 def account(job: dict[str, Any]) -> str:
@@ -226,6 +227,8 @@ def _used(job: dict[str, Any]) -> list[str]:
         by = job["memory_limit_by"]
         held = "the supervisor, which looks every second" if by == "looking" else f"the kernel ({by})"
         lines.append(f"memory limit held by {held}")
+    if used and used.get("energy_j") is None:
+        lines.append(NO_ENERGY)
     return lines
 
 

@@ -35,18 +35,10 @@ complete_kind = names_in("scheduler.prediction.predictions:UNITS")
 
 def calibration(
     *,
-    kind: Annotated[
-        str | None, typer.Option(help="Only these: migration, restart, ...", autocompletion=complete_kind)
-    ] = None,
-    last: Annotated[
-        int | None, typer.Option(min=1, help="Only this many predictions, the last ones.")
-    ] = None,
-    refit: Annotated[
-        bool, typer.Option("--refit", help="Fit checkpoint costs anew from jobs, into a new profile.")
-    ] = False,
-    profile: Annotated[
-        str, typer.Option(help="With --refit: the profile to begin with.", autocompletion=complete_selector)
-    ] = "last",
+    kind: Annotated[str | None, typer.Option(autocompletion=complete_kind)] = None,
+    last: Annotated[int | None, typer.Option(min=1)] = None,
+    refit: bool = False,
+    profile: Annotated[str, typer.Option(autocompletion=complete_selector)] = "last",
     home: HomeOption = None,
     store: StoreOption = None,
     json: JsonOption = False,
@@ -63,6 +55,12 @@ def calibration(
       tenbin program calibration --kind migration
 
       tenbin program calibration --refit && tenbin up --devices --policy mctbm --profile last
+
+    Args:
+        kind: Only these: migration, restart, ...
+        last: Only this many predictions, the last ones.
+        refit: Fit checkpoint costs anew from jobs, into a new profile.
+        profile: With --refit: the profile to begin with.
     """
     from scheduler.coordinator.journal.journal import predictions_of
     from scheduler.prediction.predictions import UNITS, summary

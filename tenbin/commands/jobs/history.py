@@ -15,6 +15,7 @@ from profiles.errors import BadInput
 from profiles.quantities import counted, duration, number
 from scheduler.jobs.literals import memory_text
 from tenbin.commands.jobs import jobs
+from tenbin.commands.jobs.account import NO_ENERGY
 from tenbin.commands.options import HomeOption, JsonOption, client_of
 from tenbin.option_values import past_instant
 from tenbin.text import print_json
@@ -35,28 +36,21 @@ UNSAID: dict[str, Any] = {  # not worth a column
     **dict.fromkeys(("memory_asked_mb", "energy_j", *jobs.GPU_COLUMNS)),
     **{"migrations": 0, "attempts": 1},
 }
-STATES = ("running", "stopping", "suspended", "done", "failed", "cancelled", "killed")
+STAGES = ("running", "stopping", "suspended", "done", "failed", "cancelled", "killed")
 
 
 def history(
     which: jobs.OfJobs = None,
     *,
-    state: jobs.StateOption = None,
+    stage: jobs.StageOption = None,
     name: jobs.NameOption = None,
     user: jobs.UserOption = None,
-    since: Annotated[
-        str | None, typer.Option(help="Not ended before: 2h (ago), yesterday, 2026-11-20.")
-    ] = None,
-    until: Annotated[str | None, typer.Option(help="Submitted by then.")] = None,
+    since: str | None = None,
+    until: str | None = None,
     place: jobs.PlaceOption = None,
-    array: Annotated[int | None, typer.Option(min=1, help="Only of this array.")] = None,
-    efficiency: Annotated[
-        bool,
-        typer.Option(
-            "--efficiency", help="How much that is of cores, memory and time limit, with advice; of all jobs."
-        ),
-    ] = False,
-    columns: Annotated[str | None, typer.Option(help="Only these: id,name,cpu_s; 'help' lists all.")] = None,
+    array: Annotated[int | None, typer.Option(min=1)] = None,
+    efficiency: bool = False,
+    columns: str | None = None,
     limit: Annotated[
         int | None,
         typer.Option(
@@ -67,11 +61,19 @@ def history(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show what jobs used: CPU time, memory, energy, place; those that run, and those that have ended."""
+    """Show what jobs used: CPU time, memory, energy, place; those that run, and those that have ended.
+
+    Args:
+        since: Not ended before: 2h (ago), yesterday, 2026-11-20.
+        until: Submitted by then.
+        array: Only of this array.
+        efficiency: How much that is of cores, memory and time limit, with advice; of all jobs.
+        columns: Only these: id,name,cpu_s; 'help' lists all.
+    """
     chosen = jobs.chosen_columns(columns, COLUMNS + GPU_COLUMNS, "history")
     jobs.check_formats(csv=csv, json=json)
     request: dict[str, Any] = {
-        "stages": jobs.chosen_states(state, STATES),
+        "stages": jobs.chosen_stages(stage, STAGES),
         "name": name,
         "user": user,
         "since_s": None if since is None else past_instant(since, "--since"),
@@ -90,6 +92,8 @@ def history(
     elif not jobs.print_rows(rows, chosen or shown, csv=csv, json=json):
         said = {c for c in SHOWN_COLUMNS if any(row[c] != UNSAID.get(c, row) for row in rows)}
         jobs.print_table(rows, chosen or tuple(c for c in SHOWN_COLUMNS if c in said))
+        if rows and not chosen and "energy_j" not in said:
+            print(NO_ENERGY)
 
 
 # -- ``--efficiency`` --------------------------------------------------------------------------------------
@@ -103,10 +107,10 @@ LEAST_LIMIT_S = 600.0
 QUANTILES = {"min": 0.0, "q10": 0.1, "median": 0.5, "q90": 0.9, "max": 1.0}
 TABLE = ("share", "jobs", *QUANTILES)
 SHARES = {
-    "cpu": ("cpu_efficiency", "CPU time of run time x cores"),
-    "memory": ("memory_efficiency", "memory used of asked"),
-    "time": ("time_share", "run time of limit"),
-    "gpus": ("gpu_efficiency", "GPUs at work of asked"),
+    "cpu": ("cpu_efficiency", "CPU time of run time x cores", "their use was not recorded"),
+    "memory": ("memory_efficiency", "memory used of asked", "none asked for memory, or too short to see it"),
+    "time": ("time_share", "run time of limit", "none had a limit (--time)"),
+    "gpus": ("gpu_efficiency", "GPUs at work of asked", "no counter of the GPUs could be read"),
 }
 
 
@@ -126,14 +130,15 @@ def _print_efficiency(rows: Sequence[Mapping[str, Any]], *, csv: bool, json: boo
     left_out = f"; {len(rows) - len(ended):,} left out, which have not run and ended"
     print(f"{len(ended):,} job{'s' * (len(ended) != 1)}{left_out * (len(rows) > len(ended))}")
     for key, share in by_share.items():
-        print(f"  {SHARES[key][1]}: {_share_words(share)}")
+        _, words, unknown = SHARES[key]
+        print(f"  {words}: {_share_words(share) if share else f'not known: {unknown}'}")
     for sentence in advice(ended):
         print(f"  {sentence}")
 
 
 def shares(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float] | None]:
     """Return the least, the 10, 50 and 90 % quantiles and the most of each share; None: of none known."""
-    fields = {key: field for key, (field, _) in SHARES.items() if key != "gpus" or _with_gpus(rows)}
+    fields = {key: field for key, (field, *_) in SHARES.items() if key != "gpus" or _with_gpus(rows)}
     return {key: quantiles([_share(row, field) for row in rows]) for key, field in fields.items()}
 
 
@@ -151,18 +156,19 @@ def quantiles(values: Sequence[float | None]) -> dict[str, float] | None:
 
 def advice(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Say in a sentence each what to ask for next time; of several jobs the one that used most counts."""
-    sentences = (_cores(rows), _memory(rows), _limit(rows), _gpus(rows))
-    return [sentence for sentence in sentences if sentence]
+    cores = _count(rows, "cpu_efficiency", "cores", unit="core", option="-n tasks x -c cores")
+    gpus = _count(rows, "gpu_efficiency", "gpus_asked", unit="GPU", option="--gpus")
+    return [sentence for sentence in (cores, _memory(rows), _limit(rows), gpus) if sentence]
 
 
-def _cores(rows: Sequence[Mapping[str, Any]]) -> str:
-    known = [row for row in rows if row["cpu_efficiency"] is not None and row["running_s"] >= SHORTEST_S]
-    requested = max((row["cores"] for row in known), default=1)
-    used = max((row["cpu_efficiency"] * row["cores"] for row in known), default=0.0)
+def _count(rows: Sequence[Mapping[str, Any]], share: str, size: str, *, unit: str, option: str) -> str:
+    known = [row for row in rows if row[share] is not None and row["running_s"] >= SHORTEST_S]
+    requested = max((row[size] for row in known), default=1)
+    used = max((row[share] * row[size] for row in known), default=0.0)
     fit = max(math.ceil(used - 0.1), 1)
     if not known or fit > ENOUGH * requested:
         return ""
-    return f"used {number(used)} of {counted(requested, 'core')}: {fit} would do (-n tasks x -c cores)"
+    return f"used {number(used)} of {counted(requested, unit)}: {fit} would do ({option})"
 
 
 def _memory(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -189,16 +195,6 @@ def _limit(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"ran {duration(ran)} of a limit of {duration(limit)}: {minutes} starts sooner under backfill"
 
 
-def _gpus(rows: Sequence[Mapping[str, Any]]) -> str:
-    known = [row for row in rows if row["gpu_efficiency"] is not None and row["running_s"] >= SHORTEST_S]
-    requested = max((row["gpus_asked"] for row in known), default=0)
-    used = max((row["gpus_used"] for row in known), default=0.0)
-    fit = max(math.ceil(used - 0.1), 1)
-    if fit > ENOUGH * requested:
-        return ""
-    return f"asked for {counted(requested, 'GPU')}, used {number(used)}: {fit} would do (--gpus)"
-
-
 def _share(row: Mapping[str, Any], field: str) -> float | None:
     if field == "time_share":
         ran_s, limit_s = row["running_s"], row["time_limit_s"]
@@ -207,9 +203,7 @@ def _share(row: Mapping[str, Any], field: str) -> float | None:
     return value
 
 
-def _share_words(share: Mapping[str, float] | None) -> str:
-    if share is None:
-        return "not known"
+def _share_words(share: Mapping[str, float]) -> str:
     if share["min"] == share["max"]:
         return f"{share['median']:.0%}"
     low, middle, high = (f"{share[name]:.0%}" for name in ("q10", "median", "q90"))

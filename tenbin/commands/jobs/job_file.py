@@ -55,17 +55,19 @@ class Batch:
 def read(path: Path) -> Batch:
     """Read all jobs of a file (``-``: standard input)."""
     tables, defaults, folder = _load(path)
-    batch, named = Batch(), _Names()
+    batch, numbers = Batch(), dict[str, list[int]]()
     waits: list[dict[Kind, list[str]]] = []
     for number, table in enumerate(tables, 1):
         label = f"{path}, job {number}"
         if not isinstance(table, dict):
             raise BadInput(f"{label} is no table", "begin each job with [[job]]")
         whole = _merged(defaults, table)
-        if isinstance(whole.get("name"), str):
-            label += f" ({whole['name']})"
+        name = whole.get("name")
+        if isinstance(name, str):
+            label += f" ({name})"
         spec, indices, names = _spec(whole, label, folder)
-        named.add(whole.get("name"), number)
+        if isinstance(name, str) and name:
+            numbers.setdefault(name, []).append(number)
         if indices:
             batch.arrays[len(batch.specs)] = indices
         batch.specs.append(spec)
@@ -73,7 +75,7 @@ def read(path: Path) -> Batch:
         waits.append(names)
     for place, by_kind in enumerate(waits):
         for kind, job_names in by_kind.items():
-            others = sorted({named.find(name, batch.labels[place]) for name in job_names})
+            others = sorted({_place_of(name, batch.labels[place], numbers) for name in job_names})
             batch.waits_for.setdefault(place, {})[kind] = others
     try:
         check_places(batch.waits_for, batch.arrays, len(batch.specs))
@@ -84,24 +86,14 @@ def read(path: Path) -> Batch:
     return batch
 
 
-class _Names:
-    """The numbers of the jobs of a file by name, from 1 on."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, list[int]] = {}
-
-    def add(self, name: object, number: int) -> None:
-        if isinstance(name, str) and name:
-            self._numbers.setdefault(name, []).append(number)
-
-    def find(self, name: str, label: str) -> int:
-        """Return the place of the job of that name, from 0 on."""
-        if name not in self._numbers:
-            raise _at(label, unknown("job to wait for, by name:", name, self._numbers))
-        if len(self._numbers[name]) > 1:
-            which = " and ".join(map(str, self._numbers[name]))
-            raise BadInput(f"{label}: after {name!r}: jobs {which} have that name", "give each its own")
-        return self._numbers[name][0] - 1
+def _place_of(name: str, label: str, numbers: Mapping[str, list[int]]) -> int:
+    """Return the place of the job of that name, from 0 on; ``numbers``: from 1 on, by name."""
+    if name not in numbers:
+        raise _at(label, unknown("job to wait for, by name:", name, numbers))
+    if len(numbers[name]) > 1:
+        which = " and ".join(map(str, numbers[name]))
+        raise BadInput(f"{label}: after {name!r}: jobs {which} have that name", "give each its own")
+    return numbers[name][0] - 1
 
 
 def _load(path: Path) -> tuple[list[Any], TomlTable, Path]:

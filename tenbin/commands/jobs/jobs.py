@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 import sys
+import textwrap
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -18,7 +19,7 @@ from profiles.quantities import duration, number
 from tenbin.commands.options import HomeOption, JsonOption, client_of, complete_job, complete_place
 from tenbin.errors import TenbinError
 from tenbin.option_values import duration_s, past_instant
-from tenbin.text import label, print_json, printable, ranges, say
+from tenbin.text import label, print_json, printable, ranges, remark, say
 
 if TYPE_CHECKING:
     from tenbin.client.client import Client
@@ -51,7 +52,7 @@ def select(client: Client, which: Iterable[str], *, members: bool = True) -> Cho
     """
     answer = client.call("POST", "/select", {"words": list(which), "members": members})
     for note in answer["notes"]:
-        print(f"tenbin: {note}", file=sys.stderr)
+        remark(note)
     return Chosen(answer["named"], answer["among"])
 
 
@@ -96,7 +97,7 @@ HEADINGS = {
     "trouble": "reason",
 }
 
-StateOption = Annotated[str | None, typer.Option(help="Only of these: failed,killed.")]
+StageOption = Annotated[str | None, typer.Option(help="Only of these: failed,killed.")]
 NameOption = Annotated[str | None, typer.Option(help="Only of a name like this: 'fit*'.")]
 UserOption = Annotated[str | None, typer.Option(help="Only of this user.")]
 PlaceOption = Annotated[
@@ -111,12 +112,12 @@ def check_formats(*, csv: bool, json: bool) -> None:
         raise BadInput("--csv and --json are both given", "give one of them")
 
 
-def chosen_states(text: str | None, known: tuple[str, ...]) -> list[str]:
+def chosen_stages(text: str | None, known: tuple[str, ...]) -> list[str]:
     """Read ``failed,killed``; none: empty."""
-    states = [part.strip() for part in text.split(",")] if text is not None else []
-    if unknown := [part for part in states if part not in known]:
-        raise BadInput(f"--state {unknown[0]!r} is no state of these jobs", f"one of {', '.join(known)}")
-    return states
+    stages = [part.strip() for part in text.split(",")] if text is not None else []
+    if unknown := [part for part in stages if part not in known]:
+        raise BadInput(f"--stage {unknown[0]!r} is no stage of these jobs", f"one of {', '.join(known)}")
+    return stages
 
 
 def chosen_columns(text: str | None, known: tuple[str, ...], command: str) -> tuple[str, ...]:
@@ -158,19 +159,29 @@ def print_csv(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
 
 
 def print_table(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
-    """Print rows as a table for people, a line each: cut on a terminal, whole elsewhere."""
+    """Print rows as a table for people, a line each: cut on a terminal, whole elsewhere.
+
+    On a terminal on which the headings do not fit beside each other, each row is some lines of its own.
+    """
     from rich.text import Text
 
     from tenbin.terminal import SafeConsole, table
 
     left = ("name", "user", "stage", "place", "hosts", "starts", "reason", "why")
-    job_table = table(*(HEADINGS.get(column, column) for column in columns), left=left, collapse_padding=True)
-    for row in rows:
-        texts = (printable(cell(row, column)) for column in columns)
-        job_table.add_row(*(Text(text, no_wrap=True, overflow="ellipsis") for text in texts))
+    headings = [HEADINGS.get(column, column) for column in columns]
+    texts = [[printable(cell(row, column)) for column in columns] for row in rows]
     console = SafeConsole()
     if not console.is_terminal:
         console.width = LONGEST_LINE
+    if console.width < sum(2 + max(map(len, heading.split("\n"))) for heading in headings):
+        for row in texts:
+            pairs = zip((heading.replace("\n", " ") for heading in headings), row, strict=True)
+            line = ", ".join(f"{heading} {text}" for heading, text in pairs if text not in ("", "-"))
+            print("\n".join(textwrap.wrap(line, max(console.width, 10), subsequent_indent="  ")))
+        return
+    job_table = table(*headings, left=left, collapse_padding=True)
+    for row in texts:
+        job_table.add_row(*(Text(text, no_wrap=True, overflow="ellipsis") for text in row))
     console.print(job_table)
 
 
@@ -236,7 +247,7 @@ INSTANTS = ("submit_s", "start_s", "end_s", "start_low_s", "start_high_s")
 GPU_COLUMNS = ("gpus_asked", "gpus_used", "peak_gpu_memory_mb", "gpu_energy_j", "gpus_emulated")
 BEGUN = ("running", "stopping", "suspended")
 UNSUCCESSFUL = ("failed", "cancelled", "killed")
-STATES = ("held", "waiting", *BEGUN, "done", *UNSUCCESSFUL)
+STAGES = ("held", "waiting", *BEGUN, "done", *UNSUCCESSFUL)
 SAMPLED = (
     *("id", "at_s", "cpu_s", "memory_mb", "read_mb", "written_mb", "processes", "threads", "energy_j"),
 )
@@ -266,23 +277,15 @@ OfName = Annotated[
 def jobs(
     which: OfJobs = None,
     *,
-    everything: Annotated[bool, typer.Option("--all", "-a", help="Also those that have ended.")] = False,
-    state: StateOption = None,
+    everything: Annotated[bool, typer.Option("--all", "-a")] = False,
+    stage: StageOption = None,
     name: NameOption = None,
     user: UserOption = None,
-    since: Annotated[
-        str | None,
-        typer.Option(help="Also those that have ended since: 2h (ago), yesterday, 2026-11-20."),
-    ] = None,
+    since: str | None = None,
     place: PlaceOption = None,
-    limit: Annotated[
-        int,
-        typer.Option(min=1, help="Show at most this many, the first ones; jobs that run are always shown."),
-    ] = SHOWN,
-    members: Annotated[
-        bool, typer.Option("--members", "-m", help="Each member of an array in a row of its own.")
-    ] = False,
-    columns: Annotated[str | None, typer.Option(help="Only these: id,name,place; 'help' lists all.")] = None,
+    limit: Annotated[int, typer.Option(min=1)] = SHOWN,
+    members: Annotated[bool, typer.Option("--members", "-m")] = False,
+    columns: str | None = None,
     csv: CsvOption = False,
     home: HomeOption = None,
     json: JsonOption = False,
@@ -291,11 +294,18 @@ def jobs(
 
     Those that have ended come last, the newest first. On a terminal reasons are cut: tenbin info has them
     whole.
+
+    Args:
+        everything: Also those that have ended.
+        since: Also those that have ended since: 2h (ago), yesterday, 2026-11-20.
+        limit: Show at most this many, the first ones; jobs that run are always shown.
+        members: Each member of an array in a row of its own.
+        columns: Only these: id,name,place; 'help' lists all.
     """
     chosen = chosen_columns(columns, COLUMNS + GPU_COLUMNS, "jobs")
     check_formats(csv=csv, json=json)
     since_s = None if since is None else past_instant(since, "--since")
-    given = {"stages": chosen_states(state, STATES), "name": name, "user": user, "since_s": since_s}
+    given = {"stages": chosen_stages(stage, STAGES), "name": name, "user": user, "since_s": since_s}
     filters: dict[str, Any] = {key: value for key, value in {**given, "place": place}.items() if value}
     client = client_of(home)
     if which:
@@ -329,16 +339,18 @@ def jobs(
 def info(
     job: Annotated[str, typer.Argument(autocompletion=complete_job)],
     *,
-    samples: Annotated[
-        bool, typer.Option("--samples", "-s", help="Also cores, memory, I/O and power over time.")
-    ] = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Print the samples as CSV.")] = False,
+    samples: Annotated[bool, typer.Option("--samples", "-s")] = False,
+    csv: bool = False,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Say everything about a job: why it waits, when it should start, and what would start it sooner.
 
     Of an array: how far it is.
+
+    Args:
+        samples: Also cores, memory, I/O and power over time.
+        csv: Print the samples as CSV.
     """
     from tenbin.commands.jobs.account import account, array_account, last_error, sample_table, used_now
 
@@ -377,16 +389,18 @@ def info(
 def logs(
     job: Annotated[str, typer.Argument(autocompletion=complete_job)],
     *,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
-    error: Annotated[
-        bool, typer.Option("--error", "-e", help="Standard error instead of standard output.")
-    ] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f")] = False,
+    error: Annotated[bool, typer.Option("--error", "-e")] = False,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Print a job's output; with --json both streams, as text.
 
     Of several jobs, as the members of an array, a line on standard error names each: ==> job 7[3] <==
+
+    Args:
+        follow: Go on until the job has ended.
+        error: Standard error instead of standard output.
     """
     client, stream, answers = client_of(home), "stderr" if error else "stdout", []
     ids = select(client, [job]).ids
@@ -412,7 +426,7 @@ def _tell_failure(client: Client, job_id: int, error_shown: bool) -> None:
 
     job = client.job(job_id).info()
     if job["spec"].get("terminal"):
-        typer.echo(f"tenbin: job {label(job)} has written to the terminal of tenbin run", err=True)
+        remark(f"job {label(job)} has written to the terminal of tenbin run")
     said = f"tenbin: job {label(job)} {job['stage']}{': ' * bool(job['trouble'])}{local(job['trouble'])}"
     if not (error_shown or job["stdout"] == job["stderr"]) and last_error(client, job):
         say(f"{said}; it wrote to standard error: tenbin logs {label(job)} --error", error=True)
@@ -459,14 +473,14 @@ class Output:
             once_more_s: after a Ctrl-C, for the one that ends the job.
         """
         if self.why:
-            say(f"tenbin: job {self.name} {self.why}", error=True)
+            remark(f"job {self.name} {self.why}")
         if self._has_terminal:
-            say(f"tenbin: job {self.name} writes to the terminal of tenbin run", error=True)
+            remark(f"job {self.name} writes to the terminal of tenbin run")
         try:
             return self.print_all()
         except KeyboardInterrupt:
             try:
-                say(f"tenbin: job {self.name} runs on; Ctrl-C once more ends it", error=True)
+                remark(f"job {self.name} runs on; Ctrl-C once more ends it")
                 time.sleep(once_more_s)
             except KeyboardInterrupt:
                 with suppress(TenbinError):  # it has ended
@@ -541,40 +555,46 @@ def retry(
 def migrate(
     which: WhichOrName = None,
     *,
-    to: Annotated[
-        str, typer.Option("--to", help="Where to, see tenbin nodes.", autocompletion=complete_place)
-    ],
+    to: Annotated[str, typer.Option(autocompletion=complete_place)],
     name: OfName = None,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Move running jobs to another device or node: they write a checkpoint here and go on there."""
+    """Move running jobs to another device or node: they write a checkpoint here and go on there.
+
+    Args:
+        to: Where to, see tenbin nodes.
+    """
     _change("migrate", which, home, json, name=name, to=to)
 
 
 def priority(
     which: WhichOrName = None,
     *,
-    to: Annotated[
-        int, typer.Option("--to", help="The higher comes first; 0: as submitted without --priority.")
-    ],
+    to: Annotated[int, typer.Option()],
     name: OfName = None,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Change the priority of jobs, as if they had been submitted with it; what runs goes on."""
+    """Change the priority of jobs, as if they had been submitted with it; what runs goes on.
+
+    Args:
+        to: The higher comes first; 0: as submitted without --priority.
+    """
     _change("priority", which, home, json, name=name, priority=to)
 
 
 def wait(
     which: Which,
-    timeout: Annotated[
-        str | None, typer.Option(help="The longest wait: 90s, 1h30m; exit code 124 then.", metavar="TIME")
-    ] = None,
+    timeout: Annotated[str | None, typer.Option(metavar="TIME")] = None,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Wait for the end of jobs; exit with the first exit code that is not 0."""
+    """Wait for the end of jobs; exit with the first exit code that is not 0.
+
+    Args:
+        timeout: The longest wait: 90s, 1h30m; exit code 124 then.
+    """
     timeout_s = None if timeout is None else duration_s(timeout, "--timeout", least=0)
     client = client_of(home)
     ids = select(client, which).ids
@@ -599,7 +619,7 @@ def wait_for(client: Client, ids: list[int], timeout_s: float | None = None, qui
         try:
             ended_job = client.job(job_id).wait(left)
         except TimeoutError:
-            typer.echo(f"tenbin: job {label(client.job(job_id).info())} has not ended", err=True)
+            remark(f"job {label(client.job(job_id).info())} has not ended")
             return 124
         if not quiet and (sentence := outcome(client, ended_job)):
             say(sentence, error=True)
@@ -623,7 +643,7 @@ def _change(
         print_json(answer)
     else:
         for line in left_out_lines(answer):
-            say(f"tenbin: {line}", error=True)
+            remark(line)
     return answer
 
 

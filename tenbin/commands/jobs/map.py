@@ -24,7 +24,7 @@ from tenbin.commands.jobs.submit import (
     with_fields,
 )
 from tenbin.commands.options import HomeOption, client_of
-from tenbin.text import label, printable, say
+from tenbin.text import label, printable, remark
 
 if TYPE_CHECKING:
     from tenbin.client.client import Client
@@ -303,7 +303,7 @@ class Outputs:
         if job["stage"] != "done":
             command = shlex.join(self.commands[job["id"] - self.ids[0]])
             reason = f": {job['trouble']}" if job["trouble"] else ""
-            say(f"tenbin: job {label(job)} {job['stage']}{reason}: {command}", error=True)
+            remark(f"job {label(job)} {job['stage']}{reason}: {command}")
 
     @contextmanager
     def cancelled_by_interrupt(self) -> Iterator[None]:
@@ -312,7 +312,7 @@ class Outputs:
             yield
         except KeyboardInterrupt:
             self.client.change("cancel", [], self.ids)
-            say("tenbin: interrupted; all jobs that had not ended are cancelled", error=True)
+            remark("interrupted; all jobs that had not ended are cancelled")
             raise
 
 
@@ -339,27 +339,12 @@ CommandClass = MapCommand  # of ``tenbin.cli``
 
 @with_fields(after="home", leave_out={"array"})
 def map_(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="After -- a command with {} for an argument, and the arguments: ::: WORDS, "
-            ":::: FILES of lines, or the lines of standard input.",
-            metavar="-- CMD... ::: ARGUMENT...",
-        ),
-    ] = None,
+    words: Annotated[list[str] | None, typer.Argument(metavar="-- CMD... ::: ARGUMENT...")] = None,
     *,
-    most: Annotated[
-        int | None,
-        typer.Option("--jobs", "-j", min=1, help="Run at most so many at once.", metavar="N"),
-    ] = None,
-    keep_order: Annotated[
-        bool,
-        typer.Option("--keep-order", "-k", help="Print the outputs in the order of the arguments."),
-    ] = False,
-    no_wait: Annotated[
-        bool, typer.Option("--no-wait", help="Print the number of the array, and wait for nothing.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check, and print the commands.")] = False,
+    most: Annotated[int | None, typer.Option("--jobs", "-j", min=1, metavar="N")] = None,
+    keep_order: Annotated[bool, typer.Option("--keep-order", "-k")] = False,
+    no_wait: bool = False,
+    dry_run: bool = False,
     home: HomeOption = None,
     **fields: Any,
 ) -> None:
@@ -375,6 +360,14 @@ def map_(
       tenbin map -c 4 --time 1h -- ./fit --in {} --out {/.}.json :::: files.txt
 
       tenbin map -k -- ./simulate --seed {1} --size {2} ::: 1 2 3 ::: 10 100
+
+    Args:
+        words: After -- a command with {} for an argument, and the arguments: ::: WORDS, :::: FILES of lines,
+            or the lines of standard input.
+        most: Run at most so many at once.
+        keep_order: Print the outputs in the order of the arguments.
+        no_wait: Print the number of the array, and wait for nothing.
+        dry_run: Only check, and print the commands.
     """
     from scheduler.jobs.files import check_program
     from tenbin.commands.jobs.job_file import checked
@@ -396,28 +389,14 @@ def map_(
         for argv in commands:
             print(printable(shlex.join(argv)))
         return
-    code = _run(home, spec, commands, script=script, ordered=keep_order, wait=not no_wait)
-    raise typer.Exit(code)
-
-
-def _run(
-    home: Path | None,
-    spec: dict[str, Any],
-    commands: list[list[str]],
-    *,
-    script: bytes,
-    ordered: bool,
-    wait: bool,
-) -> int:
-    """Submit the array, and print its output or only its number; return the exit code."""
     client = client_of(home)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the numbers of the jobs are known
     answer = client.hand_over([spec], arrays={0: range(1, len(commands) + 1)}, script=script)
-    if not wait:
+    if no_wait:
         print(answer["arrays"][0])
-        return 0
+        return
     streams = [stream for stream in ("stdout", "stderr") if not spec[stream]]
-    outputs = Outputs(client, answer["ids"], commands, ordered, streams)
+    outputs = Outputs(client, answer["ids"], commands, keep_order, streams)
     with outputs.cancelled_by_interrupt():
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        return min(outputs.print_all(), MOST_FAILURES)
+        raise typer.Exit(min(outputs.print_all(), MOST_FAILURES))

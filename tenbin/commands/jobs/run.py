@@ -31,7 +31,7 @@ from tenbin.commands.jobs.jobs import Output
 from tenbin.commands.jobs.submit import CommandWithFields, options_of_sbatch_explained, spec_of, with_fields
 from tenbin.commands.options import HomeOption, client_of
 from tenbin.errors import NO_ANSWER, TenbinError
-from tenbin.text import say
+from tenbin.text import remark
 
 if TYPE_CHECKING:
     from tenbin.client.client import Client, Job
@@ -62,15 +62,9 @@ CommandClass = RunCommand  # of ``tenbin.cli``
 
 @with_fields(after="keep", leave_out=NOT_HERE)
 def run(
-    command: Annotated[list[str], typer.Argument(help="A program and its arguments.", metavar="CMD...")],
+    command: Annotated[list[str], typer.Argument(metavar="CMD...")],
     *,
-    keep: Annotated[
-        bool,
-        typer.Option(
-            "--keep",
-            help="The job outlives the terminal: it reads nothing, and its output is kept (tenbin logs).",
-        ),
-    ] = False,
+    keep: bool = False,
     home: HomeOption = None,
     **fields: Any,
 ) -> None:
@@ -87,6 +81,10 @@ def run(
       tenbin run --device gpu -- python train.py --epochs 3
 
       sort words | tenbin run uniq -c > counts
+
+    Args:
+        command: A program and its arguments.
+        keep: The job outlives the terminal: it reads nothing, and its output is kept (tenbin logs).
     """
     client = client_of(home)
     spec = spec_of(fields, command, home)
@@ -120,7 +118,7 @@ def patiently(call: Callable[[], T]) -> T:
             if error.exit_code != NO_ANSWER:
                 raise
             if not silent:
-                say(f"tenbin: {error}; waiting for it", error=True)
+                remark(f"{error}; waiting for it")
             silent = True
             time.sleep(LOOK_S)
 
@@ -152,7 +150,7 @@ def _exit_code(client: Client, ended: dict[str, Any]) -> int:
 
     by_itself = ended["stage"] == "failed" and (ended["code"] or ended["signal"])
     if ended["stage"] != "done" and not by_itself:
-        say(f"tenbin: {outcome(client, ended)}", error=True)
+        remark(f"{outcome(client, ended)}")
     return exit_code(ended)
 
 
@@ -205,7 +203,7 @@ class Streams:
             if now["stage"] in FINAL:
                 return now
             if now["why"] not in ("", reason):
-                say(f"tenbin: job {job.id} {now['why']}", error=True)
+                remark(f"job {job.id} {now['why']}")
             reason = now["why"] or reason
 
     def attend(self) -> None:

@@ -26,11 +26,12 @@ from tenbin.commands.options import (
     client_of,
     complete_device,
     complete_job_profile,
+    with_parameters,
 )
 from tenbin.errors import NO_ANSWER, TenbinError
 from tenbin.fields import OPTIONS, Option
 from tenbin.option_values import BadOption
-from tenbin.text import print_json, ranges, say
+from tenbin.text import print_json, ranges, remark
 
 # -- a script: its lines joined with the command line, which goes before them ------------------------------
 
@@ -217,7 +218,7 @@ def _add_needs(batch: ScriptBatch, script: Script, overruled: set[str], ignored:
     batch.spec = {**batch.spec, **needs.fields, **size, "env": env, "slurm_variables": True}
     batch.environment, batch.wait, batch.dry_run = needs.environment, needs.wait, needs.dry_run
     for line in needs.left_out:
-        say(f"tenbin: {line}", error=True)
+        remark(line)
 
 
 # -- the command -------------------------------------------------------------------------------------------
@@ -283,14 +284,10 @@ def with_fields(after: str, leave_out: Collection[str] = ()) -> Callable[[Decora
     in_groups = sorted(OPTIONS.values(), key=lambda option: ["", *GROUPS].index(_group(option)))
 
     def decorate(command: Decorated) -> Decorated:
-        own = inspect.signature(command, eval_str=True)
-        parameters = [own.parameters[name] for name in own.parameters if name != "fields"]
-        place = 1 + [parameter.name for parameter in parameters].index(after)
-        parameters[place:place] = [
-            *(_parameter(option) for option in in_groups if option.name not in leave_out),
-            inspect.Parameter("help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=HelpAll),
-        ]
-        command.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        parameters = [_parameter(option) for option in in_groups if option.name not in leave_out]
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter("help_all", kind, default=False, annotation=HelpAll))
+        command.__signature__ = with_parameters(command, after, after=parameters)  # type: ignore[attr-defined]
         return command
 
     return decorate
@@ -323,31 +320,12 @@ def _parameter(option: Option) -> inspect.Parameter:
 @with_fields(after="file")
 def submit(
     context: typer.Context,
-    command: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="A script and its arguments; or any program, after --.", metavar="SCRIPT | -- CMD..."
-        ),
-    ] = None,
+    command: Annotated[list[str] | None, typer.Argument(metavar="SCRIPT | -- CMD...")] = None,
     *,
-    file: Annotated[
-        Path | None,
-        typer.Option("--file", "-f", help="Submit all jobs of a job file (TOML), see docs/job-files.md."),
-    ] = None,
-    ignore_sbatch: Annotated[
-        list[str] | None,
-        typer.Option(help="Options of #SBATCH lines to leave out: exclusive,constraint.", metavar="NAMES"),
-    ] = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run", help="Only check, and print what would be submitted, and when it would start."
-        ),
-    ] = False,
-    wait: Annotated[
-        bool,
-        typer.Option("--wait", help="Wait for the end of the job, and print its output; exit with its code."),
-    ] = False,
+    file: Annotated[Path | None, typer.Option("--file", "-f")] = None,
+    ignore_sbatch: Annotated[list[str] | None, typer.Option(metavar="NAMES")] = None,
+    dry_run: bool = False,
+    wait: bool = False,
     home: HomeOption = None,
     json: JsonOption = False,
     **fields: Any,
@@ -368,6 +346,13 @@ def submit(
       tenbin submit --array 1-20 -- sh -c 'python fit.py $TENBIN_ARRAY_INDEX'
 
       tenbin submit --file jobs.toml --dry-run
+
+    Args:
+        command: A script and its arguments; or any program, after --.
+        file: Submit all jobs of a job file (TOML), see docs/job-files.md.
+        ignore_sbatch: Options of #SBATCH lines to leave out: exclusive,constraint.
+        dry_run: Only check, and print what would be submitted, and when it would start.
+        wait: Wait for the end of the job, and print its output; exit with its code.
     """
     how = _Submission(dry_run, wait, home, json)
     if file is not None or not command:
@@ -483,7 +468,7 @@ def _hand_over(
     from tenbin.commands.jobs.jobs import Output, wait_for
 
     if any(re.match(r"mail(:|$)", spec.get("notify", "")) for spec in specs) and not shutil.which("mail"):
-        say("tenbin: --notify mail: there is no program mail here; where jobs run it is needed", error=True)
+        remark("--notify mail: there is no program mail here; where jobs run it is needed")
     client = client_of(how.home)
     script, environment = (None, None) if batch is None else (batch.content, batch.environment)
     given = partial(client.hand_over, specs, environment, waits_for=waits_for, arrays=arrays, script=script)
@@ -522,11 +507,11 @@ def _hand_over(
     except KeyboardInterrupt:
         text = ranges(numbers)
         stays = f"job {text} stays" if len(numbers) == 1 else f"jobs {text} stay"
-        say(f"tenbin: {stays}; to end: tenbin cancel {text.replace(',', '')}", error=True)
+        remark(f"{stays}; to end: tenbin cancel {text.replace(',', '')}")
         raise
 
 
 def _print_remarks(specs: Sequence[Mapping[str, Any]], answer: Mapping[str, list[Any]]) -> None:
     """Say what will probably fail in the script."""
-    for remark in answer.get("remarks", ()):
-        say(f"tenbin: {specs[0]['command'][0]}, {remark}", error=True)
+    for fault in answer.get("remarks", ()):
+        remark(f"{specs[0]['command'][0]}, {fault}")

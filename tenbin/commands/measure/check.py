@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,7 +17,7 @@ from tenbin.commands import options
 from tenbin.errors import NO_ANSWER, TenbinError
 from tenbin.option_values import duration_s
 from tenbin.terminal import SafeConsole, table
-from tenbin.text import as_json, say
+from tenbin.text import as_json, remark, say
 
 if TYPE_CHECKING:
     from profiles.checks.check import Change, Check, CheckStore
@@ -84,57 +83,17 @@ def _complete_against(incomplete: str) -> list[str]:
 
 def check(
     *,
-    quick: Annotated[
-        bool,
-        typer.Option(
-            "--quick", help="About 8 s in place of 30, 3 in place of 8 for each OpenCL device; finds less."
-        ),
-    ] = False,
+    quick: bool = False,
     against: Annotated[
         str | None,
-        typer.Option(
-            help="What to hold it against: the checks that followed a profile (default: this node's last), "
-            "or 'siblings': the other nodes of its kind in the store.",
-            metavar="PROFILE|siblings",
-            autocompletion=_complete_against,
-            show_default=False,
-        ),
+        typer.Option(metavar="PROFILE|siblings", autocompletion=_complete_against, show_default=False),
     ] = None,
-    baseline: Annotated[
-        int,
-        typer.Option(
-            help="Make so many checks one after the other, for the first ones after a profile.",
-            min=1,
-            max=MOST_BASELINE,
-        ),
-    ] = 1,
-    storage: Annotated[
-        Path | None,
-        typer.Option(help="Folder whose storage is measured (default: the profile's).", show_default=False),
-    ] = None,
-    hosts: Annotated[
-        str,
-        typer.Option(
-            help="Also messages from the first of these hosts (this one) to the second.", show_default=False
-        ),
-    ] = "",
-    wait: Annotated[
-        str,
-        typer.Option(
-            metavar="TIME",
-            help="Where a coordinator runs here, it starts no job meanwhile; wait at most so long for the "
-            "jobs that run.",
-        ),
-    ] = "0s",
-    log: Annotated[bool, typer.Option("--log", help="Print one line, for logs and Slurm's reasons.")] = False,
-    prometheus: Annotated[
-        Path | None,
-        typer.Option(
-            help="Also write the result as Prometheus text to this file, for a node exporter.",
-            dir_okay=False,
-            show_default=False,
-        ),
-    ] = None,
+    baseline: Annotated[int, typer.Option(min=1, max=MOST_BASELINE)] = 1,
+    storage: Annotated[Path | None, typer.Option(show_default=False)] = None,
+    hosts: Annotated[str, typer.Option(show_default=False)] = "",
+    wait: Annotated[str, typer.Option(metavar="TIME")] = "0s",
+    log: bool = False,
+    prometheus: Annotated[Path | None, typer.Option(dir_okay=False, show_default=False)] = None,
     store: options.StoreOption = None,
     home: options.HomeOption = None,
     json: options.JsonOption = False,
@@ -156,6 +115,18 @@ def check(
       tenbin profile check --quick --log
 
       tenbin profile check --against siblings --json
+
+    Args:
+        quick: About 8 s in place of 30, 3 in place of 8 for each OpenCL device; finds less.
+        against: What to hold it against: the checks that followed a profile (default: this node's last), or
+            'siblings': the other nodes of its kind in the store.
+        baseline: Make so many checks one after the other, for the first ones after a profile.
+        storage: Folder whose storage is measured (default: the profile's).
+        hosts: Also messages from the first of these hosts (this one) to the second.
+        wait: Where a coordinator runs here, it starts no job meanwhile; wait at most so long for the jobs
+            that run.
+        log: Print one line, for logs and Slurm's reasons.
+        prometheus: Also write the result as Prometheus text to this file, for a node exporter.
     """
     from profiles.checks.check import EXIT_CODES, CheckStore
     from profiles.checks.verdict import give_verdict, together
@@ -209,16 +180,13 @@ def _settings(profile: Profile | None, storage: Path | None, hosts: str, *, quic
 
 
 def _make(settings: Settings, profile: Profile | None, *, quiet: str, number: tuple[int, int]) -> Check:
-    from agent.journal import restore_leftovers
     from agent.node_check import make_check
-    from agent.users import state_dir
 
-    for restored in restore_leftovers(state_dir() / "journal"):
-        print(f"tenbin: left changed by a crash, now {restored}", file=sys.stderr)
+    options.restore_leftovers()
     which = f"check {number[0] + 1} of {number[1]}: " if number[1] > 1 else ""
 
     def tell(doing: str) -> None:
-        print(f"tenbin: {which}{doing}", file=sys.stderr, flush=True)
+        remark(f"{which}{doing}")
 
     settings = settings.model_copy(update={"seed": number[0] + 1})
     return make_check(settings, profile.id if profile else None, tell, quiet)
@@ -303,6 +271,7 @@ TITLES = {  # in the order of the table
     "device_bandwidth_gbs": "{device}, memory {kernel}",
     "device_copy_gbs": "{device}, {direction}",
 }
+COLUMNS = ("", "now", "was", "unit", "change", "95 %", "tells")
 ORDER = list(TITLES)
 LONGEST_DEVICE = 12  # characters of an identity: GPU-1a2b3c4d, 0000:3b:00.0
 MOST_TOLD = 1.0  # larger losses are not worth a number
@@ -364,23 +333,22 @@ def print_check(check: Check) -> None:
 
 
 def _table(check: Check) -> object:
-    made = table("", "now", "was", "unit", "change", "95 %", "tells", left=("", "unit"), padding=(0, 1, 0, 0))
+    compared = ("was", "change", "95 %", "tells") if any(c.p is not None for c in check.changes) else ()
+    columns = [column for column in COLUMNS if column in (*compared, "", "now", "unit")]
+    made = table(*columns, left=("", "unit"), padding=(0, 1, 0, 0))
     for c in sorted(check.changes, key=_place):
         of_device = "device" in c.labels
         known = c.p is not None and c.low is not None and c.high is not None
         way = 1 if better(c.quantity) is Better.LOWER else -1
         limits = sorted(100 * way * loss for loss in (c.low or 0.0, c.high or 0.0))
         scale, unit = readable_unit(c.unit, c.now)
-        made.add_row(
-            f"  {_title(c)}{f' ({c.note})' if c.note and c.state == 'worse' and not of_device else ''}",
-            number(scale * c.now),
-            number(scale * c.was) if known else "",
-            unit,
-            signed(c.change_ratio) if known else "",
-            f"{limits[0]:+.0f} .. {limits[1]:+.0f}" if known else "",
-            _detectable(c.tells_ratio),
-            style=STATE_STYLES[c.state],
-        )
+        note = f" ({c.note})" if c.note and c.state == "worse" and not of_device else ""
+        cells = {"": f"  {_title(c)}{note}", "now": number(scale * c.now), "unit": unit}
+        cells["tells"] = _detectable(c.tells_ratio)
+        if known:
+            cells |= {"was": number(scale * c.was), "change": signed(c.change_ratio)}
+            cells["95 %"] = f"{limits[0]:+.0f} .. {limits[1]:+.0f}"
+        made.add_row(*(cells.get(column, "") for column in columns), style=STATE_STYLES[c.state])
     return made
 
 
@@ -424,7 +392,10 @@ def _power(check: Check) -> str:
     """Say the rate of false alarms, and the losses that are told."""
     known = [c for c in check.changes if c.tells_ratio is not None]
     if not known or check.false_alarm_ratio is None:
-        return "the first checks after a profile only learn: tenbin profile check --quick --baseline 8"
+        return (
+            "not compared yet: the first checks after a profile only learn what is usual; "
+            "make them now: tenbin profile check --quick --baseline 8"
+        )
     rate = f"{100 * check.false_alarm_ratio:g} %"
     references = max(c.references for c in known)
     return (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from json import dumps
@@ -18,7 +17,7 @@ from profiles.files.safe_files import write_whole
 from profiles.quantities import number
 from tenbin.commands.options import JsonOption, StoreOption, stored_profiles, write_output
 from tenbin.terminal import SafeConsole, table
-from tenbin.text import print_json, say
+from tenbin.text import print_json, remark, say
 
 if TYPE_CHECKING:
     from profiles.clusters import Between, Odd, Survey, Value
@@ -51,10 +50,7 @@ def profile_nodes(
     chosen = survey.select_nodes(nodes, slurm.nodes(), partitions)
     kept.prepare()
 
-    def tell(line: str) -> None:
-        say(f"tenbin: {line}", error=True)
-
-    measurement = ClusterMeasurement(slurm, settings, machine=machine, tell=tell)
+    measurement = ClusterMeasurement(slurm, settings, machine=machine, tell=remark)
     made = measurement.measure(chosen, partitions)
     for name, profile in measurement.profiles.items():
         stored_profiles(store).save(profile, measurement.samples[name])
@@ -208,31 +204,11 @@ LUA = "job_submit.lua"
 
 
 def slurm_config(
-    cluster: Annotated[
-        str, typer.Argument(help="Name of the cluster. (default: the one measured last)", show_default=False)
-    ] = "",
+    cluster: Annotated[str, typer.Argument(show_default=False)] = "",
     *,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="Folder in which to write nodes.conf (gres.conf where there are GPUs), or job_submit.lua.",
-        ),
-    ] = None,
-    job_submit: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write job_submit.lua instead: jobs of plain sbatch then wait for tenbin up --take-over "
-            "FILE while FILE is fresh. slurmctld must be able to read FILE.",
-            metavar="FILE",
-            dir_okay=False,
-        ),
-    ] = None,
-    partition: Annotated[
-        str | None,
-        typer.Option(help="With --job-submit: partition that tenbin schedules. (default: Slurm's default)"),
-    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o")] = None,
+    job_submit: Annotated[Path | None, typer.Option(metavar="FILE", dir_okay=False)] = None,
+    partition: str | None = None,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -248,6 +224,13 @@ def slurm_config(
       tenbin slurm config -o /etc/slurm/tenbin    # and in slurm.conf: include /etc/slurm/tenbin/nodes.conf
 
       tenbin slurm config --job-submit /run/tenbin.lease -o /etc/slurm    # and: JobSubmitPlugins=lua
+
+    Args:
+        cluster: Name of the cluster. (default: the one measured last)
+        output: Folder in which to write nodes.conf (gres.conf where there are GPUs), or job_submit.lua.
+        job_submit: Write job_submit.lua instead: jobs of plain sbatch then wait for tenbin up --take-over
+            FILE while FILE is fresh. slurmctld must be able to read FILE.
+        partition: With --job-submit: partition that tenbin schedules. (default: Slurm's default)
     """
     answer: object
     if job_submit is not None:
@@ -292,7 +275,7 @@ def _known_to_slurm() -> Mapping[str, Mapping[str, str]]:
     try:
         return read_nodes(Slurm().call("scontrol", "--oneliner", "--all", "show", "node"))
     except UserError as error:
-        print(f"tenbin: {error.what}: addresses and features are not kept", file=sys.stderr)
+        remark(f"{error.what}: addresses and features are not kept")
         return {}
 
 

@@ -40,12 +40,8 @@ def compare(
         str, typer.Argument(help=PROFILE_HELP, autocompletion=complete_selector, metavar="B")
     ] = "last",
     *,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Also the coefficients that do not differ, or are not known.")
-    ] = False,
-    report: Annotated[
-        Path | None, typer.Option(help="Also write both profiles side by side to this HTML file.")
-    ] = None,
+    everything: Annotated[bool, typer.Option("--all")] = False,
+    report: Path | None = None,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -60,6 +56,10 @@ def compare(
       tenbin profile compare previous last
       tenbin profile compare node1 node2 --all
       tenbin profile compare node1 node2 --report both.html
+
+    Args:
+        everything: Also the coefficients that do not differ, or are not known.
+        report: Also write both profiles side by side to this HTML file.
     """
     from profiles import compare as comparing
     from profiles.files.store import load
@@ -156,21 +156,11 @@ def _complete_node(incomplete: str) -> list[str]:
 
 def drift(
     node: Annotated[
-        str,
-        typer.Argument(
-            help="A node of the store (default: this one).",
-            metavar="[NODE]",
-            autocompletion=_complete_node,
-            show_default=False,
-        ),
+        str, typer.Argument(metavar="[NODE]", autocompletion=_complete_node, show_default=False)
     ] = "",
     *,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Also quantities without a change, and those of profiles.")
-    ] = False,
-    report: Annotated[
-        Path | None, typer.Option(help="Also draw them into this HTML file, beside the siblings.")
-    ] = None,
+    everything: Annotated[bool, typer.Option("--all")] = False,
+    report: Path | None = None,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -183,6 +173,11 @@ def drift(
       tenbin profile drift
 
       tenbin profile drift node7 --all --report node7.html
+
+    Args:
+        node: A node of the store (default: this one).
+        everything: Also quantities without a change, and those of profiles.
+        report: Also draw them into this HTML file, beside the siblings.
     """
     from profiles.checks.check import CheckStore
     from profiles.checks.drift import drift as over_time

@@ -5,14 +5,14 @@ from __future__ import annotations
 import socket
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from profiles.errors import BadInput, Unavailable
-from tenbin.commands.options import JsonOption, storage_folder, stored_profiles
+from tenbin.commands.options import JsonOption, restore_leftovers, storage_folder, stored_profiles
 from tenbin.terminal import SafeConsole
 from tenbin.text import print_json
 
@@ -32,10 +32,8 @@ STATE_STYLE = {"ok": "green", "limited": "yellow", "missing": "red"}
 
 
 def doctor(
-    engine: Annotated[
-        Subject, typer.Option(help="local: this node; slurm: the cluster, its settings and your rights.")
-    ] = Subject.LOCAL,
-    storage: Annotated[list[Path] | None, typer.Option(help="Checkpoint folders to look at as well.")] = None,
+    engine: Subject = Subject.LOCAL,
+    storage: list[Path] | None = None,
     json: JsonOption = False,
 ) -> None:
     """Say what can be measured here and what not, each with the reason and the remedy.
@@ -43,6 +41,10 @@ def doctor(
     With --engine slurm: whether this Slurm can be steered, what your rights allow, which settings help or
     hinder, with the lines to add, and whether nodes have this tenbin and share its folder. Exit code 4: there
     is no Slurm that answers.
+
+    Args:
+        engine: local: this node; slurm: the cluster, its settings and your rights.
+        storage: Checkpoint folders to look at as well.
     """
     if engine is Subject.SLURM:
         if storage:
@@ -89,14 +91,8 @@ def _print(findings: list[Finding], json: bool) -> None:
 
 def restore(json: JsonOption = False) -> None:
     """Put back what a crashed profile left changed (power caps); every profile does this first by itself."""
-    from agent.journal import restore_leftovers
-    from agent.users import state_dir
-
-    restored = restore_leftovers(state_dir() / "journal")
+    restored = restore_leftovers(tell=False)
     if json:
-        print_json([str(line) for line in restored])
-        return
-    for line in restored:
-        print(line)
-    if not restored:
-        print("Nothing to restore: no profile left anything changed.")
+        print_json(restored)
+    else:
+        print("\n".join(restored) or "Nothing to restore: no profile left anything changed.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +15,7 @@ from profiles.quantities import counted
 from tenbin.commands.options import JsonOption, StoreOption, complete_job_profile, terminated_as_interrupted
 from tenbin.option_values import duration_s
 from tenbin.terminal import SafeConsole, table
-from tenbin.text import print_json, say
+from tenbin.text import print_json, remark
 
 if TYPE_CHECKING:
     from agent.job_profile.pair_trials import Program, Times
@@ -30,22 +29,13 @@ RULES = {"rule": "least with most pressure (Konishi et al.)", "matching": "least
 
 def pairs(
     jobs: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Job profiles. (default: all of this kind of node)",
-            autocompletion=complete_job_profile,
-            metavar="JOB...",
-        ),
+        list[str] | None, typer.Argument(autocompletion=complete_job_profile, metavar="JOB...")
     ] = None,
     *,
-    per_node: Annotated[
-        int, typer.Option("--per-node", min=2, max=8, help="Most jobs that may share a node.")
-    ] = 2,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Run the pairs for real, and print what was measured beside.")
-    ] = False,
-    repetitions: Annotated[int, typer.Option(min=2, help="With --verify: how often each is run.")] = 6,
-    limit: Annotated[str, typer.Option(help="With --verify: end a run that takes longer.")] = "30m",
+    per_node: Annotated[int, typer.Option(min=2, max=8)] = 2,
+    verify: bool = False,
+    repetitions: Annotated[int, typer.Option(min=2)] = 6,
+    limit: str = "30m",
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -62,6 +52,13 @@ def pairs(
       tenbin program pairs --per-node 4
 
       tenbin program pairs stencil lu --verify
+
+    Args:
+        jobs: Job profiles. (default: all of this kind of node)
+        per_node: Most jobs that may share a node.
+        verify: Run the pairs for real, and print what was measured beside.
+        repetitions: With --verify: how often each is run.
+        limit: With --verify: end a run that takes longer.
     """
     from scheduler.policies.sharing.pairing import directions, over_network, suggestions
 
@@ -106,7 +103,7 @@ def _known(names: list[str], store: Any) -> list[JobProfile]:
         )
     for job in jobs:
         if job.kind.key != kind.key:
-            say(f"tenbin: {job.name} was measured on another kind of node ({job.kind.title})", error=True)
+            remark(f"{job.name} was measured on another kind of node ({job.kind.title})")
     if len({job.kind.key for job in jobs}) > 1:
         raise BadInput("the job profiles are of different kinds of node", "see: tenbin program list")
     return jobs
@@ -127,11 +124,8 @@ def _verified(known: list[JobProfile], repetitions: int, limit_s: float) -> Time
                 f"--verify: {both} need more than the {counted(room, 'core')} here", "name other jobs"
             )
 
-    def tell(doing: str) -> None:
-        print(f"tenbin: {doing}", file=sys.stderr, flush=True)
-
     with terminated_as_interrupted():
-        return run_pairs(programs, pairs, cpus, repetitions, limit_s=limit_s, tell=tell)
+        return run_pairs(programs, pairs, cpus, repetitions, limit_s=limit_s, tell=remark)
 
 
 def _room(known: list[JobProfile]) -> int | None:

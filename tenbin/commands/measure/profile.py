@@ -22,6 +22,7 @@ from tenbin.commands.options import (
     complete_machine,
     ensure_writable,
     progress,
+    restore_leftovers,
     storage_folder,
     stored_profiles,
     terminated_as_interrupted,
@@ -58,7 +59,7 @@ def _complete_nodes(incomplete: str) -> list[str]:
 
 def profile(
     *,
-    quick: Annotated[bool, typer.Option("--quick", help="Under a minute, wider intervals.")] = False,
+    quick: bool = False,
     only: Annotated[
         str,
         typer.Option(
@@ -67,40 +68,16 @@ def profile(
             show_default=False,
         ),
     ] = "",
-    storage: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Folder for checkpoints, whose speed is measured too; repeat it to compare several."
-        ),
-    ] = None,
-    hosts: Annotated[
-        str, typer.Option(help="Measure all-to-all across these hosts, comma-separated.", show_default=False)
-    ] = "",
-    nodes: Annotated[
-        str,
-        typer.Option(
-            help="Measure nodes of the Slurm cluster: all, a list as node[1-3],x, or a partition.",
-            show_default=False,
-            autocompletion=_complete_nodes,
-        ),
-    ] = "",
+    storage: list[Path] | None = None,
+    hosts: Annotated[str, typer.Option(show_default=False)] = "",
+    nodes: Annotated[str, typer.Option(show_default=False, autocompletion=_complete_nodes)] = "",
     meter: Annotated[
         str, typer.Option(help=f"Power meter: {', '.join(METERS)}.", autocompletion=lambda: list(METERS))
     ] = "auto",
-    set_gpu_limits: Annotated[
-        bool, typer.Option("--set-gpu-limits", help="Also change GPU power limits (restored afterwards).")
-    ] = False,
-    emulate: Annotated[
-        str,
-        typer.Option(
-            help="Measure the power of an emulated machine instead (a demonstration, marked as such): "
-            "intel-1s, intel-2s, intel-2die or amd; with faults: intel-1s+wrap+locked.",
-            autocompletion=complete_machine,
-            show_default=False,
-        ),
-    ] = "",
-    seed: Annotated[int, typer.Option(help="Seed of the random orders.")] = 1,
-    report: Annotated[Path | None, typer.Option(help="Also write the report to this HTML file.")] = None,
+    set_gpu_limits: bool = False,
+    emulate: Annotated[str, typer.Option(autocompletion=complete_machine, show_default=False)] = "",
+    seed: int = 1,
+    report: Path | None = None,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -116,6 +93,17 @@ def profile(
       tenbin profile --only checkpoint,storage --storage /scratch --storage /home/me
       tenbin profile --hosts node1,node2 --report node1.html
       tenbin slurm profile --quick --report cluster.html
+
+    Args:
+        quick: Under a minute, wider intervals.
+        storage: Folder for checkpoints, whose speed is measured too; repeat it to compare several.
+        hosts: Measure all-to-all across these hosts, comma-separated.
+        nodes: Measure nodes of the Slurm cluster: all, a list as node[1-3],x, or a partition.
+        set_gpu_limits: Also change GPU power limits (restored afterwards).
+        emulate: Measure the power of an emulated machine instead (a demonstration, marked as such): intel-1s,
+            intel-2s, intel-2die or amd; with faults: intel-1s+wrap+locked.
+        seed: Seed of the random orders.
+        report: Also write the report to this HTML file.
     """
     if nodes and hosts:
         raise BadInput(
@@ -189,13 +177,10 @@ def _check_hosts(settings: Settings, emulate: str) -> None:
 
 
 def _measure(settings: Settings, emulate: str, store: Store) -> Profile:
-    from agent.journal import restore_leftovers
     from agent.node_profile.profiler import make_profile
-    from agent.users import state_dir
 
     store.prepare()
-    for restored in restore_leftovers(state_dir() / "journal"):
-        print(f"tenbin: left changed by a crash, now {restored}", file=sys.stderr)
+    restore_leftovers()
     with _emulated(settings, emulate) as effective, _progress() as listener:
         made, samples = make_profile(effective, listener)
     if samples:

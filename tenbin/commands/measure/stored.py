@@ -29,6 +29,8 @@ from tenbin.commands.options import (
     StoreOption,
     client_of,
     complete_selector,
+    end_after,
+    loaded,
     stored_profiles,
     write_output,
 )
@@ -93,13 +95,16 @@ def show(
     which: Selector = "last",
     *,
     cluster: ClusterOption = False,
-    machine: Annotated[bool, typer.Option("--machine", help="Also what the node is made of.")] = False,
+    machine: bool = False,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show a profile: every coefficient with its 95 % interval, and what could not be measured.
 
     With --cluster: the nodes of a cluster side by side, and which of them are odd (tenbin profile --nodes).
+
+    Args:
+        machine: Also what the node is made of.
     """
     if cluster:
         show_cluster(*known(which, store), json)
@@ -209,38 +214,29 @@ def list_profiles(store: StoreOption = None, json: JsonOption = False) -> None:
     """List the stored profiles, newest first; a damaged one is named and costs no other."""
     from profiles.files.store import label, load
 
-    rows: list[dict[str, object]] = []
-    broken: list[str] = []
-    for path in stored_profiles(store).paths():
-        try:
-            profile = load(path)
-        except BadInput as error:
-            broken.append(str(error))
-            continue
-        rows.append(
-            {
-                "id": profile.id,
-                "node": profile.node,
-                "kind": "quick" if profile.settings.quick else "full",
-                "label": label(path),
-                "created": profile.created.isoformat(),
-                "duration_s": profile.duration_s,
-                "models": len(profile.models),
-                "absent": len(profile.absent),
-                "interrupted": profile.interrupted,
-                "emulated": profile.emulated,
-                "fingerprint": profile.fingerprint,
-                "path": str(path),
-            }
-        )
+    stored, damaged = loaded(stored_profiles(store).paths(), load)
+    rows: list[dict[str, object]] = [
+        {
+            "id": profile.id,
+            "node": profile.node,
+            "kind": "quick" if profile.settings.quick else "full",
+            "label": label(path),
+            "created": profile.created.isoformat(),
+            "duration_s": profile.duration_s,
+            "models": len(profile.models),
+            "absent": len(profile.absent),
+            "interrupted": profile.interrupted,
+            "emulated": profile.emulated,
+            "fingerprint": profile.fingerprint,
+            "path": str(path),
+        }
+        for path, profile in stored
+    ]
     if json:
-        print_json({"profiles": rows, "damaged": broken})
+        print_json({"profiles": rows, "damaged": damaged})
     else:
         _print_list(rows)
-        for problem in broken:
-            say(f"tenbin: {problem}", error=True)
-    if broken:
-        raise typer.Exit(BadInput.exit_code)
+    end_after(damaged, said=json)
 
 
 def _print_list(rows: list[dict[str, object]]) -> None:
@@ -260,7 +256,7 @@ def _print_list(rows: list[dict[str, object]]) -> None:
 
 def label(
     which: Selector,
-    text: Annotated[str, typer.Argument(help="What to call it; '' to call it nothing.")],
+    text: str,
     store: StoreOption = None,
 ) -> None:
     """Call a profile something, so that every command finds it by that.
@@ -269,6 +265,9 @@ def label(
 
       tenbin profile label last before-bios-update
       tenbin profile compare before-bios-update last
+
+    Args:
+        text: What to call it; '' to call it nothing.
     """
     from profiles.files.store import set_label
 
@@ -276,19 +275,17 @@ def label(
 
 
 def delete(
-    which: Annotated[
-        list[str],
-        typer.Argument(
-            help="Profiles: ids, labels, 'previous' or 'last'.",
-            autocompletion=complete_selector,
-            metavar="PROFILE...",
-        ),
-    ],
+    which: Annotated[list[str], typer.Argument(autocompletion=complete_selector, metavar="PROFILE...")],
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y")] = False,
     store: StoreOption = None,
 ) -> None:
-    """Delete profiles with their samples: all that are named, or none. A terminal is asked first."""
+    """Delete profiles with their samples: all that are named, or none. A terminal is asked first.
+
+    Args:
+        which: Profiles: ids, labels, 'previous' or 'last'.
+        yes: Do not ask.
+    """
     kept = stored_profiles(store)
     paths = list(dict.fromkeys(kept.find(selector) for selector in which))
     names = ", ".join(f"{path.parent.parent.name} {path.parent.name}" for path in paths)
@@ -314,18 +311,8 @@ class Format(StrEnum):
 
 def export(
     which: Selector = "last",
-    form: Annotated[
-        Format,
-        typer.Option(
-            "--format",
-            help="json: the profile; csv: a line for each coefficient; parquet: raw samples; "
-            "prometheus: text for a node exporter's textfile folder; schema: of the JSON.",
-        ),
-    ] = Format.JSON,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="File (parquet: folder) to write; default: the terminal."),
-    ] = None,
+    form: Annotated[Format, typer.Option("--format")] = Format.JSON,
+    output: Annotated[Path | None, typer.Option("--output", "-o")] = None,
     store: StoreOption = None,
 ) -> None:
     """Write a profile in a form that other programs read.
@@ -334,6 +321,11 @@ def export(
 
       tenbin profile export --format prometheus -o /var/lib/node_exporter/tenbin.prom
       tenbin profile export node1 --format parquet -o samples/
+
+    Args:
+        form: json: the profile; csv: a line for each coefficient; parquet: raw samples; prometheus: text for
+            a node exporter's textfile folder; schema: of the JSON.
+        output: File (parquet: folder) to write; default: the terminal.
     """
     from profiles import export as forms
 
@@ -344,12 +336,9 @@ def export(
     profile = stored_profiles(store).load(str(path))
     if form is Format.PARQUET:
         _copy_samples(path, output)
-    elif form is Format.PROMETHEUS:
-        _write(forms.prometheus(profile), output)
-    elif form is Format.CSV:
-        _write(forms.csv(profile), output)
-    else:
-        _write(as_json(profile) + "\n", output)
+        return
+    texts = {Format.PROMETHEUS: forms.prometheus, Format.CSV: forms.csv, Format.JSON: as_json}
+    _write(texts[form](profile) + "\n" * (form is Format.JSON), output)
 
 
 def _write(text: str, output: Path | None) -> None:
@@ -380,13 +369,8 @@ def report(
     which: Selector = "last",
     *,
     cluster: ClusterOption = False,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The HTML file; default: <node>-<id>.html here.")
-    ] = None,
-    interactive: Annotated[
-        bool,
-        typer.Option("--interactive", help="Pictures that can be enlarged and zoomed: 2 MB more."),
-    ] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o")] = None,
+    interactive: bool = False,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -394,6 +378,10 @@ def report(
 
     The page needs no network and no script. With --cluster: heat maps of a cluster's nodes and of the pairs
     of them (tenbin profile --nodes).
+
+    Args:
+        output: The HTML file; default: <node>-<id>.html here.
+        interactive: Pictures that can be enlarged and zoomed: 2 MB more.
     """
     if cluster:
         survey, profiles = known(which, store)

@@ -18,10 +18,10 @@ from scheduler.jobs.literals import memory_text
 from tenbin.commands.jobs.account import wait_words
 from tenbin.commands.jobs.jobs import (
     HEADINGS,
-    STATES,
+    STAGES,
     age_s,
     cell,
-    chosen_states,
+    chosen_stages,
     job_ranges,
     left_out_lines,
 )
@@ -343,7 +343,7 @@ LIST = (
     Key(("t",), "the end of its standard output, as it comes"),
     Key(("T",), "the end of its standard error"),
     Key(("n",), "nodes: what is free, jobs, regions"),
-    Key(("/",), "filter: fit name=fit* state=held place=node1 user=ann since=2h"),
+    Key(("/",), "filter: fit name=fit* stage=held place=node1 user=ann since=2h"),
     Key(("s",), "next order: queue, since, name, stage, cores, place, user, id"),
     Key(("S",), "reverse the order"),
     Key(("a",), "also jobs that have ended (the last 1,000), or not"),
@@ -371,7 +371,7 @@ def key_lines() -> list[str]:
 
 ORDERS = ("queue", "since", "name", "stage", "cores", "place", "user", "id")
 ENDED = 1000  # jobs that have ended, the last ones
-FIELDS = ("name", "state", "place", "user", "since")
+FIELDS = ("name", "stage", "place", "user", "since")
 
 
 @dataclass(frozen=True)
@@ -423,7 +423,7 @@ class Query:
 
 
 def read_filter(text: str) -> dict[str, Any]:
-    """Read ``fit name=fit* state=running,held``; a word alone is a part of the name, or its pattern."""
+    """Read ``fit name=fit* stage=running,held``; a word alone is a part of the name, or its pattern."""
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -433,10 +433,11 @@ def read_filter(text: str) -> dict[str, Any]:
         name, sign, value = word.partition("=")
         if not sign:
             name, value = "name", word if any(c in word for c in "*?[") else f"*{word}*"
+        name = "stage" if name == "state" else name
         if name not in FIELDS:
             raise BadInput(f"filter {name!r} is not known", f"one of {', '.join(FIELDS)}")
-        if name == "state":
-            filters["stages"] = chosen_states(value, STATES)
+        if name == "stage":
+            filters["stages"] = chosen_stages(value, STAGES)
         elif name == "since":
             filters["since_s"] = past_instant(value, "since")
         else:

@@ -236,14 +236,14 @@ def test_lists_by_filters(queue: Queue, tmp_path: Path) -> None:
     members = [str(int(array) + 1), str(int(array) + 2)]
     queue.until(lambda: queue.stages(array) == {"running": 2}, 60)
     assert [one for one in numbers() if one != bad] == [*members, held]  # it may have ended, or run
-    assert [one for one in numbers("--state", "running") if one != bad] == members
-    assert numbers("--state", "held") == [held]
+    assert [one for one in numbers("--stage", "running") if one != bad] == members
+    assert numbers("--stage", "held") == [held]
     place = queue.client.job(int(members[0])).info()["place"]
     assert members[0] in numbers("--place", place) and numbers("--place", "nowhere") == []
     (tmp_path / "go").touch()
     queue.say("wait", array)
     queue.say("wait", bad, code=3)
-    assert numbers("--state", "failed") == [bad] and sorted(numbers("--state", "done")) == members
+    assert numbers("--stage", "failed") == [bad] and sorted(numbers("--stage", "done")) == members
     first, *ended = numbers("--since", "1h")
     assert first == held and sorted(ended) == sorted([*members, bad])
     queue.say("cancel", held)

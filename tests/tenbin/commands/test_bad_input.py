@@ -57,7 +57,7 @@ def test_names_and_arguments_are_only_text(up: Up, tmp_path: Path) -> None:
     ("words", "said"),
     [
         ("jobs --limit x", "--limit"),
-        ("jobs --stat x", "--state"),
+        ("jobs --stag x", "--stage"),
         ("submit --cores x -- true", "--cores"),
         ("simulate --policy", "'--policy' requires an argument"),
         ("info", "Missing argument"),

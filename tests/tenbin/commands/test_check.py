@@ -74,6 +74,15 @@ def test_a_first_check_learns_and_is_kept(tmp_path: Path) -> None:
     assert f'tenbin_check_exit_code{{node="{found["node"]}"}} 3.0' in metrics.read_text()
 
 
+def test_of_a_first_check_only_what_is_known_has_a_column(capsys: pytest.CaptureFixture[str]) -> None:
+    change = Change(quantity="compute_gflops", labels={}, unit="GFLOP/s", was=12.0, now=12.0, loss_ratio=0.0)
+    print_check(make_check(changes=(change,), verdict=Verdict.UNKNOWN, reason="0 earlier checks"))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].split() == ["now", "unit"] and lines[3].split()[-2:] == ["12", "GFLOP/s"]
+    said = " ".join(" ".join(lines[4:]).split())
+    assert said.startswith("not compared yet:") and "tenbin profile check --quick --baseline 8" in said
+
+
 def test_the_table_fits_into_80_columns(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

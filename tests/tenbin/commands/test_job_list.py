@@ -6,14 +6,18 @@ import csv
 import io
 import json
 import re
+import socket
 import time
 from getpass import getuser
+from pathlib import Path
 
 import pytest
 
+from profiles.files.store import Store
 from tests.support.coordinator import Up
 from tests.support.labs.components import require
 from tests.support.programs import opencl_devices
+from tests.support.records import make_model, make_profile
 
 
 def test_a_limit_hides_no_job_that_runs(up: Up) -> None:
@@ -82,16 +86,17 @@ def test_filters_and_columns(up: Up) -> None:
     assert ids() == [running.id, waiting.id, held.id]
     assert ids("--all") == [running.id, waiting.id, held.id, array, first.id]
     assert ids("--since", "1h") == ids("--all") and ids("--since", "2126-01-01") == ids()
-    assert ids("--state", "failed") == [array, first.id] and ids("--state", "done") == [array]
-    assert ids("--state", "held,running") == [running.id, held.id]
+    assert ids("--stage", "failed") == [array, first.id] == ids("--state", "failed")  # its old name
+    assert ids("--stage", "done") == [array]
+    assert ids("--stage", "held,running") == [running.id, held.id]
     assert ids("--name", "fit*") == [running.id, waiting.id] and ids("--name", "sh", "--all") == [array]
     assert ids("--user", "nobody-of-this-name") == [] and len(ids("--user", getuser())) == 3
     place = json.loads(up.run("jobs", "--json").stdout)[0]["place"]
     assert ids("--place", place) == [running.id] and ids("--place", "nowhere", "--all") == []
     assert ids("--place", place, "--all") == [running.id, array, first.id]
-    assert "at most 1 are shown; more: --limit" in up.run("jobs", "--state", "waiting", "--limit", "1").stdout
+    assert "at most 1 are shown; more: --limit" in up.run("jobs", "--stage", "waiting", "--limit", "1").stdout
 
-    written = up.run("jobs", "--csv", "--columns", "id,name,array_index", "--state", "failed").stdout
+    written = up.run("jobs", "--csv", "--columns", "id,name,array_index", "--stage", "failed").stdout
     assert list(csv.reader(io.StringIO(written))) == [
         ["id", "name", "array_index"],
         [str(array + 2), "sh", "1"],
@@ -102,7 +107,7 @@ def test_filters_and_columns(up: Up) -> None:
         "name": "fit one",
     }
     assert "since_s" in up.run("jobs", "--columns", "help").stdout.split()
-    for options in (["--state", "odd"], ["--columns", "odd"], ["--since", "odd"], ["--csv", "--json"]):
+    for options in (["--stage", "odd"], ["--columns", "odd"], ["--since", "odd"], ["--csv", "--json"]):
         said = up.run("jobs", *options)
         assert said.returncode == 2 and len(said.stderr.splitlines()) == 1 and not said.stdout
 
@@ -177,6 +182,10 @@ def test_the_list_says_why_and_when(up: Up, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("COLUMNS", "60")
     drawn = re.sub(r"\x1b\[[0-9;]*m", "", up.run("jobs").stdout).splitlines()
     assert len(drawn) == 5 and all(len(line) == 60 for line in drawn) and "…" in drawn[2]
+    monkeypatch.setenv("COLUMNS", "40")  # too few for the headings: whole, in lines of its own
+    drawn = re.sub(r"\x1b\[[0-9;]*m", "", up.run("jobs").stdout).splitlines()
+    assert max(map(len, drawn)) <= 40 and "…" not in "".join(drawn)
+    assert "reason waits for job 3 to succeed" in " ".join(" ".join(drawn).split())
 
 
 def test_jobs_are_listed_by_their_numbers(up: Up) -> None:
@@ -194,3 +203,20 @@ def test_jobs_are_listed_by_their_numbers(up: Up) -> None:
     assert labels("last", f"{array}[3-4]", "--members") == [str(single.id), f"{array}[4]", f"{array}[3]"]
     missing = up.run("jobs", "99")
     assert missing.returncode == 2 and "there is no job 99" in missing.stderr and not missing.stdout
+
+
+def test_nodes_say_what_runs_what_is_held_and_what_was_measured(
+    up: Up, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENBIN_STORE", str(tmp_path))
+    up.start("--cores", "2")
+    job = up.client.submit(["sleep", "600"], name="fit")
+    up.until(lambda: job.info()["stage"] == "running")
+    free, runs, held, measured = up.run("nodes").stdout.splitlines()
+    assert free == "core: 1 of 2 free" and runs.startswith(f"  job {job.id}, fit: 1 core, for ")
+    assert held.startswith("in use: 1 of 2 cores, 0 of ") and held.endswith(" memory")
+    assert measured == "this machine has no profile yet: tenbin profile --quick"
+    triad = make_model(quantity="stream_bandwidth_gbs", labels={"kernel": "triad", "numa": "local"})
+    Store(tmp_path).save(make_profile(node=socket.gethostname(), models=(triad,)), {})
+    measured = up.run("nodes").stdout.splitlines()[-1]
+    assert re.match(r"profile of \d{4}-\d\d-\d\d: memory bandwidth [\d.]+ GB/s$", measured)

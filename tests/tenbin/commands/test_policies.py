@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,8 @@ def test_one_policy_is_shown_whole() -> None:
     shown = tenbin("policies", "conservative", COLUMNS="300").stdout
     assert "depth=1000" in shown and "number of waiting jobs with reservations" in shown
     assert "later jobs never delay a job" in shown and "Source:" in shown
+    for name in POLICIES:  # as people write, not as sources do
+        assert not re.search(r"``|\*\*|Attributes:|Args:", tenbin("policies", name).stdout), name
     wrong = tenbin("policies", "essy")
     assert (wrong.returncode, wrong.stdout) == (2, "") and "did you mean easy" in wrong.stderr
 

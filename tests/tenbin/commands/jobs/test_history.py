@@ -104,7 +104,7 @@ def test_who_no_longer_waits_is_told_that_the_job_stays(shared: Up) -> None:
     blocked.cancel()
 
 
-def test_history_filters_and_formats(up: Up) -> None:
+def test_history_filters_and_formats(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
     up.start("--cores", "2")
     client, began = up.client, time.monotonic()
     busy = client.submit(["python3", "-c", BUSY], name="busy", memory_mb=500.0, cores=2)
@@ -124,8 +124,8 @@ def test_history_filters_and_formats(up: Up) -> None:
 
     everything = ids()
     assert everything == sorted(everything) and len(everything) == 7
-    assert ids("--state", "failed") == ids("--name", "fals?") == [bad.id]
-    assert ids("--state", "running") == ids("--name", "runs") == [everything[-1]]
+    assert ids("--stage", "failed") == ids("--name", "fals?") == [bad.id]
+    assert ids("--stage", "running") == ids("--name", "runs") == [everything[-1]]
     assert ids("--array", str(array["arrays"][0])) == ids(str(array["arrays"][0])) == array["ids"]
     assert ids(f"{array['arrays'][0]}[4]") == [array["ids"][1]]
     assert ids("--since", "1h") == everything and ids("--until", "yesterday") == []
@@ -139,12 +139,21 @@ def test_history_filters_and_formats(up: Up) -> None:
     assert BUSY_S / (2 * took_s) < used["cpu_efficiency"] < 0.55  # one thread on two cores
     assert used["memory_asked_mb"] == 1 * 500.0 and 0 < used["peak_memory_mb"] < 200
 
-    written = up.run("history", "--csv", "--state", "done,failed").stdout
+    written = up.run("history", "--csv", "--stage", "done,failed").stdout
     rows = list(csv.DictReader(io.StringIO(written, newline="")))
-    assert rows == [as_text(row) for row in ask(up, "--state", "done,failed")]
+    assert rows == [as_text(row) for row in ask(up, "--stage", "done,failed")]
     assert printable(ODD) in [row["name"] for row in rows]
     shown = up.run("history").stdout
     assert "\x1b" not in shown and "7[3]" not in shown and f"{array['arrays'][0]}[3]" in shown
+
+    note = shown.splitlines()[-1] if used["energy_j"] is None else ""
+    assert not note or ("energy not known: no counter" in note and note in up.run("info", "1").stdout)
+    assert "run time of limit: not known: none had a limit" in up.run("history", "--efficiency", "1").stdout
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    monkeypatch.setenv("COLUMNS", "40")
+    narrow = re.sub(r"\x1b\[[0-9;]*m", "", up.run("history", "1").stdout).removesuffix(f"{note}\n")
+    assert max(map(len, narrow.splitlines())) <= 40 and "stage done" in narrow and "…" not in narrow
+    monkeypatch.undo()
 
     told = json.loads(up.run("history", "--efficiency", "1", "--json").stdout)
     assert told["jobs"] == 1 and told["cpu"]["max"] == used["cpu_efficiency"]
@@ -172,7 +181,7 @@ def test_efficiency_is_of_all_jobs(up: Up) -> None:
 
 def test_bad_input_is_one_line(up: Up) -> None:
     up.start("--cores", "1")
-    for options in (["--state", "odd"], ["--columns", "id,odd"], ["--since", "odd"], ["--csv", "--json"]):
+    for options in (["--stage", "odd"], ["--columns", "id,odd"], ["--since", "odd"], ["--csv", "--json"]):
         said = up.run("history", *options)
         assert said.returncode == 2 and len(said.stderr.splitlines()) == 1 and not said.stdout
     up.client.submit(["sleep", "60"])
@@ -248,7 +257,7 @@ def memory(asked_mb: float, used_mb: float) -> dict[str, Any]:
         ([record(running_s=180.0, time_limit_s=86_400.0, stage="killed")], []),
         (
             [record(gpus_asked=4, gpus_used=1.3, gpu_efficiency=0.325)],
-            ["asked for 4 GPUs, used 1.3: 2 would do (--gpus)"],
+            ["used 1.3 of 4 GPUs: 2 would do (--gpus)"],
         ),
         ([record(gpus_asked=2, gpus_used=1.3, gpu_efficiency=0.65)], []),
         ([record(gpus_asked=1, gpus_used=0.0, gpu_efficiency=0.0)], []),

@@ -117,7 +117,7 @@ def test_only_what_has_changed_is_drawn() -> None:
 
 def test_filters() -> None:
     assert read_filter("") == {} and read_filter("fit") == {"name": "*fit*"}
-    assert read_filter("fit* state=running,failed place=node1 user=ann") == {
+    assert read_filter("fit* stage=running,failed place=node1 user=ann") == {
         "name": "fit*",
         "stages": ["running", "failed"],
         "place": "node1",
@@ -125,7 +125,7 @@ def test_filters() -> None:
     }
     assert read_filter("'my fit'")["name"] == "*my fit*"
     assert abs(read_filter("since=2h")["since_s"] - (time.time() - 7200)) < 60
-    for bad in ("odd=1", "state=odd", "since=odd", "name='open"):
+    for bad in ("odd=1", "stage=odd", "since=odd", "name='open"):
         with pytest.raises(BadInput):
             read_filter(bad)
     query = Query(array=7).filtered("'fit&x' since=2h")

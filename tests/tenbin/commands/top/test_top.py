@@ -115,7 +115,7 @@ def test_choosing(busy: Up, quick: None) -> None:
         await top.shows("11 listed, by queue; filter: n1")
         assert top.rows[0] == "3 n1" and len(top.rows) == 11
         await top.press("slash", *" odd", "equals_sign", "1", "enter")
-        await top.shows("filter 'odd' is not known; one of name, state, place, user, since")
+        await top.shows("filter 'odd' is not known; one of name, stage, place, user, since")
         await top.press("escape")
         await top.shows("11 listed, by queue; filter: n1", "keys")
         await top.press("slash", *["backspace"] * 2, *"state", "equals_sign", *"cancelled", "enter")
