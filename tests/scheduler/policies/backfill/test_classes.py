@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from scheduler.model.events import NodeDown, NodeUp
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool
-from scheduler.policies.backfill.conservative import Conservative
+from scheduler.policies.backfill.conservative import Conservative, UnitReservations
 from scheduler.policies.backfill.easy import Easy
 from scheduler.policies.backfill.first_fit import FirstFit
 from scheduler.policies.backfill.multi_pool import MultiPoolEasy, MultiPoolFirstFit
+from scheduler.policies.backfill.reservations import Reservations
 from scheduler.policies.base import Policy, View
 from scheduler.policies.registry import create
 from scheduler.simulator.trace import Arrival, SimulationSettings
@@ -80,9 +81,13 @@ class FirstFitForSeveral(FirstFit):
         self._queue = MultiPoolFirstFit(["node"])
 
 
+class ReservationsForSeveral(UnitReservations):
+    _move_up = Reservations._move_up
+
+
 class ConservativeForSeveral(Conservative):
-    def _move_up(self, view: View) -> None:
-        self._move_up_on_classes(view)
+    def begin(self, view: View) -> None:
+        self.reservations = ReservationsForSeveral(view.cluster.pools, 1000, view)
 
 
 @MANY
