@@ -33,7 +33,8 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cache
 from heapq import heappush
 
 from scheduler.model.events import Action, Event
@@ -41,7 +42,7 @@ from scheduler.model.jobs import Job, Placement, counted, instant
 from scheduler.policies.backfill.availability import Availability
 from scheduler.policies.backfill.conservative_on_nodes import NodeReservations
 from scheduler.policies.backfill.multi_pool import MultiPoolQueue
-from scheduler.policies.backfill.on_nodes import Places, node_pools
+from scheduler.policies.backfill.on_nodes import Places, Way, node_pools
 from scheduler.policies.backfill.queue import Stair
 from scheduler.policies.backfill.reservations import NOT_SO_LONG, Reservation, Reservations, length_of
 from scheduler.policies.base import Policy, Reason, View, fits_now, waits_for
@@ -88,6 +89,9 @@ class UnitReservations(Reservations):
         sentence = NOT_SO_LONG if fits_now(job, view) else waits_for(job, view)
         return Reason(sentence, self.expected_start(job))
 
+    def _ways(self, job: Job) -> list[Way]:
+        return [(pool.name, job) for pool in self._pools if job.runs_on(pool.name)]
+
     def _rest_of(self) -> MultiPoolQueue:
         return MultiPoolQueue([pool.name for pool in self._pools])
 
@@ -107,15 +111,14 @@ class UnitReservations(Reservations):
         self, way: Job, pool: str, length_s: float, after_s: float, *, until_s: float
     ) -> tuple[float, Places]:
         start_s = self._plans[pool].earliest(way.units, length_s, after_s)
-        return start_s, (() if start_s == math.inf else ((0, way.units),))
+        return start_s, (() if start_s == math.inf else _whole(way.units))
 
     def _placement(self, at: Reservation) -> Placement:
-        at_all = counted(at.pool, at.way.units)
-        return replace(at_all, alternative=at.way.alternative) if at.way.alternative else at_all
+        return counted(at.pool, at.way.units)
 
     def _move_up(self, view: View) -> None:
         self._peaks.clear()
-        if len(self._pools) > 1 or any(job.alternatives for job in view.waiting.values()):
+        if len(self._pools) > 1:
             super()._move_up(view)
         else:
             self._move_up_on_one(view)
@@ -126,28 +129,27 @@ class UnitReservations(Reservations):
         times, most = plan.peaks()
         stale = False  # moved jobs have left more units free, later on
         self._stuck.clear()
-        for job_id, at in list(self._reserved.items()):
-            job = at.way if at.places else view.waiting[job_id]
-            if not at.places:
-                if job.units <= most[-1] or stale:
-                    self.take(job, view.now)
+        for job_id, (before_s, before_end_s, _, places, job) in list(self._reserved.items()):
+            if not places:
+                if view.waiting[job_id].units <= most[-1] or stale:
+                    self.take(view.waiting[job_id], view.now)
                 if not self._reserved[job_id].places:
                     self._stuck.add(pool)
                     break
                 stale = True
                 continue
-            if job.units > most[max(bisect_left(times, at.start_s) - 1, 0)]:
+            if job.units > most[max(bisect_left(times, before_s) - 1, 0)]:
                 if not stale:
                     continue
                 times, most = plan.peaks()
                 stale = False
-                if job.units > most[max(bisect_left(times, at.start_s) - 1, 0)]:
+                if job.units > most[max(bisect_left(times, before_s) - 1, 0)]:
                     continue
-            if at.start_s > view.now:
-                start_s = plan.move_up(at.start_s, at.end_s, job.units, view.now)
-                if start_s < at.start_s:
+            if before_s > view.now:
+                start_s = plan.move_up(before_s, before_end_s, job.units, view.now)
+                if start_s < before_s:
                     end_s = instant(start_s + length_of(job, pool))
-                    self._reserved[job_id] = Reservation(start_s, end_s, pool, at.places, job)
+                    self._reserved[job_id] = Reservation(start_s, end_s, pool, places, job)
                     heappush(self._due, (start_s, job_id))
                     stale = True
 
@@ -155,7 +157,7 @@ class UnitReservations(Reservations):
         """Return False if on no class the job's units are free early enough at any one time."""
         if at.end_s == math.inf:
             return True
-        for pool, way in self._classes(job):
+        for pool, way in self._ways(job):
             latest_s = instant(at.end_s - length_of(way, pool))
             if latest_s >= now:
                 if pool not in self._peaks:
@@ -187,13 +189,19 @@ class UnitReservations(Reservations):
             pool = min((p for p, stairs in room.items() if _fits(job, p, stairs)), key=job.estimate_on)
             self._rest.remove(job)
             end_s = instant(now + length_of(job, pool))
-            at = Reservation(now, end_s, pool, ((0, job.units),), job)
+            at = Reservation(now, end_s, pool, _whole(job.units), job)
             self._charge(at, 1)
             actions.append(self._start(job.id, at))
             room[pool] = plans[pool].stairs(last_s)
             if not room[pool]:
                 del room[pool]
         return actions
+
+
+@cache
+def _whole(units: int) -> Places:
+    """Return the place of so many units of a counted pool, cached because most are asked for repeatedly."""
+    return ((0, units),)
 
 
 def _fits(job: Job, pool: str, stairs: Sequence[Stair]) -> bool:

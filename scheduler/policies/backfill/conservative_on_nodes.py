@@ -23,7 +23,17 @@ from scheduler.model.jobs import EPSILON, Job, Pool, instant
 from scheduler.model.state import Nodes
 from scheduler.policies.backfill import on_nodes
 from scheduler.policies.backfill.multi_pool import MultiPoolQueue
-from scheduler.policies.backfill.on_nodes import MOST, ROOM, FreeNodes, Places, Vector, choose, covers
+from scheduler.policies.backfill.on_nodes import (
+    MOST,
+    ROOM,
+    FreeNodes,
+    Places,
+    PoolOrder,
+    Vector,
+    Way,
+    choose,
+    covers,
+)
 from scheduler.policies.backfill.reservations import NOT_SO_LONG, Reservation, Reservations, length_of
 from scheduler.policies.base import Reason, View
 
@@ -153,9 +163,16 @@ class NodeReservations(Reservations):
 
     _plans: dict[str, NodePlan]
 
+    def __init__(self, pools: Sequence[Pool], depth: int, view: View) -> None:
+        self._order = PoolOrder(pools, by_length=True)
+        super().__init__(pools, depth, view)
+
+    def _ways(self, job: Job) -> list[Way]:
+        return self._order(job)
+
     def why(self, job: Job, view: View) -> Reason:
         expected_s = self.expected_start(job)
-        ways = self._classes(job)
+        ways = self._ways(job)
         if any(on_nodes.has_room(view.nodes[pool], way) for pool, way in ways):
             return Reason(NOT_SO_LONG, expected_s)
         return Reason(on_nodes.why(job, view, ways).sentence, expected_s)
@@ -193,7 +210,7 @@ class NodeReservations(Reservations):
         """Tell if one task of the job fits early enough on a node that something has left."""
         if at.start_s <= now and len(self._pools) == 1 and not job.alternatives:
             return False
-        for pool, way in self._classes(job):
+        for pool, way in self._ways(job):
             same = pool == at.pool and way is at.way
             latest_s = at.start_s if same else at.end_s - length_of(way, pool)
             for node in self._freed.get(pool, ()):
@@ -228,7 +245,7 @@ class NodeReservations(Reservations):
         last_s = max(at.start_s for at in self._reserved.values())
         failed: set[tuple[str, Vector, int, float]] = set()
         for job in list(self._rest.waiting.values()):
-            for pool, way in self._classes(job):
+            for pool, way in self._ways(job):
                 length_s = length_of(way, pool)
                 request = pool, way.demand, way.units, length_s
                 if pool in self._stuck or now + length_s > last_s or request in failed:

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from scheduler.model.events import Action, Event, Finished, Start, Submitted, Timer, WakeAt
 from scheduler.model.jobs import Job, JobState, Placement, Pool, instant
 from scheduler.policies.backfill.multi_pool import MultiPoolQueue
-from scheduler.policies.backfill.on_nodes import Places, PoolOrder
+from scheduler.policies.backfill.on_nodes import Places, Way
 from scheduler.policies.base import Reason, View
 
 MOMENT_S = 1e-6
@@ -46,7 +46,6 @@ class Reservations(ABC):
     _plans: Mapping[str, Plan]
 
     def __init__(self, pools: Sequence[Pool], depth: int, view: View) -> None:
-        self._classes = PoolOrder(pools, by_length=True)
         self._pools, self._depth = pools, depth
         self._reserved: dict[int, Reservation] = {}  # in the order of the queue
         self._due: list[tuple[float, int]] = []  # reservations by time; void where _reserved disagrees
@@ -58,6 +57,10 @@ class Reservations(ABC):
     @abstractmethod
     def why(self, job: Job, view: View) -> Reason:
         """Explain what a job waits for, and until when."""
+
+    @abstractmethod
+    def _ways(self, job: Job) -> list[Way]:
+        """List the pools on which the job can run, and how, the best first where it ends at the same time."""
 
     @abstractmethod
     def _rest_of(self) -> MultiPoolQueue:
@@ -135,7 +138,7 @@ class Reservations(ABC):
         self._early = False
         self._admit(now)
         due = self._due_now(now)
-        if any(self._reserved[job_id].start_s < now for job_id in due) or self._lacks(due, view):
+        if (due or self._rest.waiting) and self._late(due, view):
             self._make_anew(view)
             due = self._due_now(now)
         actions: list[Action] = []
@@ -151,6 +154,10 @@ class Reservations(ABC):
             self._wakes_s = self._due[0][0]
             actions.append(WakeAt(self._wakes_s))
         return actions
+
+    def _late(self, due: Sequence[int], view: View) -> bool:
+        """Tell if the reservations that are due now cannot be kept, or less is free than by the plans."""
+        return any(self._reserved[job_id].start_s < view.now for job_id in due) or self._lacks(due, view)
 
     def _admit(self, now: float) -> None:
         """Reserve for the jobs that have become one of the first (step 1)."""
@@ -172,7 +179,7 @@ class Reservations(ABC):
         Not on pools where a job before it waits without reservation.
         """
         best = NONE
-        for pool, way in self._classes(job):
+        for pool, way in self._ways(job):
             if pool in self._stuck:
                 continue
             length_s = length_of(way, pool)
@@ -189,7 +196,7 @@ class Reservations(ABC):
             if self._reserved.get(job.id, NONE).start_s != at.start_s:
                 heappush(self._due, (at.start_s, job.id))
         else:
-            self._stuck.update(pool for pool, _ in self._classes(job))
+            self._stuck.update(pool for pool, _ in self._ways(job))
         self._reserved[job.id] = at
 
     def _move_up(self, view: View) -> None:
@@ -202,16 +209,19 @@ class Reservations(ABC):
                     continue
                 self._charge(before, -1)
             at = self._best(job, view.now)
-            if before.places and self._rank(job, at) >= self._rank(job, before):
-                at = before  # on the same nodes
-            self._put(job, at)
-            if at != before:
+            if before.places and (at == before or not self._is_better(job, at, before)):
+                self._charge(before, 1)  # on the same nodes
+            else:
+                self._put(job, at)
                 self._has_moved(before)
 
-    def _rank(self, job: Job, at: Reservation) -> tuple[float, float, int]:
-        """Order intervals of a job, the best one first (step 1)."""
-        ways = self._classes(job)
-        return at.end_s, at.start_s, ways.index((at.pool, at.way)) if at.places else len(ways)
+    def _is_better(self, job: Job, at: Reservation, before: Reservation) -> bool:
+        """Compare intervals of a job by step 1."""
+        new, old = (at.end_s, at.start_s), (before.end_s, before.start_s)
+        if new != old:
+            return new < old
+        ways = self._ways(job)
+        return ways.index((at.pool, at.way)) < ways.index((before.pool, before.way))
 
     def _start(self, job_id: int, at: Reservation) -> Action:
         self._ends[job_id] = at.end_s
