@@ -546,7 +546,6 @@ def numbered(setting: Setting) -> Cores:
         setting.cluster,
         cores,
         gpus,
-        unit=setting.unit,
         whole=False,
         choose_gpus=lambda free, _, count: list(free)[:count],
     )

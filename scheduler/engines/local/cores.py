@@ -23,7 +23,6 @@ from profiles.quantities import counted
 from scheduler.engines.common.region_placement import StoredRegionPlacement
 from scheduler.engines.protocol import Regions, Taken
 from scheduler.jobs.entry import Entry
-from scheduler.jobs.sizes import Unit
 from scheduler.model.jobs import Cluster, Placement, Region
 
 # -- the CPUs and devices that a coordinator may have ------------------------------------------------------
@@ -260,7 +259,7 @@ class Cores(Regions):
 
     Attributes:
         choose_gpus: chooses a number of GPUs for a job on some cores, of the free ``devices`` of a resource
-            of the one node. None: devices are no GPUs of a node.
+            of the one node; by itself, the first.
         node_of: each core's node.
         free_devices: the numbers of each pool of devices, or kind of GPU, that no job has.
     """
@@ -272,13 +271,14 @@ class Cores(Regions):
         cores: Sequence[Sequence[int]],
         devices: Mapping[str, Sequence[int]],
         *,
-        unit: Unit,
         whole: bool,
         core_of: Mapping[int, int] = {},
-        choose_gpus: Callable[[Collection[int], Collection[int], int], list[int]] | None = None,
+        choose_gpus: Callable[[Collection[int], Collection[int], int], list[int]] = (
+            lambda free, cores, count: [*free][:count]
+        ),
     ) -> None:
         self.choose_gpus = choose_gpus
-        self.unit, self.whole, self._core_of = unit, whole, core_of
+        self.whole, self._core_of = whole, core_of
         self._all_cores = [list(node) for node in cores]
         self._free_cores = [list(node) for node in cores]
         self._rank = {core: rank for node in cores for rank, core in enumerate(node)}
@@ -298,31 +298,25 @@ class Cores(Regions):
         if placement.pool in self.free_devices:
             free = self.free_devices[placement.pool]
             job.devices, free[:] = tuple(free[: placement.units]), free[placement.units :]
+        elif self._fences is not None:
+            job.cores = self._in_region(self._fences, placement)
+            self._hold(job, placement)
         elif self.whole:
             nodes = [n for n, cores in enumerate(self._all_cores) if self._free_cores[n] == cores]
-            job.cores = tuple(core for n in nodes[: placement.units] for core in self._all_cores[n])
-            for node in nodes[: placement.units]:
-                self._free_cores[node].clear()
-        elif self.choose_gpus is not None:
+            job.cores = self._take({n: len(self._all_cores[n]) for n in nodes[: placement.units]})
+        else:
             cores, _, *wishes = job.job.way(placement).demand
-            job.cores, gpus = self._take(0, int(cores)), []
+            job.cores, gpus = self._take({node: units * int(cores) for node, units in placement.nodes}), []
             for free, count in zip(self.free_devices.values(), wishes, strict=True):
                 gpus += self.choose_gpus(free, job.cores, int(count))
                 free[:] = [number for number in free if number not in gpus]
             job.devices = tuple(gpus)
-        elif self._fences is not None:
-            job.cores = self._in_region(self._fences, placement)
-            self._hold(job, placement)
-        else:
-            of_unit = self.unit.cores if job.way.nodes else job.way.cores
-            parts = [(node, units * of_unit) for node, units in placement.nodes] or [(0, placement.units)]
-            job.cores = tuple(core for node, n in parts for core in self._take(node, n))
 
     def _in_region(self, fences: StoredRegionPlacement, placement: Placement) -> tuple[int, ...]:
         own = [self._all_cores[0][number] for number in fences.place(placement.region, placement.units)]
         for core in own:
             self._free_cores[0].remove(core)
-        return (*own, *self._take(0, placement.units - len(own)))
+        return (*own, *self._take({0: placement.units - len(own)}))
 
     def occupy(self, job: Entry) -> None:
         """After a restart: they are its own again."""
@@ -354,15 +348,16 @@ class Cores(Regions):
             where = {self._number_of[core]: 1 for core in job.cores if core in self._number_of}
             self._fences.hold(job.id, placement.region, where)
 
-    def _take(self, node: int, count: int) -> tuple[int, ...]:
-        """Take free cores of a node, whole ones first."""
-        free, best = self._free_cores[node], self._free_cores[node]
-        if self._core_of:
-            busy = [core for core in self._all_cores[node] if core not in free]
-            best = whole_cores_first(free, self._core_of, busy)
-        taken = sorted(best[:count], key=self._rank.__getitem__)
-        for core in taken:
-            free.remove(core)
+    def _take(self, counts: Mapping[int, int]) -> tuple[int, ...]:
+        """Take so many free cores of each node, whole ones first."""
+        taken: list[int] = []
+        for node, count in counts.items():
+            free, best = self._free_cores[node], self._free_cores[node]
+            if self._core_of:
+                busy = [core for core in self._all_cores[node] if core not in free]
+                best = whole_cores_first(free, self._core_of, busy)
+            taken += sorted(best[:count], key=self._rank.__getitem__)
+            free[:] = [core for core in free if core not in taken]
         return tuple(taken)
 
     def _of(self, job: Entry) -> Iterator[tuple[int, list[int], Mapping[int, int]]]:

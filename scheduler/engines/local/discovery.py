@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agent.inventory import read_limits, read_memory_mb
 from agent.node_profile.identity import node_kind
@@ -20,6 +20,13 @@ from profiles.errors import BadInput, Unavailable
 from profiles.files.store import JobStore
 from profiles.quantities import counted
 from profiles.records import Profile
+from scheduler.engines.common.projection import (
+    cap_choices,
+    measured_power,
+    measured_speeds,
+    pool_of_nodes,
+    terms_of,
+)
 from scheduler.engines.local.cores import ROOTS, Packages, Supply
 from scheduler.engines.local.gpus import Gpus, emulated_gpus, find_gpus
 from scheduler.engines.protocol import Machine
@@ -29,14 +36,11 @@ from scheduler.jobs.sizes import CORE, Unit
 from scheduler.model.costs import FREE
 from scheduler.model.jobs import Cluster, Pool
 from scheduler.model.parameters import split
-from scheduler.policies.registry import create, policy_class
+from scheduler.policies.registry import create
 from scheduler.prediction.profiles import (
-    CAP_STEP_W,
     ProfiledSlowdowns,
-    cap_lines,
     measured_cluster,
     scaling_of,
-    with_power,
 )
 
 if TYPE_CHECKING:
@@ -125,9 +129,7 @@ def capped_packages(
         BadInput: the policy chooses no caps, there are fewer packages, or the budget carries none of them.
         Unavailable: there are no caps here, or this user may not set them.
     """
-    name = policy.partition(",")[0]
-    if "power" not in policy_class(policy).suits:
-        raise BadInput(f"--power-budget: policy {name} chooses no power caps", "choose parm or fifo-mid")
+    terms_of(policy, "this machine", capped=True)
     with_caps = sorted(capped(zones(sysfs)), key=lambda zone: zone.key)
     if not with_caps:
         raise Unavailable(f"--power-budget: no package below {sysfs} has a power cap", HINT)
@@ -146,8 +148,7 @@ def capped_packages(
         raise Unavailable("--power-budget: this process may use no core of any package", "see: taskset -p $$")
     pool = _power(used, len(with_caps), profile, emulated)
     unit = Unit(node=True, cores=size, package=True, emulated=emulated)
-    if profile is not None:
-        unit = replace(unit, scaling=scaling_of(profile), caps=cap_lines(profile, pool, len(with_caps)))
+    unit = measured_speeds(unit, profile, pool, len(with_caps))
     least_w = pool.power_w(1, pool.caps_w[0])
     if budget_w < least_w:
         what = f"--power-budget {budget_w:g}: a package at its lowest cap draws {least_w:g} W"
@@ -161,21 +162,13 @@ def _power(used: Sequence[Zone], packages: int, profile: Profile | None, emulate
     """Return the pool with the power of a package; a profile tells the power of all packages together."""
     pool = Pool("node", len(used))
     if profile is not None:
-        if profile.settings.emulated != emulated:
-            other = profile.settings.emulated or "the real machine"
-            what = f"--profile: it was measured on {other}, not on {emulated or 'the real machine'}"
-            raise BadInput(what, "see: tenbin profile list")
-        whole, note = with_power(pool, profile)
-        if whole.caps_w:
-            caps = tuple(cap / packages for cap in whole.caps_w)
-            power = {"base_w": whole.base_w / packages, "peak_w": whole.peak_w / packages, "caps_w": caps}
-            return replace(pool, **power, idle_w=whole.idle_w / packages)  # type: ignore[arg-type]
-        raise BadInput(f"--profile: {note}", "measure it: tenbin profile --only power")
+        whole = measured_power(pool, profile, emulated)
+        caps = tuple(cap / packages for cap in whole.caps_w)
+        power = {name: getattr(whole, name) / packages for name in ("base_w", "peak_w", "idle_w")}
+        return replace(pool, caps_w=caps, **power)
     lowest = max(_lowest_w(zone) for zone in used)
     highest = min(zone.cap_w or math.inf for zone in used)
-    steps = range(math.floor(lowest / CAP_STEP_W) + 1, math.ceil(highest / CAP_STEP_W))
-    caps = (lowest, *(CAP_STEP_W * step for step in steps), highest) if highest > lowest else (highest,)
-    return replace(pool, peak_w=highest, caps_w=caps)
+    return replace(pool, peak_w=highest, caps_w=cap_choices(lowest, highest))
 
 
 def _lowest_w(zone: Zone) -> float:
@@ -223,18 +216,21 @@ def find(request: Asked) -> Iterator[LocalMachine]:
             )
         else:
             home = None if request.own["no_gpus"] else request.home
-            machine = divide(request.policy, cores, nodes, request.profile, supply=supply, home=home)
+            machine = divide(
+                request.policy, cores, nodes, request.profile, supply=supply, home=home, memory_mb=memory_mb
+            )
         if request.emulate.startswith(GPUS) and machine.gpus is None:
             why, remedy = machine.no_gpus, "or leave --emulate out"
             if not why:
                 why = "no GPUs are scheduled so"
                 remedy = "choose policy easy, conservative, first-fit, fcfs or weigh, without --no-gpus"
             raise BadInput(f"--emulate {request.emulate}: {why}", remedy)
-        machine = with_memory(machine, memory_mb)
+        cluster = replace(machine.cluster, memory_mb=usable_memory_mb(memory_mb))
         if request.own["idle_gpu"] is not None and machine.gpus is None:
             what = f"--idle-gpu: no GPUs are scheduled{machine.no_gpus and f' ({machine.no_gpus})'}"
             raise BadInput(what, "leave it out")
-        yield replace(machine, idle_s=request.own["idle_after"], idle_rule=request.own["idle_gpu"])
+        idle_s, idle_rule = request.own["idle_after"], request.own["idle_gpu"]
+        yield replace(machine, cluster=cluster, idle_s=idle_s, idle_rule=idle_rule)
 
 
 def devices_of_machine(
@@ -250,9 +246,7 @@ def devices_of_machine(
         Unavailable: there is no OpenCL device.
     """
     supply = supply or Supply()
-    name, _ = split(policy)
-    if "classes" not in policy_class(policy).suits:
-        raise BadInput(f"policy {name} does not schedule classes of devices", "choose mctbm, las-mq or fcfs")
+    terms_of(policy, "this machine", devices=True)
     # In a process of its own: a driver that crashes must not take the coordinator with it.
     command = [sys.executable, "-P", "-m", "probes.opencl"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -279,74 +273,57 @@ def divide(
     *,
     supply: Supply | None = None,
     home: Path | None = None,
+    memory_mb: float | None = None,
 ) -> LocalMachine:
     """Find all cores, or so many.
 
     A policy that schedules counted units gets all cores as one pool; where there are GPUs, one that can place
-    on nodes gets one node with cores, memory and GPUs; one that can nothing else gets nodes with cores and
-    memory, in equal parts.
+    on nodes gets one node with cores, memory and GPUs. One that can nothing else gets nodes with cores and
+    memory, in equal parts; where jobs share nodes, one hardware thread of each core is used, as when job
+    profiles are measured, and neighbours in cache and memory are on one node.
 
     Args:
         supply: where the cores come from; None: they are not claimed, and nobody else's are minded.
         home: folder of the coordinator; None: GPUs are left alone.
+        memory_mb: of all nodes together; None: all that may be used.
 
     Raises:
         BadInput: there are not so many cores, or the policy needs what this engine does not have.
     """
     name, _ = split(policy)
-    suits = policy_class(policy).suits
-    supply = supply or Supply()
-    if "counted" in suits or "power" in suits:
-        if nodes not in (None, 1):
-            raise BadInput(f"--nodes {nodes}: policy {name} schedules cores, not nodes", "leave --nodes out")
-        unit = Unit(scaling=scaling_of(profile)) if profile is not None else CORE
-        used = supply.take(cores)
-        gpus, no_gpus = find_gpus(supply, home) if home is not None and "nodes" in suits else (None, "")
-        pool = Pool("core", len(used))
-        if gpus is not None:
-            unit = replace(unit, node=True, cores=len(used), gpus=gpus.kinds)
-            kinds = [(kind.resource, float(kind.number)) for kind in gpus.kinds]
-            has = [("cores", float(len(used))), ("memory_mb", usable_memory_mb()), *kinds]
-            resources, capacity = zip(*has, strict=True)
-            pool = Pool("node", 1, resources=resources, capacity=capacity)
-        cluster = Cluster((pool,))
-        return LocalMachine(cluster, cores=[used], unit=unit, supply=supply, gpus=gpus, no_gpus=no_gpus)
-    if profile is not None:
+    terms, supply, count = terms_of(policy, "this machine"), supply or Supply(), nodes or 1
+    whole, shares = terms in ("counted", "either"), terms == "sharing"
+    if whole and count > 1:
+        raise BadInput(f"--nodes {nodes}: policy {name} schedules cores, not nodes", "leave --nodes out")
+    if profile is not None and not whole:
         raise BadInput(f"--profile: policy {name} uses nothing of it here", "leave it out")
-    if "sharing" in suits:
-        return _shared(policy, supply.take(cores, whole=True), nodes or 1, supply=supply)
-    if "nodes" not in suits:
-        raise BadInput(f"policy {name} cannot run jobs on this machine yet", "try it with: tenbin simulate")
-    return _in_nodes(supply.take(cores), nodes or 1, supply=supply)
-
-
-def _in_nodes(used: list[int], count: int, **more: Any) -> LocalMachine:
-    """Make so many equal nodes of these cores."""
-    if count > len(used):
-        raise BadInput(f"--nodes {count}: this machine has {counted(len(used), 'core')}", "ask for fewer")
-    of_node = len(used) // count
-    capacity = float(of_node), usable_memory_mb() / count
-    pool = Pool("node", count, resources=("cores", "memory_mb"), capacity=capacity)
-    parts = [used[of_node * i : of_node * (i + 1)] for i in range(count)]
-    return LocalMachine(Cluster((pool,)), cores=parts, unit=Unit(node=True, cores=of_node), **more)
-
-
-def with_memory(machine: LocalMachine, most_mb: float | None) -> LocalMachine:
-    """Limit the memory for all jobs together (None: all that may be used).
-
-    Nodes have equal parts of it.
-
-    Raises:
-        BadInput: there is less.
-    """
-    memory_mb, cluster = usable_memory_mb(most_mb), machine.cluster
-    pools = tuple(
-        pool
-        if pool.counted
-        else replace(pool, capacity=(pool.capacity[0], memory_mb / pool.units, *pool.capacity[2:]))
-        for pool in cluster.pools
+    used = supply.take(cores, whole=shares)
+    gpus, no_gpus = find_gpus(supply, home) if home is not None and terms == "either" else (None, "")
+    unit = Unit(scaling=scaling_of(profile)) if profile is not None else CORE
+    if whole and gpus is None:
+        pool = Pool("core", len(used))
+        return LocalMachine(Cluster((pool,)), cores=[used], unit=unit, supply=supply, no_gpus=no_gpus)
+    of_node, kinds = len(used) // count, gpus.kinds if gpus is not None else ()
+    _check_size(used, count, getattr(create(policy), "most", 1) if shares else 1)
+    capacity = float(of_node), usable_memory_mb(memory_mb) / count, *(float(kind.number) for kind in kinds)
+    return LocalMachine(
+        Cluster((pool_of_nodes([capacity] * count, kinds),)),
+        cores=[used[of_node * i : of_node * (i + 1)] for i in range(count)],
+        unit=replace(unit, node=True, cores=of_node, gpus=kinds),
+        supply=supply,
+        gpus=gpus,
+        job_profiles=ProfiledSlowdowns(JobStore(), node_kind()) if shares else None,
     )
-    return replace(machine, cluster=replace(cluster, pools=pools, memory_mb=memory_mb))
+
+
+def _check_size(used: Sequence[int], nodes: int, most: int) -> None:
+    """BadInput if so many nodes of these cores are too small for ``most`` jobs that share one."""
+    there = counted(len(used), "core")
+    if nodes > len(used):
+        raise BadInput(f"--nodes {nodes}: this machine has {there}", "ask for fewer")
+    if len(used) // nodes < most:
+        remedy = f"{len(used) // most} nodes at most" if len(used) >= most else "choose another policy"
+        raise BadInput(f"--nodes {nodes}: of {there} no node has enough for {most} jobs", remedy)
 
 
 def usable_memory_mb(most_mb: float | None = None) -> float:
@@ -362,17 +339,3 @@ def usable_memory_mb(most_mb: float | None = None) -> float:
             f"--memory: {memory_text(most_mb)} asked for, {memory_text(there_mb)} are there", "ask for less"
         )
     return there_mb if most_mb is None else most_mb
-
-
-def _shared(policy: str, used: list[int], nodes: int, *, supply: Supply) -> LocalMachine:
-    """Divide the machine into nodes that jobs share: neighbours in cache and memory on one node.
-
-    One hardware thread of each core is used, as when job profiles are measured.
-    """
-    most = getattr(create(policy), "most", 1)
-    if len(used) // nodes < most:
-        what = f"--nodes {nodes}: of {counted(len(used), 'core')} no node has enough for {most} jobs"
-        remedy = f"{len(used) // most} nodes at most" if len(used) >= most else "choose another policy"
-        raise BadInput(what, remedy)
-    profiles = ProfiledSlowdowns(JobStore(), node_kind())
-    return _in_nodes(used, nodes, job_profiles=profiles, supply=supply)

@@ -187,14 +187,12 @@ class LocalEngine(Engine):
             cluster,
             cores,
             devices or (gpus.numbers if gpus is not None else {}),
-            unit=unit,
             whole=packages is not None,
             core_of=core_of,
         )
         self._watch_gpus = None
         if gpus is not None:
             self._watch_gpus = GpuWatch(gpus, self._cores.free_devices, store, idle_s=idle_s, rule=idle_rule)
-        if self._watch_gpus is not None:
             self.gpus, self._cores.choose_gpus = self._watch_gpus, self._watch_gpus.choose
         self.regions = self._cores
         self._orders = Orders(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 import re
 import sys
@@ -27,6 +26,14 @@ from profiles.files.safe_files import make_folder, write_whole
 from profiles.files.store import JobStore, Store
 from profiles.quantities import counted
 from profiles.records import NodeKind, OpenCLDevice, Profile
+from scheduler.engines.common.projection import (
+    Terms,
+    cap_choices,
+    measured_power,
+    measured_speeds,
+    pool_of_nodes,
+    terms_of,
+)
 from scheduler.engines.protocol import Machine
 from scheduler.engines.registry import Asked
 from scheduler.engines.slurm.node_inventory import (
@@ -57,14 +64,10 @@ from scheduler.model.parameters import split
 from scheduler.model.speeds import all_bounds
 from scheduler.policies.registry import create, policy_class
 from scheduler.prediction.profiles import (
-    CAP_STEP_W,
     ProfiledSlowdowns,
     begin_of,
-    cap_lines,
     figures_of,
     lines_of,
-    scaling_of,
-    with_power,
 )
 
 if TYPE_CHECKING:
@@ -225,8 +228,7 @@ def capped_nodes(
         BadInput: the policy chooses no caps, or the budget does not carry the nodes at rest and one in use.
         Unavailable: no node can be capped.
     """
-    if "power" not in policy_class(policy).suits:
-        raise BadInput(f"--power-budget: policy {policy} chooses no power caps", "choose parm or fifo-mid")
+    terms_of(policy, "Slurm", capped=True)
     site = machine.site
     if emulated and not Path(emulated).is_dir():
         raise BadInput(f"--emulate {emulated}: there is no such folder", "see: docs/slurm.md")
@@ -243,9 +245,7 @@ def capped_nodes(
         least_w = rest_w + pool.power_w(1, pool.caps_w[0])
         what = f"--power-budget {budget_w:g}: {pool.units} nodes draw {rest_w:.4g} W at rest"
         raise BadInput(f"{what}, {least_w:.4g} W with one at its lowest cap", "give at least that")
-    unit = machine.unit
-    if profile is not None:
-        unit = replace(unit, scaling=scaling_of(profile), caps=cap_lines(profile, pool, 1))
+    unit = measured_speeds(machine.unit, profile, pool, 1)
     power = SitePower(sysfs, node_states(), rest_w, known[0].emulated)
     return replace(machine, cluster=Cluster((pool,), free_w), unit=unit, site=replace(site, power=power))
 
@@ -257,16 +257,9 @@ def _power(
     lowest, highest = max(node.lowest_w for node in nodes), min(node.highest_w for node in nodes)
     rests, beside_w = [node.rest_w for node in nodes], max(node.beside_w for node in nodes)
     if profile is None:
-        steps = range(math.floor(lowest / CAP_STEP_W) + 1, math.ceil(highest / CAP_STEP_W))
-        caps = (lowest, *(CAP_STEP_W * step for step in steps), highest) if highest > lowest else (highest,)
+        caps = cap_choices(lowest, highest)
     else:
-        if profile.settings.emulated != emulated:
-            other = profile.settings.emulated or "a real machine"
-            what = f"--profile: it was measured on {other}, not on {emulated or 'real nodes'}"
-            raise BadInput(what, "see: tenbin profile list")
-        whole, note = with_power(pool, profile)
-        if not whole.caps_w:
-            raise BadInput(f"--profile: {note}", "measure it: tenbin profile --only power")
+        whole = measured_power(pool, profile, emulated)
         caps = tuple(cap for cap in whole.caps_w if cap <= highest) or (highest,)
         rests, beside_w = [whole.idle_w] * len(nodes), whole.base_w
     base_w = max(beside_w - min(rests), LEAST_W - caps[0])
@@ -589,21 +582,24 @@ def slurm_cluster(
     if slurm.version() < OLDEST:
         raise Unavailable("this Slurm is older than 20.11", "see: sinfo --version")
     name, nodes = nodes_of(slurm, partition)
-    suits = policy_class(policy).suits
+    terms = terms_of(policy, "Slurm", devices=devices)
+    _check_options(policy, terms, cores, take_over)
     make_folder(home, 0o700)
+    shares = terms == "sharing"
     known = [ClusterNode(n.name, n.cpus, n.memory_mb, n.gpus) for n in nodes]
-    hosts = remember(home / f"nodes-{name}.json", known)
+    if shares:
+        known = _nodes_to_share(policy, nodes, _whole_nodes(slurm, name))
+    hosts = remember(home / f"nodes-{name}{'-shared' if shares else ''}.json", known)
     if devices:
-        _check_devices(policy, cores, take_over)
         inventory = NodeInventory(hosts, CORE, whole=False)
         cluster, slots, costs = devices_of_cluster(nodes, inventory, home, partition=name, profile=profile)
         site = Site(slurm, name, inventory, lease_s, devices=slots)
         most_mb = max(hosts[slot.node].memory_mb for slot in slots.slots)
         return SlurmMachine(cluster, costs=costs, site=site, unit=Unit(hosts=((1, most_mb),)))
     names = tuple(host.name for host in hosts)
-    gpus = gpus and cores is None and take_over is None and {"counted", "nodes"} <= suits
+    gpus = gpus and cores is None and take_over is None and terms == "either"
     kinds, gres = gpu_kinds(slurm, name, hosts) if gpus else ((), {})
-    if ("counted" in suits or "power" in suits) and not kinds:
+    if terms in ("counted", "either") and not kinds:
         of_unit = cores or min(host.cores for host in hosts)
         sizes = {(host.cores // cores if cores else 1, host.memory_mb) for host in hosts}
         unit = Unit(node=True, cores=of_unit, hosts=tuple(sorted(sizes)))
@@ -611,29 +607,21 @@ def slurm_cluster(
         if not inventory.units():
             raise BadInput(f"--unit {cores}: no node has so many cores", "choose fewer")
         pool = Pool("node" if cores is None else "unit", inventory.units(), names=names)
-    elif "nodes" in suits:
-        if cores is not None:
-            raise BadInput(f"--unit {cores}: policy {policy} places on nodes", "leave --unit out")
+    else:
         unit = Unit(node=True, cores=min(host.cores for host in hosts), gpus=kinds)
         inventory = NodeInventory(hosts, unit, whole=False)
-        pool = _pool_of_nodes(hosts, kinds)
-    elif "sharing" in suits:
-        if cores is not None:
-            raise BadInput(f"--unit {cores}: policy {policy} places on nodes", "leave --unit out")
-        if take_over is not None:
-            what = f"--take-over: policy {policy} knows jobs by their job profiles, sbatch names none"
-            raise BadInput(what, "choose another policy, for instance easy")
-        return _shared(policy, home, nodes, slurm=slurm, partition=name, lease_s=lease_s)
-    else:
-        raise BadInput(f"policy {policy} cannot run jobs on Slurm yet", "try it with: tenbin simulate")
+        alike = known[:1] * len(hosts) if shares else hosts  # one that is gone may have been another
+        pool = pool_of_nodes([_capacity(host, kinds) for host in alike], kinds, names)
     sbatch = None
     if take_over is not None:
         kind = "nodes" if not pool.counted else "whole" if cores is None else "parts"
         _may_steer(slurm)
         sbatch = SbatchQueue(take_over, gate_s, name, Shape(kind, unit.cores))
-    return SlurmMachine(
-        Cluster((pool,)), unit=unit, site=Site(slurm, name, inventory, lease_s, sbatch=sbatch, gres=gres)
-    )
+    threads = nodes[0].threads if shares else 1
+    site = Site(slurm, name, inventory, lease_s, sbatch=sbatch, gres=gres, shared=shares, threads=threads)
+    kind_file = home / f"kinds-{name}.json"
+    profiles = ProfiledSlowdowns(JobStore(), node_kind_of(nodes, kind_file)) if shares else None
+    return SlurmMachine(Cluster((pool,)), unit=unit, site=site, job_profiles=profiles)
 
 
 NO_TYPE = "gpu"  # the kind of GPUs to which gres.conf gives no type
@@ -659,15 +647,9 @@ def gpu_kinds(
     return tuple(kinds), gres
 
 
-def _pool_of_nodes(hosts: Sequence[ClusterNode], kinds: Sequence[GpuKind]) -> Pool:
-    """Make a pool of nodes with cores, memory, and GPUs of these kinds."""
-    capacities = tuple(
-        (float(host.cores), host.memory_mb, *(float(_gpus_of(host).get(kind.name, 0)) for kind in kinds))
-        for host in hosts
-    )
-    resources = ("cores", "memory_mb", *(kind.resource for kind in kinds))
-    names = tuple(host.name for host in hosts)
-    return Pool("node", len(hosts), resources=resources, capacities=capacities, names=names)
+def _capacity(host: ClusterNode, kinds: Sequence[GpuKind]) -> tuple[float, ...]:
+    gpus = _gpus_of(host)
+    return float(host.cores), host.memory_mb, *(float(gpus.get(kind.name, 0)) for kind in kinds)
 
 
 def _gpus_of(host: ClusterNode) -> dict[str, int]:
@@ -728,25 +710,28 @@ def _may_steer(slurm: Slurm) -> None:
         raise BadInput("--take-over: slurmctld runs no job_submit.lua", remedy)
 
 
-def _check_devices(policy: str, cores: int | None, take_over: Path | None) -> None:
-    """Refuse, by BadInput, what does not go with devices."""
-    if "classes" not in policy_class(policy).suits:
-        what = f"policy {policy} does not schedule classes of devices"
-        raise BadInput(what, "choose mctbm, las-mq or fcfs")
+def _check_options(policy: str, terms: Terms, cores: int | None, take_over: Path | None) -> None:
+    """Refuse, by BadInput, options that do not go with what the policy schedules."""
     for name, value in (("--unit", cores), ("--take-over", take_over)):
-        if value is not None:
+        if terms == "classes" and value is not None:
             raise BadInput(f"{name} {value} with --devices: each job has one device", "leave it out")
+    if terms in ("nodes", "sharing") and cores is not None:
+        raise BadInput(f"--unit {cores}: policy {policy} places on nodes", "leave --unit out")
+    if terms == "sharing" and take_over is not None:
+        what = f"--take-over: policy {policy} knows jobs by their job profiles, sbatch names none"
+        raise BadInput(what, "choose another policy, for instance easy")
 
 
-def _shared(
-    policy: str, home: Path, nodes: Sequence[SlurmNode], *, slurm: Slurm, partition: str, lease_s: float
-) -> SlurmMachine:
+def _nodes_to_share(policy: str, nodes: Sequence[SlurmNode], whole: str) -> list[ClusterNode]:
     """Describe nodes that jobs share, each on whole cores of its own, as job profiles are measured.
 
+    Args:
+        whole: the setting by which Slurm gives whole nodes; "": it does not.
+
     Raises:
-        BadInput: the nodes are not alike, or have too few cores.
+        BadInput: it does, the nodes are not alike, or have too few cores.
     """
-    if whole := _whole_nodes(slurm, partition):
+    if whole:
         raise BadInput(
             f"{whole}: Slurm gives whole nodes", "set OverSubscribe=NO, SelectType=select/cons_tres"
         )
@@ -761,19 +746,8 @@ def _shared(
             f"policy {policy}: a node has {counted(cores, 'core')}, too few for {most} jobs",
             "choose another policy",
         )
-    kind = node_kind_of(nodes, home / f"kinds-{partition}.json")
     memory_mb = min(node.memory_mb for node in nodes)
-    known = [ClusterNode(node.name, cores, memory_mb) for node in nodes]
-    hosts = remember(home / f"nodes-{partition}-shared.json", known)
-    unit = Unit(node=True, cores=cores)
-    capacity = (float(cores), memory_mb)
-    names = tuple(host.name for host in hosts)
-    pool = Pool("node", len(hosts), resources=("cores", "memory_mb"), capacity=capacity, names=names)
-    site = Site(
-        slurm, partition, NodeInventory(hosts, unit, whole=False), lease_s, shared=True, threads=threads
-    )
-    profiles = ProfiledSlowdowns(JobStore(), kind)
-    return SlurmMachine(Cluster((pool,)), unit=unit, site=site, job_profiles=profiles)
+    return [ClusterNode(node.name, cores, memory_mb) for node in nodes]
 
 
 def nodes_of(slurm: Slurm, partition: str | None) -> tuple[str, Sequence[SlurmNode]]:

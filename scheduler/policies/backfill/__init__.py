@@ -1,5 +1,5 @@
-"""Policies with a queue for counted units: fcfs, first fit, EASY and conservative backfilling.
+"""Policies with a queue: fcfs, first fit, EASY and conservative backfilling, on counted units and on nodes.
 
-``queue`` has the queues of one pool, ``multi_pool`` those of several; ``availability`` is free
-units over time.
+``queue`` has the queues of one counted pool, ``multi_pool`` those of several, ``on_nodes`` those of nodes;
+``availability`` is free units over time, ``reservations`` what is planned there for waiting jobs.
 """

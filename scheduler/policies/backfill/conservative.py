@@ -32,25 +32,21 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from functools import cache
+from heapq import heappush
 
-from scheduler.model.events import Action, Event, Finished, Start, Submitted, Timer, WakeAt
-from scheduler.model.jobs import Job, counted, instant
-from scheduler.policies.backfill.availability import Availability, earliest_end
-from scheduler.policies.backfill.conservative_on_nodes import (
-    MOMENT_S,
-    NOT_SO_LONG,
-    NodeConservative,
-    planned_end,
-)
+from scheduler.model.events import Action, Event
+from scheduler.model.jobs import Job, Placement, counted, instant
+from scheduler.policies.backfill.availability import Availability
+from scheduler.policies.backfill.conservative_on_nodes import NodeReservations
 from scheduler.policies.backfill.multi_pool import MultiPoolQueue
-from scheduler.policies.backfill.on_nodes import node_pools
+from scheduler.policies.backfill.on_nodes import Places, Way, node_pools
 from scheduler.policies.backfill.queue import Stair
-from scheduler.policies.base import Policy, Reason, View, counted_pools, fits_now, waits_for
+from scheduler.policies.backfill.reservations import NOT_SO_LONG, Reservation, Reservations, length_of
+from scheduler.policies.base import Policy, Reason, View, fits_now, waits_for
 
-Plans = Mapping[str, Availability]
 Peaks = tuple[list[float], list[int]]  # as ``Availability.peaks`` says it
 
 
@@ -74,258 +70,138 @@ class Conservative(Policy):
     parameters: ConservativeParameters
 
     def begin(self, view: View) -> None:
-        nodes = node_pools(view, "conservative")
-        self._nodes = NodeConservative(nodes, self.parameters.depth, view) if nodes else None
-        if nodes:
-            return
-        self._pools = counted_pools(view, "conservative")
-        self._starts: dict[int, float] = {}  # of the jobs with reservations, in the order of the queue
-        self._on: dict[int, str] = {}  # the class of each reservation
-        self._ends: dict[int, float] = {}  # of the running jobs, as the plans have them
-        self._stuck: dict[int, Job] = {}  # of the first jobs those for which no reservation was found
-        self._due: list[tuple[float, int]] = []  # reservations by time; void where _starts disagrees
-        self._early = False
-        self._wakes_s = -math.inf  # the last timer asked for
-        self._line_up(view)
+        kind = NodeReservations if node_pools(view, "conservative") else UnitReservations
+        self.reservations: Reservations = kind(view.cluster.pools, self.parameters.depth, view)
 
     def decide(self, view: View, event: Event) -> Sequence[Action]:
-        if self._nodes is not None:
-            return self._nodes.decide(view, event)
-        if isinstance(event, Submitted):
-            self._new.append(event.job)
-        elif isinstance(event, Finished):
-            end = self._ends.pop(event.job.id)
-            if end > view.now:
-                self._plans[event.placement.pool].release(view.now, end, event.placement.units)
-                self._early = True
-        elif not isinstance(event, Timer):
-            self._broken = True  # nodes or jobs failed
-        return () if view.upcoming is not None else self._actions(view)
-
-    def _actions(self, view: View) -> list[Action]:
-        """Decide at an instant of which all events are known."""
-        for plan in self._plans.values():
-            plan.trim(view.now)
-        if self._broken:
-            self._line_up(view)
-        elif self._early and self._starts:
-            if len(self._plans) == 1:
-                self._move_up(view)
-            else:
-                self._move_up_on_classes(view)
-        self._early = False
-        self._admit(view.now)
-        due = self._due_now(view.now)
-        if self._late(due, view):
-            self._make_anew(view)
-            due = self._due_now(view.now)
-        actions: list[Action] = []
-        while due:
-            actions += [self._start(job_id, at, view) for at, job_id in due]
-            self._admit(view.now)
-            due = self._due_now(view.now)
-        if self._rest.waiting:
-            actions += self._pass(view.now)
-        self._forget_void()
-        if self._due and self._due[0][0] not in (self._wakes_s, math.inf):
-            self._wakes_s = self._due[0][0]
-            actions.append(WakeAt(self._wakes_s))
-        return actions
+        return self.reservations.decide(view, event)
 
     def why(self, job: Job, view: View) -> Reason:
-        if self._nodes is not None:
-            return self._nodes.why(job, view)
-        at = self._starts.get(job.id, math.inf)
-        if not fits_now(job, view):
-            return Reason(waits_for(job, view), None if at == math.inf else at)
-        return Reason(NOT_SO_LONG, None if at == math.inf else at)
+        return self.reservations.why(job, view)
 
-    def _admit(self, now: float) -> None:
-        """Reserve for the jobs that have become one of the first (step 1)."""
-        rest, depth = self._rest, self.parameters.depth
-        while rest.waiting and len(self._starts) < depth:
-            job = next(iter(rest.waiting.values()))
-            rest.remove(job)
-            self._reserve(job, now, self._open())
-        for job in self._new:
-            if len(self._starts) < depth:
-                self._reserve(job, now, self._open())
-            else:
-                rest.add(job)
-        self._new.clear()
 
-    def _pass(self, now: float) -> list[Action]:
-        """Start jobs that delay no reservation (step 2)."""
-        actions: list[Action] = []
-        last = max(self._starts.values())  # while others wait, ``depth`` jobs have one
-        plans = self._open()
-        room = {pool: stairs for pool, plan in plans.items() if (stairs := plan.stairs(last))}
-        while room and (job := self._rest.first(room)):
-            fits = [pool for pool, stairs in room.items() if _fits(job, pool, stairs)]
-            pool = min(fits, key=job.estimate_on)
-            self._rest.remove(job)
-            end = self._ends[job.id] = instant(now + self._length(job, pool))
-            plans[pool].reserve(now, end, job.units)
-            actions.append(Start(job.id, counted(pool, job.units)))
-            room[pool] = plans[pool].stairs(last)
-            if not room[pool]:
-                del room[pool]
-        return actions
+class UnitReservations(Reservations):
+    """Jobs that wait for counted pools."""
 
-    def _reserve(self, job: Job, now: float, plans: Plans) -> None:
-        """Give the job the earliest interval, on the best of the classes of ``plans``."""
-        end, start, pool = earliest_end(job, plans, now, MOMENT_S)
-        self._put(job, start, pool)
-        if start < math.inf:
-            plans[pool].reserve(start, end, job.units)
+    _plans: dict[str, Availability]
 
-    def _put(self, job: Job, start: float, pool: str) -> None:
-        if start == math.inf:
-            self._stuck[job.id] = job
-        elif self._stuck:
-            self._stuck.pop(job.id, None)
-        if self._starts.get(job.id) != start:
-            self._starts[job.id] = start
-            heappush(self._due, (start, job.id))
-        self._on[job.id] = pool
+    def why(self, job: Job, view: View) -> Reason:
+        sentence = NOT_SO_LONG if fits_now(job, view) else waits_for(job, view)
+        return Reason(sentence, self.expected_start(job))
 
-    def _length(self, job: Job, pool: str) -> float:
-        """Return the length of a reservation, at least a moment, because every job needs its units."""
-        length = job.estimate_on(pool)
-        return length if length > MOMENT_S else MOMENT_S  # max() is slower
+    def _ways(self, job: Job) -> list[Way]:
+        return [(pool.name, job) for pool in self._pools if job.runs_on(pool.name)]
 
-    def _open(self) -> Plans:
-        """Leave out the classes that a waiting job without reservation can run on."""
-        plans: Plans = self._plans
-        for job in self._stuck.values():
-            plans = without(job, plans)
-            if not plans:
-                break
-        return plans
+    def _rest_of(self) -> MultiPoolQueue:
+        return MultiPoolQueue([pool.name for pool in self._pools])
+
+    def _plan(self, view: View, running: Sequence[Reservation]) -> dict[str, Availability]:
+        ends: dict[str, list[tuple[float, int]]] = {pool.name: [] for pool in self._pools}
+        for at in running:
+            ends[at.pool].append((at.end_s, at.places[0][1]))
+        self._peaks: dict[str, Peaks] = {}
+        return {
+            pool: Availability.beside(held, view.in_service[pool], view.now) for pool, held in ends.items()
+        }
+
+    def _charge(self, at: Reservation, sign: int) -> None:
+        self._plans[at.pool].reserve(at.start_s, at.end_s, sign * at.places[0][1])
+
+    def _earliest(
+        self, way: Job, pool: str, length_s: float, after_s: float, *, until_s: float
+    ) -> tuple[float, Places]:
+        start_s = self._plans[pool].earliest(way.units, length_s, after_s)
+        return start_s, (() if start_s == math.inf else _whole(way.units))
+
+    def _placement(self, at: Reservation) -> Placement:
+        return counted(at.pool, at.way.units)
 
     def _move_up(self, view: View) -> None:
-        """Move reservations to earlier intervals on one class (step 3)."""
+        self._peaks.clear()
+        if len(self._pools) > 1:
+            super()._move_up(view)
+        else:
+            self._move_up_on_one(view)
+
+    def _move_up_on_one(self, view: View) -> None:
+        """Move reservations to earlier intervals on one class, by searches that end where they begin."""
         ((pool, plan),) = self._plans.items()
         times, most = plan.peaks()
         stale = False  # moved jobs have left more units free, later on
-        for job_id, start in list(self._starts.items()):
-            job = view.waiting[job_id]
-            if start == math.inf:
-                if job.units <= most[-1] or stale:
-                    self._reserve(job, view.now, self._plans)
-                if self._starts[job_id] == math.inf:
+        self._stuck.clear()
+        for job_id, (before_s, before_end_s, _, places, job) in list(self._reserved.items()):
+            if not places:
+                if view.waiting[job_id].units <= most[-1] or stale:
+                    self.take(view.waiting[job_id], view.now)
+                if not self._reserved[job_id].places:
+                    self._stuck.add(pool)
                     break
                 stale = True
                 continue
-            if job.units > most[max(bisect_left(times, start) - 1, 0)]:
+            if job.units > most[max(bisect_left(times, before_s) - 1, 0)]:
                 if not stale:
                     continue
                 times, most = plan.peaks()
                 stale = False
-                if job.units > most[max(bisect_left(times, start) - 1, 0)]:
+                if job.units > most[max(bisect_left(times, before_s) - 1, 0)]:
                     continue
-            if start > view.now:
-                earlier_s = plan.move_up(start, instant(start + self._length(job, pool)), job.units, view.now)
-                if earlier_s < start:
-                    self._starts[job_id] = earlier_s
-                    heappush(self._due, (earlier_s, job_id))
+            if before_s > view.now:
+                start_s = plan.move_up(before_s, before_end_s, job.units, view.now)
+                if start_s < before_s:
+                    end_s = instant(start_s + length_of(job, pool))
+                    self._reserved[job_id] = Reservation(start_s, end_s, pool, places, job)
+                    heappush(self._due, (start_s, job_id))
                     stale = True
 
-    def _move_up_on_classes(self, view: View) -> None:
-        """Move reservations on several classes, in queue order, each to the best interval (step 3)."""
-        plans: Plans = self._plans
-        peaks: dict[str, Peaks] = {}
-        for job_id, start in list(self._starts.items()):
-            job, pool = view.waiting[job_id], self._on[job_id]
-            if start < math.inf:
-                end = instant(start + self._length(job, pool))
-                if not self._may_end_sooner(job, end, view.now, peaks):
-                    continue
-                self._plans[pool].release(start, end, job.units)
-            self._reserve(job, view.now, plans)
-            if self._starts[job_id] == math.inf:
-                plans = without(job, plans)
-                if not plans:
-                    break
-            elif (start, pool) != (self._starts[job_id], self._on[job_id]):
-                peaks.clear()
-
-    def _may_end_sooner(self, job: Job, end: float, now: float, peaks: dict[str, Peaks]) -> bool:
+    def _may_move(self, job: Job, at: Reservation, now: float) -> bool:
         """Return False if on no class the job's units are free early enough at any one time."""
-        if end == math.inf:
+        if at.end_s == math.inf:
             return True
-        for pool, plan in self._plans.items():
-            if not job.runs_on(pool):
-                continue
-            latest = instant(end - self._length(job, pool))
-            if latest >= now:
-                if pool not in peaks:
-                    peaks[pool] = plan.peaks()
-                times, most = peaks[pool]
-                if job.units <= most[max(bisect_right(times, latest) - 1, 0)]:
+        for pool, way in self._ways(job):
+            latest_s = instant(at.end_s - length_of(way, pool))
+            if latest_s >= now:
+                if pool not in self._peaks:
+                    self._peaks[pool] = self._plans[pool].peaks()
+                times, most = self._peaks[pool]
+                if way.units <= most[max(bisect_right(times, latest_s) - 1, 0)]:
                     return True
         return False
 
-    def _start(self, job_id: int, at: float, view: View) -> Action:
-        """Start the job whose interval begins now."""
-        job = view.waiting[job_id]
-        pool = self._on.pop(job_id)
-        del self._starts[job_id]
-        self._ends[job_id] = instant(at + self._length(job, pool))
-        return Start(job_id, counted(pool, job.units))
+    def _has_moved(self, before: Reservation) -> None:
+        self._peaks.clear()
 
-    def _late(self, due: list[tuple[float, int]], view: View) -> bool:
-        """Tell if the reservations that are due now cannot be kept."""
-        if any(at < view.now for at, _ in due):
-            return True
+    def _lacks(self, due: Sequence[int], view: View) -> bool:
         left = dict(view.free)
-        for _, job_id in due:
-            left[self._on[job_id]] -= view.waiting[job_id].units
+        for at in map(self._reserved.__getitem__, due):
+            left[at.pool] -= at.way.units
         if self._rest.waiting:  # they take what is free by the plans
             return any(left[pool] < plan.at(view.now) for pool, plan in self._plans.items())
         return min(left.values()) < 0
 
-    def _due_now(self, now: float) -> list[tuple[float, int]]:
-        """Take the reservations whose time has come."""
-        due: list[tuple[float, int]] = []
-        while self._due and self._due[0][0] <= now:
-            at, job_id = heappop(self._due)
-            if self._starts.get(job_id) == at and (at, job_id) not in due[-1:]:
-                due.append((at, job_id))
-        return due
+    def _pass(self, now: float) -> list[Action]:
+        actions: list[Action] = []
+        last_s = max(
+            at.start_s for at in self._reserved.values()
+        )  # while others wait, ``depth`` jobs have one
+        plans = {pool: plan for pool, plan in self._plans.items() if pool not in self._stuck}
+        room = {pool: stairs for pool, plan in plans.items() if (stairs := plan.stairs(last_s))}
+        while room and (job := self._rest.first(room)):
+            pool = min((p for p, stairs in room.items() if _fits(job, p, stairs)), key=job.estimate_on)
+            self._rest.remove(job)
+            end_s = instant(now + length_of(job, pool))
+            at = Reservation(now, end_s, pool, _whole(job.units), job)
+            self._charge(at, 1)
+            actions.append(self._start(job.id, at))
+            room[pool] = plans[pool].stairs(last_s)
+            if not room[pool]:
+                del room[pool]
+        return actions
 
-    def _forget_void(self) -> None:
-        """Drop void reservations from the front."""
-        while self._due and self._starts.get(self._due[0][1]) != self._due[0][0]:
-            heappop(self._due)
 
-    def _line_up(self, view: View) -> None:
-        """Take the jobs in the order in which they wait now, and make all reservations anew."""
-        self._starts.clear()
-        self._rest = MultiPoolQueue(self._pools)  # the jobs behind the first ``depth``
-        self._new = list(view.waiting.values())
-        self._broken = False
-        self._make_anew(view)
-
-    def _make_anew(self, view: View) -> None:
-        """Make all reservations anew (step 4)."""
-        first = [view.waiting[job_id] for job_id in self._starts]
-        self._starts.clear()
-        self._on.clear()
-        self._stuck.clear()
-        self._due.clear()
-        self._ends.clear()
-        held: dict[str, list[tuple[float, int]]] = {pool: [] for pool in self._pools}
-        for state in view.running.values():
-            end = self._ends[state.job.id] = planned_end(state, view.now)
-            for place in state.places:
-                held[place.pool].append((end, place.units))
-        self._plans = {
-            pool: Availability.beside(held[pool], view.in_service[pool], view.now) for pool in self._pools
-        }
-        for job in first:
-            self._reserve(job, view.now, self._open())
-        self._admit(view.now)
+@cache
+def _whole(units: int) -> Places:
+    """Return the place of so many units of a counted pool, cached because most are asked for repeatedly."""
+    return ((0, units),)
 
 
 def _fits(job: Job, pool: str, stairs: Sequence[Stair]) -> bool:
@@ -333,8 +209,3 @@ def _fits(job: Job, pool: str, stairs: Sequence[Stair]) -> bool:
     return job.runs_on(pool) and any(
         job.units <= units and job.estimate_on(pool) <= length for units, length in stairs
     )
-
-
-def without(job: Job, plans: Plans) -> Plans:
-    """Leave out the classes that the job can run on."""
-    return {pool: plan for pool, plan in plans.items() if not job.runs_on(pool)}

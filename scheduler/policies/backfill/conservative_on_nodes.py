@@ -12,18 +12,17 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.model.events import Action, Event, Finished, Start, Submitted, Timer, WakeAt
-from scheduler.model.jobs import EPSILON, Job, JobState, Placement, Pool, instant
+from scheduler.model.events import Action
+from scheduler.model.jobs import EPSILON, Job, Pool, instant
 from scheduler.model.state import Nodes
 from scheduler.policies.backfill import on_nodes
+from scheduler.policies.backfill.multi_pool import MultiPoolQueue
 from scheduler.policies.backfill.on_nodes import (
     MOST,
     ROOM,
@@ -35,14 +34,11 @@ from scheduler.policies.backfill.on_nodes import (
     choose,
     covers,
 )
+from scheduler.policies.backfill.reservations import NOT_SO_LONG, Reservation, Reservations, length_of
 from scheduler.policies.base import Reason, View
 
-MOMENT_S = 1e-6
-LATE_SHARE = 0.1
-LATE_LEAST_S = 60.0
 SLACK = 1e-6  # of sums that were added and subtracted many times
 AHEAD = 64  # steps that are looked at first
-NOT_SO_LONG = "there is room, but not for as long as it may run without a delay of earlier jobs"
 MOST_AHEAD = 32  # jobs of a queue whose starts are predicted
 
 
@@ -162,258 +158,108 @@ def _least(rooms: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int6
         length *= 2
 
 
-class Reservation(NamedTuple):
-    """Time and nodes for a waiting job, and the way in which it is to run there."""
+class NodeReservations(Reservations):
+    """Jobs that wait for pools with nodes."""
 
-    start_s: float
-    end_s: float
-    pool: str
-    places: Places
-    way: Job
-
-
-NONE = Reservation(math.inf, math.inf, "", (), Job(0, 0.0))
-
-
-class NodeConservative:
-    """Jobs that wait for pools with nodes, the first ``depth`` of them with reservations."""
+    _plans: dict[str, NodePlan]
 
     def __init__(self, pools: Sequence[Pool], depth: int, view: View) -> None:
-        self._classes = PoolOrder(pools, by_length=True)
-        self._pools, self._depth = pools, depth
-        self._freed: dict[str, set[int]] = {}  # nodes that something has left before its time, by pool
-        self._wakes_s = -math.inf  # the last timer asked for
-        self._line_up(view)
+        self._order = PoolOrder(pools, by_length=True)
+        super().__init__(pools, depth, view)
 
-    def decide(self, view: View, event: Event) -> Sequence[Action]:
-        """Note what has happened, and start jobs at the last event of an instant."""
-        if isinstance(event, Submitted):
-            self._new.append(event.job)
-        elif isinstance(event, Finished):
-            self._ended(event, view.now)
-        elif not isinstance(event, Timer):
-            self._broken = True  # nodes or jobs failed
-        return () if view.upcoming is not None else self._actions(view)
-
-    def _ended(self, event: Finished, now: float) -> None:
-        end_s = self._ends.pop(event.job.id, now)
-        if end_s > now:
-            at = event.placement
-            self._plans[at.pool].charge(now, end_s, at.nodes, event.job.way(at).demand, sign=-1)
-            self._left(at.pool, at.nodes)
-            self._early = True
-
-    def _left(self, pool: str, places: Places) -> None:
-        """Note that there may be more room on these nodes."""
-        self._freed.setdefault(pool, set()).update(node for node, _ in places)
-
-    def _actions(self, view: View) -> list[Action]:
-        now = view.now
-        for plan in self._plans.values():
-            plan.trim(now)
-        if self._broken:
-            self._line_up(view)
-        elif self._early and self._reserved:
-            self._move_up(view)
-        self._early = False
-        self._admit(now)
-        due = self._due(now)
-        if self._late(due, view):
-            self._make_anew(view)
-            due = self._due(now)
-        actions: list[Action] = []
-        while due:
-            actions += [self._start(job_id) for job_id in due]
-            self._admit(now)
-            due = self._due(now)
-        if self._rest:
-            actions += self._pass(now)
-        first_s = min((at.start_s for at in self._reserved.values()), default=math.inf)
-        if first_s not in (self._wakes_s, math.inf):
-            self._wakes_s = first_s
-            actions.append(WakeAt(first_s))
-        return actions
+    def _ways(self, job: Job) -> list[Way]:
+        return self._order(job)
 
     def why(self, job: Job, view: View) -> Reason:
-        """Explain what a job waits for, and until when."""
         expected_s = self.expected_start(job)
-        ways = self._classes(job)
+        ways = self._ways(job)
         if any(on_nodes.has_room(view.nodes[pool], way) for pool, way in ways):
             return Reason(NOT_SO_LONG, expected_s)
         return Reason(on_nodes.why(job, view, ways).sentence, expected_s)
 
-    def expected_start(self, job: Job) -> float | None:
-        """Return the begin of the job's reservation; None: it has none."""
-        at = self._reserved.get(job.id, NONE).start_s
-        return None if at == math.inf else at
+    def _rest_of(self) -> MultiPoolQueue:
+        return MultiPoolQueue(())  # in order, not to be searched by units
 
-    def take(self, job: Job, after_s: float) -> float:
-        """Reserve for a job from an instant on; return the begin."""
-        self._reserve(job, after_s)
-        return self._reserved[job.id].start_s
+    def _plan(self, view: View, running: Sequence[Reservation]) -> dict[str, NodePlan]:
+        # Nodes that something has left before its time, by pool: for this time and the next.
+        self._freed: dict[str, set[int]] = {}
+        self._left: dict[str, set[int]] = {}
+        self._peaks: dict[tuple[str, int], Peaks] = {}
+        plans = {
+            pool.name: NodePlan(pool, _in_service(view.nodes[pool.name]), view.now) for pool in self._pools
+        }
+        for at in running:
+            plans[at.pool].charge(at.start_s, at.end_s, at.places, at.way.demand)
+        return plans
 
-    def _admit(self, now: float) -> None:
-        """Reserve for the jobs that have become one of the first (step 1)."""
-        for job in self._new:
-            self._rest[job.id] = job
-        self._new.clear()
-        while self._rest and len(self._reserved) < self._depth:
-            _, job = self._rest.popitem(last=False)
-            self._reserve(job, now)
+    def _charge(self, at: Reservation, sign: int) -> None:
+        self._plans[at.pool].charge(at.start_s, at.end_s, at.places, at.way.demand, sign=sign)
 
-    def _open(self, job: Job) -> list[Way]:
-        """List the ways on pools where no job before it waits without reservation."""
-        return [(pool, way) for pool, way in self._classes(job) if pool not in self._stuck]
-
-    def _best(self, job: Job, now: float) -> Reservation:
-        """Find the interval where the job would end first (equal: the earlier start, then the first pool)."""
-        best = NONE
-        for pool, way in self._open(job):
-            length_s = self._length(way, pool)
-            start_s, places = self._plans[pool].earliest(way, length_s, now, best.end_s)
-            end_s = instant(start_s + length_s)
-            if places and (not best.places or (end_s, start_s) < (best.end_s, best.start_s)):
-                best = Reservation(start_s, end_s, pool, places, way)
-        return best
-
-    def _reserve(self, job: Job, now: float) -> None:
-        self._put(job, self._best(job, now))
-
-    def _put(self, job: Job, at: Reservation) -> None:
-        self._reserved[job.id] = at
-        if at.places:
-            self._plans[at.pool].charge(at.start_s, at.end_s, at.places, at.way.demand)
-        else:
-            self._stuck.update(pool for pool, _ in self._classes(job))
-
-    def _length(self, job: Job, pool: str) -> float:
-        return max(job.estimate_on(pool), MOMENT_S)
+    def _earliest(
+        self, way: Job, pool: str, length_s: float, after_s: float, *, until_s: float
+    ) -> tuple[float, Places]:
+        return self._plans[pool].earliest(way, length_s, after_s, until_s)
 
     def _move_up(self, view: View) -> None:
-        """Move reservations to earlier intervals, in the order of the queue (step 3)."""
-        self._stuck.clear()
-        freed, self._freed = self._freed, {}  # what moves leave, jobs before them may take the next time
-        peaks: dict[tuple[str, int], Peaks] = {}
-        for job_id, before in list(self._reserved.items()):
-            job = view.waiting[job_id]
-            soonest = before.start_s <= view.now and len(self._pools) == 1 and not job.alternatives
-            if before.places and (soonest or not self._may_move(job, before, freed, peaks)):
-                continue
-            self._release(before)
-            at = self._best(job, view.now)
-            if before.places and self._rank(job, at) >= self._rank(job, before):
-                at = before  # on the same nodes
-            self._put(job, at)
-            if at != before:
-                self._left(before.pool, before.places)
-                for node, _ in before.places:
-                    freed.setdefault(before.pool, set()).add(node)
-                    peaks.pop((before.pool, node), None)
+        # What moves leave, jobs before them may take the next time.
+        self._freed, self._left = self._left, {}
+        self._peaks.clear()
+        super()._move_up(view)
 
-    def _may_move(
-        self,
-        job: Job,
-        at: Reservation,
-        freed: Mapping[str, set[int]],
-        peaks: dict[tuple[str, int], Peaks],
-    ) -> bool:
+    def _may_move(self, job: Job, at: Reservation, now: float) -> bool:
         """Tell if one task of the job fits early enough on a node that something has left."""
-        for pool, way in self._classes(job):
+        if at.start_s <= now and len(self._pools) == 1 and not job.alternatives:
+            return False
+        for pool, way in self._ways(job):
             same = pool == at.pool and way is at.way
-            latest_s = at.start_s if same else at.end_s - self._length(way, pool)
-            for node in freed.get(pool, ()):
-                if (pool, node) not in peaks:
-                    peaks[pool, node] = self._plans[pool].peaks(node)
-                times, most = peaks[pool, node]
+            latest_s = at.start_s if same else at.end_s - length_of(way, pool)
+            for node in self._freed.get(pool, ()):
+                if (pool, node) not in self._peaks:
+                    self._peaks[pool, node] = self._plans[pool].peaks(node)
+                times, most = self._peaks[pool, node]
                 before = bisect_left(times, latest_s) if same else bisect_right(times, latest_s)
                 if before and covers(most[before - 1], way.demand):
                     return True
         return False
 
-    def _rank(self, job: Job, at: Reservation) -> tuple[float, float, int]:
-        """Order intervals of a job, the best one first (step 1)."""
-        ways = self._classes(job)
-        return at.end_s, at.start_s, ways.index((at.pool, at.way)) if at.places else len(ways)
+    def _has_moved(self, before: Reservation) -> None:
+        for node, _ in before.places:
+            self._left.setdefault(before.pool, set()).add(node)
+            self._freed.setdefault(before.pool, set()).add(node)
+            self._peaks.pop((before.pool, node), None)
 
-    def _release(self, at: Reservation) -> None:
-        if at.places:
-            self._plans[at.pool].charge(at.start_s, at.end_s, at.places, at.way.demand, sign=-1)
-
-    def _start(self, job_id: int) -> Action:
-        at = self._reserved.pop(job_id)
-        self._ends[job_id] = at.end_s
-        return Start(job_id, Placement(at.pool, at.way.units, at.places, alternative=at.way.alternative))
-
-    def _due(self, now: float) -> list[int]:
-        return [job_id for job_id, at in self._reserved.items() if at.start_s <= now]
-
-    def _late(self, due: Iterable[int], view: View) -> bool:
-        """Tell if the reservations that are due now cannot be kept, or less is free than by the plans."""
+    def _lacks(self, due: Sequence[int], view: View) -> bool:
         for pool in self._pools:
             left: NDArray[np.float64] = view.nodes[pool.name].free.T.copy()
-            for job_id in due:
-                at = self._reserved[job_id]
-                if at.start_s < view.now:
-                    return True
+            for at in map(self._reserved.__getitem__, due):
                 for node, tasks in at.places if at.pool == pool.name else ():
                     left[:, node] -= np.multiply(at.way.demand, tasks)
-            if left.min() < -EPSILON or (self._rest and (left < self._plans[pool.name].now() - SLACK).any()):
+            if left.min() < -EPSILON:
+                return True
+            if self._rest.waiting and (left < self._plans[pool.name].now() - SLACK).any():
                 return True
         return False
 
     def _pass(self, now: float) -> list[Action]:
-        """Start jobs without reservation that delay none, and end before the last one begins (step 2)."""
         actions: list[Action] = []
         last_s = max(at.start_s for at in self._reserved.values())
         failed: set[tuple[str, Vector, int, float]] = set()
-        for job in list(self._rest.values()):
-            for pool, way in self._open(job):
-                length_s = self._length(way, pool)
+        for job in list(self._rest.waiting.values()):
+            for pool, way in self._ways(job):
+                length_s = length_of(way, pool)
                 request = pool, way.demand, way.units, length_s
-                if now + length_s > last_s or request in failed:
+                if pool in self._stuck or now + length_s > last_s or request in failed:
                     continue
                 start_s, places = self._plans[pool].earliest(way, length_s, now, now)
                 if start_s > now:
                     failed.add(request)
                     continue
-                del self._rest[job.id]
-                self._put(job, Reservation(now, instant(now + length_s), pool, places, way))
-                actions.append(self._start(job.id))
+                self._rest.remove(job)
+                at = Reservation(now, instant(now + length_s), pool, places, way)
+                self._charge(at, 1)
+                actions.append(self._start(job.id, at))
                 break
         return actions
-
-    def _line_up(self, view: View) -> None:
-        """Take the jobs in the order in which they wait now, and make all reservations anew."""
-        self._reserved: dict[int, Reservation] = {}  # in the order of the queue
-        self._rest: OrderedDict[int, Job] = OrderedDict()  # the jobs behind the first ``depth``
-        self._new = list(view.waiting.values())
-        self._freed.clear()
-        self._early = False
-        self._broken = False
-        self._make_anew(view)
-
-    def _make_anew(self, view: View) -> None:
-        """Make all reservations anew (step 4)."""
-        first = [view.waiting[job_id] for job_id in self._reserved]
-        self._reserved.clear()
-        self._stuck: set[str] = set()  # pools on which a job waits without reservation
-        self._ends: dict[int, float] = {}  # of the running jobs, as the plans have them
-        self._plans = {
-            pool.name: NodePlan(pool, _in_service(view.nodes[pool.name]), view.now) for pool in self._pools
-        }
-        for state in view.running.values():
-            end_s = self._ends[state.job.id] = planned_end(state, view.now)
-            for at in state.places:
-                self._plans[at.pool].charge(view.now, end_s, at.nodes, state.job.way(at).demand)
-        for job in first:
-            self._reserve(job, view.now)
-        self._admit(view.now)
-
-
-def planned_end(state: JobState, now: float) -> float:
-    """Return when a running job gives its units back by the plans; one that is late, some time from now."""
-    end_s = state.expected_end_s
-    return end_s if end_s > now else instant(now + max(LATE_LEAST_S, LATE_SHARE * state.attained_s(now)))
 
 
 def _in_service(nodes: Nodes) -> NDArray[np.float64]:
@@ -426,7 +272,7 @@ def expected_start(job: Job, view: View) -> float | None:
     """Predict when one of the first ``MOST_AHEAD`` waiting jobs starts if no job delays an earlier one."""
     for place, job_id in enumerate(islice(view.waiting, MOST_AHEAD), 1):
         if job_id == job.id:
-            return NodeConservative(view.cluster.pools, place, view).expected_start(job)
+            return NodeReservations(view.cluster.pools, place, view).expected_start(job)
     return None
 
 
@@ -435,7 +281,7 @@ def start_in_order(job: Job, view: View) -> float | None:
     ahead = list(islice(view.waiting.values(), MOST_AHEAD))
     if len(view.cluster.pools) > 1 or all(other.id != job.id for other in ahead):
         return None
-    plan, after_s = NodeConservative(view.cluster.pools, 0, view), view.now
+    plan, after_s = NodeReservations(view.cluster.pools, 0, view), view.now
     for other in ahead:
         after_s = plan.take(other, after_s)
         if other.id == job.id or after_s == math.inf:

@@ -195,9 +195,7 @@ def test_gpus_near_the_job_s_cores_come_first(tmp_path: Path) -> None:
     resources = ("cores", "memory_mb", "gpu")
     cluster = Cluster((Pool("node", 1, resources=resources, capacity=(4.0, 1000.0, 4.0)),))
     unit = Unit(node=True, cores=4, gpus=gpus.kinds)
-    cores = Cores(
-        tmp_path, cluster, [[0, 1, 2, 3]], gpus.numbers, unit=unit, whole=False, choose_gpus=gpus.choose
-    )
+    cores = Cores(tmp_path, cluster, [[0, 1, 2, 3]], gpus.numbers, whole=False, choose_gpus=gpus.choose)
 
     def place(number: int, **needs: Any) -> Entry:
         entry = Entry(number, spec(**needs), "", 0.0)

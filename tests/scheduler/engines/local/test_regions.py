@@ -7,7 +7,6 @@ from pathlib import Path
 
 from scheduler.engines.local.cores import Cores
 from scheduler.jobs.entry import Entry
-from scheduler.jobs.sizes import CORE
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Placement, Pool, Region
 from tests.support.coordinator import Up
@@ -25,7 +24,7 @@ def entry(number: int, region: str, units: int, cores: Cores) -> Entry:
 
 def test_cores_are_those_of_the_region_also_after_a_restart(tmp_path: Path) -> None:
     cluster, numbers = Cluster((Pool("core", 6),)), [[2, 3, 4, 7, 8, 9]]
-    cores = Cores(tmp_path, cluster, numbers, {}, unit=CORE, whole=False)
+    cores = Cores(tmp_path, cluster, numbers, {}, whole=False)
     cores.cut("core", (Region("1.1", 4, 1), Region("1.2", 2, 2)))
     jobs = [entry(1, "1.2", 2, cores), entry(2, "1.1", 1, cores), entry(3, "1.1", 1, cores)]
     assert [job.cores for job in jobs] == [(8, 9), (2,), (3,)]
@@ -33,7 +32,7 @@ def test_cores_are_those_of_the_region_also_after_a_restart(tmp_path: Path) -> N
     later = entry(4, "2.2", 2, cores)
     assert later.cores == (4, 7)
     owners = cores.places()
-    cores = Cores(tmp_path, cluster, numbers, {}, unit=CORE, whole=False)
+    cores = Cores(tmp_path, cluster, numbers, {}, whole=False)
     cores.cut("core", (Region("2.1", 1, 1), Region("2.2", 5, 2)))
     for job in (*jobs, later):
         cores.occupy(job)

@@ -20,7 +20,6 @@ from probes.topology import read_topology
 from profiles.errors import BadInput
 from scheduler.engines.local.cores import Cores, Supply, UsableCpus, usable_cpus, whole_cores_first
 from scheduler.jobs.entry import Entry
-from scheduler.jobs.sizes import CORE
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Placement, Pool
 from tests.support.labs.components import require
@@ -84,7 +83,7 @@ def test_no_other_choice_of_cpus_loads_fewer_cores_twice() -> None:
 
 def test_jobs_of_one_core_have_cores_of_their_own_before_siblings(tmp_path: Path) -> None:
     cluster = Cluster((Pool("core", 6),))
-    cores = Cores(tmp_path, cluster, [list(NEIGHBOURS)], {}, unit=CORE, whole=False, core_of=NEIGHBOURS)
+    cores = Cores(tmp_path, cluster, [list(NEIGHBOURS)], {}, whole=False, core_of=NEIGHBOURS)
     jobs = []
     for number in range(6):
         job = Entry(number, JobSpec(command=("true",), folder="/"), "", 0.0)

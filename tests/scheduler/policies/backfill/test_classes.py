@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.model.events import NodeDown, NodeUp
-from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool
-from scheduler.policies.backfill.conservative import Conservative
+from scheduler.model.events import Action, Event, NodeDown, NodeUp
+from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool, instant
+from scheduler.policies.backfill.conservative import Conservative, UnitReservations
 from scheduler.policies.backfill.easy import Easy
 from scheduler.policies.backfill.first_fit import FirstFit
 from scheduler.policies.backfill.multi_pool import MultiPoolEasy, MultiPoolFirstFit
+from scheduler.policies.backfill.reservations import Reservations
 from scheduler.policies.base import Policy, View
 from scheduler.policies.registry import create
 from scheduler.simulator.trace import Arrival, SimulationSettings
@@ -80,9 +82,13 @@ class FirstFitForSeveral(FirstFit):
         self._queue = MultiPoolFirstFit(["node"])
 
 
+class ReservationsForSeveral(UnitReservations):
+    _move_up = Reservations._move_up
+
+
 class ConservativeForSeveral(Conservative):
-    def _move_up(self, view: View) -> None:
-        self._move_up_on_classes(view)
+    def begin(self, view: View) -> None:
+        self.reservations = ReservationsForSeveral(view.cluster.pools, 1000, view)
 
 
 @MANY
@@ -91,6 +97,35 @@ def test_one_class_is_a_case_of_several(world: World) -> None:
     several: list[Policy] = [FirstFitForSeveral(), EasyForSeveral(), ConservativeForSeveral()]
     for name, policy in zip(POLICIES, several, strict=True):
         assert starts(run(create(name), world)[0]) == starts(run(policy, world)[0])
+
+
+def thirds(seed: int) -> World:
+    """Make a long queue for two classes; times are thirds of a second, which are rounded to microseconds."""
+    chance, now, arrivals = random.Random(seed), 0.0, []
+    pools = (Pool("gpu", 4, 0), Pool("cpu", 4, 1))
+    for number in range(1, 41):
+        now += chance.choice((0.0, 0.0, 1 / 3))
+        limits = {pool.name: chance.randint(1, 9) / 3 for pool in pools}
+        runs = {name: limit * chance.choice((0.5, 1.0)) for name, limit in limits.items()}
+        arrivals.append(
+            Arrival(Job(number, instant(now), chance.randint(1, 4), estimates_s=limits), 0.0, runs)
+        )
+    return World(Cluster(pools), tuple(arrivals))
+
+
+def test_no_reservation_is_moved_back_because_its_interval_was_rounded() -> None:
+    for seed in range(10):
+        ends: dict[int, list[float]] = {}
+
+        class Watched(Conservative):
+            def decide(self, view: View, event: Event, ends: dict[int, list[float]] = ends) -> list[Action]:
+                actions = list(super().decide(view, event))
+                for job_id, at in self.reservations._reserved.items():
+                    ends.setdefault(job_id, []).append(at.end_s)
+                return actions
+
+        run(Watched(), thirds(seed))
+        assert all(times == sorted(times, reverse=True) for times in ends.values()), seed
 
 
 # -- by hand ------------------------------------------------------------------------------------------

@@ -58,8 +58,8 @@ class Watched(Conservative):
 
     def decide(self, view: View, event: Event) -> list[Action]:
         actions = list(super().decide(view, event))
-        for job_id, at in self._starts.items():
-            notes.setdefault(job_id, []).append(at)
+        for job_id, at in self.reservations._reserved.items():
+            notes.setdefault(job_id, []).append(at.start_s)
         return actions
 
 

@@ -1,0 +1,285 @@
+"""Jobs that wait with reservations: the rules of ``conservative``, for units and for nodes."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from heapq import heappop, heappush
+from typing import NamedTuple, Protocol
+
+from scheduler.model.events import Action, Event, Finished, Start, Submitted, Timer, WakeAt
+from scheduler.model.jobs import Job, JobState, Placement, Pool, instant
+from scheduler.policies.backfill.multi_pool import MultiPoolQueue
+from scheduler.policies.backfill.on_nodes import Places, Way
+from scheduler.policies.base import Reason, View
+
+MOMENT_S = 1e-6
+LATE_SHARE = 0.1
+LATE_LEAST_S = 60.0
+NOT_SO_LONG = "there is room, but not for as long as it may run without a delay of earlier jobs"
+
+
+class Plan(Protocol):
+    """What is free in a pool over time."""
+
+    def trim(self, now: float) -> None:
+        """Forget what is past."""
+
+
+class Reservation(NamedTuple):
+    """Time and nodes of a job, and the way in which it runs there; a counted pool is one node, number 0."""
+
+    start_s: float
+    end_s: float
+    pool: str
+    places: Places
+    way: Job
+
+
+NONE = Reservation(math.inf, math.inf, "", (), Job(0, 0.0))
+
+
+class Reservations(ABC):
+    """Waiting jobs, the first ``depth`` of them with reservations."""
+
+    _plans: Mapping[str, Plan]
+
+    def __init__(self, pools: Sequence[Pool], depth: int, view: View) -> None:
+        self._pools, self._depth = pools, depth
+        self._reserved: dict[int, Reservation] = {}  # in the order of the queue
+        self._due: list[tuple[float, int]] = []  # reservations by time; void where _reserved disagrees
+        self._wakes_s = -math.inf  # the last timer asked for
+        self._line_up(view)
+
+    # -- what depends on the kind of pool --------------------------------------------------------------
+
+    @abstractmethod
+    def why(self, job: Job, view: View) -> Reason:
+        """Explain what a job waits for, and until when."""
+
+    @abstractmethod
+    def _ways(self, job: Job) -> list[Way]:
+        """List the pools on which the job can run, and how, the best first where it ends at the same time."""
+
+    @abstractmethod
+    def _rest_of(self) -> MultiPoolQueue:
+        """Return an empty queue for the jobs without reservation."""
+
+    @abstractmethod
+    def _plan(self, view: View, running: Sequence[Reservation]) -> Mapping[str, Plan]:
+        """Plan each pool as the running jobs make it."""
+
+    @abstractmethod
+    def _charge(self, at: Reservation, sign: int) -> None:
+        """Take what a reservation takes (1), or give it back (-1)."""
+
+    @abstractmethod
+    def _earliest(
+        self, way: Job, pool: str, length_s: float, after_s: float, *, until_s: float
+    ) -> tuple[float, Places]:
+        """Return the earliest begin of an interval with room for the job, and its place; none: no place.
+
+        One that begins after ``until_s`` need not be searched for.
+        """
+
+    @abstractmethod
+    def _may_move(self, job: Job, at: Reservation, now: float) -> bool:
+        """Return False if it is certain that no better interval is free for the job."""
+
+    @abstractmethod
+    def _has_moved(self, before: Reservation) -> None:
+        """Note that something has left its place before its time."""
+
+    @abstractmethod
+    def _lacks(self, due: Sequence[int], view: View) -> bool:
+        """Tell if less is free now than these jobs need, or than the plans say."""
+
+    @abstractmethod
+    def _pass(self, now: float) -> list[Action]:
+        """Start jobs without reservation that delay none, and end before the last one begins (step 2)."""
+
+    # -- the rules ---------------------------------------------------------------------------------------
+
+    def decide(self, view: View, event: Event) -> Sequence[Action]:
+        """Note what has happened, and start jobs at the last event of an instant."""
+        if isinstance(event, Submitted):
+            self._new.append(event.job)
+        elif isinstance(event, Finished):
+            end_s = self._ends.pop(event.job.id, view.now)
+            if end_s > view.now:
+                at = held_by(event.job, event.placement, view.now, end_s)
+                self._charge(at, -1)
+                self._has_moved(at)
+                self._early = True
+        elif not isinstance(event, Timer):
+            self._broken = True  # nodes or jobs failed
+        return () if view.upcoming is not None else self._actions(view)
+
+    def expected_start(self, job: Job) -> float | None:
+        """Return the begin of the job's reservation; None: it has none."""
+        at_s = self._reserved.get(job.id, NONE).start_s
+        return None if at_s == math.inf else at_s
+
+    def take(self, job: Job, after_s: float) -> float:
+        """Reserve for a job from an instant on; return the begin."""
+        self._put(job, at := self._best(job, after_s))
+        return at.start_s
+
+    def _actions(self, view: View) -> list[Action]:
+        """Decide at an instant of which all events are known."""
+        now = view.now
+        for plan in self._plans.values():
+            plan.trim(now)
+        if self._broken:
+            self._line_up(view)
+        elif self._early and self._reserved:
+            self._move_up(view)
+        self._early = False
+        self._admit(now)
+        due = self._due_now(now)
+        if (due or self._rest.waiting) and self._late(due, view):
+            self._make_anew(view)
+            due = self._due_now(now)
+        actions: list[Action] = []
+        while due:
+            actions += [self._start(job_id, self._reserved.pop(job_id)) for job_id in due]
+            self._admit(now)
+            due = self._due_now(now)
+        if self._rest.waiting:
+            actions += self._pass(now)
+        while self._due and self._is_void(*self._due[0]):
+            heappop(self._due)
+        if self._due and self._due[0][0] != self._wakes_s:
+            self._wakes_s = self._due[0][0]
+            actions.append(WakeAt(self._wakes_s))
+        return actions
+
+    def _late(self, due: Sequence[int], view: View) -> bool:
+        """Tell if the reservations that are due now cannot be kept, or less is free than by the plans."""
+        return any(self._reserved[job_id].start_s < view.now for job_id in due) or self._lacks(due, view)
+
+    def _admit(self, now: float) -> None:
+        """Reserve for the jobs that have become one of the first (step 1)."""
+        rest = self._rest
+        while rest.waiting and len(self._reserved) < self._depth:
+            job = next(iter(rest.waiting.values()))
+            rest.remove(job)
+            self.take(job, now)
+        for job in self._new:
+            if len(self._reserved) < self._depth:
+                self.take(job, now)
+            else:
+                rest.add(job)
+        self._new.clear()
+
+    def _best(self, job: Job, now: float) -> Reservation:
+        """Find the interval where the job would end first (equal: the earlier start, then the first pool).
+
+        Not on pools where a job before it waits without reservation.
+        """
+        best = NONE
+        for pool, way in self._ways(job):
+            if pool in self._stuck:
+                continue
+            length_s = length_of(way, pool)
+            start_s, places = self._earliest(way, pool, length_s, now, until_s=best.end_s)
+            end_s = instant(start_s + length_s)
+            if places and (not best.places or (end_s, start_s) < (best.end_s, best.start_s)):
+                best = Reservation(start_s, end_s, pool, places, way)
+        return best
+
+    def _put(self, job: Job, at: Reservation) -> None:
+        """Enter a job's reservation, in place of one that was given back."""
+        if at.places:
+            self._charge(at, 1)
+            if self._reserved.get(job.id, NONE).start_s != at.start_s:
+                heappush(self._due, (at.start_s, job.id))
+        else:
+            self._stuck.update(pool for pool, _ in self._ways(job))
+        self._reserved[job.id] = at
+
+    def _move_up(self, view: View) -> None:
+        """Move reservations to earlier intervals, in the order of the queue (step 3)."""
+        self._stuck.clear()
+        for job_id, before in list(self._reserved.items()):
+            job = view.waiting[job_id]
+            if before.places:
+                if not self._may_move(job, before, view.now):
+                    continue
+                self._charge(before, -1)
+            at = self._best(job, view.now)
+            if before.places and (at == before or not self._is_better(job, at, before)):
+                self._charge(before, 1)  # on the same nodes
+            else:
+                self._put(job, at)
+                self._has_moved(before)
+
+    def _is_better(self, job: Job, at: Reservation, before: Reservation) -> bool:
+        """Compare intervals of a job by step 1."""
+        new, old = (at.end_s, at.start_s), (before.end_s, before.start_s)
+        if new != old:
+            return new < old
+        ways = self._ways(job)
+        return ways.index((at.pool, at.way)) < ways.index((before.pool, before.way))
+
+    def _start(self, job_id: int, at: Reservation) -> Action:
+        self._ends[job_id] = at.end_s
+        return Start(job_id, self._placement(at))
+
+    def _placement(self, at: Reservation) -> Placement:
+        return Placement(at.pool, at.way.units, at.places, alternative=at.way.alternative)
+
+    def _is_void(self, at_s: float, job_id: int) -> bool:
+        return self._reserved.get(job_id, NONE).start_s != at_s
+
+    def _due_now(self, now: float) -> list[int]:
+        """Take the reservations whose time has come."""
+        due: list[int] = []
+        while self._due and self._due[0][0] <= now:
+            at_s, job_id = heappop(self._due)
+            if not self._is_void(at_s, job_id) and job_id not in due[-1:]:
+                due.append(job_id)
+        return due
+
+    def _line_up(self, view: View) -> None:
+        """Take the jobs in the order in which they wait now, and make all reservations anew."""
+        self._reserved.clear()
+        self._rest = self._rest_of()  # the jobs behind the first ``depth``
+        self._new = list(view.waiting.values())
+        self._early = self._broken = False
+        self._make_anew(view)
+
+    def _make_anew(self, view: View) -> None:
+        """Make all reservations anew (step 4)."""
+        first = [view.waiting[job_id] for job_id in self._reserved]
+        self._reserved.clear()
+        self._due.clear()
+        self._stuck: set[str] = set()  # pools on which a job waits for which no reservation was found
+        self._ends: dict[int, float] = {}  # of the running jobs, as the plans have them
+        running = []
+        for state in view.running.values():
+            end_s = self._ends[state.job.id] = planned_end(state, view.now)
+            running += [held_by(state.job, place, view.now, end_s) for place in state.places]
+        self._plans = self._plan(view, running)
+        for job in first:
+            self.take(job, view.now)
+        self._admit(view.now)
+
+
+def held_by(job: Job, placement: Placement, now: float, end_s: float) -> Reservation:
+    """Return what a running job holds until its end."""
+    places = placement.nodes or ((0, placement.units),)
+    return Reservation(now, end_s, placement.pool, places, job.way(placement))
+
+
+def length_of(job: Job, pool: str) -> float:
+    """Return the length of a reservation, at least a moment, because every job needs its units."""
+    length_s = job.estimate_on(pool)
+    return length_s if length_s > MOMENT_S else MOMENT_S  # max() is slower
+
+
+def planned_end(state: JobState, now: float) -> float:
+    """Return when a running job gives its units back by the plans; one that is late, some time from now."""
+    end_s = state.expected_end_s
+    return end_s if end_s > now else instant(now + max(LATE_LEAST_S, LATE_SHARE * state.attained_s(now)))
