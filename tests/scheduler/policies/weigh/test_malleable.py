@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -10,12 +11,12 @@ from itertools import islice, pairwise
 import pytest
 
 from scheduler.model.events import Action, Event, Start
-from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool
+from scheduler.model.jobs import CHECKPOINT, Cluster, EstimateKind, Job, JobState, Pool
 from scheduler.policies.base import Policy, View
 from scheduler.policies.registry import create
-from scheduler.policies.weigh.malleable import Machine
+from scheduler.policies.weigh.malleable import Machine, Way
 from scheduler.simulator.simulator import Simulator
-from scheduler.simulator.trace import Arrival, SimulationSettings
+from scheduler.simulator.trace import Arrival, Outcome, SimulationSettings
 from scheduler.workloads import load
 from scheduler.workloads.generators import power_sets
 from tests.support.amounts import examples
@@ -71,13 +72,21 @@ def test_shares_are_worth_nearly_as_much_as_in_the_exact_program() -> None:
 def test_of_equal_shares_the_faster_way_counts() -> None:
     pool = Pool("node", 4, base_w=10.0, peak_w=50.0, caps_w=(30.0, 50.0))
     job = Job(1, 0.0, 1, 10.0, max_units=4, speed=LinearSpeed(1, 4))
-    ways = Machine(pool, 4, 1e9).ways(job)
+
+    def ways_of(watts: float, joule_s: float = 0.0) -> tuple[Way, ...]:
+        return Machine(pool, 4, watts, joule_s).claim(JobState(job=job, since_s=0.0), 10.0, math.inf).ways
+
+    ways = ways_of(1e9)
     # Watts are plenty, so each number of units has the highest cap alone.
     assert [(way.units, way.cap_w) for way in ways] == [(1, 50.0), (2, 50.0), (3, 50.0), (4, 50.0)]
     # 40 W a unit at the lowest cap, 60 W at the highest: two units at the highest cap hold as much as three.
-    tight = [(way.units, way.cap_w, round(way.share, 3)) for way in Machine(pool, 4, 120.0).ways(job)]
+    tight = [(way.units, way.cap_w, round(way.share, 3)) for way in ways_of(120.0)]
     assert tight[0] == (1, 30.0, round(40 / 120, 3)) and (2, 30.0, round(80 / 120, 3)) in tight
     assert all(a[2] < b[2] for a, b in pairwise(tight))
+    # One unit, a second of work with its joules: (1 + 60 p) / 1.4 at the highest cap, (1 + 40 p) / 1 at the
+    # lowest: that is cheaper where the price p is above 0.1 s a joule.
+    for price, cheaper in ((0.09, False), (0.11, True)):
+        assert ((1, 30.0) in [(way.units, way.cap_w) for way in ways_of(1e9, price)]) == cheaper
 
 
 def test_a_job_that_is_alone_has_all_and_gives_it_back() -> None:
@@ -104,3 +113,55 @@ def test_a_job_that_is_alone_has_all_and_gives_it_back() -> None:
     assert outcomes[2].end_s == pytest.approx(end, abs=1e-3)
     left = 400 - (4 * 50 + (end - 50)) * uncapped
     assert outcomes[1].end_s == pytest.approx(end + left / (4 * uncapped), abs=1e-3)
+
+
+def lived(
+    pool: Pool, budget_w: float, *jobs: tuple[float, int, float], policy: str = "weigh", **fields: object
+) -> dict[int, Outcome]:
+    """Live through jobs of fixed sizes, given as (submission, units, run time)."""
+    made = [
+        replace(Job(number, at, units, run_s, estimate_kind=EstimateKind.EXACT), **fields)  # type: ignore[arg-type]
+        for number, (at, units, run_s) in enumerate(jobs, 1)
+    ]
+    world = World(Cluster((pool,), budget_w), tuple(Arrival(job, job.estimate_s or 0.0) for job in made))
+    return {outcome.job.id: outcome for outcome in run(create(policy), world)[0]}
+
+
+@pytest.mark.parametrize("aim", ["turnaround", "makespan"])
+def test_jobs_start_beside_the_first_where_they_do_not_delay_it(aim: str) -> None:
+    """The second waits for units and watts of the first until 100 s: whoever ends by then may go before."""
+    pool, policy = Pool("node", 5, base_w=100.0), f"weigh,aim={aim}"
+    jobs = (0.0, 2, 100.0), (1.0, 3, 50.0), (2.0, 1, 90.0), (3.0, 1, 200.0)
+    for budget_w, last_s in ((300.0, 150.0), (400.0, 3.0)):
+        starts = {job_id: o.start_s for job_id, o in lived(pool, budget_w, *jobs, policy=policy).items()}
+        # Two units are left beside the second; at 300 W there is no power for them.
+        assert starts == {1: 0.0, 2: 100.0, 3: 2.0, 4: last_s}
+
+
+def test_a_hole_before_the_first_is_used_and_left() -> None:
+    """The last runs beside the first job until the second begins, and goes on after that."""
+    jobs = (0.0, 2, 100.0), (1.0, 4, 50.0), (2.0, 2, 200.0)
+    outcomes = lived(Pool("node", 4, base_w=100.0), 400.0, *jobs, stop=CHECKPOINT)
+    assert outcomes[2].start_s == 100 and outcomes[2].end_s == 150
+    assert [(s.start_s, s.end_s) for s in outcomes[3].segments] == [(2, 100), (150, 252)]
+
+
+def test_caps_of_running_jobs_change_although_their_units_do_not() -> None:
+    """80 W: the first job has 60 W while it is alone, and 40 W beside the second, like that."""
+    pool = Pool("node", 2, base_w=10.0, peak_w=50.0, caps_w=(30.0, 50.0))
+    jobs = (0.0, 1, 100.0), (10.0, 1, 20.0)
+    outcomes = lived(pool, 80.0, *jobs, speed=LinearSpeed(1, 1))
+    assert outcomes[2].end_s == pytest.approx(30.0)
+    assert outcomes[1].end_s == pytest.approx(30 + (100 - 10 * 1.4 - 20) / 1.4, abs=1e-5)
+
+
+def test_energy_has_a_price_where_the_operator_sets_one() -> None:
+    """The lowest cap is cheaper from 0.1 s a joule, 100 hours a kWh, on (see above)."""
+    pool = Pool("node", 1, base_w=10.0, peak_w=50.0, caps_w=(30.0, 50.0))
+    for price, run_s in ((0, 140 / 1.4), (90, 140 / 1.4), (110, 140.0)):
+        job = (0.0, 1, 140.0)
+        for aim in ("turnaround", "makespan"):
+            policy = f"weigh,kwh_price={price},aim={aim}"
+            assert lived(pool, 1e3, job, policy=policy, speed=LinearSpeed(1, 1))[1].end_s == pytest.approx(
+                run_s
+            )
