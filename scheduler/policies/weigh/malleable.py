@@ -192,16 +192,13 @@ def shares(
     pool, now = view.cluster.pools[0], view.now
     if not view.in_service[pool.name]:
         return []
-    budget_w = math.inf if view.budget_w is None else view.budget_w
-    machine = Machine(pool, view.in_service[pool.name], budget_w, joule_s)
+    watts = math.inf if view.budget_w is None else view.budget_w
+    machine = Machine(pool, view.in_service[pool.name], watts, joule_s)
     claims = [machine.claim(state, left, holes.get(state.job.id, math.inf) - now) for state, left in lefts]
     running = [claim for claim in claims if claim.state.job.id in view.running]
     changing = {claim.state.job.id for claim in running}
-    fixed = [
-        _fixed(state, pool, ends[job_id] - now)
-        for job_id, state in view.running.items()
-        if job_id not in changing
-    ]
+    others = (state for job_id, state in view.running.items() if job_id not in changing)
+    fixed = [_fixed(state, pool, ends[state.job.id] - now) for state in others]
     held = {claim.state.job.id: machine.take(claim, claim.least) for claim in running + fixed}
     first = next(iter(view.waiting), None)
     heads = [claim for claim in claims if claim.state.job.id == first or claim.state.job.id in view.suspended]
@@ -223,12 +220,10 @@ def shares(
         if claim.state.job.id in held:  # what is left over
             _improve(machine, claim, held)
     holes.update((job_id, instant(now + machine.begins_s)) for job_id in wakes)
-    states = [claim.state for claim in running]
-    actions = changes(states, [_place(pool, held[state.job.id]) for state in states])
-    for job_id, way in held.items():
-        if job_id not in view.running:
-            kind = Resume if job_id in view.suspended else Start
-            actions.append(kind(job_id, _place(pool, way)))
+    places = {job_id: Placement(pool.name, way.units, cap_w=way.cap_w) for job_id, way in held.items()}
+    actions = changes([claim.state for claim in running], [places[claim.state.job.id] for claim in running])
+    actions += [Start(job_id, place) for job_id, place in places.items() if job_id in view.waiting]
+    actions += [Resume(job_id, place) for job_id, place in places.items() if job_id in view.suspended]
     return actions + list(wakes.values())
 
 
@@ -255,10 +250,6 @@ def _fixed(state: JobState, pool: Pool, end_s: float) -> Claim:
     units, cap = state.place.units, state.place.cap_w
     way = Way(0.0, units, pool.power_w(units, cap), cap, 1.0, 0.0)
     return Claim(state, math.inf, (way,), way, end_s)
-
-
-def _place(pool: Pool, way: Way) -> Placement:
-    return Placement(pool.name, way.units, cap_w=way.cap_w)
 
 
 def _for_turnaround(

@@ -40,6 +40,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -214,15 +215,10 @@ class Weigh(Policy):
         stops = self._ends_of_holes(view)
         if stops:
             return stops  # decided again when they have stopped
-        weighed = [
-            state for state in view.running.values() if state.stage is RUNNING and state.works_from_s <= now
-        ]
-        first = next(iter(view.waiting), None)
-        if first is not None:
-            some, _ = self._ranks({pool: view.in_service[pool]}, now)
-            weighed += [
-                view.state(job_id) for job_id in {first: None, **{job_id: None for _, job_id in some}}
-            ]
+        weighed = [s for s in view.running.values() if s.stage is RUNNING and s.works_from_s <= now]
+        some = self._ranks({pool: view.in_service[pool]}, now)[0] if view.waiting else []
+        waits = dict.fromkeys([*islice(view.waiting, 1), *(job_id for _, job_id in some)])
+        weighed += map(view.state, waits)
         lefts = [(state, left_s(state, now, pool)) for state in weighed]
         lefts += [
             (state, left_s(state, now, pool) + view.costs.restart_s(state.job, pool))
