@@ -49,6 +49,7 @@ class Way(NamedTuple):
 
     Attributes:
         own_s: cost to the job itself of a second of work at speed 1: its time, and the price of its energy.
+        low_w, low_speed: under the lowest cap, to which it may have to go.
     """
 
     share: float
@@ -57,9 +58,11 @@ class Way(NamedTuple):
     cap_w: float | None
     speed: float
     own_s: float
+    low_w: float
+    low_speed: float
 
 
-NOTHING = Way(0.0, 0, 0.0, None, 0.0, math.inf)
+NOTHING = Way(0.0, 0, 0.0, None, 0.0, math.inf, 0.0, 0.0)
 
 
 class Claim(NamedTuple):
@@ -77,7 +80,11 @@ class Claim(NamedTuple):
 
     def ends_s(self, way: Way) -> float:
         """Return in how many seconds it gives its units back at the latest, if it takes a way now."""
-        return min(self.left_s / (self.least if self.state.job.malleable else way).speed, self.hole_s)
+        return min(self.left_s / self.floor(way).low_speed, self.hole_s)
+
+    def floor(self, way: Way) -> Way:
+        """Return the units that it keeps, whatever comes."""
+        return self.least if self.state.job.malleable else way
 
 
 @dataclass
@@ -119,13 +126,12 @@ class Machine:
         return way
 
     def _then(self, claim: Claim, way: Way, held: Way) -> tuple[int, float]:
-        """Return what a job takes more when the reservation begins; a malleable one has its least then."""
+        """Return what a job takes more, at the lowest cap, when the reservation begins."""
         units, watts = 0, 0.0
         for sign, taken in ((1, way), (-1, held)):
             if taken.units and claim.ends_s(taken) > self.begins_s:
-                kept = claim.least if claim.state.job.malleable else taken
-                units += sign * kept.units
-                watts += sign * kept.watts
+                units += sign * claim.floor(taken).units
+                watts += sign * claim.floor(taken).low_w
         return units, watts
 
     def reserve(self, head: Way, running: Sequence[Claim]) -> None:
@@ -147,7 +153,7 @@ class Machine:
         speed: Any = job.speed  # a key: it must have a hash, as frozen dataclasses have
         whole = self.units, self.watts, self.joule_s
         ways, lowest = _ways(speed, (least, max(most, least)), self.pool, whole)
-        return Claim(state, max(left_s, 1.0), ways, lowest, hole_s)
+        return Claim(state, left_s, ways, lowest, hole_s)
 
 
 @lru_cache(maxsize=4096)
@@ -157,12 +163,14 @@ def _ways(
     """List the ways by their shares, without those that a lesser share is better than; and the lowest."""
     all_units, all_watts, joule_s = whole
     every = []
+    caps: tuple[float | None, ...] = pool.caps_w or (None,)
     for units in numbers(*least_most, CHOICES).tolist():
-        for cap in pool.caps_w or (None,):
-            watts = pool.power_w(units, cap)
+        drawn = [pool.power_w(units, cap) for cap in caps]
+        speeds = [1.0 if speed is None else speed(units, cap) for cap in caps]
+        for cap, watts, fast in zip(caps, drawn, speeds, strict=True):
             share = max(units / all_units, watts / all_watts)
-            fast = 1.0 if speed is None else speed(units, cap)
-            every.append(Way(share, units, watts, cap, fast, (1.0 + joule_s * watts) / fast))
+            own_s = (1.0 + joule_s * watts) / fast
+            every.append(Way(share, units, watts, cap, fast, own_s, drawn[0], speeds[0]))
     ways, best, least = list[Way](), 0.0, math.inf
     for way in sorted(every, key=lambda way: (way.share, -way.speed, way.watts)):
         if way.speed > best * (1 + 1e-9) or way.own_s < least * (1 - 1e-9):
@@ -248,7 +256,8 @@ def _fill_holes(machine: Machine, ranked: list[Claim], held: dict[int, Way], vie
 def _fixed(state: JobState, pool: Pool, end_s: float) -> Claim:
     """Return the claim of a job that runs, and cannot change now."""
     units, cap = state.place.units, state.place.cap_w
-    way = Way(0.0, units, pool.power_w(units, cap), cap, 1.0, 0.0)
+    watts = pool.power_w(units, cap)
+    way = Way(0.0, units, watts, cap, 1.0, 0.0, watts, 1.0)
     return Claim(state, math.inf, (way,), way, end_s)
 
 
