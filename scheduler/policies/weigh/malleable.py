@@ -42,6 +42,7 @@ from scheduler.policies.power.parm import changes, numbers
 CHOICES = 64  # numbers of units that are considered for a job
 PATIENCE = 0.5  # power of the time left and the wait, for the makespan
 FLOOR_S = 10.0  # shorter jobs are no more urgent
+ROUNDING_W = POWER_TOLERANCE_W / 2  # less than the state allows, so that it never refuses what fits
 
 
 class Way(NamedTuple):
@@ -107,15 +108,14 @@ class Machine:
     then_w: float = 0.0
 
     def __post_init__(self) -> None:
-        self.free, self.free_w = self.units, self.watts
+        self.free, self.free_w = self.units, self.watts + ROUNDING_W
 
     def has(self, claim: Claim, way: Way, held: Way = NOTHING) -> bool:
         """Tell if there is room for a way in place of another, now and beside the reservation."""
-        rounding_w = POWER_TOLERANCE_W / 2
-        if way.units - held.units > self.free or way.watts - held.watts > self.free_w + rounding_w:
+        if way.units - held.units > self.free or way.watts - held.watts > self.free_w:
             return False
         units, watts = self._then(claim, way, held)
-        return units <= self.then and watts <= self.then_w + rounding_w
+        return units <= self.then and watts <= self.then_w
 
     def take(self, claim: Claim, way: Way, held: Way = NOTHING) -> Way:
         units, watts = self._then(claim, way, held)
@@ -134,13 +134,13 @@ class Machine:
                 watts += sign * claim.floor(taken).low_w
         return units, watts
 
-    def reserve(self, head: Way, running: Sequence[Claim]) -> None:
+    def reserve(self, claim: Claim, running: Sequence[Claim]) -> None:
         """Keep room for a job as soon as those that run have left it."""
-        ends = [(claim.ends_s(claim.least), claim.least) for claim in running]
+        head, ends = claim.least, [(other.ends_s(other.least), other.least) for other in running]
         for end_s in sorted({end for end, _ in ends}):
             then = self.units - head.units - sum(way.units for end, way in ends if end > end_s)
-            then_w = self.watts - head.watts - sum(way.watts for end, way in ends if end > end_s)
-            if then >= 0 and then_w >= -POWER_TOLERANCE_W / 2:
+            then_w = self.watts + ROUNDING_W - head.watts - sum(way.watts for end, way in ends if end > end_s)
+            if then >= 0 and then_w >= 0:
                 self.begins_s, self.then, self.then_w = end_s, then, then_w
                 return
 
@@ -158,18 +158,20 @@ class Machine:
 
 @lru_cache(maxsize=4096)
 def _ways(
-    speed: Any, least_most: tuple[int, int], pool: Pool, whole: tuple[float, ...]
+    speed: Any, least_most: tuple[int, int], pool: Pool, whole: tuple[int, float, float]
 ) -> tuple[tuple[Way, ...], Way]:
-    """List the ways by their shares, without those that a lesser share is better than; and the lowest."""
-    all_units, all_watts, joule_s = whole
+    """List the ways by their shares, without those that a lesser share is better than; and the lowest.
+
+    ``whole``: units and watts of the machine, and the price of a joule.
+    """
     every = []
     caps: tuple[float | None, ...] = pool.caps_w or (None,)
     for units in numbers(*least_most, CHOICES).tolist():
         drawn = [pool.power_w(units, cap) for cap in caps]
         speeds = [1.0 if speed is None else speed(units, cap) for cap in caps]
         for cap, watts, fast in zip(caps, drawn, speeds, strict=True):
-            share = max(units / all_units, watts / all_watts)
-            own_s = (1.0 + joule_s * watts) / fast
+            share = max(units / whole[0], watts / whole[1])
+            own_s = (1.0 + whole[2] * watts) / fast
             every.append(Way(share, units, watts, cap, fast, own_s, drawn[0], speeds[0]))
     ways, best, least = list[Way](), 0.0, math.inf
     for way in sorted(every, key=lambda way: (way.share, -way.speed, way.watts)):
@@ -210,20 +212,21 @@ def shares(
     held = {claim.state.job.id: machine.take(claim, claim.least) for claim in running + fixed}
     first = next(iter(view.waiting), None)
     heads = [claim for claim in claims if claim.state.job.id == first or claim.state.job.id in view.suspended]
-    if machine.free < 0 or machine.free_w < -POWER_TOLERANCE_W:
+    if machine.free < 0 or machine.free_w < 0:
         claims = running
     elif heads:
         head = min(heads, key=lambda claim: (-claim.state.job.priority, claim.state.job.submit_s))
         if machine.has(head, head.least):
             held[head.state.job.id] = machine.take(head, head.least)
         else:
-            machine.reserve(head.least, running + fixed)
+            machine.reserve(head, running + fixed)
             claims.remove(head)
     if aim == "makespan":
         ranked = _for_makespan(machine, claims, held, now)
     else:
         ranked = _for_turnaround(machine, claims, held, now=now, fairness=fairness)
-    wakes = _fill_holes(machine, ranked, held, view) if fill_holes else {}
+    holed = fill_holes and machine.begins_s < math.inf
+    wakes = _fill_holes(machine, ranked, held, view) if holed else {}
     for claim in ranked:
         if claim.state.job.id in held:  # what is left over
             _improve(machine, claim, held)
@@ -238,8 +241,6 @@ def shares(
 def _fill_holes(machine: Machine, ranked: list[Claim], held: dict[int, Way], view: View) -> dict[int, Action]:
     """Let jobs run until the reservation begins and stop there; return when, for each job."""
     wakes = dict[int, Action]()
-    if machine.begins_s == math.inf:
-        return wakes
     for place, claim in enumerate(ranked):
         job, pool = claim.state.job, machine.pool.name
         stop, restart = view.costs.stop_s(job, pool), view.costs.restart_s(job, pool)

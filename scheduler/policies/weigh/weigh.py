@@ -181,7 +181,7 @@ class Weigh(Policy):
                 self._enter(view.state(job_id), view)
             self._stale = False
         if len(self._pools) == 1 and (self._sized or view.budget_w is not None):
-            return self._share(view)
+            return self._ends_of_holes(view) or self._share(view)
         return self._decide(view)
 
     def prices(self) -> Mapping[str, Mapping[str, float]]:
@@ -212,9 +212,6 @@ class Weigh(Policy):
     def _share(self, view: View) -> list[Action]:
         """Decide for jobs that may have more or fewer units, or under power caps."""
         pool, now = self._pools[0], view.now
-        stops = self._ends_of_holes(view)
-        if stops:
-            return stops  # decided again when they have stopped
         weighed = [s for s in view.running.values() if s.stage is RUNNING and s.works_from_s <= now]
         some = self._ranks({pool: view.in_service[pool]}, now)[0] if view.waiting else []
         waits = dict.fromkeys([*islice(view.waiting, 1), *(job_id for _, job_id in some)])

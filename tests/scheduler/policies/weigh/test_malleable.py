@@ -9,12 +9,14 @@ from dataclasses import replace
 from itertools import islice, pairwise
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from scheduler.model.events import Action, Event, Start
-from scheduler.model.jobs import CHECKPOINT, Cluster, EstimateKind, Job, JobState, Pool
+from scheduler.model.jobs import CHECKPOINT, NEVER, Cluster, EstimateKind, Job, JobState, Pool
 from scheduler.policies.base import Policy, View
 from scheduler.policies.registry import create
-from scheduler.policies.weigh.malleable import Machine, Way
+from scheduler.policies.weigh.malleable import Claim, Machine, Way
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, Outcome, SimulationSettings
 from scheduler.workloads import load
@@ -165,3 +167,58 @@ def test_energy_has_a_price_where_the_operator_sets_one() -> None:
             assert lived(pool, 1e3, job, policy=policy, speed=LinearSpeed(1, 1))[1].end_s == pytest.approx(
                 run_s
             )
+
+
+@st.composite
+def capped(draw: st.DrawFn) -> World:
+    """Draw a machine with caps, mostly under a budget; rigid, moldable and malleable jobs of known length."""
+    units, now, arrivals = draw(st.integers(2, 8)), 0, list[Arrival]()
+    pool = Pool("node", units, base_w=10.0, peak_w=50.0, caps_w=(30.0, 40.0, 50.0))
+    for number in range(1, draw(st.integers(2, 10)) + 1):
+        now += draw(st.sampled_from((0, 1, 5, 20)))
+        least = draw(st.integers(1, units))
+        most = draw(st.integers(least, units))
+        job = Job(
+            number,
+            float(now),
+            least,
+            float(draw(st.integers(1, 60))),
+            estimate_kind=EstimateKind.EXACT,
+            stop=draw(st.sampled_from((NEVER, CHECKPOINT))),
+            max_units=most if most > least else None,
+            malleable=most > least and draw(st.booleans()),
+            speed=LinearSpeed(least, most),
+        )
+        arrivals.append(Arrival(job, job.estimate_s or 0.0))
+    budget_w = draw(st.sampled_from((None, 40.0 * units, 45.0 * units)))
+    return World(Cluster((pool,), budget_w), tuple(arrivals))
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(capped(), st.sampled_from(("weigh", "weigh,aim=makespan", "weigh,kwh_price=20")))
+def test_a_reservation_is_kept(world: World, policy: str) -> None:
+    """Whatever the others get, the oldest job's room never comes later than it was believed to come."""
+    reserved = dict[int, float]()
+    reserve = Machine.reserve
+
+    def observed(machine: Machine, head: Claim, running: Sequence[Claim]) -> None:
+        reserve(machine, head, running)
+        job_id, begins_s = head.state.job.id, clock[0] + machine.begins_s
+        assert begins_s <= reserved.get(job_id, math.inf) + 1e-3
+        reserved[job_id] = begins_s
+
+    clock = [0.0]
+    weigh = create(policy)
+    decide = weigh.decide
+
+    def timed(view: View, event: Event) -> Sequence[Action]:
+        clock[0] = view.now
+        return decide(view, event)
+
+    weigh.decide = timed  # type: ignore[method-assign, assignment]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Machine, "reserve", observed)
+        starts = {outcome.job.id: outcome for outcome in run(weigh, world)[0]}
+    assert len(starts) == len(world.arrivals)
+    for job_id, begins_s in reserved.items():
+        assert starts[job_id].start_s <= begins_s + 1e-3
