@@ -2,34 +2,39 @@
 
 A *way* of a job is a number of units under a cap. It holds a share of the machine: that of its units or
 that of its watts in the budget, whichever is larger. Who runs holds at least the fewest units at the lowest
-cap. Malleable jobs are given their way anew at every change; moldable ones keep that of their start.
+cap. Malleable jobs are given their way anew at every change; moldable ones keep the units of their start, and
+only their cap changes.
+
+The *own cost* of a way is what a second of work costs the job itself: (1 + price of a joule x watts) / speed.
 
 **Turnaround**: jobs in the order of their index take the way of least
 
-    time left / speed x (1 + jobs behind x share)
+    time left x (own cost + jobs behind x share / speed)
 
-that is free, which is the job's own end and what the jobs behind it wait for its share. What is left over
-goes to the jobs in that order, where it speeds up.
+that is free, which is the job's own end, its energy, and what the jobs behind it wait for its share. What is
+left over goes to the jobs in that order, where their own cost falls.
 
-**Makespan**: shares go where they are worth most, by (time left + wait) ^ 0.5 x speed for each share, along
-the concave hull of speed over share, so that long jobs do not come last and alone (after ``parm``, whose
-program this answers greedily).
+**Makespan**: shares go where they are worth most, by (time left + wait) ^ 0.5 / own cost for each share,
+along the concave hull over share, so that long jobs do not come last and alone (after ``parm``, whose program
+this answers greedily).
 
-While the first job of the queue does not fit beside what runs, no other starts; those that run grow
-meanwhile.
+**Reservation**: while the oldest job does not fit beside what runs, it has room from when enough units and
+watts will have come back: malleable jobs can give back all but their least. Others start where they end
+before, where they leave it its room (EASY's rule, on units and watts), or, with a checkpoint, in the hole
+until then.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
 
-from scheduler.model.events import Action, Start
-from scheduler.model.jobs import Job, JobState, Placement, Pool
+from scheduler.model.events import Action, Resume, Start, WakeAt
+from scheduler.model.jobs import CHECKPOINT, JobState, Placement, Pool, instant
 from scheduler.model.state import POWER_TOLERANCE_W
 from scheduler.policies.base import View
 from scheduler.policies.power.parm import changes, numbers
@@ -37,149 +42,229 @@ from scheduler.policies.power.parm import changes, numbers
 CHOICES = 64  # numbers of units that are considered for a job
 PATIENCE = 0.5  # power of the time left and the wait, for the makespan
 FLOOR_S = 10.0  # shorter jobs are no more urgent
+ROUNDING_W = POWER_TOLERANCE_W / 2  # less than the state allows, so that it never refuses what fits
 
 
 class Way(NamedTuple):
-    """Units under a cap, in the order of their shares."""
+    """Units under a cap, in the order of their shares.
+
+    Attributes:
+        own_s: cost to the job itself of a second of work at speed 1: its time, and the price of its energy.
+        low_w, low_speed: under the lowest cap, to which it may have to go.
+    """
 
     share: float
     units: int
     watts: float
     cap_w: float | None
     speed: float
+    own_s: float
+    low_w: float
+    low_speed: float
 
 
-NOTHING = Way(0.0, 0, 0.0, None, 0.0)
-
-
-@dataclass
-class Machine:
-    """Free units and watts of the machine; ``take`` changes them.
-
-    Attributes:
-        units, watts: of the whole.
-    """
-
-    pool: Pool
-    units: int
-    watts: float
-    free: int = field(init=False)
-    free_w: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.free, self.free_w = self.units, self.watts
-
-    def has(self, way: Way, held: Way = NOTHING) -> bool:
-        """Tell if there is room for a way in place of another."""
-        return (
-            way.units - held.units <= self.free
-            and way.watts - held.watts <= self.free_w + POWER_TOLERANCE_W / 2
-        )
-
-    def take(self, way: Way, held: Way = NOTHING) -> Way:
-        self.free -= way.units - held.units
-        self.free_w -= way.watts - held.watts
-        return way
-
-    def ways(self, job: Job) -> tuple[Way, ...]:
-        """List the ways of a job, by their shares; none is there that holds as much as a faster one."""
-        most = min(job.units if job.max_units is None else job.max_units, self.units)
-        speed: Any = job.speed  # a key: it must have a hash, as frozen dataclasses have
-        return _ways(
-            speed,
-            (job.units, max(most, job.units)),
-            self.pool,
-            all_units=self.units,
-            all_watts=self.watts,
-        )
-
-    def least(self, job: Job) -> Way:
-        """Return the fewest units at the lowest cap."""
-        cap = self.pool.caps_w[0] if self.pool.caps_w else None
-        watts = self.pool.power_w(job.units, cap)
-        speed = 1.0 if job.speed is None else job.speed(job.units, cap)
-        return Way(max(job.units / self.units, watts / self.watts), job.units, watts, cap, speed)
-
-
-@lru_cache(maxsize=4096)
-def _ways(
-    speed: Any, least_most: tuple[int, int], pool: Pool, *, all_units: int, all_watts: float
-) -> tuple[Way, ...]:
-    every, best = [], 0.0
-    for units in numbers(*least_most, CHOICES).tolist():
-        for cap in pool.caps_w or (None,):
-            watts = pool.power_w(units, cap)
-            share = max(units / all_units, watts / all_watts)
-            every.append(Way(share, units, watts, cap, 1.0 if speed is None else speed(units, cap)))
-    ways: list[Way] = []
-    for way in sorted(every, key=lambda way: (way.share, -way.speed, way.watts)):
-        if way.speed > best * (1 + 1e-9):
-            ways.append(way)
-            best = way.speed
-    return tuple(ways)
+NOTHING = Way(0.0, 0, 0.0, None, 0.0, math.inf, 0.0, 0.0)
 
 
 class Claim(NamedTuple):
-    """A job that takes part, and what it may take."""
+    """A job that takes part, and what it may take.
+
+    Attributes:
+        least: what it holds at least. hole_s: until it gives back what it has; infinite: until its end.
+    """
 
     state: JobState
     left_s: float
     ways: tuple[Way, ...]
     least: Way
+    hole_s: float = math.inf
+
+    def ends_s(self, way: Way) -> float:
+        """Return in how many seconds it gives its units back at the latest, if it takes a way now."""
+        return min(self.left_s / self.floor(way).low_speed, self.hole_s)
+
+    def floor(self, way: Way) -> Way:
+        """Return the units that it keeps, whatever comes."""
+        return self.least if self.state.job.malleable else way
 
 
-def shares(view: View, lefts: Sequence[tuple[JobState, float]], *, fairness: float, aim: str) -> list[Action]:
+@dataclass
+class Machine:
+    """Free units and watts of the machine, now and when a reservation begins; ``take`` changes them.
+
+    Attributes:
+        units, watts: of the whole. joule_s: price of a joule.
+        begins_s: seconds until the reservation. then, then_w: free beside it.
+    """
+
+    pool: Pool
+    units: int
+    watts: float
+    joule_s: float = 0.0
+    free: int = field(init=False)
+    free_w: float = field(init=False)
+    begins_s: float = math.inf
+    then: int = 0
+    then_w: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.free, self.free_w = self.units, self.watts + ROUNDING_W
+
+    def has(self, claim: Claim, way: Way, held: Way = NOTHING) -> bool:
+        """Tell if there is room for a way in place of another, now and beside the reservation."""
+        if way.units - held.units > self.free or way.watts - held.watts > self.free_w:
+            return False
+        units, watts = self._then(claim, way, held)
+        return units <= self.then and watts <= self.then_w
+
+    def take(self, claim: Claim, way: Way, held: Way = NOTHING) -> Way:
+        units, watts = self._then(claim, way, held)
+        self.free -= way.units - held.units
+        self.free_w -= way.watts - held.watts
+        self.then -= units
+        self.then_w -= watts
+        return way
+
+    def _then(self, claim: Claim, way: Way, held: Way) -> tuple[int, float]:
+        """Return what a job takes more, at the lowest cap, when the reservation begins."""
+        units, watts = 0, 0.0
+        for sign, taken in ((1, way), (-1, held)):
+            if taken.units and claim.ends_s(taken) > self.begins_s:
+                units += sign * claim.floor(taken).units
+                watts += sign * claim.floor(taken).low_w
+        return units, watts
+
+    def reserve(self, claim: Claim, running: Sequence[Claim]) -> None:
+        """Keep room for a job as soon as those that run have left it."""
+        head, ends = claim.least, [(other.ends_s(other.least), other.least) for other in running]
+        for end_s in sorted({end for end, _ in ends}):
+            then = self.units - head.units - sum(way.units for end, way in ends if end > end_s)
+            then_w = self.watts + ROUNDING_W - head.watts - sum(way.watts for end, way in ends if end > end_s)
+            if then >= 0 and then_w >= 0:
+                self.begins_s, self.then, self.then_w = end_s, then, then_w
+                return
+
+    def claim(self, state: JobState, left_s: float, hole_s: float) -> Claim:
+        """Return the claim of a job: a moldable one that has begun keeps its units."""
+        job = state.job
+        least, most = job.units, min(job.max_units or job.units, self.units)
+        if state.placement is not None and not job.malleable:
+            least = most = state.place.units
+        speed: Any = job.speed  # a key: it must have a hash, as frozen dataclasses have
+        whole = self.units, self.watts, self.joule_s
+        ways, lowest = _ways(speed, (least, max(most, least)), self.pool, whole)
+        return Claim(state, left_s, ways, lowest, hole_s)
+
+
+@lru_cache(maxsize=4096)
+def _ways(
+    speed: Any, least_most: tuple[int, int], pool: Pool, whole: tuple[int, float, float]
+) -> tuple[tuple[Way, ...], Way]:
+    """List the ways by their shares, without those that a lesser share is better than; and the lowest.
+
+    ``whole``: units and watts of the machine, and the price of a joule.
+    """
+    every = []
+    caps: tuple[float | None, ...] = pool.caps_w or (None,)
+    for units in numbers(*least_most, CHOICES).tolist():
+        drawn = [pool.power_w(units, cap) for cap in caps]
+        speeds = [1.0 if speed is None else speed(units, cap) for cap in caps]
+        for cap, watts, fast in zip(caps, drawn, speeds, strict=True):
+            share = max(units / whole[0], watts / whole[1])
+            own_s = (1.0 + whole[2] * watts) / fast
+            every.append(Way(share, units, watts, cap, fast, own_s, drawn[0], speeds[0]))
+    ways, best, least = list[Way](), 0.0, math.inf
+    for way in sorted(every, key=lambda way: (way.share, -way.speed, way.watts)):
+        if way.speed > best * (1 + 1e-9) or way.own_s < least * (1 - 1e-9):
+            ways.append(way)
+            best, least = max(best, way.speed), min(least, way.own_s)
+    return tuple(ways), every[0]
+
+
+def shares(
+    view: View,
+    lefts: Sequence[tuple[JobState, float]],
+    ends: Mapping[int, float],
+    holes: dict[int, float],
+    *,
+    fill_holes: bool,
+    fairness: float,
+    aim: str,
+    joule_s: float,
+) -> list[Action]:
     """Give each job its way.
 
     Args:
-        lefts: jobs that are weighed, with their believed times left: the first of the queue, all running
-            malleable ones, and others that wait.
+        lefts: jobs that are weighed, with their believed times left: the first of the queue, those that run
+            and may change, and others that wait or are suspended.
+        ends: when running jobs are believed to end. holes: until when some may run; new ones are entered.
     """
-    pool = view.cluster.pools[0]
+    pool, now = view.cluster.pools[0], view.now
     if not view.in_service[pool.name]:
         return []
-    machine = Machine(pool, view.in_service[pool.name], math.inf if view.budget_w is None else view.budget_w)
-    running: list[JobState] = []
-    for state in view.running.values():
-        if state.job.malleable:
-            running.append(state)
-        else:
-            machine.free -= state.place.units
-            machine.free_w -= pool.power_w(state.place.units, state.place.cap_w)
-    claims = [
-        Claim(state, max(left, 1.0), machine.ways(state.job), machine.least(state.job))
-        for state, left in lefts
-    ]
-    held = {
-        claim.state.job.id: machine.take(claim.least)
-        for claim in claims
-        if claim.state.job.id in view.running
-    }
-    if machine.free < 0 or machine.free_w < -POWER_TOLERANCE_W:
-        return changes(running, [_place(pool, held[state.job.id]) for state in running])
+    watts = math.inf if view.budget_w is None else view.budget_w
+    machine = Machine(pool, view.in_service[pool.name], watts, joule_s)
+    claims = [machine.claim(state, left, holes.get(state.job.id, math.inf) - now) for state, left in lefts]
+    running = [claim for claim in claims if claim.state.job.id in view.running]
+    changing = {claim.state.job.id for claim in running}
+    others = (state for job_id, state in view.running.items() if job_id not in changing)
+    fixed = [_fixed(state, pool, ends[state.job.id] - now) for state in others]
+    held = {claim.state.job.id: machine.take(claim, claim.least) for claim in running + fixed}
     first = next(iter(view.waiting), None)
-    if first is not None:
-        head = next(claim for claim in claims if claim.state.job.id == first)
-        if not machine.has(head.least):
-            claims = [claim for claim in claims if claim.state.job.id in view.running]
-        elif head.least.units:
-            held[first] = machine.take(head.least)
+    heads = [claim for claim in claims if claim.state.job.id == first or claim.state.job.id in view.suspended]
+    if machine.free < 0 or machine.free_w < 0:
+        claims = running
+    elif heads:
+        head = min(heads, key=lambda claim: (-claim.state.job.priority, claim.state.job.submit_s))
+        if machine.has(head, head.least):
+            held[head.state.job.id] = machine.take(head, head.least)
+        else:
+            machine.reserve(head, running + fixed)
+            claims.remove(head)
     if aim == "makespan":
-        _for_makespan(machine, claims, held, view.now)
+        ranked = _for_makespan(machine, claims, held, now)
     else:
-        _for_turnaround(machine, claims, held, now=view.now, fairness=fairness)
-    actions: list[Action] = changes(running, [_place(pool, held[state.job.id]) for state in running])
-    actions += [Start(job_id, _place(pool, way)) for job_id, way in held.items() if job_id in view.waiting]
-    return actions
+        ranked = _for_turnaround(machine, claims, held, now=now, fairness=fairness)
+    holed = fill_holes and machine.begins_s < math.inf
+    wakes = _fill_holes(machine, ranked, held, view) if holed else {}
+    for claim in ranked:
+        if claim.state.job.id in held:  # what is left over
+            _improve(machine, claim, held)
+    holes.update((job_id, instant(now + machine.begins_s)) for job_id in wakes)
+    places = {job_id: Placement(pool.name, way.units, cap_w=way.cap_w) for job_id, way in held.items()}
+    actions = changes([claim.state for claim in running], [places[claim.state.job.id] for claim in running])
+    actions += [Start(job_id, place) for job_id, place in places.items() if job_id in view.waiting]
+    actions += [Resume(job_id, place) for job_id, place in places.items() if job_id in view.suspended]
+    return actions + list(wakes.values())
 
 
-def _place(pool: Pool, way: Way) -> Placement:
-    return Placement(pool.name, way.units, cap_w=way.cap_w)
+def _fill_holes(machine: Machine, ranked: list[Claim], held: dict[int, Way], view: View) -> dict[int, Action]:
+    """Let jobs run until the reservation begins and stop there; return when, for each job."""
+    wakes = dict[int, Action]()
+    for place, claim in enumerate(ranked):
+        job, pool = claim.state.job, machine.pool.name
+        stop, restart = view.costs.stop_s(job, pool), view.costs.restart_s(job, pool)
+        works = machine.begins_s - stop - (restart if claim.state.placement is not None else 0.0)
+        if job.id in held or job.stop is not CHECKPOINT or works <= 2 * (stop + restart):
+            continue
+        ranked[place] = claim._replace(hole_s=machine.begins_s)
+        _improve(machine, ranked[place], held)
+        if job.id in held:
+            wakes[job.id] = WakeAt(instant(view.now + machine.begins_s - stop))
+    return wakes
+
+
+def _fixed(state: JobState, pool: Pool, end_s: float) -> Claim:
+    """Return the claim of a job that runs, and cannot change now."""
+    units, cap = state.place.units, state.place.cap_w
+    watts = pool.power_w(units, cap)
+    way = Way(0.0, units, watts, cap, 1.0, 0.0, watts, 1.0)
+    return Claim(state, math.inf, (way,), way, end_s)
 
 
 def _for_turnaround(
     machine: Machine, claims: list[Claim], held: dict[int, Way], *, now: float, fairness: float
-) -> None:
+) -> list[Claim]:
     def index(claim: Claim) -> float:
         state = claim.state
         area = claim.left_s * min(way.share / way.speed for way in claim.ways)
@@ -190,17 +275,14 @@ def _for_turnaround(
     for behind, claim in zip(range(len(ranked) - 1, -1, -1), ranked, strict=True):
         job_id = claim.state.job.id
         has = held.get(job_id, NOTHING)
-        ways = [way for way in claim.ways if way.speed > has.speed and machine.has(way, has)]
-        if ways:
-            best = min(ways, key=lambda way: (1.0 + behind * way.share) / way.speed)
-            if (1.0 + behind * best.share) / best.speed < (
-                (1.0 + behind * has.share) / has.speed if has.speed else math.inf
-            ):
-                held[job_id] = machine.take(best, has)
-    _fill(machine, ranked, held)
+        ways = [way for way in claim.ways if machine.has(claim, way, has)]
+        best = min([has, *ways], key=lambda way: way.own_s + behind * way.share / (way.speed or 1.0))
+        if best is not has:
+            held[job_id] = machine.take(claim, best, has)
+    return ranked
 
 
-def _for_makespan(machine: Machine, claims: list[Claim], held: dict[int, Way], now: float) -> None:
+def _for_makespan(machine: Machine, claims: list[Claim], held: dict[int, Way], now: float) -> list[Claim]:
     steps: list[tuple[float, int, int]] = []  # (-worth for each share, claim, place in its hull)
     hulls = [_hull(claim.ways) for claim in claims]
     weights = [(claim.left_s + now - claim.state.job.submit_s) ** PATIENCE for claim in claims]
@@ -209,7 +291,7 @@ def _for_makespan(machine: Machine, claims: list[Claim], held: dict[int, Way], n
         hull = hulls[number]
         before = hull[place - 1] if place else NOTHING
         if place < len(hull):
-            gain = (hull[place].speed - before.speed) / max(hull[place].share - before.share, 1e-12)
+            gain = (1 / hull[place].own_s - 1 / before.own_s) / max(hull[place].share - before.share, 1e-12)
             steps.append((-weights[number] * gain, number, place))
 
     for number in range(len(claims)):
@@ -217,46 +299,42 @@ def _for_makespan(machine: Machine, claims: list[Claim], held: dict[int, Way], n
     heapify(steps)
     while steps:
         _, number, place = heappop(steps)
-        job_id, way = claims[number].state.job.id, hulls[number][place]
-        has = held.get(job_id, NOTHING)
-        if way.speed > has.speed:
-            if not machine.has(way, has):  # a long step, of a job that scales well: what fits of it
-                within = [w for w in claims[number].ways if w.speed > has.speed and machine.has(w, has)]
-                if within:
-                    held[job_id] = machine.take(within[-1], has)
+        claim, way = claims[number], hulls[number][place]
+        has = held.get(claim.state.job.id, NOTHING)
+        if way.own_s < has.own_s:
+            if not machine.has(claim, way, has):  # a long step, of a job that scales well: what fits of it
+                _improve(machine, claim, held)
                 continue
-            held[job_id] = machine.take(way, has)
+            held[claim.state.job.id] = machine.take(claim, way, has)
         count = len(steps)
         step(number, place + 1)
         if len(steps) > count:
             heappush(steps, steps.pop())
     order = sorted(range(len(claims)), key=lambda number: -weights[number])
-    _fill(machine, [claims[number] for number in order], held)
+    return [claims[number] for number in order]
 
 
 def _hull(ways: Sequence[Way]) -> list[Way]:
-    """Return the upper concave hull of speed over share, from nothing."""
+    """Return the upper concave hull of work for a second's cost over share, from nothing."""
     hull: list[Way] = []
     for way in ways:
+        if hull and way.own_s >= hull[-1].own_s:
+            continue
         while hull:
             before = hull[-2] if len(hull) > 1 else NOTHING
             last = hull[-1]
-            if (last.speed - before.speed) * (way.share - before.share) > (way.speed - before.speed) * (
-                last.share - before.share
-            ):
+            gain, more = 1 / last.own_s - 1 / before.own_s, 1 / way.own_s - 1 / before.own_s
+            if gain * (way.share - before.share) > more * (last.share - before.share):
                 break
             hull.pop()
         hull.append(way)
     return hull
 
 
-def _fill(machine: Machine, ranked: Sequence[Claim], held: dict[int, Way]) -> None:
-    """Give what is left over to those that run, where it speeds up."""
-    for claim in ranked:
-        has = held.get(claim.state.job.id)
-        if has is None:
-            continue
-        for way in reversed(claim.ways):
-            if way.speed > has.speed * (1 + 1e-9) and machine.has(way, has):
-                held[claim.state.job.id] = machine.take(way, has)
-                break
+def _improve(machine: Machine, claim: Claim, held: dict[int, Way]) -> None:
+    """Give a job the best that is left over, if that is better than what it has."""
+    has = held.get(claim.state.job.id, NOTHING)
+    ways = [way for way in claim.ways if machine.has(claim, way, has)]
+    best = min(ways, key=lambda way: way.own_s, default=has)
+    if best.own_s < has.own_s * (1 - 1e-9):
+        held[claim.state.job.id] = machine.take(claim, best, has)

@@ -40,6 +40,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -87,6 +88,8 @@ from scheduler.policies.weigh.waiting import (
     lengths_of,
 )
 
+WATTS_PER_KW = 1000.0  # an hour for a kWh is so many joules for a second
+
 
 @dataclass(frozen=True)
 class WeighParameters:
@@ -100,6 +103,7 @@ class WeighParameters:
         aim: least mean turnaround, or least makespan, where jobs may have more or fewer units, or caps.
         price: factor on prices, above 1 because jobs that are still to come will wait too; 0: each job ends
             as early as it can, whatever it takes from others.
+        kwh_price: hours of turnaround that a kWh is worth in the choice of sizes and caps.
     """
 
     fairness: float = 30.0
@@ -108,10 +112,11 @@ class WeighParameters:
     holes: bool = True
     aim: Literal["turnaround", "makespan"] = "turnaround"
     price: float = 1.6
+    kwh_price: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.fairness < 0 or self.price < 0:
-            raise ValueError("fairness and price must be at least 0")
+        if min(self.fairness, self.price, self.kwh_price) < 0:
+            raise ValueError("fairness, price and kwh_price must be at least 0")
         if self.depth < 1:
             raise ValueError("depth must be at least 1")
 
@@ -176,7 +181,7 @@ class Weigh(Policy):
                 self._enter(view.state(job_id), view)
             self._stale = False
         if len(self._pools) == 1 and (self._sized or view.budget_w is not None):
-            return self._share(view)
+            return self._ends_of_holes(view) or self._share(view)
         return self._decide(view)
 
     def prices(self) -> Mapping[str, Mapping[str, float]]:
@@ -206,16 +211,24 @@ class Weigh(Policy):
 
     def _share(self, view: View) -> list[Action]:
         """Decide for jobs that may have more or fewer units, or under power caps."""
-        pool = self._pools[0]
-        weighed = [state for state in view.running.values() if state.job.malleable]
-        first = next(iter(view.waiting), None)
-        if first is not None:
-            some, _ = self._ranks({pool: view.in_service[pool]}, view.now)
-            weighed += [
-                view.state(job_id) for job_id in {first: None, **{job_id: None for _, job_id in some}}
-            ]
-        lefts = [(state, left_s(state, view.now, pool)) for state in weighed]
-        actions = shares(view, lefts, fairness=self.parameters.fairness, aim=self.parameters.aim)
+        pool, now = self._pools[0], view.now
+        weighed = [s for s in view.running.values() if s.stage is RUNNING and s.works_from_s <= now]
+        some = self._ranks({pool: view.in_service[pool]}, now)[0] if view.waiting else []
+        waits = dict.fromkeys([*islice(view.waiting, 1), *(job_id for _, job_id in some)])
+        weighed += map(view.state, waits)
+        lefts = [(state, left_s(state, now, pool)) for state in weighed]
+        lefts += [
+            (state, left_s(state, now, pool) + view.costs.restart_s(state.job, pool))
+            for state in view.suspended.values()
+        ]
+        ends = {job_id: believed_end(state, view, self._holes) for job_id, state in view.running.items()}
+        actions = shares(
+            *(view, lefts, ends, self._holes),
+            fill_holes=self.parameters.holes,
+            fairness=self.parameters.fairness,
+            aim=self.parameters.aim,
+            joule_s=self.parameters.kwh_price / WATTS_PER_KW,
+        )
         for action in actions:
             if isinstance(action, Start):
                 self._rows.drop(action.job_id)

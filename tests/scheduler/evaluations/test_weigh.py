@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.evaluations import weigh
+from scheduler.evaluations import Table, weigh
 from scheduler.evaluations.weigh import FRESH, Ground, WeighCase, WeighFigures, change, grounds, simulate
 from scheduler.model.clusters import parse_cluster
 from scheduler.policies.registry import create
@@ -71,6 +71,7 @@ def test_changes_are_paired() -> None:
 def test_every_ground_is_run_under_both(monkeypatch: pytest.MonkeyPatch) -> None:
     few = [replace(ground, workload="generator:lublin,jobs=60") for ground in grounds("small")[:1]]
     monkeypatch.setattr(weigh, "grounds", lambda _: few)
+    monkeypatch.setattr(weigh.capped_gpus, "evaluate", lambda *_: ([], Table("", (), ())))
     done: list[str] = []
     result = weigh.evaluate("small", lambda *said: done.append(said[2]))
     assert len(done) == 2 * weigh.SEEDS["small"] + 1

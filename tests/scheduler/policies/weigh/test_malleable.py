@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice, pairwise
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from scheduler.model.events import Action, Event, Start
-from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool
+from scheduler.model.jobs import CHECKPOINT, NEVER, Cluster, EstimateKind, Job, JobState, Pool
 from scheduler.policies.base import Policy, View
 from scheduler.policies.registry import create
-from scheduler.policies.weigh.malleable import Machine
+from scheduler.policies.weigh.malleable import Claim, Machine, Way
 from scheduler.simulator.simulator import Simulator
-from scheduler.simulator.trace import Arrival, SimulationSettings
+from scheduler.simulator.trace import Arrival, Outcome, SimulationSettings
 from scheduler.workloads import load
 from scheduler.workloads.generators import power_sets
 from tests.support.amounts import examples
@@ -71,13 +74,21 @@ def test_shares_are_worth_nearly_as_much_as_in_the_exact_program() -> None:
 def test_of_equal_shares_the_faster_way_counts() -> None:
     pool = Pool("node", 4, base_w=10.0, peak_w=50.0, caps_w=(30.0, 50.0))
     job = Job(1, 0.0, 1, 10.0, max_units=4, speed=LinearSpeed(1, 4))
-    ways = Machine(pool, 4, 1e9).ways(job)
+
+    def ways_of(watts: float, joule_s: float = 0.0) -> tuple[Way, ...]:
+        return Machine(pool, 4, watts, joule_s).claim(JobState(job=job, since_s=0.0), 10.0, math.inf).ways
+
+    ways = ways_of(1e9)
     # Watts are plenty, so each number of units has the highest cap alone.
     assert [(way.units, way.cap_w) for way in ways] == [(1, 50.0), (2, 50.0), (3, 50.0), (4, 50.0)]
     # 40 W a unit at the lowest cap, 60 W at the highest: two units at the highest cap hold as much as three.
-    tight = [(way.units, way.cap_w, round(way.share, 3)) for way in Machine(pool, 4, 120.0).ways(job)]
+    tight = [(way.units, way.cap_w, round(way.share, 3)) for way in ways_of(120.0)]
     assert tight[0] == (1, 30.0, round(40 / 120, 3)) and (2, 30.0, round(80 / 120, 3)) in tight
     assert all(a[2] < b[2] for a, b in pairwise(tight))
+    # One unit, a second of work with its joules: (1 + 60 p) / 1.4 at the highest cap, (1 + 40 p) / 1 at the
+    # lowest: that is cheaper where the price p is above 0.1 s a joule.
+    for price, cheaper in ((0.09, False), (0.11, True)):
+        assert ((1, 30.0) in [(way.units, way.cap_w) for way in ways_of(1e9, price)]) == cheaper
 
 
 def test_a_job_that_is_alone_has_all_and_gives_it_back() -> None:
@@ -104,3 +115,110 @@ def test_a_job_that_is_alone_has_all_and_gives_it_back() -> None:
     assert outcomes[2].end_s == pytest.approx(end, abs=1e-3)
     left = 400 - (4 * 50 + (end - 50)) * uncapped
     assert outcomes[1].end_s == pytest.approx(end + left / (4 * uncapped), abs=1e-3)
+
+
+def lived(
+    pool: Pool, budget_w: float, *jobs: tuple[float, int, float], policy: str = "weigh", **fields: object
+) -> dict[int, Outcome]:
+    """Live through jobs of fixed sizes, given as (submission, units, run time)."""
+    made = [
+        replace(Job(number, at, units, run_s, estimate_kind=EstimateKind.EXACT), **fields)  # type: ignore[arg-type]
+        for number, (at, units, run_s) in enumerate(jobs, 1)
+    ]
+    world = World(Cluster((pool,), budget_w), tuple(Arrival(job, job.estimate_s or 0.0) for job in made))
+    return {outcome.job.id: outcome for outcome in run(create(policy), world)[0]}
+
+
+@pytest.mark.parametrize("aim", ["turnaround", "makespan"])
+def test_jobs_start_beside_the_first_where_they_do_not_delay_it(aim: str) -> None:
+    """The second waits for units and watts of the first until 100 s: whoever ends by then may go before."""
+    pool, policy = Pool("node", 5, base_w=100.0), f"weigh,aim={aim}"
+    jobs = (0.0, 2, 100.0), (1.0, 3, 50.0), (2.0, 1, 90.0), (3.0, 1, 200.0)
+    for budget_w, last_s in ((300.0, 150.0), (400.0, 3.0)):
+        starts = {job_id: o.start_s for job_id, o in lived(pool, budget_w, *jobs, policy=policy).items()}
+        # Two units are left beside the second; at 300 W there is no power for them.
+        assert starts == {1: 0.0, 2: 100.0, 3: 2.0, 4: last_s}
+
+
+def test_a_hole_before_the_first_is_used_and_left() -> None:
+    """The last runs beside the first job until the second begins, and goes on after that."""
+    jobs = (0.0, 2, 100.0), (1.0, 4, 50.0), (2.0, 2, 200.0)
+    outcomes = lived(Pool("node", 4, base_w=100.0), 400.0, *jobs, stop=CHECKPOINT)
+    assert outcomes[2].start_s == 100 and outcomes[2].end_s == 150
+    assert [(s.start_s, s.end_s) for s in outcomes[3].segments] == [(2, 100), (150, 252)]
+
+
+def test_caps_of_running_jobs_change_although_their_units_do_not() -> None:
+    """80 W: the first job has 60 W while it is alone, and 40 W beside the second, like that."""
+    pool = Pool("node", 2, base_w=10.0, peak_w=50.0, caps_w=(30.0, 50.0))
+    jobs = (0.0, 1, 100.0), (10.0, 1, 20.0)
+    outcomes = lived(pool, 80.0, *jobs, speed=LinearSpeed(1, 1))
+    assert outcomes[2].end_s == pytest.approx(30.0)
+    assert outcomes[1].end_s == pytest.approx(30 + (100 - 10 * 1.4 - 20) / 1.4, abs=1e-5)
+
+
+def test_energy_has_a_price_where_the_operator_sets_one() -> None:
+    """The lowest cap is cheaper from 0.1 s a joule, 100 hours a kWh, on (see above)."""
+    pool = Pool("node", 1, base_w=10.0, peak_w=50.0, caps_w=(30.0, 50.0))
+    for price, run_s in ((0, 140 / 1.4), (90, 140 / 1.4), (110, 140.0)):
+        job = (0.0, 1, 140.0)
+        for aim in ("turnaround", "makespan"):
+            policy = f"weigh,kwh_price={price},aim={aim}"
+            assert lived(pool, 1e3, job, policy=policy, speed=LinearSpeed(1, 1))[1].end_s == pytest.approx(
+                run_s
+            )
+
+
+@st.composite
+def capped(draw: st.DrawFn) -> World:
+    """Draw a machine with caps, mostly under a budget; rigid, moldable and malleable jobs of known length."""
+    units, now, arrivals = draw(st.integers(2, 8)), 0, list[Arrival]()
+    pool = Pool("node", units, base_w=10.0, peak_w=50.0, caps_w=(30.0, 40.0, 50.0))
+    for number in range(1, draw(st.integers(2, 10)) + 1):
+        now += draw(st.sampled_from((0, 1, 5, 20)))
+        least = draw(st.integers(1, units))
+        most = draw(st.integers(least, units))
+        job = Job(
+            number,
+            float(now),
+            least,
+            float(draw(st.integers(1, 60))),
+            estimate_kind=EstimateKind.EXACT,
+            stop=draw(st.sampled_from((NEVER, CHECKPOINT))),
+            max_units=most if most > least else None,
+            malleable=most > least and draw(st.booleans()),
+            speed=LinearSpeed(least, most),
+        )
+        arrivals.append(Arrival(job, job.estimate_s or 0.0))
+    budget_w = draw(st.sampled_from((None, 40.0 * units, 45.0 * units)))
+    return World(Cluster((pool,), budget_w), tuple(arrivals))
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(capped(), st.sampled_from(("weigh", "weigh,aim=makespan", "weigh,kwh_price=20")))
+def test_a_reservation_is_kept(world: World, policy: str) -> None:
+    """Whatever the others get, the oldest job's room never comes later than it was believed to come."""
+    reserved = dict[int, float]()
+    reserve = Machine.reserve
+
+    def observed(machine: Machine, head: Claim, running: Sequence[Claim]) -> None:
+        reserve(machine, head, running)
+        job_id, begins_s = head.state.job.id, clock[0] + machine.begins_s
+        assert begins_s <= reserved.get(job_id, math.inf) + 1e-3
+        reserved[job_id] = begins_s
+
+    clock = [0.0]
+    weigh = create(policy)
+    decide = weigh.decide
+
+    def timed(view: View, event: Event) -> Sequence[Action]:
+        clock[0] = view.now
+        return decide(view, event)
+
+    weigh.decide = timed  # type: ignore[method-assign, assignment]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Machine, "reserve", observed)
+        starts = {outcome.job.id: outcome for outcome in run(weigh, world)[0]}
+    assert len(starts) == len(world.arrivals)
+    for job_id, begins_s in reserved.items():
+        assert starts[job_id].start_s <= begins_s + 1e-3

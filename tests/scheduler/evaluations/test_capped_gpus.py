@@ -1,0 +1,80 @@
+"""GPUs under caps: rivals at fixed settings, finish-time fairness, the budget."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler.evaluations import capped_gpus
+from scheduler.evaluations.capped_gpus import (
+    BASE_W,
+    OWN,
+    CappedCase,
+    CappedFigures,
+    above_budget,
+    finish_time_fairness,
+    fixed,
+    machine,
+    simulate,
+)
+from scheduler.model.jobs import Job, Placement
+from scheduler.model.speeds import CapTable, TabulatedSpeed
+from scheduler.simulator.trace import Arrival, Outcome, Segment
+
+SPEED = TabulatedSpeed(2, (1.0, 1.25, 1.5), CapTable((100.0, 250.0), (1.0, 2.0)))  # on 2 to 4 GPUs
+JOB = Job(1, 0.0, 2, 120.0, max_units=4, speed=SPEED)
+
+
+def outcome(job: Job, end_s: float, units: int = 2, cap_w: float = 100.0) -> Outcome:
+    segment = Segment("run", Placement("v100", units, cap_w=cap_w), job.submit_s, end_s)
+    return Outcome(
+        *(job, job.submit_s, end_s, "done", end_s - job.submit_s, 0.0, 0.0, 0, 0, 0, 0.0),
+        segments=(segment,),
+    )
+
+
+def test_rivals_have_a_size_and_a_cap() -> None:
+    """120 s of work: on two GPUs at 175 W 1.5 times as fast, on three 1.25 times of that."""
+    for most, units, run_s in ((0, 2, 80.0), (3, 3, 64.0), (8, 4, 120 / 2.25)):
+        arrival = fixed(Arrival(JOB, 120.0), 175.0, most)
+        assert (arrival.job.units, arrival.job.max_units, arrival.job.speed) == (units, None, None)
+        assert (arrival.job.estimate_s, arrival.run_s) == pytest.approx((run_s, run_s))
+
+
+def test_fairness_is_against_the_part_of_each_job() -> None:
+    """Two jobs, both there from 0 to 100 s: each has four of the eight GPUs, and would take 40 s there."""
+    both = [outcome(JOB, 100.0), outcome(JOB, 100.0)]
+    assert finish_time_fairness(both) == pytest.approx([2.5, 2.5])
+    # With eight jobs the part is one GPU, and the fewest that the job can take are two: 60 s x 2.
+    assert finish_time_fairness([outcome(JOB, 60.0)] * 8) == pytest.approx([0.5] * 8)
+
+
+def test_what_is_drawn_above_the_budget_is_counted() -> None:
+    pool = machine().pools[0]
+    watts = 5 * (BASE_W + 250.0)  # 1550 of 1600 W
+    assert pool.power_w(5, 250.0) == watts
+    assert above_budget([outcome(JOB, 10.0, 5, 250.0)], pool) == 0
+    assert above_budget([outcome(JOB, 10.0, 5, 250.0), outcome(JOB, 5.0, 1, 100.0)], pool) == 1
+
+
+def test_a_cap_at_which_a_job_does_not_fit_is_left_out() -> None:
+    """Eight GPUs at 250 W take 2480 W; at 100 W 1280."""
+    assert simulate(CappedCase("fixed", "mctbm-priced", 40, 1, 250.0)) is None
+    figures = simulate(CappedCase("fixed", "mctbm-priced", 40, 1, 100.0))
+    assert figures is not None and figures.energy_j > 0 and figures.violations == 0
+
+
+def test_the_best_of_each_rival_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    turnarounds = {OWN: 50.0, "parm,alpha=0": 100.0, "parm,alpha=0.5": 80.0}
+
+    def made(case: CappedCase) -> CappedFigures | None:
+        if case.cap_w == 125:
+            return None  # does not fit
+        return CappedFigures(turnarounds.get(case.policy, case.cap_w or 200.0), 10.0, 2.0, 0)
+
+    monkeypatch.setattr(capped_gpus, "run_all", lambda work, cases, progress: [made(case) for case in cases])
+    findings, table = capped_gpus.evaluate("small", (1, 2), lambda *_: None)
+    fixed_sizes = {finding.what: finding for finding in findings if "fixed" in finding.of}
+    assert fixed_sizes["mean turnaround against parm,alpha=0.5"].tenbin.mean == pytest.approx(-37.5)
+    assert fixed_sizes["mean turnaround against mctbm-priced at 100 W"].tenbin.mean == pytest.approx(-50)
+    assert fixed_sizes["worst finish-time fairness"].agrees is False
+    assert len(table.rows) == 6
