@@ -57,7 +57,7 @@ def as_job(
             errors.append(error)
     if not ways:
         raise errors[0]
-    return replace(ways[0], alternatives=tuple(ways[1:]) if unit.gpus else ())
+    return replace(ways[0], alternatives=() if cluster.pools[0].counted else tuple(ways[1:]))
 
 
 def _one_way(
