@@ -29,7 +29,7 @@ import numpy as np
 import pyopencl as cl
 from numpy.typing import NDArray
 
-from probes import nvml
+from probes import drm, nvml
 from probes.device_process import START_S, DeviceProcess, Failure, ForkServer
 from probes.device_session import HostCopies
 from probes.opencl import DeviceMemoryTooSmall, WrongResult, find
@@ -202,7 +202,7 @@ def pci_address(handle: Any) -> str:
         pass
     try:
         place = handle.topology_amd
-        return f"0000:{place.bus:02x}:{place.device:02x}.{place.function}"
+        return drm.address(drm.root(), f"{place.bus:02x}:{place.device:02x}.{place.function}")
     except (cl.Error, AttributeError):
         return ""
 

@@ -87,6 +87,16 @@ def gpus(root: Path) -> list[DrmGpu]:
     return listed
 
 
+def address(root: Path, slot: str) -> str:
+    """Return the PCI address of the GPU at ``c1:00.1``, of which AMD's OpenCL does not tell the domain.
+
+    Where sysfs has no such GPU, the domain is taken to be the first; "": GPUs of several domains are there.
+    """
+    devices = (card.resolve().name for card in (root / "sys/class/drm").glob("card*/device"))
+    there = {name for name in devices if name.partition(":")[2] == slot} or {f"0000:{slot}"}
+    return there.pop() if len(there) == 1 else ""
+
+
 def _memory_bytes(vendor: str, bus: str, card: Path) -> int:
     """Return the size of a GPU's own memory; 0 of the part of a processor."""
     device = card / "device"

@@ -25,7 +25,7 @@ from agent.processes import tree
 from agent.processes.samples import Sampler
 from probes.mpi import rank_guard
 from probes.mpi.rank_failure import sweep_segments
-from probes.mpi.rank_guard import RankEnd
+from probes.mpi.rank_guard import OF_NODE, RankEnd
 from profiles.files.safe_files import overwrite, read_plain
 
 REPORTS = "rank-ends"  # prefix of a file for each node, in the attempt's folder
@@ -292,7 +292,7 @@ class Keeper:
                 pid = os.posix_spawn(
                     "/bin/sh",
                     ["sh", "-c", f"exec {command}"],
-                    os.environ,
+                    {**os.environ, **self._of_this_node()},
                     setsid=True,
                     setsigmask=(),
                     setsigdef=(signal.SIGCHLD, *IGNORED, signal.SIGPIPE, signal.SIGXFSZ),
@@ -303,6 +303,11 @@ class Keeper:
             tree.kill(self.me, self.reaped)
             sweep_segments(started_s, time.monotonic() - started)
         retry_until_written(lambda: self.files.report(self.host, self._last_report()))
+
+    def _of_this_node(self) -> dict[str, str]:
+        """Return the variables of the node's GPUs as Slurm has set them here, for the guards of ranks."""
+        names = tuple(name for name in self.order.inherit if not name.endswith("_"))
+        return {f"{OF_NODE}{name}": value for name, value in os.environ.items() if name in names}
 
     def _over(self) -> bool:
         """Return whether the job has ended before this node's ranks were started."""

@@ -30,6 +30,7 @@ from dataclasses import astuple, dataclass
 _MARK = "tenbin-rank-ended"
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
 REPORTS = "TENBIN_RANK_REPORTS"
+OF_NODE = "TENBIN_OF_NODE_"  # prefix of what is so on this node; mpiexec hands on the variables of its own
 _PR_SET_PDEATHSIG = 1
 _HOLD_S = 0.3
 
@@ -61,6 +62,8 @@ def main(arguments: list[str]) -> None:
     """Run the program in ``arguments``, then end in the same way."""
     rank, cores = _rank(), set[int]()
     reports = os.environ.pop(REPORTS, "")
+    for name in [name for name in os.environ if name.startswith(OF_NODE)]:
+        os.environ[name.removeprefix(OF_NODE)] = os.environ.pop(name)
     if arguments[0] == "--cores":
         cores = {int(core) for core in arguments[1].split(",")[rank or 0].split("+")}
         arguments = arguments[2:]

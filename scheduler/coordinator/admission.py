@@ -8,6 +8,7 @@ of these is a row of the state; whoever gives one back admits those that wait fo
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from profiles.errors import BadInput
 from scheduler.coordinator import events as ev
@@ -71,6 +72,43 @@ def lacks_memory(m: MachineState, job_id: int) -> bool:
     return True
 
 
+def place_of(m: MachineState, entry: Entry, placement: Placement) -> Placement | None:
+    """Return where a job that the policy starts begins; a paused one goes on where it is. None: it waits.
+
+    A policy that has chosen otherwise begins anew.
+    """
+    if not _is_paused_on_nodes(entry):
+        return placement
+    if not _has_room(m, entry):
+        m.returning[entry.id] = None
+        m.cluster.withdraw(entry.id)
+        _ask_anew(m)
+        return None
+    if not placement.nodes or entry.place.nodes == placement.nodes:
+        return placement
+    m.cluster.overtaken = True
+    return replace(placement, nodes=entry.place.nodes)
+
+
+def let_return(m: MachineState) -> None:
+    """Let paused jobs wait for their turn again whose own nodes have room by now."""
+    for job_id in list(m.returning):
+        if _has_room(m, m.jobs.entries[job_id]):
+            del m.returning[job_id]
+            m.queue.put(ev.Admitted(m.jobs.entries[job_id]))
+
+
+def _is_paused_on_nodes(entry: Entry) -> bool:
+    return entry.alive and bool(entry.hosts) and entry.placement is not None
+
+
+def _has_room(m: MachineState, entry: Entry) -> bool:
+    if not m.engine.nodes.have_room(entry):
+        return False
+    nodes = m.cluster.nodes.get(entry.place.pool)
+    return nodes is None or not nodes.refusal(m.jobs.job(entry), entry.place)
+
+
 def hold_memory(m: MachineState, entry: Entry) -> None:
     """Set memory aside for a job that has started."""
     if m.memory.hold(claim_of(m, entry)):
@@ -107,8 +145,8 @@ def enter(m: MachineState, event: ev.Admitted) -> Event | None:
 
 
 def waits_for_admission(m: MachineState, entry: Entry) -> bool:
-    """Return true if a job waits for a place in its array, or for memory."""
-    return m.array_limits.waits(entry.id) or m.memory.waits(entry.id)
+    """Return true if a job waits for a place in its array, for memory, or for its nodes."""
+    return entry.id in m.returning or m.array_limits.waits(entry.id) or m.memory.waits(entry.id)
 
 
 def prioritize(m: MachineState, entries: Iterable[Entry], priority: int) -> None:
@@ -134,6 +172,7 @@ def prioritize(m: MachineState, entries: Iterable[Entry], priority: int) -> None
 
 def leave(m: MachineState, entry: Entry) -> Placement | None:
     """Take a job out of the cluster state; return where it ran, if at all."""
+    m.returning.pop(entry.id, None)
     if entry.id in m.cluster.running:
         m.cluster.finish(entry)
         m.engine.free(entry)

@@ -8,7 +8,7 @@ the end of the turn the effects follow from what it is then (``machine.effects``
 from __future__ import annotations
 
 from agent.attempts.records import Want
-from scheduler.coordinator.admission import hold_memory, lacks_memory
+from scheduler.coordinator.admission import hold_memory, lacks_memory, place_of
 from scheduler.coordinator.events import Applied
 from scheduler.coordinator.machine_state import MachineState
 from scheduler.jobs.entry import Entry, Phase
@@ -24,10 +24,13 @@ def apply(m: MachineState, action: act.Action) -> None:
         RuleBroken: it cannot be.
     """
     if isinstance(action, act.Start):
-        if lacks_memory(m, action.job_id):
+        if action.job_id in m.returning or lacks_memory(m, action.job_id):
             return
-        m.cluster.start(action.job_id, action.placement)
         entry = m.jobs.entries[action.job_id]
+        placement = place_of(m, entry, action.placement)
+        if placement is None:
+            return
+        m.cluster.start(action.job_id, placement)
         hold_memory(m, entry)
         _run(m, entry, entry.place)
         if entry.spec.alternatives:  # it has the one that was chosen, until its attempt is over

@@ -30,7 +30,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from profiles.errors import BadInput
-from scheduler.coordinator import decisions, trials
+from scheduler.coordinator import admission, decisions, trials
 from scheduler.coordinator import events as ev
 from scheduler.coordinator.machine_state import MachineState
 from scheduler.coordinator.transitions import handle
@@ -133,6 +133,7 @@ class StateMachine:
                     break
                 m.cluster.upcoming = upcoming.pop()
                 said = self._step(event)
+                admission.let_return(m)
                 m.update_nodes()  # a unit that was freed may be one that cannot be used
                 self._ask_policy(said)
         with m.queue.sparing(None, "trials of programs"):

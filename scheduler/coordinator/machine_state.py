@@ -246,6 +246,7 @@ class MachineState:
         queue: the events that have not been handled.
         holds: which jobs are held for others, and when jobs are to be looked at again.
         memory: what is set aside of the machine's memory, and who waits for it.
+        returning: paused jobs that wait for the nodes which they cannot leave.
         array_limits: the members of arrays that have places, and those that wait for one.
         timers: when the policy wants to be asked again. hold: of all starts on this machine.
         stale: something has changed for which there is no event: the policy has to begin anew.
@@ -275,6 +276,7 @@ class MachineState:
         if engine.device_moves.able:
             jobs.why_not_moved = engine.device_moves.why_not
         self.queue, self.holds, self.hold = EventQueue(), Holds(jobs), MachineHold()
+        self.returning = dict[int, None]()
         self.memory, self.array_limits = MachineMemory(engine.cluster.memory_mb), ArrayLimits()
         self.timers, self.trials = Timers(jobs.journal.timers()), Trials()
         self.stale = self.regions_changed = False

@@ -168,6 +168,10 @@ class Nodes:
         """Name the nodes that the job has."""
         return []
 
+    def have_room(self, job: Entry) -> bool:
+        """Tell if a paused job, which cannot leave its nodes, can go on there now."""
+        return True
+
     def hindrance(self, job: Entry) -> str:
         """Say as a sentence why a job that was started does not get on; "" if nothing known hinders it."""
         return ""

@@ -67,7 +67,7 @@ def kinds_for(spec: JobSpec, kinds: Sequence[GpuKind]) -> list[GpuKind]:
     if not spec.gpu_kind:
         named = [kind for kind in kinds if PART not in kind.name] or named
     able = [kind for kind in named if kind.memory_mb >= (spec.gpu_memory_mb or 0.0)]
-    able = [kind for kind in able if kind.on_one_node >= spec.gpus_asked]
+    able = [kind for kind in able if kind.on_one_node >= spec.gpus_on_node]
     if not able and spec.gpu_memory_mb and not any(kind.memory_mb for kind in kinds):
         raise BadInput(f"{_asked(spec)}: Slurm does not tell their memory", "name a kind: --gpus KIND:NUMBER")
     if not able:

@@ -30,7 +30,7 @@ def as_job(
 ) -> Job:
     """Make the job that policies see, in the cluster's terms: cores, devices, or nodes with cores and memory.
 
-    Of alternatives it has those that can run here; one, where no node with GPUs is scheduled.
+    Of alternatives it has those that can run here; the first of these, where units are counted.
 
     Args:
         predicted: what earlier runs say of it; counts where its owner gives no estimate.
@@ -57,7 +57,7 @@ def as_job(
             errors.append(error)
     if not ways:
         raise errors[0]
-    return replace(ways[0], alternatives=tuple(ways[1:]) if unit.gpus else ())
+    return replace(ways[0], alternatives=() if cluster.pools[0].counted else tuple(ways[1:]))
 
 
 def _one_way(
@@ -94,7 +94,7 @@ def _one_way(
         units, most = range_of(spec, pool, unit)
         speed = speed_of(spec, pool, unit, units, most=most)
     elif unit.gpus and (spec.gpus_asked or not pool.names):
-        units, most, demand = 1, None, demand_with_gpus(spec, pool, unit)
+        units, most, demand = spec.nodes or 1, None, demand_with_gpus(spec, pool, unit)
     elif spec.nodes:
         units, most = range_of(spec, pool, unit)
         tasks_a_node = unit.cores // spec.cores

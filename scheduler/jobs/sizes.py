@@ -30,8 +30,8 @@ class Unit:
         caps: speed under a power cap, by load.
         package: it is one package of a processor, under a cap of its own; emulated: of that emulated machine.
         hosts: each kind of node that a counted pool's units lie on: how many of them, and memory (MB).
-        gpus: the kinds of GPU. A job with some has one node; where there is only one, every job takes its
-            resources as a whole.
+        gpus: the kinds of GPU. A job with some takes its resources of each node as a whole: of one, or of
+            as many as it names; where there is only one, so does every job.
     """
 
     node: bool = False
@@ -133,16 +133,20 @@ def range_of(spec: JobSpec, pool: Pool, unit: Unit) -> tuple[int, int | None]:
 
 
 def demand_with_gpus(spec: JobSpec, pool: Pool, unit: Unit) -> tuple[float, ...]:
-    """Return what the whole job takes of one node: cores, memory, GPUs of each kind.
+    """Return what the job takes of each of its nodes: cores, memory, GPUs of each kind.
 
     Raises:
-        BadInput: the node has less, or the job asks for GPUs of several nodes.
+        BadInput: no node has so much, or the GPUs are not as many on each node.
     """
     of_cluster = bool(pool.names)  # its nodes may have more cores than ``unit``, which a placement minds
     if not of_cluster or spec.nodes:
         range_of(spec, pool, unit)
-    if spec.nodes and (spec.max_nodes or spec.nodes) > 1:
-        raise BadInput(f"--gpus with --nodes {spec.nodes}: a job's GPUs are on one node", "ask for tasks: -n")
+    if spec.gpus_asked and spec.nodes != (spec.max_nodes or spec.nodes):
+        what = f"--gpus with --nodes {spec.nodes}-{spec.max_nodes}: GPUs are of a fixed number of nodes"
+        raise BadInput(what, f"write --nodes {spec.nodes}")
+    if spec.nodes and spec.gpus_asked % spec.nodes:
+        what = f"--gpus {spec.gpus_asked} with --nodes {spec.nodes}: each node has as many of them"
+        raise BadInput(what, f"ask for a multiple of {spec.nodes}")
     tasks = tasks_on(spec, 1, unit)
     cores = unit.cores if spec.nodes else tasks * spec.cores
     if cores > unit.cores and not of_cluster:
@@ -150,7 +154,7 @@ def demand_with_gpus(spec: JobSpec, pool: Pool, unit: Unit) -> tuple[float, ...]
             f"the job needs {cores} cores ({tasks} x {spec.cores}), there are {unit.cores}", "ask for fewer"
         )
     kind = kinds_for(spec, unit.gpus)[0] if spec.gpus_asked else None
-    gpus = (float(spec.gpus_asked) if other == kind else 0.0 for other in unit.gpus)
+    gpus = (float(spec.gpus_on_node) if other == kind else 0.0 for other in unit.gpus)
     return float(cores), (spec.memory_mb or 0.0) * tasks, *gpus
 
 

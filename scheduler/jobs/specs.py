@@ -149,8 +149,13 @@ class JobSpec(BaseModel):
 
     @property
     def gpus_asked(self) -> int:
-        """The number of GPUs that the whole job asks for; a kind or a size alone means one."""
-        return self.gpus or int(bool(self.gpu_kind or self.gpu_memory_mb))
+        """The number of GPUs that the whole job asks for; a kind or a size alone means one on each node."""
+        return self.gpus or int(bool(self.gpu_kind or self.gpu_memory_mb)) * (self.nodes or 1)
+
+    @property
+    def gpus_on_node(self) -> int:
+        """The number of GPUs on each of its nodes."""
+        return self.gpus_asked // (self.nodes or 1)
 
     @property
     def ways(self) -> tuple[JobSpec, ...]:

@@ -455,9 +455,8 @@ class ClusterState(Allocation):
         if job is None:
             self._not("start", job_id, "waiting")
         state = self._jobs[job_id]
-        if job.alternatives:
-            job = job.way(placement)
-        elif job.alternative:
+        job = job.way(placement)
+        if placement.alternative != job.alternative:  # the policy knows of none
             placement = replace(placement, alternative=job.alternative)
         if placement.units != job.units or (job.estimates_s and placement.pool not in job.estimates_s):
             self._check_shape("start", job, placement)
@@ -473,7 +472,10 @@ class ClusterState(Allocation):
         state = self.suspended.get(job_id)
         if state is None:
             self._not("resume", job_id, "suspended")
-        job, before = state.job, state.place
+        before = state.place
+        job = state.job.way(before)
+        if placement.alternative != job.alternative:  # it goes on as it began
+            placement = replace(placement, alternative=job.alternative)
         if placement.units != job.units or (job.estimates_s and placement.pool not in job.estimates_s):
             self._check_shape("resume", job, placement)
         moved = placement.pool != before.pool or placement.nodes != before.nodes

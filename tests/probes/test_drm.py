@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.gpus import DrmWatch
-from probes.drm import Client, clients, gpus
+from probes.drm import Client, address, clients, gpus
 
 AMD = """\
 pos:	0
@@ -151,3 +151,13 @@ def test_use_and_holders(root: Path, tmp_path: Path) -> None:
     (holder,) = battlemage.holders
     assert (holder.pid, holder.utilisation, battlemage.utilisation) == (102, 0.5, 0.5)
     assert battlemage.used_mb == (22216 << 10) / 1e6
+
+
+def test_the_domain_of_a_gpu_is_that_of_sysfs(tmp_path: Path) -> None:
+    assert address(tmp_path, "c1:00.0") == "0000:c1:00.0"  # nothing is known
+    card(tmp_path, 0, "0000:03:00.0")
+    card(tmp_path, 1, "0002:c1:00.0")
+    assert address(tmp_path, "c1:00.0") == "0002:c1:00.0"
+    assert address(tmp_path, "03:00.0") == "0000:03:00.0"
+    card(tmp_path, 2, "0001:c1:00.0")
+    assert address(tmp_path, "c1:00.0") == ""  # which of both it is cannot be known

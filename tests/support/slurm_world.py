@@ -1315,6 +1315,14 @@ class SlurmHistory(History):
             and job.state == "PENDING"
             and any(machine.room(name) < job.cpus for name in job.nodes)
         }
+        of = {
+            job.comment.split(":", 2)[2]: job for job in machine.queue.values() if job.holds and job.comment
+        }
+        for entry in self.jobs.values():
+            job, runs = of.get(f"{entry.id}:{entry.attempt}"), entry.phase is Phase.RUNNING
+            if job and runs and entry.alive and entry.hosts and set(job.nodes) != set(entry.hosts):
+                detail = f"job {entry.id} is on {job.nodes}, counted on {entry.hosts}"
+                raise Broken("a job is counted where it is", detail)
         for entry in self.jobs.values() if self.quiet else ():
             key = entry.id, entry.attempt
             waits_for_room = f"{key[0]}:{key[1]}" in crowded

@@ -106,6 +106,7 @@ ESTIMATES: tuple[dict[str, float], ...] = (
     {"cpu": 10.0},
 )
 ALTERNATIVES = ({"cores": 3, "time_s": 20.0}, {"gpus": 2, "gpu_kind": "b", "memory_mb": 100.0})
+TWO_CORES = ({"cores": 2, "time_s": 20.0},)
 SETTINGS = {
     "cores": Setting("counted", Cluster((Pool("core", 4),)), asks={"cores": (1, 1, 1, 2, 3, 4)}),
     "memory": Setting(
@@ -153,6 +154,17 @@ SETTINGS = {
         ),
         Unit(node=True, cores=2),
         asks={"tasks": (1, 2, 4)},
+    ),
+    "choices": Setting(
+        "nodes",
+        Cluster((Pool("node", 2, resources=("cores", "memory_mb"), capacity=(2.0, 500.0)),), memory_mb=600.0),
+        Unit(node=True, cores=2),
+        asks={
+            "tasks": (1, 1, 2),
+            "cores": (1, 1, 2),
+            "memory_mb": (None, 100.0, 300.0),
+            "alternatives": ((), TWO_CORES, (*TWO_CORES, {"tasks": 2, "memory_mb": 100.0})),
+        },
     ),
 }
 

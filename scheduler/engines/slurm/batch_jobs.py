@@ -121,10 +121,11 @@ class BatchWriter:
         )
 
     def _gres(self, job: Entry) -> str:
-        """Name the GPUs that Slurm is asked for."""
+        """Name the GPUs that Slurm is asked for on each node."""
         if not self.orders.unit.gpus or job.placement is None:
             return ""
-        _, _, *counts = job.job.way(job.placement).demand
+        most = max(units for _, units in job.placement.nodes)
+        counts = (most * count for count in job.job.way(job.placement).demand[2:])
         numbers = zip(self.orders.unit.gpus, counts, strict=False)
         return ",".join(f"{self.site.gres[kind.resource]}:{number:.0f}" for kind, number in numbers if number)
 

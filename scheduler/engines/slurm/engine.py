@@ -81,6 +81,9 @@ class SlurmNodes(Nodes):
         node_of = self._inventory.node_of
         return list(self._inventory.shares(core for core in job.cores if core in node_of))
 
+    def have_room(self, job: Entry) -> bool:
+        return self._devices is not None or self._inventory.have_room(job.cores)
+
     def hindrance(self, job: Entry) -> str:
         return self._hindrance(job)
 

@@ -125,6 +125,11 @@ class NodeInventory:
         """Count the free units of a node."""
         return len(self._free[node]) // self._unit_cores(node)
 
+    def have_room(self, cores: Iterable[int]) -> bool:
+        """Tell if as many cores are free on each of their nodes."""
+        counts = Counter(self.node_of[core] for core in cores if core in self.node_of)
+        return all(len(self._free[node]) >= count for node, count in counts.items())
+
     def units(self) -> int:
         """Count all units."""
         return sum(len(cores) // self._unit_cores(node) for node, cores in enumerate(self._cores))

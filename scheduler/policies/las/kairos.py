@@ -70,6 +70,9 @@ class Kairos(TwoLevel):
         best = int(unfinished.argmin())
         return best if unfinished[best] < MANY else None
 
+    def _burden(self, index: int) -> float:
+        return float(self._unfinished[index])
+
     def _full(self) -> str:
         most = self.parameters.queued
         return (

@@ -193,9 +193,16 @@ class Las(TwoLevel):
                 return int(index)
         return best
 
+    def _burden(self, index: int) -> float:
+        return float(self._load[index])
+
     def _full(self) -> str:
         first, limit = self._queue.first(), self.parameters.load_limit
-        loads = self._load if first is None else self._load[self.allowed(self.sent_alone(first))]
+        ways = [first] if first else []
+        if first and first.job.alternatives:
+            ways = [NodeTask(way) for way in first.job.ways]
+        able = [self.allowed(self.sent_alone(way)) for way in ways]
+        loads = self._load[np.any(able, axis=0)] if able else self._load
         lightest = float(loads.min(initial=math.inf))
         if lightest == math.inf:
             return "every node that could take the first is down"

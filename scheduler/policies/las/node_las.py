@@ -16,6 +16,9 @@ A job of several tasks (not in the paper) runs all its tasks or none. The tasks 
 one attained service. The job is admitted when every part finds room by the rules above. A job displaced from
 one node leaves all its nodes.
 
+A job with alternatives (not in the paper), of one task, starts in the first of those for which its node has
+room, or else in the first for which others give way. Once begun, it goes on as it is.
+
 A class without nodes (not in the paper either) is one node, whose only resource is its units: a job demands
 as many as it asks for. A job on a device gives way only if it can be parked, because a program that is merely
 paused keeps its memory there.
@@ -26,7 +29,7 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter, le
 from typing import NamedTuple
 
@@ -59,6 +62,7 @@ class NodeTask:
     Attributes:
         node: node of the task. gang: all parts of the job, with this one.
         placement: of the whole job.
+        ways: the job as it could run on its node, until it has begun (not in the paper). demands: of each.
         served_s: attained service when it last stopped.
         above_s: it displaces only tasks that have attained more (than its own service, or its level).
         began_s: while it runs: the start of an equal task that was never paused. The order of running tasks
@@ -79,6 +83,8 @@ class NodeTask:
     gang: tuple[NodeTask, ...] = field(init=False)
     node: Node = field(init=False)
     placement: Placement = field(init=False)
+    ways: tuple[Job, ...] = field(init=False)
+    demands: tuple[tuple[float, ...], ...] = field(init=False)
     served_s: float = 0.0
     above_s: float = 0.0
     began_s: float = 0.0
@@ -94,23 +100,39 @@ class NodeTask:
         self.demand_each = self.demand_each or job.demand
         self.demand = self.demand_each if self.units == 1 else tuple(self.units * d for d in self.demand_each)
         self.gang = (self,)
+        self.keep((job,))
         self.order = (0.0, self.rank)
 
     def lie(self, nodes: Sequence[tuple[Node, int]]) -> None:
         """Place the job's tasks on these nodes (of one pool), so many on each."""
         first = nodes[0][0].placement
+        if self.job.alternative:
+            first = replace(first, alternative=self.job.alternative)
         if not first.nodes:
             self.placement = counted(first.pool, self.units)
         elif len(nodes) > 1:
             self.gang = tuple(NodeTask(self.job, units) for _, units in nodes)
             places = tuple(sorted((node.placement.nodes[0][0], units) for node, units in nodes))
-            self.placement = Placement(first.pool, self.units, places)
+            self.placement = replace(first, units=self.units, nodes=places)
         elif self.units > 1:
-            self.placement = Placement(first.pool, self.units, ((first.nodes[0][0], self.units),))
+            self.placement = replace(first, units=self.units, nodes=((first.nodes[0][0], self.units),))
         else:
             self.placement = first
         for part, (node, _) in zip(self.gang, nodes, strict=True):
             part.node, part.placement, part.gang = node, self.placement, self.gang
+
+    def keep(self, ways: Sequence[Job]) -> None:
+        """Let the task begin in any of these ways of its job; one: as it is."""
+        self.ways = tuple(ways)
+        self.demands = (self.demand,) if len(ways) == 1 else tuple(way.demand for way in ways)
+
+    def turn(self, way: Job) -> None:
+        """Be this way of the job, of one task, from now on, on its node."""
+        if way is not self.job:
+            self.node.charge(self, -1)
+            self.job, self.demand_each, self.demand = way, way.demand, way.demand
+            self.placement = replace(self.placement, alternative=way.alternative)
+            self.node.charge(self, 1)
 
     def attained_s(self, now: float) -> float:
         """Return the attained service of a task that runs or restarts."""
@@ -250,6 +272,10 @@ class Node:
         self.free = list(self.in_service)
         self.unfinished = [0.0] * len(self.capacity)
 
+    def may_hold(self, way: Job) -> bool:
+        """Tell if a job of one task could ever run here."""
+        return way.units == 1 and way.runs_on(self.pool.name) and covers(self.capacity, way.demand)
+
     def charge(self, task: NodeTask, sign: int) -> None:
         """Count a task that was sent here (1) or has ended (-1)."""
         self.tasks += sign * task.units
@@ -315,7 +341,7 @@ def settle(node: Node, now: float, costs: Costs, rules: NodeRules) -> list[Actio
         if node.stopping or node.awaits is not None:
             return actions
         gangs = gangs or len(task.gang) > 1
-        if not refused.covers(task) and _admit(task, now, costs, rules, actions=actions):
+        if not refused.covers(task) and _admit_somehow(task, now, costs, rules, actions=actions):
             refused = Refused()
     at, refused = 0 if actions or not known else len(node.paused), Refused()
     while at < len(node.paused) and not node.stopping and node.awaits is None:
@@ -344,9 +370,11 @@ class Refused:
 
     def covers(self, task: NodeTask) -> bool:
         """Tell if there is no room for the task, because of an earlier one; else enter it."""
-        demand = task.demand
         if len(task.gang) > 1:  # other nodes decide as well
             return False
+        return all([self._covers(demand) for demand in task.demands])  # noqa: C419 (each is entered)
+
+    def _covers(self, demand: tuple[float, ...]) -> bool:
         if demand in self._seen:
             return True
         self._seen.add(demand)
@@ -355,6 +383,24 @@ class Refused:
                 return True
         self._least.append(demand)
         return False
+
+
+def _admit_somehow(
+    task: NodeTask, now: float, costs: Costs, rules: NodeRules, *, actions: list[Action]
+) -> bool:
+    """Admit a new task in the first of its ways that fits, or else in the first for which others give way."""
+    if len(task.ways) == 1:
+        return _admit(task, now, costs, rules, actions=actions)
+    node, before = task.node, task.job
+    for way in sorted(task.ways, key=lambda way: not covers(node.free, way.demand)):
+        task.turn(way)
+        if _admit(task, now, costs, rules, actions=actions):
+            task.keep((way,))
+            return True
+        if node.stopping or node.awaits is not None:  # others give way to it
+            return False
+    task.turn(before)
+    return False
 
 
 def _admit(task: NodeTask, now: float, costs: Costs, rules: NodeRules, *, actions: list[Action]) -> bool:

@@ -9,6 +9,9 @@ and with them nodes on which these decisions started or paused parts of jobs. Ta
 sends, first come first served, and a node decides after each task that is sent to it. The first task of the
 queue that cannot be sent holds up the others.
 
+A job with alternatives (its ways) is sent in the first that fits now, else in that whose nodes are the least
+burdened. On its node it may still begin in another (see ``node_las``).
+
 A class without nodes (of devices) is one node, see ``node_las``. All units of a job are sent to one class.
 
 Only this policy knows the node of a task that was sent but never ran. When a coordinator starts again, and
@@ -75,6 +78,9 @@ class Fifo:
     def held(self, task: NodeTask) -> None:
         """Note that a node holds the task."""
 
+    def began(self, task: NodeTask) -> None:
+        """Note that a task that a node holds has begun, in the way of its job that it has now."""
+
     def ended(self, task: NodeTask) -> None:
         """Note that a task that a node held has ended."""
 
@@ -102,6 +108,7 @@ class FairShare:
         self._weights: dict[str, float] = {}  # of users in the system
         self._waiting: dict[str, deque[NodeTask]] = {}
         self._demand: dict[str, list[float]] = {}
+        self._charged: dict[int, Sequence[float]] = {}  # demand of each task on a node
         self._tasks = Counter[str]()  # in the system
         self._sum = 0.0  # of the weights of users in the system
 
@@ -126,6 +133,11 @@ class FairShare:
     def held(self, task: NodeTask) -> None:
         self._enter(task)
         self._charge(task, 1)
+
+    def began(self, task: NodeTask) -> None:
+        if self._charged[task.id] != task.demand:
+            self._charge(task, -1)
+            self._charge(task, 1)
 
     def ended(self, task: NodeTask) -> None:
         user = task.job.user
@@ -179,8 +191,11 @@ class FairShare:
 
     def _charge(self, task: NodeTask, sign: int) -> None:
         user = task.job.user
+        if sign > 0:
+            self._charged[task.id] = task.demand
+        more = self._charged[task.id] if sign > 0 else self._charged.pop(task.id)
         demand = self._demand.get(user) or [0.0] * len(self._capacity)
-        self._demand[user] = [round(a + sign * d, 12) for a, d in zip(demand, task.demand, strict=True)]
+        self._demand[user] = [round(a + sign * d, 12) for a, d in zip(demand, more, strict=True)]
 
 
 # -- the next look -----------------------------------------------------------------------------------------
@@ -235,7 +250,7 @@ def _next_chance_s(node: Node, task: NodeTask, decided_s: float) -> float:
     for at, _, other in eligible:
         if other.job.stop not in node.keeps:
             room = [f + d for f, d in zip(room, other.demand, strict=True)]
-            if at > later and covers(room, task.demand):
+            if at > later and any(covers(room, demand) for demand in task.demands):
                 return at
     return math.inf
 
@@ -298,6 +313,10 @@ class TwoLevel(Policy):
         """Choose the node that the task is sent to; None: it must wait."""
 
     @abstractmethod
+    def _burden(self, index: int) -> float:
+        """Return by what a node is chosen that has no room."""
+
+    @abstractmethod
     def _full(self) -> str:
         """Say why no node takes a further task, as a clause."""
 
@@ -340,13 +359,16 @@ class TwoLevel(Policy):
         for index in later:  # it sends by what they hold, also if a task has ended meanwhile
             self._changed(self._nodes[index])
         self._settle_touched(view, actions)
-        while (first := self._queue.first()) is not None:
-            places = self._places(first, view.now)
-            if places is None:
+        while (waiting := self._queue.first()) is not None:
+            chosen = self._way(waiting, view.now)
+            if chosen is None:
                 break
+            first, places = chosen
             self._queue.sent(first)
             self._tasks[first.id] = first, True
             first.lie([(self._nodes[index], units) for index, units in sorted(places.items())])
+            if first.units == 1 and waiting.job.alternatives:
+                first.keep([way for way in waiting.job.ways if first.node.may_hold(way)])
             for part in first.gang:
                 part.node.new.append(part)
                 part.node.charge(part, 1)
@@ -367,6 +389,27 @@ class TwoLevel(Policy):
     def sent_alone(self, task: NodeTask) -> NodeTask:
         """Return the part of a job that a node must hold as a whole: one task; of a class, the whole job."""
         return task if self._each or task.units == 1 else NodeTask(task.job)
+
+    def _way(self, task: NodeTask, now: float) -> tuple[NodeTask, dict[int, int]] | None:
+        """Choose the way of a job, and its places: that which fits now, else that of the least burden."""
+        best: tuple[tuple[bool, float], NodeTask, dict[int, int]] | None = None
+        if not task.job.alternatives:
+            places = self._places(task, now)
+            return None if places is None else (task, places)
+        for way in task.job.ways:
+            other = NodeTask(way, way.units)
+            if rooms(self._capacities, way.demand).sum() < way.units:
+                continue
+            if (places := self._places(other, now)) is None:
+                continue
+            waits = any(
+                not covers(self._nodes[index].free, [units * d for d in way.demand])
+                for index, units in places.items()
+            )
+            rank = waits, max(map(self._burden, places)) if waits else 0.0
+            if best is None or rank < best[0]:
+                best = rank, other, places
+        return None if best is None else best[1:]
 
     def _places(self, task: NodeTask, now: float) -> dict[int, int] | None:
         """Choose how many of the job's tasks are sent to which node; None: it must wait."""
@@ -424,6 +467,8 @@ class TwoLevel(Policy):
         actions += decided
         for action in decided:
             self._touch_others(action, node)
+            if isinstance(action, events.Start):
+                self._queue.began(self._tasks[action.job_id][0])
         node.acted = bool(decided)
         self._decided.add(node.index)
         self._changed(node)
@@ -499,7 +544,7 @@ class TwoLevel(Policy):
         """Take over the tasks that the view shows."""
         for state in (*view.running.values(), *view.suspended.values()):
             where = state.place
-            task = NodeTask(state.job, where.units, self._each)
+            task = NodeTask(state.job.way(where), where.units, self._each)
             task.lie([(self._at[where.pool, number], units) for number, units in _nodes_at(where)])
             self._tasks[task.id] = task, True
             self._queue.held(task)
@@ -536,7 +581,7 @@ class TwoLevel(Policy):
         # The first node without room for its part.
         part = next((part for part in task.gang if not covers(part.node.free, part.demand)), task.gang[0])
         node = part.node
-        share = _share(part.demand, node)
+        share = " or ".join(_share(demand, node) for demand in part.demands)
         if not node.up:
             return Reason(f"waits for {_name(node)}, which is down")
         free = f"{_share(node.free, node)} free there"

@@ -319,9 +319,9 @@ class SbatchNeeds:
         cores = self._taken("cpus-per-task", whole_number) if "cores" not in self.overruled else None
         size: dict[str, Any] = {} if cores is None else {"cores": cores}
         if "tasks" in self.overruled:
-            return size
+            return size | self._gpus(spec["tasks"], spec.get("nodes") or 1)
         tasks, together = self._tasks()
-        if gpus := self._gpus(tasks):
+        if gpus := self._gpus(tasks, 1):
             return size | {"tasks": tasks} | gpus
         if together:  # a task never lies across nodes
             return {"tasks": 1, "cores": tasks * size.get("cores", spec["cores"])}
@@ -345,20 +345,19 @@ class SbatchNeeds:
             )
         return tasks, bool(nodes or per_node) and tasks > 1
 
-    def _gpus(self, tasks: int) -> dict[str, Any]:
+    def _gpus(self, tasks: int, nodes: int) -> dict[str, Any]:
         """Return the number of GPUs of all tasks together, and their kind; empty: none are asked for."""
+        times = {"gpus": 1, "gpus-per-task": tasks}
         if "gpus" in self.overruled:
             return {}
         total, kind_of_all, first = 0, "", ""
         for name in ("gres", "gpus", "gpus-per-node", "gpus-per-task"):
             number, kind = self._taken(name, gres_of if name == "gres" else gpus_of) or (0, "")
-            number *= tasks if name == "gpus-per-task" else 1
+            number *= times.get(name, nodes)
             if not number:
                 continue
             if total and (number != total or (kind and kind_of_all and kind != kind_of_all)):
-                raise self.given[name].wrong(
-                    f"{self.given[first]} asks for other GPUs; on one machine both are the job's"
-                )
+                raise self.given[name].wrong(f"{self.given[first]} asks for other GPUs; both are the job's")
             total, kind_of_all, first = number, kind_of_all or kind, first or name
         return {"gpus": total, "gpu_kind": kind_of_all} if total else {}
 

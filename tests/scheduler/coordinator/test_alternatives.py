@@ -71,6 +71,28 @@ def test_an_attempt_keeps_its_alternative_and_the_next_one_chooses_anew(tmp_path
         assert entry.attempt == 2 and entry.place.alternative == 0 and entry.way.gpus == 1
 
 
+@pytest.mark.parametrize("policy", ["las", "las-mq", "las-drf", "kairos"])
+def test_on_nodes_without_gpus_a_job_begins_in_what_is_free_first(tmp_path: Path, policy: str) -> None:
+    """It keeps to it when it is paused, and after a restart."""
+    pool = Pool("node", 1, resources=("cores", "memory_mb"), capacity=(4.0, 1000.0))
+    manual, unit = ManualEngine(cluster=Cluster((pool,), memory_mb=1000.0)), Unit(node=True, cores=4)
+    with manual.coordinator(tmp_path, policy, unit=unit) as coordinator:
+        blockers = [submit(coordinator, cores=cores) for cores in (1, 3)]
+        job = submit(coordinator, cores=4, alternatives=({"cores": 3}, {"gpus": 1}, {"cores": 2}))
+        assert shown(coordinator, job) == ["waiting"]
+        assert "for 4 cores, 0 memory_mb or 3 cores, 0 memory_mb or 2 cores" in why(coordinator, job)
+        manual.end(blockers[1])
+        coordinator.turn()
+        entry = coordinator.job_table.open(job)
+        assert shown(coordinator, job) == ["running"] and entry.place.alternative == 1
+    with manual.coordinator(tmp_path, policy, unit=unit) as coordinator:
+        coordinator.suspend([job])
+        coordinator.resume([job])
+        assert shown(coordinator, job) == ["running"]
+        assert coordinator.job_table.open(job).way.cores == 3
+        assert coordinator.cluster.nodes["node"].free.tolist() == [[0.0, 1000.0]]
+
+
 class HeldGpu(GpuTable):
     """One GPU, which somebody holds outside of the queue."""
 

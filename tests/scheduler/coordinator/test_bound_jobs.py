@@ -36,6 +36,9 @@ class ClusterEngine(DeviceEngine):
     def where(self, job: Entry) -> list[str]:
         return [f"n{number}" for number in job.devices]
 
+    def have_room(self, job: Entry) -> bool:
+        return True
+
     def hindrance(self, job: Entry) -> str:
         return ""
 

@@ -21,6 +21,7 @@ class Task:
     demand: Vector
     count: int = 1  # tasks of the job; all of them run or none
     never: frozenset[int] = frozenset()  # nodes on which it cannot run
+    ways: tuple[tuple[Vector, int], ...] = ()  # of a job of one task: its demand and run time in each
     nodes: dict[int, int] = field(default_factory=dict)  # how many on which
     since: int | None = None  # while it holds its share: from when on it makes progress
     start: int | None = None
@@ -88,7 +89,28 @@ class Machine:
             now += 1
         return {t.id: (t.start, t.end, t.preemptions) for t in self.tasks}
 
+    def fits(self, demand: Vector, node: int) -> bool:
+        return all(d <= f for d, f in zip(demand, self.free(node), strict=True))
+
+    def load(self, node: int) -> float:
+        sums = [sum(t.nodes[node] * t.demand[r] for t in self.here(node)) for r in range(len(self.capacity))]
+        return sum((s / c) ** 2 for s, c in zip(sums, self.size(node), strict=True))
+
     def send(self, job: Task, now: int) -> dict[int, int]:
+        """In the first way that fits now, else in that of the least loaded node."""
+        options = []
+        for place, (demand, run) in enumerate(job.ways):
+            if nodes := self.place(Task(job.id, now, run, demand), now):
+                (node,) = nodes
+                waits = not self.fits(demand, node)
+                options.append((waits, self.load(node) if waits else 0.0, place, node))
+        if not options:
+            return {} if job.ways else self.place(job, now)
+        *_, place, node = min(options)
+        job.demand, job.run = job.ways[place]
+        return {node: 1}
+
+    def place(self, job: Task, now: int) -> dict[int, int]:
         """Task by task: one that fits beside those sent before it is as good as running there."""
         chosen: list[Task] = []
         real = self.tasks
@@ -101,8 +123,7 @@ class Machine:
             if node is None:
                 chosen.clear()
                 break
-            fits = all(d <= f for d, f in zip(job.demand, self.free(node), strict=True))
-            one.nodes, one.since = {node: 1}, now if fits else None
+            one.nodes, one.since = {node: 1}, now if self.fits(job.demand, node) else None
             chosen.append(one)
             self.tasks = real + chosen
         self.tasks, self.barred = real, set()
@@ -115,7 +136,7 @@ class Machine:
             touched.remove(node)
             for t in self.here(node):
                 if t.since is None and t.start is None:
-                    touched |= self.admit(t, now) - {node}
+                    touched |= self.admit_somehow(t, now) - {node}
             done: set[int] = set()
             while True:  # paused tasks, those just paused too, each once
                 paused = [
@@ -126,6 +147,18 @@ class Machine:
                 t = min(paused, key=lambda t: (t.served, t.id))
                 done.add(t.id)
                 touched |= self.admit(t, now) - {node}
+
+    def admit_somehow(self, task: Task, now: int) -> set[int]:
+        """Admit the task in a way that fits, or else in one for which others give way."""
+        if not task.ways:
+            return self.admit(task, now)
+        (node,), before = task.nodes, (task.demand, task.run)
+        for way in sorted(task.ways, key=lambda way: not self.fits(way[0], node)):
+            task.demand, task.run = way
+            if changed := self.admit(task, now):
+                return changed
+        task.demand, task.run = before
+        return set()
 
     def admit(self, task: Task, now: int) -> set[int]:
         """Admit the task; return the nodes on which something changed, none if there is no room."""
@@ -220,13 +253,10 @@ def las(
         load: list[tuple[float, int]] = []
         for node in set(range(nodes)) - machine.barred:
             free, size = machine.free(node), machine.size(node)
-            if all(d <= f for d, f in zip(task.demand, free, strict=True)):
+            if machine.fits(task.demand, node):
                 like = sum(d * f / c**2 for d, f, c in zip(task.demand, free, size, strict=True))
                 likeness.append((-like, node))
-            sums = [
-                sum(t.nodes[node] * t.demand[r] for t in machine.here(node)) for r in range(len(capacity))
-            ]
-            load.append((sum((s / c) ** 2 for s, c in zip(sums, size, strict=True)), node))
+            load.append((machine.load(node), node))
         if likeness:
             return min(likeness)[1]
         open_nodes = [node for square, node in sorted(load) if square <= limit_squared]

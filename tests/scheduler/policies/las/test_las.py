@@ -260,7 +260,7 @@ def test_nothing_is_over_committed_and_every_job_gets_a_reason(world: World, nam
 @given(st.data())
 def test_a_policy_that_begins_in_the_middle_goes_on(data: st.DataObject) -> None:
     """Asked to begin anew at any event, it still ends every job, and never asks for what cannot be."""
-    nodes, rows = data.draw(cases())
+    nodes, rows = data.draw(cases(alternatives=data.draw(st.booleans())))
     policy = create(data.draw(st.sampled_from(("las", "las-mq", "kairos"))))
     at = data.draw(st.integers(0, 30))
     seen = []
@@ -279,7 +279,7 @@ EIGHTHS = st.integers(1, 8)
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[int, list[brute_las.Task]]:
+def cases(draw: st.DrawFn, alternatives: bool = False) -> tuple[int, list[brute_las.Task]]:
     """Draw a few nodes of (8, 8) and jobs of one or several tasks, in whole numbers."""
     now, rows, nodes, several = 0, [], draw(st.integers(1, 3)), draw(st.booleans())
     for number in range(1, draw(st.integers(2, 14)) + 1):
@@ -287,12 +287,75 @@ def cases(draw: st.DrawFn) -> tuple[int, list[brute_las.Task]]:
         demand = (draw(EIGHTHS), draw(EIGHTHS))
         count = draw(st.integers(1, min(6, nodes * (8 // max(demand))))) if several else 1
         rows.append(brute_las.Task(number, now, draw(st.integers(1, 40)), demand, count))
+        if alternatives and count == 1:
+            more = draw(st.lists(st.tuples(st.tuples(EIGHTHS, EIGHTHS), st.integers(1, 40)), max_size=2))
+            rows[-1].ways = ((demand, rows[-1].run), *more)
     return nodes, rows
 
 
 def as_world(nodes: int, rows: list[brute_las.Task]) -> World:
     jobs = ((t.submit, t.run, tuple(d / 8 for d in t.demand)) for t in rows)
-    return world(nodes, *jobs, counts=tuple(t.count for t in rows))
+    plain = world(nodes, *jobs, counts=tuple(t.count for t in rows))
+    arrivals = []
+    for arrival, task in zip(plain.arrivals, rows, strict=True):
+        others = tuple(
+            replace(arrival.job, demand=tuple(d / 8 for d in demand), alternative=number)
+            for number, (demand, _) in enumerate(task.ways[1:], 1)
+        )
+        job = replace(arrival.job, alternatives=others)
+        arrivals.append(arrival._replace(job=job, others_s=tuple(float(run_s) for _, run_s in task.ways[1:])))
+    return World(plain.cluster, tuple(arrivals), plain.settings)
+
+
+@MANY
+@given(
+    case=cases(alternatives=True),
+    most=st.integers(1, 3),
+    spare=st.integers(1, 9),
+    probe=st.integers(0, 3),
+    limit=st.sampled_from((1.0, 1.5, float("inf"))),
+)
+def test_alternatives_begin_as_in_the_straight_program(
+    case: tuple[int, list[brute_las.Task]], *, most: int, spare: int, probe: int, limit: float
+) -> None:
+    nodes, rows = case
+    text = f"las-prompt,victims={most},spare-s={spare},probe={probe},load-limit={limit}"
+    outcomes, _ = run(create(text), as_world(nodes, rows))
+    straight = brute_las.las(
+        nodes, (8, 8), rows, limit**2, most=most, spare=spare, thorough=True, probe=probe
+    )
+    assert result(outcomes) == straight.simulate()
+
+
+@settings(max_examples=examples(60), deadline=None, derandomize=True, database=None)
+@given(
+    case=cases(alternatives=True),
+    name=st.sampled_from(("las", "las-mq", "las-drf", "kairos")),
+    stop=st.sampled_from((Stop.PAUSE, Stop.CHECKPOINT, Stop.NEVER)),
+    restarts=st.tuples(st.integers(0, 20), st.integers(0, 20)),
+)
+def test_with_alternatives_nothing_is_over_committed(
+    case: tuple[int, list[brute_las.Task]], *, name: str, stop: Stop, restarts: tuple[int, int]
+) -> None:
+    """Whatever it costs to stop a job, each runs in one of its ways from its begin on."""
+    nodes, rows = case
+    plain, policy = as_world(nodes, rows), create(name)
+    arrivals = []
+    for arrival in plain.arrivals:
+        others = tuple(replace(way, stop=stop) for way in arrival.job.alternatives)
+        arrivals.append(arrival._replace(job=replace(arrival.job, stop=stop, alternatives=others)))
+    pause_s, go_on_s = map(float, restarts)
+    costs = SimulationSettings(LinearCosts(pause_s=pause_s, go_on_s=go_on_s))
+
+    def ask(view: View) -> None:
+        if view.upcoming is None:
+            assert all(len(policy.why(job, view).sentence) > 10 for job in view.waiting.values())
+
+    outcomes, summary = run(policy, World(plain.cluster, tuple(arrivals), costs), ask)
+    assert len(outcomes) == len(rows) and not any(summary.refused.values())
+    for outcome, task in zip(sorted(outcomes, key=lambda o: o.job.id), rows, strict=True):
+        (way,) = {segment.placement.alternative for segment in outcome.segments}
+        assert outcome.run_s == pytest.approx(task.ways[way][1] if task.ways else task.run)
 
 
 @MANY

@@ -123,6 +123,48 @@ def test_jobs_with_one_gpu_and_two_beside_jobs_of_cores(start: Up, gpus: SlurmLa
     assert len(rows()) == 8 and not list(tmp_path.glob("node*"))
 
 
+# Says what its programs on each node see, and waits for a file; srun starts them, then mpiexec.
+SEES = (
+    "echo $0 $TENBIN_JOB_ID $(hostname) $CUDA_VISIBLE_DEVICES >>begun; until [ -e go ]; do sleep 0.05; done"
+)
+
+
+def test_jobs_with_gpus_on_two_nodes(start: Up, gpus: SlurmLab, tmp_path: Path) -> None:
+    """Each node gives as many; others wait for both nodes, also after a restart amid it."""
+    up, rows, on = start, partial(read_rows, tmp_path / "begun"), ("--chdir", str(tmp_path), "--nodes", "2")
+    two, srun = ("submit", "--time", "10m", *on, "--gpus"), ("srun", "-n", "2", "sh", "-c", SEES, "srun")
+    assert up.run(*two, "a100:4", "--", *srun).returncode == 0
+    assert up.run(*two, "a100:2", "--", *srun).returncode == 0
+    assert up.run("submit", "--gpus", "t4", "--", "true").returncode == 0  # passes them on node3
+    up.until(lambda: len(rows()) == 2)
+    assert rows() == [["srun", "1", "node1", "0,1"], ["srun", "1", "node2", "0,1"]]
+    assert gpus.call("squeue", "-h", "-o", "%b %D", "--name=tenbin-1") == "gres:gpu:a100:2 2\n"
+    assert up.client.job(3).result(90) == 0 and "waits for 2 times 1 a100 GPU" in up.run("info", "2").stdout
+    up.kill()
+    up.start(*START)
+    assert len(rows()) == 2 and up.client.job(2).info()["stage"] == "waiting"
+    (tmp_path / "go").touch()
+    assert [up.client.job(number).result(90) for number in (1, 2)] == [0, 0]
+    assert [row[2:] for row in rows()[2:]] == [["node1", "0"], ["node2", "0"]]
+    assert (
+        up.run("submit", *on, "--gpus", "a100:2", "--", "true").returncode == 0
+    )  # both nodes are free again
+    assert up.client.job(4).result(90) == 0
+
+
+@pytest.mark.usefixtures("mpi")
+def test_ranks_see_the_gpus_of_their_own_node(start: Up, gpus: SlurmLab, tmp_path: Path) -> None:
+    up, rows = start, partial(read_rows, tmp_path / "begun")
+    waits = ["sh", "-c", SEES, "one"]
+    first = up.client.submit(waits, gpus=1, gpu_kind="a100", folder=str(tmp_path))
+    up.until(lambda: len(rows()) == 1)
+    sees = ["sh", "-c", SEES, "rank"]
+    job = up.client.submit(sees, nodes=2, cores=4, gpus=2, gpu_kind="a100", mpi=True, folder=str(tmp_path))
+    (tmp_path / "go").touch()
+    assert (first.result(90), job.result(90)) == (0, 0)
+    assert rows()[1:] == [["rank", str(job.id), "node1", "0"], ["rank", str(job.id), "node2", "0"]]
+
+
 def test_of_alternatives_slurm_is_asked_for_the_one_that_was_chosen(
     start: Up, gpus: SlurmLab, tmp_path: Path
 ) -> None:
@@ -199,7 +241,10 @@ def read_rows(file: Path) -> list[list[str]]:
         ("--gpus v100:1", "jobs may have 4 a100, 2 on a node"),
         ("--gpus-memory 20G", "Slurm does not tell their memory; name a kind: --gpus KIND:NUMBER"),
         ("--gpus 1 -c 5", "it needs 1 times (5, 0, 1, 0), node has room for 0"),
-        ("--gpus 2 --nodes 2", "a job's GPUs are on one node; ask for tasks: -n"),
+        ("--gpus 3 --nodes 2", "each node has as many of them; ask for a multiple of 2"),
+        ("--gpus 2 --nodes 1-2", "GPUs are of a fixed number of nodes; write --nodes 1"),
+        ("--gpus 6 --nodes 2", "jobs may have 4 a100, 2 on a node"),
+        ("--gpus 4 --nodes 4", "it needs 4 times (4, 0, 1, 0), node has room for 2"),
     ],
 )
 def test_what_no_node_has_is_refused(start: Up, needs: str, message: str) -> None:

@@ -230,6 +230,22 @@ def test_gpus_are_of_the_whole_job(tmp_path: Path, lines: list[str], gpus: tuple
     assert (size.get("gpus"), size.get("gpu_kind", "")) == gpus
 
 
+@pytest.mark.parametrize(
+    ("own", "line", "gpus"),
+    [
+        ({"nodes": 2}, "#SBATCH --gres=gpu:a100:3", (6, "a100")),
+        ({"nodes": 2}, "#SBATCH -N 2 --gpus-per-node=2 --gpus=4", (4, "")),
+        ({"tasks": 2}, "#SBATCH --gpus-per-task=3", (6, "")),
+        ({"tasks": 2}, "#SBATCH --gres=gpu:1", (1, "")),
+    ],
+)
+def test_gpus_beside_a_size_of_tenbins_own(
+    tmp_path: Path, own: dict[str, int], line: str, gpus: tuple[int, str]
+) -> None:
+    size = needs(tmp_path, line, overruled=frozenset({"tasks", *own})).sized(SPEC | own)
+    assert (size["gpus"], size["gpu_kind"]) == gpus
+
+
 def test_every_option_has_one_place_and_one_short_name() -> None:
     tables = (set(TAKEN), set(LEFT_OUT), set(REFUSED), set(SILENT))
     assert sum(map(len, tables)) == len(set.union(*tables))
