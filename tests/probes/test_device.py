@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from probes import device
@@ -13,9 +11,9 @@ from profiles.fits import fit_samples
 from profiles.records import Settings
 from tenbin.report.probes.device import EXPLANATION, figures
 from tests.support.labs.components import processes_below
+from tests.support.paths import ROOT
 from tests.support.records import make_device
 
-ROOT = Path(__file__).parents[2]
 EVERYTHING = {"bandwidth": 3, "flops": 1, "launch": 1, "copies": 2, "both": 1}
 
 
