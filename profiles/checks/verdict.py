@@ -256,7 +256,8 @@ def _series(figure: Figure, check: Check, past: Sequence[_Past]) -> tuple[Series
     The references are the first checks that passed; the last ones are left out, because they may already show
     a small change.
     """
-    known = [earlier for earlier in past if figure.key in earlier.values]
+    key = figure.key
+    known = [earlier for earlier in past if key in earlier.values]
     passing = [earlier for earlier in known if _passed(earlier.check, figure.labels.get("device"))]
     count = min(MOST_REFERENCES, max(LEAST_REFERENCES, len(passing) - WINDOW + 1))
     old = passing[:count]
@@ -264,8 +265,8 @@ def _series(figure: Figure, check: Check, past: Sequence[_Past]) -> tuple[Series
     if len(old) == count:
         since = [earlier for earlier in known if earlier.check.created > old[-1].check.created]
         recent = since[-(WINDOW - 1) :]
-    reference = [earlier.values[figure.key] for earlier in old]
-    values = [*(earlier.values[figure.key] for earlier in recent), _observed(figure)]
+    reference = [earlier.values[key] for earlier in old]
+    values = [*(earlier.values[key] for earlier in recent), _observed(figure)]
     times = [*(earlier.check.created for earlier in recent), check.created]
     return Series(reference, values, sign(figure.quantity)), times
 

@@ -164,12 +164,11 @@ def _sensitivity(runs: pd.DataFrame, windows: pd.DataFrame, clock: Clock) -> Cur
         return None
     levels = []
     full = full_gbs(windows)
-    beside = windows[windows["phase"] == "run"]
+    traffic = _traffic_gbs(windows[windows["phase"] == "run"])
     for intensity in times.columns:
         ratios = (times[intensity] / times[0]).dropna().tolist()
-        written = beside[beside["intensity_percent"] == intensity]
         if ratios:
-            levels.append(_level(float(intensity), full, ratios, _traffic_gbs(written)))
+            levels.append(_level(float(intensity), full, ratios, traffic.get(float(intensity))))
     return Curve(clock=clock, levels=tuple(levels)) if len(levels) > 1 else None
 
 
@@ -177,15 +176,17 @@ def _reference(windows: pd.DataFrame, clock: Clock) -> Curve | None:
     if not len(windows):
         return None
     windows = windows.assign(round=windows["round"].fillna(0) if "round" in windows else 0)
-    alone = _per_byte(windows[_is_reference(windows, 0)], clock, "round")
     chosen = windows[windows["phase"] == "reference"]
+    per_byte = _per_byte(chosen[chosen["measured"]], clock, "round", "intensity_percent").unstack()
+    if 0 not in per_byte:
+        return None
     cores = chosen.groupby("measured")["core"].nunique()
     # The writers that disturb are as many as the job has cores; each offers what a measured one does.
     full = full_gbs(windows) * cores.get(False, 0) / cores.get(True, 1)
     levels = []
-    for intensity in sorted(chosen["intensity_percent"].unique()):
-        beside = _per_byte(windows[_is_reference(windows, intensity)], clock, "round")
-        if ratios := (beside / alone).dropna().groupby("repetition").median().tolist():
+    for intensity in per_byte.columns:
+        slower = (per_byte[intensity] / per_byte[0]).dropna()
+        if ratios := slower.groupby("repetition").median().tolist():
             levels.append(_level(float(intensity), full, ratios, None))
     return Curve(clock=clock, levels=tuple(levels)) if len(levels) > 1 else None
 
@@ -213,12 +214,11 @@ def _level(intensity: float, full: float, ratios: list[float], traffic: float | 
     )
 
 
-def _traffic_gbs(windows: pd.DataFrame) -> float | None:
-    """Sum the mean rates of the writers in the windows, in GB/s."""
-    if not len(windows):
-        return None
-    by_core = windows.groupby("core")[["bytes", "wall_s"]].sum()
-    return float((by_core["bytes"] / by_core["wall_s"]).sum() / 1e9)
+def _traffic_gbs(windows: pd.DataFrame) -> dict[float, float]:
+    """Sum the mean rates of the writers in the windows of each intensity, in GB/s."""
+    by_core = windows.groupby(["intensity_percent", "core"])[["bytes", "wall_s"]].sum()
+    rates = by_core["bytes"] / by_core["wall_s"]
+    return dict(rates.groupby("intensity_percent").sum() / 1e9)
 
 
 def _median(name: str, unit: str, values: list[float], small: float = 0.0) -> Coefficient:
@@ -260,22 +260,19 @@ def fit_phases(runs: pd.DataFrame, windows: pd.DataFrame, clock: Clock, column: 
     repetitions = sorted(set(beside["repetition"]) & set(took.index) & set(undisturbed.index))
     if parts < LEAST_PARTS or len(repetitions) < 2:
         return None
-    series = [
-        _series(beside[beside["repetition"] == r], took[r], parts, column) / undisturbed[r]
-        for r in repetitions
-    ]
-    seen = np.array(series)
+    beside = beside[beside["repetition"].isin(repetitions)]
+    seen = _series(beside, took, parts, column).div(undisturbed[repetitions], axis=0).to_numpy(dtype=float)
     if not np.isfinite(seen).any(axis=1).all():
         return None
     return _phases(seen, clock, float(took.median()) / parts)
 
 
-def _series(rows: pd.DataFrame, run_s: float, parts: int, column: str) -> NDArray[np.float64]:
-    """Compute seconds a byte in each part of a run; not a number where no window lies."""
-    middle = (rows["at_s"] + rows["wall_s"] / 2) / run_s
+def _series(rows: pd.DataFrame, took: pd.Series[float], parts: int, column: str) -> pd.DataFrame:
+    """Compute seconds a byte in each repetition and part of its run; not a number where no window lies."""
+    middle = (rows["at_s"] + rows["wall_s"] / 2) / rows["repetition"].map(took)
     part = (middle * parts).astype(int).clip(0, parts - 1)
-    sums = rows.groupby(part)[[column, "bytes"]].sum().reindex(range(parts))
-    return np.asarray(sums[column] / sums["bytes"], dtype=np.float64)
+    sums = rows.groupby(["repetition", part])[[column, "bytes"]].sum()
+    return (sums[column] / sums["bytes"]).unstack().reindex(columns=range(parts))
 
 
 def _phases(seen: NDArray[np.float64], clock: Clock, bin_s: float) -> Phases | None:

@@ -40,13 +40,23 @@ WELL = 0.1  # how far above its minimum the sum of squares may be for a fit as g
 def speedup(n: ArrayLike, A: ArrayLike, sigma: ArrayLike) -> Floats:
     """Compute S(n) on ``n`` >= 1 cores, for A >= 1 and sigma >= 0; the arguments broadcast."""
     n, A, sigma = (np.asarray(value, dtype=float) for value in (n, A, sigma))
-    low, high = np.minimum(sigma, 1.0), np.maximum(sigma, 1.0)
-    rising = A * n / (A + low / 2 * (n - 1))
-    bending = A * n / (low * (A - 0.5) + n * (1 - low / 2))
-    calm = np.where(n < A, rising, np.where(n < 2 * A - 1, bending, A))
-    steep = n * A * (high + 1) / (high * (n + A - 1) + A)
-    steep = np.where(n < A + A * high - high, steep, A)
-    return np.asarray(np.where(sigma <= 1, calm, steep))
+    is_calm = sigma <= 1
+    if is_calm.all():
+        return _calm(n, A, sigma)
+    if not is_calm.any():
+        return _steep(n, A, sigma)
+    return np.where(is_calm, _calm(n, A, np.minimum(sigma, 1.0)), _steep(n, A, np.maximum(sigma, 1.0)))
+
+
+def _calm(n: Floats, A: Floats, sigma: Floats) -> Floats:
+    rising = A * n / (A + sigma / 2 * (n - 1))
+    bending = A * n / (sigma * (A - 0.5) + n * (1 - sigma / 2))
+    return np.where(n < A, rising, np.where(n < 2 * A - 1, bending, A))
+
+
+def _steep(n: Floats, A: Floats, sigma: Floats) -> Floats:
+    rising = n * A * (sigma + 1) / (sigma * (n + A - 1) + A)
+    return np.where(n < A + A * sigma - sigma, rising, A)
 
 
 def run_s(n: ArrayLike, T1: float, A: float, sigma: float) -> Floats:
@@ -246,8 +256,11 @@ class _Surface:
     log_a_end: float
 
     def log_t1(self, A: ArrayLike, sigma: ArrayLike) -> Floats:
-        mean: Floats = np.average(self._by_counts(A, sigma), axis=-1, weights=self.data.weight)
-        return mean
+        return self._mean(self._by_counts(A, sigma))
+
+    def _mean(self, of_counts: Floats) -> Floats:
+        weight = self.data.weight
+        return np.asarray((of_counts * weight).sum(axis=-1) / weight.sum())
 
     def _by_counts(self, A: ArrayLike, sigma: ArrayLike) -> Floats:
         """Compute log T1 by every count alone, along a new last axis."""
@@ -256,7 +269,7 @@ class _Surface:
 
     def at(self, log_a: Floats, share: Floats) -> Floats:
         of_counts = self._by_counts(np.exp(log_a), _sigma(share))
-        middle = np.average(of_counts, axis=-1, weights=self.data.weight)
+        middle = self._mean(of_counts)
         return np.asarray((self.data.weight * (of_counts - middle[..., None]) ** 2).sum(axis=-1))
 
     def over_share(self, log_a: Floats) -> tuple[Floats, Floats]:

@@ -15,7 +15,7 @@ import pandas as pd
 import psutil
 import pytest
 
-from probes import checkpoint_session, opencl
+from probes import checkpoint, checkpoint_session, opencl
 from probes.checkpoint import FULL, QUICK, affordable_mb, cache_environment, ladder, measure
 from probes.device_process import DeviceProcess, Failure, ForkServer
 from probes.folders import scratch
@@ -47,6 +47,13 @@ def process(fork_server: ForkServer, device: str) -> Iterator[DeviceProcess]:
     with fork_server.fork(device) as process:
         process.call("open", device)
         yield process
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Save 16 MB at most, so that a test takes a moment."""
+    monkeypatch.setattr(checkpoint, "QUICK", QUICK._replace(largest_mb=16))
+    monkeypatch.setattr(checkpoint, "_PILOTS_MB", (1, 4, 16))
 
 
 class Enough(Exception):

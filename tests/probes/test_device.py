@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from probes import device
@@ -13,12 +11,22 @@ from profiles.fits import fit_samples
 from profiles.records import Settings
 from tenbin.report.probes.device import EXPLANATION, figures
 from tests.support.labs.components import processes_below
+from tests.support.paths import ROOT
 from tests.support.records import make_device
 
-ROOT = Path(__file__).parents[2]
 EVERYTHING = {"bandwidth": 3, "flops": 1, "launch": 1, "copies": 2, "both": 1}
 
 
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
+    """Have the probe open sessions of a class of ``odd_sessions``."""
+    name: str = getattr(request, "param", "Small")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr(device, "SESSION", f"tests.probes.odd_sessions:{name}")
+    return name
+
+
+@pytest.mark.usefixtures("session")
 def test_everything_is_measured_once_even_when_late_and_nothing_is_left(key: str) -> None:
     samples, absent = collect("device", Settings(quick=True, budget_s=0.1), measure)
     count = samples[samples["device"] == key].groupby("kind").size().to_dict()
@@ -34,13 +42,13 @@ def test_everything_is_measured_once_even_when_late_and_nothing_is_left(key: str
 
 
 @pytest.mark.parametrize(
-    ("session", "reason"), [("WrongSums", "sums differ"), ("Dies", "died in 'launches'")]
+    ("session", "reason"),
+    [("WrongSums", "sums differ"), ("Dies", "died in 'launches'")],
+    indirect=["session"],
 )
 def test_a_wrong_result_or_a_crash_is_absent_and_the_rest_is_kept(
-    key: str, monkeypatch: pytest.MonkeyPatch, session: str, reason: str
+    key: str, session: str, reason: str
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setattr(device, "SESSION", f"tests.probes.odd_sessions:{session}")
     samples, absent = collect("device", Settings(quick=True, budget_s=0.1), measure)
     records = [a for a in absent if key in a.what and reason in a.reason]
     assert records and all(a.failed for a in records)

@@ -11,13 +11,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from probes import scaling
+from probes import device, memory, scaling
 from probes.registry import PROBES
 from probes.run import Event, Run, samples_of
 from profiles.fits import fit_samples
 from profiles.records import Settings
 from tests.probes.test_scaling import SMALL
 from tests.support.labs.components import processes_below, require
+from tests.support.paths import ROOT
 
 CORE = min(os.sched_getaffinity(0))
 
@@ -47,6 +48,9 @@ def test_ctrl_c_keeps_the_samples_and_leaves_nothing(
         request.getfixturevalue(fixture)
     require(len(os.sched_getaffinity(0)) > 1, "two cores")
     monkeypatch.setattr(scaling, "SMALL", SMALL)
+    monkeypatch.setattr(memory, "choose_area", lambda topology, free_mb: (16.0, []))
+    monkeypatch.setattr(device, "SESSION", "tests.probes.odd_sessions:Small")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     before, events, children = os.sched_getaffinity(0), list[Event](), list[psutil.Process]()
 
     def emit(event: Event) -> None:

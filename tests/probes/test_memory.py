@@ -276,8 +276,10 @@ def test_a_writer_that_cannot_have_its_core_or_its_memory_says_so() -> None:
 
 @pytest.fixture(scope="module")
 def measured() -> tuple[pd.DataFrame, list[Absent]]:
-    """One short real run of the probe on this machine."""
-    return collect("memory", Settings(quick=True, budget_s=1), measure)
+    """One short real run of the probe on this machine, with small areas."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("probes.memory.choose_area", lambda topology, free_mb: (16.0, []))
+        return collect("memory", Settings(quick=True, budget_s=1), measure)
 
 
 def test_the_probe_measures_bandwidth_of_one_and_of_all_cores(
@@ -316,7 +318,8 @@ def test_no_usable_cpu_or_no_memory_is_said_and_measures_nothing(tmp_path: Path)
         assert samples.empty and any(says in a.reason for a in absent)
 
 
-def test_a_writer_lost_in_the_middle_costs_its_own_points_only() -> None:
+def test_a_writer_lost_in_the_middle_costs_its_own_points_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("probes.memory.choose_area", lambda topology, free_mb: (16.0, []))
     require(len(CORES) > 1, "two CPUs")
     events: list[dict[str, Any]] = []
     killed: list[int] = []

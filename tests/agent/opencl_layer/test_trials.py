@@ -129,7 +129,7 @@ def test_a_trial_is_given_up_when_nobody_waits(folder: Path, stepper: Stepper) -
 
 
 def test_results_that_differ_are_told(folder: Path) -> None:
-    program = Stepper(folder, "differing")
+    program = Stepper(folder, "differing", LAUNCH_MS="5,0,5,0")
     program.steps(1)
     with program.busy():
         trial = requests.try_on(folder, program.process.pid, "pocl-1", watch_s=0.2)

@@ -13,6 +13,7 @@ from tests.support.moving import Stepper
 
 TRIES = 8  # of a busy machine: a watch may end before a launch
 TWO_KERNELS = 2
+TIMES = "5,0,5,0"  # of launches (slow_second.c), for most of which they sleep
 WATCH_S = 0.25  # that each move and estimate of a program takes at least
 
 
@@ -20,7 +21,7 @@ def start(folder: Path, *options: str) -> Stepper:
     """Start a stepper on two devices that share no compiled kernels, with an empty cache."""
     cache = folder / "pocl-cache"
     cache.mkdir()
-    return Stepper(folder, *options, POCL_DEVICES="basic pthread", POCL_CACHE_DIR=str(cache))
+    return Stepper(folder, *options, POCL_DEVICES="basic pthread", POCL_CACHE_DIR=str(cache), LAUNCH_MS=TIMES)
 
 
 @pytest.fixture(params=sweep(["", "anew"], {""}))
