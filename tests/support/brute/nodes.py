@@ -70,7 +70,7 @@ def take(row: list[float], job: Job, tasks: int) -> list[float]:
 
 
 def room(row: list[float], job: Job) -> int:
-    return int(min([f // d for f, d in zip(row, job.demand, strict=True) if d]))
+    return int(min(f // d for f, d in zip(row, job.demand, strict=True) if d))
 
 
 def place(job: Job, pool: Pool, free: Free, within: Free | None = None) -> Nodes:
