@@ -47,7 +47,7 @@ def fill(kind: type[P], given: dict[str, str], what: str) -> P:
     Raises:
         BadInput: an unknown name, or a value that is not of the field's type.
     """
-    hints = _hints(kind)
+    hints = _hints(kind)  # type: ignore[arg-type]
     names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     values: dict[str, Any] = {}
     for name, text in given.items():
