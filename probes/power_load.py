@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-import numpy as np
-
 from probes.loads import SINGLE_THREAD
 from profiles.errors import UserError
 
@@ -32,6 +30,8 @@ CHUNK_MB = 0.25
 
 def compute() -> Callable[[], float]:
     """Make a quantum: log, square root and sine of 2,000 numbers, four times; its work in numbers."""
+    import numpy as np  # here, because others only look for loads
+
     source = np.linspace(0.1, 0.9, 2000)
     target = np.empty_like(source)
 
@@ -48,6 +48,8 @@ def compute() -> Callable[[], float]:
 
 def memory(area_mb: float) -> Callable[[], float]:
     """Make a quantum: copy a chunk to the area's other half, round and round; its work in bytes moved."""
+    import numpy as np
+
     chunk = int(CHUNK_MB * 2**20) // 8
     half = max(int(area_mb / 2 / CHUNK_MB), 1) * chunk
     source, target = np.ones(half), np.zeros(half)

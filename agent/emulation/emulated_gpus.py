@@ -166,7 +166,7 @@ def _build_library(folder: Path) -> None:
     if compiler is None:
         raise Unavailable("emulated GPUs need a C compiler", "as root: apt-get install gcc libc6-dev")
     aside = folder / "library"  # a process may have loaded that of before
-    options = ["-O1", "-shared", "-fPIC", f"-Wl,-soname,{LIBRARY}", "-o", str(aside)]
+    options = ["-O0", "-shared", "-fPIC", f"-Wl,-soname,{LIBRARY}", "-o", str(aside)]
     subprocess.run([compiler, *options, str(SOURCE), "-lpthread"], check=True)
     aside.replace(folder / LIBRARY)
 
@@ -262,17 +262,17 @@ class Gpus:
 
     def _held(self) -> list[tuple[int, Mapping[int, int]]]:
         """List the processes that hold a GPU, with their memory on each."""
-        return [(pid, memory) for pid in _processes() for memory in [self._memory(pid)] if memory]
-
-    def _memory(self, pid: int) -> Mapping[int, int]:
-        """Return the GPUs whose file a process has open, with the bytes that it has mapped of it."""
         files = device_files(self.folder, self.number, self.kind)
         number_of = {str(file): index for index, file in enumerate(files)}
+        return [(pid, memory) for pid in _processes() if (memory := self._memory(pid, number_of))]
+
+    def _memory(self, pid: int, number_of: Mapping[str, int]) -> Mapping[int, int]:
+        """Return the GPUs whose file a process has open, with the bytes that it has mapped of it."""
         mapped: dict[int, int] = {}
         with suppress(OSError):
             for entry in os.scandir(f"/proc/{pid}/fd"):
                 with suppress(OSError):  # it is closed meanwhile
-                    index = number_of.get(str(Path(entry.path).readlink()))
+                    index = number_of.get(os.readlink(entry.path))  # noqa: PTH115
                     if index is not None:
                         mapped[index] = 0
         if mapped:

@@ -6,6 +6,7 @@ import dataclasses
 import typing
 from collections.abc import Iterable
 from difflib import get_close_matches
+from functools import cache
 from typing import Any, TypeVar
 
 from profiles.errors import BadInput
@@ -46,7 +47,7 @@ def fill(kind: type[P], given: dict[str, str], what: str) -> P:
     Raises:
         BadInput: an unknown name, or a value that is not of the field's type.
     """
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)  # type: ignore[arg-type]
     names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     values: dict[str, Any] = {}
     for name, text in given.items():
@@ -59,6 +60,11 @@ def fill(kind: type[P], given: dict[str, str], what: str) -> P:
         raise BadInput(f"{what}: {error}", "choose another value") from error
     except TypeError as error:
         raise BadInput(f"{what}: {error}", f"it has the parameters {', '.join(names)}") from error
+
+
+@cache  # of every policy that is made anew
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
 
 
 def _value(hint: Any, text: str, where: str) -> Any:

@@ -13,6 +13,7 @@ import pytest
 
 ALL = os.environ.get("TENBIN_TESTS") == "all"
 DRILL = os.environ.get("TENBIN_DRILL")
+SMALLER = {"parm-ga": "parm-ga,population=20,parents=4,generations=4"}  # as it stands, a search takes 0.3 s
 
 
 def examples(most: int) -> int:

@@ -18,11 +18,12 @@ TENBIN = (sys.executable, "-P", "-c", "from tenbin.cli import main; main()")
 LAYERS = Path(__file__).parent / "opencl_layers"
 
 
-def start(*arguments: str, out: IO[str]) -> Forked | subprocess.Popen[str]:
+def start(*arguments: str, out: IO[str], **variables: str) -> Forked | subprocess.Popen[str]:
     """Start the command line, with all its output into one file."""
-    if forked.suits(os.environ):
-        return Forked(arguments, os.environ, out, out)
-    return subprocess.Popen([*TENBIN, *arguments], stdout=out, stderr=out, text=True)
+    environment = {**os.environ, **variables}
+    if forked.suits(environment):
+        return Forked(arguments, environment, out, out)
+    return subprocess.Popen([*TENBIN, *arguments], env=environment, stdout=out, stderr=out, text=True)
 
 
 def tenbin(*arguments: str, store: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:

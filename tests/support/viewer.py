@@ -13,6 +13,13 @@ import pytest
 from tests.support.labs.components import require
 from tests.support.page import PageProcess
 
+# Of Chromium: the popup of its address bar, two processes a window, and what Playwright leaves out, which one
+# switch of this name replaces.
+LEFT_OUT = (
+    *("WebUIOmniboxPopup", "WebUIOmniboxAimPopup", "AimEnabled", "HttpsFirstBalancedModeAutoEnable"),
+    *("HttpsUpgrades", "MediaRouter", "NetworkTimeServiceQuerying", "OptimizationHints", "PaintHolding"),
+    *("PreconnectToSearch", "ThirdPartyStoragePartitioning", "DestroyProfileOnBrowserClose"),
+)
 # Heard from the first instant on, before any script of the page.
 HEARD = """
 window.heard = [];
@@ -29,7 +36,8 @@ def browser() -> Iterator[Any]:
     require(find_spec("playwright"), "playwright (./install --dev)")
     api = import_module("playwright.sync_api")
     with api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        switches = ["--no-sandbox", f"--disable-features={','.join(LEFT_OUT)}"]
+        started = playwright.chromium.launch(executable_path=program, args=switches)
         yield started
         started.close()
 

@@ -7,7 +7,8 @@ import os
 import pty
 import random
 import re
-import subprocess
+import shutil
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from profiles.files.store import JobStore, Store, samples
 from profiles.jobs import JobProfile
 from profiles.records import Absent, NetworkInterface, Profile, Record
 from tests.support.job_profiles import make_job
-from tests.support.programs import TENBIN, tenbin
+from tests.support.programs import start, tenbin
 from tests.support.records import (
     make_coefficient,
     make_device,
@@ -68,11 +69,8 @@ def hostile(record: Record) -> Record:
 def on_a_terminal(*arguments: str, store: Path, folder: Path) -> tuple[int, str]:
     """Return what a command writes to a terminal without colours."""
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "TENBIN_STORE": str(store), "TERM": "dumb", "COLUMNS": "300"}
-    process = subprocess.Popen(
-        [*TENBIN, *arguments], stdout=theirs, stderr=theirs, env=environment, cwd=folder, close_fds=True
-    )
-    os.close(theirs)
+    with os.fdopen(theirs, "w") as terminal, chdir(folder):
+        process = start(*arguments, out=terminal, TENBIN_STORE=str(store), TERM="dumb", COLUMNS="300")
     written = b""
     while True:
         try:
@@ -104,10 +102,10 @@ def test_an_old_name_says_once_to_each_user_what_it_is_now(
     assert [says("list"), says("list"), says("job", "list")] == [True, False, True]
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def hostile_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Store a hostile profile of a node, of a job and of a cluster, beside harmless ones."""
-    root = tmp_path / "store"
+    root = tmp_path_factory.mktemp("hostile") / "store"
     inventory = make_inventory(
         opencl=(make_device(),),
         network=(NetworkInterface(name="e", speed_mbit=None, numa_node=None, driver="d"),),
@@ -141,6 +139,12 @@ def store(tmp_path: Path) -> Path:
     damaged.mkdir(parents=True)
     (damaged / "profile.json").write_text("{}")
     return root
+
+
+@pytest.fixture
+def store(hostile_store: Path, tmp_path: Path) -> Path:
+    """Copy the hostile profiles into the folder of a test."""
+    return Path(shutil.copytree(hostile_store, tmp_path / "store"))
 
 
 def _put(folder: Path, record: Record, tables: dict[str, pd.DataFrame]) -> None:

@@ -372,8 +372,8 @@ def _try(key: Key, what: str, call: Callable[[], object]) -> Outcome:
 
 def _sign(folder: Path) -> tuple[int, bool]:
     """Return a value that changes when there is news in an attempt's folder."""
-    changed_ns = 0
+    path, changed_ns = os.fspath(folder), 0
     for name in ("state.json", IN_FORCE):
         with suppress(OSError):
-            changed_ns += (folder / name).stat().st_mtime_ns
-    return changed_ns, os.path.exists(folder / "result.json")  # noqa: PTH110 (no error where that may not be seen)
+            changed_ns += os.stat(f"{path}/{name}").st_mtime_ns  # noqa: PTH116 (a fifth of the time)
+    return changed_ns, os.path.exists(f"{path}/result.json")  # noqa: PTH110 (no error where that may not be seen)

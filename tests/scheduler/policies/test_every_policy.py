@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from scheduler.model.events import Action, Event, Repartition, WakeAt
 from scheduler.policies.base import Policy, View
 from scheduler.policies.registry import POLICIES, create
-from tests.support.amounts import examples
+from tests.support.amounts import SMALLER, examples
 from tests.support.scheduling.schedule_audit import audit, check_conserving, check_in_order, starts
 from tests.support.scheduling.worlds import WORLDS, World, run
 
 CASES = [(name, kind) for name, entry in POLICIES.items() for kind in sorted(entry.load().suits)]
-SMALLER = {"parm-ga": "parm-ga,population=20,parents=4,generations=4"}  # as it stands, a search takes 0.3 s
 QUICK = settings(
     max_examples=examples(60),
     deadline=None,

@@ -280,6 +280,8 @@ class Conservative:
 
     def room_for(self, job: Job, pool: Pool, begin: int, end: int) -> Nodes:
         """Choose nodes at ``begin`` that have room until ``end``."""
+        if not place(job, pool, self.free[begin]):  # most seconds need no further look
+            return {}
         least = {
             (pool.name, n): [min(amounts) for amounts in zip(*rows, strict=True)]
             for n in range(pool.units)

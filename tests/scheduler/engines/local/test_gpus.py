@@ -465,7 +465,13 @@ def test_a_watch_that_has_ended_is_started_again(tmp_path: Path, monkeypatch: py
             until(lambda: not strangers())
 
 
-WORKS = "import os, sys; os.open(sys.argv[1], os.O_RDWR); open(sys.argv[2], 'w')\nwhile True: pass"
+WORKS = """
+import os, sys, time
+os.open(sys.argv[1], os.O_RDWR); open(sys.argv[2], "w")
+while True:
+    sum(range(300_000))
+    time.sleep(0.01)
+"""
 
 
 def seen_idle(up: Up, job: int) -> list[str]:
