@@ -29,6 +29,7 @@ from scheduler.model.state import rooms
 from scheduler.policies.backfill.conservative_on_nodes import expected_start
 from scheduler.policies.backfill.on_nodes import (
     LEAST,
+    MANY,
     OPEN,
     Choice,
     FreeNodes,
@@ -110,6 +111,7 @@ class NodeWeigh(NodeEasy):
         self._again: dict[str, set[int]] = {}  # where jobs have fitted that would rather wait
         self._rather_wait = 0  # so many of them
         self._able: dict[str, Mask] = {}  # of the turns of each table, which may fit on what is free now
+        self._outdated = set[str]()  # pools in which a job has started since
         self._promise: tuple[int, float] = (-1, math.inf)  # the first job, and the time first reserved for it
 
     # -- the order ------------------------------------------------------------------------------------
@@ -136,7 +138,7 @@ class NodeWeigh(NodeEasy):
     def _start(self, job: Job, pool: str, places: Places, chosen: list[Choice]) -> None:
         super()._start(job, pool, places, chosen)
         self.rows.drop(job.id)
-        self._able.pop(pool, None)
+        self._outdated.add(pool)
 
     def _in_order(self, jobs: list[Job], now: float) -> Iterable[Job]:
         if len(jobs) < 2:
@@ -164,6 +166,7 @@ class NodeWeigh(NodeEasy):
         for table in self._ranked.values():
             table.sort(now, self._fairness)
         self._able.clear()
+        self._outdated.clear()
         super()._pass_all(chosen, now, limits)
 
     def _first(self, pool: str, begin: int, limit: Limit, now: float) -> int | None:
@@ -172,10 +175,14 @@ class NodeWeigh(NodeEasy):
             return None
         if pool not in self._able:
             self._able[pool] = table.able(look, limit, now, begin=0)
-        for turn in (begin + self._able[pool][begin:].nonzero()[0]).tolist():
+        for tries, turn in enumerate((begin + self._able[pool][begin:].nonzero()[0]).tolist()):
             job = table.at(turn)[1]
             if job.id in self.waiting and self._passes(job, pool, limit, now):
                 return int(turn)
+            if tries >= MANY and pool in self._outdated:
+                self._outdated.discard(pool)
+                del self._able[pool]
+                return self._first(pool, turn + 1, limit, now)
         return None
 
     def _pass(self, chosen: list[Choice], now: float, limits: Mapping[str, Limit]) -> None:
