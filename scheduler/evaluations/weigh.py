@@ -43,6 +43,7 @@ FRESH = 2000  # the first seed; parameters were chosen on seeds below
 SEEDS: dict[Scale, int] = {"small": 3, "full": 10}
 LOADS = (0.7, 0.85, 0.95, 1.05, 1.2)
 BUDGET_W = 3850.0
+GPU_NODES = "4xv100[cores=32,memory_mb=256000,gpu=8]+8xp100[cores=32,memory_mb=256000,gpu=4]"
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,8 @@ def grounds(scale: Scale) -> list[Ground]:
                 ("A, many units, load 0.99", "mix=even,per=harmonic,load=0.99"),
             )
         ),
+        Ground("nodes, GPUs", GPU_NODES, f"generator:labbench,jobs={jobs // 3},load=0.95", "easy"),
+        *([Ground("E, a week", "9216", "generator:k-mix,mix=1", "easy")] if full else []),
         Ground("C, early end", "", "generator:power-set1", "parm", "weigh,aim=makespan", "makespan_s"),
         Ground("C, turnaround", "", "generator:power-set1", "parm", goal="turnaround_s"),
     ]

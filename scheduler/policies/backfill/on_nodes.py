@@ -220,6 +220,12 @@ class WaitingJobs:
     def _live(self) -> list[tuple[int, Job, float]]:
         return [self.entries[slot] for slot in sorted(chain.from_iterable(self._slots.values()))]
 
+    def make_room(self, number: int) -> None:
+        """Lay out room for so many more jobs at once."""
+        if len(self.entries) + number > len(self._lengths):
+            live = self._live()
+            self._lay(live, 2 * (len(live) + number))
+
     def add(self, turn: int, job: Job, length_s: float) -> None:
         """Append a job."""
         slot, capacity = len(self.entries), len(self._lengths)
@@ -468,6 +474,9 @@ class NodeFirstFit(NodeQueue):
 
     def _enter_new(self) -> None:
         """Enter the new jobs that still wait in the tables."""
+        if len(self._new) > LEAST:
+            for table in self._tables.values():
+                table.make_room(sum(len(job.ways) for job in self._new))
         for job in self._new:
             if job.id in self.waiting:
                 for pool, way in self.classes(job):

@@ -28,11 +28,14 @@ from scheduler.model.jobs import Job, Pool
 from scheduler.model.state import rooms
 from scheduler.policies.backfill.conservative_on_nodes import expected_start
 from scheduler.policies.backfill.on_nodes import (
+    LEAST,
+    MANY,
     OPEN,
     Choice,
     FreeNodes,
     Held,
     Limit,
+    Mask,
     NodeEasy,
     Places,
     Rank,
@@ -76,7 +79,10 @@ class RankedJobs(WaitingJobs):
         """Put those that are there now in their order."""
         facts = self._facts[:, : len(self.entries)]
         self._ranks = np.stack((-facts[PRIORITY], index_of(facts, now, fairness)))
-        self._order = np.lexsort(self._ranks[::-1])
+        if len(self.entries) < 2 or not np.ptp(self._ranks[0]):  # of one priority: in half the time
+            self._order = self._ranks[1].argsort(kind="stable")
+        else:
+            self._order = np.lexsort(self._ranks[::-1])
 
     def slots(self, begin: int) -> NDArray[np.intp]:
         return self._order[begin:]
@@ -90,9 +96,9 @@ class RankedJobs(WaitingJobs):
 class NodeWeigh(NodeEasy):
     """Weigh (see the head of this module)."""
 
-    def __init__(self, pools: Sequence[Pool], fairness: float, price: float) -> None:
+    def __init__(self, pools: Sequence[Pool], fairness: float, price: float, depth: int) -> None:
         super().__init__(pools)
-        self._fairness, self._price = fairness, price
+        self._fairness, self._price, self._depth = fairness, price, depth
         self._capacity = {
             pool.name: np.array(pool.capacities or [pool.capacity] * pool.units) for pool in pools
         }
@@ -103,6 +109,9 @@ class NodeWeigh(NodeEasy):
         self._tables = self._ranked
         self._priced = len(pools) > 1  # prices decide something
         self._again: dict[str, set[int]] = {}  # where jobs have fitted that would rather wait
+        self._rather_wait = 0  # so many of them
+        self._able: dict[str, Mask] = {}  # of the turns of each table, which may fit on what is free now
+        self._outdated = set[str]()  # pools in which a job has started since
         self._promise: tuple[int, float] = (-1, math.inf)  # the first job, and the time first reserved for it
 
     # -- the order ------------------------------------------------------------------------------------
@@ -129,6 +138,7 @@ class NodeWeigh(NodeEasy):
     def _start(self, job: Job, pool: str, places: Places, chosen: list[Choice]) -> None:
         super()._start(job, pool, places, chosen)
         self.rows.drop(job.id)
+        self._outdated.add(pool)
 
     def _in_order(self, jobs: list[Job], now: float) -> Iterable[Job]:
         if len(jobs) < 2:
@@ -155,11 +165,37 @@ class NodeWeigh(NodeEasy):
     def _pass_all(self, chosen: list[Choice], now: float, limits: Mapping[str, Limit]) -> None:
         for table in self._ranked.values():
             table.sort(now, self._fairness)
+        self._able.clear()
+        self._outdated.clear()
         super()._pass_all(chosen, now, limits)
+
+    def _first(self, pool: str, begin: int, limit: Limit, now: float) -> int | None:
+        look, table = self._look[pool], self._ranked[pool]
+        if limit.closed or not look or self._rather_wait >= self._depth:
+            return None
+        if pool not in self._able:
+            self._able[pool] = table.able(look, limit, now, begin=0)
+        for tries, turn in enumerate((begin + self._able[pool][begin:].nonzero()[0]).tolist()):
+            job = table.at(turn)[1]
+            if job.id in self.waiting and self._passes(job, pool, limit, now):
+                return int(turn)
+            if tries >= MANY and pool in self._outdated:
+                self._outdated.discard(pool)
+                del self._able[pool]
+                return self._first(pool, turn + 1, limit, now)
+        return None
 
     def _pass(self, chosen: list[Choice], now: float, limits: Mapping[str, Limit]) -> None:
         self._again.clear()
+        self._rather_wait = 0
+        if len(self._new) > LEAST:  # so many are looked at together
+            self._enter_new()
+            self._freed = True
+            for name, look in self._look.items():
+                look.update(range(self.pools[name].units))
         super()._pass(chosen, now, limits)
+        if self._rather_wait >= self._depth:  # the others are looked at next time
+            self._again = {name: set(range(pool.units)) for name, pool in self.pools.items()}
         for pool, nodes in self._again.items():
             self._look[pool] |= nodes
 
@@ -176,6 +212,7 @@ class NodeWeigh(NodeEasy):
             limit = limits.get(pool, OPEN)
             self._start_within(way, pool, fits[number], limit, now=now, chosen=chosen)
             return
+        self._rather_wait += bool(fits)
         for able in {ways[number][0] for number in fits}:  # where it fits now it is looked at again
             self._again.setdefault(able, set()).update(range(self.pools[able].units))
 

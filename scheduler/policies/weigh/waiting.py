@@ -17,6 +17,8 @@ SOON_S = 1e-6  # least time until a running job is taken to end
 PRIOR_S = 60.0  # believed time left of a job of which nothing is known
 LATE = 0.1  # a job that is late is believed to need such a share of what it has had
 ROUNDS = 3  # in which prices form
+ALIKE = 0.1  # classes of which one costs a job so much more count for it together
+MOST_S = 1e300  # a job that costs more can run nowhere, and counts nowhere
 
 # -- what is believed of a job ------------------------------------------------------------------------------
 
@@ -134,21 +136,34 @@ class Rows:
     def form_prices(self, factor: float, more: Sequence[tuple[Job, Sequence[float]]] = ()) -> None:
         """Count jobs, and ``more`` with their lengths, for the class that is cheapest for them.
 
-        There a job counts for the resource of which it takes the largest share. Iterated until prices and
-        choices agree.
+        Among classes that cost nearly the same a job is divided: else equal classes would take turns at being
+        the dear one. On each it counts for the resource of which it takes the largest share. Iterated until
+        prices and choices agree.
         """
         amounts, lengths, sizes = self.amounts, self.lengths, self.sizes
         if more:
             amounts = np.vstack((amounts, [amounts_of(job) for job, _ in more]))
             lengths = np.vstack((lengths, [length for _, length in more]))
-        shares = amounts[:, None, :] / sizes
-        scarce = shares.argmax(axis=2)
+        amounts, lengths = amounts.T.copy(), lengths.T.copy()  # by job in one stretch: three times as fast
+        places = np.arange(sizes.size).reshape(sizes.shape)
+        at = np.array([_scarcest(amounts, size) for size in sizes]) + places[:, :1]
         for _ in range(ROUNDS if len(sizes) > 1 else 1):
-            costs = lengths * (1.0 + amounts @ self.prices.T)
-            cheapest = costs.argmin(axis=1)
-            at = cheapest * sizes.shape[1] + scarce[np.arange(len(cheapest)), cheapest]
-            formed = factor * np.bincount(at, minlength=sizes.size).reshape(sizes.shape) / sizes
+            costs = lengths * (1.0 + self.prices @ amounts)
+            parts = np.maximum(1.0 + ALIKE - costs / np.minimum(costs.min(axis=0), MOST_S), 0.0)
+            parts /= np.maximum(parts.sum(axis=0), ALIKE)
+            counts = np.bincount(at.ravel(), parts.ravel(), sizes.size).reshape(sizes.shape)
+            formed = factor * counts / sizes
             self.prices = 0.5 * (self.prices + formed) if len(sizes) > 1 else formed
+
+
+def _scarcest(amounts: NDArray[np.float64], size: NDArray[np.float64]) -> NDArray[np.intp]:
+    """Return the resource of which each job takes the largest share."""
+    best, most = np.zeros(amounts.shape[1], dtype=np.intp), amounts[0] / size[0]
+    for place in range(1, len(size)):
+        share = amounts[place] / size[place]
+        best[share > most] = place
+        most = np.maximum(most, share)
+    return best
 
 
 def amounts_of(job: Job) -> tuple[float, ...]:

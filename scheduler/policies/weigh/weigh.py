@@ -7,11 +7,12 @@ of the queue, which comes before all others.
 
 **Price** of a class: the number of jobs that would wait for it, over its units. A job that holds a unit for
 a second makes each of them wait for 1 / units of a second more, so an hour of a unit costs so many hours of
-turnaround of others. A job counts for the class that is cheapest for it at these prices, which are found by
-iteration, half damped, from those of the decision before. (Counted by the class on which each is fastest,
-all count for the fast class, and large jobs drown the slow ones.) The job itself is counted too, as if one
-like it came later: without that ``reproduce weigh`` has longer turnarounds on two classes. So a job that
-waits alone and takes much of a class may take the class where it ends later.
+turnaround of others. A job counts for the class that is cheapest for it at these prices, or in parts for
+several that cost nearly the same. Prices are found by iteration, half damped, from those of the decision
+before. (Counted by the class on which each is fastest, all count for the fast class, and large jobs drown
+the slow ones.) The job itself is counted too, as if one like it came later: without that ``reproduce weigh``
+has longer turnarounds on two classes. So a job that waits alone and takes much of a class may take the class
+where it ends later.
 
 **Candidates** of a job: to start on each class as soon as its units are free for as long as it takes; of a
 running one: to stay, or to move to another class now; to begin on a class of which units are free until a
@@ -145,7 +146,9 @@ class Weigh(Policy):
     def begin(self, view: View) -> None:
         parameters = self.parameters
         self._nodes = on_nodes.queue(
-            view, lambda pools: NodeWeigh(pools, parameters.fairness, parameters.price), "weigh"
+            view,
+            lambda pools: NodeWeigh(pools, parameters.fairness, parameters.price, parameters.depth),
+            "weigh",
         )
         if self._nodes is not None:
             return
@@ -458,7 +461,7 @@ class Decision:
         self.actions.append(Migrate(job.id, counted(best, job.units)))
         self.left[best] -= job.units
         self.plans[best].reserve(now, end, job.units)
-        self.plans[here].release(instant(now + stop), self.ends[job.id], job.units)
+        self.plans[here].release(instant(now + max(stop, SOON_S)), self.ends[job.id], job.units)
 
     def start(self, state: JobState, pool: str, end_s: float) -> None:
         """Start or resume the job on ``pool`` now."""

@@ -108,6 +108,15 @@ def test_a_job_runs_on_the_slow_class_until_its_turn_on_the_fast_one() -> None:
     assert lived(TWO, alike, cost_s=1.0)[2].end_s == 30  # it stays where it is as fast
 
 
+def test_units_that_a_job_leaves_at_no_cost_are_free_a_moment_later() -> None:
+    """At 10 s job 2 moves to the GPUs; job 4 needs its core in the same decision."""
+    machine = Cluster((Pool("gpu", 3, 0), Pool("cpu", 1, 1)))
+    jobs = [arrival(1, 0, 3, gpu=10), arrival(2, 0, gpu=30, cpu=120)]
+    outcomes = lived(machine, [*jobs, arrival(3, 1, gpu=20), arrival(4, 2, cpu=1000)])
+    assert outcomes[2].migrations == 1
+    assert outcomes[4].start_s == pytest.approx(10, abs=1e-3)
+
+
 def test_who_waits_pays_by_what_others_lose() -> None:
     """Where many wait for the fast class, a job that is hardly faster there takes the slow one."""
     long = [arrival(1, 0, gpu=100, cpu=10_000)]
