@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from agent.notifier import Notifier
 from profiles.checks.check import slower
@@ -49,6 +51,19 @@ from scheduler.prediction.tracker import CoLocationTracker, LearnedMigrationCost
 NO_ROOM = (sqlite3.Error, OSError)  # the next turn tries it again
 STEP_S = 1.0  # so far a clock is moved without anybody having set it
 log = logging.getLogger("tenbin")
+
+
+class Update(NamedTuple):
+    """Another limit of run time, or priority.
+
+    Attributes:
+        time_s: the limit; infinite: none. None: that of each job, and ``more_s`` to it.
+        priority: None: as it is.
+    """
+
+    time_s: float | None = None
+    more_s: float = 0.0
+    priority: int | None = None
 
 
 class Coordinator:
@@ -367,6 +382,52 @@ class Coordinator:
         admission.prioritize(m, entries, priority)
         self.settle()
         return before, left_out
+
+    def update(
+        self, job_ids: Sequence[int], change: Update, where_possible: Sequence[int] = ()
+    ) -> dict[int, LeftOut]:
+        """Change the limit of jobs, or their priority, as if they had been submitted with it.
+
+        Raises:
+            BadInput: one has ended or is about to, or its limit is not this coordinator's to change.
+        """
+        self.set_clock()
+        m = self.machine.state
+        entries, left_out = m.jobs.choose(job_ids, where_possible, partial(self._new_limit_s, change=change))
+        for entry in entries:
+            limit_s = self._new_limit_s(entry, change)
+            if limit_s != (entry.way.time_s or math.inf):
+                admission.limit(m, entry, limit_s)
+                if entry.phase is Phase.RUNNING:  # another one hears of it when it goes on
+                    decisions.request(m, entry, "run" if entry.want == "run" else "limit")
+        if change.priority is not None:
+            admission.prioritize(m, entries, change.priority)
+        self.settle()
+        return left_out
+
+    def _new_limit_s(self, entry: Entry, change: Update) -> float:
+        """Return the limit of run time that a job would have, infinite: none; BadInput if it cannot."""
+        before_s = math.inf if entry.way.time_s is None else entry.way.time_s
+        limit_s = before_s if change.time_s is None else change.time_s
+        if change.more_s and math.isinf(before_s):
+            raise BadInput(f"job {entry.label} has no limit of its run time", "give it one: --time 4h")
+        limit_s += change.more_s
+        if limit_s == before_s:
+            return limit_s
+        _refuse_ending(entry)
+        if limit_s <= 0:
+            what = f"job {entry.label} has a limit of {before_s:g} s, not more than {-change.more_s:g} s"
+            raise BadInput(what, "give the limit itself: --time 5m")
+        if entry.spec.external:
+            what = f"the limit of job {entry.label} is {self.engine.external_jobs.scheduler}'s"
+            raise BadInput(what, f"scontrol update JobId={entry.spec.external.id} TimeLimit=...")
+        if entry.phase.leaving:
+            what = f"job {entry.label} is about to leave its place"
+            raise BadInput(what, f"try again when it has: tenbin info {entry.label}")
+        if entry.alive and limit_s > before_s and not self.engine.extends:
+            what = f"job {entry.label} has started, and its batch job ends at the limit that it was given"
+            raise BadInput(what, "only a limit that is shorter counts now")
+        return limit_s
 
     def let_external_jobs_go(self, let_go: bool) -> int:
         """Count the external jobs that wait; with ``let_go`` leave them to the cluster's own scheduler."""

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 from fastapi import HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from profiles.errors import BadInput, Unavailable, UserError
-from scheduler.jobs.specs import JobRefused, Name, Priority, fault
+from scheduler.jobs.specs import JobRefused, Name, Priority, Seconds, fault
 from tenbin.server.tcp import App, Scope
 from tenbin.text import printable
 
@@ -58,6 +58,26 @@ class NewPriority(Change):
     """Jobs, and their priority from now on."""
 
     priority: Priority
+
+
+class Update(Change):
+    """Jobs, and what changes of them.
+
+    ``time_s``: their limit of run time; null: none. ``more_s``: seconds that each has more, or less.
+    ``priority``: as of ``/priority``.
+    """
+
+    time_s: Seconds | None = None
+    more_s: Annotated[float, Field(ge=-1e12, le=1e12)] = 0.0
+    priority: Priority | None = None
+
+    @model_validator(mode="after")
+    def _one_limit(self) -> Update:
+        if "time_s" in self.model_fields_set and self.more_s:
+            raise ValueError("more_s: time_s is given too; give one of them")
+        if not self.more_s and not self.model_fields_set & {"time_s", "priority"}:
+            raise ValueError("nothing is to change; give time_s, more_s or priority")
+        return self
 
 
 class Selectors(BaseModel):

@@ -566,6 +566,34 @@ def priority(
     _change("priority", which, home, json, name=name, priority=to)
 
 
+def update(
+    which: WhichOrName = None,
+    *,
+    time: Annotated[
+        str | None,
+        typer.Option(
+            help="Limit of the run time from now on: 4h, none; +2h, -30m: more or less than now.",
+            metavar="[+|-]TIME",
+        ),
+    ] = None,
+    priority: Annotated[int | None, typer.Option(help="As tenbin priority --to.")] = None,
+    name: OfName = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Change the limit of jobs that wait or run, as if they had been submitted with it."""
+    changes: dict[str, float | None] = {} if priority is None else {"priority": priority}
+    if time == "none":
+        changes["time_s"] = None
+    elif time is not None and time[:1] in ("+", "-"):
+        changes["more_s"] = duration_s(time[1:]) * (1 if time[0] == "+" else -1)
+    elif time is not None:
+        changes["time_s"] = duration_s(time)
+    if not changes:
+        raise BadInput("nothing is to change", "give --time, for instance --time +2h, or --priority")
+    _change("update", which, home, json, name=name, **changes)
+
+
 def wait(
     which: Which,
     timeout: Annotated[
@@ -608,7 +636,13 @@ def wait_for(client: Client, ids: list[int], timeout_s: float | None = None, qui
 
 
 def _change(
-    what: str, which: list[str] | None, home: Any, as_json: bool, *, name: str | None, **more: str | int
+    what: str,
+    which: list[str] | None,
+    home: Any,
+    as_json: bool,
+    *,
+    name: str | None,
+    **more: str | float | None,
 ) -> dict[str, Any]:
     """Ask for a change of jobs; of ranges, names and ``all`` it concerns the jobs to which it applies."""
     if bool(which) == (name is not None):
