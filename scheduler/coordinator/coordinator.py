@@ -41,7 +41,7 @@ from scheduler.model.interference import NOTHING_KNOWN
 from scheduler.model.jobs import Placement, Stop, instant
 from scheduler.model.state import ClusterState, RuleBroken
 from scheduler.policies.base import Policy, Reason
-from scheduler.policies.registry import create
+from scheduler.policies.registry import create, fault_in_file
 from scheduler.prediction.profiles import ProfiledJobs, ProfiledSlowdowns
 from scheduler.prediction.run_times import REMEMBERED, RunTimePredictor
 from scheduler.prediction.start_times import StartTimes
@@ -452,7 +452,7 @@ class Coordinator:
 
     def why_held(self) -> str:
         """Say why no job is started on this machine now; "" if jobs are."""
-        return self.machine.state.hold.why(self.clock())
+        return self.machine.state.hold.why(self.clock()) or self.machine.failure
 
     def hold_while_unfit(self, why: Callable[[], str]) -> None:
         """Start no job while ``why`` says that the machine is unfit for them; "": it is fit."""
@@ -479,11 +479,19 @@ class Coordinator:
             return Reason(machine_state.why_held(entry, m.holds.verdict(entry), self.clock()))
         if entry.stage is Stage.WAITING:
             why = self.why_held() or self._why_behind(job_id) or m.memory.why(job_id)
-            reason = Reason(why) if why else self.policy.why(self.job_table.job(entry), self.cluster)
+            reason = Reason(why) if why else self._why_of_policy(entry)
             return reason._replace(sentence=reason.sentence + self._withheld_gpus(entry))
         if entry.stage is Stage.SUSPENDED:
             return Reason("paused by the policy in favour of other jobs")
         return Reason(self.engine.nodes.hindrance(entry) or self._slower_gpus(entry))
+
+    def _why_of_policy(self, entry: Entry) -> Reason:
+        try:
+            return self.policy.why(self.job_table.job(entry), self.cluster)
+        except Exception as error:  # whatever its author has written
+            if fault := fault_in_file(self.policy_text, error):
+                return Reason(fault.what)
+            raise
 
     def _why_behind(self, job_id: int) -> str:
         """Say why a member of an array waits for a place of it, and what those before it wait for; "": no."""
