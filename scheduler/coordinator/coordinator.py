@@ -49,6 +49,7 @@ from scheduler.prediction.tracker import REMEMBERED as OUTCOMES
 from scheduler.prediction.tracker import CoLocationTracker, LearnedMigrationCosts, PredictionTracker
 
 NO_ROOM = (sqlite3.Error, OSError)  # the next turn tries it again
+WITHOUT_GPUS = {"gpus": None, "gpu_kind": "", "gpu_memory_mb": None, "alternatives": ()}
 STEP_S = 1.0  # so far a clock is moved without anybody having set it
 log = logging.getLogger("tenbin")
 
@@ -231,10 +232,22 @@ class Coordinator:
 
     def check(self, spec: JobSpec, now: float) -> None:
         """Raise BadInput if the job cannot be accepted."""
-        job = as_job(0, now, spec, self.cluster.cluster, user=self.job_table.user, unit=self.job_table.unit)
+        seen = partial(
+            as_job, 0, now, cluster=self.cluster.cluster, user=self.job_table.user, unit=self.job_table.unit
+        )
+        job = seen(spec)
         why = self.cluster.misfit(job) or self.policy.refuses(job, self.cluster.cluster)
         if why:
             raise BadInput(f"the job can never run here: {why}", "ask for less")
+        for number, way in enumerate(spec.ways[1:], 1):  # its GPUs may be those of another machine
+            try:
+                why = self.cluster.misfit(seen(way.model_copy(update=WITHOUT_GPUS)))
+            except BadInput as error:
+                why = error.what
+            if why:
+                raise BadInput(
+                    f"the job can never run here by its --or {number}: {why}", "ask for less there"
+                )
         if (spec.account or spec.share is not None) and not self.policy.fair:
             what = f"--user-share: policy {self.policy_text} does not share between users"
             raise BadInput(what, "start for instance: tenbin up --policy las-drf")

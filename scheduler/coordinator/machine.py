@@ -249,10 +249,8 @@ class StateMachine:
 def policy_failure(text: str, error: Exception) -> str:
     """Say where a policy failed, and what to do."""
     fault = fault_in_file(text, error)
-    what = (
-        f"a fault of tenbin's: policy {text}: {type(error).__name__}: {error}"
-        if fault is None
-        else fault.what
-    )
-    how = "" if fault is None else "when the file is mended, or "
+    if fault is None:
+        what, how = f"a fault of tenbin's: policy {text}: {type(error).__name__}: {error}", ""
+    else:
+        what, how = fault.what, "when the file is mended, or "
     return f"{what}; no job is started, jobs stay: tenbin down, and tenbin up {how}with another policy"
