@@ -32,7 +32,7 @@ from scheduler.jobs.entry import Entry, Phase, Stage
 from scheduler.jobs.gpus import settle_kind
 from scheduler.jobs.policy_view import as_job, bound_to_node, results_differ
 from scheduler.jobs.selectors import LeftOut
-from scheduler.jobs.sizes import CORE, Unit, sized, under_caps, within_memory
+from scheduler.jobs.sizes import CORE, TooLarge, Unit, sized, under_caps, within_memory
 from scheduler.jobs.specs import JobRefused, JobSpec, refuse_external
 from scheduler.model import events as act
 from scheduler.model.costs import FREE, LinearCosts
@@ -220,6 +220,9 @@ class Coordinator:
                 self.check(specs[place], now)
                 check_waits(specs[place], arrays.get(place), self.job_table)
                 check_times(specs[place], now)
+            except TooLarge as error:
+                remedy = "; ".join(filter(None, (error.remedy, self.engine.left_to_others)))
+                raise JobRefused(BadInput(error.what, remedy), place, len(specs)) from error
             except BadInput as error:
                 raise JobRefused(error, place, len(specs)) from error
         return specs
@@ -238,16 +241,15 @@ class Coordinator:
         job = seen(spec)
         why = self.cluster.misfit(job) or self.policy.refuses(job, self.cluster.cluster)
         if why:
-            raise BadInput(f"the job can never run here: {why}", "ask for less")
+            raise TooLarge(f"the job can never run here: {why}", "ask for less")
         for number, way in enumerate(spec.ways[1:], 1):  # its GPUs may be those of another machine
             try:
                 why = self.cluster.misfit(seen(way.model_copy(update=WITHOUT_GPUS)))
             except BadInput as error:
                 why = error.what
             if why:
-                raise BadInput(
-                    f"the job can never run here by its --or {number}: {why}", "ask for less there"
-                )
+                what = f"the job can never run here by its --or {number}: {why}"
+                raise TooLarge(what, "ask for less there")
         if (spec.account or spec.share is not None) and not self.policy.fair:
             what = f"--user-share: policy {self.policy_text} does not share between users"
             raise BadInput(what, "start for instance: tenbin up --policy las-drf")

@@ -181,6 +181,7 @@ class LocalEngine(Engine):
         self._claims, core_of = Claims(), {}
         if supply is not None:
             self._claims, core_of = supply.claims, supply.usable.threads_of(supply.cpus)
+            self.left_to_others = supply.left_to_others()
             self._claims.renew()  # by this process, which may be a fork of the one that has made them
         self._cores = Cores(
             store,
