@@ -438,7 +438,12 @@ class Client(Connection):
         }
         if script is not None:
             body["script"] = base64.b64encode(script).decode()
-        answer: dict[str, list[Any]] = self.call("POST", "/forecast" if dry_run else "/jobs", body)
+        try:
+            answer: dict[str, list[Any]] = self.call("POST", "/forecast" if dry_run else "/jobs", body)
+        except TenbinError as error:
+            if len(specs) > 1 or error.place is None:
+                raise
+            raise TenbinError(error.reason, error.exit_code, error.place, error.reason) from None
         return answer
 
     def job(self, job_id: int) -> Job:

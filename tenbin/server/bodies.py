@@ -197,9 +197,18 @@ async def refuse(_request: Request, error: Exception) -> JSONResponse:
 
 
 async def refuse_invalid(_request: Request, error: Exception) -> JSONResponse:
-    """Answer a request that does not fit its schema; nothing that was sent is sent back."""
+    """Answer a request that does not fit its schema; nothing that was sent is sent back.
+
+    Where the first fault is of one of the jobs that are submitted together, also which one, and its faults.
+    """
     assert isinstance(error, RequestValidationError)
-    return JSONResponse({"detail": sentence(error.errors())}, 422)
+    errors = error.errors()
+    body: dict[str, Any] = {"detail": sentence(errors)}
+    of, place = errors[0]["loc"][:2], errors[0]["loc"][2:3]
+    if of == ("body", "specs") and place:
+        own = [fault for fault in errors if fault["loc"][:3] == (*of, *place)]
+        body |= {"place": place[0], "reason": sentence([{**f, "loc": f["loc"][2:]} for f in own])}
+    return JSONResponse(body, 422)
 
 
 def sentence(errors: Sequence[Mapping[str, Any]]) -> str:

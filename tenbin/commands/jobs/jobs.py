@@ -302,8 +302,11 @@ def jobs(
         everything, filters["ids"] = True, known(client, which)
     options = {"all": everything, "members": members or json or csv, "reasons": True}  # programs get the jobs
     flags = {name: str(value).lower() for name, value in options.items()}
-    query = {**flags, **filters, "limit": limit, "order": "queue"}
-    rows = client.call("GET", f"/jobs?{urlencode(query, doseq=True)}")
+    query = {**filters, "limit": limit, "order": "queue"}
+    if which:
+        rows = client.call("POST", "/list", {**options, **query})
+    else:
+        rows = client.call("GET", f"/jobs?{urlencode({**flags, **query}, doseq=True)}")
     of_gpus = any(job.get("gpus_asked") for job in rows)
     for job in rows:
         job["since_s"] = age_s(job, time.time())

@@ -194,3 +194,11 @@ def test_jobs_are_listed_by_their_numbers(up: Up) -> None:
     assert labels("last", f"{array}[3-4]", "--members") == [str(single.id), f"{array}[4]", f"{array}[3]"]
     missing = up.run("jobs", "99")
     assert missing.returncode == 2 and "there is no job 99" in missing.stderr and not missing.stdout
+
+
+def test_more_jobs_are_listed_by_their_numbers_than_an_address_can_have(up: Up) -> None:
+    up.start("--cores", "1")
+    later = {"command": ["true"], "folder": "/", "begin_s": time.time() + 86_400}
+    up.client.submit_all([later] * 8000)
+    rows = up.run("jobs", "1-8000", "--columns", "id", "--csv", "--limit", "9000")
+    assert rows.stdout.split()[1:] == [str(number) for number in range(1, 8001)], rows.stderr
