@@ -240,12 +240,17 @@ class NodeConservative:
         ways = self._classes(job)
         if any(on_nodes.has_room(view.nodes[pool], way) for pool, way in ways):
             return Reason(NOT_SO_LONG, expected_s)
-        return Reason(on_nodes.why(job, view, ways).sentence, expected_s)
+        return Reason(on_nodes.why(job, view, ways, self.ends_at(expected_s)).sentence, expected_s)
 
     def expected_start(self, job: Job) -> float | None:
         """Return the begin of the job's reservation; None: it has none."""
         at = self._reserved.get(job.id, NONE).start_s
         return None if at == math.inf else at
+
+    def ends_at(self, at_s: float | None) -> list[int]:
+        """List the jobs, running or with a reservation, that end then."""
+        reserved = {number: at.end_s for number, at in self._reserved.items()}
+        return [number for number, end_s in {**self._ends, **reserved}.items() if end_s == at_s]
 
     def take(self, job: Job, after_s: float) -> float:
         """Reserve for a job from an instant on; return the begin."""
@@ -422,22 +427,32 @@ def _in_service(nodes: Nodes) -> NDArray[np.float64]:
     return capacity
 
 
-def expected_start(job: Job, view: View) -> float | None:
-    """Predict when one of the first ``MOST_AHEAD`` waiting jobs starts if no job delays an earlier one."""
+def awaited(job: Job, view: View) -> tuple[float | None, list[int]]:
+    """Predict when one of the first ``MOST_AHEAD`` waiting jobs starts if no job delays an earlier one.
+
+    Returns:
+        Also the jobs whose ends let it start then.
+    """
     for place, job_id in enumerate(islice(view.waiting, MOST_AHEAD), 1):
         if job_id == job.id:
-            return NodeConservative(view.cluster.pools, place, view).expected_start(job)
-    return None
+            plan = NodeConservative(view.cluster.pools, place, view)
+            return (at := plan.expected_start(job)), plan.ends_at(at)
+    return None, []
 
 
-def start_in_order(job: Job, view: View) -> float | None:
-    """Predict when one of the first ``MOST_AHEAD`` jobs starts if none passes another; on one pool only."""
+def awaited_in_order(job: Job, view: View) -> tuple[float | None, list[int]]:
+    """Predict when one of the first ``MOST_AHEAD`` jobs starts if none passes another; on one pool only.
+
+    Returns:
+        Also the jobs whose ends let it start then.
+    """
     ahead = list(islice(view.waiting.values(), MOST_AHEAD))
     if len(view.cluster.pools) > 1 or all(other.id != job.id for other in ahead):
-        return None
+        return None, []
     plan, after_s = NodeConservative(view.cluster.pools, 0, view), view.now
     for other in ahead:
         after_s = plan.take(other, after_s)
         if other.id == job.id or after_s == math.inf:
             break
-    return None if after_s == math.inf else after_s
+    at = None if after_s == math.inf else after_s
+    return at, plan.ends_at(at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,48 @@ def test_a_job_starts_when_its_rehearsal_said(policy: str, tmp_path: Path) -> No
             assert not prospect.why
 
     check()
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "first-fit"])
+def test_a_job_that_waits_starts_when_its_reason_said(policy: str, tmp_path: Path) -> None:
+    """And as those jobs end that fcfs names."""
+
+    @settings(
+        max_examples=examples(60), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    )
+    @given(st.lists(SPEC, min_size=2, max_size=9), st.integers(0, 20))
+    def check(specs: list[dict[str, Any]], later_min: int) -> None:
+        with virtual(tmp_path, Cluster((Pool("core", 4),)), policy) as machine:
+            time_s = {job: spec["time_s"] for job, spec in zip(machine.submit(*specs), specs, strict=True)}
+            machine.until(later_min * 60.0)
+            reasons = {job: machine.coordinator.why(job) for job in machine.coordinator.cluster.waiting}
+            for job, reason in reasons.items():
+                start_s = machine.start_s(job)
+                assert reason.expected_start_s == pytest.approx(start_s, abs=1e-3)
+                named = re.search(r"; after jobs? (\d+(?:, \d+)*)", reason.sentence)
+                for number in map(int, named[1].split(", ")) if named else ():
+                    assert machine.engine.starts[number] + time_s[number] == pytest.approx(start_s, abs=1e-3)
+
+    check()
+
+
+NODE = Pool("node", 1, resources=("cores", "memory_mb"), capacity=(4.0, 1000.0))
+
+
+@pytest.mark.parametrize("pool", [Pool("core", 4), NODE], ids=["cores", "nodes"])
+@pytest.mark.parametrize("policy", ["fcfs", "easy"])
+def test_a_reason_names_the_jobs_whose_ends_count(policy: str, pool: Pool, tmp_path: Path) -> None:
+    """Not the first of the queue, which will have started by then."""
+    two = {"cores": 2, "time_s": 600}
+    with virtual(tmp_path, Cluster((pool,)), policy) as machine:
+        short, long, first, second, third = machine.submit(
+            {**two, "time_s": 60}, {**two, "time_s": 120}, two, two, {**two, "cores": 4}
+        )
+        reasons = [machine.coordinator.why(job) for job in (second, third)]
+        assert [reason.expected_start_s for reason in reasons] == [BEGIN_S + 120, BEGIN_S + 720]
+        assert reasons[0].sentence.endswith(f"; after job {long}")
+        assert reasons[1].sentence.endswith(f"; after job {second}")
+        assert machine.start_s(first) == BEGIN_S + 60 and short in machine.engine.starts
 
 
 def test_what_is_held_is_told_and_nothing_is_submitted(tmp_path: Path) -> None:
