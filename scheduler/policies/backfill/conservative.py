@@ -115,15 +115,15 @@ class Conservative(Policy):
                 self._move_up_on_classes(view)
         self._early = False
         self._admit(view.now)
-        due = self._due_now(view.now)
+        due = self._due_now(view)
         if self._late(due, view):
             self._make_anew(view)
-            due = self._due_now(view.now)
+            due = self._due_now(view)
         actions: list[Action] = []
         while due:
             actions += [self._start(job_id, at, view) for at, job_id in due]
             self._admit(view.now)
-            due = self._due_now(view.now)
+            due = self._due_now(view)
         if self._rest.waiting:
             actions += self._pass(view.now)
         self._forget_void()
@@ -285,14 +285,14 @@ class Conservative(Policy):
             return any(left[pool] < plan.at(view.now) for pool, plan in self._plans.items())
         return min(left.values()) < 0
 
-    def _due_now(self, now: float) -> list[tuple[float, int]]:
-        """Take the reservations whose time has come."""
+    def _due_now(self, view: View) -> list[tuple[float, int]]:
+        """Take the reservations whose time has come, those of a higher priority first."""
         due: list[tuple[float, int]] = []
-        while self._due and self._due[0][0] <= now:
+        while self._due and self._due[0][0] <= view.now:
             at, job_id = heappop(self._due)
             if self._starts.get(job_id) == at and (at, job_id) not in due[-1:]:
                 due.append((at, job_id))
-        return due
+        return sorted(due, key=lambda of: -view.waiting[of[1]].priority) if len(due) > 1 else due
 
     def _forget_void(self) -> None:
         """Drop void reservations from the front."""
