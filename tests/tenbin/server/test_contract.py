@@ -115,7 +115,7 @@ def test_requests_made_from_the_description_are_answered_as_it_says(up: Up, tmp_
                 suppress_health_check=list(HealthCheck),
             )
             bounded(given(operation.as_strategy(generation_mode=mode))(check))()
-    assert len(answered) == 21 and all(200 in codes for codes in answered.values()), answered
+    assert len(answered) == 23 and all(200 in codes for codes in answered.values()), answered
     assert all({200, 422} <= answered[f"POST /{verb}"] for verb in ("jobs", "cancel", "resume")), answered
     assert "Traceback" not in (up.home.parent / "coordinator.log").read_text()
     up.client.call("POST", "/cancel", {"ids": [job["id"] for job in up.client.call("GET", "/jobs")]})
