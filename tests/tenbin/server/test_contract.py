@@ -75,6 +75,9 @@ def tame(case: Case, folder: Path) -> None:
     if case.meta is not None and case.meta.generation.mode is GenerationMode.POSITIVE:
         if isinstance(body.get("ids"), list):
             body["ids"] = [2 + number % 4 for number in body["ids"]]
+        if case.operation.label == "POST /update":  # of its fields time_s excludes more_s
+            body.pop("more_s", None)
+            body.setdefault("priority", 1)
         if "job_id" in case.path_parameters:
             case.path_parameters["job_id"] %= 6
 
