@@ -52,6 +52,7 @@ COMMANDS: dict[str, tuple[str, str | None]] = {
     "resume": ("jobs.jobs:resume", JOBS),
     "retry": ("jobs.jobs:retry", JOBS),
     "migrate": ("jobs.jobs:migrate", JOBS),
+    "update": ("jobs.jobs:update", JOBS),
     "priority": ("jobs.jobs:priority", JOBS),
     "history": ("jobs.history:history", JOBS),
     "status": ("status:status", LOOK),

@@ -15,7 +15,7 @@ How = Literal[
     "interrupted",
     "checkpointed",
 ]
-Want = Literal["run", "pause", "park", "move", "checkpoint", "end"]
+Want = Literal["run", "pause", "park", "move", "checkpoint", "limit", "end"]
 ENDED = {"exited": "code", "signalled": "signal"}  # the field that such a result must have
 
 
@@ -104,7 +104,8 @@ class Request:
 
     ``device``: the key of the one to go on on, which parked programs need; with ``park``, where they are to
     go on at once. ``reserved``: the job has that device besides its own, so that a program may move there
-    while it runs, in place of being parked.
+    while it runs, in place of being parked. ``limit``: nothing but its limit has changed. ``time_limit_s``:
+    the limit from now on; 0: none. None: that of the order.
     """
 
     number: int
@@ -112,6 +113,7 @@ class Request:
     cores: tuple[int, ...] = ()
     device: str = ""
     reserved: bool = False
+    time_limit_s: float | None = None
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,7 @@ class Supervisor:
     def __init__(self, attempt: Attempt, claimed: ClaimedAttempt, report: Report) -> None:
         self.attempt, self.claimed, self.report = attempt, claimed, report
         self.order = as_order(claimed.order)
+        self.time_limit_s = self.order.time_limit_s  # as changed since
         self.me = os.getpid()
         self.reaped = tree.Reaped()
         self.ran_s = 0.0  # up to the last pause
@@ -256,6 +257,8 @@ class Supervisor:
         if self.parking is not None and self.ending is None and (parked := self.parking.news()) is not None:
             self._pause() if parked else self._continue_job()
         request = self.attempt.request()
+        if request is not None and request.time_limit_s is not None:
+            self.time_limit_s = request.time_limit_s or None
         if request is None or request.number <= self.done or self._parking_begins(request):
             return
         self._carry_out(request)
@@ -344,7 +347,7 @@ class Supervisor:
             return
         if self.remote_ranks is not None and self.remote_ranks.stuck():
             tree.send(tree.descendants(self.me), signal.SIGKILL)
-        if self.order.time_limit_s is not None and self._running_s() >= self.order.time_limit_s:
+        if self.time_limit_s is not None and self._running_s() >= self.time_limit_s:
             self._terminate("time-limit")
         if time.monotonic() >= self.sampler.due:
             used, limit_mb = self.sampler.look(), self.order.memory_limit_mb
@@ -364,8 +367,8 @@ class Supervisor:
         wait = LISTENS_S if self.checkpoint_wanted else 3600.0  # only signals are awaited
         if self.runs_since is not None:
             wait = min(wait, self.sampler.due - time.monotonic())
-        if self.order.time_limit_s is not None and self.runs_since is not None and self.ending is None:
-            wait = min(wait, self.order.time_limit_s - self._running_s())
+        if self.time_limit_s is not None and self.runs_since is not None and self.ending is None:
+            wait = min(wait, self.time_limit_s - self._running_s())
         if self.kill_at is not None:
             wait = min(wait, self.kill_at - time.monotonic())
         return max(wait, 0.001)

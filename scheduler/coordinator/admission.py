@@ -7,6 +7,7 @@ of these is a row of the state; whoever gives one back admits those that wait fo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -165,6 +166,17 @@ def prioritize(m: MachineState, entries: Iterable[Entry], priority: int) -> None
     m.cluster.prioritize(waiting)
     _admit_short(m)
     _ask_anew(m)
+
+
+def limit(m: MachineState, entry: Entry, limit_s: float) -> None:
+    """Give a job another limit of run time (infinite: none), as if it had been submitted with it."""
+    before, now = entry.way.time_s, None if math.isinf(limit_s) else limit_s
+    words = ("none" if seconds is None else f"{seconds:g} s" for seconds in (now, before))
+    m.record(entry, "time limit", f"{next(words)}, {next(words)} before")
+    job = m.jobs.limit(entry, limit_s)
+    if entry.id in m.cluster.waiting or entry.id in m.cluster.running or entry.id in m.cluster.suspended:
+        m.cluster.reconsider(job)
+        _ask_anew(m)
 
 
 # -- out of the cluster state --------------------------------------------------------------------------------

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from agent.notifier import Notifier
 from profiles.checks.check import slower
@@ -30,7 +32,7 @@ from scheduler.jobs.entry import Entry, Phase, Stage
 from scheduler.jobs.gpus import settle_kind
 from scheduler.jobs.policy_view import as_job, bound_to_node, results_differ
 from scheduler.jobs.selectors import LeftOut
-from scheduler.jobs.sizes import CORE, Unit, sized, under_caps, within_memory
+from scheduler.jobs.sizes import CORE, TooLarge, Unit, sized, under_caps, within_memory
 from scheduler.jobs.specs import JobRefused, JobSpec, refuse_external
 from scheduler.model import events as act
 from scheduler.model.costs import FREE, LinearCosts
@@ -39,7 +41,7 @@ from scheduler.model.interference import NOTHING_KNOWN
 from scheduler.model.jobs import Placement, Stop, instant
 from scheduler.model.state import ClusterState, RuleBroken
 from scheduler.policies.base import Policy, Reason
-from scheduler.policies.registry import create
+from scheduler.policies.registry import create, fault_in_file
 from scheduler.prediction.profiles import ProfiledJobs, ProfiledSlowdowns
 from scheduler.prediction.run_times import REMEMBERED, RunTimePredictor
 from scheduler.prediction.start_times import StartTimes
@@ -47,8 +49,22 @@ from scheduler.prediction.tracker import REMEMBERED as OUTCOMES
 from scheduler.prediction.tracker import CoLocationTracker, LearnedMigrationCosts, PredictionTracker
 
 NO_ROOM = (sqlite3.Error, OSError)  # the next turn tries it again
+WITHOUT_GPUS = {"gpus": None, "gpu_kind": "", "gpu_memory_mb": None, "alternatives": ()}
 STEP_S = 1.0  # so far a clock is moved without anybody having set it
 log = logging.getLogger("tenbin")
+
+
+class Update(NamedTuple):
+    """Another limit of run time, or priority.
+
+    Attributes:
+        time_s: the limit; infinite: none. None: that of each job, and ``more_s`` to it.
+        priority: None: as it is.
+    """
+
+    time_s: float | None = None
+    more_s: float = 0.0
+    priority: int | None = None
 
 
 class Coordinator:
@@ -204,6 +220,9 @@ class Coordinator:
                 self.check(specs[place], now)
                 check_waits(specs[place], arrays.get(place), self.job_table)
                 check_times(specs[place], now)
+            except TooLarge as error:
+                remedy = "; ".join(filter(None, (error.remedy, self.engine.left_to_others)))
+                raise JobRefused(BadInput(error.what, remedy), place, len(specs)) from error
             except BadInput as error:
                 raise JobRefused(error, place, len(specs)) from error
         return specs
@@ -216,10 +235,21 @@ class Coordinator:
 
     def check(self, spec: JobSpec, now: float) -> None:
         """Raise BadInput if the job cannot be accepted."""
-        job = as_job(0, now, spec, self.cluster.cluster, user=self.job_table.user, unit=self.job_table.unit)
+        seen = partial(
+            as_job, 0, now, cluster=self.cluster.cluster, user=self.job_table.user, unit=self.job_table.unit
+        )
+        job = seen(spec)
         why = self.cluster.misfit(job) or self.policy.refuses(job, self.cluster.cluster)
         if why:
-            raise BadInput(f"the job can never run here: {why}", "ask for less")
+            raise TooLarge(f"the job can never run here: {why}", "ask for less")
+        for number, way in enumerate(spec.ways[1:], 1):  # its GPUs may be those of another machine
+            try:
+                why = self.cluster.misfit(seen(way.model_copy(update=WITHOUT_GPUS)))
+            except BadInput as error:
+                why = error.what
+            if why:
+                what = f"the job can never run here by its --or {number}: {why}"
+                raise TooLarge(what, "ask for less there")
         if (spec.account or spec.share is not None) and not self.policy.fair:
             what = f"--user-share: policy {self.policy_text} does not share between users"
             raise BadInput(what, "start for instance: tenbin up --policy las-drf")
@@ -368,6 +398,52 @@ class Coordinator:
         self.settle()
         return before, left_out
 
+    def update(
+        self, job_ids: Sequence[int], change: Update, where_possible: Sequence[int] = ()
+    ) -> dict[int, LeftOut]:
+        """Change the limit of jobs, or their priority, as if they had been submitted with it.
+
+        Raises:
+            BadInput: one has ended or is about to, or its limit is not this coordinator's to change.
+        """
+        self.set_clock()
+        m = self.machine.state
+        entries, left_out = m.jobs.choose(job_ids, where_possible, partial(self._new_limit_s, change=change))
+        for entry in entries:
+            limit_s = self._new_limit_s(entry, change)
+            if limit_s != (entry.way.time_s or math.inf):
+                admission.limit(m, entry, limit_s)
+                if entry.phase is Phase.RUNNING:  # another one hears of it when it goes on
+                    decisions.request(m, entry, "run" if entry.want == "run" else "limit")
+        if change.priority is not None:
+            admission.prioritize(m, entries, change.priority)
+        self.settle()
+        return left_out
+
+    def _new_limit_s(self, entry: Entry, change: Update) -> float:
+        """Return the limit of run time that a job would have, infinite: none; BadInput if it cannot."""
+        before_s = math.inf if entry.way.time_s is None else entry.way.time_s
+        limit_s = before_s if change.time_s is None else change.time_s
+        if change.more_s and math.isinf(before_s):
+            raise BadInput(f"job {entry.label} has no limit of its run time", "give it one: --time 4h")
+        limit_s += change.more_s
+        if limit_s == before_s:
+            return limit_s
+        _refuse_ending(entry)
+        if limit_s <= 0:
+            what = f"job {entry.label} has a limit of {before_s:g} s, not more than {-change.more_s:g} s"
+            raise BadInput(what, "give the limit itself: --time 5m")
+        if entry.spec.external:
+            what = f"the limit of job {entry.label} is {self.engine.external_jobs.scheduler}'s"
+            raise BadInput(what, f"scontrol update JobId={entry.spec.external.id} TimeLimit=...")
+        if entry.phase.leaving:
+            what = f"job {entry.label} is about to leave its place"
+            raise BadInput(what, f"try again when it has: tenbin info {entry.label}")
+        if entry.alive and limit_s > before_s and not self.engine.extends:
+            what = f"job {entry.label} has started, and its batch job ends at the limit that it was given"
+            raise BadInput(what, "only a limit that is shorter counts now")
+        return limit_s
+
     def let_external_jobs_go(self, let_go: bool) -> int:
         """Count the external jobs that wait; with ``let_go`` leave them to the cluster's own scheduler."""
         if not self.engine.external_jobs.able:
@@ -391,7 +467,7 @@ class Coordinator:
 
     def why_held(self) -> str:
         """Say why no job is started on this machine now; "" if jobs are."""
-        return self.machine.state.hold.why(self.clock())
+        return self.machine.state.hold.why(self.clock()) or self.machine.failure
 
     def hold_while_unfit(self, why: Callable[[], str]) -> None:
         """Start no job while ``why`` says that the machine is unfit for them; "": it is fit."""
@@ -420,11 +496,19 @@ class Coordinator:
             why = self.why_held() or self._why_behind(job_id) or m.memory.why(job_id)
             if job_id in m.returning:
                 why = f"waits for its cores of {', '.join(entry.hosts or ())}, where it is paused"
-            reason = Reason(why) if why else self.policy.why(self.job_table.job(entry), self.cluster)
+            reason = Reason(why) if why else self._why_of_policy(entry)
             return reason._replace(sentence=reason.sentence + self._withheld_gpus(entry))
         if entry.stage is Stage.SUSPENDED:
             return Reason("paused by the policy in favour of other jobs")
         return Reason(self.engine.nodes.hindrance(entry) or self._slower_gpus(entry))
+
+    def _why_of_policy(self, entry: Entry) -> Reason:
+        try:
+            return self.policy.why(self.job_table.job(entry), self.cluster)
+        except Exception as error:  # whatever its author has written
+            if fault := fault_in_file(self.policy_text, error):
+                return Reason(fault.what)
+            raise
 
     def _why_behind(self, job_id: int) -> str:
         """Say why a member of an array waits for a place of it, and what those before it wait for; "": no."""

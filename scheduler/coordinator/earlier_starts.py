@@ -262,14 +262,15 @@ class Rehearsal:
     """All that the simulation of a submission needs: a job each, and what is known of it without.
 
     Attributes:
-        jobs: those that would not be held.
+        jobs: those that would not be held, nor stand behind one of these that is short of memory.
+        known: by the number that each job would have.
         at_once: others are short of memory, and in no simulation; so only who starts at once is known.
     """
 
     policy: str
     present: Present
     jobs: tuple[Job, ...]
-    known: tuple[Prospect, ...]
+    known: Mapping[int, Prospect]
     at_once: bool
 
 
@@ -291,10 +292,12 @@ def rehearsal(
     claims = [claim_of(m, table.entries[state.job.id]) for state in present.jobs]
     room_mb = free_mb + sum(claim.mb for claim in claims if m.memory.is_held(claim.job_id))
     at_once = m.memory.contended(())
-    jobs: list[Job] = []
-    known: list[Prospect] = []
+    arrived, jobs, is_short = list[Job](), list[Job](), False
+    known: dict[int, Prospect] = {}
     specs = specs[:MOST_REHEARSED]
-    for place, (spec, predicted) in enumerate(zip(specs, coordinator.run_times.expect(specs), strict=True)):
+    predictions = coordinator.run_times.expect(specs)
+    for place in sorted(range(len(specs)), key=lambda place: -specs[place].priority):  # as they would arrive
+        spec, predicted = specs[place], predictions[place]
         entry = Entry(number + place, spec, "", submit_s=now, stage=Stage.HELD)
         entry.array_index = next(iter(arrays.get(place, ())), None)
         others = "waits for others of these" if waits_for.get(place) else ""
@@ -304,19 +307,22 @@ def rehearsal(
             free = f"{memory_text(max(free_mb, 0.0))} are free"
             turn = "" if claim.mb > free_mb else ", and others have the first turn"
             why, at_once = f"waits for {memory_text(claim.mb)} of memory; {free}{turn}", True
+            is_short = True
         job = as_job(
             entry.id, now, spec, table.cluster, user=table.user, unit=table.unit, predicted=predicted
         )
         before = sum(other.priority >= job.priority for other in m.cluster.waiting.values())
-        before += sum(other.priority >= job.priority for other in jobs)
-        known.append(Prospect(why, before))
+        before += sum(other.priority >= job.priority for other in arrived)
+        known[job.id] = Prospect(why, before)
         if not why:
-            jobs.append(job)
+            arrived.append(job)
+            jobs += [] if is_short else [job]  # who is short may hold up those behind it
             claims.append(claim)
             free_mb -= claim.mb
     memory_mb = {claim.job_id: claim.mb for claim in claims if claim.mb}
     present = replace(present, memory_mb=memory_mb, room_mb=room_mb)
-    return Rehearsal(coordinator.policy_text, present, tuple(jobs), tuple(known), at_once)
+    in_order = dict(sorted(known.items()))
+    return Rehearsal(coordinator.policy_text, present, tuple(jobs), in_order, at_once)
 
 
 def prospects(query: Rehearsal) -> list[Prospect]:
@@ -328,10 +334,8 @@ def prospects(query: Rehearsal) -> list[Prospect]:
             note_starts(starts, query.present, query.policy, new=query.jobs, until_s=until_s)
     if query.at_once:
         starts = {job: at if at == query.present.now else None for job, at in starts.items()}
-    left = iter(starts.values())
     return [
-        prospect if prospect.why else replace(prospect, expected_start_s=next(left))
-        for prospect in query.known
+        replace(prospect, expected_start_s=starts.get(job_id)) for job_id, prospect in query.known.items()
     ]
 
 

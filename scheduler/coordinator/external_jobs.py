@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from profiles.errors import BadInput
 from scheduler.coordinator import events as ev
-from scheduler.coordinator.admission import admit
+from scheduler.coordinator.admission import admit, limit
 from scheduler.coordinator.decisions import apply
 from scheduler.coordinator.ends import outcome_of
 from scheduler.coordinator.job_table import NoRoom
@@ -75,12 +75,12 @@ def _compare(m: MachineState, external: ExternalJob) -> bool:
         entry = None  # it was put back into the queue after it had ended
     if entry is None:
         return external.state == "waiting"
-    if external.limit_s != _limit_s(entry) and external.state != "ended":
-        _limit(m, entry, external.limit_s)
+    if external.limit_s != (entry.way.time_s or math.inf) and external.state != "ended":
+        limit(m, entry, external.limit_s)
     if entry.alive and not m.queue.ends(entry):
         return False
     if external.result is not None:
-        stage, trouble = outcome_of(entry.spec, 1, external.result)
+        stage, trouble = outcome_of(entry.way, 1, external.result)
         _finish(m, entry, trouble or f"{stage} in {_source(m).scheduler}", stage)
     elif external.state == "running":
         # No policy may start it, until it is booked.
@@ -165,18 +165,6 @@ def _block(m: MachineState, entry: Entry, why: str) -> None:
 
 def _source(m: MachineState) -> ExternalJobSource:
     return m.engine.external_jobs
-
-
-def _limit_s(entry: Entry) -> float:
-    return entry.limit_s or entry.spec.time_s or math.inf
-
-
-def _limit(m: MachineState, entry: Entry, limit_s: float) -> None:
-    m.record(entry, "time limit", "none" if math.isinf(limit_s) else f"{limit_s:g} s")
-    job = m.jobs.limit(entry, limit_s)
-    if entry.id in m.cluster.waiting or entry.id in m.cluster.running:
-        m.cluster.reconsider(job)
-        m.stale = True
 
 
 def adopt(m: MachineState, event: ev.StartedElsewhere) -> Event | ev.Event | None:

@@ -38,7 +38,7 @@ from scheduler.jobs.entry import Phase
 from scheduler.model.events import Action, Event, Timer, WakeAt
 from scheduler.model.jobs import Job
 from scheduler.model.state import RuleBroken
-from scheduler.policies.registry import create
+from scheduler.policies.registry import create, fault_in_file
 
 POLICY_AGAIN_S = 10.0  # a policy that has choked begins anew then at the latest
 MANY = 1000  # waiting jobs for each that has to be predicted anew before a policy begins anew
@@ -50,11 +50,14 @@ class StateMachine:
 
     Args:
         policy: name and parameters, as for the simulator.
+
+    Attributes:
+        failure: why the policy decided nothing when it was last asked, and what to do; "": it has decided.
     """
 
     def __init__(self, policy: str, state: MachineState) -> None:
         self.policy_text, self.policy = policy, create(policy)
-        self.state = state
+        self.state, self.failure = state, ""
 
     # -- a turn ---------------------------------------------------------------------------------------------
 
@@ -170,10 +173,13 @@ class StateMachine:
             yield
         except but:
             raise
-        except Exception:
+        except Exception as error:
             self.state.stale = True
             decisions.apply(self.state, WakeAt(self.state.now + POLICY_AGAIN_S))
-            log.exception("a fault of tenbin's: policy %s", self.policy_text)
+            failure = policy_failure(self.policy_text, error)
+            if failure != self.failure:  # once: it is asked again and again
+                log.exception(failure)
+            self.failure = failure
 
     def _ask_policy(self, event: Event | None) -> None:
         with self._sparing_policy():
@@ -192,7 +198,11 @@ class StateMachine:
             event = None
         # What has become void is still an event: the policy may have been told to wait for it.
         event = event or Timer(self.state.now)
-        return () if type(event) in self.policy.ignores else self.policy.decide(cluster, event)
+        if type(event) in self.policy.ignores:
+            return ()
+        actions = self.policy.decide(cluster, event)
+        self.failure = ""
+        return actions
 
     def _apply(self, action: Action) -> None:
         entry = self.state.jobs.entries.get(getattr(action, "job_id", 0) or 0)
@@ -235,3 +245,13 @@ class StateMachine:
                 m.cluster.reconsider(job)
                 revised.append(job)
         return revised
+
+
+def policy_failure(text: str, error: Exception) -> str:
+    """Say where a policy failed, and what to do."""
+    fault = fault_in_file(text, error)
+    if fault is None:
+        what, how = f"a fault of tenbin's: policy {text}: {type(error).__name__}: {error}", ""
+    else:
+        what, how = fault.what, "when the file is mended, or "
+    return f"{what}; no job is started, jobs stay: tenbin down, and tenbin up {how}with another policy"

@@ -329,12 +329,16 @@ class Engine(Protocol):
         cluster: the resources for jobs.
         moves: running jobs can be paused, or write a checkpoint and go on elsewhere.
         terminals: jobs can have the streams of a client, which is on this machine.
+        left_to_others: what other users of this machine have of it, and how to have it too; "": nothing.
+        extends: an attempt that was started can have more time than it was started with.
         external_jobs: jobs that came another way are taken over.
     """
 
     cluster: Cluster
     moves: bool = True
     terminals: bool = False
+    left_to_others: str = ""
+    extends: bool = True
     checks: JobChecks = JobChecks()
     nodes: Nodes = Nodes()
     regions: Regions = Regions()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
@@ -66,7 +67,7 @@ class Entry(JobState):
         predicted: what earlier runs and trials of its program said of it; counts where its owner gave no
             estimate. ``moved_by_hand``: it may go where a trial had other results.
         blocked: why a job that was taken over may not start now, whatever is decided; "" if it may.
-        limit_s: its limit as changed since by others; infinite: none. None: as in the spec.
+        limit_s: its limit as changed since; infinite: none. None: as in the spec.
         tasks, hosts: how many tasks it has where it was placed last, and the names of the nodes (none where
             there is only this machine); None: it was not placed yet, or by a tenbin that did not note them.
         retried: how often it was tried again after a failure of its own.
@@ -120,8 +121,11 @@ class Entry(JobState):
 
     @property
     def way(self) -> JobSpec:
-        """The job as it runs where it was placed last: by the alternative that was chosen."""
-        return self.spec if self.placement is None else self.spec.way(self.placement.alternative)
+        """The job as it runs where it was placed last: by the alternative chosen there, with its limit."""
+        spec = self.spec
+        if self.limit_s is not None:
+            spec = spec.limited(None if math.isinf(self.limit_s) else self.limit_s)
+        return spec if self.placement is None else spec.way(self.placement.alternative)
 
     @property
     def phase(self) -> Phase:

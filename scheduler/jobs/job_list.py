@@ -6,7 +6,6 @@ has made of a journal.
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections import Counter
@@ -427,13 +426,7 @@ def row_of(entry: Entry, user: str) -> JobRow:
         submit_s=entry.submit_s,
         start_s=entry.start_s,
         end_s=entry.end_s,
-        time_limit_s=time_limit_s(entry),
+        time_limit_s=entry.way.time_s,
         code=entry.code,
         trouble=entry.trouble,
     )
-
-
-def time_limit_s(entry: Entry) -> float | None:
-    """Return the job's limit now; None: it has none."""
-    limit_s = entry.way.time_s if entry.limit_s is None else entry.limit_s
-    return None if limit_s is None or math.isinf(limit_s) else limit_s

@@ -44,7 +44,7 @@ def as_job(
         BadInput: it can never run on this cluster.
     """
     if limit_s is not None:
-        spec = spec.model_copy(update={"time_s": None if math.isinf(limit_s) else limit_s})
+        spec = spec.limited(None if math.isinf(limit_s) else limit_s)
     if not spec.alternatives:
         return _one_way(job_id, submit_s, spec, cluster, unit=unit, predicted=predicted, **more)
     ways, errors = list[Job](), list[BadInput]()

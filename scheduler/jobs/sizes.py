@@ -19,6 +19,10 @@ SLOWEST = 0.01  # speed at the lowest cap, where a line that was measured above 
 SERIAL = 0.05  # share of a job that no further task shortens, where nothing better is known (Amdahl)
 
 
+class TooLarge(BadInput):
+    """A job asks for more than there is."""
+
+
 @dataclass(frozen=True)
 class Unit:
     """One unit of the pool, and what was measured of this machine.
@@ -76,7 +80,7 @@ def within_memory(spec: JobSpec, unit: Unit, total_mb: float) -> JobSpec:
     for units, there_mb in ((math.inf, total_mb), *unit.hosts):
         where = "" if math.isinf(units) else " on one node"
         if why := beyond(min(fewest, units * per_unit) * spec.memory_mb, there_mb, where):
-            raise BadInput(f"the job can never run here: {why}", "ask for less")
+            raise TooLarge(f"the job can never run here: {why}", "ask for less")
         if units * per_unit * spec.memory_mb > there_mb:
             most = min(most, there_mb // spec.memory_mb)
     if spec.max_nodes and not math.isinf(most):
@@ -103,7 +107,7 @@ def units_for(spec: JobSpec, tasks: int, unit: Unit) -> int:
         return tasks * spec.cores
     tasks_a_unit = unit.cores // spec.cores
     if not tasks_a_unit:
-        raise BadInput(f"a task of {spec.cores} cores: a node has {unit.cores}", "ask for fewer")
+        raise TooLarge(f"a task of {spec.cores} cores: a node has {unit.cores}", "ask for fewer")
     return math.ceil(tasks / tasks_a_unit)
 
 
@@ -127,7 +131,7 @@ def range_of(spec: JobSpec, pool: Pool, unit: Unit) -> tuple[int, int | None]:
     if least > pool.units:
         there = ("there is " if pool.units == 1 else "there are ") + counted(pool.units, pool.name)
         size = counted(least, pool.name) + (f" ({spec.tasks} x {spec.cores})" if not spec.nodes else "")
-        raise BadInput(f"the job needs {size}, {there}", "ask for fewer")
+        raise TooLarge(f"the job needs {size}, {there}", "ask for fewer")
     most = None if most is None else min(most, pool.units)
     return least, most if most != least else None
 
@@ -150,7 +154,7 @@ def demand_with_gpus(spec: JobSpec, pool: Pool, unit: Unit) -> tuple[float, ...]
     tasks = tasks_on(spec, 1, unit)
     cores = unit.cores if spec.nodes else tasks * spec.cores
     if cores > unit.cores and not of_cluster:
-        raise BadInput(
+        raise TooLarge(
             f"the job needs {cores} cores ({tasks} x {spec.cores}), there are {unit.cores}", "ask for fewer"
         )
     kind = kinds_for(spec, unit.gpus)[0] if spec.gpus_asked else None

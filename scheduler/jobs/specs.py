@@ -170,6 +170,11 @@ class JobSpec(BaseModel):
         own = self.alternatives[number - 1].model_dump(exclude_none=True)
         return self.model_copy(update=taken | {"expect_s": {}} | own)
 
+    def limited(self, time_s: float | None) -> JobSpec:
+        """Return the job with another limit of run time, also in its alternatives; None: none."""
+        ways = tuple(way.model_copy(update={"time_s": None}) for way in self.alternatives)
+        return self.model_copy(update={"time_s": time_s, "alternatives": ways})
+
     def owner(self, user: str) -> str:
         """Return the user whom the job counts as: ``user``, who runs tenbin, unless another is named."""
         return self.account or (self.slurm.user if self.slurm else user)

@@ -197,6 +197,9 @@ def only_counted_pool(view: View, policy: str) -> str:
 # -- the parts of a reason: "waits for 1 core (0 of 2 free); after job 5" ----------------------------------
 
 
+MOST_NAMED = 3  # jobs whose ends a job waits for
+
+
 def units(job: Job, cluster: Cluster) -> str:
     """Write ``"8 cores"``, ``"1 node"`` or ``"4 to 16 nodes"``."""
     if job.max_units is not None and job.max_units != job.units:
@@ -214,9 +217,15 @@ def waits_for(job: Job, view: View) -> str:
     return f"waits for {units(job, view.cluster)} ({', '.join(free)} free)"
 
 
-def after(first: Job, needs: str = "") -> str:
-    """Write ``"; after job 5"``, the first of the queue; with what that job ``needs`` itself, if given."""
-    return f"; after job {first.id}{f', which waits for {needs}' if needs else ''}"
+def after(first: Job, needs: str = "", ends: Sequence[int] = ()) -> str:
+    """Write ``"; after job 5"``: the jobs whose ``ends`` let it start, else the first of the queue.
+
+    Of that first one also what it ``needs`` itself, if given.
+    """
+    named = sorted(ends)[:MOST_NAMED] or [first.id]
+    names = f"job{'s' * (len(named) > 1)} {', '.join(map(str, named))}"
+    names += " and others" if len(ends) > MOST_NAMED else ""
+    return f"; after {names}{f', which waits for {needs}' if needs and named == [first.id] else ''}"
 
 
 def would_delay(first: Job) -> Reason:

@@ -17,7 +17,7 @@ from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 from tenbin.client.connection import CHECK_S, Connection, run_callback
 from tenbin.errors import TenbinError
@@ -81,6 +81,14 @@ FINAL = frozenset({"done", "failed", "cancelled", "killed"})
 
 class Cancelled(TenbinError, CancelledError):
     """The job was cancelled; also a ``concurrent.futures.CancelledError``."""
+
+
+class Changes(TypedDict, total=False):
+    """The fields of a job that ``Job.update`` changes."""
+
+    time_s: float | None
+    more_s: float
+    priority: int
 
 
 class Job:
@@ -230,6 +238,14 @@ class Job:
     def set_priority(self, priority: int) -> None:
         """Change the job's priority, as if it had been submitted with it."""
         self.client.call("POST", "/priority", {"ids": [self.id], "priority": priority})
+
+    def update(self, **changes: Unpack[Changes]) -> None:
+        """Change the job's limit of run time (``time_s``, None: none; ``more_s``: longer), or priority.
+
+        Raises:
+            TenbinError: the job has ended, or cannot have that limit.
+        """
+        self.client.call("POST", "/update", {"ids": [self.id], **changes})
 
     def add_done_callback(self, callback: Callable[[Job], object]) -> None:
         """Call ``callback`` with the job when the job has ended, in a thread; at once if it has ended.
@@ -422,7 +438,12 @@ class Client(Connection):
         }
         if script is not None:
             body["script"] = base64.b64encode(script).decode()
-        answer: dict[str, list[Any]] = self.call("POST", "/forecast" if dry_run else "/jobs", body)
+        try:
+            answer: dict[str, list[Any]] = self.call("POST", "/forecast" if dry_run else "/jobs", body)
+        except TenbinError as error:
+            if len(specs) > 1 or error.place is None:
+                raise
+            raise TenbinError(error.reason, error.exit_code, error.place, error.reason) from None
         return answer
 
     def job(self, job_id: int) -> Job:

@@ -165,7 +165,7 @@ class Connection:
         return []
 
     def change(
-        self, verb: str, ids: Sequence[int], where_possible: Sequence[int], **more: str | int
+        self, verb: str, ids: Sequence[int], where_possible: Sequence[int], **more: str | float | None
     ) -> dict[str, Any]:
         """Ask for a change of jobs; very many of ``where_possible`` go in several requests."""
         named = set(ids)

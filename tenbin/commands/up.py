@@ -17,6 +17,7 @@ import typer
 
 from profiles.errors import BadInput
 from profiles.files.safe_files import in_utf8
+from profiles.instants import local
 from scheduler.engines import registry
 from scheduler.engines.registry import DEFAULT, ENGINES, Asked, IdleRule, Megabytes, Option, Seconds
 from tenbin.commands.options import (
@@ -303,6 +304,8 @@ def _go_into_background(folder: Path, *, page: bool) -> None:
             answer = client_of(folder).call("GET", "/status")
             if answer["pid"] == pid:
                 typer.echo(f"tenbin: coordinator {pid} runs; its log: {log}")
+                if answer["held"]:
+                    say(f"tenbin: {local(answer['held'])}", error=True)
                 if answer["url"]:
                     _tell_url(folder, answer["url"])
                 if page:

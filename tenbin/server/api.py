@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
 import os
 import stat
 import time
@@ -20,7 +21,7 @@ from fastapi.responses import PlainTextResponse
 from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, model_validator
 
 from profiles.errors import UserError
-from scheduler.coordinator.coordinator import Coordinator
+from scheduler.coordinator.coordinator import Coordinator, Update
 from scheduler.coordinator.earlier_starts import Prospect, earlier_starts, prospects, question, rehearsal
 from scheduler.coordinator.job_table import select as selected
 from scheduler.engines.common.job_folders import JobFolders
@@ -293,6 +294,13 @@ def _changes(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
         given = new.ids, new.priority, new.where_possible
         before, left_out = change(coordinator.set_priority, *given)
         return bodies.Reprioritized(**dict(changed(new, left_out)), before=before)
+
+    @api.post("/update", responses=bodies.OF_CHANGES)
+    async def update(new: bodies.Update) -> bodies.Changed:
+        """Change the limit of run time, or the priority, of jobs that wait, run or are held."""
+        unlimited = new.time_s is None and "time_s" in new.model_fields_set
+        what = Update(math.inf if unlimited else new.time_s, new.more_s, new.priority)
+        return changed(new, change(coordinator.update, new.ids, what, new.where_possible))
 
 
 def _with_script(coordinator: Coordinator, specs: list[JobSpec], script: bytes) -> list[JobSpec]:

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 from fastapi import HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from profiles.errors import BadInput, Unavailable, UserError
-from scheduler.jobs.specs import JobRefused, Name, Priority, fault
+from scheduler.jobs.specs import JobRefused, Name, Priority, Seconds, fault
 from tenbin.server.tcp import App, Scope
 from tenbin.text import printable
 
@@ -58,6 +58,26 @@ class NewPriority(Change):
     """Jobs, and their priority from now on."""
 
     priority: Priority
+
+
+class Update(Change):
+    """Jobs, and what changes of them.
+
+    ``time_s``: their limit of run time; null: none. ``more_s``: seconds that each has more, or less.
+    ``priority``: as of ``/priority``.
+    """
+
+    time_s: Seconds | None = None
+    more_s: Annotated[float, Field(ge=-1e12, le=1e12)] = 0.0
+    priority: Priority | None = None
+
+    @model_validator(mode="after")
+    def _one_limit(self) -> Update:
+        if "time_s" in self.model_fields_set and self.more_s:
+            raise ValueError("more_s: time_s is given too; give one of them")
+        if not self.more_s and not self.model_fields_set & {"time_s", "priority"}:
+            raise ValueError("nothing is to change; give time_s, more_s or priority")
+        return self
 
 
 class Selectors(BaseModel):
@@ -177,9 +197,18 @@ async def refuse(_request: Request, error: Exception) -> JSONResponse:
 
 
 async def refuse_invalid(_request: Request, error: Exception) -> JSONResponse:
-    """Answer a request that does not fit its schema; nothing that was sent is sent back."""
+    """Answer a request that does not fit its schema; nothing that was sent is sent back.
+
+    Where the first fault is of one of the jobs that are submitted together, also which one, and its faults.
+    """
     assert isinstance(error, RequestValidationError)
-    return JSONResponse({"detail": sentence(error.errors())}, 422)
+    errors = error.errors()
+    body: dict[str, Any] = {"detail": sentence(errors)}
+    of, place = errors[0]["loc"][:2], errors[0]["loc"][2:3]
+    if of == ("body", "specs") and place:
+        own = [fault for fault in errors if fault["loc"][:3] == (*of, *place)]
+        body |= {"place": place[0], "reason": sentence([{**f, "loc": f["loc"][2:]} for f in own])}
+    return JSONResponse(body, 422)
 
 
 def sentence(errors: Sequence[Mapping[str, Any]]) -> str:

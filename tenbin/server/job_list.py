@@ -1,6 +1,7 @@
 """Lists of jobs in the API.
 
-``GET /jobs``; ``GET /queue``, a window for those who look often; ``POST /history``: what jobs used.
+``GET /jobs``, or ``POST /list`` for many numbers; ``GET /queue``, a window for those who look often;
+``POST /history``: what jobs used.
 """
 
 from __future__ import annotations
@@ -108,6 +109,12 @@ class JobList(Listed):
     reasons: bool = False
 
 
+class JobListBody(JobList):
+    """The jobs to list, in the body of a request."""
+
+    model_config = BODY
+
+
 class CoordinatorJobs:
     """The jobs of a coordinator, as lists take them.
 
@@ -208,6 +215,11 @@ def add_lists(api: FastAPI, coordinator: Coordinator) -> None:
         """
         content = to_json(list_jobs(coordinator, query))
         return Response(content, media_type="application/json")
+
+    @api.post("/list", responses=OF_BODIES, response_model=list[dict[str, Any]])
+    async def listed(query: JobListBody) -> Response:
+        """List jobs as ``GET /jobs`` does, by more ``ids`` than an address may have."""
+        return Response(to_json(list_jobs(coordinator, query)), media_type="application/json")
 
     @api.get("/queue", responses=OF_VALUES)
     async def queue(query: Annotated[Window, Query()]) -> dict[str, Any]:

@@ -359,7 +359,7 @@ class SlurmCluster(Machine):
             raise Broken("who runs has its GPUs", f"{key}: {process.gpus} in place of {spec.gpus_asked}")
         if spec.memory_mb and process.memory_mb * len(process.nodes) < spec.memory_mb * spec.tasks - 1e-6:
             raise Broken("who runs has its memory", f"{key}: {process.memory_mb:g} MB of each node")
-        if spec.time_s and process.ends_s < self.now + spec.time_s:
+        if order.way.time_s and process.ends_s < self.now + order.way.time_s:
             raise Broken("who runs has its time", f"{key}: Slurm ends it at {process.ends_s - BEGIN_S:g}")
 
     # -- power caps, as ``agent.power.caps`` has them ----------------------------------------------------
@@ -491,6 +491,7 @@ class SlurmCluster(Machine):
         request = Folder(process.folder).request()
         if request is not None:
             self.story(f"obeys: job {attempt.job}, {request.want}")
+            self.limit(attempt, request.time_limit_s or math.inf)
             self.ask(attempt, request.number, request.want, "")
             if attempt.state is not None and request.want in ("end", "checkpoint"):
                 attempt.state = replace(attempt.state, done=request.number)

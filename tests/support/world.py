@@ -38,7 +38,7 @@ from agent.attempts.records import Result, RunState, Usage, Want
 from agent.notifier import Notice
 from agent.supervisor.parking import NOT_USED
 from profiles.errors import BadInput, UserError
-from scheduler.coordinator.coordinator import Coordinator
+from scheduler.coordinator.coordinator import Coordinator, Update
 from scheduler.coordinator.ends import MOST_FAILURES
 from scheduler.coordinator.idle_gpus import RULE
 from scheduler.coordinator.job_table import NoRoom
@@ -204,6 +204,7 @@ class Attempt:
 
     Attributes:
         left_s, limit_s: work and time that are left to it. since_s: when it went on last, or was looked at.
+        ran_s: so long it has worked.
         due_s: when it writes the checkpoint, or leaves because it was asked to; infinite: it was not.
     """
 
@@ -222,6 +223,7 @@ class Attempt:
     state: RunState | None = None
     result: Result | None = None
     lost: bool = False
+    ran_s: float = 0.0
 
     @property
     def over(self) -> bool:
@@ -333,6 +335,12 @@ class Machine:
         attempt.state = RunState(1, 1, attempt.state.started_s, done=number, **changes)
         self.report(attempt, "obeyed", done=number, state=attempt.state)
 
+    def limit(self, attempt: Attempt, limit_s: float) -> None:
+        """Give an attempt another limit of run time."""
+        if not attempt.over:
+            self._work(attempt)
+            attempt.limit_s = limit_s - attempt.ran_s
+
     def look(self) -> None:
         """Let all happen that is due by now."""
         self.latest = max(self.latest, self.clock)
@@ -345,6 +353,7 @@ class Machine:
         if attempt.works:
             attempt.left_s -= self.now - attempt.since_s
             attempt.limit_s -= self.now - attempt.since_s
+            attempt.ran_s += self.now - attempt.since_s
         attempt.since_s = self.now
 
     def _end(self, attempt: Attempt) -> Result | None:
@@ -491,6 +500,7 @@ class SimulatedEngine(Engine):
             goal = job.goals[0] if want == "move" and job.goals else job.placement
             if want == "run" and job.placement is not None:
                 attempt.placement = job.placement
+            self.machine.limit(attempt, job.way.time_s or math.inf)
             self.machine.ask(attempt, job.request, want, goal.pool if goal else "")
             self.watched[job.id, job.attempt] = job.request
 
@@ -618,6 +628,11 @@ class Step(NamedTuple):
     draw: int
 
 
+UPDATES = (
+    *(Update(time_s) for time_s in (3.0, 30.0, math.inf)),
+    *(Update(more_s=more_s) for more_s in (-10.0, 10.0)),
+    Update(20.0, priority=4),
+)
 WEIGHTS = {
     "submit": 12,
     "advance": 12,
@@ -895,6 +910,8 @@ class History:
         if self.ids:
             with suppress(UserError):
                 self.coordinator.set_priority([draw.choice(self.ids)], draw.choice([-5, 0, 9]))
+            if draw.random() < 0.5:
+                self.ask(draw, "update", draw.choice(UPDATES))
 
     def advance(self, draw: random.Random) -> None:
         self.pass_s(draw.choice([1, 3, 10, 40]))
@@ -960,7 +977,11 @@ class History:
         for job in self.ids:
             entry, row = self.coordinator.job_table.entry(job), rows.get(job)
             assert entry is not None
-            if row is None or Stage(row.stage) is not entry.shown or row.priority != entry.priority:
+            same = row is not None and (Stage(row.stage), row.priority, row.time_limit_s) == (
+                *(entry.shown, entry.priority),
+                entry.way.time_s,
+            )
+            if not same:
                 raise Broken("the page tells the truth", f"job {job} is {entry.shown}, the page has {row}")
             describe(self.coordinator, job)
         for members in (True, False):
@@ -1143,6 +1164,11 @@ class History:
                 if attempt.job not in self.engine.held:
                     raise Broken("who works has a place", f"{key}, which is {entry.stage}")
                 places[attempt.job] = attempt.placement
+            reached = entry.phase is Phase.RUNNING and attempt.done >= entry.request
+            limit_s = entry.way.time_s or math.inf
+            if reached and not math.isclose(attempt.ran_s + attempt.limit_s, limit_s, abs_tol=1e-6):
+                what = f"{key} has {attempt.ran_s + attempt.limit_s:g} s, its job {limit_s:g} s"
+                raise Broken("a limit is what it was changed to", what)
             if entry.phase is Phase.RUNNING and not attempt.works:
                 raise Broken("who runs works", f"{key} is paused")
         check_units(self.setting, places)

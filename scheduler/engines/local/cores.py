@@ -114,7 +114,7 @@ class UsableCpus:
 
     def notes(self, chosen: Collection[int]) -> list[str]:
         """Say what is to be known of the CPUs that were chosen."""
-        notes = [f"left to others: {self.holders()}"] if self.taken else []
+        notes = []
         if self.quota is not None:
             slower = ", at that speed" if self.quota < 1 else ""
             cores = f"{self.quota:g} core{'s' * (self.quota != 1)}"
@@ -230,8 +230,13 @@ class Supply:
 
     def notes(self) -> list[str]:
         """Say what is to be known of what was taken."""
-        notes = [f"left to others: {'; '.join(self._left_out)}"] if self._left_out else []
-        return notes + (self.usable.notes(self.cpus) if self.cpus else [])
+        others = self.left_to_others()
+        return [*([others] if others else []), *(self.usable.notes(self.cpus) if self.cpus else [])]
+
+    def left_to_others(self) -> str:
+        """Say what is left to others, and how to have it too; "": nothing."""
+        whose = [*self._left_out, *([self.usable.holders()] if self.cpus and self.usable.taken else [])]
+        return f"left to others: {'; '.join(whose)}; to use them too: tenbin up --share" if whose else ""
 
     def _claim(self, cpus: list[int]) -> bool:
         """Claim CPUs; False if somebody has claimed one of them since they were looked at."""

@@ -181,6 +181,7 @@ class LocalEngine(Engine):
         self._claims, core_of = Claims(), {}
         if supply is not None:
             self._claims, core_of = supply.claims, supply.usable.threads_of(supply.cpus)
+            self.left_to_others = supply.left_to_others()
             self._claims.renew()  # by this process, which may be a fork of the one that has made them
         self._cores = Cores(
             store,
@@ -274,7 +275,8 @@ class LocalEngine(Engine):
             cores, device = job.cores if want in ("run", "checkpoint") else (), goal(job, want)
             watched.awaits = job.request if want in ("park", "move", "run") else 0
             leave: Want = "park" if want == "move" else want
-            watched.attempt.write_request(Request(job.request, leave, cores, device, want == "move"))
+            request = Request(job.request, leave, cores, device, want == "move", job.way.time_s or 0.0)
+            watched.attempt.write_request(request)
         if watched.pidfd is not None:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(watched.pidfd, signal.SIGUSR1)

@@ -125,6 +125,8 @@ class SlurmEngine(Engine):
         unit: what one unit of a pool of nodes is.
     """
 
+    extends = False  # Slurm ends a batch job at the limit with which it was submitted
+
     def __init__(self, store: Path, cluster: Cluster, site: Site, unit: Unit = CORE) -> None:
         self.store, self.cluster, self.site, self.unit = store, cluster, site, unit
         self.folders = JobFolders(store)
@@ -240,7 +242,8 @@ class SlurmEngine(Engine):
         if attempt is None:
             return
         places = () if attempt.external else self.batches.places(job)
-        request = partial(self.driver.request, attempt.key, Request(job.request, want, places))
+        asked = Request(job.request, want, places, time_limit_s=job.way.time_s or 0.0)
+        request = partial(self.driver.request, attempt.key, asked)
         self._later.pop(attempt.key, None)
         # A request for a checkpoint may overtake that to run.
         goes_on = want == "run" or (want == "checkpoint" and attempt.want == "pause")

@@ -17,7 +17,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.model.jobs import Job, instant
+from scheduler.model.jobs import Job, JobState, instant
 from scheduler.policies.backfill.queue import HALF_STEP_S
 from scheduler.policies.base import View
 
@@ -226,9 +226,8 @@ def of_running(view: View, pool: str) -> Availability:
 
     A job that takes longer than expected is taken to end any moment, but not now.
     """
-    soon = instant(view.now + 1e-6)
     held = [
-        (max(state.expected_end_s, soon), place.units)
+        (believed_end_s(state, view.now), place.units)
         for state in view.running.values()
         for place in state.places
         if place.pool == pool
@@ -238,20 +237,43 @@ def of_running(view: View, pool: str) -> Availability:
 
 def expected_start(job: Job, view: View) -> float | None:
     """Predict when a waiting job starts if no job passes another; None if that cannot be said."""
+    return awaited(job, view)[0]
+
+
+def awaited(job: Job, view: View) -> tuple[float | None, list[int]]:
+    """Predict when a waiting job starts if no job passes another, and name the jobs whose ends let it."""
     plans = {pool.name: of_running(view, pool.name) for pool in view.cluster.pools}
-    return start_in_turn(job, view.waiting.values(), plans, view.now)
+    ends = {number: believed_end_s(state, view.now) for number, state in view.running.items()}
+    at = start_in_turn(job, view.waiting.values(), plans, view.now, ends=ends)
+    return at, [number for number, end in ends.items() if end == at]
+
+
+def believed_end_s(state: JobState, now: float) -> float:
+    """Return when a running job is taken to end: as expected, or any moment, but not now."""
+    return max(state.expected_end_s, instant(now + 1e-6))
 
 
 def start_in_turn(
-    job: Job, waiting: Iterable[Job], plans: Mapping[str, Availability], now: float
+    job: Job,
+    waiting: Iterable[Job],
+    plans: Mapping[str, Availability],
+    now: float,
+    *,
+    ends: dict[int, float] | None = None,
 ) -> float | None:
-    """Predict the start of one of the jobs ``waiting`` for the units of ``plans``, which are used up."""
+    """Predict the start of one of the jobs ``waiting`` for the units of ``plans``, which are used up.
+
+    Args:
+        ends: gets the end of each job before it.
+    """
     after = now
     for other in waiting:
         end, after, pool = earliest_end(other, plans, after)
         if other.id == job.id or after == math.inf:
             break
         plans[pool].reserve(after, end, other.units)
+        if ends is not None:
+            ends[other.id] = end
     return None if after == math.inf else after
 
 

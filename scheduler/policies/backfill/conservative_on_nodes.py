@@ -175,7 +175,7 @@ class NodeReservations(Reservations):
         ways = self._ways(job)
         if any(on_nodes.has_room(view.nodes[pool], way) for pool, way in ways):
             return Reason(NOT_SO_LONG, expected_s)
-        return Reason(on_nodes.why(job, view, ways).sentence, expected_s)
+        return Reason(on_nodes.why(job, view, ways, self.ends_at(expected_s)).sentence, expected_s)
 
     def _rest_of(self) -> MultiPoolQueue:
         return MultiPoolQueue(())  # in order, not to be searched by units
@@ -268,22 +268,32 @@ def _in_service(nodes: Nodes) -> NDArray[np.float64]:
     return capacity
 
 
-def expected_start(job: Job, view: View) -> float | None:
-    """Predict when one of the first ``MOST_AHEAD`` waiting jobs starts if no job delays an earlier one."""
+def awaited(job: Job, view: View) -> tuple[float | None, list[int]]:
+    """Predict when one of the first ``MOST_AHEAD`` waiting jobs starts if no job delays an earlier one.
+
+    Returns:
+        Also the jobs whose ends let it start then.
+    """
     for place, job_id in enumerate(islice(view.waiting, MOST_AHEAD), 1):
         if job_id == job.id:
-            return NodeReservations(view.cluster.pools, place, view).expected_start(job)
-    return None
+            plan = NodeReservations(view.cluster.pools, place, view)
+            return (at := plan.expected_start(job)), plan.ends_at(at)
+    return None, []
 
 
-def start_in_order(job: Job, view: View) -> float | None:
-    """Predict when one of the first ``MOST_AHEAD`` jobs starts if none passes another; on one pool only."""
+def awaited_in_order(job: Job, view: View) -> tuple[float | None, list[int]]:
+    """Predict when one of the first ``MOST_AHEAD`` jobs starts if none passes another; on one pool only.
+
+    Returns:
+        Also the jobs whose ends let it start then.
+    """
     ahead = list(islice(view.waiting.values(), MOST_AHEAD))
     if len(view.cluster.pools) > 1 or all(other.id != job.id for other in ahead):
-        return None
+        return None, []
     plan, after_s = NodeReservations(view.cluster.pools, 0, view), view.now
     for other in ahead:
         after_s = plan.take(other, after_s)
         if other.id == job.id or after_s == math.inf:
             break
-    return None if after_s == math.inf else after_s
+    at = None if after_s == math.inf else after_s
+    return at, plan.ends_at(at)

@@ -34,7 +34,7 @@ from collections.abc import Sequence
 from scheduler.model.events import Action, Event, Failed, Finished, Start, Submitted
 from scheduler.model.jobs import Job, counted
 from scheduler.policies.backfill import conservative_on_nodes, on_nodes
-from scheduler.policies.backfill.availability import expected_start
+from scheduler.policies.backfill.availability import awaited
 from scheduler.policies.backfill.multi_pool import MultiPoolEasy
 from scheduler.policies.backfill.queue import EasyQueue
 from scheduler.policies.base import (
@@ -96,12 +96,12 @@ class Easy(Policy):
 
     def why(self, job: Job, view: View) -> Reason:
         if self._nodes is not None:
-            reason = on_nodes.why(job, view, self._nodes.classes(job))
-            return reason._replace(expected_start_s=conservative_on_nodes.expected_start(job, view))
+            at, ends = conservative_on_nodes.awaited(job, view)
+            return on_nodes.why(job, view, self._nodes.classes(job), ends)._replace(expected_start_s=at)
         first = next(iter(view.waiting.values()))
-        at = expected_start(job, view)
+        at, ends = awaited(job, view)
         if job.id == first.id:
             return Reason(f"{waits_for(job, view)}; first in the queue", at)
         if not fits_now(job, view):
-            return Reason(waits_for(job, view) + after(first), at)
+            return Reason(waits_for(job, view) + after(first, ends=ends), at)
         return would_delay(first)._replace(expected_start_s=at)

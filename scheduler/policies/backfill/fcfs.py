@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from scheduler.model.events import Action, Event, Start
 from scheduler.model.jobs import Job, counted
 from scheduler.policies.backfill import conservative_on_nodes, on_nodes
-from scheduler.policies.backfill.availability import expected_start
+from scheduler.policies.backfill.availability import awaited
 from scheduler.policies.base import Policy, Reason, View, after, units, waits_for
 
 
@@ -45,11 +45,12 @@ class Fcfs(Policy):
 
     def why(self, job: Job, view: View) -> Reason:
         if self._nodes is not None:
-            reason = on_nodes.why(job, view, self._nodes.classes(job))
-            return reason._replace(expected_start_s=conservative_on_nodes.start_in_order(job, view))
+            at, ends = conservative_on_nodes.awaited_in_order(job, view)
+            return on_nodes.why(job, view, self._nodes.classes(job), ends)._replace(expected_start_s=at)
         first = next(iter(view.waiting.values()))
-        turn = "" if first.id == job.id else after(first, units(first, view.cluster))
-        return Reason(waits_for(job, view) + turn, self._expected(job, view))
+        at, ends = awaited(job, view) if len(view.cluster.pools) == 1 else (self._expected(job, view), [])
+        turn = "" if first.id == job.id else after(first, units(first, view.cluster), ends)
+        return Reason(waits_for(job, view) + turn, at)
 
     @staticmethod
     def _pool(job: Job, view: View, left: dict[str, int]) -> str | None:
@@ -61,9 +62,7 @@ class Fcfs(Policy):
 
     @staticmethod
     def _expected(job: Job, view: View) -> float | None:
-        """Predict the start; where there are several classes only that of the first job."""
-        if len(view.cluster.pools) == 1:
-            return expected_start(job, view)
+        """Predict the start on one of several classes, of the first job only."""
         if next(iter(view.waiting)) != job.id:
             return None
         left = dict(view.free)

@@ -10,14 +10,19 @@ here as the other end of the scale to fcfs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
 
 from scheduler.model.events import Action, Event, Failed, Start, Submitted
-from scheduler.model.jobs import Job, counted
+from scheduler.model.jobs import Job, counted, instant
 from scheduler.policies.backfill import on_nodes
+from scheduler.policies.backfill.availability import believed_end_s
 from scheduler.policies.backfill.multi_pool import MultiPoolFirstFit
 from scheduler.policies.backfill.queue import FirstFitQueue
 from scheduler.policies.base import Policy, Reason, View, counted_pools, waits_for
+
+MOST_WAITING = 1000  # jobs of a queue whose starts are predicted
 
 
 class FirstFit(Policy):
@@ -55,4 +60,27 @@ class FirstFit(Policy):
     def why(self, job: Job, view: View) -> Reason:
         if self._nodes is not None:
             return on_nodes.why(job, view, self._nodes.classes(job))
-        return Reason(f"{waits_for(job, view)}; smaller jobs may start before it")
+        expected_s = None if len(view.waiting) > MOST_WAITING else self._expected(job, view)
+        return Reason(f"{waits_for(job, view)}; smaller jobs may start before it", expected_s)
+
+    def _expected(self, job: Job, view: View) -> float | None:
+        """Predict the start on one class, as jobs end in their order; None: that cannot be said."""
+        if not isinstance(self._queue, FirstFitQueue):
+            return None
+        queue, at, free = FirstFitQueue(self._pool), view.now, view.free[self._pool]
+        for other in view.waiting.values():
+            queue.add(other)
+        states = view.running.values()
+        ends = [(believed_end_s(state, at), place.units) for state in states for place in state.places]
+        heapify(ends)
+        while True:
+            for other in queue.choose(at, free, view.in_service[self._pool]):
+                if other.id == job.id:
+                    return at
+                free -= other.units
+                heappush(ends, (instant(at + other.estimate_on(self._pool)), other.units))
+            if not ends or ends[0][0] == math.inf:
+                return None
+            at = ends[0][0]
+            while ends and ends[0][0] == at:
+                free += heappop(ends)[1]

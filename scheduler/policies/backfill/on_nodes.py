@@ -757,14 +757,15 @@ def queue(view: View, kind: Callable[[Sequence[Pool]], Queue], policy: str) -> Q
 # -- reasons -----------------------------------------------------------------------------------------------
 
 
-def why(job: Job, view: View, ways: Sequence[Way]) -> Reason:
+def why(job: Job, view: View, ways: Sequence[Way], ends: Sequence[int] = ()) -> Reason:
     """Explain what a job waits for on nodes: all resources that it lacks, and who is first.
 
     Args:
         ways: how and where it can run, in the order in which it takes them.
+        ends: the jobs whose ends let it start, as far as that is known.
     """
     first = next(iter(view.waiting.values()))
-    turn = "" if first.id == job.id else after(first)
+    turn = "" if first.id == job.id else after(first, ends=ends)
     if any(has_room(view.nodes[pool], way) for pool, way in ways):
         return would_delay(first)
     several = len(view.cluster.pools) > 1

@@ -121,6 +121,11 @@ class Reservations(ABC):
         at_s = self._reserved.get(job.id, NONE).start_s
         return None if at_s == math.inf else at_s
 
+    def ends_at(self, at_s: float | None) -> list[int]:
+        """List the jobs, running or with a reservation, that end then."""
+        reserved = {job_id: at.end_s for job_id, at in self._reserved.items()}
+        return [job_id for job_id, end_s in {**self._ends, **reserved}.items() if end_s == at_s]
+
     def take(self, job: Job, after_s: float) -> float:
         """Reserve for a job from an instant on; return the begin."""
         self._put(job, at := self._best(job, after_s))
@@ -137,15 +142,15 @@ class Reservations(ABC):
             self._move_up(view)
         self._early = False
         self._admit(now)
-        due = self._due_now(now)
+        due = self._due_now(view)
         if (due or self._rest.waiting) and self._late(due, view):
             self._make_anew(view)
-            due = self._due_now(now)
+            due = self._due_now(view)
         actions: list[Action] = []
         while due:
             actions += [self._start(job_id, self._reserved.pop(job_id)) for job_id in due]
             self._admit(now)
-            due = self._due_now(now)
+            due = self._due_now(view)
         if self._rest.waiting:
             actions += self._pass(now)
         while self._due and self._is_void(*self._due[0]):
@@ -233,14 +238,14 @@ class Reservations(ABC):
     def _is_void(self, at_s: float, job_id: int) -> bool:
         return self._reserved.get(job_id, NONE).start_s != at_s
 
-    def _due_now(self, now: float) -> list[int]:
-        """Take the reservations whose time has come."""
+    def _due_now(self, view: View) -> list[int]:
+        """Take the reservations whose time has come, those of a higher priority first."""
         due: list[int] = []
-        while self._due and self._due[0][0] <= now:
+        while self._due and self._due[0][0] <= view.now:
             at_s, job_id = heappop(self._due)
             if not self._is_void(at_s, job_id) and job_id not in due[-1:]:
                 due.append(job_id)
-        return due
+        return sorted(due, key=lambda job_id: -view.waiting[job_id].priority) if len(due) > 1 else due
 
     def _line_up(self, view: View) -> None:
         """Take the jobs in the order in which they wait now, and make all reservations anew."""

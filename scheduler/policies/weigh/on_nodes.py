@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from scheduler.jobs.literals import resource_text
 from scheduler.model.jobs import Job, Pool
 from scheduler.model.state import rooms
-from scheduler.policies.backfill.conservative_on_nodes import expected_start
+from scheduler.policies.backfill.conservative_on_nodes import awaited
 from scheduler.policies.backfill.on_nodes import (
     LEAST,
     MANY,
@@ -268,7 +268,8 @@ class NodeWeigh(NodeEasy):
         fits = [number for number, (pool, way) in enumerate(ways) if has_room(view.nodes[pool], way)]
         number, start_s = self._best(ways, fits, view)
         pool, way = ways[number] if number >= 0 else ways[0]
-        sentence, expected_s = why(job, view, ways).sentence, expected_start(job, view)
+        expected_s, ends = awaited(job, view)
+        sentence = why(job, view, ways, ends).sentence
         if fits and number >= 0 and number not in fits:
             beside = pool in {ways[number][0] for number in fits}
             sentence = f"there is room, but it waits for {'another alternative' if beside else pool}"

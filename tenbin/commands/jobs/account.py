@@ -64,6 +64,9 @@ def _asked(job: dict[str, Any]) -> list[str]:
         f"{shlex.join(spec['command'])}, in {spec['folder']}",
         f"asked for {ways_words(spec, job.get('alternative'))}",
     ]
+    if job["time_limit_s"] != list(_ways(spec))[job.get("alternative") or 0]["time_s"]:
+        limit_s = job["time_limit_s"]
+        lines.append(f"limit now: {'none' if limit_s is None else duration(limit_s)}")
     if job["priority"]:
         lines.append(f"priority {job['priority']}")
     if spec["account"]:

@@ -312,8 +312,11 @@ def jobs(
         everything, filters["ids"] = True, known(client, which)
     options = {"all": everything, "members": members or json or csv, "reasons": True}  # programs get the jobs
     flags = {name: str(value).lower() for name, value in options.items()}
-    query = {**flags, **filters, "limit": limit, "order": "queue"}
-    rows = client.call("GET", f"/jobs?{urlencode(query, doseq=True)}")
+    query = {**filters, "limit": limit, "order": "queue"}
+    if which:
+        rows = client.call("POST", "/list", {**options, **query})
+    else:
+        rows = client.call("GET", f"/jobs?{urlencode({**flags, **query}, doseq=True)}")
     of_gpus = any(job.get("gpus_asked") for job in rows)
     for job in rows:
         job["since_s"] = age_s(job, time.time())
@@ -584,6 +587,34 @@ def priority(
     _change("priority", which, home, json, name=name, priority=to)
 
 
+def update(
+    which: WhichOrName = None,
+    *,
+    time: Annotated[
+        str | None,
+        typer.Option(
+            help="Limit of the run time from now on: 4h, none; +2h, -30m: more or less than now.",
+            metavar="[+|-]TIME",
+        ),
+    ] = None,
+    priority: Annotated[int | None, typer.Option(help="As tenbin priority --to.")] = None,
+    name: OfName = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Change the limit of jobs that wait or run, as if they had been submitted with it."""
+    changes: dict[str, float | None] = {} if priority is None else {"priority": priority}
+    if time == "none":
+        changes["time_s"] = None
+    elif time is not None and time[:1] in ("+", "-"):
+        changes["more_s"] = duration_s(time[1:]) * (1 if time[0] == "+" else -1)
+    elif time is not None:
+        changes["time_s"] = duration_s(time)
+    if not changes:
+        raise BadInput("nothing is to change", "give --time, for instance --time +2h, or --priority")
+    _change("update", which, home, json, name=name, **changes)
+
+
 def wait(
     which: Which,
     timeout: Annotated[str | None, typer.Option(metavar="TIME")] = None,
@@ -628,7 +659,13 @@ def wait_for(client: Client, ids: list[int], timeout_s: float | None = None, qui
 
 
 def _change(
-    what: str, which: list[str] | None, home: Any, as_json: bool, *, name: str | None, **more: str | int
+    what: str,
+    which: list[str] | None,
+    home: Any,
+    as_json: bool,
+    *,
+    name: str | None,
+    **more: str | float | None,
 ) -> dict[str, Any]:
     """Ask for a change of jobs; of ranges, names and ``all`` it concerns the jobs to which it applies."""
     if bool(which) == (name is not None):

@@ -141,6 +141,18 @@ def test_time_limit_counts_running_time_only(start: Start) -> None:
     assert result.how == "time-limit" and 0.6 <= result.usage.running_s < result.usage.wall_s - 0.9
 
 
+def test_the_limit_is_that_of_the_last_request(start: Start) -> None:
+    """Also of a pause, and one that is none; what asks for nothing else pins nothing."""
+    own = start("sleep", "60", time_limit_s=3600.0)
+    own.until("started")
+    for number, want, limit_s in ((1, "limit", 0.0), (2, "pause", 3600.0), (3, "run", 7200.0)):
+        own.ask(number, want, time_limit_s=limit_s)
+        assert own.process.poll() is None
+    own.attempt.write_request(Request(4, "limit", time_limit_s=0.1))
+    own.process.send_signal(signal.SIGUSR1)
+    assert own.result().how == "time-limit"
+
+
 def test_paused_means_the_whole_tree(start: Start, tmp_path: Path) -> None:
     beat = "while :; do echo x >> beat; sleep 0.01; done"
     one = start("sh", "-c", f"({beat}) & setsid sh -c '{beat.replace('beat', 'beat2')}' & wait")

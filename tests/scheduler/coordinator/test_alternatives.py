@@ -126,6 +126,8 @@ def test_where_cores_alone_are_scheduled_the_first_that_can_run_there_counts(tmp
         assert entry.place.units == 12 and entry.place.alternative == 1 and entry.way.gpus is None
         with pytest.raises(BadInput, match="no GPUs are scheduled"):
             submit(coordinator, **ON_GPU, alternatives=({"gpus": 2},))
+        with pytest.raises(BadInput, match="by its --or 1: the job needs 17 cores"):
+            submit(coordinator, alternatives=({"cores": 17},))
     with manual.coordinator(tmp_path, "easy") as coordinator:
         assert coordinator.job_table.open(job).way.time_s == 300.0
 
@@ -134,6 +136,11 @@ def test_where_cores_alone_are_scheduled_the_first_that_can_run_there_counts(tmp
     ("fields", "words"),
     [
         ({"alternatives": ({"cores": 2, "memory_mb": 2000.0},)}, "asks for 2 GB of memory"),
+        ({"alternatives": ({"cores": 2}, {"cores": 99})}, "can never run here by its --or 2: .*99"),
+        (
+            {"alternatives": ({"tasks": 9, "cores": 2, "gpus": 2},)},
+            "here by its --or 1: .*9 x 2",
+        ),
         ({"mpi": True, "alternatives": ({"cores": 2},)}, "alternatives: not with mpi"),
         ({"alternatives": ({"nodes": 2},)}, "alternatives"),
     ],

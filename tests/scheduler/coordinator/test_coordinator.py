@@ -82,7 +82,7 @@ def test_a_request_for_a_checkpoint_names_the_cores(tmp_path: Path) -> None:
         attempt = Attempt(tmp_path / "j" / "jobs" / "1" / "attempt-1")
         job.request += 1
         engine.ask(job, "checkpoint")
-        assert attempt.request() == Request(1, "checkpoint", (core,))
+        assert attempt.request() == Request(1, "checkpoint", (core,), time_limit_s=0.0)
         coordinator.cancel([job.id])
         deadline = time.monotonic() + 60
         while not coordinator.job_table.settled(job.id):

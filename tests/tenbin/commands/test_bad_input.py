@@ -98,7 +98,7 @@ def test_commands_that_cannot_run(up: Up, tmp_path: Path) -> None:
         up.client.submit(["true", "é" * 70_000])
     for arguments, words in (
         (("submit", "--env", "novalue", "--", "true"), "write NAME=VALUE"),
-        (("submit", "--priority", "9999999", "--", "true"), "must be at most 1000000"),
+        (("submit", "--priority", "9999999", "--", "true"), "tenbin: priority: must be at most 1000000\n"),
         (
             ("submit", "sleep 10"),
             "there is no program 'sleep 10', with the blanks in its",

@@ -220,3 +220,11 @@ def test_nodes_say_what_runs_what_is_held_and_what_was_measured(
     Store(tmp_path).save(make_profile(node=socket.gethostname(), models=(triad,)), {})
     measured = up.run("nodes").stdout.splitlines()[-1]
     assert re.match(r"profile of \d{4}-\d\d-\d\d: memory bandwidth [\d.]+ GB/s$", measured)
+
+
+def test_more_jobs_are_listed_by_their_numbers_than_an_address_can_have(up: Up) -> None:
+    up.start("--cores", "1")
+    later = {"command": ["true"], "folder": "/", "begin_s": time.time() + 86_400}
+    up.client.submit_all([later] * 8000)
+    rows = up.run("jobs", "1-8000", "--columns", "id", "--csv", "--limit", "9000")
+    assert rows.stdout.split()[1:] == [str(number) for number in range(1, 8001)], rows.stderr

@@ -154,6 +154,12 @@ def test_a_refusal_does_not_send_back_what_was_sent(shared: Up) -> None:
         assert len(refusal(shared, "/jobs", body)[1]) < 500
     detail = refusal(shared, "/jobs", {"specs": [SPEC | {"cores": 0}] * 1000})[1]
     assert detail.startswith("specs.0.cores: must be at least") and detail.endswith("and 997 more")
+    faults = {"specs": [SPEC, SPEC | {"cores": 0, "priority": 10**7}, SPEC | {"cores": 0}]}
+    refused = json.loads(ask(shared, "POST", "/jobs", json.dumps(faults))[1])
+    assert (refused["place"], refused["reason"]) == (
+        1,
+        "cores: must be at least 1; priority: must be at most 1000000",
+    )
     code, content = ask(shared, "POST", "/jobs", b'{"specs": [')
     assert (code, json.loads(content)["detail"]) == (
         422,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
@@ -24,6 +25,7 @@ SPEC = st.builds(
     st.sampled_from((0, 0, 0, 5)),
 )
 POLICIES = ("easy", "conservative", "fcfs", "first-fit", "mct")
+LONG = {"cores": 1, "time_s": 1740.0, "memory_mb": 800}
 
 
 def rehearsed(machine: Virtual, *specs: dict[str, Any], **more: Any) -> list[Prospect]:
@@ -50,6 +52,48 @@ def test_a_job_starts_when_its_rehearsal_said(policy: str, tmp_path: Path) -> No
             assert not prospect.why
 
     check()
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "first-fit"])
+def test_a_job_that_waits_starts_when_its_reason_said(policy: str, tmp_path: Path) -> None:
+    """And as those jobs end that fcfs names."""
+
+    @settings(
+        max_examples=examples(60), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    )
+    @given(st.lists(SPEC, min_size=2, max_size=9), st.integers(0, 20))
+    def check(specs: list[dict[str, Any]], later_min: int) -> None:
+        with virtual(tmp_path, Cluster((Pool("core", 4),)), policy) as machine:
+            time_s = {job: spec["time_s"] for job, spec in zip(machine.submit(*specs), specs, strict=True)}
+            machine.until(later_min * 60.0)
+            reasons = {job: machine.coordinator.why(job) for job in machine.coordinator.cluster.waiting}
+            for job, reason in reasons.items():
+                start_s = machine.start_s(job)
+                assert reason.expected_start_s == pytest.approx(start_s, abs=1e-3)
+                named = re.search(r"; after jobs? (\d+(?:, \d+)*)", reason.sentence)
+                for number in map(int, named[1].split(", ")) if named else ():
+                    assert machine.engine.starts[number] + time_s[number] == pytest.approx(start_s, abs=1e-3)
+
+    check()
+
+
+NODE = Pool("node", 1, resources=("cores", "memory_mb"), capacity=(4.0, 1000.0))
+
+
+@pytest.mark.parametrize("pool", [Pool("core", 4), NODE], ids=["cores", "nodes"])
+@pytest.mark.parametrize("policy", ["fcfs", "easy"])
+def test_a_reason_names_the_jobs_whose_ends_count(policy: str, pool: Pool, tmp_path: Path) -> None:
+    """Not the first of the queue, which will have started by then."""
+    two = {"cores": 2, "time_s": 600}
+    with virtual(tmp_path, Cluster((pool,)), policy) as machine:
+        short, long, first, second, third = machine.submit(
+            {**two, "time_s": 60}, {**two, "time_s": 120}, two, two, {**two, "cores": 4}
+        )
+        reasons = [machine.coordinator.why(job) for job in (second, third)]
+        assert [reason.expected_start_s for reason in reasons] == [BEGIN_S + 120, BEGIN_S + 720]
+        assert reasons[0].sentence.endswith(f"; after job {long}")
+        assert reasons[1].sentence.endswith(f"; after job {second}")
+        assert machine.start_s(first) == BEGIN_S + 60 and short in machine.engine.starts
 
 
 def test_what_is_held_is_told_and_nothing_is_submitted(tmp_path: Path) -> None:
@@ -90,6 +134,48 @@ def test_a_start_is_not_known_where_memory_stands_in_the_way(tmp_path: Path) -> 
             Prospect("", 0),
             Prospect("waits for 500 MB of memory; 500 MB are free, and others have the first turn", 1),
         ]
+
+
+SHORT = st.builds(
+    lambda spec, memory_mb: {**spec, "memory_mb": memory_mb},
+    SPEC,
+    st.sampled_from((None, 100, 300, 500, 800)),
+)
+
+
+@pytest.mark.parametrize("policy", sweep(("easy", "conservative", "fcfs", "first-fit"), {"easy"}))
+def test_of_several_jobs_that_are_short_of_memory_no_start_is_said_that_does_not_come(
+    policy: str, tmp_path: Path
+) -> None:
+    """The higher priority has the memory first, and who is short may hold up those behind."""
+
+    @settings(
+        max_examples=examples(60), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    )
+    @given(st.lists(SHORT, max_size=5), st.integers(0, 20), st.lists(SHORT, min_size=1, max_size=3))
+    @example([], 9, [{**LONG, "priority": -5}, {**LONG, "priority": 5}])
+    def check(specs: list[dict[str, Any]], later_min: int, new: list[dict[str, Any]]) -> None:
+        with virtual(tmp_path, Cluster((Pool("core", 4),), memory_mb=1000.0), policy) as machine:
+            if specs:
+                machine.submit(*specs)
+            machine.until(later_min * 60.0)
+            outlook = rehearsed(machine, *new)
+            for job, prospect in zip(machine.submit(*new), outlook, strict=True):
+                if prospect.expected_start_s is not None:
+                    assert prospect.expected_start_s == pytest.approx(machine.start_s(job), abs=1e-3)
+
+    check()
+
+
+@pytest.mark.parametrize("policy", ["easy", "conservative", "fcfs", "first-fit"])
+def test_of_jobs_submitted_together_the_higher_priority_has_the_memory(policy: str, tmp_path: Path) -> None:
+    with virtual(tmp_path, Cluster((Pool("core", 4),), memory_mb=1000.0), policy) as machine:
+        new = {**LONG, "priority": -5}, {**LONG, "priority": 5}
+        low, high = rehearsed(machine, *new)
+        assert high.expected_start_s == BEGIN_S and low.expected_start_s is None
+        assert low.why == "waits for 800 MB of memory; 200 MB are free"
+        jobs = machine.submit(*new)
+        assert [job in machine.engine.starts for job in jobs] == [False, True]
 
 
 def test_starts_that_came_true_narrow_the_next_ones(tmp_path: Path) -> None:

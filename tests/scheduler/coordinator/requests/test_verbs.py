@@ -30,6 +30,16 @@ def test_the_policy_decides_and_says_why(tmp_path: Path) -> None:
         assert engine.begun == [(job, 1) for job in (first, wide, narrow)]
 
 
+def test_who_asks_for_more_than_is_left_is_told_how_to_have_it(tmp_path: Path) -> None:
+    engine = ManualEngine()
+    engine.left_to_others = "left to others: core 1 of A; to use them too: tenbin up --share"
+    with engine.coordinator(tmp_path) as coordinator:
+        with pytest.raises(BadInput, match=f"; ask for fewer; {engine.left_to_others}"):
+            submit(coordinator, cores=2)
+        with pytest.raises(BadInput, match=r"no GPUs are scheduled(?!.*left to others)"):
+            submit(coordinator, gpus=1)
+
+
 def test_dependencies(tmp_path: Path) -> None:
     engine = ManualEngine(2)
     with engine.coordinator(tmp_path) as coordinator:

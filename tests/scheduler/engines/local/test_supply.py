@@ -142,7 +142,7 @@ def test_the_cores_of_others_are_left_to_them() -> None:
     usable = UsableCpus(SIBLINGS, taken={0: "A", 4: "A", 1: "B"})
     assert usable.choose(2) == [2, 3] and usable.choose(None) == [5, 2, 6, 3, 7]
     assert usable.choose(None, whole=True) == [2, 3]
-    assert usable.notes([2])[0] == "left to others: cores 0,4 of A; core 1 of B"
+    assert usable.holders() == "cores 0,4 of A; core 1 of B"
     with pytest.raises(BadInput, match="no core is left"):
         UsableCpus({0: 0}, taken={0: "A"}).choose(None)
 
@@ -176,7 +176,8 @@ def test_jobs_of_a_coordinator_that_is_stopped_are_seen(tree: Tree) -> None:
     assert usable.choose(1) == [3]
     with Supply(HOME, roots=where) as supply:
         assert supply.take_devices(["GPU-a", "GPU-c", "GPU-d"], by_uuid=True) == [1, 2]
-        assert supply.notes()[0] == "left to others: GPU-a of another coordinator's job, process 20"
+        own = "left to others: GPU-a of another coordinator's job, process 20"
+        assert supply.notes()[0] == f"{own}; to use them too: tenbin up --share"
 
 
 @pytest.fixture
@@ -211,10 +212,8 @@ def test_what_another_process_has_claimed_is_left_to_it(other: int, tmp_path: Pa
     assert claims.holder(f"core {FIRST}") == whose
     with supply(tmp_path, "a") as mine:
         assert mine.take(1) != [FIRST] and mine.take_devices(["tests-0", "tests-1"]) == [1]
-        assert mine.notes() == [
-            f"left to others: tests-0 of {whose}",
-            f"left to others: core {FIRST} of {whose}",
-        ]
+        others = f"left to others: tests-0 of {whose}; core {FIRST} of {whose}"
+        assert mine.notes() == [mine.left_to_others()] == [f"{others}; to use them too: tenbin up --share"]
         with supply(tmp_path, "b") as later, pytest.raises(BadInput, match="no device is left"):
             later.take_devices(["tests-0", "tests-1"])
     with supply(tmp_path, "c", share=True) as sharing:
