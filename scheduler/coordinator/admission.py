@@ -74,15 +74,17 @@ def lacks_memory(m: MachineState, job_id: int) -> bool:
 
 
 def place_of(m: MachineState, entry: Entry, placement: Placement) -> Placement | None:
-    """Return where a job that the policy starts begins; a paused one goes on where it is. None: it waits.
+    """Return where a job that the policy starts or resumes begins; a paused one goes on where it is.
 
-    A policy that has chosen otherwise begins anew.
+    None: others are there, so it waits. A policy that has chosen otherwise begins anew.
     """
     if not _is_paused_on_nodes(entry):
         return placement
     if not _has_room(m, entry):
         m.returning[entry.id] = None
         m.cluster.withdraw(entry.id)
+        entry.stage = Stage.WAITING
+        m.jobs.mark_changed(entry)
         _ask_anew(m)
         return None
     if not placement.nodes or entry.place.nodes == placement.nodes:

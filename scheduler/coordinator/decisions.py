@@ -36,8 +36,12 @@ def apply(m: MachineState, action: act.Action) -> None:
         if entry.spec.alternatives:  # it has the one that was chosen, until its attempt is over
             m.cluster.reconsider(m.jobs.renewed(entry))
     elif isinstance(action, act.Resume):
-        m.cluster.resume(action.job_id, action.placement)
-        _run(m, m.jobs.entries[action.job_id], action.placement)
+        entry = m.jobs.entries[action.job_id]
+        placement = place_of(m, entry, action.placement)
+        if placement is None:
+            return
+        m.cluster.resume(action.job_id, placement)
+        _run(m, entry, placement)
     elif isinstance(action, act.Suspend):
         units = check_stop(m, "suspend", action.job_id).job.units
         stop(m, action.job_id, Placement(action.towards, units) if action.towards else None)

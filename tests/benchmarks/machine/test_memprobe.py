@@ -59,11 +59,14 @@ def test_the_writer_is_as_fast_as_c(peer: tuple[subprocess.Popen[str], int, floa
             print(passes, file=process.stdin, flush=True)
             wall_s, cpu_s, n_bytes, right = (float(x) for x in process.stdout.readline().split())
             [ours], _ = pool.write([Spot(core, 0, core)], SECONDS)
-            assert right == 1 and ours.bytes > 0
+            assert right == 1
+            if not ours.bytes:
+                continue  # it was kept from the processor for all of its window
             ratios["wall"].append(ours.bytes / ours.wall_s / (n_bytes / wall_s))
             ratios["thread"].append(ours.bytes / ours.thread_cpu_s / (n_bytes / cpu_s))
             speeds.append(n_bytes / wall_s / 1e9)
             passes = max(round(passes * SECONDS / wall_s), 1)  # windows of like length
+    assert speeds
     for clock, values in ratios.items():
         low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
         print(
