@@ -23,25 +23,8 @@ def apply(m: MachineState, action: act.Action) -> None:
     Raises:
         RuleBroken: it cannot be.
     """
-    if isinstance(action, act.Start):
-        if action.job_id in m.returning or lacks_memory(m, action.job_id):
-            return
-        entry = m.jobs.entries[action.job_id]
-        placement = place_of(m, entry, action.placement)
-        if placement is None:
-            return
-        m.cluster.start(action.job_id, placement)
-        hold_memory(m, entry)
-        _run(m, entry, entry.place)
-        if entry.spec.alternatives:  # it has the one that was chosen, until its attempt is over
-            m.cluster.reconsider(m.jobs.renewed(entry))
-    elif isinstance(action, act.Resume):
-        entry = m.jobs.entries[action.job_id]
-        placement = place_of(m, entry, action.placement)
-        if placement is None:
-            return
-        m.cluster.resume(action.job_id, placement)
-        _run(m, entry, placement)
+    if isinstance(action, act.Start | act.Resume):
+        _begin(m, action)
     elif isinstance(action, act.Suspend):
         units = check_stop(m, "suspend", action.job_id).job.units
         stop(m, action.job_id, Placement(action.towards, units) if action.towards else None)
@@ -69,6 +52,24 @@ def apply(m: MachineState, action: act.Action) -> None:
 
 
 # -- to run --------------------------------------------------------------------------------------------------
+
+
+def _begin(m: MachineState, action: act.Start | act.Resume) -> None:
+    """Start or resume a job, if nothing that the policy does not see keeps it from its place."""
+    starts, entry = isinstance(action, act.Start), m.jobs.entries[action.job_id]
+    if starts and (entry.id in m.returning or lacks_memory(m, entry.id)):
+        return
+    placement = place_of(m, entry, action.placement)
+    if placement is None:
+        return
+    if starts:
+        m.cluster.start(entry.id, placement)
+        hold_memory(m, entry)
+    else:
+        m.cluster.resume(entry.id, placement)
+    _run(m, entry, entry.place)
+    if starts and entry.spec.alternatives:  # it has the one that was chosen, until its attempt is over
+        m.cluster.reconsider(m.jobs.renewed(entry))
 
 
 def _run(m: MachineState, entry: Entry, placement: Placement) -> None:

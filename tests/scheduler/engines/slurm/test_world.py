@@ -58,7 +58,7 @@ def test_histories_with_jobs_of_sbatch_that_have_failed(seed: int, policy: str, 
         (529, "conservative", "units"),  # of the world: the same, of an attempt before the last one
         (113, "las", "nodes"),  # paused and placed elsewhere, sought there after a restart
         (102, "easy", "whole"),  # suspended and resumed by its owner: counted elsewhere than it went on
-        (36007, "mctbm", "whole"),  # suspended and resumed by the policy: likewise
+        (36007, "mctbm", "whole"),  # resumed by the policy: likewise
         (198, "easy", "gpus"),  # a node was set down on which a job had begun since the last snapshot
     ],
 )
