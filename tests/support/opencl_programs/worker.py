@@ -18,6 +18,7 @@ import pyopencl as cl
 from tests.support.opencl_programs.tour import FLAGS, Machine, N, numbers
 
 LOCAL = 64  # work-items of a group; PoCL compiles a kernel anew for each size of groups
+UNEVEN = N - 1  # work-items, of which the driver chooses the groups
 SLOT = 1024  # bytes of a sub-buffer; more than any alignment
 
 
@@ -71,8 +72,9 @@ class Runner:
         kernel.set_arg(2, np.uint32(c))
 
     def do_run(self, a: int, b: int, c: int) -> None:
+        items, local = ((N - c % 60 * LOCAL,), (LOCAL,)) if c % 4 else ((UNEVEN,), None)
         self.last = cl.enqueue_nd_range_kernel(
-            self.queue(b), self.kernels[a % 2], (N - c % 60 * LOCAL,), (LOCAL,), wait_for=self.waits()
+            self.queue(b), self.kernels[a % 2], items, local, wait_for=self.waits()
         )
 
     def do_copy(self, a: int, b: int, c: int) -> None:
