@@ -9,12 +9,15 @@ from probes import device_session
 from probes.device_session import BLOCK, DeviceBench
 from probes.opencl import WrongResult
 
+# Attributes of ``device_session``, with which a test takes a moment.
+SMALL_SIZES = {"array_bytes": lambda handle, kind: 2 * BLOCK, "BATCH_S": 0.001, "TRIAL_S": 0.0}
+
 
 class Small(DeviceBench):
-    """A device with small arrays and short batches, so that a test takes a moment."""
+    """A device with small arrays and short batches."""
 
     def __init__(self, key: str) -> None:
-        vars(device_session).update(array_bytes=lambda handle, kind: 2 * BLOCK, BATCH_S=0.001, TRIAL_S=0.0)
+        vars(device_session).update(SMALL_SIZES)
         super().__init__(key)
 
 

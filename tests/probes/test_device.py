@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pkgutil import resolve_name
+
 import pytest
 
 from probes import device
 from probes.device import measure
+from probes.device_session import DeviceBench
 from probes.run import collect
 from profiles.fits import fit_samples
 from profiles.records import Settings
@@ -55,6 +58,11 @@ def test_a_wrong_result_or_a_crash_is_absent_and_the_rest_is_kept(
     assert ("flops" in set(samples["kind"])) == (session == "Dies")
     assert len(samples[(samples["device"] == key) & (samples["kind"] == "bandwidth")]) == 3
     assert processes_below() == []
+
+
+def test_sessions_are_those_of_the_device() -> None:
+    """In other tests here they are of classes below it."""
+    assert resolve_name(device.SESSION) is DeviceBench
 
 
 def test_new_kinds_of_devices_come_first() -> None:

@@ -12,16 +12,16 @@ import pytest
 from probes import device_session
 from probes.device_session import BLOCK, DeviceBench, array_bytes
 from probes.opencl import DeviceMemoryTooSmall, WrongResult
+from tests.probes.odd_sessions import SMALL_SIZES
 
 MIB = 1 << 20
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make arrays small and batches short, so that a test takes a moment."""
-    monkeypatch.setattr(device_session, "array_bytes", lambda handle, kind: 2 * BLOCK)
-    monkeypatch.setattr(device_session, "BATCH_S", 0.001)
-    monkeypatch.setattr(device_session, "TRIAL_S", 0.0)
+    """Make arrays small and batches short."""
+    for name, value in SMALL_SIZES.items():
+        monkeypatch.setattr(device_session, name, value)
 
 
 @pytest.mark.usefixtures("small")

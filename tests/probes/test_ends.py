@@ -16,6 +16,7 @@ from probes.registry import PROBES
 from probes.run import Event, Run, samples_of
 from profiles.fits import fit_samples
 from profiles.records import Settings
+from tests.probes.test_memory import small_area
 from tests.probes.test_scaling import SMALL
 from tests.support.labs.components import processes_below, require
 from tests.support.paths import ROOT
@@ -48,7 +49,7 @@ def test_ctrl_c_keeps_the_samples_and_leaves_nothing(
         request.getfixturevalue(fixture)
     require(len(os.sched_getaffinity(0)) > 1, "two cores")
     monkeypatch.setattr(scaling, "SMALL", SMALL)
-    monkeypatch.setattr(memory, "choose_area", lambda topology, free_mb: (16.0, []))
+    monkeypatch.setattr(memory, "choose_area", small_area)
     monkeypatch.setattr(device, "SESSION", "tests.probes.odd_sessions:Small")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     before, events, children = os.sched_getaffinity(0), list[Event](), list[psutil.Process]()

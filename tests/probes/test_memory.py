@@ -21,10 +21,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes.memory import WriterPool, measure, overlap
-from probes.memory_plan import Spot
+from probes.memory_plan import NotMeasured, Spot
 from probes.memory_writer import MBIND, Area, Pace, Written, placed_on, placement
 from probes.order_process import OrderProcess, ProcessLost
 from probes.run import Run, collect, samples_of
+from probes.topology import Topology
 from profiles.fits import fit_samples
 from profiles.fits.memory import fit, slowdowns, verdict
 from profiles.records import Absent, Settings
@@ -38,6 +39,11 @@ WRITER = [sys.executable, "-P", "-m", "probes.memory_writer"]
 def words_of(area: Area, size_mb: int) -> np.ndarray:
     n = size_mb * 2**20 // 8
     return np.ctypeslib.as_array((ctypes.c_int64 * n).from_address(area.address))
+
+
+def small_area(topology: Topology, free_mb: float) -> tuple[float, list[NotMeasured]]:
+    """Choose 16 MB, in place of ``choose_area``, so that a test takes a moment."""
+    return 16.0, []
 
 
 def writers() -> dict[int, psutil.Process]:
@@ -278,7 +284,7 @@ def test_a_writer_that_cannot_have_its_core_or_its_memory_says_so() -> None:
 def measured() -> tuple[pd.DataFrame, list[Absent]]:
     """One short real run of the probe on this machine, with small areas."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("probes.memory.choose_area", lambda topology, free_mb: (16.0, []))
+        patch.setattr("probes.memory.choose_area", small_area)
         return collect("memory", Settings(quick=True, budget_s=1), measure)
 
 
@@ -319,7 +325,7 @@ def test_no_usable_cpu_or_no_memory_is_said_and_measures_nothing(tmp_path: Path)
 
 
 def test_a_writer_lost_in_the_middle_costs_its_own_points_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("probes.memory.choose_area", lambda topology, free_mb: (16.0, []))
+    monkeypatch.setattr("probes.memory.choose_area", small_area)
     require(len(CORES) > 1, "two CPUs")
     events: list[dict[str, Any]] = []
     killed: list[int] = []
