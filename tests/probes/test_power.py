@@ -110,9 +110,10 @@ def test_amd_has_power_and_no_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.usefixtures("short_windows")
 def test_a_meter_lost_in_the_middle_keeps_what_was_seen(tmp_path: Path) -> None:
+    """The emulated meter is lost after 3 s: the probe is at rest for 8 % of its budget, then loads run."""
     with emulated_node("intel-1s+vanish") as sysfs:
         before = known(sysfs)
-        events = measured("intel-1s+vanish", sysfs, tmp_path, budget_s=25.0)  # 2 s at rest, lost after 3 s
+        events = measured("intel-1s+vanish", sysfs, tmp_path, budget_s=25.0)
         assert known(sysfs) == before
     assert any("could not be read" in a for a in absents(events))
     assert "W_base" in [m.title for m in fit_samples("power", samples_of(events))]

@@ -13,9 +13,9 @@ import pytest
 from tests.support.labs.components import require
 from tests.support.page import PageProcess
 
-# Of Chromium: the popup of its address bar, two processes a window, and what Playwright leaves out, which one
-# switch of this name replaces.
-LEFT_OUT = (
+# Features of Chromium: the popup of the address bar, for which each window has two more processes, and those
+# that Playwright disables, because only the last --disable-features counts.
+DISABLED = (
     *("WebUIOmniboxPopup", "WebUIOmniboxAimPopup", "AimEnabled", "HttpsFirstBalancedModeAutoEnable"),
     *("HttpsUpgrades", "MediaRouter", "NetworkTimeServiceQuerying", "OptimizationHints", "PaintHolding"),
     *("PreconnectToSearch", "ThirdPartyStoragePartitioning", "DestroyProfileOnBrowserClose"),
@@ -36,7 +36,7 @@ def browser() -> Iterator[Any]:
     require(find_spec("playwright"), "playwright (./install --dev)")
     api = import_module("playwright.sync_api")
     with api.sync_playwright() as playwright:
-        switches = ["--no-sandbox", f"--disable-features={','.join(LEFT_OUT)}"]
+        switches = ["--no-sandbox", f"--disable-features={','.join(DISABLED)}"]
         started = playwright.chromium.launch(executable_path=program, args=switches)
         yield started
         started.close()

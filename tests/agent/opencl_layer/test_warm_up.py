@@ -13,7 +13,7 @@ from tests.support.moving import Stepper
 
 TRIES = 8  # of a busy machine: a watch may end before a launch
 TWO_KERNELS = 2
-TIMES = "5,0,5,0"  # of launches (slow_second.c), for most of which they sleep
+TIMES = "5,0,5,0"  # of launches (slow_second.c): 5 ms on both devices, most of them asleep
 WATCH_S = 0.25  # that each move and estimate of a program takes at least
 
 
