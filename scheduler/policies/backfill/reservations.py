@@ -245,7 +245,9 @@ class Reservations(ABC):
             at_s, job_id = heappop(self._due)
             if not self._is_void(at_s, job_id) and job_id not in due[-1:]:
                 due.append(job_id)
-        return sorted(due, key=lambda job_id: -view.waiting[job_id].priority) if len(due) > 1 else due
+        if len(due) > 1:
+            due.sort(key=lambda job_id: -view.waiting[job_id].priority)
+        return due
 
     def _line_up(self, view: View) -> None:
         """Take the jobs in the order in which they wait now, and make all reservations anew."""
