@@ -92,7 +92,7 @@ class UnitReservations(Reservations):
     def _ways(self, job: Job) -> list[Way]:
         return [(pool, job) for pool in self._plans if job.runs_on(pool)]
 
-    def _rest_of(self) -> MultiPoolQueue:
+    def _empty_queue(self) -> MultiPoolQueue:
         return MultiPoolQueue([pool.name for pool in self._pools])
 
     def _plan(self, view: View, running: Sequence[Reservation]) -> dict[str, Availability]:
@@ -132,7 +132,7 @@ class UnitReservations(Reservations):
         for job_id, (before_s, before_end_s, _, places, job) in list(self._reserved.items()):
             if not places:
                 if view.waiting[job_id].units <= most[-1] or stale:
-                    self.take(view.waiting[job_id], view.now)
+                    self.reserve(view.waiting[job_id], view.now)
                 if not self._reserved[job_id].places:
                     self._stuck.add(pool)
                     break
