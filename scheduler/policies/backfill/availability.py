@@ -277,9 +277,7 @@ def start_in_turn(
     return None if after == math.inf else after
 
 
-def earliest_end(
-    job: Job, plans: Mapping[str, Availability], after_s: float
-) -> tuple[float, float, str]:
+def earliest_end(job: Job, plans: Mapping[str, Availability], after_s: float) -> tuple[float, float, str]:
     """Return (end, start, class) where the job would end first, starting from ``after_s`` on.
 
     Equal ends: the earlier start, then the class that comes first in ``plans``. Where no start can be found it
