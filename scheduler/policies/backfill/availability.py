@@ -280,8 +280,8 @@ def start_in_turn(
 def earliest_end(job: Job, plans: Mapping[str, Availability], after_s: float) -> tuple[float, float, str]:
     """Return (end, start, class) where the job would end first, starting from ``after_s`` on.
 
-    Equal ends: the earlier start, then the class that comes first in ``plans``. Where no start can be found it
-    is infinite, and the class "" if there is none at all.
+    Equal ends: the earlier start, then the class that comes first in ``plans``. Where no start can be found
+    it is infinite, and the class "" if there is none at all.
     """
     best = math.inf, math.inf, ""
     for pool, plan in plans.items():

@@ -1,11 +1,11 @@
 """Jobs that wait with reservations: the rules of ``conservative``, for units and for nodes.
 
-``Reservations`` has the steps that stand at the head of ``conservative``. Its kinds differ in their plans of a
-pool: ``UnitReservations`` counts free units over time, ``NodeReservations`` has what is free on each node. A
-kind says how its plans are made, searched and charged, and which searches can be left out.
+``Reservations`` has the steps that stand at the head of ``conservative``. Its two kinds differ in their plans
+of a pool: ``UnitReservations`` counts free units over time, ``NodeReservations`` has what is free on each
+node. A kind says how its plans are made, searched and charged, and which searches can be left out.
 
-All reservations in ``_reserved`` are charged to the plans: one that changes is given back first. ``_due`` still
-has the begins of those that have changed since; they are passed over when their time comes.
+All reservations in ``_reserved`` are charged to the plans: one that changes is given back first. ``_due``
+still has the begin that it had before, which is passed over when its time comes.
 """
 
 from __future__ import annotations
