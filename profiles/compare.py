@@ -336,10 +336,9 @@ def sentences(a: Profile, b: Profile) -> list[str]:
     if not rows:
         return ["The two profiles have no main figure in common: measure both with the same probes."]
     names = {"A": f"A ({a.node})", "B": f"B ({b.node})"} if a.node != b.node else {"A": "A", "B": "B"}
+    trusts = {"A": trust(a), "B": trust(b)}
     disturbed = [
-        f"{side}: {said.sentence}"
-        for side, said in (("A", trust(a)), ("B", trust(b)))
-        if said.state == "disturbed"
+        f"{side}: {trusted.sentence}" for side, trusted in trusts.items() if trusted.state == "disturbed"
     ]
     lines = [
         f"{name} is surely better at {_best(rows, side, judged)}." for side, name in reversed(names.items())
@@ -352,7 +351,7 @@ def _best(rows: Sequence[Row], side: str, judged: Sequence[Advantage | None]) ->
     won = [row for row in rows if row.advantage.surely_of(side)]
     if not won:
         others = sum(advantage is not None and advantage.surely_of(side) for advantage in judged)
-        return f"none of the main figures{f', and at {others} of the other numbers' * (others > 0)}"
+        return "none of the main figures" + (f", and at {others} of the other numbers" if others else "")
     won.sort(key=lambda row: -row.advantage.size)
     named = [" ".join((row.name, row.advantage.degree)) for row in won[:MOST_NAMED]]
     return _listed(named, len(won))

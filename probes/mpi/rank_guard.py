@@ -30,7 +30,7 @@ from dataclasses import astuple, dataclass
 _MARK = "tenbin-rank-ended"
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
 REPORTS = "TENBIN_RANK_REPORTS"
-OF_NODE = "TENBIN_OF_NODE_"  # prefix of what is so on this node; mpiexec hands on the variables of its own
+OF_NODE = "TENBIN_OF_NODE_"  # prefix of variables of this node; mpiexec hands on those of its own
 _PR_SET_PDEATHSIG = 1
 _HOLD_S = 0.3
 

@@ -276,7 +276,7 @@ def read_table(source: BytesIO) -> pd.DataFrame:
     """Read a table of samples in the form of Parquet, in this thread alone.
 
     pyarrow's threads on a Python object can abort or hang the process at its exit (apache/arrow#50482), and
-    ``read_table`` has them whatever its options.
+    pyarrow's own ``read_table`` has them whatever its options.
     """
     from pyarrow.parquet import ParquetFile  # late, because the coordinator does not need these 80 MB
 

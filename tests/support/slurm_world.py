@@ -1316,11 +1316,11 @@ class SlurmHistory(History):
             and job.state == "PENDING"
             and any(machine.room(name) < job.cpus for name in job.nodes)
         }
-        of = {
+        holders = {
             job.comment.split(":", 2)[2]: job for job in machine.queue.values() if job.holds and job.comment
         }
         for entry in self.jobs.values():
-            job, runs = of.get(f"{entry.id}:{entry.attempt}"), entry.phase is Phase.RUNNING
+            job, runs = holders.get(f"{entry.id}:{entry.attempt}"), entry.phase is Phase.RUNNING
             if job and runs and entry.alive and entry.hosts and set(job.nodes) != set(entry.hosts):
                 detail = f"job {entry.id} is on {job.nodes}, counted on {entry.hosts}"
                 raise Broken("a job is counted where it is", detail)

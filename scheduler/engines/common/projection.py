@@ -22,11 +22,11 @@ from scheduler.prediction.profiles import CAP_STEP_W, cap_lines, scaling_of, wit
 Terms = Literal["classes", "counted", "either", "nodes", "sharing"]
 
 
-def terms_of(policy: str, on: str, *, devices: bool = False, capped: bool = False) -> Terms:
+def terms_of(policy: str, on: str, *, devices: bool = False) -> Terms:
     """Return what the policy schedules of nodes; "either": counted units, or nodes if these have GPUs.
 
     Args:
-        on: what it is to schedule, for people. devices: their OpenCL devices. capped: under power caps.
+        on: what it is to schedule, for people. devices: their OpenCL devices.
 
     Raises:
         BadInput: it cannot.
@@ -35,12 +35,10 @@ def terms_of(policy: str, on: str, *, devices: bool = False, capped: bool = Fals
     suits = policy_class(policy).suits
     if devices and "classes" not in suits:
         raise BadInput(f"policy {name} does not schedule classes of devices", "choose mctbm, las-mq or fcfs")
-    if capped and "power" not in suits:
-        raise BadInput(f"--power-budget: policy {name} chooses no power caps", "choose parm or fifo-mid")
     if devices:
         return "classes"
     if suits & {"counted", "power"}:
-        return "either" if "nodes" in suits and not capped else "counted"
+        return "either" if "nodes" in suits else "counted"
     if "nodes" in suits:
         return "nodes"
     if "sharing" in suits:
@@ -59,7 +57,14 @@ def pool_of_nodes(
     return replace(pool, capacities=tuple(capacities))
 
 
-# -- power caps --------------------------------------------------------------------------------------------
+# -- power caps and speeds ---------------------------------------------------------------------------------
+
+
+def check_caps(policy: str) -> None:
+    """Refuse, by BadInput, a policy that chooses no power caps."""
+    if "power" not in policy_class(policy).suits:
+        name, _ = split(policy)
+        raise BadInput(f"--power-budget: policy {name} chooses no power caps", "choose parm or fifo-mid")
 
 
 def cap_choices(lowest_w: float, highest_w: float) -> tuple[float, ...]:

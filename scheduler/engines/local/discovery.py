@@ -22,6 +22,7 @@ from profiles.quantities import counted
 from profiles.records import Profile
 from scheduler.engines.common.projection import (
     cap_choices,
+    check_caps,
     measured_power,
     measured_speeds,
     pool_of_nodes,
@@ -129,7 +130,7 @@ def capped_packages(
         BadInput: the policy chooses no caps, there are fewer packages, or the budget carries none of them.
         Unavailable: there are no caps here, or this user may not set them.
     """
-    terms_of(policy, "this machine", capped=True)
+    check_caps(policy)
     with_caps = sorted(capped(zones(sysfs)), key=lambda zone: zone.key)
     if not with_caps:
         raise Unavailable(f"--power-budget: no package below {sysfs} has a power cap", HINT)
@@ -317,7 +318,7 @@ def divide(
 
 
 def _check_size(used: Sequence[int], nodes: int, most: int) -> None:
-    """BadInput if so many nodes of these cores are too small for ``most`` jobs that share one."""
+    """Refuse, by BadInput, so many nodes of these cores if one is too small for ``most`` jobs."""
     there = counted(len(used), "core")
     if nodes > len(used):
         raise BadInput(f"--nodes {nodes}: this machine has {there}", "ask for fewer")

@@ -29,6 +29,7 @@ from profiles.records import NodeKind, OpenCLDevice, Profile
 from scheduler.engines.common.projection import (
     Terms,
     cap_choices,
+    check_caps,
     measured_power,
     measured_speeds,
     pool_of_nodes,
@@ -228,7 +229,7 @@ def capped_nodes(
         BadInput: the policy chooses no caps, or the budget does not carry the nodes at rest and one in use.
         Unavailable: no node can be capped.
     """
-    terms_of(policy, "Slurm", capped=True)
+    check_caps(policy)
     site = machine.site
     if emulated and not Path(emulated).is_dir():
         raise BadInput(f"--emulate {emulated}: there is no such folder", "see: docs/slurm.md")

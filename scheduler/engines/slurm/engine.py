@@ -242,8 +242,8 @@ class SlurmEngine(Engine):
         if attempt is None:
             return
         places = () if attempt.external else self.batches.places(job)
-        asked = Request(job.request, want, places, time_limit_s=job.way.time_s or 0.0)
-        request = partial(self.driver.request, attempt.key, asked)
+        order = Request(job.request, want, places, time_limit_s=job.way.time_s or 0.0)
+        request = partial(self.driver.request, attempt.key, order)
         self._later.pop(attempt.key, None)
         # A request for a checkpoint may overtake that to run.
         goes_on = want == "run" or (want == "checkpoint" and attempt.want == "pause")

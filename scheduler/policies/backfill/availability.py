@@ -277,18 +277,16 @@ def start_in_turn(
     return None if after == math.inf else after
 
 
-def earliest_end(
-    job: Job, plans: Mapping[str, Availability], after_s: float, least_s: float = 0.0
-) -> tuple[float, float, str]:
+def earliest_end(job: Job, plans: Mapping[str, Availability], after_s: float) -> tuple[float, float, str]:
     """Return (end, start, class) where the job would end first, starting from ``after_s`` on.
 
-    Equal ends: the earlier start, then the class that comes first in ``plans``. It is taken to run for at
-    least ``least_s``. Where no start can be found it is infinite, and the class "" if there is none at all.
+    Equal ends: the earlier start, then the class that comes first in ``plans``. Where no start can be found
+    it is infinite, and the class "" if there is none at all.
     """
     best = math.inf, math.inf, ""
     for pool, plan in plans.items():
         if job.runs_on(pool):
-            length = max(job.estimate_on(pool), least_s)
+            length = job.estimate_on(pool)
             start = plan.earliest(job.units, length, after_s)
             end = instant(start + length)
             if end < best[0] or (end == best[0] and start < best[1]):

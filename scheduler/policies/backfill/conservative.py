@@ -90,9 +90,9 @@ class UnitReservations(Reservations):
         return Reason(sentence, self.expected_start(job))
 
     def _ways(self, job: Job) -> list[Way]:
-        return [(pool.name, job) for pool in self._pools if job.runs_on(pool.name)]
+        return [(pool, job) for pool in self._plans if job.runs_on(pool)]
 
-    def _rest_of(self) -> MultiPoolQueue:
+    def _empty_queue(self) -> MultiPoolQueue:
         return MultiPoolQueue([pool.name for pool in self._pools])
 
     def _plan(self, view: View, running: Sequence[Reservation]) -> dict[str, Availability]:
@@ -132,26 +132,27 @@ class UnitReservations(Reservations):
         for job_id, (before_s, before_end_s, _, places, job) in list(self._reserved.items()):
             if not places:
                 if view.waiting[job_id].units <= most[-1] or stale:
-                    self.take(view.waiting[job_id], view.now)
+                    self.reserve(view.waiting[job_id], view.now)
                 if not self._reserved[job_id].places:
                     self._stuck.add(pool)
                     break
                 stale = True
                 continue
-            if job.units > most[max(bisect_left(times, before_s) - 1, 0)]:
+            if before_s <= view.now:
+                continue
+            if job.units > most[bisect_left(times, before_s) - 1]:
                 if not stale:
                     continue
                 times, most = plan.peaks()
                 stale = False
-                if job.units > most[max(bisect_left(times, before_s) - 1, 0)]:
+                if job.units > most[bisect_left(times, before_s) - 1]:
                     continue
-            if before_s > view.now:
-                start_s = plan.move_up(before_s, before_end_s, job.units, view.now)
-                if start_s < before_s:
-                    end_s = instant(start_s + length_of(job, pool))
-                    self._reserved[job_id] = Reservation(start_s, end_s, pool, places, job)
-                    heappush(self._due, (start_s, job_id))
-                    stale = True
+            start_s = plan.move_up(before_s, before_end_s, job.units, view.now)
+            if start_s < before_s:
+                end_s = instant(start_s + length_of(job, pool))
+                self._reserved[job_id] = Reservation(start_s, end_s, pool, places, job)
+                heappush(self._due, (start_s, job_id))
+                stale = True
 
     def _may_move(self, job: Job, at: Reservation, now: float) -> bool:
         """Return False if on no class the job's units are free early enough at any one time."""
@@ -180,9 +181,8 @@ class UnitReservations(Reservations):
 
     def _pass(self, now: float) -> list[Action]:
         actions: list[Action] = []
-        last_s = max(
-            at.start_s for at in self._reserved.values()
-        )  # while others wait, ``depth`` jobs have one
+        # While jobs wait behind the first ``depth``, these have one.
+        last_s = max(at.start_s for at in self._reserved.values())
         plans = {pool: plan for pool, plan in self._plans.items() if pool not in self._stuck}
         room = {pool: stairs for pool, plan in plans.items() if (stairs := plan.stairs(last_s))}
         while room and (job := self._rest.first(room)):

@@ -177,7 +177,7 @@ class NodeReservations(Reservations):
             return Reason(NOT_SO_LONG, expected_s)
         return Reason(on_nodes.why(job, view, ways, self.ends_at(expected_s)).sentence, expected_s)
 
-    def _rest_of(self) -> MultiPoolQueue:
+    def _empty_queue(self) -> MultiPoolQueue:
         return MultiPoolQueue(())  # in order, not to be searched by units
 
     def _plan(self, view: View, running: Sequence[Reservation]) -> dict[str, NodePlan]:
@@ -292,7 +292,7 @@ def awaited_in_order(job: Job, view: View) -> tuple[float | None, list[int]]:
         return None, []
     plan, after_s = NodeReservations(view.cluster.pools, 0, view), view.now
     for other in ahead:
-        after_s = plan.take(other, after_s)
+        after_s = plan.reserve(other, after_s)
         if other.id == job.id or after_s == math.inf:
             break
     at = None if after_s == math.inf else after_s

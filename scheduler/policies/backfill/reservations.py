@@ -1,4 +1,12 @@
-"""Jobs that wait with reservations: the rules of ``conservative``, for units and for nodes."""
+"""Jobs that wait with reservations: the rules of ``conservative``, for units and for nodes.
+
+``Reservations`` has the steps that stand at the head of ``conservative``. Its two kinds differ in their plans
+of a pool: ``UnitReservations`` counts free units over time, ``NodeReservations`` has what is free on each
+node. A kind says how its plans are made, searched and charged, and which searches can be left out.
+
+All reservations in ``_reserved`` are charged to the plans: one that changes is given back first. ``_due``
+still has the begin that it had before, which is passed over when its time comes.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +29,7 @@ NOT_SO_LONG = "there is room, but not for as long as it may run without a delay 
 
 
 class Plan(Protocol):
-    """What is free in a pool over time."""
+    """Free units or resources of a pool over time."""
 
     def trim(self, now: float) -> None:
         """Forget what is past."""
@@ -63,7 +71,7 @@ class Reservations(ABC):
         """List the pools on which the job can run, and how, the best first where it ends at the same time."""
 
     @abstractmethod
-    def _rest_of(self) -> MultiPoolQueue:
+    def _empty_queue(self) -> MultiPoolQueue:
         """Return an empty queue for the jobs without reservation."""
 
     @abstractmethod
@@ -126,7 +134,7 @@ class Reservations(ABC):
         reserved = {job_id: at.end_s for job_id, at in self._reserved.items()}
         return [job_id for job_id, end_s in {**self._ends, **reserved}.items() if end_s == at_s]
 
-    def take(self, job: Job, after_s: float) -> float:
+    def reserve(self, job: Job, after_s: float) -> float:
         """Reserve for a job from an instant on; return the begin."""
         self._put(job, at := self._best(job, after_s))
         return at.start_s
@@ -170,10 +178,10 @@ class Reservations(ABC):
         while rest.waiting and len(self._reserved) < self._depth:
             job = next(iter(rest.waiting.values()))
             rest.remove(job)
-            self.take(job, now)
+            self.reserve(job, now)
         for job in self._new:
             if len(self._reserved) < self._depth:
-                self.take(job, now)
+                self.reserve(job, now)
             else:
                 rest.add(job)
         self._new.clear()
@@ -245,12 +253,14 @@ class Reservations(ABC):
             at_s, job_id = heappop(self._due)
             if not self._is_void(at_s, job_id) and job_id not in due[-1:]:
                 due.append(job_id)
-        return sorted(due, key=lambda job_id: -view.waiting[job_id].priority) if len(due) > 1 else due
+        if len(due) > 1:
+            due.sort(key=lambda job_id: -view.waiting[job_id].priority)
+        return due
 
     def _line_up(self, view: View) -> None:
         """Take the jobs in the order in which they wait now, and make all reservations anew."""
         self._reserved.clear()
-        self._rest = self._rest_of()  # the jobs behind the first ``depth``
+        self._rest = self._empty_queue()  # the jobs behind the first ``depth``
         self._new = list(view.waiting.values())
         self._early = self._broken = False
         self._make_anew(view)
@@ -268,7 +278,7 @@ class Reservations(ABC):
             running += [held_by(state.job, place, view.now, end_s) for place in state.places]
         self._plans = self._plan(view, running)
         for job in first:
-            self.take(job, view.now)
+            self.reserve(job, view.now)
         self._admit(view.now)
 
 

@@ -100,7 +100,7 @@ class NodeTask:
         self.demand_each = self.demand_each or job.demand
         self.demand = self.demand_each if self.units == 1 else tuple(self.units * d for d in self.demand_each)
         self.gang = (self,)
-        self.keep((job,))
+        self.set_ways((job,))
         self.order = (0.0, self.rank)
 
     def lie(self, nodes: Sequence[tuple[Node, int]]) -> None:
@@ -121,13 +121,13 @@ class NodeTask:
         for part, (node, _) in zip(self.gang, nodes, strict=True):
             part.node, part.placement, part.gang = node, self.placement, self.gang
 
-    def keep(self, ways: Sequence[Job]) -> None:
-        """Let the task begin in any of these ways of its job; one: as it is."""
+    def set_ways(self, ways: Sequence[Job]) -> None:
+        """Let the task begin in any of these ways of its job; a single way is the one it has."""
         self.ways = tuple(ways)
         self.demands = (self.demand,) if len(ways) == 1 else tuple(way.demand for way in ways)
 
-    def turn(self, way: Job) -> None:
-        """Be this way of the job, of one task, from now on, on its node."""
+    def switch_to(self, way: Job) -> None:
+        """Let the job, of one task, be run in this way on its node from now on."""
         if way is not self.job:
             self.node.charge(self, -1)
             self.job, self.demand_each, self.demand = way, way.demand, way.demand
@@ -341,7 +341,7 @@ def settle(node: Node, now: float, costs: Costs, rules: NodeRules) -> list[Actio
         if node.stopping or node.awaits is not None:
             return actions
         gangs = gangs or len(task.gang) > 1
-        if not refused.covers(task) and _admit_somehow(task, now, costs, rules, actions=actions):
+        if not refused.covers(task) and _admit_in_some_way(task, now, costs, rules, actions=actions):
             refused = Refused()
     at, refused = 0 if actions or not known else len(node.paused), Refused()
     while at < len(node.paused) and not node.stopping and node.awaits is None:
@@ -385,7 +385,7 @@ class Refused:
         return False
 
 
-def _admit_somehow(
+def _admit_in_some_way(
     task: NodeTask, now: float, costs: Costs, rules: NodeRules, *, actions: list[Action]
 ) -> bool:
     """Admit a new task in the first of its ways that fits, or else in the first for which others give way."""
@@ -393,13 +393,13 @@ def _admit_somehow(
         return _admit(task, now, costs, rules, actions=actions)
     node, before = task.node, task.job
     for way in sorted(task.ways, key=lambda way: not covers(node.free, way.demand)):
-        task.turn(way)
+        task.switch_to(way)
         if _admit(task, now, costs, rules, actions=actions):
-            task.keep((way,))
+            task.set_ways((way,))
             return True
         if node.stopping or node.awaits is not None:  # others give way to it
             return False
-    task.turn(before)
+    task.switch_to(before)
     return False
 
 

@@ -314,7 +314,7 @@ class TwoLevel(Policy):
 
     @abstractmethod
     def _burden(self, index: int) -> float:
-        """Return by what a node is chosen that has no room."""
+        """Return how much work a node has: of nodes without room, the one with the least is chosen."""
 
     @abstractmethod
     def _full(self) -> str:
@@ -368,7 +368,7 @@ class TwoLevel(Policy):
             self._tasks[first.id] = first, True
             first.lie([(self._nodes[index], units) for index, units in sorted(places.items())])
             if first.units == 1 and waiting.job.alternatives:
-                first.keep([way for way in waiting.job.ways if first.node.may_hold(way)])
+                first.set_ways([way for way in waiting.job.ways if first.node.may_hold(way)])
             for part in first.gang:
                 part.node.new.append(part)
                 part.node.charge(part, 1)

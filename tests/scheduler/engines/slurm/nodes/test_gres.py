@@ -146,9 +146,8 @@ def test_jobs_with_gpus_on_two_nodes(start: Up, gpus: SlurmLab, tmp_path: Path) 
     (tmp_path / "go").touch()
     assert [up.client.job(number).result(90) for number in (1, 2)] == [0, 0]
     assert [row[2:] for row in rows()[2:]] == [["node1", "0"], ["node2", "0"]]
-    assert (
-        up.run("submit", *on, "--gpus", "a100:2", "--", "true").returncode == 0
-    )  # both nodes are free again
+    # Both nodes are free again.
+    assert up.run("submit", *on, "--gpus", "a100:2", "--", "true").returncode == 0
     assert up.client.job(4).result(90) == 0
 
 
