@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 from profiles.errors import INTERRUPTED, BadInput, UserError, plain
 from tenbin.commands.options import Command, flags_alone
 from tenbin.errors import TenbinError
-from tenbin.text import described, say
+from tenbin.text import described, remark
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 RUN, JOBS, LOOK = "Run jobs", "Jobs that are submitted", "Look at all of it"
@@ -120,6 +120,9 @@ OLD_NAMES = {
 
 class Commands(Mapping[str, Any]):
     """The commands below a noun, each imported when it is needed: to import all takes longer than most run.
+
+    The help of an option or argument is what the docstring of its function says of it below ``Args:``; where
+    several commands share it, or its text is made, it stands in the annotation.
 
     Attributes:
         brief: make them without their parameters, which a list of commands does not show.
@@ -252,7 +255,7 @@ def _hint(name: str) -> None:
         (state_dir() / "hints" / name).open("x").close()
     except OSError:
         return
-    say(f"tenbin: {name} is now: tenbin {OLD_NAMES[name]}", error=True)
+    remark(f"{name} is now: tenbin {OLD_NAMES[name]}")
 
 
 app = typer.Typer(
@@ -293,7 +296,7 @@ def main() -> None:
     try:
         _run()
     except (UserError, TenbinError) as error:
-        say(f"tenbin: {error}", error=True)
+        remark(str(error))
         sys.exit(error.exit_code)
     except BrokenPipeError:  # the reader (head, less) has seen enough
         _write_no_more()
@@ -306,12 +309,12 @@ def main() -> None:
     except OSError as error:
         if error.errno == errno.ENOSPC and error.filename is None:
             _write_no_more()
-            say(f"tenbin: {error.strerror}; make room, or write the output elsewhere", error=True)
+            remark(f"{error.strerror}; make room, or write the output elsewhere")
             sys.exit(1)
         if error.errno not in REFUSED or error.filename is None:
             raise
         remedy = "give yourself access, or name another folder: HOME, --home, --store"
-        say(f"tenbin: {os.fsdecode(error.filename)}: {error.strerror}; {remedy}", error=True)
+        remark(f"{os.fsdecode(error.filename)}: {error.strerror}; {remedy}")
         sys.exit(BadInput.exit_code)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)

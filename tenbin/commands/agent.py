@@ -44,6 +44,6 @@ def execute(
     if json:
         print(dumps(asdict(result), indent=1))
     elif result.trouble:
-        remark(f"{result.trouble}")
+        remark(result.trouble)
     stage = "done" if result.how == "exited" and not result.code else "failed"
     raise typer.Exit(exit_code({"code": result.code, "signal": result.signal, "stage": stage}))

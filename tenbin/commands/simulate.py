@@ -117,7 +117,6 @@ def simulate(
     machine = parse_cluster(cluster)
     policies = list(dict.fromkeys(name for text in policy or () for name in several(text)))
     substitute, block_s = _substitute(without_estimate), duration_s(block, "--block")
-    cuts = _cut("--warm-up", warm_up), _cut("--cool-down", cool_down)
     if 0 < resamples < FEWEST_RESAMPLES or (resamples and len(policies) < 2):
         raise BadInput(
             f"--resamples {resamples} with {len(policies)} policies",
@@ -126,7 +125,14 @@ def simulate(
     files = _files(jobs_out, gantt, policies)
     measured = _measured(profile, machine, store) if profile else None
     setup = Setup(
-        workload, measured.cluster if measured else machine, seed, limit, measured, substitute, *cuts
+        workload=workload,
+        machine=measured.cluster if measured else machine,
+        seed=seed,
+        limit=limit,
+        measured=measured,
+        substitute=substitute,
+        warm_up=_cut("--warm-up", warm_up),
+        cool_down=_cut("--cool-down", cool_down),
     )
     if plan is not None and experiment is not None:
         with _faults_in_files(policies):
@@ -152,7 +158,7 @@ def simulate(
 
 @dataclass
 class Outcome:
-    """What came of all policies.
+    """The results of all policies.
 
     Attributes:
         window: of the jobs that count; None: all.

@@ -103,7 +103,7 @@ def nodes(home: HomeOption = None, json: JsonOption = False) -> None:
 
 def describe_nodes(client: Client) -> list[str]:
     """Write all lines on the nodes; where they have no names, with what runs and what jobs hold."""
-    table = client.call("GET", "/nodes", timeout_s=30)
+    table = client.call("GET", "/nodes")
     lines, named = node_lines(table), {row["name"] for row in table if "up" in row}
     if not named:
         path = f"/jobs?stages=running&stages=stopping&members=true&limit={MOST_JOBS + 1}"

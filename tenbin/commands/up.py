@@ -31,7 +31,7 @@ from tenbin.commands.options import (
 from tenbin.errors import TenbinError
 from tenbin.option_values import duration_s, size_mb
 from tenbin.page.beside import FILE, PORT, address, page_beside
-from tenbin.text import remark, say
+from tenbin.text import remark
 
 if TYPE_CHECKING:
     from scheduler.engines.protocol import Machine
@@ -298,14 +298,14 @@ def _go_into_background(folder: Path, *, page: bool) -> None:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             last = (log.read_text(errors="replace").splitlines() or ["it said nothing"])[-1]
-            say(last if last.startswith("tenbin:") else f"tenbin: {last}", error=True)
+            remark(last.removeprefix("tenbin: "))
             raise typer.Exit(os.waitstatus_to_exitcode(status) or 1)
         try:
             answer = client_of(folder).call("GET", "/status")
             if answer["pid"] == pid:
                 typer.echo(f"tenbin: coordinator {pid} runs; its log: {log}")
                 if answer["held"]:
-                    say(f"tenbin: {local(answer['held'])}", error=True)
+                    remark(local(answer["held"]))
                 if answer["url"]:
                     _tell_url(folder, answer["url"])
                 if page:

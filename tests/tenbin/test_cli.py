@@ -382,4 +382,4 @@ def test_each_option_has_help_and_none_is_described_that_is_not_there() -> None:
             parameters = {p.name: p for p in cli.Commands(f"{noun} " * bool(noun))[last].params}
             assert described.keys() <= parameters.keys(), name
             bare = {name for name, parameter in parameters.items() if not parameter.help}
-            assert bare <= {"job", "help"}, name  # what these are says their name
+            assert bare <= {"job", "help"}, name  # their names say what these are

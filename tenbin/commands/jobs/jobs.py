@@ -430,11 +430,11 @@ def _tell_failure(client: Client, job_id: int, error_shown: bool) -> None:
     job = client.job(job_id).info()
     if job["spec"].get("terminal"):
         remark(f"job {label(job)} has written to the terminal of tenbin run")
-    said = f"tenbin: job {label(job)} {job['stage']}{': ' * bool(job['trouble'])}{local(job['trouble'])}"
+    end = f"job {label(job)} {job['stage']}{': ' * bool(job['trouble'])}{local(job['trouble'])}"
     if not (error_shown or job["stdout"] == job["stderr"]) and last_error(client, job):
-        say(f"{said}; it wrote to standard error: tenbin logs {label(job)} --error", error=True)
+        remark(f"{end}; it wrote to standard error: tenbin logs {label(job)} --error")
     elif has_failed(job) and job["code"] is None:  # by no act of its program
-        say(said, error=True)
+        remark(end)
 
 
 def attach(job: Annotated[str, typer.Argument(autocompletion=complete_job)], home: HomeOption = None) -> None:
@@ -590,19 +590,18 @@ def priority(
 def update(
     which: WhichOrName = None,
     *,
-    time: Annotated[
-        str | None,
-        typer.Option(
-            help="Limit of the run time from now on: 4h, none; +2h, -30m: more or less than now.",
-            metavar="[+|-]TIME",
-        ),
-    ] = None,
-    priority: Annotated[int | None, typer.Option(help="As tenbin priority --to.")] = None,
+    time: Annotated[str | None, typer.Option(metavar="[+|-]TIME")] = None,
+    priority: int | None = None,
     name: OfName = None,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Change the limit of jobs that wait or run, as if they had been submitted with it."""
+    """Change the limit of jobs that wait or run, as if they had been submitted with it.
+
+    Args:
+        time: Limit of the run time from now on: 4h, none; +2h, -30m: more or less than now.
+        priority: As tenbin priority --to.
+    """
     changes: dict[str, float | None] = {} if priority is None else {"priority": priority}
     if time == "none":
         changes["time_s"] = None

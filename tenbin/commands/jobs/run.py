@@ -150,7 +150,7 @@ def _exit_code(client: Client, ended: dict[str, Any]) -> int:
 
     by_itself = ended["stage"] == "failed" and (ended["code"] or ended["signal"])
     if ended["stage"] != "done" and not by_itself:
-        remark(f"{outcome(client, ended)}")
+        remark(outcome(client, ended))
     return exit_code(ended)
 
 

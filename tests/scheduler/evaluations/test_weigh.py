@@ -77,3 +77,10 @@ def test_every_ground_is_run_under_both(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(done) == 2 * weigh.SEEDS["small"] + 1
     assert {finding.of for finding in result.findings} == {few[0].label}
     assert [row[0] for row in result.tables[0].rows] == [few[0].label]
+
+
+def test_jobs_wait_where_their_waits_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TENBIN_DATA", raising=False)
+    compared = [ground for ground in grounds("small") if ground.goal == "wait_s"]
+    cases = [WeighCase(ground, ground.rival, n) for ground in compared for n in range(weigh.SEEDS["small"])]
+    assert [case for case in cases if not simulate(case).wait_s] == []
