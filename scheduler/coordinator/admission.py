@@ -73,12 +73,15 @@ def lacks_memory(m: MachineState, job_id: int) -> bool:
     return True
 
 
-def place_of(m: MachineState, entry: Entry, placement: Placement) -> Placement | None:
+def place_of(m: MachineState, job_id: int, placement: Placement) -> Placement | None:
     """Return where a job that the policy starts or resumes begins; a paused one goes on where it is.
 
     None: others are there, so it waits. A policy that has chosen otherwise begins anew.
     """
-    if not _is_paused_on_nodes(entry):
+    if job_id not in m.cluster.waiting and job_id not in m.cluster.suspended:
+        return placement  # the cluster state will refuse it
+    entry = m.jobs.entries[job_id]
+    if not (entry.alive and entry.hosts and entry.placement):
         return placement
     if not _has_room(m, entry):
         m.returning[entry.id] = None
@@ -99,10 +102,6 @@ def let_return(m: MachineState) -> None:
         if _has_room(m, m.jobs.entries[job_id]):
             del m.returning[job_id]
             m.queue.put(ev.Admitted(m.jobs.entries[job_id]))
-
-
-def _is_paused_on_nodes(entry: Entry) -> bool:
-    return entry.alive and bool(entry.hosts) and entry.placement is not None
 
 
 def _has_room(m: MachineState, entry: Entry) -> bool:
