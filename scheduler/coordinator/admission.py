@@ -81,7 +81,7 @@ def place_of(m: MachineState, job_id: int, placement: Placement) -> Placement | 
     if job_id not in m.cluster.waiting and job_id not in m.cluster.suspended:
         return placement  # the cluster state will refuse it
     entry = m.jobs.entries[job_id]
-    if not (entry.alive and entry.hosts and entry.placement):
+    if not _is_paused_on_nodes(entry):
         return placement
     if not _has_room(m, entry):
         m.returning[entry.id] = None
@@ -97,11 +97,16 @@ def place_of(m: MachineState, job_id: int, placement: Placement) -> Placement | 
 
 
 def let_return(m: MachineState) -> None:
-    """Let paused jobs wait for their turn again whose own nodes have room by now."""
+    """Let paused jobs wait for their turn again whose own nodes have room, or whose attempt is lost."""
     for job_id in list(m.returning):
-        if _has_room(m, m.jobs.entries[job_id]):
+        entry = m.jobs.entries[job_id]
+        if not _is_paused_on_nodes(entry) or _has_room(m, entry):
             del m.returning[job_id]
-            m.queue.put(ev.Admitted(m.jobs.entries[job_id]))
+            m.queue.put(ev.Admitted(entry))
+
+
+def _is_paused_on_nodes(entry: Entry) -> bool:
+    return entry.alive and bool(entry.hosts) and entry.placement is not None
 
 
 def _has_room(m: MachineState, entry: Entry) -> bool:

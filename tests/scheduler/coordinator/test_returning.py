@@ -59,6 +59,23 @@ def test_a_resumed_job_goes_on_where_it_is_paused(tmp_path: Path, policy: str) -
         assert coordinator.cluster.nodes["node"].free.tolist() == [[0.0, 1000.0], [2.0, 1000.0]]
 
 
+def test_a_job_whose_attempt_is_lost_begins_anew_elsewhere(tmp_path: Path) -> None:
+    manual = two_nodes()
+    with manual.coordinator(tmp_path, unit=UNIT) as coordinator:
+        first, other = (submit(coordinator, cores=2, time_s=900.0, requeue=True) for _ in range(2))
+        coordinator.suspend([first])
+        third = submit(coordinator, cores=2, time_s=900.0)  # takes n0
+        manual.end(other)
+        coordinator.turn()
+        coordinator.resume([first])
+        assert why(coordinator, first) == "waits for its cores of n0, where it is paused"
+        manual.end(first, "interrupted")
+        coordinator.turn()
+        entry = coordinator.job_table.open(first)
+        assert shown(coordinator, first, third) == ["running"] * 2
+        assert entry.attempt == 2 and entry.hosts == ["n1"]
+
+
 @pytest.mark.parametrize("action", [act.Start, act.Resume])
 def test_a_policy_that_begins_what_runs_or_never_was_is_refused(
     tmp_path: Path, action: type[act.Start | act.Resume]
@@ -66,9 +83,10 @@ def test_a_policy_that_begins_what_runs_or_never_was_is_refused(
     manual = two_nodes()
     with manual.coordinator(tmp_path, unit=UNIT) as coordinator:
         job = submit(coordinator, cores=2)
+        place = coordinator.job_table.open(job).place
         for number in (job, job + 1):
             with pytest.raises(RuleBroken):
-                decisions.apply(coordinator.machine.state, action(number, coordinator.job_table.open(job).place))
+                decisions.apply(coordinator.machine.state, action(number, place))
         assert shown(coordinator, job) == ["running"] and job in coordinator.cluster.running
         manual.end(job)
         coordinator.turn()
