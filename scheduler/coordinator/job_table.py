@@ -332,12 +332,11 @@ class JobTable:
         return as_job(
             entry.id,
             entry.submit_s,
-            entry.spec,
+            entry.spec.limited(entry.limit_s),
             self.cluster,
             user=self.user,
             unit=self.unit,
             predicted=entry.predicted,
-            limit_s=entry.limit_s,
             priority=entry.new_priority,
             moves=moves(entry, self.why_not_moved),
             only=stays_on(entry, self.cluster),

@@ -24,7 +24,6 @@ def as_job(
     *,
     unit: Unit = CORE,
     predicted: Mapping[str, Any] | None = None,
-    limit_s: float | None = None,
     way: int | None = None,
     **more: Any,
 ) -> Job:
@@ -34,7 +33,6 @@ def as_job(
 
     Args:
         predicted: what earlier runs say of it; counts where its owner gives no estimate.
-        limit_s: the limit that it was given since; infinite: none. None: as it was submitted.
         way: the alternative in which it must go on; None: any.
         more: ``user``. ``priority``: the priority that it was given since; None: as it was submitted.
             ``moves``: the engine can park it and move it. ``only``: the classes of device on which it must go
@@ -43,8 +41,6 @@ def as_job(
     Raises:
         BadInput: it can never run on this cluster.
     """
-    if limit_s is not None:
-        spec = spec.limited(None if math.isinf(limit_s) else limit_s)
     if not spec.alternatives:
         return _one_way(job_id, submit_s, spec, cluster, unit=unit, predicted=predicted, **more)
     ways, errors = list[Job](), list[BadInput]()
