@@ -494,7 +494,7 @@ class Coordinator:
             return Reason(machine_state.why_held(entry, m.holds.verdict(entry), self.clock()))
         if entry.stage is Stage.WAITING:
             why = self.why_held() or self._why_behind(job_id) or m.memory.why(job_id)
-            if job_id in m.returning:
+            if not why and job_id in m.returning:
                 why = f"waits for its cores of {', '.join(entry.hosts or ())}, where it is paused"
             reason = Reason(why) if why else self._why_of_policy(entry)
             return reason._replace(sentence=reason.sentence + self._withheld_gpus(entry))
