@@ -7,7 +7,6 @@ of these is a row of the state; whoever gives one back admits those that wait fo
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -176,13 +175,17 @@ def prioritize(m: MachineState, entries: Iterable[Entry], priority: int) -> None
 
 def limit(m: MachineState, entry: Entry, limit_s: float) -> None:
     """Give a job another limit of run time (infinite: none), as if it had been submitted with it."""
-    before, now = entry.way.time_s, None if math.isinf(limit_s) else limit_s
-    words = ("none" if seconds is None else f"{seconds:g} s" for seconds in (now, before))
-    m.record(entry, "time limit", f"{next(words)}, {next(words)} before")
+    before = _duration(entry)
     job = m.jobs.limit(entry, limit_s)
+    m.record(entry, "time limit", f"{_duration(entry)}, {before} before")
     if entry.id in m.cluster.waiting or entry.id in m.cluster.running or entry.id in m.cluster.suspended:
         m.cluster.reconsider(job)
         _ask_anew(m)
+
+
+def _duration(entry: Entry) -> str:
+    """Write a job's limit of run time."""
+    return "none" if entry.way.time_s is None else f"{entry.way.time_s:g} s"
 
 
 # -- out of the cluster state --------------------------------------------------------------------------------

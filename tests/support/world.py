@@ -977,11 +977,8 @@ class History:
         for job in self.ids:
             entry, row = self.coordinator.job_table.entry(job), rows.get(job)
             assert entry is not None
-            same = row is not None and (Stage(row.stage), row.priority, row.time_limit_s) == (
-                *(entry.shown, entry.priority),
-                entry.way.time_s,
-            )
-            if not same:
+            truth = entry.shown, entry.priority, entry.way.time_s
+            if row is None or (Stage(row.stage), row.priority, row.time_limit_s) != truth:
                 raise Broken("the page tells the truth", f"job {job} is {entry.shown}, the page has {row}")
             describe(self.coordinator, job)
         for members in (True, False):
