@@ -80,13 +80,13 @@ def place_of(m: MachineState, job_id: int, placement: Placement) -> Placement | 
     if job_id not in m.cluster.waiting and job_id not in m.cluster.suspended:
         return placement  # the cluster state will refuse it
     entry = m.jobs.entries[job_id]
-    if not _is_paused_on_nodes(entry):
+    if not entry.paused_on_nodes:
         return placement
     if not _has_room(m, entry):
         m.returning[entry.id] = None
         m.cluster.withdraw(entry.id)
         entry.stage = Stage.WAITING
-        m.jobs.mark_changed(entry)
+        m.jobs.renewed(entry)
         _ask_anew(m)
         return None
     if not placement.nodes or entry.place.nodes == placement.nodes:
@@ -99,13 +99,9 @@ def let_return(m: MachineState) -> None:
     """Let paused jobs wait for their turn again whose own nodes have room, or whose attempt is lost."""
     for job_id in list(m.returning):
         entry = m.jobs.entries[job_id]
-        if not _is_paused_on_nodes(entry) or _has_room(m, entry):
+        if not entry.paused_on_nodes or _has_room(m, entry):
             del m.returning[job_id]
             m.queue.put(ev.Admitted(entry))
-
-
-def _is_paused_on_nodes(entry: Entry) -> bool:
-    return entry.alive and bool(entry.hosts) and entry.placement is not None
 
 
 def _has_room(m: MachineState, entry: Entry) -> bool:

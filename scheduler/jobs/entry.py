@@ -138,6 +138,12 @@ class Entry(JobState):
         return Phase(self.stage.value)
 
     @property
+    def paused_on_nodes(self) -> bool:
+        """True if the job's processes are paused, or about to be, on nodes which they cannot leave."""
+        paused = self.alive and self.stage in (Stage.HELD, Stage.WAITING, Stage.SUSPENDED)
+        return paused and bool(self.hosts) and self.placement is not None
+
+    @property
     def parks(self) -> bool:
         """True if the engine can park and move the job's attempt."""
         return self.fixed == ""

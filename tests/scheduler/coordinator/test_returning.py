@@ -77,7 +77,7 @@ def test_a_job_whose_attempt_is_lost_begins_anew_elsewhere(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("action", [act.Start, act.Resume])
-def test_a_policy_that_begins_what_runs_or_never_was_is_refused(
+def test_a_policy_that_begins_what_does_not_wait_is_refused(
     tmp_path: Path, action: type[act.Start | act.Resume]
 ) -> None:
     manual = two_nodes()
@@ -88,6 +88,13 @@ def test_a_policy_that_begins_what_runs_or_never_was_is_refused(
             with pytest.raises(RuleBroken):
                 decisions.apply(coordinator.machine.state, action(number, place))
         assert shown(coordinator, job) == ["running"] and job in coordinator.cluster.running
+        coordinator.suspend([job])
+        other = submit(coordinator, cores=2)
+        with pytest.raises(RuleBroken):
+            decisions.apply(coordinator.machine.state, action(job, place))
+        manual.end(other)
+        coordinator.turn()
+        coordinator.resume([job])
         manual.end(job)
         coordinator.turn()
-        assert shown(coordinator, job) == ["done"]
+        assert shown(coordinator, job, other) == ["done"] * 2
