@@ -76,6 +76,24 @@ def test_a_job_whose_attempt_is_lost_begins_anew_elsewhere(tmp_path: Path) -> No
         assert entry.attempt == 2 and entry.hosts == ["n1"]
 
 
+@pytest.mark.parametrize("policy", ["fcfs", "first-fit", "easy", "conservative", "las"])
+def test_the_reason_of_a_job_that_is_told_to_end_is_none_of_the_policy(tmp_path: Path, policy: str) -> None:
+    """Which does not see it: nothing brings it back into the queue."""
+    manual = two_nodes()
+    with manual.coordinator(tmp_path, policy, unit=UNIT) as coordinator:
+        first, other = (submit(coordinator, cores=2, time_s=900.0) for _ in range(2))
+        coordinator.suspend([first])
+        third = submit(coordinator, cores=2, time_s=900.0)  # takes n0
+        manual.end(other)
+        coordinator.turn()
+        coordinator.resume([first])
+        coordinator.cancel([first])
+        manual.end(third)
+        coordinator.turn()
+        assert first not in coordinator.cluster.waiting
+        assert why(coordinator, first) == "has been told to end, and is about to"
+
+
 @pytest.mark.parametrize("action", [act.Start, act.Resume])
 def test_a_policy_that_begins_what_does_not_wait_is_refused(
     tmp_path: Path, action: type[act.Start | act.Resume]
