@@ -7,7 +7,6 @@ of these is a row of the state; whoever gives one back admits those that wait fo
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -73,18 +72,21 @@ def lacks_memory(m: MachineState, job_id: int) -> bool:
     return True
 
 
-def place_of(m: MachineState, entry: Entry, placement: Placement) -> Placement | None:
+def place_of(m: MachineState, job_id: int, placement: Placement) -> Placement | None:
     """Return where a job that the policy starts or resumes begins; a paused one goes on where it is.
 
     None: others are there, so it waits. A policy that has chosen otherwise begins anew.
     """
-    if not _is_paused_on_nodes(entry):
+    if job_id not in m.cluster.waiting and job_id not in m.cluster.suspended:
+        return placement  # the cluster state will refuse it
+    entry = m.jobs.entries[job_id]
+    if not entry.paused_on_nodes:
         return placement
     if not _has_room(m, entry):
         m.returning[entry.id] = None
         m.cluster.withdraw(entry.id)
         entry.stage = Stage.WAITING
-        m.jobs.mark_changed(entry)
+        m.jobs.renewed(entry)
         _ask_anew(m)
         return None
     if not placement.nodes or entry.place.nodes == placement.nodes:
@@ -94,15 +96,12 @@ def place_of(m: MachineState, entry: Entry, placement: Placement) -> Placement |
 
 
 def let_return(m: MachineState) -> None:
-    """Let paused jobs wait for their turn again whose own nodes have room by now."""
+    """Let paused jobs wait for their turn again whose own nodes have room, or whose attempt is lost."""
     for job_id in list(m.returning):
-        if _has_room(m, m.jobs.entries[job_id]):
+        entry = m.jobs.entries[job_id]
+        if not entry.paused_on_nodes or _has_room(m, entry):
             del m.returning[job_id]
-            m.queue.put(ev.Admitted(m.jobs.entries[job_id]))
-
-
-def _is_paused_on_nodes(entry: Entry) -> bool:
-    return entry.alive and bool(entry.hosts) and entry.placement is not None
+            m.queue.put(ev.Admitted(entry))
 
 
 def _has_room(m: MachineState, entry: Entry) -> bool:
@@ -172,13 +171,17 @@ def prioritize(m: MachineState, entries: Iterable[Entry], priority: int) -> None
 
 def limit(m: MachineState, entry: Entry, limit_s: float) -> None:
     """Give a job another limit of run time (infinite: none), as if it had been submitted with it."""
-    before, now = entry.way.time_s, None if math.isinf(limit_s) else limit_s
-    words = ("none" if seconds is None else f"{seconds:g} s" for seconds in (now, before))
-    m.record(entry, "time limit", f"{next(words)}, {next(words)} before")
+    before = _duration(entry)
     job = m.jobs.limit(entry, limit_s)
+    m.record(entry, "time limit", f"{_duration(entry)}, {before} before")
     if entry.id in m.cluster.waiting or entry.id in m.cluster.running or entry.id in m.cluster.suspended:
         m.cluster.reconsider(job)
         _ask_anew(m)
+
+
+def _duration(entry: Entry) -> str:
+    """Write a job's limit of run time."""
+    return "none" if entry.way.time_s is None else f"{entry.way.time_s:g} s"
 
 
 # -- out of the cluster state --------------------------------------------------------------------------------

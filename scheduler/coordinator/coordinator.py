@@ -493,14 +493,22 @@ class Coordinator:
         if entry.stage is Stage.HELD:
             return Reason(machine_state.why_held(entry, m.holds.verdict(entry), self.clock()))
         if entry.stage is Stage.WAITING:
-            why = self.why_held() or self._why_behind(job_id) or m.memory.why(job_id)
-            if job_id in m.returning:
-                why = f"waits for its cores of {', '.join(entry.hosts or ())}, where it is paused"
+            why = self._why_out_of_turn(entry)
             reason = Reason(why) if why else self._why_of_policy(entry)
             return reason._replace(sentence=reason.sentence + self._withheld_gpus(entry))
         if entry.stage is Stage.SUSPENDED:
             return Reason("paused by the policy in favour of other jobs")
         return Reason(self.engine.nodes.hindrance(entry) or self._slower_gpus(entry))
+
+    def _why_out_of_turn(self, entry: Entry) -> str:
+        """Say why a job that waits does not start whatever the policy decides; "": the policy knows."""
+        if entry.phase is Phase.ENDING:
+            return "has been told to end, and is about to"
+        m = self.machine.state
+        why = self.why_held() or self._why_behind(entry.id) or m.memory.why(entry.id)
+        if not why and entry.id in m.returning:
+            why = f"waits for its cores of {', '.join(entry.hosts or ())}, where it is paused"
+        return why
 
     def _why_of_policy(self, entry: Entry) -> Reason:
         try:

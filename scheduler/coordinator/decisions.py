@@ -56,17 +56,16 @@ def apply(m: MachineState, action: act.Action) -> None:
 
 def _begin(m: MachineState, action: act.Start | act.Resume) -> None:
     """Start or resume a job, if nothing that the policy does not see keeps it from its place."""
-    starts, entry = isinstance(action, act.Start), m.jobs.entries[action.job_id]
-    if starts and (entry.id in m.returning or lacks_memory(m, entry.id)):
+    job_id, starts = action.job_id, isinstance(action, act.Start)
+    if starts and (job_id in m.returning or lacks_memory(m, job_id)):
         return
-    placement = place_of(m, entry, action.placement)
+    placement = place_of(m, job_id, action.placement)
     if placement is None:
         return
+    (m.cluster.start if starts else m.cluster.resume)(job_id, placement)
+    entry = m.jobs.entries[job_id]
     if starts:
-        m.cluster.start(entry.id, placement)
         hold_memory(m, entry)
-    else:
-        m.cluster.resume(entry.id, placement)
     _run(m, entry, entry.place)
     if starts and entry.spec.alternatives:  # it has the one that was chosen, until its attempt is over
         m.cluster.reconsider(m.jobs.renewed(entry))

@@ -316,7 +316,8 @@ def rehearsal(
         known[job.id] = Prospect(why, before)
         if not why:
             arrived.append(job)
-            jobs += [] if is_short else [job]  # who is short may hold up those behind it
+            if not is_short:  # who is short may hold up those behind it
+                jobs.append(job)
             claims.append(claim)
             free_mb -= claim.mb
     memory_mb = {claim.job_id: claim.mb for claim in claims if claim.mb}

@@ -176,7 +176,7 @@ class StateMachine:
         except Exception as error:
             self.state.stale = True
             decisions.apply(self.state, WakeAt(self.state.now + POLICY_AGAIN_S))
-            failure = policy_failure(self.policy_text, error)
+            failure = _policy_failure(self.policy_text, error)
             if failure != self.failure:  # once: it is asked again and again
                 log.exception(failure)
             self.failure = failure
@@ -247,7 +247,7 @@ class StateMachine:
         return revised
 
 
-def policy_failure(text: str, error: Exception) -> str:
+def _policy_failure(text: str, error: Exception) -> str:
     """Say where a policy failed, and what to do."""
     fault = fault_in_file(text, error)
     if fault is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
@@ -122,9 +121,7 @@ class Entry(JobState):
     @property
     def way(self) -> JobSpec:
         """The job as it runs where it was placed last: by the alternative chosen there, with its limit."""
-        spec = self.spec
-        if self.limit_s is not None:
-            spec = spec.limited(None if math.isinf(self.limit_s) else self.limit_s)
+        spec = self.spec.limited(self.limit_s)
         return spec if self.placement is None else spec.way(self.placement.alternative)
 
     @property
@@ -139,6 +136,12 @@ class Entry(JobState):
         if self.stage is Stage.STOPPING:
             return WAYS_OUT.get(self.want, Phase.CHECKPOINTING)
         return Phase(self.stage.value)
+
+    @property
+    def paused_on_nodes(self) -> bool:
+        """True if the job's processes are paused, or about to be, on nodes which they cannot leave."""
+        paused = self.alive and self.stage in (Stage.HELD, Stage.WAITING, Stage.SUSPENDED)
+        return paused and bool(self.hosts) and self.placement is not None
 
     @property
     def parks(self) -> bool:

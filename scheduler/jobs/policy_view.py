@@ -24,7 +24,6 @@ def as_job(
     *,
     unit: Unit = CORE,
     predicted: Mapping[str, Any] | None = None,
-    limit_s: float | None = None,
     way: int | None = None,
     **more: Any,
 ) -> Job:
@@ -34,17 +33,14 @@ def as_job(
 
     Args:
         predicted: what earlier runs say of it; counts where its owner gives no estimate.
-        limit_s: the limit that it was given since; infinite: none. None: as it was submitted.
         way: the alternative in which it must go on; None: any.
         more: ``user``. ``priority``: the priority that it was given since; None: as it was submitted.
             ``moves``: the engine can park it and move it. ``only``: the classes of device on which it must go
-            on; (): any that will do.
+            on; (): any that will do. ``size``: the units with which it must go on; None: any it asked for.
 
     Raises:
         BadInput: it can never run on this cluster.
     """
-    if limit_s is not None:
-        spec = spec.limited(None if math.isinf(limit_s) else limit_s)
     if not spec.alternatives:
         return _one_way(job_id, submit_s, spec, cluster, unit=unit, predicted=predicted, **more)
     ways, errors = list[Job](), list[BadInput]()
@@ -72,6 +68,7 @@ def _one_way(
     priority: int | None = None,
     moves: bool = False,
     only: Collection[str] = (),
+    size: int | None = None,
 ) -> Job:
     """Make the job of one of its ways.
 
@@ -91,12 +88,12 @@ def _one_way(
         estimates = _by_device(spec, cluster, predicted)
         estimates = {name: seconds for name, seconds in estimates.items() if name in only} or estimates
     elif pool.counted:
-        units, most = range_of(spec, pool, unit)
+        units, most = range_of(spec, pool, unit) if size is None else (size, None)
         speed = speed_of(spec, pool, unit, units, most=most)
     elif unit.gpus and (spec.gpus_asked or not pool.names):
         units, most, demand = spec.nodes or 1, None, demand_with_gpus(spec, pool, unit)
     elif spec.nodes:
-        units, most = range_of(spec, pool, unit)
+        units, most = range_of(spec, pool, unit) if size is None else (size, None)
         tasks_a_node = unit.cores // spec.cores
         demand = (float(unit.cores), (spec.memory_mb or 0.0) * tasks_a_node)
     else:
@@ -165,6 +162,11 @@ def stays_on(entry: Entry, cluster: Cluster) -> tuple[str, ...]:
         return (entry.placement.pool,) if paused else ()
     differing = results_differ(entry)
     return tuple(pool.name for pool in cluster.pools if pool.name not in differing) if differing else ()
+
+
+def stays_of_size(entry: Entry) -> int | None:
+    """Return the units with which a job must go on, because it is paused on nodes; None: any it asked for."""
+    return entry.place.units if entry.paused_on_nodes else None
 
 
 def bound_to_node(entry: Entry) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -170,8 +171,11 @@ class JobSpec(BaseModel):
         own = self.alternatives[number - 1].model_dump(exclude_none=True)
         return self.model_copy(update=taken | {"expect_s": {}} | own)
 
-    def limited(self, time_s: float | None) -> JobSpec:
-        """Return the job with another limit of run time, also in its alternatives; None: none."""
+    def limited(self, limit_s: float | None) -> JobSpec:
+        """Return the job with another limit, also in its alternatives; infinite: none. None: as it is."""
+        if limit_s is None:
+            return self
+        time_s = None if math.isinf(limit_s) else limit_s
         ways = tuple(way.model_copy(update={"time_s": None}) for way in self.alternatives)
         return self.model_copy(update={"time_s": time_s, "alternatives": ways})
 

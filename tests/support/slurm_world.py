@@ -666,7 +666,7 @@ class SlurmCluster(Machine):
 
     def look(self) -> None:
         """Let all happen that is due by now, on nodes and in slurmctld."""
-        self.latest = max(self.latest, self.clock)
+        self.note_time()
         for repair in [repair for repair in self.repairs if repair[0] <= self.now + 1e-6]:
             self.repairs.remove(repair)
             repair[1]()
@@ -930,8 +930,7 @@ class WorldEngine(SlurmEngine):
         return written
 
     def poll(self) -> list[Report]:
-        cluster = self.cluster_of_world
-        cluster.latest = max(cluster.latest, cluster.clock)
+        self.cluster_of_world.note_time()
         return super().poll()
 
     def ask(self, job: Entry, want: Want) -> None:

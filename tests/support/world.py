@@ -51,7 +51,7 @@ from scheduler.jobs.gpus import GpuKind
 from scheduler.jobs.sizes import CORE, Unit
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.events import Checkpointed, Event, Failed, Finished
-from scheduler.model.jobs import Cluster, Placement, Pool, Region
+from scheduler.model.jobs import Cluster, Placement, Pool, Region, instant
 from scheduler.model.state import RuleBroken
 from scheduler.policies.registry import POLICIES, policy_class
 from tenbin.page.mirror import Mirror
@@ -341,9 +341,13 @@ class Machine:
             self._work(attempt)
             attempt.limit_s = limit_s - attempt.ran_s
 
+    def note_time(self) -> None:
+        """Note the time that the clock shows, as the coordinator reads it."""
+        self.latest = max(self.latest, instant(self.clock))
+
     def look(self) -> None:
         """Let all happen that is due by now."""
-        self.latest = max(self.latest, self.clock)
+        self.note_time()
         for attempt in self.attempts.values():
             if attempt.next_s <= self.now + 1e-6:
                 self._work(attempt)
@@ -977,11 +981,8 @@ class History:
         for job in self.ids:
             entry, row = self.coordinator.job_table.entry(job), rows.get(job)
             assert entry is not None
-            same = row is not None and (Stage(row.stage), row.priority, row.time_limit_s) == (
-                *(entry.shown, entry.priority),
-                entry.way.time_s,
-            )
-            if not same:
+            truth = entry.shown, entry.priority, entry.way.time_s
+            if row is None or (Stage(row.stage), row.priority, row.time_limit_s) != truth:
                 raise Broken("the page tells the truth", f"job {job} is {entry.shown}, the page has {row}")
             describe(self.coordinator, job)
         for members in (True, False):

@@ -249,7 +249,7 @@ class SlurmEngine(Engine):
         goes_on = want == "run" or (want == "checkpoint" and attempt.want == "pause")
         if goes_on and self._device_is_taken(job, attempt):
             self._later[attempt.key] = job, request
-        elif self.budget is None or attempt.external:
+        elif self.budget is None or attempt.external or want == "limit":
             request()
         elif goes_on:
             self.budget.decide(attempt, self._cap_w(job))

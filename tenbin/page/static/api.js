@@ -15,15 +15,15 @@ async function call(path, options = {}) {
     if (error.name === "AbortError") throw error;
     throw new Refused(0, "the page's process does not answer; start it again with: tenbin page");
   }
-  let found = {};
+  let body = {};
   try {
-    found = await answer.json();
+    body = await answer.json();
   } catch {
     options.signal?.throwIfAborted();
     if (answer.ok) throw new Refused(0, "the answer of the page's process was cut off; load the page again");
   }
-  if (!answer.ok) throw new Refused(answer.status, found.detail ?? `the answer is ${answer.status}`);
-  return found;
+  if (!answer.ok) throw new Refused(answer.status, body.detail ?? `the answer is ${answer.status}`);
+  return body;
 }
 
 /** Read `path`; of `query` what is empty is left out, lists are repeated. */

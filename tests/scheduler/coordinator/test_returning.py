@@ -6,13 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from scheduler.coordinator import decisions
 from scheduler.engines.protocol import Nodes
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.sizes import Unit
+from scheduler.model import events as act
 from scheduler.model.jobs import Cluster, Pool
+from scheduler.model.state import RuleBroken
 from tests.support.scheduling.manual_engine import ManualEngine, shown, submit, why
 
 NAMES = ("n0", "n1")
+POOL = Pool("node", 2, resources=("cores", "memory_mb"), capacity=(2.0, 1000.0), names=NAMES)
+UNIT = Unit(node=True, cores=2)
 
 
 class TwoNodes(Nodes):
@@ -25,12 +30,16 @@ class TwoNodes(Nodes):
         return [NAMES[node] for node, _ in job.place.nodes]
 
 
+def two_nodes() -> ManualEngine:
+    manual = ManualEngine(cluster=Cluster((POOL,), memory_mb=2000.0))
+    manual.nodes = TwoNodes()
+    return manual
+
+
 @pytest.mark.parametrize("policy", ["fcfs", "first-fit", "easy", "conservative", "las"])
 def test_a_resumed_job_goes_on_where_it_is_paused(tmp_path: Path, policy: str) -> None:
-    pool = Pool("node", 2, resources=("cores", "memory_mb"), capacity=(2.0, 1000.0), names=NAMES)
-    manual, unit = ManualEngine(cluster=Cluster((pool,), memory_mb=2000.0)), Unit(node=True, cores=2)
-    manual.nodes = TwoNodes()
-    with manual.coordinator(tmp_path, policy, unit=unit) as coordinator:
+    manual = two_nodes()
+    with manual.coordinator(tmp_path, policy, unit=UNIT) as coordinator:
         first, other = (submit(coordinator, cores=2, time_s=900.0) for _ in range(2))
         entry = coordinator.job_table.open(first)
         assert entry.hosts == ["n0"]
@@ -41,10 +50,69 @@ def test_a_resumed_job_goes_on_where_it_is_paused(tmp_path: Path, policy: str) -
         coordinator.resume([first])  # n1 is free
         assert shown(coordinator, first, third) == ["waiting", "running"]
         assert why(coordinator, first) == "waits for its cores of n0, where it is paused"
-    with manual.coordinator(tmp_path, policy, unit=unit) as coordinator:
+    with manual.coordinator(tmp_path, policy, unit=UNIT) as coordinator:
         assert shown(coordinator, first) == ["waiting"]
         manual.end(third)
         coordinator.turn()
         entry = coordinator.job_table.open(first)
         assert shown(coordinator, first) == ["running"] and entry.hosts == ["n0"] and entry.attempt == 1
         assert coordinator.cluster.nodes["node"].free.tolist() == [[0.0, 1000.0], [2.0, 1000.0]]
+
+
+def test_a_job_whose_attempt_is_lost_begins_anew_elsewhere(tmp_path: Path) -> None:
+    manual = two_nodes()
+    with manual.coordinator(tmp_path, unit=UNIT) as coordinator:
+        first, other = (submit(coordinator, cores=2, time_s=900.0, requeue=True) for _ in range(2))
+        coordinator.suspend([first])
+        third = submit(coordinator, cores=2, time_s=900.0)  # takes n0
+        manual.end(other)
+        coordinator.turn()
+        coordinator.resume([first])
+        assert why(coordinator, first) == "waits for its cores of n0, where it is paused"
+        manual.end(first, "interrupted")
+        coordinator.turn()
+        entry = coordinator.job_table.open(first)
+        assert shown(coordinator, first, third) == ["running"] * 2
+        assert entry.attempt == 2 and entry.hosts == ["n1"]
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "first-fit", "easy", "conservative", "las"])
+def test_the_reason_of_a_job_that_is_told_to_end_is_none_of_the_policy(tmp_path: Path, policy: str) -> None:
+    """Which does not see it: nothing brings it back into the queue."""
+    manual = two_nodes()
+    with manual.coordinator(tmp_path, policy, unit=UNIT) as coordinator:
+        first, other = (submit(coordinator, cores=2, time_s=900.0) for _ in range(2))
+        coordinator.suspend([first])
+        third = submit(coordinator, cores=2, time_s=900.0)  # takes n0
+        manual.end(other)
+        coordinator.turn()
+        coordinator.resume([first])
+        coordinator.cancel([first])
+        manual.end(third)
+        coordinator.turn()
+        assert first not in coordinator.cluster.waiting
+        assert why(coordinator, first) == "has been told to end, and is about to"
+
+
+@pytest.mark.parametrize("action", [act.Start, act.Resume])
+def test_a_policy_that_begins_what_does_not_wait_is_refused(
+    tmp_path: Path, action: type[act.Start | act.Resume]
+) -> None:
+    manual = two_nodes()
+    with manual.coordinator(tmp_path, unit=UNIT) as coordinator:
+        job = submit(coordinator, cores=2)
+        place = coordinator.job_table.open(job).place
+        for number in (job, job + 1):
+            with pytest.raises(RuleBroken):
+                decisions.apply(coordinator.machine.state, action(number, place))
+        assert shown(coordinator, job) == ["running"] and job in coordinator.cluster.running
+        coordinator.suspend([job])
+        other = submit(coordinator, cores=2)
+        with pytest.raises(RuleBroken):
+            decisions.apply(coordinator.machine.state, action(job, place))
+        manual.end(other)
+        coordinator.turn()
+        coordinator.resume([job])
+        manual.end(job)
+        coordinator.turn()
+        assert shown(coordinator, job, other) == ["done"] * 2

@@ -66,6 +66,20 @@ def test_histories_that_have_failed(seed: int, policy: str, machine: str) -> Non
     assert not (story := tell(seed, policy, machine, STEPS, world=SlurmHistory)), story
 
 
+@pytest.mark.parametrize(
+    ("seed", "policy", "machine"),
+    [
+        (372, "weigh", "capped"),  # another limit, while it waited for its watts: it was never submitted
+        (215, "parm-ga", "capped"),  # of the world: its clock was not rounded as that of the coordinator is
+        (863, "parm-ga", "capped"),  # paused on two nodes, and started on one: counted on one, went on on two
+    ],
+)
+def test_histories_with_many_updates_that_have_failed(seed: int, policy: str, machine: str) -> None:
+    steps = plan(seed, STEPS, SlurmHistory.weights | {"priority": 15})
+    outcome = live(seed, policy, machine, steps, world=SlurmHistory)
+    assert not outcome.rule, outcome.detail
+
+
 def test_a_history_is_the_same_each_time() -> None:
     steps = plan(5, STEPS, SlurmHistory.weights)
     first, second = (live(5, "easy", "units", steps, world=SlurmHistory) for _ in range(2))
