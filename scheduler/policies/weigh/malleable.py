@@ -63,7 +63,7 @@ class Way(NamedTuple):
     low_speed: float
 
 
-NOTHING = Way(0.0, 0, 0.0, None, 0.0, math.inf, 0.0, 0.0)
+NOTHING = Way(share=0.0, units=0, watts=0.0, cap_w=None, speed=0.0, own_s=math.inf, low_w=0.0, low_speed=0.0)
 
 
 class Claim(NamedTuple):
@@ -172,7 +172,7 @@ def _ways(
         for cap, watts, fast in zip(caps, drawn, speeds, strict=True):
             share = max(units / whole[0], watts / whole[1])
             own_s = (1.0 + whole[2] * watts) / fast
-            every.append(Way(share, units, watts, cap, fast, own_s, drawn[0], speeds[0]))
+            every.append(Way(share, units, watts, cap, fast, own_s, low_w=drawn[0], low_speed=speeds[0]))
     ways, best, least = list[Way](), 0.0, math.inf
     for way in sorted(every, key=lambda way: (way.share, -way.speed, way.watts)):
         if way.speed > best * (1 + 1e-9) or way.own_s < least * (1 - 1e-9):
@@ -258,7 +258,7 @@ def _fixed(state: JobState, pool: Pool, end_s: float) -> Claim:
     """Return the claim of a job that runs, and cannot change now."""
     units, cap = state.place.units, state.place.cap_w
     watts = pool.power_w(units, cap)
-    way = Way(0.0, units, watts, cap, 1.0, 0.0, watts, 1.0)
+    way = NOTHING._replace(units=units, watts=watts, cap_w=cap, low_w=watts, low_speed=1.0)
     return Claim(state, math.inf, (way,), way, end_s)
 
 
