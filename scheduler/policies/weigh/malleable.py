@@ -31,6 +31,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from scheduler.model.events import Action, Resume, Start, WakeAt
@@ -135,11 +137,13 @@ class Machine:
         return units, watts
 
     def reserve(self, claim: Claim, running: Sequence[Claim]) -> None:
-        """Keep room for a job as soon as those that run have left it."""
-        head, ends = claim.least, [(other.ends_s(other.least), other.least) for other in running]
-        for end_s in sorted({end for end, _ in ends}):
-            then = self.units - head.units - sum(way.units for end, way in ends if end > end_s)
-            then_w = self.watts + ROUNDING_W - head.watts - sum(way.watts for end, way in ends if end > end_s)
+        """Keep room for a job as soon as those that run, each at its least now, have left it."""
+        then, then_w = self.free - claim.least.units, self.free_w - claim.least.watts
+        ends = sorted((other.ends_s(other.least), other.least.units, other.least.watts) for other in running)
+        for end_s, leaving in groupby(ends, itemgetter(0)):
+            for _, units, watts in leaving:
+                then += units
+                then_w += watts
             if then >= 0 and then_w >= 0:
                 self.begins_s, self.then, self.then_w = end_s, then, then_w
                 return
