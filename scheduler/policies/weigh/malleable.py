@@ -27,7 +27,7 @@ until then.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
@@ -188,7 +188,7 @@ def _ways(
 def shares(
     view: View,
     lefts: Sequence[tuple[JobState, float]],
-    ends: Mapping[int, float],
+    others: Sequence[tuple[JobState, float]],
     holes: dict[int, float],
     *,
     fill_holes: bool,
@@ -201,7 +201,8 @@ def shares(
     Args:
         lefts: jobs that are weighed, with their believed times left: the first of the queue, those that run
             and may change, and others that wait or are suspended.
-        ends: when running jobs are believed to end. holes: until when some may run; new ones are entered.
+        others: those that run and cannot change now, with their believed ends.
+        holes: until when some may run; new ones are entered.
     """
     pool, now = view.cluster.pools[0], view.now
     if not view.in_service[pool.name]:
@@ -210,9 +211,7 @@ def shares(
     machine = Machine(pool, view.in_service[pool.name], watts, joule_s)
     claims = [machine.claim(state, left, holes.get(state.job.id, math.inf) - now) for state, left in lefts]
     running = [claim for claim in claims if claim.state.job.id in view.running]
-    changing = {claim.state.job.id for claim in running}
-    others = (state for job_id, state in view.running.items() if job_id not in changing)
-    fixed = [_fixed(state, pool, ends[state.job.id] - now) for state in others]
+    fixed = [_fixed(state, pool, end - now) for state, end in others]
     held = {claim.state.job.id: machine.take(claim, claim.least) for claim in running + fixed}
     first = next(iter(view.waiting), None)
     heads = [claim for claim in claims if claim.state.job.id == first or claim.state.job.id in view.suspended]
