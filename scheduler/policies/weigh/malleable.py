@@ -215,9 +215,7 @@ def shares(
     held = {claim.state.job.id: machine.take(claim, claim.least) for claim in running + fixed}
     first = next(iter(view.waiting), None)
     heads = [claim for claim in claims if claim.state.job.id == first or claim.state.job.id in view.suspended]
-    if machine.free < 0 or machine.free_w < 0:
-        claims = running
-    elif heads:
+    if heads:
         head = min(heads, key=lambda claim: (-claim.state.job.priority, claim.state.job.submit_s))
         if machine.has(head, head.least):
             held[head.state.job.id] = machine.take(head, head.least)
