@@ -120,6 +120,21 @@ def test_a_job_waits_for_the_fast_class_only_if_it_ends_earlier_there() -> None:
         assert lived([first, arrival(2, 1, a=10, b=b_s)])[2].segments[0].placement.pool == pool
 
 
+def test_behind_depth_jobs_that_would_rather_wait_the_others_are_looked_at_next_time() -> None:
+    """From 5 s on two jobs fit on the third class; job 5 fits on the second, and waits for the first."""
+    c = Pool("c", 1, 2, RESOURCES, (8.0, 64.0, 2.0))
+    jobs = [arrival(1, 0, a=10, b=10_000), arrival(2, 0, c=5), arrival(3, 0, c=5)]
+    jobs += [
+        arrival(4, 1, a=10, b=1000),
+        arrival(5, 2, a=10, b=1000),
+        arrival(6, 3, c=100),
+        arrival(7, 4, c=100),
+    ]
+    for policy, last_s in ("weigh", 5), ("weigh,depth=1", 10):
+        begun = starts(run(create(policy), World(Cluster((A, B, c)), tuple(jobs)))[0])
+        assert begun == {1: 0, 2: 0, 3: 0, 4: 10, 5: 20, 6: 5, 7: last_s}
+
+
 def test_where_many_wait_for_the_fast_class_a_job_that_gains_little_there_takes_the_slow_one() -> None:
     first, patient = arrival(1, 0, a=100, b=10_000), arrival(2, 1, a=50, b=250)
     many = [arrival(number, 1, a=10, b=1000) for number in range(3, 13)]
