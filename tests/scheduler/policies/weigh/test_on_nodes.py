@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from hypothesis import HealthCheck, given, settings
 
@@ -70,6 +71,15 @@ def test_of_alternatives_the_cheapest_is_taken_now_or_later() -> None:
         second = Job(2, 1, 1, 5, demand=(1.0, 0.0, 1.0), alternatives=(way,))
         arrivals = (Arrival(first, 10), Arrival(second, 5, others_s=(long_s,)))
         assert starts(run(create("weigh"), World(Cluster((A,)), arrivals))[0]) == {1: 0, 2: begins}
+
+
+def test_the_last_who_waits_may_have_alternatives_on_one_class() -> None:
+    """Job 3 starts behind job 2, and with it both of its entries leave the queue."""
+    asks = (1, 8.0), (2, 1.0), (3, 1.0)
+    jobs = [Job(number, 0, 1, 10, demand=(cores, 0.0, 0.0)) for number, cores in asks]
+    jobs[2] = replace(jobs[2], alternatives=(replace(jobs[2], alternative=1),))
+    arrivals = tuple(Arrival(job, 10, others_s=(10.0,) * len(job.alternatives)) for job in jobs)
+    assert starts(run(create("weigh"), World(Cluster((A,)), arrivals))[0]) == {1: 0, 2: 10, 3: 10}
 
 
 def test_long_queues_start_as_the_rules_say() -> None:
