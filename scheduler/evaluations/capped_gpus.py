@@ -66,10 +66,7 @@ def cases(scale: Scale, seeds: Sequence[int]) -> list[CappedCase]:
     for sizes in GROUNDS:
         for seed in seeds:
             of = JOBS[scale], seed
-            every += [
-                CappedCase(sizes, policy, *of)
-                for policy in (OWN, *(f"{PARM},alpha={a}" for a in (0, 0.5, 1)))
-            ]
+            every += [CappedCase(sizes, policy, *of) for policy in (OWN, *PARMS)]
             every += [
                 CappedCase(sizes, STATIC, *of, cap, most)
                 for cap in CAPS_W

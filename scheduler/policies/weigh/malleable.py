@@ -27,10 +27,12 @@ until then.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from scheduler.model.events import Action, Resume, Start, WakeAt
@@ -63,7 +65,7 @@ class Way(NamedTuple):
     low_speed: float
 
 
-NOTHING = Way(0.0, 0, 0.0, None, 0.0, math.inf, 0.0, 0.0)
+NOTHING = Way(share=0.0, units=0, watts=0.0, cap_w=None, speed=0.0, own_s=math.inf, low_w=0.0, low_speed=0.0)
 
 
 class Claim(NamedTuple):
@@ -135,11 +137,13 @@ class Machine:
         return units, watts
 
     def reserve(self, claim: Claim, running: Sequence[Claim]) -> None:
-        """Keep room for a job as soon as those that run have left it."""
-        head, ends = claim.least, [(other.ends_s(other.least), other.least) for other in running]
-        for end_s in sorted({end for end, _ in ends}):
-            then = self.units - head.units - sum(way.units for end, way in ends if end > end_s)
-            then_w = self.watts + ROUNDING_W - head.watts - sum(way.watts for end, way in ends if end > end_s)
+        """Keep room for a job as soon as those that run, each at its least now, have left it."""
+        then, then_w = self.free - claim.least.units, self.free_w - claim.least.watts
+        ends = sorted((other.ends_s(other.least), other.least.units, other.least.watts) for other in running)
+        for end_s, leaving in groupby(ends, itemgetter(0)):
+            for _, units, watts in leaving:
+                then += units
+                then_w += watts
             if then >= 0 and then_w >= 0:
                 self.begins_s, self.then, self.then_w = end_s, then, then_w
                 return
@@ -172,7 +176,7 @@ def _ways(
         for cap, watts, fast in zip(caps, drawn, speeds, strict=True):
             share = max(units / whole[0], watts / whole[1])
             own_s = (1.0 + whole[2] * watts) / fast
-            every.append(Way(share, units, watts, cap, fast, own_s, drawn[0], speeds[0]))
+            every.append(Way(share, units, watts, cap, fast, own_s, low_w=drawn[0], low_speed=speeds[0]))
     ways, best, least = list[Way](), 0.0, math.inf
     for way in sorted(every, key=lambda way: (way.share, -way.speed, way.watts)):
         if way.speed > best * (1 + 1e-9) or way.own_s < least * (1 - 1e-9):
@@ -184,7 +188,7 @@ def _ways(
 def shares(
     view: View,
     lefts: Sequence[tuple[JobState, float]],
-    ends: Mapping[int, float],
+    others: Sequence[tuple[JobState, float]],
     holes: dict[int, float],
     *,
     fill_holes: bool,
@@ -197,7 +201,8 @@ def shares(
     Args:
         lefts: jobs that are weighed, with their believed times left: the first of the queue, those that run
             and may change, and others that wait or are suspended.
-        ends: when running jobs are believed to end. holes: until when some may run; new ones are entered.
+        others: those that run and cannot change now, with their believed ends.
+        holes: until when some may run; new ones are entered.
     """
     pool, now = view.cluster.pools[0], view.now
     if not view.in_service[pool.name]:
@@ -206,15 +211,11 @@ def shares(
     machine = Machine(pool, view.in_service[pool.name], watts, joule_s)
     claims = [machine.claim(state, left, holes.get(state.job.id, math.inf) - now) for state, left in lefts]
     running = [claim for claim in claims if claim.state.job.id in view.running]
-    changing = {claim.state.job.id for claim in running}
-    others = (state for job_id, state in view.running.items() if job_id not in changing)
-    fixed = [_fixed(state, pool, ends[state.job.id] - now) for state in others]
+    fixed = [_fixed(state, pool, end - now) for state, end in others]
     held = {claim.state.job.id: machine.take(claim, claim.least) for claim in running + fixed}
     first = next(iter(view.waiting), None)
     heads = [claim for claim in claims if claim.state.job.id == first or claim.state.job.id in view.suspended]
-    if machine.free < 0 or machine.free_w < 0:
-        claims = running
-    elif heads:
+    if heads:
         head = min(heads, key=lambda claim: (-claim.state.job.priority, claim.state.job.submit_s))
         if machine.has(head, head.least):
             held[head.state.job.id] = machine.take(head, head.least)
@@ -258,7 +259,7 @@ def _fixed(state: JobState, pool: Pool, end_s: float) -> Claim:
     """Return the claim of a job that runs, and cannot change now."""
     units, cap = state.place.units, state.place.cap_w
     watts = pool.power_w(units, cap)
-    way = Way(0.0, units, watts, cap, 1.0, 0.0, watts, 1.0)
+    way = NOTHING._replace(units=units, watts=watts, cap_w=cap, low_w=watts, low_speed=1.0)
     return Claim(state, math.inf, (way,), way, end_s)
 
 

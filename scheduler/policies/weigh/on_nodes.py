@@ -171,7 +171,7 @@ class NodeWeigh(NodeEasy):
 
     def _first(self, pool: str, begin: int, limit: Limit, now: float) -> int | None:
         look, table = self._look[pool], self._ranked[pool]
-        if limit.closed or not look or self._rather_wait >= self._depth:
+        if limit.closed or not look or not table.entries or self._rather_wait >= self._depth:
             return None
         if pool not in self._able:
             self._able[pool] = table.able(look, limit, now, begin=0)

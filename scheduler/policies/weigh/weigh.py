@@ -215,7 +215,12 @@ class Weigh(Policy):
     def _share(self, view: View) -> list[Action]:
         """Decide for jobs that may have more or fewer units, or under power caps."""
         pool, now = self._pools[0], view.now
-        weighed = [s for s in view.running.values() if s.stage is RUNNING and s.works_from_s <= now]
+        weighed, others = list[JobState](), list[tuple[JobState, float]]()
+        for state in view.running.values():
+            if state.stage is RUNNING and state.works_from_s <= now:
+                weighed.append(state)
+            else:
+                others.append((state, believed_end(state, view, self._holes)))
         some = self._ranks({pool: view.in_service[pool]}, now)[0] if view.waiting else []
         waits = dict.fromkeys([*islice(view.waiting, 1), *(job_id for _, job_id in some)])
         weighed += map(view.state, waits)
@@ -224,9 +229,11 @@ class Weigh(Policy):
             (state, left_s(state, now, pool) + view.costs.restart_s(state.job, pool))
             for state in view.suspended.values()
         ]
-        ends = {job_id: believed_end(state, view, self._holes) for job_id, state in view.running.items()}
         actions = shares(
-            *(view, lefts, ends, self._holes),
+            view,
+            lefts,
+            others,
+            self._holes,
             fill_holes=self.parameters.holes,
             fairness=self.parameters.fairness,
             aim=self.parameters.aim,

@@ -140,6 +140,17 @@ def test_jobs_start_beside_the_first_where_they_do_not_delay_it(aim: str) -> Non
         assert starts == {1: 0.0, 2: 100.0, 3: 2.0, 4: last_s}
 
 
+def test_a_job_goes_before_the_first_only_if_it_ends_by_then_under_the_lowest_cap() -> None:
+    """Jobs are 1.4 times as fast as they may have to be. Job 1 has 97.2 s left at 2 s, when job 3 comes."""
+    pool = Pool("node", 4, base_w=10.0, peak_w=50.0, caps_w=(30.0, 50.0))
+    for run_s, goes in (97.0, True), (98.0, False):
+        outcomes = lived(
+            pool, 160.0, (0.0, 1, 100.0), (1.0, 4, 50.0), (2.0, 1, run_s), speed=LinearSpeed(1, 4)
+        )
+        assert outcomes[2].start_s == pytest.approx(100 / 1.4, abs=1e-3)
+        assert (outcomes[3].start_s == 2.0) == goes
+
+
 def test_a_hole_before_the_first_is_used_and_left() -> None:
     """The last runs beside the first job until the second begins, and goes on after that."""
     jobs = (0.0, 2, 100.0), (1.0, 4, 50.0), (2.0, 2, 200.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from hypothesis import HealthCheck, given, settings
 
@@ -72,6 +73,15 @@ def test_of_alternatives_the_cheapest_is_taken_now_or_later() -> None:
         assert starts(run(create("weigh"), World(Cluster((A,)), arrivals))[0]) == {1: 0, 2: begins}
 
 
+def test_the_last_who_waits_may_have_alternatives_on_one_class() -> None:
+    """Job 3 starts behind job 2, and with it both of its entries leave the queue."""
+    asks = (1, 8.0), (2, 1.0), (3, 1.0)
+    jobs = [Job(number, 0, 1, 10, demand=(cores, 0.0, 0.0)) for number, cores in asks]
+    jobs[2] = replace(jobs[2], alternatives=(replace(jobs[2], alternative=1),))
+    arrivals = tuple(Arrival(job, 10, others_s=(10.0,) * len(job.alternatives)) for job in jobs)
+    assert starts(run(create("weigh"), World(Cluster((A,)), arrivals))[0]) == {1: 0, 2: 10, 3: 10}
+
+
 def test_long_queues_start_as_the_rules_say() -> None:
     for seed in range(examples(240)):
         world = crowd(seed, 0.1)
@@ -118,6 +128,21 @@ def test_a_job_waits_for_the_fast_class_only_if_it_ends_earlier_there() -> None:
     assert waits.segments[0].placement.pool == "a" and waits.start_s == 10
     for b_s, pool in (30, "b"), (45, "a"):  # by default it counts for the price itself
         assert lived([first, arrival(2, 1, a=10, b=b_s)])[2].segments[0].placement.pool == pool
+
+
+def test_behind_depth_jobs_that_would_rather_wait_the_others_are_looked_at_next_time() -> None:
+    """From 5 s on two jobs fit on the third class; job 5 fits on the second, and waits for the first."""
+    c = Pool("c", 1, 2, RESOURCES, (8.0, 64.0, 2.0))
+    jobs = [arrival(1, 0, a=10, b=10_000), arrival(2, 0, c=5), arrival(3, 0, c=5)]
+    jobs += [
+        arrival(4, 1, a=10, b=1000),
+        arrival(5, 2, a=10, b=1000),
+        arrival(6, 3, c=100),
+        arrival(7, 4, c=100),
+    ]
+    for policy, last_s in ("weigh", 5), ("weigh,depth=1", 10):
+        begun = starts(run(create(policy), World(Cluster((A, B, c)), tuple(jobs)))[0])
+        assert begun == {1: 0, 2: 0, 3: 0, 4: 10, 5: 20, 6: 5, 7: last_s}
 
 
 def test_where_many_wait_for_the_fast_class_a_job_that_gains_little_there_takes_the_slow_one() -> None:

@@ -133,7 +133,10 @@ def regrets(policy: str, states: Sequence[State]) -> list[float]:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("classes", [1, 2])
-def test_a_decision_is_within_three_percent_of_the_optimum(classes: int) -> None:
-    """In the median and the mean; the first of the queue starts as early as weigh starts it."""
+def test_a_decision_is_within_one_percent_of_the_optimum(classes: int) -> None:
+    """In the median and the mean; the first of the queue starts as early as weigh starts it.
+
+    In the mean ``fcfs`` is 1.3 % above on one class, ``weigh,price=0`` 1.2 %, ``mct`` 3.7 % on two.
+    """
     shares = regrets("weigh", [drawn(seed, classes) for seed in range(500 if DRILL else 80)])
-    assert median(shares) <= 0.03 and fmean(shares) <= 0.03
+    assert median(shares) <= 0.01 and fmean(shares) <= 0.01
