@@ -207,7 +207,9 @@ class JobTable:
     def _without_success(self, number: int, now: float) -> list[Entry]:
         """Return the job, or the members of the array, that ended without success."""
         if number in self.arrays:
-            members = self.journal.unsuccessful_members(number)
+            saved = self.journal.unsuccessful_members(number)
+            newest = (self._changed.get(entry.id, entry) for entry in saved)
+            members = [entry for entry in newest if entry.stage.final and entry.stage is not Stage.DONE]
             if not members:
                 what = f"array {number} has no job that ended without success"
                 raise BadInput(what, f"tenbin info {number}")

@@ -28,6 +28,7 @@ def test_histories(policy: str, machine: str) -> None:
         (2001, "fcfs", "devices"),  # resumed while it left, by a policy that resumes none: it waited for ever
         (876, "las-drf", "nodes"),  # cancelled on a full disk, then the coordinator stopped: the job ran
         (48, "mctbm", "devices"),  # started for a microsecond in units that another job moves to
+        (160, "weigh", "choices"),  # an array tried again twice while the disk was full: its jobs began twice
         (34002, "mctb", "devices"),  # waits for a failure that a retry has undone: held without a reason
         (54006, "las-prompt", "nodes"),  # suspended and resumed as it wrote its checkpoint: it was failed
         (272, "regions", "cores"),  # the clock was set back to before the begin of a job that waits
