@@ -63,6 +63,8 @@ class Up:
         """Kill the coordinator, and what runs."""
         if self.process is not None and self.process.poll() is None:
             self.kill()
+        with suppress(TenbinError):  # one that was started as a daemon
+            os.kill(self.client.call("GET", "/status")["pid"], signal.SIGKILL)
         for folder in (self.home / "jobs").glob("*/attempt-*"):
             if (folder / "state.json").exists() and not (folder / "result.json").exists():
                 job, attempt = folder.parent.name, folder.name.removeprefix("attempt-")
