@@ -14,12 +14,12 @@ from profiles.errors import BadInput
 P = TypeVar("P")
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> BadInput:
-    """Make the error for an unknown name; it lists near misses and all known names."""
+def unknown(what: str, name: str, known: Iterable[str], listed: str = "") -> BadInput:
+    """Make the error for an unknown name; it lists near misses and all known names, of many ``listed``."""
     names = sorted(known)
     near = get_close_matches(name, names, n=3)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
-    return BadInput(f"unknown {what} {name!r}", f"{hint}there are: {', '.join(names) or 'none'}")
+    return BadInput(f"unknown {what} {name!r}", f"{hint}there are: {listed or ', '.join(names) or 'none'}")
 
 
 def split(text: str) -> tuple[str, dict[str, str]]:

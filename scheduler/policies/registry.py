@@ -21,12 +21,19 @@ from scheduler.policies.base import Policy
 
 @dataclass(frozen=True)
 class PolicyEntry:
-    """A policy: module, class, a summary, and the parameters that distinguish it from others of the class."""
+    """A policy of this registry, or of a file.
+
+    Attributes:
+        preset: the parameters that distinguish it from others of its class.
+        offered: to those who start a coordinator: it is an answer of docs/which-policy.md. The others,
+            most of them the papers' own, are for studies; ``tenbin up`` takes them by name.
+    """
 
     module: str
     name: str
     summary: str
     preset: dict[str, str] = field(default_factory=dict)
+    offered: bool = False
 
     def load(self) -> type[Policy]:
         """Import the class, only here because policies may need heavy libraries."""
@@ -36,33 +43,73 @@ class PolicyEntry:
 
 MCT = "scheduler.policies.mct.mct"
 POLICIES = {
-    "fcfs": PolicyEntry("scheduler.policies.backfill.fcfs", "Fcfs", "first come, first served"),
-    "first-fit": PolicyEntry("scheduler.policies.backfill.first_fit", "FirstFit", "whoever fits starts"),
     "easy": PolicyEntry(
-        "scheduler.policies.backfill.easy", "Easy", "fcfs, and jobs that do not delay the first one may pass"
-    ),
-    "conservative": PolicyEntry(
-        "scheduler.policies.backfill.conservative",
-        "Conservative",
-        "a job may pass if it delays no earlier one",
+        "scheduler.policies.backfill.easy",
+        "Easy",
+        "fcfs, and jobs that do not delay the first one may pass",
+        offered=True,
     ),
     "weigh": PolicyEntry(
         "scheduler.policies.weigh.weigh",
         "Weigh",
         "each job where it ends first, when what it takes from others is paid for",
+        offered=True,
     ),
-    "regions": PolicyEntry(
-        "scheduler.policies.regions.regions", "Regions", "the machine cut into regions by the size of jobs"
+    "conservative": PolicyEntry(
+        "scheduler.policies.backfill.conservative",
+        "Conservative",
+        "a job may pass if it delays no earlier one",
+        offered=True,
     ),
     "soft-regions": PolicyEntry(
         "scheduler.policies.regions.soft_regions",
         "SoftRegions",
         "regions that lend idle units, with a latest start for every job",
+        offered=True,
+    ),
+    "fcfs": PolicyEntry("scheduler.policies.backfill.fcfs", "Fcfs", "first come, first served", offered=True),
+    "first-fit": PolicyEntry(
+        "scheduler.policies.backfill.first_fit", "FirstFit", "whoever fits starts", offered=True
+    ),
+    "las-mq": PolicyEntry(
+        "scheduler.policies.las.las",
+        "Las",
+        "least attained service by levels: short jobs soon, although nobody knows run times",
+        {"load_limit": "inf", "thorough": "true", "probe": "8", "factor": "2"},
+        offered=True,
+    ),
+    "las-drf": PolicyEntry(
+        "scheduler.policies.las.las",
+        "Las",
+        "las-mq that is fair between users: who has least of the machine sends first",
+        {"thorough": "true", "probe": "8", "factor": "2", "fair": "true"},
+        offered=True,
+    ),
+    "match": PolicyEntry(
+        "scheduler.policies.sharing.match",
+        "Match",
+        "jobs share nodes where the least slow-down is predicted",
+        offered=True,
+    ),
+    "parm": PolicyEntry(
+        "scheduler.policies.power.parm",
+        "Parm",
+        "units and power caps of all jobs chosen at once, exactly",
+        offered=True,
+    ),
+    "regions": PolicyEntry(
+        "scheduler.policies.regions.regions", "Regions", "the machine cut into regions by the size of jobs"
+    ),
+    "las": PolicyEntry("scheduler.policies.las.las", "Las", "least attained service on several resources"),
+    "las-prompt": PolicyEntry(
+        "scheduler.policies.las.las",
+        "Las",
+        "las in which no new task waits long, however large it or the overload is",
+        {"load_limit": "inf", "thorough": "true", "probe": "8"},
     ),
     "kairos": PolicyEntry(
         "scheduler.policies.las.kairos", "Kairos", "least attained service; tasks counted, not resources"
     ),
-    "las": PolicyEntry("scheduler.policies.las.las", "Las", "least attained service on several resources"),
     "met": PolicyEntry(MCT, "Mct", "each job on the class where it runs fastest", {"fastest": "true"}),
     "mct": PolicyEntry(MCT, "Mct", "each job on the class where it ends first, in order on each class"),
     "mctb": PolicyEntry(
@@ -93,27 +140,6 @@ POLICIES = {
         "Pair",
         "two jobs on the same nodes, chosen by their effect on a probe",
     ),
-    "match": PolicyEntry(
-        "scheduler.policies.sharing.match", "Match", "jobs share nodes where the least slow-down is predicted"
-    ),
-    "las-prompt": PolicyEntry(
-        "scheduler.policies.las.las",
-        "Las",
-        "las in which no new task waits long, however large it or the overload is",
-        {"load_limit": "inf", "thorough": "true", "probe": "8"},
-    ),
-    "las-drf": PolicyEntry(
-        "scheduler.policies.las.las",
-        "Las",
-        "las-mq that is fair between users: who has least of the machine sends first",
-        {"thorough": "true", "probe": "8", "factor": "2", "fair": "true"},
-    ),
-    "las-mq": PolicyEntry(
-        "scheduler.policies.las.las",
-        "Las",
-        "las-prompt with levels of attained service: fewer preemptions",
-        {"load_limit": "inf", "thorough": "true", "probe": "8", "factor": "2"},
-    ),
     "fifo-min": PolicyEntry(
         "scheduler.policies.power.fifo_cap",
         "FifoCap",
@@ -132,13 +158,11 @@ POLICIES = {
         "fcfs, each job on all units it can use at the highest useful power cap",
         {"level": "max"},
     ),
-    "parm": PolicyEntry(
-        "scheduler.policies.power.parm", "Parm", "units and power caps of all jobs chosen at once, exactly"
-    ),
     "parm-ga": PolicyEntry(
         "scheduler.policies.power.parm_ga", "ParmGa", "parm by the paper's genetic algorithm (needs DEAP)"
     ),
 }
+OFFERED = [name for name, entry in POLICIES.items() if entry.offered]
 
 
 def entry_of(name: str) -> PolicyEntry:
@@ -150,7 +174,7 @@ def entry_of(name: str) -> PolicyEntry:
     if name.endswith(".py"):
         return _entry_of_file(str(Path(name).absolute()))
     if name not in POLICIES:
-        raise unknown("policy", name, POLICIES)
+        raise unknown("policy", name, POLICIES, f"{', '.join(OFFERED)}; all: tenbin policies")
     return POLICIES[name]
 
 

@@ -39,6 +39,7 @@ def names_in(place: str) -> Callable[[str], list[str]]:
 
 complete_machine = names_in("agent.emulation.machines:MACHINES")
 complete_policy = names_in("scheduler.policies.registry:POLICIES")
+complete_offered_policy = names_in("scheduler.policies.registry:OFFERED")
 
 
 def complete_job_profile(incomplete: str) -> list[str]:

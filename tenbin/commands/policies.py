@@ -61,7 +61,7 @@ def policies(
         print_json({"policies": rows})
         return
     console = SafeConsole()
-    for row in rows:
+    for row in rows if which else [row for row in rows if row["offered"]]:
         console.print(f"[bold]{escape(row['name'])}[/]  {escape(row['summary'])}")
         given = [f"{name}={value}" for name, value in row["parameters"].items()]
         _print(console, "for " + ", ".join(NEEDS[kind][0] for kind in row["suits"]), "  ".join(given))
@@ -69,11 +69,11 @@ def policies(
             promises = [f"Promises: {PROMISES[promise]}" for promise in row["promises"]]
             _print(console, *promises, "\n" + row["algorithm"], "\n" * bool(given) + row["about_parameters"])
     if not which:
+        console.print("\n[bold]Others: of papers, and for comparison[/]")
+        _print(console, *(f"{row['name']}  {row['summary']}" for row in rows if not row["offered"]))
         console.print("\n[bold]Needs[/]")
         _print(console, *(f"{word}: {what}" for word, what in NEEDS.values()))
-        console.print(
-            "\nOne of them whole: tenbin policies las. With parameters: -p las,victims=2,spare_s=30"
-        )
+        console.print("\nOne of them whole: tenbin policies weigh. With parameters: -p weigh,depth=100")
 
 
 def _print(console: SafeConsole, *texts: str) -> None:
@@ -90,6 +90,7 @@ def _row(name: str, entry: Any) -> dict[str, Any]:
     return {
         "name": name,
         "summary": entry.summary,
+        "offered": entry.offered,
         "parameters": {**defaults, **entry.preset},
         "suits": [word for word in NEEDS if word in kind.suits],
         "promises": sorted(kind.promises),

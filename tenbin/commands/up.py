@@ -24,7 +24,7 @@ from tenbin.commands.options import (
     HomeOption,
     client_of,
     complete_machine,
-    complete_policy,
+    complete_offered_policy,
     stored_profiles,
     with_parameters,
 )
@@ -124,7 +124,7 @@ DEFAULT_ENGINE = Engines(DEFAULT)
 @with_engine_options(before="engine")
 def up(
     *,
-    policy: Annotated[str, typer.Option("--policy", "-p", autocompletion=complete_policy)] = "easy",
+    policy: Annotated[str, typer.Option("--policy", "-p", autocompletion=complete_offered_policy)] = "easy",
     engine: Engines = DEFAULT_ENGINE,
     devices: bool = False,
     power_budget: Annotated[float | None, typer.Option(min=0)] = None,
@@ -158,7 +158,7 @@ def up(
 
       tenbin up --policy conservative,depth=100 --cores 8
 
-      tenbin up --policy mctbm --devices --profile last
+      tenbin up --policy weigh --devices --profile last
 
       tenbin up --policy parm --power-budget 150 --profile last
 
@@ -170,12 +170,14 @@ def up(
 
       tenbin up --engine slurm --take-over /run/tenbin.lease --daemon
 
-      tenbin up --engine slurm --devices --policy mctbm
+      tenbin up --engine slurm --devices --policy weigh
 
       tenbin up --engine slurm --policy regions --partitions tenbin
 
     Args:
-        policy: Name, or name,k=v,k=v; or a file (./mine.py).
+        policy: easy, weigh, conservative, soft-regions, fcfs, first-fit, las-mq, las-drf, match or parm
+            (docs/which-policy.md; others: tenbin policies); with parameters name,k=v,k=v. Or a file
+            (./mine.py).
         engine: Who runs the jobs: this machine itself, or a Slurm cluster.
         devices: Schedule OpenCL devices: each a class of its own.
         power_budget: Cap the packages: those in use draw no more than so many watts together. With --engine

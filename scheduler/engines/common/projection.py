@@ -34,7 +34,7 @@ def terms_of(policy: str, on: str, *, devices: bool = False) -> Terms:
     name, _ = split(policy)
     suits = policy_class(policy).suits
     if devices and "classes" not in suits:
-        raise BadInput(f"policy {name} does not schedule classes of devices", "choose mctbm, las-mq or fcfs")
+        raise BadInput(f"policy {name} does not schedule classes of devices", "choose weigh, las-mq or fcfs")
     if devices:
         return "classes"
     if suits & {"counted", "power"}:
@@ -64,7 +64,7 @@ def check_caps(policy: str) -> None:
     """Refuse, by BadInput, a policy that chooses no power caps."""
     if "power" not in policy_class(policy).suits:
         name, _ = split(policy)
-        raise BadInput(f"--power-budget: policy {name} chooses no power caps", "choose parm or fifo-mid")
+        raise BadInput(f"--power-budget: policy {name} chooses no power caps", "choose weigh or parm")
 
 
 def cap_choices(lowest_w: float, highest_w: float) -> tuple[float, ...]:

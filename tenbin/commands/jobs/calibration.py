@@ -54,7 +54,7 @@ def calibration(
 
       tenbin program calibration --kind migration
 
-      tenbin program calibration --refit && tenbin up --devices --policy mctbm --profile last
+      tenbin program calibration --refit && tenbin up --devices --policy weigh --profile last
 
     Args:
         kind: Only these: migration, restart, ...

@@ -143,7 +143,7 @@ def test_cancelled(scene: Scene, killed: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "policy", ["easy", "conservative", "mct", "mctbm", "las", "las-mq", "las-drf", "kairos"]
+    "policy", ["easy", "conservative", "weigh", "mct", "mctbm", "las", "las-mq", "las-drf", "kairos"]
 )
 def test_no_policy_takes_the_second_place(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, policy: str

@@ -248,9 +248,10 @@ def test_a_trial_gives_way(tmp_path: Path, what: str) -> None:
         assert job.stage is stage
 
 
-def test_the_running_job_moves_and_the_next_one_is_expected_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize("policy", ["mctbm", "weigh"])
+def test_the_running_job_moves_and_the_next_one_is_expected_there(tmp_path: Path, policy: str) -> None:
     """40 s here, a quarter there: after 5.5 s what is left takes 8.6 s; a job from its beginning 10 s."""
-    with lab(tmp_path) as here:
+    with lab(tmp_path, policy) as here:
         job = here.tried()
         waiting = [here.submit(device="pocl-0"), here.submit(name="other", device="pocl-0")]
         here.trials.end(trial())
@@ -266,7 +267,7 @@ def test_the_running_job_moves_and_the_next_one_is_expected_there(tmp_path: Path
         assert job.stage is Stage.DONE
         here.coordinator.cancel([each.id for each in waiting])
         now = here.engine.now
-    with lab(tmp_path, now=now) as here:  # a new coordinator
+    with lab(tmp_path, policy, now) as here:  # a new coordinator
         third = here.submit()
         assert third.predicted is not None and third.predicted["run_s"]["pocl-1"]["basis"] == "tried"
         assert third.placement and third.placement.pool == "pocl-1"

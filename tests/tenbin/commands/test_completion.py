@@ -8,7 +8,7 @@ import pytest
 
 from tenbin.commands.job import complete_kernel
 from tenbin.commands.jobs.calibration import complete_kind
-from tenbin.commands.options import complete_machine, complete_policy
+from tenbin.commands.options import complete_machine, complete_offered_policy, complete_policy
 from tenbin.commands.reproduce import complete_evaluation
 
 
@@ -19,7 +19,8 @@ from tenbin.commands.reproduce import complete_evaluation
         (complete_kernel, "e", "ep"),
         (complete_kind, "migr", "migration"),
         (complete_machine, "intel", "intel-2s"),
-        (complete_policy, "eas", "easy"),
+        (complete_policy, "mctbm-", "mctbm-priced"),
+        (complete_offered_policy, "eas", "easy"),
     ],
 )
 def test_names_of_a_registry(complete: Callable[[str], list[str]], begin: str, name: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.policies.registry import POLICIES, create, several
+from scheduler.policies.registry import OFFERED, POLICIES, create, several
 from tests.support.coordinator import Up
 from tests.support.programs import tenbin
 
@@ -58,13 +58,16 @@ def mine(tmp_path: Path) -> Path:
 
 def test_every_policy_stands_there_with_what_it_takes_and_needs() -> None:
     rows = {row["name"]: row for row in json.loads(tenbin("policies", "--json").stdout)["policies"]}
-    shown = tenbin("policies", COLUMNS="300").stdout
+    first, others = tenbin("policies", COLUMNS="300").stdout.split("\nOthers: ")
     assert list(rows) == list(POLICIES)
     for name, row in rows.items():
         given = "".join(f",{key}={value}" for key, value in row["parameters"].items() if value != "''")
         assert create(f"{name}{given}").parameters == create(name).parameters, name  # its own defaults
-        assert row["suits"] and row["algorithm"] and f"{name}  {POLICIES[name].summary}\n" in shown
-        assert "  ".join(f"{key}={value}" for key, value in row["parameters"].items()) in shown
+        assert row["suits"] and row["algorithm"] and row["offered"] == (name in OFFERED)
+        part = first if row["offered"] else others
+        assert re.search(rf"^ *{name}  {re.escape(row['summary'])} *$", part, re.MULTILINE)
+        given = "  ".join(f"{key}={value}" for key, value in row["parameters"].items())
+        assert given in (part if row["offered"] else tenbin("policies", name, COLUMNS="300").stdout)
     assert rows["mctb"]["parameters"]["backfill"] == "true" != rows["mct"]["parameters"]["backfill"]
 
 
@@ -76,6 +79,7 @@ def test_one_policy_is_shown_whole() -> None:
         assert not re.search(r"``|\*\*|Attributes:|Args:", tenbin("policies", name).stdout), name
     wrong = tenbin("policies", "essy")
     assert (wrong.returncode, wrong.stdout) == (2, "") and "did you mean easy" in wrong.stderr
+    assert f"there are: {', '.join(OFFERED)}; all: tenbin policies" in wrong.stderr
 
 
 def test_a_comma_before_a_name_begins_another_policy() -> None:

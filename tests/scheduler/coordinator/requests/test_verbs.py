@@ -114,10 +114,11 @@ def test_a_move_survives_the_coordinator(tmp_path: Path, taken: bool) -> None:
         assert (entry.shown, entry.attempt, entry.migrations) == ("running", 2, 0 if taken else 1)
 
 
-def test_mctbm_moves_a_job_to_the_better_device(tmp_path: Path) -> None:
+@pytest.mark.parametrize("policy", ["mctbm", "weigh"])
+def test_a_policy_moves_a_job_to_the_better_device(tmp_path: Path, policy: str) -> None:
     """A job begins on the worse one and moves when the better one is free."""
     engine = ManualEngine(cluster=DEVICES)
-    with engine.coordinator(tmp_path, "mctbm") as coordinator:
+    with engine.coordinator(tmp_path, policy) as coordinator:
         first = submit(coordinator, expect_s={"pocl-0": 20.0, "pocl-1": 100.0}, device="pocl-0")
         expect_s = {"pocl-0": 5.0, "pocl-1": 50.0}
         second = submit(coordinator, expect_s=expect_s, checkpoint_signal=signal.SIGURG.value)

@@ -181,11 +181,12 @@ def test_a_program_that_cannot_be_moved_is_paused_where_it_is(devices: Up) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("policy", ["mctbm", "weigh"])
 def test_a_policy_moves_an_unmodified_program(
-    up: Up, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    up: Up, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, policy: str
 ) -> None:
     """Begun on the worse device because the better one is taken, it moves when that is free."""
-    devices = start_devices(up, monkeypatch, tmp_path, "mctbm")
+    devices = start_devices(up, monkeypatch, tmp_path, policy)
     first = devices.client.submit(
         ["sleep", "4"], expect_s={"pocl-0": 20.0, "pocl-1": 100.0}, device="pocl-0", time_s=90
     )
