@@ -236,12 +236,16 @@ def test_compare_tells_which_differences_are_real(store: Store, tmp_path: Path) 
     wide = tenbin(
         "profile", "compare", "20260101", "last", "--report", str(page), store=store, COLUMNS="200"
     ).stdout
-    assert "higher" in wide and wide.splitlines()[2] == told["summary"][0] and "B is surely better" in wide
+    assert "higher, B better" in wide and "B is surely better" in wide
+    assert wide.splitlines()[2] == told["summary"][0]
     assert told["summary"][0] in page.read_text()
     nowhere = tenbin(
         "profile", "compare", "20260101", "last", "--report", str(tmp_path / "no/x.html"), store=store
     )
     assert nowhere.returncode == 2 and "--report" in nowhere.stderr
+    kept = tenbin("profile", "compare", "20260101", "last", "--of", difference["model"].upper(), store=store)
+    none = tenbin("profile", "compare", "20260101", "last", "--of", "nobody", store=store)
+    assert difference["coefficient"] in kept.stdout and (none.returncode, none.stdout) == (2, "")
     narrow = tenbin("profile", "compare", "20260101", "last", store=store, COLUMNS="80").stdout.splitlines()
     assert " memory_bandwidth_gbs{cores=1,numa=local}" in narrow  # not broken in the middle of a word
     assert max(map(len, narrow[:5])) <= 80

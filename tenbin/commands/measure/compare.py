@@ -41,6 +41,7 @@ def compare(
     ] = "last",
     *,
     everything: Annotated[bool, typer.Option("--all")] = False,
+    of: Annotated[str, typer.Option(metavar="TEXT", show_default=False)] = "",
     report: Path | None = None,
     store: StoreOption = None,
     json: JsonOption = False,
@@ -49,16 +50,17 @@ def compare(
 
     A difference is sure where its 95 % interval excludes 0. In the table "same" says that the intervals
     explain the difference; "unknown" that a value is poor, or known on one side only, so that nothing can
-    be said.
+    be said. Of run times T1 is the one on one core, A the mean parallelism, sigma its variance (Downey).
 
     [bold]Examples[/bold]
 
       tenbin profile compare previous last
-      tenbin profile compare node1 node2 --all
+      tenbin profile compare node1 node2 --of cg    # which is better for programs like NPB's CG?
       tenbin profile compare node1 node2 --report both.html
 
     Args:
         everything: Also the coefficients that do not differ, or are not known.
+        of: All coefficients with this in the name of their model, and no others.
         report: Also write both profiles side by side to this HTML file.
     """
     from profiles import compare as comparing
@@ -68,7 +70,9 @@ def compare(
     paths = in_store.find(a), in_store.find(b)
     _refuse_one(in_store, paths, a, b)
     first, second = map(load, paths)
-    differences = comparing.compare(first, second)
+    differences = [d for d in comparing.compare(first, second) if of.casefold() in d.model.casefold()]
+    if not differences:
+        raise BadInput(f"--of {of}: no model has that in its name", "see the names: tenbin profile show")
     drift = comparing.explain_drift(first, second)
     summary = comparing.sentences(first, second)
     if report:
@@ -90,7 +94,7 @@ def compare(
         console.print(
             "The machines differ: " + "; ".join(explain(first.inventory, second.inventory)), markup=False
         )
-    _print_differences(console, differences, everything)
+    _print_differences(console, differences, everything or bool(of))
     for sentence in drift:
         console.print(f"While measuring: {sentence}.", markup=False)
     if report:
@@ -112,6 +116,8 @@ def _refuse_one(store: Store, paths: tuple[Path, Path], a: str, b: str) -> None:
 
 
 def _print_differences(console: Console, differences: list[Difference], everything: bool) -> None:
+    from profiles.compare import judge_difference
+
     shown = [d for d in differences if everything or d.verdict not in ("same", "unknown")]
     if shown:
         _print_row(console, ("", "A", "B", "unit", "B/A", "95 % of B - A", "verdict"), "")
@@ -125,7 +131,9 @@ def _print_differences(console: Console, differences: list[Difference], everythi
         limits = f"{number(span[0])} .. {number(span[1])}" if d.low is not None else "-"
         of_a, of_b = (value(readable(c, d.of_a, d.of_b)) if c else "-" for c in (d.of_a, d.of_b))
         ratio = "-" if "not known" in (of_a, of_b) else number(d.ratio)
-        cells = (d.coefficient, of_a, of_b, unit, ratio, limits, d.verdict)
+        judged = judge_difference(d)
+        better = f", {judged.of} better" if judged and judged.of and judged.surely_of(judged.of) else ""
+        cells = (d.coefficient, of_a, of_b, unit, ratio, limits, d.verdict + better)
         _print_row(console, cells, STYLES.get(d.verdict, ""))
     both = [d for d in differences if d.intervals_overlap is not None]
     real = sum(d.verdict in ("higher", "lower") for d in both)
