@@ -129,7 +129,8 @@ def gpus_and_kind(value: Any, option: str = "--gpus") -> tuple[int, str]:
     """Read ``2``, ``a100:1`` or ``a100`` as a number of GPUs and their kind ("": any)."""
     if not isinstance(value, str):
         return whole(value), ""
-    words = re.fullmatch(r"(?:([\w.-]+):)?([1-9]\d{0,3})|([\w.-]*[a-zA-Z][\w.-]*)", value.strip())
+    name = re.sub(r"\s+", "_", value.strip())  # nvidia-smi prints names with blanks
+    words = re.fullmatch(r"(?:([\w.-]+):)?([1-9]\d{0,3})|([\w.-]*[a-zA-Z][\w.-]*)", name)
     if not words:
         raise BadOption(option, f"{value!r} is no number of GPUs", "write for instance 2, or a100:1")
     return int(words[2] or 1), words[1] or words[3] or ""

@@ -21,6 +21,7 @@ from profiles.checks.check import slower
 from profiles.errors import BadInput
 from scheduler.coordinator import admission, decisions, ends, external_jobs, idle_gpus, machine_state
 from scheduler.coordinator import events as ev
+from scheduler.coordinator.departures import suspended_by
 from scheduler.coordinator.job_table import JobTable, NoRoom
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.coordinator.machine import StateMachine
@@ -478,6 +479,8 @@ class Coordinator:
         reason, now = self._reason(job_id), self.clock()
         if reason.expected_start_s is None:
             return reason
+        if reason.expected_start_s > (self.job_table.open(job_id).spec.deadline_s or math.inf):
+            return Reason(f"{reason.sentence}; its deadline passes before that")
         wait_s = max(reason.expected_start_s - now, 0.0)
         waits_s = self.start_times.expect(job_id, self._steady(), wait_s)
         if waits_s is None:
@@ -487,7 +490,7 @@ class Coordinator:
     def _reason(self, job_id: int) -> Reason:
         entry, m = self.job_table.open(job_id), self.machine.state
         if entry.held_by_user:
-            return Reason(f"suspended by its owner; go on with: tenbin resume {entry.label}")
+            return Reason(f"suspended {suspended_by(entry)}; go on with: tenbin resume {entry.label}")
         if entry.blocked:
             return Reason(entry.blocked)
         if entry.stage is Stage.HELD:
@@ -536,14 +539,23 @@ class Coordinator:
         return Reason("")
 
     def _withheld_gpus(self, entry: Entry) -> str:
-        """Say which GPUs are not given out and why, if the job waits for some; "": none."""
+        """Say which GPUs are not given out and why, if too few are free for the job; "": none."""
         said = ""
-        for row in self.engine.gpus.rows() if any(way.gpus_asked for way in entry.spec.ways) else ():
+        for row in self.engine.gpus.rows() if self._lacks_gpus(entry) else ():
             if row.strangers:
                 said += f"; GPU {row.number} is held outside of the queue by {' and '.join(row.strangers)}"
             if row.failure:
                 said += f"; GPU {row.number} failed its check ({row.failure}), again: tenbin profile check"
         return said
+
+    def _lacks_gpus(self, entry: Entry) -> bool:
+        """Tell if for one of its ways the job wants more GPUs of a kind than are free on any node."""
+        if not any(way.gpus_asked for way in entry.spec.ways):
+            return False
+        free = [nodes.free.max(axis=0) for nodes in self.cluster.nodes.values()]
+        ways = self.job_table.job(entry).ways
+        # Of a node the first resources are cores and memory, all others GPUs.
+        return not free or any((row < way.demand)[2:].any() for row in free for way in ways)
 
     def _slower_gpus(self, entry: Entry) -> str:
         """Say which GPUs of a job that runs are slower than they were; "": none."""

@@ -208,7 +208,8 @@ def _place(job: dict[str, Any]) -> str:
     parts += [", ".join(nodes)] if nodes else []
     cpus = job["cpus"]
     parts += [f"core number{'s' * (len(cpus) > 1)} {ranges(cpus)}"] if cpus else []
-    parts += [f"GPUs {', '.join(map(str, job['gpus']))}"] if job.get("gpus") else []
+    gpus = job.get("gpus") or []
+    parts += [f"GPU{'s' * (len(gpus) > 1)} {', '.join(map(str, gpus))}"] if gpus else []
     return "; ".join(parts)
 
 

@@ -101,6 +101,9 @@ class HeldGpu(GpuTable):
     def rows(self) -> list[GpuRow]:
         return [GpuRow(0, "", "a", 1e4, ("process 7",))]
 
+    def withheld(self) -> dict[str, float]:
+        return {POOL.resources[2]: 1.0}
+
     def new_strangers(self) -> list[str]:
         return ["GPU 0 is held outside of the queue by process 7"]
 
@@ -112,6 +115,7 @@ def test_who_waits_for_a_gpu_in_an_alternative_alone_is_told_who_holds_it(tmp_pa
         submit(coordinator, cores=16)
         gpu_or_cores = {"cores": 12, "alternatives": ({"cores": 2, "gpus": 1},), "notify": "true"}
         able, unable = submit(coordinator, **gpu_or_cores), submit(coordinator, cores=12, notify="false")
+        coordinator.turn()
         assert "GPU 0 is held outside of the queue by process 7" in why(coordinator, able)
         assert "GPU 0" not in why(coordinator, unable)
         idle_gpus.look(coordinator.machine.state)

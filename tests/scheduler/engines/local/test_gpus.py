@@ -569,6 +569,8 @@ def test_a_job_that_makes_checkpoints_leaves_its_idle_gpus(up: Up, tmp_path: Pat
     up.until(lambda: up.client.call("GET", f"/jobs/{leaves.id}")["stage"] == "suspended")
     (node,) = up.client.call("GET", "/nodes")
     assert [gpu["job"] for gpu in node["gpus"]] == [stays.id, None]
+    told = up.client.call("GET", f"/jobs/{leaves.id}")["why"]
+    assert told.startswith("suspended by a rule: GPU") and "no work for 1 s (tenbin up --idle-gpu)" in told
     (news,) = seen_idle(up, leaves.id)
     assert news.endswith(f"; it writes a checkpoint; go on with: tenbin resume {leaves.id}")
     up.until(lambda: seen_idle(up, stays.id))
