@@ -9,7 +9,7 @@ from typing import Any
 
 from profiles.errors import BadInput
 from scheduler.jobs.entry import Entry, Stage
-from scheduler.jobs.sizes import CORE, Unit, demand_with_gpus, range_of, speed_of
+from scheduler.jobs.sizes import CORE, NODES, Unit, demand_with_gpus, range_of, speed_of
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Speed, Stop
 
@@ -37,6 +37,7 @@ def as_job(
         more: ``user``. ``priority``: the priority that it was given since; None: as it was submitted.
             ``moves``: the engine can park it and move it. ``only``: the classes of device on which it must go
             on; (): any that will do. ``size``: the units with which it must go on; None: any it asked for.
+            ``together``: it has several of its nodes' parts on one, from before these were kept apart.
 
     Raises:
         BadInput: it can never run on this cluster.
@@ -69,6 +70,7 @@ def _one_way(
     moves: bool = False,
     only: Collection[str] = (),
     size: int | None = None,
+    together: bool = False,
 ) -> Job:
     """Make the job of one of its ways.
 
@@ -100,6 +102,7 @@ def _one_way(
         demand = (float(spec.cores), spec.memory_mb or 0.0)
     if demand:
         demand += (0.0,) * (len(unit.gpus) + 2 - len(demand))
+        demand += (float(bool(spec.nodes) and not together),) * (NODES in pool.resources)
     return Job(
         job_id,
         submit_s,
@@ -167,6 +170,11 @@ def stays_on(entry: Entry, cluster: Cluster) -> tuple[str, ...]:
 def stays_of_size(entry: Entry) -> int | None:
     """Return the units with which a job must go on, because it is paused on nodes; None: any it asked for."""
     return entry.place.units if entry.paused_on_nodes else None
+
+
+def is_together(entry: Entry) -> bool:
+    """Tell if a job's present attempt has several units of one node."""
+    return entry.alive and entry.placement is not None and any(n > 1 for _, n in entry.placement.nodes)
 
 
 def bound_to_node(entry: Entry) -> bool:
