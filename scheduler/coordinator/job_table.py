@@ -16,7 +16,7 @@ from scheduler.coordinator.journal.journal import Journal
 from scheduler.jobs.arrays import Arrays, array_stage
 from scheduler.jobs.dependencies import Standing, WaitsByPlace, by_kind, named
 from scheduler.jobs.entry import UNKNOWN, Entry, Stage
-from scheduler.jobs.policy_view import as_job, moves, stays_of_size, stays_on
+from scheduler.jobs.policy_view import as_job, is_together, moves, stays_at, stays_on
 from scheduler.jobs.selectors import LeftOut, Selector, Span, read_selector
 from scheduler.jobs.sizes import CORE, Unit, memory_mb, tasks_on
 from scheduler.jobs.specs import JobSpec
@@ -342,7 +342,8 @@ class JobTable:
             priority=entry.new_priority,
             moves=moves(entry, self.why_not_moved),
             only=stays_on(entry, self.cluster),
-            size=stays_of_size(entry),
+            stays=stays_at(entry),
+            together=is_together(entry),
             way=entry.placement.alternative if entry.alive and entry.placement else None,
         )
 

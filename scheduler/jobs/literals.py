@@ -198,7 +198,7 @@ def resource_text(resource: str, amount: float, of: float | None = None, *, name
     else:
         text = f"{amount:,.10g}" if of is None else f"{amount:,.10g} of {of:,.10g}"
         name = {"gpu": f"{model} GPUs".lstrip(), "cores": "cores"}.get(kind, resource)
-        name = name.removesuffix("s") if whole == 1 and kind in ("gpu", "cores") else name
+        name = name.removesuffix("s") if whole == 1 and kind in ("gpu", "cores", "nodes") else name
     return f"{text} {name}" if named else text
 
 

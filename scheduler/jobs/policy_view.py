@@ -9,9 +9,9 @@ from typing import Any
 
 from profiles.errors import BadInput
 from scheduler.jobs.entry import Entry, Stage
-from scheduler.jobs.sizes import CORE, Unit, demand_with_gpus, range_of, speed_of
+from scheduler.jobs.sizes import CORE, NODES, Unit, demand_with_gpus, range_of, speed_of
 from scheduler.jobs.specs import JobSpec
-from scheduler.model.jobs import Cluster, EstimateKind, Job, Speed, Stop
+from scheduler.model.jobs import Cluster, EstimateKind, Job, Placement, Pool, Speed, Stop
 
 NO_GPUS = "see: tenbin nodes; policies fcfs, first-fit, easy, conservative, weigh schedule GPUs"
 
@@ -36,7 +36,8 @@ def as_job(
         way: the alternative in which it must go on; None: any.
         more: ``user``. ``priority``: the priority that it was given since; None: as it was submitted.
             ``moves``: the engine can park it and move it. ``only``: the classes of device on which it must go
-            on; (): any that will do. ``size``: the units with which it must go on; None: any it asked for.
+            on; (): any that will do. ``stays``: where its paused processes must go on; None: anywhere.
+            ``together``: it has several of its nodes' parts on one, from before these were kept apart.
 
     Raises:
         BadInput: it can never run on this cluster.
@@ -68,7 +69,8 @@ def _one_way(
     priority: int | None = None,
     moves: bool = False,
     only: Collection[str] = (),
-    size: int | None = None,
+    stays: Placement | None = None,
+    together: bool = False,
 ) -> Job:
     """Make the job of one of its ways.
 
@@ -88,18 +90,19 @@ def _one_way(
         estimates = _by_device(spec, cluster, predicted)
         estimates = {name: seconds for name, seconds in estimates.items() if name in only} or estimates
     elif pool.counted:
-        units, most = range_of(spec, pool, unit) if size is None else (size, None)
+        units, most = range_of(spec, pool, unit) if stays is None else (stays.units, None)
         speed = speed_of(spec, pool, unit, units, most=most)
     elif unit.gpus and (spec.gpus_asked or not pool.names):
         units, most, demand = spec.nodes or 1, None, demand_with_gpus(spec, pool, unit)
     elif spec.nodes:
-        units, most = range_of(spec, pool, unit) if size is None else (size, None)
+        units, most = range_of(spec, pool, unit) if stays is None else (stays.units, None)
         tasks_a_node = unit.cores // spec.cores
         demand = (float(unit.cores), (spec.memory_mb or 0.0) * tasks_a_node)
     else:
         demand = (float(spec.cores), spec.memory_mb or 0.0)
     if demand:
         demand += (0.0,) * (len(unit.gpus) + 2 - len(demand))
+        demand += (float(bool(spec.nodes) and not together),) * (NODES in pool.resources)
     return Job(
         job_id,
         submit_s,
@@ -123,7 +126,14 @@ def _one_way(
         priority=spec.priority if priority is None else priority,
         share=spec.share,
         program=spec.job_profile or spec.name or spec.command[0],
+        stays=stays if stays is not None and _is_there(stays, pool) else None,
     )
+
+
+def _is_there(placement: Placement, pool: Pool) -> bool:
+    """Tell if the placement is on nodes of the pool, as it is now."""
+    nodes = [node for node, _ in placement.nodes]
+    return placement.pool == pool.name and bool(nodes) and max(nodes) < pool.units
 
 
 def _on_devices(spec: JobSpec) -> JobSpec:
@@ -164,9 +174,14 @@ def stays_on(entry: Entry, cluster: Cluster) -> tuple[str, ...]:
     return tuple(pool.name for pool in cluster.pools if pool.name not in differing) if differing else ()
 
 
-def stays_of_size(entry: Entry) -> int | None:
-    """Return the units with which a job must go on, because it is paused on nodes; None: any it asked for."""
-    return entry.place.units if entry.paused_on_nodes else None
+def stays_at(entry: Entry) -> Placement | None:
+    """Return where a job must go on, because it is paused on nodes; None: anywhere."""
+    return entry.place if entry.paused_on_nodes else None
+
+
+def is_together(entry: Entry) -> bool:
+    """Tell if a job's present attempt has several units of one node."""
+    return entry.alive and entry.placement is not None and any(n > 1 for _, n in entry.placement.nodes)
 
 
 def bound_to_node(entry: Entry) -> bool:

@@ -49,6 +49,7 @@ class Unit:
 
 
 CORE = Unit()
+NODES = "nodes"  # a resource: nodes have one each, where some hold several parts of a job of whole nodes
 
 
 def tasks_on(spec: JobSpec, units: int, unit: Unit) -> int:

@@ -102,6 +102,7 @@ class Job:
         share: weight of its user from now on, for policies that share between users; None: not stated.
         alternatives: other ways to run it, each a job of this number, with what it takes and how long.
             Policies that know of none run the job as it is. alternative: number of this way.
+        stays: where its paused processes are, and must go on; None: they may begin anywhere.
     """
 
     id: int
@@ -122,6 +123,7 @@ class Job:
     share: float | None = None
     alternatives: tuple[Job, ...] = ()
     alternative: int = 0
+    stays: Placement | None = None
 
     @property
     def ways(self) -> tuple[Job, ...]:

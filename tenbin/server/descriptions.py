@@ -16,6 +16,7 @@ from scheduler.coordinator.coordinator import Coordinator
 from scheduler.engines.protocol import GpuTable, Nodes
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.job_list import as_json, row_of
+from scheduler.jobs.sizes import NODES
 from scheduler.model.jobs import Pool
 from scheduler.policies.base import Reason
 
@@ -40,12 +41,13 @@ def node_table(coordinator: Coordinator) -> list[dict[str, Any]]:
             table.append(row | ({"prices": prices[pool.name]} if prices else {}))
             continue
         nodes = coordinator.cluster.nodes[pool.name]
+        shown = [name for name in pool.resources if name != NODES]
         for number in range(pool.units):
             table.append(
                 {
                     "name": pool.name_of(number),
-                    "capacity": dict(zip(pool.resources, pool.capacity_of(number), strict=True)),
-                    "free": dict(zip(pool.resources, nodes.free[number].tolist(), strict=True)),
+                    "capacity": dict(zip(shown, pool.capacity_of(number), strict=False)),
+                    "free": dict(zip(shown, nodes.free[number].tolist(), strict=False)),
                     "up": bool(nodes.up[number]),
                     "trouble": absent.get(number, ""),
                     "jobs": sorted(nodes.jobs[number]),
@@ -83,7 +85,8 @@ def in_use(coordinator: Coordinator) -> list[dict[str, Any]]:
         nodes = state.nodes[pool.name]
         free, total = nodes.free[nodes.up].sum(axis=0).tolist(), nodes.capacity[nodes.up].sum(axis=0).tolist()
         for place, resource in enumerate(pool.resources):
-            add(resource, free[place], total[place])
+            if resource != NODES:
+                add(resource, free[place], total[place])
     return [{"name": name, "used": used, "total": total} for name, (used, total) in sums.items()]
 
 

@@ -13,7 +13,7 @@ from typing import Literal
 from profiles.errors import BadInput
 from profiles.records import Profile
 from scheduler.jobs.gpus import GpuKind
-from scheduler.jobs.sizes import Unit
+from scheduler.jobs.sizes import NODES, Unit
 from scheduler.model.jobs import Pool
 from scheduler.model.parameters import split
 from scheduler.policies.registry import policy_class
@@ -49,8 +49,15 @@ def terms_of(policy: str, on: str, *, devices: bool = False) -> Terms:
 def pool_of_nodes(
     capacities: Sequence[tuple[float, ...]], kinds: Sequence[GpuKind] = (), names: tuple[str, ...] = ()
 ) -> Pool:
-    """Make a pool of nodes, given what each has: cores, memory, GPUs of these kinds."""
-    resources = ("cores", "memory_mb", *(kind.resource for kind in kinds))
+    """Make a pool of nodes, given what each has: cores, memory, GPUs of these kinds.
+
+    A job of several nodes takes the cores of the smallest on each of them. Where others have twice as many,
+    a resource more keeps two of its parts off the same node.
+    """
+    resources: tuple[str, ...] = ("cores", "memory_mb", *(kind.resource for kind in kinds))
+    cores = [capacity[0] for capacity in capacities]
+    if max(cores) >= 2 * min(cores):
+        resources, capacities = (*resources, NODES), [(*capacity, 1.0) for capacity in capacities]
     pool = Pool("node", len(capacities), resources=resources, names=names)
     if len(set(capacities)) == 1:
         return replace(pool, capacity=capacities[0])

@@ -2,7 +2,8 @@
 
 The rules are those of ``conservative``, with "so many units" read as "this vector, so many times on the nodes
 of one pool". A reservation names its nodes: of those that have room for all of its time, the ones that
-``on_nodes`` would take at its begin. A reservation that cannot begin earlier keeps its nodes.
+``on_nodes`` would take at its begin. A reservation that cannot begin earlier keeps its nodes. A job whose
+processes are paused on nodes has its reservation there.
 
 Cost: a reservation is O(steps of the plan) vector work over the nodes. An early end costs that for each
 reservation that could fit on the nodes that it leaves.
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.model.events import Action
-from scheduler.model.jobs import EPSILON, Job, Pool, instant
+from scheduler.model.jobs import EPSILON, Job, Placement, Pool, instant
 from scheduler.model.state import Nodes
 from scheduler.policies.backfill import on_nodes
 from scheduler.policies.backfill.multi_pool import MultiPoolQueue
@@ -121,6 +122,11 @@ class NodePlan:
                 times = np.array(self._times[first : end + 1])
                 times[0] = max(times[0], after_s)
                 rooms = self._rooms(job.demand, first, end)
+                if job.stays is not None:  # no room anywhere else
+                    nodes, units = map(list, zip(*job.stays.nodes, strict=True))
+                    there = np.zeros_like(rooms[0])
+                    there[nodes] = units
+                    rooms = np.minimum(rooms, there)
                 ends = np.searchsorted(times, times[:-1] + length_s)
                 room = _least(rooms, ends)
                 step = int((room.sum(axis=1) >= job.units).argmax())
@@ -172,6 +178,10 @@ class NodeReservations(Reservations):
 
     def why(self, job: Job, view: View) -> Reason:
         expected_s = self.expected_start(job)
+        if job.stays is not None:
+            pool = view.cluster[job.stays.pool]
+            names = ", ".join(pool.name_of(node) for node, _ in job.stays.nodes)
+            return Reason(f"waits for its cores of {names}, where it is paused", expected_s)
         ways = self._ways(job)
         if any(on_nodes.has_room(view.nodes[pool], way) for pool, way in ways):
             return Reason(NOT_SO_LONG, expected_s)
@@ -243,11 +253,11 @@ class NodeReservations(Reservations):
     def _pass(self, now: float) -> list[Action]:
         actions: list[Action] = []
         last_s = max(at.start_s for at in self._reserved.values())
-        failed: set[tuple[str, Vector, int, float]] = set()
+        failed: set[tuple[str, Vector, int, float, Placement | None]] = set()
         for job in list(self._rest.waiting.values()):
             for pool, way in self._ways(job):
                 length_s = length_of(way, pool)
-                request = pool, way.demand, way.units, length_s
+                request = pool, way.demand, way.units, length_s, way.stays
                 if pool in self._stuck or now + length_s > last_s or request in failed:
                     continue
                 start_s, places = self._plans[pool].earliest(way, length_s, now, now)

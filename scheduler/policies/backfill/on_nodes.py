@@ -106,32 +106,30 @@ class FreeNodes:
                 able[node] = able[node] and covers(row, demand)
             best = int(np.where(able, self.fullness, math.inf).argmin())
             return ((best, 1),) if able[best] else ()
-        within = {node: [*map(min, row, self.rows[node])] for node, row in spare.items()}
-        room = rooms(self._changed(within), demand)
+        room = self.room(demand)
+        for node, row in spare.items():
+            room[node] = min(room[node], room_in(row, demand))
         return choose(room, self.fullness, tasks) if int(room.sum()) >= tasks else ()
 
-    def room(self, demand: Vector) -> int:
-        """Count how often the demand fits on all nodes together."""
-        return int(rooms(self._matrix.T, demand).sum())
+    def room(self, demand: Vector) -> NDArray[np.int64]:
+        """Count for each node how often the demand fits on it."""
+        return rooms(self._matrix.T, demand)
 
-    def place_after(self, freed: Mapping[int, list[float]], demand: Vector, tasks: int) -> Places:
-        """Choose nodes for so many tasks, which fit when so much is free on these nodes."""
+    def place_after(
+        self, freed: Mapping[int, list[float]], room: Sequence[int], demand: Vector, tasks: int
+    ) -> Places:
+        """Choose nodes for so many tasks, which fit when so much is free on these nodes.
+
+        Args:
+            room: of each node then; only for several tasks.
+        """
         if tasks == 1:  # before, it fitted nowhere
             able = [node for node, row in freed.items() if covers(row, demand)]
             return ((min(able, key=lambda node: (self._fullness(node, freed[node]), node)), 1),)
         fullness = self.fullness.copy()
         for node, row in freed.items():
             fullness[node] = self._fullness(node, row)
-        return choose(rooms(self._changed(freed), demand), fullness, tasks)
-
-    def _changed(self, rows: Mapping[int, Sequence[float]]) -> Matrix:
-        """Return what is free by node, with these rows in place of some."""
-        free = self._matrix.T
-        if rows:
-            free = free.copy()
-            for node, row in rows.items():
-                free[node] = row
-        return free
+        return choose(np.array(room), fullness, tasks)
 
     def _fullness(self, node: int, row: Sequence[float]) -> float:
         fullness: float = sum(map(mul, row, self.shares[node]))
@@ -209,8 +207,9 @@ class WaitingJobs:
         self._demands = np.full((len(self._nodes.columns), capacity), math.inf)
         self._lengths = np.full(capacity, math.inf)
         self._missing = np.zeros(capacity)  # tasks for which there is no room; 0 of jobs of one
-        self._several: list[int] = []  # slots of jobs of several tasks
-        self._parts = np.zeros((len(self._nodes.columns), capacity))
+        self._number = 0  # of jobs of several tasks
+        self._several = np.zeros(capacity, dtype=np.intp)  # their slots
+        self._parts = np.zeros((len(self._nodes.columns), capacity))  # one over what a task of them takes
         self._least = [math.inf] * len(self._nodes.columns)  # nobody takes less
         self.entries: list[tuple[int, Job, float]] = []
         self._slots.clear()
@@ -241,19 +240,21 @@ class WaitingJobs:
         self._slots.setdefault(job.id, []).append(slot)
         if job.units > 1:
             self.count()
-            self._parts[:, len(self._several)] = [1.0 / d if d > 0 else math.inf for d in job.demand]
-            self._several.append(slot)
-            self._missing[slot] = job.units - self._nodes.room(job.demand)
+            self._parts[:, self._number] = [1.0 / d if d > 0 else math.inf for d in job.demand]
+            self._several[self._number] = slot
+            self._number += 1
+            self._missing[slot] = job.units - self._nodes.room(job.demand).sum()
 
     def count(self) -> None:
         """Count anew for how many tasks of each job of several there is room."""
-        if self._several:
-            parts = [column[: len(self._several)] for column in self._parts]
+        if self._number:
+            parts, less = self._parts[:, : self._number], np.zeros(self._number)
             for node, before in self._nodes.before.items():
                 if covers(before, self._least):  # else there was no room for anybody
-                    self._missing[self._several] += _rooms(parts, before)
+                    less += _rooms(parts, before)
                 if covers(self._nodes.rows[node], self._least):
-                    self._missing[self._several] -= _rooms(parts, self._nodes.rows[node])
+                    less -= _rooms(parts, self._nodes.rows[node])
+            self._missing[self._several[: self._number]] += less
         self._nodes.before.clear()
 
     def add_first(self, turn: int, job: Job, length_s: float) -> None:
@@ -267,7 +268,7 @@ class WaitingJobs:
             self._demands[:, slot] = math.inf
         if not self._slots:  # the usual case
             self.entries.clear()
-            self._several.clear()
+            self._number = 0
             self._least = [math.inf] * len(self._least)
 
     def slots(self, begin: int) -> slice | NDArray[np.intp]:
@@ -295,7 +296,7 @@ class WaitingJobs:
                 passes |= lengths <= limit.until_s - now + HALF_STEP_S
                 fits &= passes
             may |= fits
-        if self._several:
+        if self._number:
             may &= self._missing[slots] <= 0
         return may
 
@@ -312,9 +313,9 @@ def _fit(demands: Sequence[Matrix], free: Sequence[float]) -> Mask:
     return fits
 
 
-def _rooms(parts: Sequence[Matrix], free: Sequence[float]) -> Matrix:
+def _rooms(parts: Matrix, free: Sequence[float]) -> Matrix:
     """Count how many tasks of each job fit into what is free; ``parts``: one over what a task takes."""
-    room: Matrix = np.full(len(parts[0]), MOST)
+    room: Matrix = np.full(parts.shape[1], MOST)
     for column, f in zip(parts, free, strict=True):
         np.minimum(room, column * max(f, TINY), out=room)
     room += EPSILON
@@ -689,8 +690,8 @@ class NodeEasy(NodeFirstFit):
         """Return when a pool has room for the job, and what is spare then on the nodes of its place."""
         nodes, demand, tasks = self.nodes[pool], job.demand, job.units
         freed: dict[int, list[float]] = {}
-        room: dict[int, int] = {}  # of nodes in ``freed``, for jobs of several tasks
-        total = nodes.room(demand) if tasks > 1 else 0
+        room: list[int] = nodes.room(demand).tolist() if tasks > 1 else []
+        total = sum(room)
         for end_s, _, where, taken, places in ends:
             if end_s == math.inf:
                 break
@@ -699,13 +700,13 @@ class NodeEasy(NodeFirstFit):
                     before = freed.get(node) or nodes.rows[node]
                     after = freed[node] = [f + count * t for f, t in zip(before, taken, strict=True)]
                     if tasks > 1:
-                        less = room[node] if node in room else room_in(before, demand)
+                        total -= room[node]
                         room[node] = room_in(after, demand)
-                        total += room[node] - less
+                        total += room[node]
                     elif covers(after, demand):
                         total += 1
             if total >= tasks:
-                place = nodes.place_after(freed, demand, tasks)
+                place = nodes.place_after(freed, room, demand, tasks)
                 for node, count in place:
                     row = freed.get(node) or nodes.rows[node]
                     freed[node] = [f - count * d for f, d in zip(row, demand, strict=True)]

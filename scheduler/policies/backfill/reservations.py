@@ -208,7 +208,7 @@ class Reservations(ABC):
             self._charge(at, 1)
             if self._reserved.get(job.id, NONE).start_s != at.start_s:
                 heappush(self._due, (at.start_s, job.id))
-        else:
+        elif job.stays is None:  # else its nodes are out of service, and others need not wait for them
             self._stuck.update(pool for pool, _ in self._ways(job))
         self._reserved[job.id] = at
 

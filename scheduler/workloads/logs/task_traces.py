@@ -377,8 +377,8 @@ class AlibabaGpu2023(TaskParameters):
     to deletion, whatever the pod's phase; a pod that was still there when the trace ended is taken to end
     there.
 
-    Counted as skipped: pods that were never scheduled, that request no CPU or no memory, whose times are
-    negative or not in order, and lines with a wrong number of fields or fields that are no numbers.
+    Counted as skipped: pods that were never scheduled, whose run time is unknown, that request no CPU, whose
+    times are negative or not in order, and lines with a wrong number of fields or fields that are no numbers.
     """
 
     def read(self, path: Path) -> Workload:
@@ -428,6 +428,6 @@ def _pod(values: Sequence[str]) -> TraceTask | str:
         return "a field that is no number"
     if submit < 0 or start < submit or end < start:
         return "a negative time" if submit < 0 else "times that are not in order"
-    if cores <= 0 or memory_mb <= 0 or shares < 0:
-        return "a request of no CPU" if cores <= 0 else "a request of no memory"
-    return TraceTask(submit, end - start, (cores, memory_mb, shares), memory_mb=memory_mb)
+    if cores <= 0 or memory_mb < 0 or shares < 0:
+        return "a request of no CPU" if cores <= 0 else "a negative request"
+    return TraceTask(submit, end - start, (cores, memory_mb, shares), memory_mb=memory_mb or None)

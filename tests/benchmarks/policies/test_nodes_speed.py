@@ -71,4 +71,8 @@ def test_alibabas_gpu_trace(policy: str) -> None:
     arrivals = list(workload.arrivals)  # type: ignore[arg-type]
     speed = jobs_per_s(cluster, arrivals, policy)
     taken_s = len(arrivals) / speed
-    print(f"BENCH {policy}, {len(arrivals)} pods on {cluster.units} nodes: {taken_s:.1f} s of {LIMIT_S:.0f}")
+    others = "".join(f", {number} {reason}" for reason, number in workload.skipped.items())
+    print(
+        f"BENCH {policy}, {len(arrivals)} pods{others}; {cluster.units} nodes: "
+        f"{taken_s:.1f} s of {LIMIT_S:.0f}"
+    )

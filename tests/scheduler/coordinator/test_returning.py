@@ -59,6 +59,30 @@ def test_a_resumed_job_goes_on_where_it_is_paused(tmp_path: Path, policy: str) -
         assert coordinator.cluster.nodes["node"].free.tolist() == [[0.0, 1000.0], [2.0, 1000.0]]
 
 
+def test_conservative_reserves_where_a_resumed_job_is_paused(tmp_path: Path) -> None:
+    """Nobody takes its node for longer; it is said when the job goes on, also after a restart."""
+    manual = two_nodes()
+    with manual.coordinator(tmp_path, "conservative", unit=UNIT) as coordinator:
+        first, _ = (submit(coordinator, cores=2, time_s=seconds) for seconds in (900.0, 200.0))
+        coordinator.suspend([first])
+        early, late = (submit(coordinator, time_s=seconds) for seconds in (100.0, 300.0))
+        coordinator.resume([first])
+        long, short = (submit(coordinator, time_s=seconds) for seconds in (500.0, 150.0))
+        manual.wait(100.0)
+        manual.end(early)
+        coordinator.turn()
+        assert shown(coordinator, first, late, long, short) == ["waiting", "running", "waiting", "running"]
+    with manual.coordinator(tmp_path, "conservative", unit=UNIT) as coordinator:
+        reason = coordinator.why(first)
+        assert reason.sentence == "waits for its cores of n0, where it is paused"
+        assert reason.expected_start_s == coordinator.job_table.open(late).expected_end_s
+        manual.end(short)
+        manual.end(late)
+        coordinator.turn()
+        entry = coordinator.job_table.open(first)
+        assert shown(coordinator, first, long) == ["running", "waiting"] and entry.attempt == 1
+
+
 def test_a_job_whose_attempt_is_lost_begins_anew_elsewhere(tmp_path: Path) -> None:
     manual = two_nodes()
     with manual.coordinator(tmp_path, unit=UNIT) as coordinator:
@@ -76,7 +100,7 @@ def test_a_job_whose_attempt_is_lost_begins_anew_elsewhere(tmp_path: Path) -> No
         assert entry.attempt == 2 and entry.hosts == ["n1"]
 
 
-@pytest.mark.parametrize("policy", ["fcfs", "first-fit", "easy", "conservative", "las"])
+@pytest.mark.parametrize("policy", ["fcfs", "first-fit", "easy", "las"])
 def test_the_reason_of_a_job_that_is_told_to_end_is_none_of_the_policy(tmp_path: Path, policy: str) -> None:
     """Which does not see it: nothing brings it back into the queue."""
     manual = two_nodes()

@@ -34,18 +34,26 @@ from scheduler.jobs.sizes import Unit
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Job, Placement, Pool
 from scheduler.model.state import Nodes
+from tenbin.client import client
 from tests.support.checks import make_check
 from tests.support.coordinator import Up
 from tests.support.labs.components import require
 from tests.support.programs import tenbin
 from tests.support.waiting import until
 
+# It has its cores and GPUs to itself, or fails.
 SEES = """
-import os, pathlib, sys, time
+import fcntl, os, pathlib, signal, sys
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit(85))
+folder, name = pathlib.Path(sys.argv[1]), sys.argv[2]
+gpus = [gpu for gpu in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if gpu]
+files = [folder / "home/gpus/dev" / f"nvidia{int(gpu[-12:], 16)}" for gpu in gpus]
+held = [open(file, "ab") for file in files + [folder / f"core{n}" for n in os.sched_getaffinity(0)]]
+for file in held:
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 names = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "TENBIN_DEVICE")
 print(*(os.environ.get(name) for name in names), flush=True)
-while not pathlib.Path(sys.argv[1]).exists():
-    time.sleep(0.02)
+(folder / name).read_bytes()  # until somebody has written
 """
 A100, V100 = GpuKind("gpu:a100_80gb", "a100_80gb", 80e3, 2), GpuKind("gpu:v100_16gb", "v100_16gb", 16e3, 4)
 SLICE = GpuKind("gpu:a100_mig_1g_10gb", "a100_mig_1g_10gb", 10e3, 7)
@@ -66,44 +74,6 @@ def gpus(up: Up) -> Up:
     pytest.importorskip("pynvml")
     up.start("--emulate", "gpus-4")
     return up
-
-
-def test_jobs_see_their_own_gpus_and_no_others_also_after_a_restart(gpus: Up, tmp_path: Path) -> None:
-    require(len(os.sched_getaffinity(0)) > 1, "two cores")
-    up, go = gpus, tmp_path / "go"
-    command = ["python3", "-c", SEES, str(go)]
-
-    def printed(job: int) -> str:
-        up.until(lambda: up.client.output(job))
-        return up.client.output(job).decode().rstrip("\n")
-
-    plain = up.client.submit(command).id
-    assert printed(plain) == seen()
-    two = up.client.submit(command, gpus=2).id
-    assert printed(two) == seen(0, 1)  # beside the one without
-    up.client.call("POST", "/cancel", {"ids": [plain]})
-    up.until(lambda: up.client.call("GET", f"/jobs/{plain}")["stage"] == "cancelled")
-    four = up.client.submit(command, gpus=4).id
-    single = up.client.submit(command, gpus=1, expect_s={"": 1.0}).id
-    why = up.client.call("GET", f"/jobs/{four}")["why"]
-    assert why.startswith("waits for 4 GPUs (2 of 4 free)"), why
-    assert " GB memory, 2 of 4 GPUs free; jobs: " in up.run("nodes").stdout
-    (node,) = up.client.call("GET", "/nodes")
-    assert [gpu["job"] for gpu in node["gpus"]] == [two, two, None, None]
-    assert {gpu["name"] for gpu in node["gpus"]} == {"Emulated GPU 80GB"}
-    up.kill()
-    up.start("--emulate", "gpus-4")
-    job_two = up.client.call("GET", f"/jobs/{two}")
-    assert (job_two["stage"], job_two["gpus"], job_two["devices"]) == ("running", [0, 1], [])
-    rows = up.client.call("GET", "/queue?details=9")["rows"]
-    assert {row["id"]: row["gpus"] for row in rows if row["stage"] == "running"} == {two: ["0", "1"]}
-    go.touch()
-    for job in (two, four, single):
-        up.until(lambda job=job: up.client.call("GET", f"/jobs/{job}")["stage"] == "done")
-    assert printed(four) == seen(0, 1, 2, 3)
-    assert up.client.output(single).decode().count("GPU-") == 1
-    assert "GPUs 0, 1, 2, 3" in up.run("info", str(four)).stdout
-    assert "EMULATED" in (tmp_path / "coordinator.log").read_text()
 
 
 def test_what_cannot_be_had_is_refused(gpus: Up) -> None:
@@ -314,38 +284,106 @@ def test_a_driver_that_cannot_be_asked_is_told(up: Up, monkeypatch: pytest.Monke
 HOLDS = "import os, sys; os.open(sys.argv[1], os.O_RDWR); print('holds', flush=True); sys.stdin.read()"
 
 
-def test_a_gpu_that_a_stranger_holds_is_not_given_out(gpus: Up) -> None:
-    up = gpus
+def test_a_day_of_a_machine_with_four_gpus(gpus: Up, tmp_path: Path) -> None:
+    """Its coordinator is killed twice; nothing is lost, begun twice, or shared."""
+    require(len(os.sched_getaffinity(0)) > 1, "two cores")
+    up, jobs = gpus, dict[str, client.Job]()
+    up.kill()
+    up.start("--emulate", "gpus-4", "--cores", "2")
 
-    def strangers() -> list[list[str]]:
-        return [gpu["strangers"] for gpu in up.client.call("GET", "/nodes")[0]["gpus"]]
+    def submit(name: str, **needs: Any) -> None:
+        os.mkfifo(tmp_path / name)
+        command = [sys.executable, "-c", SEES, str(tmp_path), name]
+        jobs[name] = up.client.submit(command, **needs)
 
-    command = [sys.executable, "-c", HOLDS, str(up.home / "gpus" / "dev" / "nvidia0")]
-    stranger = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    try:
-        up.until(lambda: strangers()[0])
-        assert strangers()[1:] == [[], [], []]
-        (held,) = strangers()[0]
-        assert (
-            held.startswith(f"process {stranger.pid} (python") and " of " in held and "MB, 0 %, for" in held
-        )
-        line = f"GPU 0, Emulated GPU 80GB: not given out; outside of the queue: process {stranger.pid}"
-        assert line in up.run("nodes").stdout
-        # Who wants all of them waits and is told why; who wants fewer passes, and gets others.
-        four = up.client.submit(["true"], gpus=4)
-        three = up.client.submit(["sh", "-c", "echo $CUDA_VISIBLE_DEVICES"], gpus=3)
-        assert three.result(60) == 0
-        assert up.client.output(three.id).decode().strip() == ",".join(map(uuid, (1, 2, 3)))
-        why = up.client.call("GET", f"/jobs/{four.id}")["why"]
-        assert why.startswith("waits for 4 GPUs (3 of 3 free)"), why
-        assert f"GPU 0 is held outside of the queue by process {stranger.pid}" in why
-        # It stays so after a restart, and ends with the stranger.
-        up.kill()
-        up.start("--emulate", "gpus-4")
-        assert strangers()[0] and up.client.call("GET", f"/jobs/{four.id}")["stage"] == "waiting"
-    finally:
-        stranger.communicate()
-    assert four.result(60) == 0
+    def printed(name: str) -> list[str]:
+        return up.client.output(jobs[name].id).decode().splitlines()
+
+    def begin(name: str, *numbers: int) -> None:
+        up.until(lambda: printed(name))
+        assert printed(name) == [seen(*numbers)] and jobs[name].info()["gpus"] == [*numbers]
+
+    def end(*names: str) -> None:
+        for name in names:
+            (tmp_path / name).write_bytes(b"")
+        assert [jobs[name].result(60) for name in names] == [0] * len(names)
+
+    def stages() -> dict[str, str]:
+        return {name: job.info()["stage"] for name, job in jobs.items()}
+
+    def table() -> list[dict[str, Any]]:
+        (node,) = up.client.call("GET", "/nodes")
+        return list(node["gpus"])
+
+    # Two of four GPUs, beside a job without.
+    submit("plain")
+    submit("two", gpus=2)
+    begin("plain")
+    begin("two", 0, 1)
+    end("plain")
+    submit("four", gpus=4)
+    assert jobs["four"].info()["why"].startswith("waits for 4 GPUs (2 of 4 free)")
+    assert " GB memory, 2 of 4 GPUs free; jobs: " in up.run("nodes").stdout
+    two = jobs["two"].id
+    assert [(gpu["job"], gpu["name"]) for gpu in table()] == [
+        (job, "Emulated GPU 80GB") for job in (two, two, None, None)
+    ]
+    # A stranger comes. Who wants all GPUs waits and is told why; who wants fewer passes, and gets another.
+    command = [sys.executable, "-c", HOLDS, str(up.home / "gpus/dev/nvidia2")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as stranger:
+        try:
+            up.until(lambda: table()[2]["strangers"])
+            submit("idle", gpus=1, checkpoint_signal=int(signal.SIGUSR1))
+            submit("one", gpus=1)
+            submit("beside")
+            begin("idle", 3)
+            assert [bool(gpu["strangers"]) for gpu in table()] == [False, False, True, False]
+            (held,) = table()[2]["strangers"]
+            assert held.startswith(f"process {stranger.pid} (python") and "MB, 0 %, for" in held
+            line = f"GPU 2, Emulated GPU 80GB: not given out; outside of the queue: process {stranger.pid}"
+            assert line in up.run("nodes").stdout
+            why = jobs["four"].info()["why"]
+            assert "GPU 2 is held outside of the queue by process" in why, why
+            before = stages()
+            # The next coordinator has a rule: who does nothing leaves its GPU, if it makes checkpoints.
+            up.kill()
+            up.start("--emulate", "gpus-4", "--cores", "2", "--idle-gpu", "1s=park")
+            up.until(lambda: stages() == before | {"idle": "suspended", "one": "running"})
+            assert jobs["idle"].info()["why"].startswith("suspended by a rule: GPU")
+                "suspended by a rule: GPU"
+            )
+            (news,) = seen_idle(up, jobs["idle"].id)
+            assert news.endswith(f"; it writes a checkpoint; go on with: tenbin resume {jobs['idle'].id}")
+            up.until(lambda: seen_idle(up, two))
+            (news,) = seen_idle(up, two)
+            assert news.endswith("; it makes no checkpoints (--checkpoint), so it runs on")
+            begin("one", 3)
+            assert table()[2]["strangers"] and [gpu["job"] for gpu in table()] == [
+                *(two, two, None, jobs["one"].id)
+            ]
+        finally:
+            stranger.kill()
+    # It goes: all GPUs for one job, beside one without.
+    up.until(lambda: not table()[2]["strangers"])
+    end("two", "one")
+    begin("four", 0, 1, 2, 3)
+    begin("beside")
+    before = stages()
+    up.kill()
+    up.start("--emulate", "gpus-4", "--cores", "2", "--idle-gpu", "1s=park")
+    assert stages() == before
+    assert (before["idle"], before["four"], before["beside"]) == ("suspended", "running", "running")
+    rows = up.client.call("GET", "/queue?details=9")["rows"]
+    running = {row["id"]: row["gpus"] for row in rows if row["stage"] == "running"}
+    assert running == {jobs["four"].id: ["0", "1", "2", "3"], jobs["beside"].id: []}
+    assert up.run("resume", str(jobs["idle"].id)).returncode == 0
+    end("four", "beside", "idle")
+    assert "GPUs 0, 1, 2, 3" in up.run("info", str(jobs["four"].id)).stdout
+    assert set(stages().values()) == {"done"}
+    assert {name: len(printed(name)) for name in jobs} == dict.fromkeys(jobs, 1) | {"idle": 2}
+    listed = up.client.call("GET", "/jobs?all=true")
+    assert sorted(job["id"] for job in listed) == sorted(job.id for job in jobs.values())
+    assert "EMULATED" in (tmp_path / "coordinator.log").read_text()
 
 
 def check_of_gpus(number: int, losses: dict[int, float], failures: dict[int, str], **more: Any) -> Check:
@@ -548,41 +586,6 @@ def test_a_job_whose_gpus_all_do_nothing_is_ended_by_the_rule(up: Up, tmp_path: 
     assert sorted(log.read_text().splitlines()) == ["ended 2 cancelled", "idle 2 running"]
     assert up.client.call("GET", f"/jobs/{works.id}")["stage"] == "running"
     works.cancel()
-
-
-PARKS = """
-import pathlib, signal, sys, time
-signal.signal(signal.SIGUSR1, lambda *_: sys.exit(85))
-if pathlib.Path(sys.argv[1]).exists():
-    sys.exit(0)
-pathlib.Path(sys.argv[1]).touch()
-time.sleep(600)
-"""
-
-
-def test_a_job_that_makes_checkpoints_leaves_its_idle_gpus(up: Up, tmp_path: Path) -> None:
-    """Until its owner resumes it. One that makes none is told so once, and runs on."""
-    began = tmp_path / "began"
-    started(up, "--idle-gpu", "1s=park")
-    stays = up.client.submit(["sleep", "600"], gpus=1)
-    leaves = up.client.submit(["python3", "-c", PARKS, str(began)], gpus=1, checkpoint_signal=10)
-    up.until(lambda: up.client.call("GET", f"/jobs/{leaves.id}")["stage"] == "suspended")
-    (node,) = up.client.call("GET", "/nodes")
-    assert [gpu["job"] for gpu in node["gpus"]] == [stays.id, None]
-    told = up.client.call("GET", f"/jobs/{leaves.id}")["why"]
-    assert told.startswith("suspended by a rule: GPU") and "no work for 1 s (tenbin up --idle-gpu)" in told
-    (news,) = seen_idle(up, leaves.id)
-    assert news.endswith(f"; it writes a checkpoint; go on with: tenbin resume {leaves.id}")
-    up.until(lambda: seen_idle(up, stays.id))
-    (news,) = seen_idle(up, stays.id)
-    assert news.endswith("; it makes no checkpoints (--checkpoint), so it runs on")
-    up.kill()
-    up.start("--emulate", "gpus-2", "--idle-gpu", "1s=park")
-    assert up.client.call("GET", f"/jobs/{leaves.id}")["stage"] == "suspended"
-    assert up.run("resume", str(leaves.id)).returncode == 0
-    assert leaves.result(60) == 0
-    assert up.client.call("GET", f"/jobs/{stays.id}")["stage"] == "running"
-    stays.cancel()
 
 
 def test_who_holds_a_gpu_outside_of_the_queue_is_told_once(up: Up, tmp_path: Path) -> None:

@@ -217,7 +217,7 @@ def test_alibaba_gpu_whole_list() -> None:
     found, workload = read(str(path))
     table = pd.read_csv(path)
     assert len(table) == 8_152 == len(found) + sum(workload.skipped.values())
-    table = table[table.scheduled_time.notna() & (table.memory_mib > 0)]
+    table = table[table.scheduled_time.notna()]
     table = table.sort_values("creation_time", kind="stable")
     gpus = [a.job.demand[2] for a in found]
     assert gpus == pytest.approx((table.num_gpu * table.gpu_milli / 1000).tolist())
@@ -275,7 +275,7 @@ BAD = [
     ("batch_task.csv", "50,90,1,9,0,Terminated,50,0.25\n", "no instances"),
     ("batch_task.csv", "50,90,1,9,1,Terminated,50,0\n", "a request of no memory"),
     ("batch_task.csv", "50,x,1,9,1,Terminated,50,1\n", "a field that is no number"),
-    ("pod_list.csv", "pod-9,12000,0,1,460,,LS,Running,10,110,20\n", "a request of no memory"),
+    ("pod_list.csv", "pod-9,12000,-1,1,460,,LS,Running,10,110,20\n", "a negative request"),
     ("pod_list.csv", "pod-9,0,9,1,460,,LS,Running,10,110,20\n", "a request of no CPU"),
     ("pod_list.csv", "pod-9,500,9,1,460,,LS,Running,10,15,20\n", "times that are not in order"),
     ("pod_list.csv", "pod-9,500,9,1,460,,LS,Running,-10,15,20\n", "a negative time"),
