@@ -22,11 +22,11 @@ from tests.support.labs.components import require
 from tests.support.paths import EXAMPLES
 from tests.support.programs import opencl_devices
 
-OPENCL = {  # sizes that run for a second or two
-    "stencil.py": ("--cells", "256", "--steps", "10000"),
-    "nbody.py": ("--bodies", "256", "--steps", "1500"),
+OPENCL = {  # sizes that run for a second
+    "stencil.py": ("--cells", "256", "--steps", "5000"),
+    "nbody.py": ("--bodies", "256", "--steps", "700"),
     "sort.py": ("--values", "20000"),
-    "chebyshev.py": ("--degrees", "12", "--points", "200000"),
+    "chebyshev.py": ("--degrees", "12", "--points", "100000"),
 }
 
 
@@ -63,7 +63,7 @@ def test_stopped_at_random_it_gives_the_same_bits(name: str, opencl: None, tmp_p
     folder.mkdir()
     while True:
         process = start(folder, name, *OPENCL[name])
-        if stopped < 3:
+        if stopped < 2:
             wait_until(lambda p=process: p.poll() is not None or tree.catches(p.pid, signal.SIGURG))  # type: ignore[misc]
             time.sleep(chance.uniform(0.1, 0.6) if stopped else 0.0)  # at once: a fast machine is soon done
             if process.poll() is None:

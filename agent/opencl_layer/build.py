@@ -28,6 +28,7 @@ SOURCES = Path(__file__).with_name("src")
 REMEDY = "apt-get install g++ opencl-c-headers"
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-pthread", "-Wno-deprecated-declarations")
+UNITS = 4
 # Programs bring C++ libraries of their own, so the layer brings its own too.
 STATIC = ("-static-libstdc++", "-static-libgcc")
 
@@ -121,20 +122,20 @@ def _fingerprint(command: Sequence[str], files: Sequence[Path]) -> str:
 
 
 def _compile(command: Sequence[str], sources: Sequence[Path], aside: Path) -> Path:
-    """Compile a share of the sources on each core, and link them.
+    """Compile the sources in a few units, side by side, and link them.
 
-    A share is one unit, because the headers take longer than the sources.
+    The headers take longer than the sources. The units are the same on every machine: with others, a source
+    could lack what another one of its unit includes.
     """
-    cores = min(os.cpu_count() or 1, len(sources))
 
-    def compile_share(number: int) -> str:
+    def compile_unit(number: int) -> str:
         unit, made = aside / f"unit-{number}.cpp", aside / f"unit-{number}.o"
-        unit.write_text("".join(f'#include "{source.absolute()}"\n' for source in sources[number::cores]))
+        unit.write_text("".join(f'#include "{source.absolute()}"\n' for source in sources[number::UNITS]))
         _check(_run([*command, "-c", str(unit), "-o", str(made)]))
         return str(made)
 
-    with ThreadPoolExecutor(cores) as pool:
-        objects = list(pool.map(compile_share, range(cores)))
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, UNITS)) as pool:
+        objects = list(pool.map(compile_unit, range(UNITS)))
     library = aside / "layer.so"
     sanitized = any(option.startswith("-fsanitize") for option in command)
     static = () if sanitized else STATIC

@@ -6,6 +6,7 @@ each once, as small as it goes, to see that it runs at all; its figures tell not
 
 import os
 import sys
+from collections.abc import Iterable
 from typing import TypeVar
 
 from tests.support.paths import ROOT
@@ -24,3 +25,8 @@ PEERS = str(_PEERS) if _PEERS.exists() else sys.executable
 def amount(full: T, usual: T, small: T) -> T:
     """Choose how much is measured."""
     return small if SMALL else full if FULL else usual
+
+
+def few(cases: Iterable[T]) -> list[T]:
+    """Choose all cases, in the small the first."""
+    return [*cases][: 1 if SMALL else None]

@@ -423,7 +423,7 @@ def test_a_rank_killed_on_a_host_costs_no_samples(lab: NetLab, mpi: MpiInstall, 
 
 
 def test_a_host_lost_in_the_middle(lab: NetLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "GRACE_S", 2.0)
+    monkeypatch.setattr(network, "GRACE_S", 1.0)
     lab.shape(1000)
     events: list[Event] = []
     link = ["ip", "-n", f"{lab.prefix}n2", "link", "set", "eth0"]

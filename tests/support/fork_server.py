@@ -1,9 +1,9 @@
 """Run ``tenbin`` in forks of this process, which has imported it: its start takes most of a short command.
 
-A request comes over the socket that the first argument names: the command line, the environment, the folder
-and the limits, with stdout, stderr and a socket for the answers: the number of the process, and later how it
-ended. Each command ends as any Python program does: its threads are awaited, and what it registered for its
-end runs.
+All workers of a run share this server, which listens on the socket that the first argument names, and ends
+with the last of them. A request has the command line, the environment, the folder and the limits, with
+stdout, stderr and a socket for the answers: the number of the process, and later how it ended. Each command
+ends as any Python program does: its threads are awaited, and what it registered for its end runs.
 """
 
 from __future__ import annotations
@@ -57,24 +57,29 @@ ALSO = (  # what commands import when they need it
 )
 
 
-def serve(requests: socket.socket) -> None:
+def serve(listener: socket.socket) -> None:
     """Start what is asked for; return in each process that was started. This process ends with its tests."""
+    workers = [listener.accept()[0]]
     running: dict[int, tuple[int, socket.socket]] = {}  # by what tells of the end: the process, its answers
-    while True:
-        ready, _, _ = select.select([requests, *running], [], [])
+    while workers:
+        ready, _, _ = select.select([listener, *workers, *running], [], [])
         for ended in set(ready) & running.keys():
             pid, answers = running.pop(ended)
             _, status = os.waitpid(pid, 0)
             os.close(ended)
             with answers:
                 answers.send(str(os.waitstatus_to_exitcode(status)).encode())
-        if requests in ready:
+        if listener in ready:
+            workers.append(listener.accept()[0])
+        for requests in [one for one in workers if one in ready]:
             text, files, _, _ = socket.recv_fds(requests, MOST_BYTES, 3)
             if not text:
-                os._exit(0)
+                workers.remove(requests)
+                requests.close()
+                continue
             pid = os.fork()
             if pid == 0:
-                for one in (requests, *(answers for _, answers in running.values())):
+                for one in (listener, *workers, *(answers for _, answers in running.values())):
                     one.close()
                 for number in running:
                     os.close(number)
@@ -85,6 +90,7 @@ def serve(requests: socket.socket) -> None:
             running[os.pidfd_open(pid)] = (pid, answers)
             for file in files:
                 os.close(file)
+    os._exit(0)
 
 
 def become(asked: dict[str, Any], files: list[int]) -> None:
@@ -133,6 +139,6 @@ if __name__ == "__main__":
         import_module(module)
     gc.freeze()  # else the forks' first collection copies all that they share
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with socket.socket(fileno=int(sys.argv[1])) as requests:
-        serve(requests)
+    with socket.socket(fileno=int(sys.argv[1])) as listener:
+        serve(listener)
     os._exit(ended())

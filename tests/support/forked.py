@@ -9,7 +9,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from select import select
@@ -83,17 +85,27 @@ def run(*arguments: str, environment: Mapping[str, str]) -> subprocess.Completed
 
 @cache
 def _server() -> socket.socket:
-    """Start the fork server; it ends with this process, which closes the socket."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    """Connect to the fork server of this run; the first that asks for it starts it."""
+    ours, listener = (socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2))
+    name = f"\0tenbin-tests-{os.environ.get('PYTEST_XDIST_TESTRUNUID', os.getpid())}"
     clean = {name: value for name, value in BEFORE.items() if not name.startswith("TENBIN_")}
-    with theirs:
+    with listener, suppress(OSError):  # the name is taken: another worker has started it
+        listener.bind(name)
+        listener.listen()
         subprocess.run(
-            [sys.executable, "-P", str(SERVER), str(theirs.fileno())],
+            [sys.executable, "-P", str(SERVER), str(listener.fileno())],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             env=clean,
             cwd="/",
-            pass_fds=[theirs.fileno()],
+            pass_fds=[listener.fileno()],
             check=True,
         )
-    return ours
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            ours.connect(name)
+            return ours
+        except ConnectionRefusedError:  # the other one is about to listen
+            assert time.monotonic() < deadline
+            time.sleep(0.01)

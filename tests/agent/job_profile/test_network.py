@@ -207,7 +207,7 @@ def test_a_job_over_hosts_is_measured_beside_both_probes(
     require(len(CPUS) > 1, "two CPUs")
     require(shutil.which("cc"), "a C compiler")
     shorten_sessions(monkeypatch)
-    command = (sys.executable, "-P", "-c", EXCHANGE, "40")
+    command = (sys.executable, "-P", "-c", EXCHANGE, "20")
     steps: list[str] = []
     order = JobOrder("exchange", command, "/", 2, quick=True, mpi=True, hosts=lab.hosts)
     made, tables = make_job_profile(order, lambda progress: steps.append(progress.doing))

@@ -15,6 +15,7 @@ from agent.opencl_layer import requests
 from profiles.errors import UserError
 from tests.support.moving import PROGRAMS, command, compiled_layer, variables
 from tests.support.opencl_programs.ends import N
+from tests.support.waiting import until
 
 SUM = f"{sum(range(N))}\n"
 
@@ -77,8 +78,8 @@ def test_an_end_waits_for_a_compiler_at_its_first_use(tmp_path: Path, options: t
 
         mover = threading.Thread(target=move)
         mover.start()
-        while not compiles.exists():
-            assert mover.is_alive(), said
+        until(lambda: compiles.exists() or not mover.is_alive())
+        assert compiles.exists(), said
         end(program)
         mover.join(30)
         assert not mover.is_alive()

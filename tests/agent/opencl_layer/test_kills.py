@@ -15,6 +15,7 @@ from profiles.errors import UserError
 from tests.agent.opencl_layer.test_requests import LIVE, REST, ask, other_device
 from tests.support.amounts import DRILL, sweep
 from tests.support.moving import Worker, variables
+from tests.support.waiting import until
 
 FEW = (1, 7)
 STEPS = range(1, 1000) if DRILL else FEW
@@ -78,8 +79,7 @@ def test_killed_caller(tmp_path: Path, cache: str) -> None:
             caller.sendall(line.encode())
         if not line.endswith("\n"):
             assert ask(tmp_path, pid, "status")["moves"] == 0
-    while ask(tmp_path, pid, "status")["moves"] == 0:
-        pass
+    until(lambda: ask(tmp_path, pid, "status")["moves"])
     assert requests.status(tmp_path, pid).device == device
     assert worker.digest(["end", *REST]) == expected
     worker.end()
@@ -113,8 +113,7 @@ def test_program_that_ends_during_moves(tmp_path: Path, cache: str) -> None:
 
         mover = threading.Thread(target=move_on)
         mover.start()
-        while not moves:
-            pass
+        until(lambda moves=moves: moves)  # type: ignore[misc]
         worker.end()
         mover.join(60)
         assert not mover.is_alive()

@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from agent.opencl_layer import requests
 from profiles.errors import BadInput, Unavailable, UserError
 from tests.support.amounts import ALL, sweep
 from tests.support.moving import Worker, variables
+from tests.support.waiting import until
 
 LIVE = [
     *(["part", i, i, 0] for i in range(4)),
@@ -143,8 +143,7 @@ def test_move_waits_for_user_events(worker: Worker, folder: Path) -> None:
     device = other_device(folder, pid)
     caller = threading.Thread(target=lambda: moves.append(requests.move(folder, pid, device).device))
     caller.start()
-    while not requests.status(folder, pid).postponed:
-        pass
+    until(lambda: requests.status(folder, pid).postponed)
     worker.digest(["go on", ["open", 0, 0, 0]])
     caller.join(60)
     assert moves == [device]
@@ -173,8 +172,7 @@ def test_a_stopped_program_is_told_of_at_once(worker: Worker, folder: Path) -> N
     before = requests.status(folder, pid)
     device = other_device(folder, pid)
     worker.process.send_signal(signal.SIGSTOP)
-    while not requests.is_stopped(pid):
-        pass
+    until(lambda: requests.is_stopped(pid))
     for request in (
         lambda: requests.move(folder, pid, device),
         lambda: requests.estimate(folder, pid, device),
@@ -214,15 +212,12 @@ def test_a_program_that_closes_what_it_did_not_open(tmp_path: Path) -> None:
         text=True,
     )
     assert program.stdin is not None and program.stdout is not None
-    while not requests.programs(tmp_path, [program.pid]):
-        assert program.poll() is None
+    until(lambda: requests.programs(tmp_path, [program.pid]))
     program.stdin.write("\n")
     program.stdin.flush()
     assert program.stdout.readline() == "closed 3\n"
     for device in ("pocl-1", "pocl-0", "pocl-1"):
-        deadline = time.monotonic() + 60
-        while not list(requests.statuses(tmp_path)):  # it listens again as soon as the layer has seen it
-            assert time.monotonic() < deadline
+        until(lambda: list(requests.statuses(tmp_path)))  # it listens again as soon as the layer has seen it
         assert requests.move(tmp_path, program.pid, device).device == device
     program.communicate("\n", timeout=30)
     assert program.returncode == 0

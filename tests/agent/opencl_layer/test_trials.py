@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import socket
@@ -148,15 +147,13 @@ def test_every_step_may_fail(folder: Path) -> None:
     program = Stepper(folder)
     pid, troubles = program.process.pid, []
     program.steps(1)
-    for at in itertools.chain(range(1, 24), range(24, 200, 25)):
+    for at in (*range(1, 24), 60, 120, 180):
         with program.busy():
             ask(folder, pid, f"fail {at}")
             answer = ask(folder, pid, "try pocl-1 0.02 0")
             ask(folder, pid, "fail 0")
         found = [answer.get("trouble", ""), *(one["trouble"] for one in answer.get("kernels", ()))]
         troubles += [text for text in found if text]
-        if at > 200:
-            break
     assert len({text for text in troubles if text.startswith("injected failure: ")}) > 8
     assert requests.status(folder, pid).movable
     program.end()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from agent.opencl_layer import requests
-from tests.support.amounts import sweep
 from tests.support.moving import Stepper
 
 TRIES = 8  # of a busy machine: a watch may end before a launch
@@ -24,15 +22,6 @@ def start(folder: Path, *options: str) -> Stepper:
     return Stepper(folder, *options, POCL_DEVICES="basic pthread", POCL_CACHE_DIR=str(cache), LAUNCH_MS=TIMES)
 
 
-@pytest.fixture(params=sweep(["", "anew"], {""}))
-def stepper(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stepper]:
-    """Start a program that keeps its kernels, and one that makes a kernel for each launch."""
-    program = start(tmp_path, *filter(None, [request.param]))
-    program.steps(2)
-    yield program
-    program.end()
-
-
 def compiled(folder: Path) -> set[str]:
     """Return the kernels that PoCL has compiled, by device, size and name."""
     return {str(path.relative_to(folder)) for path in (folder / "pocl-cache").rglob("*.so")}
@@ -46,8 +35,13 @@ def plain_digest(folder: Path, steps: int) -> str:
 
 
 @pytest.mark.slow
-def test_an_estimate_warms_up(tmp_path: Path, stepper: Stepper) -> None:
-    """Nothing is compiled after the estimate, neither by the move nor by launches on the new device."""
+def test_an_estimate_warms_up(tmp_path: Path) -> None:
+    """Nothing is compiled after the estimate, neither by the move nor by launches on the new device.
+
+    The program makes a kernel for each launch.
+    """
+    stepper = start(tmp_path, "anew")
+    stepper.steps(2)
     pid, before = stepper.process.pid, compiled(tmp_path)
     assert len(before) == TWO_KERNELS
     for _ in range(TRIES):
@@ -63,9 +57,12 @@ def test_an_estimate_warms_up(tmp_path: Path, stepper: Stepper) -> None:
     stepper.steps(3)
     assert compiled(tmp_path) == warmed
     assert stepper.digest == plain_digest(tmp_path, stepper.taken)
+    stepper.end()
 
 
-def test_moves_and_resumes_warm_up(tmp_path: Path, stepper: Stepper) -> None:
+def test_moves_and_resumes_warm_up(tmp_path: Path) -> None:
+    stepper = start(tmp_path)
+    stepper.steps(2)
     pid, found = stepper.process.pid, []
     for turn in range(2 * TRIES):
         there = f"pocl-{(turn + 1) % 2}"
@@ -80,6 +77,7 @@ def test_moves_and_resumes_warm_up(tmp_path: Path, stepper: Stepper) -> None:
             break
     assert [max(found[at::4], default=0) for at in range(4)] == [TWO_KERNELS] * 4
     assert stepper.digest == plain_digest(tmp_path, stepper.taken)
+    stepper.end()
 
 
 def test_a_program_that_may_print_is_left_alone(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ import pytest
 from agent.opencl_layer import build, loader, requests
 from probes import opencl
 from profiles.errors import BadInput, UserError
-from tests.benchmarks import amount
+from tests.benchmarks import amount, few
 from tests.support.labs.components import require
 from tests.support.moving import ONE, below_on, command, layer, output, two_devices, variables
 from tests.support.opencl_programs.tour import PROGRAMS
@@ -84,7 +84,7 @@ def plain(folder: Path, key: str) -> dict[str, str]:
     return environment
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", few(PROGRAMS))
 def test_tour_between_two_devices(name: str, folder: Path) -> None:
     found = set()
     for order in orders():

@@ -21,7 +21,7 @@ from tests.benchmarks import SMALL, amount
 
 pytestmark = [pytest.mark.benchmark, *([pytest.mark.usefixtures("own_lock")] if SMALL else [])]
 
-LEARN, CHECKS = amount((20, 200), (8, 12), (1, 1))
+LEARN, CHECKS = amount((20, 200), (8, 12), (0, 1))
 
 
 @pytest.mark.timeout(7200)

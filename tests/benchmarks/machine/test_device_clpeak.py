@@ -17,7 +17,7 @@ import pytest
 from probes import device_session, opencl
 from probes.device_session import DeviceBench
 from profiles.errors import Unavailable
-from tests.benchmarks import SMALL, amount
+from tests.benchmarks import SMALL, amount, few
 from tests.support.labs.components import require
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
@@ -83,7 +83,7 @@ def test_memory(device: tuple[str, list[str]]) -> None:
     compare({"read": ours}, lambda: clpeak(choice, option, PLACES[option]), "GB/s")
 
 
-@pytest.mark.parametrize(("precision", "option"), [("single", "compute-sp"), ("double", "compute-dp")])
+@pytest.mark.parametrize(("precision", "option"), few([("single", "compute-sp"), ("double", "compute-dp")]))
 def test_arithmetic(
     device: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch, precision: str, option: str
 ) -> None:
@@ -109,7 +109,7 @@ def test_arithmetic(
     compare(ours, lambda: clpeak(choice, option, PLACES[option]), "GFLOP/s")
 
 
-@pytest.mark.parametrize(("direction", "pattern"), [("to_s", WRITE), ("from_s", READ)])
+@pytest.mark.parametrize(("direction", "pattern"), few([("to_s", WRITE), ("from_s", READ)]))
 def test_copies(
     device: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch, direction: str, pattern: str
 ) -> None:

@@ -16,7 +16,7 @@ from scheduler.policies.power.parm_ga import ParmGaParameters, search
 from scheduler.simulator.simulator import Simulator
 from scheduler.workloads import load
 from scheduler.workloads.generators.power_sets import PROGRAMS, large_machine, small_machine
-from tests.benchmarks import amount
+from tests.benchmarks import amount, few
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
 GAP, LIMIT_S = 0.001, 600.0  # no decision is cut short because the machine is busy
@@ -44,8 +44,8 @@ def highs_alone(problem: Problem) -> Integers:
     return _branch(problem, options, problem.start, GAP, time_limit_s=LIMIT_S, node_limit=20_000)[0]
 
 
-@pytest.mark.parametrize("budget_w", [3850.0, 2000.0])
-@pytest.mark.parametrize("beta", [0.0, 1.0])
+@pytest.mark.parametrize("budget_w", few([3850.0, 2000.0]))
+@pytest.mark.parametrize("beta", few([1.0, 0.0]))
 def test_decisions_of_job_set_1(budget_w: float, beta: float) -> None:
     cluster = small_machine(budget_w=budget_w)
     policy = Noting(ParmParameters(beta=beta, gap=GAP))

@@ -27,7 +27,7 @@ from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival
 from scheduler.workloads import load
 from scheduler.workloads.logs import swf
-from tests.benchmarks import PEERS, SMALL, amount
+from tests.benchmarks import PEERS, SMALL, amount, few
 from tests.scheduler.policies.backfill.test_logs import HPC2N, KTH, log
 from tests.support.labs.components import require
 from tests.support.paths import SHARED_DATA
@@ -88,7 +88,7 @@ def seconds(python: str, script: str, *arguments: object, folder: Path) -> float
     return cpu
 
 
-@pytest.mark.parametrize(("name", "nodes"), [(KTH, 100), (HPC2N, 240)])
+@pytest.mark.parametrize(("name", "nodes"), few([(KTH, 100), (HPC2N, 240)]))
 @pytest.mark.parametrize(("method", "policy"), [("fifo", "fcfs"), ("easy", "easy")])
 @pytest.mark.parametrize("kept", ["schedule", "figures"])
 def test_faster_than_accasim(

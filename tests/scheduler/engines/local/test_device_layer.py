@@ -190,7 +190,7 @@ def test_a_policy_moves_an_unmodified_program(
     first = devices.client.submit(
         ["sleep", "4"], expect_s={"pocl-0": 20.0, "pocl-1": 100.0}, device="pocl-0", time_s=90
     )
-    second = devices.client.submit([*LONG, "1500", "0.01"], expect_s={"pocl-0": 5.0, "pocl-1": 50.0})
+    second = devices.client.submit([*LONG, "700", "0.01"], expect_s={"pocl-0": 5.0, "pocl-1": 50.0})
     began(devices, second)
     assert second.info()["placement"] == "pocl-1"
     assert first.wait(30)["stage"] == "done"
@@ -199,7 +199,7 @@ def test_a_policy_moves_an_unmodified_program(
     assert (found["migrations"], found["attempt"], parks(found), moves(found)) == (1, 1, 0, 1), found[
         "history"
     ]
-    assert Path(found["stdout"]).read_text() == alone(1500)
+    assert Path(found["stdout"]).read_text() == alone(700)
 
 
 @pytest.mark.slow
