@@ -73,7 +73,7 @@ class RankedJobs(WaitingJobs):
 
     def add(self, turn: int, job: Job, length_s: float) -> None:
         super().add(turn, job, length_s)
-        self._facts[:, len(self.entries) - 1] = self._rows.facts(job.id)
+        self._facts[:, len(self.entries) - 1 :][:, :1] = self._rows.facts([job.id])
 
     def sort(self, now: float, fairness: float) -> None:
         """Put those that are there now in their order."""
@@ -144,7 +144,7 @@ class NodeWeigh(NodeEasy):
         if len(jobs) < 2:
             return jobs
         here = [job for job in jobs if job.id in self.waiting]
-        facts = np.array([self.rows.facts(job.id) for job in here]).reshape(-1, LENGTHS).T
+        facts = self.rows.facts(job.id for job in here)
         order = np.lexsort((index_of(facts, now, self._fairness), -facts[PRIORITY]))
         return [here[place] for place in order.tolist()]
 
