@@ -220,7 +220,7 @@ class WaitingJobs:
         return [self.entries[slot] for slot in sorted(chain.from_iterable(self._slots.values()))]
 
     def extend(self, entries: Sequence[tuple[int, Job, float]]) -> None:
-        """Append (turn, job, length) of many jobs at once."""
+        """Append jobs, as (turn, job, length)."""
         begin, end = len(self.entries), len(self.entries) + len(entries)
         if end > len(self._lengths):
             live = [*self._live(), *entries]
@@ -236,29 +236,10 @@ class WaitingJobs:
             for slot, job in enumerate(jobs, begin):
                 self._slots.setdefault(job.id, []).append(slot)
                 if job.units > 1:
-                    self._enter_several(slot, job)
-
-    def add(self, turn: int, job: Job, length_s: float) -> None:
-        """Append a job."""
-        slot, capacity = len(self.entries), len(self._lengths)
-        if slot == capacity:
-            live = self._live()
-            self._lay(live, 2 * capacity if 2 * len(live) > capacity else capacity)
-            slot = len(self.entries)
-        self._demands[:, slot] = job.demand
-        self._lengths[slot] = length_s
-        self._missing[slot] = 0
-        self._least = [*map(min, self._least, job.demand)]
-        self.entries.append((turn, job, length_s))
-        self._slots.setdefault(job.id, []).append(slot)
-        if job.units > 1:
-            self._enter_several(slot, job)
-
-    def _enter_several(self, slot: int, job: Job) -> None:
-        self.count()
-        self._parts[:, len(self._several)] = [1.0 / d if d > 0 else math.inf for d in job.demand]
-        self._several.append(slot)
-        self._missing[slot] = job.units - self._nodes.room(job.demand)
+                    self.count()
+                    self._parts[:, len(self._several)] = [1.0 / d if d > 0 else math.inf for d in job.demand]
+                    self._several.append(slot)
+                    self._missing[slot] = job.units - self._nodes.room(job.demand)
 
     def count(self) -> None:
         """Count anew for how many tasks of each job of several there is room."""
@@ -489,17 +470,14 @@ class NodeFirstFit(NodeQueue):
 
     def _enter_new(self) -> None:
         """Enter the new jobs that still wait in the tables."""
-        many: dict[str, list[tuple[int, Job, float]]] = {pool: [] for pool in self._tables}
+        entries: dict[str, list[tuple[int, Job, float]]] = {pool: [] for pool in self._tables}
         for job in self._new:
             if job.id in self.waiting:
                 for pool, way in self.classes(job):
-                    if len(self._new) > LEAST:
-                        many[pool].append((self._next, way, way.estimate_on(pool)))
-                    else:
-                        self._tables[pool].add(self._next, way, way.estimate_on(pool))
+                    entries[pool].append((self._next, way, way.estimate_on(pool)))
                 self._next += 1
-        for pool, entries in many.items():
-            self._tables[pool].extend(entries)
+        for pool, table in self._tables.items():
+            table.extend(entries[pool])
         self._new.clear()
 
     def _start(self, job: Job, pool: str, places: Places, chosen: list[Choice]) -> None:

@@ -72,9 +72,6 @@ class RankedJobs(WaitingJobs):
         self._ranks = np.zeros((2, capacity))
         super()._lay(entries, capacity)
 
-    def add(self, turn: int, job: Job, length_s: float) -> None:
-        self.extend([(turn, job, length_s)])
-
     def extend(self, entries: Sequence[tuple[int, Job, float]]) -> None:
         super().extend(entries)
         end = len(self.entries)

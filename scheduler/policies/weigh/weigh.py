@@ -338,17 +338,12 @@ class Weigh(Policy):
                 continue
             here = state.place.pool
             whole_s = job.reference_s(here)
-            for pool in self._pools:
-                if (
-                    left[pool] < job.units
-                    or not job.runs_on(pool)
-                    or not job.reference_s(pool) < whole_s < math.inf
-                ):
-                    continue
-                cost = view.costs.stop_s(job, here) + view.costs.restart_s(job, pool)
-                if state.remaining_s(view.now, pool) + cost < state.remaining_s(view.now, here):
-                    yield state
-                    break
+            for pool in self._pools if whole_s < math.inf else ():
+                if left[pool] >= job.units and job.runs_on(pool) and job.reference_s(pool) < whole_s:
+                    cost = view.costs.stop_s(job, here) + view.costs.restart_s(job, pool)
+                    if state.remaining_s(view.now, pool) + cost < state.remaining_s(view.now, here):
+                        yield state
+                        break
 
     def _ranked(self, view: View, left: Mapping[str, int], movers: list[JobState]) -> list[JobState]:
         """List the jobs that are weighed: the first of the queue, then by priority and index."""
@@ -417,11 +412,6 @@ class Decision:
             self._gaps[pool, units] = self.plans[pool].regions(units, self.view.now)
         return self._gaps[pool, units]
 
-    def until_s(self, pool: str, units: int) -> float:
-        """Return until when units stay free that are free now; the past: they are not."""
-        gaps = self.gaps(pool, units)
-        return gaps[0][1] if gaps and gaps[0][0] <= self.view.now else -math.inf
-
     def best(self, state: JobState) -> Candidate | None:
         """Choose the candidate of least cost of a job that does not run; None: it can run nowhere now."""
         view, job, now = self.view, state.job, self.view.now
@@ -447,14 +437,14 @@ class Decision:
     def on_the_way(self, state: JobState, best: Candidate) -> Candidate:
         """Let the job run on a class of which units are free until its turn comes on a better one."""
         job, now, costs = state.job, self.view.now, self.view.costs
-        for pool in self.plans if job.stop is CHECKPOINT else ():
+        for pool, plan in self.plans.items() if job.stop is CHECKPOINT else ():
             if pool == best.pool or not job.runs_on(pool) or self.left[pool] < job.units:
                 continue
             changes = costs.stop_s(job, pool) + costs.restart_s(job, best.pool)
             restart = costs.restart_s(job, pool) if state.placement is not None else 0.0
             share = (best.start_s - now - restart) / left_s(state, now, pool)
             saved = share * left_s(state, now, best.pool) - changes
-            if saved <= 0 or self.until_s(pool, job.units) < best.start_s:
+            if saved <= 0 or plan.least(now, best.start_s) < job.units:
                 continue
             taken = self.prices[pool] * (best.start_s - now) - self.prices[best.pool] * saved
             if taken * job.units < saved:
@@ -506,7 +496,10 @@ class Decision:
         for pool in self.plans:
             if not self._may(state, pool) or self.left[pool] < job.units:
                 continue
-            until, length = self.until_s(pool, job.units), left_s(state, now, pool)
+            gaps = self.gaps(pool, job.units)
+            if not gaps or gaps[0][0] > now:
+                continue
+            until, length = gaps[0][1], left_s(state, now, pool)
             stop, restart = costs.stop_s(job, pool), costs.restart_s(job, pool)
             works = until - now - stop - (restart if begun else 0.0)
             if works < length and works > 2 * (stop + restart) and works / length > best:
