@@ -62,23 +62,17 @@ class Rows:
     def __init__(self, sizes: Floats) -> None:
         self.sizes = sizes
         self.prices = np.zeros_like(sizes)  # of a second of one of each resource, in seconds
-        self._amounts = LENGTHS + len(sizes)
-        self._table = np.zeros((self._amounts + sizes.shape[1], 64))
+        self._table = np.zeros((LENGTHS + sum(sizes.shape), 64))
         self._ids: list[int] = []
         self._place_of: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self._ids)
 
-    @property
-    def amounts(self) -> Floats:
-        """Amounts that they take of each resource, resources x jobs."""
-        return self._table[self._amounts :, : len(self)]
-
-    @property
-    def lengths(self) -> Floats:
-        """Believed run times, classes x jobs."""
-        return self._table[LENGTHS : self._amounts, : len(self)]
+    def _split(self) -> tuple[Floats, Floats]:
+        """Return believed run times, classes x jobs, and amounts taken, resources x jobs."""
+        first, table = LENGTHS + len(self.sizes), self._table[:, : len(self)]
+        return table[LENGTHS:first], table[first:]
 
     def clear(self) -> None:
         self._ids.clear()
@@ -90,8 +84,7 @@ class Rows:
             return
         if len(self) == self._table.shape[1]:
             self._table = np.hstack((self._table, np.zeros_like(self._table)))
-        area, left = least_area(job, lengths, self.sizes)
-        facts = area, left, job.submit_s, job.priority
+        facts = *least_area(job, lengths, self.sizes), job.submit_s, job.priority
         self._table[:, len(self)] = *facts, *lengths, *amounts_of(job)
         self._place_of[job.id] = len(self)
         self._ids.append(job.id)
@@ -118,7 +111,8 @@ class Rows:
 
         Of the latter there is one for each class, for its reservation.
         """
-        fits = ((self.amounts <= room[:, None]) & np.isfinite(self.lengths)).any(axis=0)
+        lengths, amounts = self._split()
+        fits = ((amounts <= room[:, None]) & np.isfinite(lengths)).any(axis=0)
         facts = self._table[:LENGTHS, : len(self)]
         index = index_of(facts, now, fairness)
         return (
@@ -144,7 +138,7 @@ class Rows:
         the dear one. On each it counts for the resource of which it takes the largest share. Iterated until
         prices and choices agree.
         """
-        amounts, lengths, sizes = self.amounts, self.lengths, self.sizes
+        (lengths, amounts), sizes = self._split(), self.sizes
         if more:
             amounts = np.hstack((amounts, np.transpose([amounts_of(job) for job, _ in more])))
             lengths = np.hstack((lengths, np.transpose([length for _, length in more])))

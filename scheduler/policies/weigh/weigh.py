@@ -276,11 +276,8 @@ class Weigh(Policy):
         waits: list[JobState] = []
         for state in ranked:
             job = state.job
-            most = max(left.values())
-            if most <= 0:
+            if max(left.values()) <= 0:
                 return
-            if job.units > most and len(reserved) == len(left):
-                continue
             if job.id in view.running:
                 decision.move(state)
                 continue
@@ -299,11 +296,10 @@ class Weigh(Policy):
                     continue
             if job.stop is CHECKPOINT:
                 waits.append(state)
-        if self.parameters.holes:
-            for state in waits:
-                until = decision.fill_hole(state)
-                if until is not None:
-                    self._holes[state.job.id] = until
+        for state in waits if self.parameters.holes else ():
+            until = decision.fill_hole(state)
+            if until is not None:
+                self._holes[state.job.id] = until
 
     def _left(self, view: View) -> dict[str, int]:
         """Free units of each class, less those for jobs that are on their way there."""
@@ -414,12 +410,11 @@ class Decision:
 
     def best(self, state: JobState) -> Candidate | None:
         """Choose the candidate of least cost of a job that does not run; None: it can run nowhere now."""
-        view, job, now = self.view, state.job, self.view.now
+        job, now, costs = state.job, self.view.now, self.view.costs
         candidates = list[Candidate]()
         for pool in self.plans:
             if self._may(state, pool):
-                begun = state.placement is not None
-                length = left_s(state, now, pool) + (view.costs.restart_s(job, pool) if begun else 0.0)
+                length = left_s(state, now, pool) + (costs.restart_s(job, pool) if state.placement else 0.0)
                 held_s = max(length, SOON_S)
                 start = next(start for start, end in self.gaps(pool, job.units) if end - start >= held_s)
                 end = instant(start + held_s)
@@ -491,7 +486,6 @@ class Decision:
         that is worth while.
         """
         job, now, costs = state.job, self.view.now, self.view.costs
-        begun = state.placement is not None
         best, where, until_s = 0.0, "", math.inf
         for pool in self.plans:
             if not self._may(state, pool) or self.left[pool] < job.units:
@@ -501,7 +495,7 @@ class Decision:
                 continue
             until, length = gaps[0][1], left_s(state, now, pool)
             stop, restart = costs.stop_s(job, pool), costs.restart_s(job, pool)
-            works = until - now - stop - (restart if begun else 0.0)
+            works = until - now - stop - (restart if state.placement else 0.0)
             if works < length and works > 2 * (stop + restart) and works / length > best:
                 best, where, until_s = works / length, pool, until
         if not where:
