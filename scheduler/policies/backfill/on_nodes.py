@@ -213,37 +213,33 @@ class WaitingJobs:
         self._least = [math.inf] * len(self._nodes.columns)  # nobody takes less
         self.entries: list[tuple[int, Job, float]] = []
         self._slots.clear()
-        for turn, job, length_s in entries:
-            self.add(turn, job, length_s)
+        self.extend(entries)
 
     def _live(self) -> list[tuple[int, Job, float]]:
         return [self.entries[slot] for slot in sorted(chain.from_iterable(self._slots.values()))]
 
-    def make_room(self, number: int) -> None:
-        """Lay out room for so many more jobs at once."""
-        if len(self.entries) + number > len(self._lengths):
-            live = self._live()
-            self._lay(live, 2 * (len(live) + number))
-
-    def add(self, turn: int, job: Job, length_s: float) -> None:
-        """Append a job."""
-        slot, capacity = len(self.entries), len(self._lengths)
-        if slot == capacity:
-            live = self._live()
-            self._lay(live, 2 * capacity if 2 * len(live) > capacity else capacity)
-            slot = len(self.entries)
-        self._demands[:, slot] = job.demand
-        self._lengths[slot] = length_s
-        self._missing[slot] = 0
-        self._least = [*map(min, self._least, job.demand)]
-        self.entries.append((turn, job, length_s))
-        self._slots.setdefault(job.id, []).append(slot)
-        if job.units > 1:
-            self.count()
-            self._parts[:, self._number] = [1.0 / d if d > 0 else math.inf for d in job.demand]
-            self._several[self._number] = slot
-            self._number += 1
-            self._missing[slot] = job.units - self._nodes.room(job.demand).sum()
+    def extend(self, entries: Sequence[tuple[int, Job, float]]) -> None:
+        """Append jobs, as (turn, job, length)."""
+        begin, end = len(self.entries), len(self.entries) + len(entries)
+        if end > len(self._lengths):
+            live = [*self._live(), *entries]
+            self._lay(live, 2 * len(live))
+        elif entries:
+            jobs = [job for _, job, _ in entries]
+            demands = np.array([job.demand for job in jobs]).T
+            self._demands[:, begin:end] = demands
+            self._lengths[begin:end] = [length_s for _, _, length_s in entries]
+            self._missing[begin:end] = 0
+            self._least = [*map(min, self._least, demands.min(axis=1).tolist())]
+            self.entries += entries
+            for slot, job in enumerate(jobs, begin):
+                self._slots.setdefault(job.id, []).append(slot)
+                if job.units > 1:
+                    self.count()
+                    self._parts[:, self._number] = [1.0 / d if d > 0 else math.inf for d in job.demand]
+                    self._several[self._number] = slot
+                    self._number += 1
+                    self._missing[slot] = job.units - self._nodes.room(job.demand).sum()
 
     def count(self) -> None:
         """Count anew for how many tasks of each job of several there is room."""
@@ -475,14 +471,14 @@ class NodeFirstFit(NodeQueue):
 
     def _enter_new(self) -> None:
         """Enter the new jobs that still wait in the tables."""
-        if len(self._new) > LEAST:
-            for table in self._tables.values():
-                table.make_room(sum(len(job.ways) for job in self._new))
+        entries: dict[str, list[tuple[int, Job, float]]] = {pool: [] for pool in self._tables}
         for job in self._new:
             if job.id in self.waiting:
                 for pool, way in self.classes(job):
-                    self._tables[pool].add(self._next, way, way.estimate_on(pool))
+                    entries[pool].append((self._next, way, way.estimate_on(pool)))
                 self._next += 1
+        for pool, table in self._tables.items():
+            table.extend(entries[pool])
         self._new.clear()
 
     def _start(self, job: Job, pool: str, places: Places, chosen: list[Choice]) -> None:

@@ -35,6 +35,9 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from scheduler.model.events import Action, Resume, Start, WakeAt
 from scheduler.model.jobs import CHECKPOINT, JobState, Placement, Pool, instant
 from scheduler.model.state import POWER_TOLERANCE_W
@@ -68,17 +71,30 @@ class Way(NamedTuple):
 NOTHING = Way(share=0.0, units=0, watts=0.0, cap_w=None, speed=0.0, own_s=math.inf, low_w=0.0, low_speed=0.0)
 
 
+class Ways(NamedTuple):
+    """Ways of a job by their shares, without those that a lesser share is better than.
+
+    Attributes:
+        least: what it holds at least. columns: share, speed, own cost and watts of each way.
+        area: the least share for a second of work.
+    """
+
+    all: tuple[Way, ...]
+    least: Way
+    columns: NDArray[np.float64]
+    area: float
+
+
 class Claim(NamedTuple):
     """A job that takes part, and what it may take.
 
     Attributes:
-        least: what it holds at least. hole_s: until it gives back what it has; infinite: until its end.
+        hole_s: until it gives back what it has; infinite: until its end.
     """
 
     state: JobState
     left_s: float
-    ways: tuple[Way, ...]
-    least: Way
+    ways: Ways
     hole_s: float = math.inf
 
     def ends_s(self, way: Way) -> float:
@@ -87,7 +103,7 @@ class Claim(NamedTuple):
 
     def floor(self, way: Way) -> Way:
         """Return the units that it keeps, whatever comes."""
-        return self.least if self.state.job.malleable else way
+        return self.ways.least if self.state.job.malleable else way
 
 
 @dataclass
@@ -116,8 +132,23 @@ class Machine:
         """Tell if there is room for a way in place of another, now and beside the reservation."""
         if way.units - held.units > self.free or way.watts - held.watts > self.free_w:
             return False
+        if self.begins_s == math.inf:
+            return True
         units, watts = self._then(claim, way, held)
         return units <= self.then and watts <= self.then_w
+
+    def best(self, claim: Claim, held: Way, behind: int = 0) -> Way:
+        """Choose the way of least cost of those for which there is room, with so many jobs behind."""
+        share = max((held.units + self.free) / self.units, (held.watts + self.free_w) / self.watts)
+        ways, columns = claim.ways.all, claim.ways.columns
+        able = columns[0].searchsorted(share * (1 + 1e-9), "right")  # there is no room for the others
+        if not able or ways[able - 1] is held:
+            return held
+        shares, speeds, own_s, watts = columns[:, :able]
+        costs = np.where(watts - held.watts > self.free_w, math.inf, own_s + behind * shares / speeds)
+        least = held.own_s + behind * held.share / (held.speed or 1.0)
+        cheaper: list[int] = costs.argsort(kind="stable")[: np.count_nonzero(costs < least)].tolist()
+        return next((ways[place] for place in cheaper if self.has(claim, ways[place], held)), held)
 
     def take(self, claim: Claim, way: Way, held: Way = NOTHING) -> Way:
         units, watts = self._then(claim, way, held)
@@ -138,8 +169,9 @@ class Machine:
 
     def reserve(self, claim: Claim, running: Sequence[Claim]) -> None:
         """Keep room for a job as soon as those that run, each at its least now, have left it."""
-        then, then_w = self.free - claim.least.units, self.free_w - claim.least.watts
-        ends = sorted((other.ends_s(other.least), other.least.units, other.least.watts) for other in running)
+        then, then_w = self.free - claim.ways.least.units, self.free_w - claim.ways.least.watts
+        leasts = [(other, other.ways.least) for other in running]
+        ends = sorted((other.ends_s(least), least.units, least.watts) for other, least in leasts)
         for end_s, leaving in groupby(ends, itemgetter(0)):
             for _, units, watts in leaving:
                 then += units
@@ -156,18 +188,12 @@ class Machine:
             least = most = state.place.units
         speed: Any = job.speed  # a key: it must have a hash, as frozen dataclasses have
         whole = self.units, self.watts, self.joule_s
-        ways, lowest = _ways(speed, (least, max(most, least)), self.pool, whole)
-        return Claim(state, left_s, ways, lowest, hole_s)
+        return Claim(state, left_s, _ways(speed, (least, max(most, least)), self.pool, whole), hole_s)
 
 
 @lru_cache(maxsize=4096)
-def _ways(
-    speed: Any, least_most: tuple[int, int], pool: Pool, whole: tuple[int, float, float]
-) -> tuple[tuple[Way, ...], Way]:
-    """List the ways by their shares, without those that a lesser share is better than; and the lowest.
-
-    ``whole``: units and watts of the machine, and the price of a joule.
-    """
+def _ways(speed: Any, least_most: tuple[int, int], pool: Pool, whole: tuple[float, float, float]) -> Ways:
+    """List the ways; ``whole``: units and watts of the machine, and the price of a joule."""
     every = []
     caps: tuple[float | None, ...] = pool.caps_w or (None,)
     for units in numbers(*least_most, CHOICES).tolist():
@@ -177,12 +203,13 @@ def _ways(
             share = max(units / whole[0], watts / whole[1])
             own_s = (1.0 + whole[2] * watts) / fast
             every.append(Way(share, units, watts, cap, fast, own_s, low_w=drawn[0], low_speed=speeds[0]))
-    ways, best, least = list[Way](), 0.0, math.inf
+    ways, best, cost_s = list[Way](), 0.0, math.inf
     for way in sorted(every, key=lambda way: (way.share, -way.speed, way.watts)):
-        if way.speed > best * (1 + 1e-9) or way.own_s < least * (1 - 1e-9):
+        if way.speed > best * (1 + 1e-9) or way.own_s < cost_s * (1 - 1e-9):
             ways.append(way)
-            best, least = max(best, way.speed), min(least, way.own_s)
-    return tuple(ways), every[0]
+            best, cost_s = max(best, way.speed), min(cost_s, way.own_s)
+    columns = np.array([(way.share, way.speed, way.own_s, way.watts) for way in ways]).T.copy()
+    return Ways(tuple(ways), every[0], columns, min(way.share / way.speed for way in ways))
 
 
 def shares(
@@ -212,13 +239,13 @@ def shares(
     claims = [machine.claim(state, left, holes.get(state.job.id, math.inf) - now) for state, left in lefts]
     running = [claim for claim in claims if claim.state.job.id in view.running]
     fixed = [_fixed(state, pool, end - now) for state, end in others]
-    held = {claim.state.job.id: machine.take(claim, claim.least) for claim in running + fixed}
+    held = {claim.state.job.id: machine.take(claim, claim.ways.least) for claim in running + fixed}
     first = next(iter(view.waiting), None)
     heads = [claim for claim in claims if claim.state.job.id == first or claim.state.job.id in view.suspended]
     if heads:
         head = min(heads, key=lambda claim: (-claim.state.job.priority, claim.state.job.submit_s))
-        if machine.has(head, head.least):
-            held[head.state.job.id] = machine.take(head, head.least)
+        if machine.has(head, head.ways.least):
+            held[head.state.job.id] = machine.take(head, head.ways.least)
         else:
             machine.reserve(head, running + fixed)
             claims.remove(head)
@@ -260,7 +287,7 @@ def _fixed(state: JobState, pool: Pool, end_s: float) -> Claim:
     units, cap = state.place.units, state.place.cap_w
     watts = pool.power_w(units, cap)
     way = NOTHING._replace(units=units, watts=watts, cap_w=cap, low_w=watts, low_speed=1.0)
-    return Claim(state, math.inf, (way,), way, end_s)
+    return Claim(state, math.inf, Ways((way,), way, np.zeros((4, 1)), 0.0), end_s)
 
 
 def _for_turnaround(
@@ -268,7 +295,7 @@ def _for_turnaround(
 ) -> list[Claim]:
     def index(claim: Claim) -> float:
         state = claim.state
-        area = claim.left_s * min(way.share / way.speed for way in claim.ways)
+        area = claim.left_s * claim.ways.area
         wait = now - state.job.submit_s - state.attained_s(now)
         return area / (1.0 + fairness * wait / max(claim.left_s, FLOOR_S))
 
@@ -276,8 +303,7 @@ def _for_turnaround(
     for behind, claim in zip(range(len(ranked) - 1, -1, -1), ranked, strict=True):
         job_id = claim.state.job.id
         has = held.get(job_id, NOTHING)
-        ways = [way for way in claim.ways if machine.has(claim, way, has)]
-        best = min([has, *ways], key=lambda way: way.own_s + behind * way.share / (way.speed or 1.0))
+        best = machine.best(claim, has, behind)
         if best is not has:
             held[job_id] = machine.take(claim, best, has)
     return ranked
@@ -285,7 +311,7 @@ def _for_turnaround(
 
 def _for_makespan(machine: Machine, claims: list[Claim], held: dict[int, Way], now: float) -> list[Claim]:
     steps: list[tuple[float, int, int]] = []  # (-worth for each share, claim, place in its hull)
-    hulls = [_hull(claim.ways) for claim in claims]
+    hulls = [_hull(claim.ways.all) for claim in claims]
     weights = [(claim.left_s + now - claim.state.job.submit_s) ** PATIENCE for claim in claims]
 
     def step(number: int, place: int) -> None:
@@ -335,7 +361,6 @@ def _hull(ways: Sequence[Way]) -> list[Way]:
 def _improve(machine: Machine, claim: Claim, held: dict[int, Way]) -> None:
     """Give a job the best that is left over, if that is better than what it has."""
     has = held.get(claim.state.job.id, NOTHING)
-    ways = [way for way in claim.ways if machine.has(claim, way, has)]
-    best = min(ways, key=lambda way: way.own_s, default=has)
+    best = machine.best(claim, has)
     if best.own_s < has.own_s * (1 - 1e-9):
         held[claim.state.job.id] = machine.take(claim, best, has)

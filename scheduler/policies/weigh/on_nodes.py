@@ -18,6 +18,7 @@ Source: the dominant share is that of Ghodsi et al., "Dominant resource fairness
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -25,7 +26,6 @@ from numpy.typing import NDArray
 
 from scheduler.jobs.literals import resource_text
 from scheduler.model.jobs import Job, Pool
-from scheduler.model.state import rooms
 from scheduler.policies.backfill.conservative_on_nodes import awaited
 from scheduler.policies.backfill.on_nodes import (
     LEAST,
@@ -35,13 +35,14 @@ from scheduler.policies.backfill.on_nodes import (
     FreeNodes,
     Held,
     Limit,
-    Mask,
     NodeEasy,
     Places,
     Rank,
+    Vector,
     WaitingJobs,
     Way,
     has_room,
+    room_in,
     why,
 )
 from scheduler.policies.backfill.queue import HALF_STEP_S
@@ -59,7 +60,7 @@ from scheduler.policies.weigh.waiting import (
 
 
 class RankedJobs(WaitingJobs):
-    """Waiting jobs in the order of their priorities and indices."""
+    """Waiting jobs of which some have turns, in the order of their priorities and indices."""
 
     def __init__(self, nodes: FreeNodes, rows: Rows) -> None:
         self._rows = rows
@@ -67,28 +68,33 @@ class RankedJobs(WaitingJobs):
 
     def _lay(self, entries: Sequence[tuple[int, Job, float]], capacity: int) -> None:
         self._facts = np.zeros((LENGTHS, capacity))
-        self._order: NDArray[np.intp] = np.arange(0)
-        self._ranks: NDArray[np.float64] = np.zeros((2, 0))
+        self.order: NDArray[np.intp] = np.arange(0)
+        self._ranks = np.zeros((2, capacity))
         super()._lay(entries, capacity)
 
-    def add(self, turn: int, job: Job, length_s: float) -> None:
-        super().add(turn, job, length_s)
-        self._facts[:, len(self.entries) - 1] = self._rows.facts(job.id)
+    def extend(self, entries: Sequence[tuple[int, Job, float]]) -> None:
+        super().extend(entries)
+        end = len(self.entries)
+        self._facts[:, end - len(entries) : end] = self._rows.facts(job.id for _, job, _ in entries)
 
-    def sort(self, now: float, fairness: float) -> None:
-        """Put those that are there now in their order."""
-        facts = self._facts[:, : len(self.entries)]
-        self._ranks = np.stack((-facts[PRIORITY], index_of(facts, now, fairness)))
-        if len(self.entries) < 2 or not np.ptp(self._ranks[0]):  # of one priority: in half the time
-            self._order = self._ranks[1].argsort(kind="stable")
-        else:
-            self._order = np.lexsort(self._ranks[::-1])
+    def sort(self, look: Iterable[int], limit: Limit, now: float, fairness: float) -> None:
+        """Give turns to those that may fit on these nodes now."""
+        self.order = np.arange(len(self.entries))
+        self.narrow(look, limit, now, begin=0)
+        facts = self._facts[:, self.order]
+        ranks = self._ranks[:, self.order] = np.stack((-facts[PRIORITY], index_of(facts, now, fairness)))
+        self.order = self.order[np.lexsort(ranks[::-1])]
+
+    def narrow(self, look: Iterable[int], limit: Limit, now: float, *, begin: int) -> None:
+        """Take the turns from one on of those that cannot fit on these nodes any more."""
+        may = self.able(look, limit, now, begin=begin)
+        self.order = np.concatenate((self.order[:begin], self.order[begin:][may]))
 
     def slots(self, begin: int) -> NDArray[np.intp]:
-        return self._order[begin:]
+        return self.order[begin:]
 
     def at(self, turn: int) -> tuple[Rank, Job]:
-        slot = self._order[turn]
+        slot = self.order[turn]
         job = self.entries[slot][1]
         return (*self._ranks[:, slot].tolist(), float(job.id)), job
 
@@ -99,10 +105,9 @@ class NodeWeigh(NodeEasy):
     def __init__(self, pools: Sequence[Pool], fairness: float, price: float, depth: int) -> None:
         super().__init__(pools)
         self._fairness, self._price, self._depth = fairness, price, depth
-        self._capacity = {
-            pool.name: np.array(pool.capacities or [pool.capacity] * pool.units) for pool in pools
-        }
-        has = [rows.sum(axis=0) for rows in self._capacity.values()]
+        capacity = [pool.capacities or [pool.capacity] * pool.units for pool in pools]
+        self._kinds = {pool.name: Counter(rows) for pool, rows in zip(pools, capacity, strict=True)}
+        has = [np.sum(rows, axis=0) for rows in capacity]
         self.rows = Rows(np.array([np.where(row > 0, row, 1.0) for row in has]))
         self._places = {pool.name: place for place, pool in enumerate(pools)}
         self._ranked = {name: RankedJobs(nodes, self.rows) for name, nodes in self.nodes.items()}
@@ -110,7 +115,7 @@ class NodeWeigh(NodeEasy):
         self._priced = len(pools) > 1  # prices decide something
         self._again: dict[str, set[int]] = {}  # where jobs have fitted that would rather wait
         self._rather_wait = 0  # so many of them
-        self._able: dict[str, Mask] = {}  # of the turns of each table, which may fit on what is free now
+        self._sorted = set[str]()  # pools whose tables have turns by what is free now
         self._outdated = set[str]()  # pools in which a job has started since
         self._promise: tuple[int, float] = (-1, math.inf)  # the first job, and the time first reserved for it
 
@@ -127,13 +132,18 @@ class NodeWeigh(NodeEasy):
     def _rank(self, job: Job) -> None:
         self._priced = self._priced or bool(job.alternatives)
         ways = [(way, self._lengths(way)) for way in job.ways]
-        self.rows.add(*min(ways, key=lambda way: least_area(way[0], way[1], self.rows.sizes)))
+        if job.alternatives:
+            ways.sort(key=lambda way: least_area(way[0], way[1], self.rows.sizes))
+        self.rows.add(*ways[0])
 
     def _lengths(self, way: Job) -> list[float]:
         may = [name for name in self._places if way.runs_on(name)]
         if self._priced:
-            may = [name for name in may if rooms(self._capacity[name], way.demand).sum() >= way.units]
+            may = [name for name in may if self._room(name, way.demand) >= way.units]
         return [_length(way, name) if name in may else math.inf for name in self._places]
+
+    def _room(self, pool: str, demand: Vector) -> int:
+        return sum(number * room_in(row, demand) for row, number in self._kinds[pool].items())
 
     def _start(self, job: Job, pool: str, places: Places, chosen: list[Choice]) -> None:
         super()._start(job, pool, places, chosen)
@@ -144,7 +154,7 @@ class NodeWeigh(NodeEasy):
         if len(jobs) < 2:
             return jobs
         here = [job for job in jobs if job.id in self.waiting]
-        facts = np.array([self.rows.facts(job.id) for job in here]).reshape(-1, LENGTHS).T
+        facts = self.rows.facts(job.id for job in here)
         order = np.lexsort((index_of(facts, now, self._fairness), -facts[PRIORITY]))
         return [here[place] for place in order.tolist()]
 
@@ -163,9 +173,7 @@ class NodeWeigh(NodeEasy):
             self._start_passing(next(iter(self.waiting.values())), chosen, self._view.now, {})
 
     def _pass_all(self, chosen: list[Choice], now: float, limits: Mapping[str, Limit]) -> None:
-        for table in self._ranked.values():
-            table.sort(now, self._fairness)
-        self._able.clear()
+        self._sorted.clear()
         self._outdated.clear()
         super()._pass_all(chosen, now, limits)
 
@@ -173,16 +181,18 @@ class NodeWeigh(NodeEasy):
         look, table = self._look[pool], self._ranked[pool]
         if limit.closed or not look or not table.entries or self._rather_wait >= self._depth:
             return None
-        if pool not in self._able:
-            self._able[pool] = table.able(look, limit, now, begin=0)
-        for tries, turn in enumerate((begin + self._able[pool][begin:].nonzero()[0]).tolist()):
-            job = table.at(turn)[1]
+        if pool not in self._sorted:
+            self._sorted.add(pool)
+            table.sort(look, limit, now, self._fairness)
+        turn = begin
+        while turn < len(table.order):
+            job = table.entries[table.order[turn]][1]
             if job.id in self.waiting and self._passes(job, pool, limit, now):
-                return int(turn)
-            if tries >= MANY and pool in self._outdated:
+                return turn
+            turn += 1
+            if turn - begin > MANY and pool in self._outdated:
                 self._outdated.discard(pool)
-                del self._able[pool]
-                return self._first(pool, turn + 1, limit, now)
+                table.narrow(look, limit, now, begin=turn)
         return None
 
     def _pass(self, chosen: list[Choice], now: float, limits: Mapping[str, Limit]) -> None:

@@ -47,91 +47,89 @@ def lengths_of(state: JobState, view: View, pools: Iterable[str]) -> list[float]
 
 # -- the waiting jobs ----------------------------------------------------------------------------------
 
+Floats = NDArray[np.float64]
 AREA, LEFT, SUBMITTED, PRIORITY, LENGTHS = range(5)
-Rank = tuple[int, float]  # minus the priority, and the index
+Rank = tuple[float, float]  # minus the priority, and the index
 
 
 class Rows:
-    """A table of the waiting jobs, to rank thousands at once; the order of its rows means nothing.
+    """A table of the waiting jobs, to rank thousands at once: a column for each job, in no order.
 
     Args:
         sizes: what each class has of each resource, classes x resources; a counted class has one, its units.
     """
 
-    def __init__(self, sizes: NDArray[np.float64]) -> None:
+    def __init__(self, sizes: Floats) -> None:
         self.sizes = sizes
         self.prices = np.zeros_like(sizes)  # of a second of one of each resource, in seconds
-        self._amounts = LENGTHS + len(sizes)
-        self._table = np.zeros((64, self._amounts + sizes.shape[1]))
+        self._table = np.zeros((LENGTHS + sum(sizes.shape), 64))
         self._ids: list[int] = []
-        self._row_of: dict[int, int] = {}
+        self._place_of: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self._ids)
 
-    @property
-    def amounts(self) -> NDArray[np.float64]:
-        """Amounts that they take of each resource, jobs x resources."""
-        return self._table[: len(self), self._amounts :]
-
-    @property
-    def lengths(self) -> NDArray[np.float64]:
-        """Believed run times, jobs x classes."""
-        return self._table[: len(self), LENGTHS : self._amounts]
+    def _split(self) -> tuple[Floats, Floats]:
+        """Return believed run times, classes x jobs, and amounts taken, resources x jobs."""
+        first, table = LENGTHS + len(self.sizes), self._table[:, : len(self)]
+        return table[LENGTHS:first], table[first:]
 
     def clear(self) -> None:
         self._ids.clear()
-        self._row_of.clear()
+        self._place_of.clear()
 
     def add(self, job: Job, lengths: Sequence[float]) -> None:
         """Enter a job, with its believed time left on each class."""
-        if job.id in self._row_of:
+        if job.id in self._place_of:
             return
-        if len(self) == len(self._table):
-            self._table = np.vstack((self._table, np.zeros_like(self._table)))
-        area, left = least_area(job, lengths, self.sizes)
-        facts = area, left, job.submit_s, job.priority
-        self._table[len(self)] = *facts, *lengths, *amounts_of(job)
-        self._row_of[job.id] = len(self)
+        if len(self) == self._table.shape[1]:
+            self._table = np.hstack((self._table, np.zeros_like(self._table)))
+        facts = *least_area(job, lengths, self.sizes), job.submit_s, job.priority
+        self._table[:, len(self)] = *facts, *lengths, *amounts_of(job)
+        self._place_of[job.id] = len(self)
         self._ids.append(job.id)
 
     def drop(self, job_id: int) -> None:
-        """Take a job out, if it is there; the last row takes its place."""
-        row = self._row_of.pop(job_id, None)
-        if row is None:
+        """Take a job out, if it is there; the last one takes its place."""
+        place = self._place_of.pop(job_id, None)
+        if place is None:
             return
         last = self._ids.pop()
         if last != job_id:
-            self._ids[row] = last
-            self._row_of[last] = row
-            self._table[row] = self._table[len(self)]
+            self._ids[place] = last
+            self._place_of[last] = place
+            self._table[:, place] = self._table[:, len(self)]
 
-    def facts(self, job_id: int) -> NDArray[np.float64]:
-        """Return what ranks a job (see ``index_of``), and its priority."""
-        return self._table[self._row_of[job_id], :LENGTHS]
+    def facts(self, job_ids: Iterable[int]) -> Floats:
+        """Return what ranks these jobs (see ``index_of``), and their priorities."""
+        return self._table[:LENGTHS, [self._place_of[job_id] for job_id in job_ids]]
 
     def ranked(
-        self, room: NDArray[np.float64], now: float, fairness: float, depth: int
+        self, room: Floats, now: float, fairness: float, depth: int
     ) -> tuple[list[tuple[Rank, int]], list[tuple[Rank, int]]]:
         """List (rank, job) of the first ``depth`` that fit on a class now, and of the first that fit on none.
 
         Of the latter there is one for each class, for its reservation.
         """
-        fits = ((self.amounts <= room) & np.isfinite(self.lengths)).any(axis=1)
-        index = index_of(self._table[: len(self), :LENGTHS].T, now, fairness)
+        lengths, amounts = self._split()
+        fits = ((amounts <= room[:, None]) & np.isfinite(lengths)).any(axis=0)
+        facts = self._table[:LENGTHS, : len(self)]
+        index = index_of(facts, now, fairness)
         return (
-            self._first(np.flatnonzero(fits), index, depth),
-            self._first(np.flatnonzero(~fits), index, len(self.sizes)),
+            self._first(np.flatnonzero(fits), index, facts[PRIORITY], depth),
+            self._first(np.flatnonzero(~fits), index, facts[PRIORITY], len(self.sizes)),
         )
 
-    def _first(self, rows: NDArray[np.intp], index: NDArray[np.float64], most: int) -> list[tuple[Rank, int]]:
-        table = self._table
-        if len(rows) > most:
-            if np.ptp(table[rows, PRIORITY]):
-                rows = rows[np.lexsort((index[rows], -table[rows, PRIORITY]))[:most]]
+    def _first(
+        self, places: NDArray[np.intp], index: Floats, priorities: Floats, most: int
+    ) -> list[tuple[Rank, int]]:
+        if len(places) > most:
+            if np.ptp(priorities):
+                places = places[np.lexsort((index[places], -priorities[places]))[:most]]
             else:
-                rows = rows[np.argpartition(index[rows], most)[:most]]
-        return [((-int(table[row, PRIORITY]), float(index[row])), self._ids[row]) for row in rows.tolist()]
+                places = places[np.argpartition(index[places], most)[:most]]
+        ranks = zip((-priorities[places]).tolist(), index[places].tolist(), strict=True)
+        return [(rank, self._ids[place]) for rank, place in zip(ranks, places.tolist(), strict=True)]
 
     def form_prices(self, factor: float, more: Sequence[tuple[Job, Sequence[float]]] = ()) -> None:
         """Count jobs, and ``more`` with their lengths, for the class that is cheapest for them.
@@ -140,11 +138,10 @@ class Rows:
         the dear one. On each it counts for the resource of which it takes the largest share. Iterated until
         prices and choices agree.
         """
-        amounts, lengths, sizes = self.amounts, self.lengths, self.sizes
+        (lengths, amounts), sizes = self._split(), self.sizes
         if more:
-            amounts = np.vstack((amounts, [amounts_of(job) for job, _ in more]))
-            lengths = np.vstack((lengths, [length for _, length in more]))
-        amounts, lengths = amounts.T.copy(), lengths.T.copy()  # by job in one stretch: three times as fast
+            amounts = np.hstack((amounts, np.transpose([amounts_of(job) for job, _ in more])))
+            lengths = np.hstack((lengths, np.transpose([length for _, length in more])))
         places = np.arange(sizes.size).reshape(sizes.shape)
         at = np.array([_scarcest(amounts, size) for size in sizes]) + places[:, :1]
         for _ in range(ROUNDS if len(sizes) > 1 else 1):
@@ -156,7 +153,7 @@ class Rows:
             self.prices = 0.5 * (self.prices + formed) if len(sizes) > 1 else formed
 
 
-def _scarcest(amounts: NDArray[np.float64], size: NDArray[np.float64]) -> NDArray[np.intp]:
+def _scarcest(amounts: Floats, size: Floats) -> NDArray[np.intp]:
     """Return the resource of which each job takes the largest share."""
     best, most = np.zeros(amounts.shape[1], dtype=np.intp), amounts[0] / size[0]
     for place in range(1, len(size)):
@@ -171,7 +168,7 @@ def amounts_of(job: Job) -> tuple[float, ...]:
     return tuple(job.units * d for d in job.demand) or (job.units,)
 
 
-def least_area(job: Job, lengths: Sequence[float], sizes: NDArray[np.float64]) -> tuple[float, float]:
+def least_area(job: Job, lengths: Sequence[float], sizes: Floats) -> tuple[float, float]:
     """Return the least area, as a share of a class for so many seconds, and the time left there.
 
     Its share of a class is that of the resource of which it takes most (dominant share, Ghodsi et al., 2011).
@@ -183,8 +180,8 @@ def least_area(job: Job, lengths: Sequence[float], sizes: NDArray[np.float64]) -
     )
 
 
-def index_of(facts: NDArray[np.float64], now: float, fairness: float) -> NDArray[np.float64]:
+def index_of(facts: Floats, now: float, fairness: float) -> Floats:
     """Return the index of jobs by their areas, times left and submissions: the least comes first."""
     patience = fairness * (now - facts[SUBMITTED]) / np.maximum(facts[LEFT], FLOOR_S)
-    index: NDArray[np.float64] = facts[AREA] / (1.0 + patience)
+    index: Floats = facts[AREA] / (1.0 + patience)
     return index

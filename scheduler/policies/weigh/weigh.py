@@ -251,7 +251,7 @@ class Weigh(Policy):
         stops = self._ends_of_holes(view)
         if stops:
             return stops  # decided again when they have stopped
-        if not any(units > 0 for units in left.values()):
+        if max(left.values()) <= 0:
             return []
         movers = list(self._movers(view, left)) if self.parameters.move and len(self._pools) > 1 else []
         ranked = self._ranked(view, left, movers)
@@ -276,12 +276,8 @@ class Weigh(Policy):
         waits: list[JobState] = []
         for state in ranked:
             job = state.job
-            if not any(units > 0 for units in left.values()):
+            if max(left.values()) <= 0:
                 return
-            if not any(
-                job.runs_on(pool) for pool in self._pools if pool not in reserved or job.units <= left[pool]
-            ):
-                continue
             if job.id in view.running:
                 decision.move(state)
                 continue
@@ -293,17 +289,17 @@ class Weigh(Policy):
                 continue
             if best.pool not in reserved:
                 reserved.add(best.pool)
-                decision.plans[best.pool].reserve(best.start_s, best.end_s, job.units)
+                best = decision.on_the_way(state, best)
+                decision.reserve(best.pool, best.start_s, best.end_s, job.units)
                 if best.on_the_way:
                     decision.start(state, best.on_the_way, best.start_s)
                     continue
             if job.stop is CHECKPOINT:
                 waits.append(state)
-        if self.parameters.holes:
-            for state in waits:
-                until = decision.fill_hole(state)
-                if until is not None:
-                    self._holes[state.job.id] = until
+        for state in waits if self.parameters.holes else ():
+            until = decision.fill_hole(state)
+            if until is not None:
+                self._holes[state.job.id] = until
 
     def _left(self, view: View) -> dict[str, int]:
         """Free units of each class, less those for jobs that are on their way there."""
@@ -331,18 +327,17 @@ class Weigh(Policy):
 
     def _movers(self, view: View, left: Mapping[str, int]) -> Iterator[JobState]:
         """Yield running jobs that would end earlier on another class, of which enough units are free."""
+        most = max(left.values())
         for state in view.running.values():
             job = state.job
-            if job.stop is not CHECKPOINT or state.stage is not RUNNING or job.malleable:
+            if job.units > most or job.stop is not CHECKPOINT or state.stage is not RUNNING or job.malleable:
                 continue
             here = state.place.pool
-            stay = state.remaining_s(view.now, here)
-            if stay == math.inf:
-                continue
-            for pool in self._pools:
-                if pool != here and job.runs_on(pool) and left[pool] >= job.units:
+            whole_s = job.reference_s(here)
+            for pool in self._pools if whole_s < math.inf else ():
+                if left[pool] >= job.units and job.runs_on(pool) and job.reference_s(pool) < whole_s:
                     cost = view.costs.stop_s(job, here) + view.costs.restart_s(job, pool)
-                    if state.remaining_s(view.now, pool) + cost < stay:
+                    if state.remaining_s(view.now, pool) + cost < state.remaining_s(view.now, here):
                         yield state
                         break
 
@@ -374,11 +369,12 @@ class Weigh(Policy):
     def _plans(self, view: View, ends: Mapping[int, float]) -> dict[str, Availability]:
         """Free units of each class over time, as running jobs and those on their way leave them."""
         held: dict[str, list[tuple[float, int]]] = {pool: [] for pool in self._pools}
-        for state in view.running.values():
-            for place in state.places:
-                held[place.pool].append((ends[state.job.id], place.units))
-            move = self._moves.get(state.job.id)
-            if move is not None and state.moves_to is None:
+        for job_id, state in view.running.items():
+            held[state.place.pool].append((ends[job_id], state.place.units))
+            if state.moves_to is not None:
+                held[state.moves_to.pool].append((ends[job_id], state.moves_to.units))
+            elif job_id in self._moves:
+                move = self._moves[job_id]
                 costs = view.costs.stop_s(state.job, state.place.pool) + view.costs.restart_s(
                     state.job, move[0]
                 )
@@ -404,28 +400,28 @@ class Decision:
     plans: dict[str, Availability]
     ends: dict[int, float]
     actions: list[Action] = field(default_factory=list)
+    _gaps: dict[tuple[str, int], list[tuple[float, float]]] = field(default_factory=dict)
+
+    def gaps(self, pool: str, units: int) -> list[tuple[float, float]]:
+        """List when so many units are free from now on, as (start, end)."""
+        if (pool, units) not in self._gaps:
+            self._gaps[pool, units] = self.plans[pool].regions(units, self.view.now)
+        return self._gaps[pool, units]
 
     def best(self, state: JobState) -> Candidate | None:
         """Choose the candidate of least cost of a job that does not run; None: it can run nowhere now."""
-        view, job, now = self.view, state.job, self.view.now
-        begun = state.placement is not None
-        best: Candidate | None = None
-        for pool, plan in self.plans.items():
-            if not self._may(state, pool):
-                continue
-            length = left_s(state, now, pool) + (view.costs.restart_s(job, pool) if begun else 0.0)
-            start = plan.earliest(job.units, max(length, SOON_S), now)
-            if start == math.inf:
-                continue
-            waits = start > now and job.reference_s(pool) == math.inf
-            end = instant(start + max(length, SOON_S))
-            cost = end - now + self.prices[pool] * job.units * length
-            candidate = Candidate(waits, cost, start, end, pool)
-            if best is None or candidate < best:
-                best = candidate
-        if best is not None and best.start_s > now and job.stop is CHECKPOINT:
-            return self._on_the_way(state, best)
-        return best
+        job, now, costs = state.job, self.view.now, self.view.costs
+        candidates = list[Candidate]()
+        for pool in self.plans:
+            if self._may(state, pool):
+                length = left_s(state, now, pool) + (costs.restart_s(job, pool) if state.placement else 0.0)
+                held_s = max(length, SOON_S)
+                start = next(start for start, end in self.gaps(pool, job.units) if end - start >= held_s)
+                end = instant(start + held_s)
+                cost = end - now + self.prices[pool] * job.units * length
+                waits = start > now and job.reference_s(pool) == math.inf
+                candidates.append(Candidate(waits, cost, start, end, pool))
+        return min(candidates, default=None)
 
     def _may(self, state: JobState, pool: str) -> bool:
         job = state.job
@@ -433,10 +429,10 @@ class Decision:
             return False
         return job.stop is not PAUSE or state.placement is None or state.place.pool == pool
 
-    def _on_the_way(self, state: JobState, best: Candidate) -> Candidate:
+    def on_the_way(self, state: JobState, best: Candidate) -> Candidate:
         """Let the job run on a class of which units are free until its turn comes on a better one."""
         job, now, costs = state.job, self.view.now, self.view.costs
-        for pool, plan in self.plans.items():
+        for pool, plan in self.plans.items() if job.stop is CHECKPOINT else ():
             if pool == best.pool or not job.runs_on(pool) or self.left[pool] < job.units:
                 continue
             changes = costs.stop_s(job, pool) + costs.restart_s(job, best.pool)
@@ -467,13 +463,18 @@ class Decision:
             return
         self.actions.append(Migrate(job.id, counted(best, job.units)))
         self.left[best] -= job.units
-        self.plans[best].reserve(now, end, job.units)
-        self.plans[here].release(instant(now + max(stop, SOON_S)), self.ends[job.id], job.units)
+        self.reserve(best, now, end, job.units)
+        self.reserve(here, instant(now + max(stop, SOON_S)), self.ends[job.id], -job.units)
+
+    def reserve(self, pool: str, start_s: float, end_s: float, units: int) -> None:
+        """Make so many units fewer free in an interval."""
+        self.plans[pool].reserve(start_s, end_s, units)
+        self._gaps.clear()
 
     def start(self, state: JobState, pool: str, end_s: float) -> None:
         """Start or resume the job on ``pool`` now."""
         job = state.job
-        self.plans[pool].reserve(self.view.now, end_s, job.units)
+        self.reserve(pool, self.view.now, end_s, job.units)
         self.left[pool] -= job.units
         kind = Resume if job.id in self.view.suspended else Start
         self.actions.append(kind(job.id, counted(pool, job.units)))
@@ -485,17 +486,16 @@ class Decision:
         that is worth while.
         """
         job, now, costs = state.job, self.view.now, self.view.costs
-        begun = state.placement is not None
         best, where, until_s = 0.0, "", math.inf
-        for pool, plan in self.plans.items():
+        for pool in self.plans:
             if not self._may(state, pool) or self.left[pool] < job.units:
                 continue
-            regions = plan.regions(job.units, now)
-            if not regions or regions[0][0] > now:
+            gaps = self.gaps(pool, job.units)
+            if not gaps or gaps[0][0] > now:
                 continue
-            until, length = regions[0][1], left_s(state, now, pool)
+            until, length = gaps[0][1], left_s(state, now, pool)
             stop, restart = costs.stop_s(job, pool), costs.restart_s(job, pool)
-            works = until - now - stop - (restart if begun else 0.0)
+            works = until - now - stop - (restart if state.placement else 0.0)
             if works < length and works > 2 * (stop + restart) and works / length > best:
                 best, where, until_s = works / length, pool, until
         if not where:
@@ -511,6 +511,8 @@ class Decision:
 def believed_end(state: JobState, view: View, holes: Mapping[int, float]) -> float:
     """Return when a running job is believed to give its units back."""
     now, end = view.now, state.expected_end_s
+    if now < end < math.inf and state.stage is RUNNING and state.job.id not in holes:
+        return end
     if state.stage is STOPPING:
         end = state.since_s + view.costs.stop_s(state.job, state.place.pool)
     elif end <= now:

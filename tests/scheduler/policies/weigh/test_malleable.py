@@ -76,7 +76,8 @@ def test_of_equal_shares_the_faster_way_counts() -> None:
     job = Job(1, 0.0, 1, 10.0, max_units=4, speed=LinearSpeed(1, 4))
 
     def ways_of(watts: float, joule_s: float = 0.0) -> tuple[Way, ...]:
-        return Machine(pool, 4, watts, joule_s).claim(JobState(job=job, since_s=0.0), 10.0, math.inf).ways
+        claim = Machine(pool, 4, watts, joule_s).claim(JobState(job=job, since_s=0.0), 10.0, math.inf)
+        return claim.ways.all
 
     ways = ways_of(1e9)
     # Watts are plenty, so each number of units has the highest cap alone.
