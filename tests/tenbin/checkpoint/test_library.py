@@ -1,4 +1,4 @@
-"""``tenbin.Checkpoint``: real OpenCL programs stopped and moved; files cut, damaged, foreign; disks full."""
+"""``tenbin.Checkpoint``: real OpenCL programs; files cut, damaged, foreign; disks full."""
 
 from __future__ import annotations
 
@@ -19,45 +19,13 @@ import pytest
 from tenbin.checkpoint import CHUNK, Checkpoint, CheckpointError, Part, read, read_header, write
 from tests.support.coordinator import Up
 from tests.support.labs.components import require
-from tests.support.paths import EXAMPLES
 from tests.support.programs import lost_device, opencl_devices, opencl_layer
-from tests.support.waiting import until
-
-STENCIL = EXAMPLES / "stencil.py"
-CELLS, STEPS = 256, 20_000
 
 
 @pytest.fixture(scope="module")
 def two_devices() -> dict[str, str]:
     require(len(opencl_devices(POCL_DEVICES="pthread basic")) == 2, "two OpenCL devices (PoCL)")
     return {**os.environ, "POCL_DEVICES": "pthread basic"}
-
-
-def start(folder: Path, environment: dict[str, str], device: str = "0") -> subprocess.Popen[str]:
-    command = [sys.executable, str(STENCIL), "--cells", str(CELLS), "--steps", str(STEPS)]
-    variables = {**environment, "TENBIN_DEVICE": device, "TENBIN_JOB_FOLDER": str(folder)}
-    return subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-@pytest.mark.slow
-def test_moved_twice_the_result_is_the_same(two_devices: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / "moved").mkdir()
-    undisturbed = start(tmp_path, two_devices).communicate()[0]
-    assert f"after {STEPS} steps" in undisturbed
-    log = tmp_path / "moved" / "checkpoint.phases.jsonl"
-    for way, device in (("file", "0"), ("signal", "1")):
-        before = log.stat().st_size if log.exists() else 0
-        process = start(tmp_path / "moved", two_devices, device)
-        until(lambda before=before: log.exists() and log.stat().st_size > before)  # it has restored
-        if way == "signal":
-            process.send_signal(signal.SIGURG)
-        else:
-            (tmp_path / "moved" / "checkpoint.request").touch()
-        assert process.wait(60) == 85, process.stderr and process.stderr.read()
-    state, _ = read_header(tmp_path / "moved" / "checkpoint.tenbin", f"stencil-{CELLS}")
-    assert 0 < state["step"] < STEPS
-    assert start(tmp_path / "moved", two_devices, "0").communicate(timeout=90)[0] == undisturbed
-    assert not (tmp_path / "moved" / "checkpoint.tenbin").exists()
 
 
 def test_killed_while_it_saves_there_is_the_old_or_the_new(tmp_path: Path) -> None:
@@ -230,6 +198,16 @@ def said(folder: Path, code: str, environment: dict[str, str]) -> tuple[int, str
     process = program(folder, code, environment)
     out, err = process.communicate(timeout=90)
     return process.returncode, out, err
+
+
+def test_a_file_asks_for_a_checkpoint(two_devices: dict[str, str], tmp_path: Path) -> None:
+    code = (
+        "check = tenbin.Checkpoint('p'); check.restore()\n"
+        f"open({str(tmp_path / 'checkpoint.request')!r}, 'w').close()\n"
+        "while True: check.safe_point()"
+    )
+    assert said(tmp_path, code, two_devices)[0] == 85
+    assert (tmp_path / "checkpoint.tenbin").exists() and not (tmp_path / "checkpoint.request").exists()
 
 
 def test_asked_before_it_has_restored_it_leaves_the_checkpoint_alone(
