@@ -7,3 +7,4 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 DATA = ROOT / "tests" / "data"
 SHARED_DATA = Path(os.environ.get("TENBIN_DATA") or ROOT.parent / "shared" / "data")
+STENCIL = EXAMPLES / "stencil.py"

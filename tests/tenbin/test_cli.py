@@ -44,19 +44,18 @@ def tenbin(*arguments: str, store: Store | None = None, **env: str) -> subproces
 
 
 def test_help_teaches() -> None:
-    """Of processes from their beginning, because others are forked from one that has imported everything."""
+    """Also of a process from its beginning: others are forked from one that has imported everything."""
     done = subprocess.run([TENBIN, "--help"], capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert all(task in done.stdout for task in ("Measure machines", "Compare policies", "Run jobs"))
     for command in ("doctor", "profile", "program", "slurm", "submit"):
         assert f"│ {command} " in done.stdout
-        assert subprocess.run([TENBIN, command, "--help"], capture_output=True, check=False).returncode == 0
+        assert tenbin(command, "--help").returncode == 0
     below = subprocess.run([TENBIN, "profile", "--help"], capture_output=True, text=True, check=False)
     assert "--quick" in below.stdout and "--nodes" in below.stdout
     for word in ("show", "list", "compare", "export", "report", "restore"):
         assert word in below.stdout, word
-        shown = subprocess.run([TENBIN, "profile", word, "--help"], capture_output=True, check=False)
-        assert shown.returncode == 0, word
+        assert tenbin("profile", word, "--help").returncode == 0, word
 
 
 def test_a_noun_alone_measures_and_what_follows_is_a_command(store: Store) -> None:

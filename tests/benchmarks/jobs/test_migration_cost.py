@@ -25,10 +25,10 @@ from scheduler.coordinator.journal.journal import predictions_of
 from scheduler.prediction.predictions import BOUND, TrackedPrediction, error_of, parts
 from tests.benchmarks import amount
 from tests.benchmarks.checkpoint_costs import store_costs
-from tests.scheduler.coordinator.test_coordinator import STENCIL
 from tests.scheduler.prediction.test_calibration import computes
 from tests.support.coordinator import Up
 from tests.support.moving import two_devices
+from tests.support.paths import STENCIL
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
 CELLS = amount((724, 1448, 2048, 2896, 4096), (724, 1448, 2896), (724,))  # 8, 34, 67, 134, 268 MB

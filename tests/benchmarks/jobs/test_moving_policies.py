@@ -22,9 +22,9 @@ from agent.opencl_layer import build
 from scheduler.coordinator.journal.journal import predictions_of
 from tenbin.client.client import Job
 from tests.benchmarks import amount
-from tests.scheduler.coordinator.test_coordinator import STENCIL
 from tests.support.coordinator import Up
 from tests.support.moving import PROGRAMS, layer, two_devices
+from tests.support.paths import STENCIL
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(1800)]
 EACH = amount(6, 3, 1)

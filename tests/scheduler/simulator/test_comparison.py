@@ -56,7 +56,7 @@ def compared(lengths: Sequence[float], resamples: int, seed: int) -> dict[str, P
 
 def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
     rng, held, widths = np.random.default_rng(19), 0, []
-    logs, weeks = 100, 12
+    logs, weeks = 60, 12
     for seed in range(logs):
         lengths = rng.integers(SHORTEST_S, LONGEST_S + 1, weeks).astype(float).tolist()
         found = compared(lengths, 20, seed)["mean_wait_s"]
@@ -67,7 +67,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
             (found.high - found.low) / (2 * stats.t.ppf(0.975, 1 / (1 / (weeks - 1) + 1 / 19)) * spread)
         )
     # 95 % less three standard deviations; an interval of any width would hold all.
-    assert 0.88 * logs <= held < logs
+    assert 0.86 * logs <= held < logs
     assert np.mean(widths) == pytest.approx(1.0, abs=0.1)
 
 

@@ -110,6 +110,8 @@ class Simulation:
                 break
             waiting = [job for job in jobs if job.submit_s <= second and job.id not in self.schedule]
             freed = any(held.end == second for held in self.schedule.values())
+            if not freed and all(job.submit_s < second for job in waiting):
+                continue  # what did not fit a second ago does not now
             if self.name == "weigh":
                 self.weigh(waiting, second, freed)
                 continue
@@ -153,10 +155,11 @@ class Simulation:
 
     def start(self, job: Job, second: int, reserved: dict[str, tuple[int, Free]] | None = None) -> bool:
         """Start the job where it fits, and delays no reservation; False if that is nowhere."""
+        free = free_at(self.pools, self.running(second))
         for pool, way in order(job, self.pools, self.name == "easy"):
             at, spare = (reserved or {}).get(pool.name, (2 * NEVER, {}))
             bound = spare if second + limit(way, pool.name) > at else {}
-            nodes = place(way, pool, free_at(self.pools, self.running(second)), bound)
+            nodes = place(way, pool, free, bound)
             if nodes:
                 run_s = run_time(self.of[job.id], pool.name, way)
                 ends = second + limit(way, pool.name), second + run_s

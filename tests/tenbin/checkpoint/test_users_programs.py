@@ -34,12 +34,6 @@ DOCUMENTED = [
         + re.findall(r"^((?:    (?:import|from) .*\n)(?:(?:    .*)?\n)*)", page.read_text(), re.MULTILINE)
     )
 ]
-EXAMPLES = {
-    "stencil.py": ("--cells", "64", "--steps", "50"),
-    "nbody.py": ("--bodies", "64", "--steps", "20"),
-    "sort.py": ("--values", "500"),
-    "chebyshev.py": ("--degrees", "3", "--points", "1000"),
-}
 
 
 @pytest.fixture
@@ -128,11 +122,11 @@ def test_simulate_says_what_makes_no_sense() -> None:
     assert caught.value.exit_code == 2
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_examples(name: str, folder: Path) -> None:
+def test_a_program_with_checkpoints(folder: Path) -> None:
     require(opencl_devices(), "an OpenCL device")
-    shutil.copy(ROOT / "examples" / name, folder)
-    assert run(folder, name, *EXAMPLES[name], TENBIN_JOB_FOLDER=str(folder)).strip()
+    shutil.copy(ROOT / "examples" / "stencil.py", folder)
+    small = ("--cells", "64", "--steps", "50")
+    assert run(folder, "stencil.py", *small, TENBIN_JOB_FOLDER=str(folder)).strip()
 
 
 def test_every_public_name_is_there_and_nothing_is_imported_for_none() -> None:

@@ -20,7 +20,6 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from tests.support.amounts import ALL
 from tests.support.coordinator import Up
 
 CHECKS = [
@@ -31,7 +30,7 @@ CHECKS = [
     response_schema_conformance,
     negative_data_rejection,
 ]
-EXAMPLES, EXAMPLES_OF_JOBS = (6, 20) if ALL else (3, 9)
+EXAMPLES, EXAMPLES_OF_JOBS = 3, 9
 LONGEST_WAIT_S = 0.01
 
 

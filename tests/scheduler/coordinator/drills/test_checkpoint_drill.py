@@ -21,10 +21,9 @@ from tenbin.errors import TenbinError
 from tests.scheduler.coordinator.drills.test_drill import FULL, SEED, supervisors
 from tests.support.coordinator import Up, fill, small_disk
 from tests.support.labs.components import require
-from tests.support.paths import EXAMPLES
+from tests.support.paths import STENCIL
 from tests.support.programs import opencl_devices
 
-STENCIL = EXAMPLES / "stencil.py"
 CELLS, STEPS = (128, 192), 60_000 if FULL else 20_000
 BLOWS = 30 if FULL else 5
 

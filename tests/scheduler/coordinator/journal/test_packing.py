@@ -131,7 +131,7 @@ def test_jobs_that_have_just_ended_stay(home: Path, monkeypatch: pytest.MonkeyPa
 def test_packing_that_was_killed_anywhere_goes_on(home: Path, tmp_path: Path) -> None:
     truth, copy = read(home), tmp_path / "copy"
     shutil.copytree(home, copy, symlinks=True)
-    for step in count(1, 11 if ALL else 41):
+    for step in count(1, 19 if ALL else 41):
         came = killed(step, lambda: Packer(home, 10).pack())
         assert read(home) == truth, step
         Packer(home, 10).pack()

@@ -114,6 +114,13 @@ def test_a_move_survives_the_coordinator(tmp_path: Path, taken: bool) -> None:
         assert (entry.shown, entry.attempt, entry.migrations) == ("running", 2, 0 if taken else 1)
 
 
+def test_a_job_that_is_bound_to_a_device_stays_there(tmp_path: Path) -> None:
+    with ManualEngine(cluster=DEVICES).coordinator(tmp_path) as coordinator:
+        job = submit(coordinator, device="pocl-0", checkpoint_signal=signal.SIGURG.value)
+        with pytest.raises(BadInput, match="it does not run on pocl-1"):
+            coordinator.migrate([job], "pocl-1")
+
+
 @pytest.mark.parametrize("policy", ["mctbm", "weigh"])
 def test_a_policy_moves_a_job_to_the_better_device(tmp_path: Path, policy: str) -> None:
     """A job begins on the worse one and moves when the better one is free."""
