@@ -46,6 +46,7 @@ from scheduler.policies.backfill.on_nodes import (
 )
 from scheduler.policies.backfill.queue import HALF_STEP_S
 from scheduler.policies.base import Reason, View
+from scheduler.policies.weigh.parameters import WeighParameters
 from scheduler.policies.weigh.waiting import (
     LENGTHS,
     PRIOR_S,
@@ -96,9 +97,9 @@ class RankedJobs(WaitingJobs):
 class NodeWeigh(NodeEasy):
     """Weigh (see the head of this module)."""
 
-    def __init__(self, pools: Sequence[Pool], fairness: float, price: float, depth: int) -> None:
+    def __init__(self, pools: Sequence[Pool], parameters: WeighParameters) -> None:
         super().__init__(pools)
-        self._fairness, self._price, self._depth = fairness, price, depth
+        self._parameters = parameters
         self._capacity = {
             pool.name: np.array(pool.capacities or [pool.capacity] * pool.units) for pool in pools
         }
@@ -145,14 +146,14 @@ class NodeWeigh(NodeEasy):
             return jobs
         here = [job for job in jobs if job.id in self.waiting]
         facts = np.array([self.rows.facts(job.id) for job in here]).reshape(-1, LENGTHS).T
-        order = np.lexsort((index_of(facts, now, self._fairness), -facts[PRIORITY]))
+        order = np.lexsort((index_of(facts, now, self._parameters.fairness), -facts[PRIORITY]))
         return [here[place] for place in order.tolist()]
 
     def choose(self, view: View) -> list[Choice]:
         self._view = view
         self._failed.clear()
         if self._priced:
-            self.rows.form_prices(self._price)
+            self.rows.form_prices(self._parameters.price)
         chosen = super().choose(view)
         if next(iter(self.waiting), None) != self._promise[0]:
             self._limits = None  # the next decision begins with the first of the queue, who may be new
@@ -164,14 +165,14 @@ class NodeWeigh(NodeEasy):
 
     def _pass_all(self, chosen: list[Choice], now: float, limits: Mapping[str, Limit]) -> None:
         for table in self._ranked.values():
-            table.sort(now, self._fairness)
+            table.sort(now, self._parameters.fairness)
         self._able.clear()
         self._outdated.clear()
         super()._pass_all(chosen, now, limits)
 
     def _first(self, pool: str, begin: int, limit: Limit, now: float) -> int | None:
         look, table = self._look[pool], self._ranked[pool]
-        if limit.closed or not look or not table.entries or self._rather_wait >= self._depth:
+        if limit.closed or not look or not table.entries or self._rather_wait >= self._parameters.depth:
             return None
         if pool not in self._able:
             self._able[pool] = table.able(look, limit, now, begin=0)
@@ -194,7 +195,7 @@ class NodeWeigh(NodeEasy):
             for name, look in self._look.items():
                 look.update(range(self.pools[name].units))
         super()._pass(chosen, now, limits)
-        if self._rather_wait >= self._depth:  # the others are looked at next time
+        if self._rather_wait >= self._parameters.depth:  # the others are looked at next time
             self._again = {name: set(range(pool.units)) for name, pool in self.pools.items()}
         for pool, nodes in self._again.items():
             self._look[pool] |= nodes
@@ -255,7 +256,7 @@ class NodeWeigh(NodeEasy):
     def prices(self) -> dict[str, dict[str, float]]:
         """Return prices of the resources of each class (see ``Policy.prices``)."""
         if not self._priced:
-            self.rows.form_prices(self._price)
+            self.rows.form_prices(self._parameters.price)
         rows = (self.rows.prices * bool(self.waiting)).tolist()
         return {
             name: dict(zip(self.pools[name].resources, row, strict=True))
