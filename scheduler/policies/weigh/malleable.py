@@ -22,6 +22,15 @@ this answers greedily).
 watts will have come back: malleable jobs can give back all but their least. Others start where they end
 before, where they leave it its room (EASY's rule, on units and watts), or, with a checkpoint, in the hole
 until then.
+
+**Turns** (for turnaround): a running job with a checkpoint gives way to one that waits if
+
+    1.5 x (area + what its stop and restart cost of the share that is used) / urgency
+
+is below its own index. Waits count over the whole length here, done or not: a stopped job soon has the lower
+index, so two do not take turns for long. Such a job also starts before the oldest if that would give way to
+it at once. One at a time has its room made; it holds the reservation until the others have stopped. Who
+waits asks again when it has waited for about twice as long.
 """
 
 from __future__ import annotations
