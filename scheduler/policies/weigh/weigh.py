@@ -29,8 +29,8 @@ then, where that gains more than its stop and restart cost.
 
 Guarantee: the first job of the queue starts no later than its reservation when no job takes longer than its
 estimate. It has one from the first decision on that begins with it as the first. So no job starves: each is
-the first of its priority at some time. (Where jobs give way, see ``malleable``, one with a checkpoint may start
-later; the index of who waits falls without end, so it has its turn.)
+the first of its priority at some time. (Where jobs give way, see ``malleable``, one with a checkpoint may
+start later; its index falls without end while it waits, so it has its turn.)
 Cost: O(waiting) and ``depth`` candidates for each class in a decision; nothing where nothing is
 free.
 Source: the auction of prices is that of Bertsekas, "Auction algorithms", 1991, in the small; the
