@@ -23,7 +23,7 @@ from scheduler.workloads import load
 
 CAPS_W = (100.0, 125.0, 150.0, 175.0, 200.0, 225.0, 250.0)
 GPUS, BASE_W, BUDGET_W = 8, 60.0, 1600.0
-KWH_PRICE, LOAD = 3, 0.7
+KWH_PRICE, LOAD = 6, 0.7
 OWN, PARM, STATIC = f"weigh,kwh_price={KWH_PRICE}", "parm", "mctbm-priced"
 PARMS = tuple(f"{PARM},alpha={alpha:g}" for alpha in (0, 0.5, 1))
 JOBS: dict[Scale, int] = {"small": 40, "full": 200}

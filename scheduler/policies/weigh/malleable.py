@@ -22,12 +22,21 @@ this answers greedily).
 watts will have come back: malleable jobs can give back all but their least. Others start where they end
 before, where they leave it its room (EASY's rule, on units and watts), or, with a checkpoint, in the hole
 until then.
+
+**Turns** (for turnaround): a running job with a checkpoint gives way to one that waits if
+
+    1.5 x (area + what its stop and restart cost of the share that is used) / urgency
+
+is below its own index. Waits count over the whole length here, done or not: a stopped job soon has the lower
+index, so two do not take turns for long. Such a job also starts before the oldest if that would give way to
+it at once. One at a time has its room made; it holds the reservation until the others have stopped. Who
+waits asks again when it has waited for about twice as long.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
@@ -38,15 +47,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.model.events import Action, Resume, Start, WakeAt
-from scheduler.model.jobs import CHECKPOINT, JobState, Placement, Pool, instant
+from scheduler.model.events import Action, Resume, Start, Suspend, WakeAt
+from scheduler.model.jobs import CHECKPOINT, RUNNING, STOPPING, JobState, Placement, Pool, instant
 from scheduler.model.state import POWER_TOLERANCE_W
 from scheduler.policies.base import View
 from scheduler.policies.power.parm import changes, numbers
+from scheduler.policies.weigh.parameters import WeighParameters
+from scheduler.policies.weigh.waiting import FLOOR_S, believed_end, left_s
 
 CHOICES = 64  # numbers of units that are considered for a job
 PATIENCE = 0.5  # power of the time left and the wait, for the makespan
-FLOOR_S = 10.0  # shorter jobs are no more urgent
+MARGIN = 1.5  # who gives way has an index so many times as high
+WATTS_PER_KW = 1000.0  # an hour for a kWh is so many joules for a second
 ROUNDING_W = POWER_TOLERANCE_W / 2  # less than the state allows, so that it never refuses what fits
 
 
@@ -180,7 +192,7 @@ class Machine:
                 self.begins_s, self.then, self.then_w = end_s, then, then_w
                 return
 
-    def claim(self, state: JobState, left_s: float, hole_s: float) -> Claim:
+    def claim(self, state: JobState, left_s: float, hole_s: float = math.inf) -> Claim:
         """Return the claim of a job: a moldable one that has begun keeps its units."""
         job = state.job
         least, most = job.units, min(job.max_units or job.units, self.units)
@@ -213,73 +225,153 @@ def _ways(speed: Any, least_most: tuple[int, int], pool: Pool, whole: tuple[floa
 
 
 def shares(
-    view: View,
-    lefts: Sequence[tuple[JobState, float]],
-    others: Sequence[tuple[JobState, float]],
-    holes: dict[int, float],
-    *,
-    fill_holes: bool,
-    fairness: float,
-    aim: str,
-    joule_s: float,
+    view: View, waiting: Sequence[JobState], holes: dict[int, float], parameters: WeighParameters
 ) -> list[Action]:
     """Give each job its way.
 
     Args:
-        lefts: jobs that are weighed, with their believed times left: the first of the queue, those that run
-            and may change, and others that wait or are suspended.
-        others: those that run and cannot change now, with their believed ends.
+        waiting: jobs that are weighed, beside those that run or are suspended; one is the first of the queue.
         holes: until when some may run; new ones are entered.
     """
     pool, now = view.cluster.pools[0], view.now
     if not view.in_service[pool.name]:
         return []
     watts = math.inf if view.budget_w is None else view.budget_w
-    machine = Machine(pool, view.in_service[pool.name], watts, joule_s)
-    claims = [machine.claim(state, left, holes.get(state.job.id, math.inf) - now) for state, left in lefts]
-    running = [claim for claim in claims if claim.state.job.id in view.running]
-    fixed = [_fixed(state, pool, end - now) for state, end in others]
-    held = {claim.state.job.id: machine.take(claim, claim.ways.least) for claim in running + fixed}
-    first = next(iter(view.waiting), None)
-    heads = [claim for claim in claims if claim.state.job.id == first or claim.state.job.id in view.suspended]
-    if heads:
-        head = min(heads, key=lambda claim: (-claim.state.job.priority, claim.state.job.submit_s))
-        if machine.has(head, head.ways.least):
-            held[head.state.job.id] = machine.take(head, head.ways.least)
+    machine = Machine(pool, view.in_service[pool.name], watts, parameters.kwh_price / WATTS_PER_KW)
+    running, fixed = list[Claim](), list[Claim]()
+    for state in view.running.values():
+        if state.stage is RUNNING and state.works_from_s <= now:
+            hole_s = holes.get(state.job.id, math.inf) - now
+            running.append(machine.claim(state, left_s(state, now, pool.name), hole_s))
         else:
-            machine.reserve(head, running + fixed)
-            claims.remove(head)
-    if aim == "makespan":
-        ranked = _for_makespan(machine, claims, held, now)
-    else:
-        ranked = _for_turnaround(machine, claims, held, now=now, fairness=fairness)
-    holed = fill_holes and machine.begins_s < math.inf
-    wakes = _fill_holes(machine, ranked, held, view) if holed else {}
+            fixed.append(_fixed(state, pool, believed_end(state, view, holes) - now))
+    claims = running + [machine.claim(state, left_s(state, now, pool.name)) for state in waiting]
+    for state in view.suspended.values():
+        restart_s = view.costs.restart_s(state.job, pool.name)
+        claims.append(machine.claim(state, left_s(state, now, pool.name) + restart_s))
+    held = {claim.state.job.id: machine.take(claim, claim.ways.least) for claim in running + fixed}
+    turns = Turns(view, machine, parameters, holes)
+    more = turns.take(claims, fixed, held)
+    makespan = parameters.aim == "makespan"
+    ranked = _for_makespan(machine, claims, held, now) if makespan else turns.for_turnaround(claims, held)
+    if parameters.holes and machine.begins_s < math.inf:
+        more += turns.fill_holes(ranked, held)
     for claim in ranked:
         if claim.state.job.id in held:  # what is left over
             _improve(machine, claim, held)
-    holes.update((job_id, instant(now + machine.begins_s)) for job_id in wakes)
     places = {job_id: Placement(pool.name, way.units, cap_w=way.cap_w) for job_id, way in held.items()}
     actions = changes([claim.state for claim in running], [places[claim.state.job.id] for claim in running])
     actions += [Start(job_id, place) for job_id, place in places.items() if job_id in view.waiting]
     actions += [Resume(job_id, place) for job_id, place in places.items() if job_id in view.suspended]
-    return actions + list(wakes.values())
+    return actions + more
 
 
-def _fill_holes(machine: Machine, ranked: list[Claim], held: dict[int, Way], view: View) -> dict[int, Action]:
-    """Let jobs run until the reservation begins and stop there; return when, for each job."""
-    wakes = dict[int, Action]()
-    for place, claim in enumerate(ranked):
-        job, pool = claim.state.job, machine.pool.name
-        stop, restart = view.costs.stop_s(job, pool), view.costs.restart_s(job, pool)
-        works = machine.begins_s - stop - (restart if claim.state.placement is not None else 0.0)
-        if job.id in held or job.stop is not CHECKPOINT or works <= 2 * (stop + restart):
-            continue
-        ranked[place] = claim._replace(hole_s=machine.begins_s)
-        _improve(machine, ranked[place], held)
-        if job.id in held:
-            wakes[job.id] = WakeAt(instant(view.now + machine.begins_s - stop))
-    return wakes
+@dataclass
+class Turns:
+    """Who has room before others, and who gives way to whom."""
+
+    view: View
+    machine: Machine
+    parameters: WeighParameters
+    holes: dict[int, float]
+
+    def index(self, claim: Claim, paid: float = 0.0) -> float:
+        """Return the index of a job; ``paid``: the area that others lose who make room for it."""
+        attained = claim.state.attained_s(self.view.now)
+        wait = self.view.now - claim.state.job.submit_s - attained
+        area = claim.left_s * claim.ways.area + paid
+        return area / (1.0 + self.parameters.fairness * wait / max(claim.left_s + attained, FLOOR_S))
+
+    def rank(self, claim: Claim) -> tuple[int, float, int]:
+        return -claim.state.job.priority, self.index(claim), claim.state.job.id
+
+    def lost(self, claim: Claim, share: float) -> float:
+        """Return the area that a stop and a restart of a job cost."""
+        job, pool = claim.state.job, self.machine.pool.name
+        return share * (self.view.costs.stop_s(job, pool) + self.view.costs.restart_s(job, pool))
+
+    def outranks(self, claim: Claim, other: Claim) -> bool:
+        """Tell if a job comes so far before another that this one gives way, or does not begin."""
+        job, its = claim.state.job, other.state.job
+        if other.state.stage is STOPPING:
+            return True
+        gives_way = its.stop is CHECKPOINT and self.parameters.move and self.parameters.aim == "turnaround"
+        if not gives_way or job.priority < its.priority:
+            return False
+        paid = self.lost(other, min(claim.ways.least.share, other.ways.least.share))
+        return MARGIN * self.index(claim, paid) < self.index(other)
+
+    def take(self, claims: list[Claim], fixed: Sequence[Claim], held: dict[int, Way]) -> list[Action]:
+        """Take room for the first and who comes before it, or a reservation; stop who gives way.
+
+        Who has the reservation or gives way leaves ``claims``.
+        """
+        machine, actions, now = self.machine, list[Action](), self.view.now
+        running = [claim for claim in claims if claim.state.job.id in held]
+        queue = [claim for claim in claims if claim.state.job.id not in held]
+        first = {next(iter(self.view.waiting), None), *self.view.suspended}
+        heads = [claim for claim in queue if claim.state.job.id in first]
+        head = min(heads, key=lambda claim: (-claim.state.job.priority, claim.state.since_s), default=None)
+        able = [claim for claim in running if claim.state.job.stop is CHECKPOINT]
+        able.sort(key=lambda claim: self.lost(claim, claim.ways.least.share) / self.index(claim))
+        able = [claim for claim in fixed if claim.state.stage is STOPPING] + able
+        leaving = [*running, *fixed]
+
+        def turn(claim: Claim) -> int:
+            return 1 if claim is head else 0 if head and self.outranks(claim, head) else 2
+
+        for claim in sorted(queue, key=lambda claim: (turn(claim), self.rank(claim))):
+            if machine.has(claim, claim.ways.least):
+                if turn(claim) < 2:
+                    held[claim.state.job.id] = machine.take(claim, claim.ways.least)
+                    leaving.append(claim)
+                continue
+            room, stops = NOTHING._replace(low_speed=1.0), list[Claim]()
+            for other in able:
+                if not machine.has(claim, claim.ways.least, room) and self.outranks(claim, other):
+                    least = other.ways.least
+                    room = room._replace(units=room.units + least.units, watts=room.watts + least.watts)
+                    stops.append(other)
+            if machine.has(claim, claim.ways.least, room):
+                for other in [other for other in stops if other in claims]:
+                    leaving.remove(other)
+                    claims.remove(other)
+                    stop_s = self.view.costs.stop_s(other.state.job, machine.pool.name)
+                    leaving.append(other._replace(hole_s=stop_s))
+                    actions.append(Suspend(other.state.job.id))
+            elif claim is not head:
+                continue
+            machine.reserve(claim, leaving)
+            claims.remove(claim)
+            break
+        waits = [claim.state.since_s for claim in queue if able and claim.state.job.id not in held]
+        for since_s in waits:  # again when it has waited about twice as long
+            actions.append(WakeAt(since_s + FLOOR_S * 2.0 ** math.frexp((now - since_s) / FLOOR_S + 0.1)[1]))
+        return actions
+
+    def for_turnaround(self, claims: list[Claim], held: dict[int, Way]) -> list[Claim]:
+        ranked = sorted(claims, key=self.rank)
+        for behind, claim in zip(range(len(ranked) - 1, -1, -1), ranked, strict=True):
+            has = held.get(claim.state.job.id, NOTHING)
+            best = self.machine.best(claim, has, behind)
+            if best is not has:
+                held[claim.state.job.id] = self.machine.take(claim, best, has)
+        return ranked
+
+    def fill_holes(self, ranked: list[Claim], held: dict[int, Way]) -> Iterator[WakeAt]:
+        """Let jobs run until the reservation begins and stop there; say when."""
+        pool, begins_s = self.machine.pool.name, self.machine.begins_s
+        for place, claim in enumerate(ranked):
+            job = claim.state.job
+            stop, restart = self.view.costs.stop_s(job, pool), self.view.costs.restart_s(job, pool)
+            works = begins_s - stop - (restart if claim.state.placement is not None else 0.0)
+            if job.id in held or job.stop is not CHECKPOINT or works <= 2 * (stop + restart):
+                continue
+            ranked[place] = claim._replace(hole_s=begins_s)
+            _improve(self.machine, ranked[place], held)
+            if job.id in held:
+                self.holes[job.id] = instant(self.view.now + begins_s)
+                yield WakeAt(instant(self.view.now + begins_s - stop))
 
 
 def _fixed(state: JobState, pool: Pool, end_s: float) -> Claim:
@@ -288,25 +380,6 @@ def _fixed(state: JobState, pool: Pool, end_s: float) -> Claim:
     watts = pool.power_w(units, cap)
     way = NOTHING._replace(units=units, watts=watts, cap_w=cap, low_w=watts, low_speed=1.0)
     return Claim(state, math.inf, Ways((way,), way, np.zeros((4, 1)), 0.0), end_s)
-
-
-def _for_turnaround(
-    machine: Machine, claims: list[Claim], held: dict[int, Way], *, now: float, fairness: float
-) -> list[Claim]:
-    def index(claim: Claim) -> float:
-        state = claim.state
-        area = claim.left_s * claim.ways.area
-        wait = now - state.job.submit_s - state.attained_s(now)
-        return area / (1.0 + fairness * wait / max(claim.left_s, FLOOR_S))
-
-    ranked = sorted(claims, key=lambda claim: (-claim.state.job.priority, index(claim), claim.state.job.id))
-    for behind, claim in zip(range(len(ranked) - 1, -1, -1), ranked, strict=True):
-        job_id = claim.state.job.id
-        has = held.get(job_id, NOTHING)
-        best = machine.best(claim, has, behind)
-        if best is not has:
-            held[job_id] = machine.take(claim, best, has)
-    return ranked
 
 
 def _for_makespan(machine: Machine, claims: list[Claim], held: dict[int, Way], now: float) -> list[Claim]:

@@ -47,6 +47,7 @@ from scheduler.policies.backfill.on_nodes import (
 )
 from scheduler.policies.backfill.queue import HALF_STEP_S
 from scheduler.policies.base import Reason, View
+from scheduler.policies.weigh.parameters import WeighParameters
 from scheduler.policies.weigh.waiting import (
     LENGTHS,
     PRIOR_S,
@@ -102,9 +103,9 @@ class RankedJobs(WaitingJobs):
 class NodeWeigh(NodeEasy):
     """Weigh (see the head of this module)."""
 
-    def __init__(self, pools: Sequence[Pool], fairness: float, price: float, depth: int) -> None:
+    def __init__(self, pools: Sequence[Pool], parameters: WeighParameters) -> None:
         super().__init__(pools)
-        self._fairness, self._price, self._depth = fairness, price, depth
+        self._parameters = parameters
         capacity = [pool.capacities or [pool.capacity] * pool.units for pool in pools]
         self._kinds = {pool.name: Counter(rows) for pool, rows in zip(pools, capacity, strict=True)}
         has = [np.sum(rows, axis=0) for rows in capacity]
@@ -155,14 +156,14 @@ class NodeWeigh(NodeEasy):
             return jobs
         here = [job for job in jobs if job.id in self.waiting]
         facts = self.rows.facts(job.id for job in here)
-        order = np.lexsort((index_of(facts, now, self._fairness), -facts[PRIORITY]))
+        order = np.lexsort((index_of(facts, now, self._parameters.fairness), -facts[PRIORITY]))
         return [here[place] for place in order.tolist()]
 
     def choose(self, view: View) -> list[Choice]:
         self._view = view
         self._failed.clear()
         if self._priced:
-            self.rows.form_prices(self._price)
+            self.rows.form_prices(self._parameters.price)
         chosen = super().choose(view)
         if next(iter(self.waiting), None) != self._promise[0]:
             self._limits = None  # the next decision begins with the first of the queue, who may be new
@@ -179,11 +180,11 @@ class NodeWeigh(NodeEasy):
 
     def _first(self, pool: str, begin: int, limit: Limit, now: float) -> int | None:
         look, table = self._look[pool], self._ranked[pool]
-        if limit.closed or not look or not table.entries or self._rather_wait >= self._depth:
+        if limit.closed or not look or not table.entries or self._rather_wait >= self._parameters.depth:
             return None
         if pool not in self._sorted:
             self._sorted.add(pool)
-            table.sort(look, limit, now, self._fairness)
+            table.sort(look, limit, now, self._parameters.fairness)
         turn = begin
         while turn < len(table.order):
             job = table.entries[table.order[turn]][1]
@@ -204,7 +205,7 @@ class NodeWeigh(NodeEasy):
             for name, look in self._look.items():
                 look.update(range(self.pools[name].units))
         super()._pass(chosen, now, limits)
-        if self._rather_wait >= self._depth:  # the others are looked at next time
+        if self._rather_wait >= self._parameters.depth:  # the others are looked at next time
             self._again = {name: set(range(pool.units)) for name, pool in self.pools.items()}
         for pool, nodes in self._again.items():
             self._look[pool] |= nodes
@@ -265,7 +266,7 @@ class NodeWeigh(NodeEasy):
     def prices(self) -> dict[str, dict[str, float]]:
         """Return prices of the resources of each class (see ``Policy.prices``)."""
         if not self._priced:
-            self.rows.form_prices(self._price)
+            self.rows.form_prices(self._parameters.price)
         rows = (self.rows.prices * bool(self.waiting)).tolist()
         return {
             name: dict(zip(self.pools[name].resources, row, strict=True))

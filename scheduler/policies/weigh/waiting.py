@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import truediv
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.model.jobs import Job, JobState
+from scheduler.model.jobs import RUNNING, STOPPING, Job, JobState, instant
 from scheduler.policies.base import View
-from scheduler.policies.weigh.malleable import FLOOR_S
 
 SOON_S = 1e-6  # least time until a running job is taken to end
 PRIOR_S = 60.0  # believed time left of a job of which nothing is known
+FLOOR_S = 10.0  # shorter jobs are no more urgent
 LATE = 0.1  # a job that is late is believed to need such a share of what it has had
 ROUNDS = 3  # in which prices form
 ALIKE = 0.1  # classes of which one costs a job so much more count for it together
@@ -34,13 +34,25 @@ def left_s(state: JobState, now: float, pool: str) -> float:
     return left if left > 0.0 else max(1.0, LATE * state.attained_s(now))
 
 
+def believed_end(state: JobState, view: View, holes: Mapping[int, float]) -> float:
+    """Return when a running job is believed to give its units back."""
+    now, end = view.now, state.expected_end_s
+    if now < end < math.inf and state.stage is RUNNING and state.job.id not in holes:
+        return end
+    if state.stage is STOPPING:
+        end = state.since_s + view.costs.stop_s(state.job, state.place.pool)
+    elif end <= now:
+        end = now + max(1.0, LATE * state.attained_s(now))
+    elif end == math.inf:
+        end = now + max(PRIOR_S, state.attained_s(now))
+    return instant(max(min(end, holes.get(state.job.id, math.inf)), now + SOON_S))
+
+
 def lengths_of(state: JobState, view: View, pools: Iterable[str]) -> list[float]:
     """List the believed time left on each class; infinite where the job cannot run."""
-    job = state.job
+    job, units = state.job, view.in_service
     return [
-        left_s(state, view.now, pool)
-        if job.runs_on(pool) and job.units <= view.in_service[pool]
-        else math.inf
+        left_s(state, view.now, pool) if job.runs_on(pool) and job.units <= units[pool] else math.inf
         for pool in pools
     ]
 

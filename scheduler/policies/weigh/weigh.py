@@ -29,7 +29,8 @@ then, where that gains more than its stop and restart cost.
 
 Guarantee: the first job of the queue starts no later than its reservation when no job takes longer than its
 estimate. It has one from the first decision on that begins with it as the first. So no job starves: each is
-the first of its priority at some time.
+the first of its priority at some time. (Where jobs give way, see ``malleable``, one with a checkpoint may
+start later; its index falls without end while it waits, so it has its turn.)
 Cost: O(waiting) and ``depth`` candidates for each class in a decision; nothing where nothing is
 free.
 Source: the auction of prices is that of Bertsekas, "Auction algorithms", 1991, in the small; the
@@ -42,7 +43,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,50 +77,19 @@ from scheduler.policies.backfill import on_nodes
 from scheduler.policies.backfill.availability import Availability, expected_start
 from scheduler.policies.base import Policy, Reason, View, after, waits_for
 from scheduler.policies.power.parm import too_hungry
-from scheduler.policies.weigh.malleable import FLOOR_S, shares
+from scheduler.policies.weigh.malleable import shares
 from scheduler.policies.weigh.on_nodes import NodeWeigh
+from scheduler.policies.weigh.parameters import WeighParameters
 from scheduler.policies.weigh.waiting import (
-    LATE,
-    PRIOR_S,
+    FLOOR_S,
     SOON_S,
     Rank,
     Rows,
+    believed_end,
     least_area,
     left_s,
     lengths_of,
 )
-
-WATTS_PER_KW = 1000.0  # an hour for a kWh is so many joules for a second
-
-
-@dataclass(frozen=True)
-class WeighParameters:
-    """Settings for operators.
-
-    Attributes:
-        fairness: weight of waits in the order of jobs; 0: the smallest area first.
-        depth: number of jobs that are weighed in one decision.
-        move: running jobs are moved between classes.
-        holes: jobs run in a hole before a reservation, and are stopped there.
-        aim: least mean turnaround, or least makespan, where jobs may have more or fewer units, or caps.
-        price: factor on prices, above 1 because jobs that are still to come will wait too; 0: each job ends
-            as early as it can, whatever it takes from others.
-        kwh_price: hours of turnaround that a kWh is worth in the choice of sizes and caps.
-    """
-
-    fairness: float = 30.0
-    depth: int = 64
-    move: bool = True
-    holes: bool = True
-    aim: Literal["turnaround", "makespan"] = "turnaround"
-    price: float = 1.6
-    kwh_price: float = 0.0
-
-    def __post_init__(self) -> None:
-        if min(self.fairness, self.price, self.kwh_price) < 0:
-            raise ValueError("fairness, price and kwh_price must be at least 0")
-        if self.depth < 1:
-            raise ValueError("depth must be at least 1")
 
 
 class Candidate(NamedTuple):
@@ -144,12 +114,7 @@ class Weigh(Policy):
     parameters: WeighParameters
 
     def begin(self, view: View) -> None:
-        parameters = self.parameters
-        self._nodes = on_nodes.queue(
-            view,
-            lambda pools: NodeWeigh(pools, parameters.fairness, parameters.price, parameters.depth),
-            "weigh",
-        )
+        self._nodes = on_nodes.queue(view, lambda pools: NodeWeigh(pools, self.parameters), "weigh")
         if self._nodes is not None:
             return
         self._pools = tuple(pool.name for pool in view.cluster.pools)
@@ -166,10 +131,9 @@ class Weigh(Policy):
     def decide(self, view: View, event: Event) -> Sequence[Action]:
         if self._nodes is not None:
             return self._nodes.decide(view, event)
-        kind = type(event)
         if isinstance(event, Submitted):
             self._sized = self._sized or event.job.speed is not None
-        if kind in (NodeDown, NodeUp):
+        if isinstance(event, NodeDown | NodeUp):
             self._stale = True
         elif isinstance(event, Submitted | Failed) and not self._stale:
             self._enter(view.state(event.job.id), view)
@@ -214,31 +178,9 @@ class Weigh(Policy):
 
     def _share(self, view: View) -> list[Action]:
         """Decide for jobs that may have more or fewer units, or under power caps."""
-        pool, now = self._pools[0], view.now
-        weighed, others = list[JobState](), list[tuple[JobState, float]]()
-        for state in view.running.values():
-            if state.stage is RUNNING and state.works_from_s <= now:
-                weighed.append(state)
-            else:
-                others.append((state, believed_end(state, view, self._holes)))
-        some = self._ranks({pool: view.in_service[pool]}, now)[0] if view.waiting else []
+        some = self._ranks(view.in_service, view.now)[0] if view.waiting else []
         waits = dict.fromkeys([*islice(view.waiting, 1), *(job_id for _, job_id in some)])
-        weighed += map(view.state, waits)
-        lefts = [(state, left_s(state, now, pool)) for state in weighed]
-        lefts += [
-            (state, left_s(state, now, pool) + view.costs.restart_s(state.job, pool))
-            for state in view.suspended.values()
-        ]
-        actions = shares(
-            view,
-            lefts,
-            others,
-            self._holes,
-            fill_holes=self.parameters.holes,
-            fairness=self.parameters.fairness,
-            aim=self.parameters.aim,
-            joule_s=self.parameters.kwh_price / WATTS_PER_KW,
-        )
+        actions = shares(view, [view.state(job_id) for job_id in waits], self._holes, self.parameters)
         for action in actions:
             if isinstance(action, Start):
                 self._rows.drop(action.job_id)
@@ -374,15 +316,12 @@ class Weigh(Policy):
             if state.moves_to is not None:
                 held[state.moves_to.pool].append((ends[job_id], state.moves_to.units))
             elif job_id in self._moves:
-                move = self._moves[job_id]
-                costs = view.costs.stop_s(state.job, state.place.pool) + view.costs.restart_s(
-                    state.job, move[0]
-                )
-                end = instant(state.since_s + costs + left_s(state, view.now, move[0]))
-                held[move[0]].append((max(end, instant(view.now + SOON_S)), move[1]))
-        return {
-            pool: Availability.beside(ends, view.in_service[pool], view.now) for pool, ends in held.items()
-        }
+                pool, units = self._moves[job_id]
+                costs = view.costs.stop_s(state.job, state.place.pool) + view.costs.restart_s(state.job, pool)
+                end = instant(state.since_s + costs + left_s(state, view.now, pool))
+                held[pool].append((max(end, instant(view.now + SOON_S)), units))
+        in_service, now = view.in_service, view.now
+        return {pool: Availability.beside(some, in_service[pool], now) for pool, some in held.items()}
 
 
 @dataclass
@@ -503,20 +442,3 @@ class Decision:
         self.start(state, where, until_s)
         self.actions.append(WakeAt(instant(until_s - costs.stop_s(job, where))))
         return until_s
-
-
-# -- what is believed of a job ------------------------------------------------------------------------------
-
-
-def believed_end(state: JobState, view: View, holes: Mapping[int, float]) -> float:
-    """Return when a running job is believed to give its units back."""
-    now, end = view.now, state.expected_end_s
-    if now < end < math.inf and state.stage is RUNNING and state.job.id not in holes:
-        return end
-    if state.stage is STOPPING:
-        end = state.since_s + view.costs.stop_s(state.job, state.place.pool)
-    elif end <= now:
-        end = now + max(1.0, LATE * state.attained_s(now))
-    elif end == math.inf:
-        end = now + max(PRIOR_S, state.attained_s(now))
-    return instant(max(min(end, holes.get(state.job.id, math.inf)), now + SOON_S))

@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler.evaluations import capped_gpus
+from scheduler.model.costs import LinearCost, LinearCosts
 from scheduler.model.events import Action, Event, Start
-from scheduler.model.jobs import CHECKPOINT, NEVER, Cluster, EstimateKind, Job, JobState, Pool
+from scheduler.model.jobs import CHECKPOINT, NEVER, Cluster, EstimateKind, Job, JobState, Pool, Stop
 from scheduler.policies.base import Policy, View
 from scheduler.policies.registry import create
 from scheduler.policies.weigh.malleable import Claim, Machine, Way
@@ -155,9 +157,64 @@ def test_a_job_goes_before_the_first_only_if_it_ends_by_then_under_the_lowest_ca
 def test_a_hole_before_the_first_is_used_and_left() -> None:
     """The last runs beside the first job until the second begins, and goes on after that."""
     jobs = (0.0, 2, 100.0), (1.0, 4, 50.0), (2.0, 2, 200.0)
-    outcomes = lived(Pool("node", 4, base_w=100.0), 400.0, *jobs, stop=CHECKPOINT)
+    pool, policy = Pool("node", 4, base_w=100.0), "weigh,move=false"
+    outcomes = lived(pool, 400.0, *jobs, policy=policy, stop=CHECKPOINT)
     assert outcomes[2].start_s == 100 and outcomes[2].end_s == 150
     assert [(s.start_s, s.end_s) for s in outcomes[3].segments] == [(2, 100), (150, 252)]
+
+
+def after_a_long_one(policy: str, *, cost_s: float, run_s: float, stop: Stop) -> tuple[Outcome, Outcome]:
+    """Live through a job of 10,000 s and one that comes 100 s later; a stop costs as a restart."""
+    first = Job(1, 0.0, 1, 10_000.0, estimate_kind=EstimateKind.EXACT, stop=stop)
+    later = Job(2, 100.0, 1, run_s, estimate_kind=EstimateKind.EXACT, stop=CHECKPOINT)
+    cost = {"node": LinearCost(0.0, cost_s)}
+    world = World(
+        Cluster((Pool("node", 1, base_w=100.0),), 100.0),
+        tuple(Arrival(job, job.estimate_s or 0.0) for job in (first, later)),
+        SimulationSettings(costs=LinearCosts(cost, cost)),
+    )
+    one, two = sorted(run(create(policy), world)[0], key=lambda outcome: outcome.job.id)
+    return one, two
+
+
+def test_a_long_job_gives_way_to_a_short_one() -> None:
+    long, short = after_a_long_one("weigh", cost_s=5.0, run_s=10.0, stop=CHECKPOINT)
+    assert (short.start_s, short.end_s) == (105, 115)
+    assert (long.preemptions, long.end_s) == (1, 10_000 + 5 + 10 + 5)
+
+
+@pytest.mark.parametrize(
+    ("policy", "cost_s", "run_s", "stop"),
+    [
+        ("weigh", 5.0, 9000.0, CHECKPOINT),  # hardly shorter
+        ("weigh", 4000.0, 10.0, CHECKPOINT),  # 1.5 x (10 + 8000) s is more than the long one has left
+        ("weigh", 5.0, 10.0, NEVER),
+        ("weigh,move=false", 5.0, 10.0, CHECKPOINT),
+        ("weigh,aim=makespan", 5.0, 10.0, CHECKPOINT),
+    ],
+)
+def test_jobs_give_way_only_where_that_is_worth_while(
+    policy: str, cost_s: float, run_s: float, stop: Stop
+) -> None:
+    """``fairness=0``: waits do not count, so that what holds when the second comes holds later too."""
+    long, short = after_a_long_one(f"{policy},fairness=0", cost_s=cost_s, run_s=run_s, stop=stop)
+    assert (long.preemptions, long.end_s, short.start_s) == (0, 10_000, 10_000)
+
+
+def test_who_waits_for_many_times_its_length_is_let_in_without_another_event() -> None:
+    """Of 4,000 s in all for stop and restart: worth while when the short one has waited for long enough."""
+    long, short = after_a_long_one("weigh", cost_s=4000.0, run_s=10.0, stop=CHECKPOINT)
+    assert long.preemptions == 1 and 100 + 4000 < short.start_s < 100 + 4000 + 60
+
+
+def test_jobs_of_a_lab_are_stopped_less_than_once_each_and_fare_evenly() -> None:
+    """Each as if it had its part of the machine, within a few times; before they gave way it was hundreds."""
+    cluster = capped_gpus.machine()
+    workload = load("generator:labbench,jobs=100,load=0.7", cluster, 989)
+    assert isinstance(workload.arrivals, Iterable)
+    outcomes = run(create("weigh"), World(cluster, tuple(workload.arrivals), workload.settings))[0]
+    assert statistics.fmean(outcome.preemptions for outcome in outcomes) < 1
+    assert max(capped_gpus.finish_time_fairness(outcomes)) < 10
 
 
 def test_caps_of_running_jobs_change_although_their_units_do_not() -> None:
@@ -207,15 +264,17 @@ def capped(draw: st.DrawFn) -> World:
 
 
 @settings(max_examples=examples(200), deadline=None)
-@given(capped(), st.sampled_from(("weigh", "weigh,aim=makespan", "weigh,kwh_price=20")))
+@given(capped(), st.sampled_from(("weigh", "weigh,aim=makespan", "weigh,kwh_price=20", "weigh,move=false")))
 def test_a_reservation_is_kept(world: World, policy: str) -> None:
-    """Whatever the others get, the oldest job's room never comes later than it was believed to come."""
-    reserved = dict[int, float]()
+    """The oldest job's room never comes later than it was believed to come, if none can outrank it."""
+    reserved, outranked = dict[int, float](), ("weigh", "weigh,kwh_price=20")
     reserve = Machine.reserve
 
     def observed(machine: Machine, head: Claim, running: Sequence[Claim]) -> None:
         reserve(machine, head, running)
         job_id, begins_s = head.state.job.id, clock[0] + machine.begins_s
+        if head.state.job.stop is CHECKPOINT and policy in outranked:
+            return
         assert begins_s <= reserved.get(job_id, math.inf) + 1e-3
         reserved[job_id] = begins_s
 

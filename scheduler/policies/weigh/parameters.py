@@ -1,0 +1,36 @@
+"""Settings of weigh."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class WeighParameters:
+    """Settings for operators.
+
+    Attributes:
+        fairness: weight of waits in the order of jobs; 0: the smallest area first.
+        depth: number of jobs that are weighed in one decision.
+        move: running jobs are moved between classes, and under caps give way to shorter ones.
+        holes: jobs run in a hole before a reservation, and are stopped there.
+        aim: least mean turnaround, or least makespan, where jobs may have more or fewer units, or caps.
+        price: factor on prices, above 1 because jobs that are still to come will wait too; 0: each job ends
+            as early as it can, whatever it takes from others.
+        kwh_price: hours of turnaround that a kWh is worth in the choice of sizes and caps.
+    """
+
+    fairness: float = 30.0
+    depth: int = 64
+    move: bool = True
+    holes: bool = True
+    aim: Literal["turnaround", "makespan"] = "turnaround"
+    price: float = 1.6
+    kwh_price: float = 0.0
+
+    def __post_init__(self) -> None:
+        if min(self.fairness, self.price, self.kwh_price) < 0:
+            raise ValueError("fairness, price and kwh_price must be at least 0")
+        if self.depth < 1:
+            raise ValueError("depth must be at least 1")
