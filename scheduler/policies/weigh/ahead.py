@@ -83,6 +83,8 @@ class Ahead:
         running = [(end - view.now, units) for end, units in ends]
         plan = _Plan(running, view.free[pool.name])
         end_s = self._search(plan, sizes)
+        if end_s == math.inf:
+            return None
         first = next(iter(view.waiting))
         if first != self._first:
             self._first, self._until_s = first, view.now + end_s
