@@ -31,6 +31,7 @@ CONFIDENCE = 0.95
 ROUNDING = 1e-12  # relative; differences up to this are of floating-point arithmetic
 
 EVALUATIONS: dict[str, str] = {
+    "gpu-pairs": "scheduler.evaluations.gpu_pairs",
     "gpu-sizes": "scheduler.evaluations.gpu_sizes",
     "interference": "scheduler.evaluations.interference",
     "migration": "scheduler.evaluations.migration",

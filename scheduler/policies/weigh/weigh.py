@@ -25,7 +25,7 @@ holds its place there, one for each class. Others start only where they fit now 
 **Holes**: a job with a checkpoint may run in units that are free until a reservation begins, and is stopped
 then, where that gains more than its stop and restart cost.
 
-**Sizes and caps**: see ``malleable``.
+**Sizes and caps**: see ``malleable``, and ``ahead`` for the makespan.
 
 Guarantee: the first job of the queue starts no later than its reservation when no job takes longer than its
 estimate. It has one from the first decision on that begins with it as the first. So no job starves: each is
@@ -77,7 +77,8 @@ from scheduler.policies.backfill import on_nodes
 from scheduler.policies.backfill.availability import Availability, expected_start
 from scheduler.policies.base import Policy, Reason, View, after, waits_for
 from scheduler.policies.power.parm import too_hungry
-from scheduler.policies.weigh.malleable import shares
+from scheduler.policies.weigh.ahead import Ahead
+from scheduler.policies.weigh.malleable import WATTS_PER_KW, shares
 from scheduler.policies.weigh.on_nodes import NodeWeigh
 from scheduler.policies.weigh.parameters import WeighParameters
 from scheduler.policies.weigh.waiting import (
@@ -120,6 +121,8 @@ class Weigh(Policy):
         self._pools = tuple(pool.name for pool in view.cluster.pools)
         self._rows = Rows(self._sizes(view))
         self._holes: dict[int, float] = {}  # until when running jobs may use a hole
+        joule_s = self.parameters.kwh_price / WATTS_PER_KW
+        self._ahead = Ahead(joule_s) if self.parameters.aim == "makespan" else None
         self._moves: dict[int, tuple[str, int]] = {}  # units that jobs will take which are on their way
         self._stale = True
         jobs = [*view.waiting.values(), *(state.job for state in view.running.values())]
@@ -180,11 +183,24 @@ class Weigh(Policy):
         """Decide for jobs that may have more or fewer units, or under power caps."""
         some = self._ranks(view.in_service, view.now)[0] if view.waiting else []
         waits = dict.fromkeys([*islice(view.waiting, 1), *(job_id for _, job_id in some)])
-        actions = shares(view, [view.state(job_id) for job_id in waits], self._holes, self.parameters)
+        states = [view.state(job_id) for job_id in waits]
+        actions = self._planned(view, states)
+        if actions is None:
+            actions = shares(view, states, self._holes, self.parameters)
         for action in actions:
             if isinstance(action, Start):
                 self._rows.drop(action.job_id)
         return actions
+
+    def _planned(self, view: View, waits: Sequence[JobState]) -> list[Action] | None:
+        """Start who is the next in a plan for the makespan; None: there is none."""
+        pool = self._pools[0]
+        if self._ahead is None or not waits or view.free[pool] <= 0:
+            return None
+        lefts = [(state, left_s(state, view.now, pool)) for state in waits]
+        running = view.running.values()
+        ends = [(believed_end(state, view, self._holes), state.place.units) for state in running]
+        return self._ahead.starts(view, lefts, ends)
 
     # -- a decision -------------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
 import json
 import math
@@ -15,6 +14,7 @@ import pytest
 
 from profiles.models import Prediction
 from profiles.models.pairs import PairModel, PairSpeed
+from scheduler.evaluations.gpu_pairs import pairs_of, read_pal
 from tests.support.paths import SHARED_DATA
 
 pytestmark = pytest.mark.computes
@@ -130,21 +130,8 @@ def path(name: str) -> Path:
 
 def pal() -> tuple[list[Pair], dict[str, str]]:
     """Pairs of PAL (SC 2024) on V100, and the model of each program; those that did not fit are left out."""
-    with path("pal2024-colocation-v100.csv").open(encoding="utf-8", newline="") as lines:
-        table = list(csv.DictReader(lines))
-
-    def name(row: dict[str, str], n: int) -> str:
-        layout = f" {row['pipeline_strategy']}" if n == 1 else ""
-        return f"{row[f'model{n}']} x{row[f'gpu_num{n}']}{layout if layout != ' NA' else ''}"
-
-    alone = {name(row, 1): float(row["speed1"]) for row in table if row["model2"] == "Empty"}
-    pairs, families = list[Pair](), dict[str, str]()
-    for row in table:
-        a, b, speeds = name(row, 1), name(row, 2), (float(row["speed1"]), float(row["speed2"]))
-        if row["model2"] != "Empty" and min(speeds) > 0:
-            pairs.append(pair(a, b, speeds[0] / alone.get(a, 1.0), speeds[1]))
-            families |= {a: row["model1"], b: row["model2"]}
-    return pairs, families
+    speeds, families = read_pal(path("pal2024-colocation-v100.csv"))
+    return [pair(a, b, speeds[a, b], speeds[b, a]) for a, b in pairs_of(speeds)], dict(families)
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from scheduler.evaluations.gpu_sizes import (
     LANES,
     LEAST,
     ONE_BEST,
+    OWN,
     QUEUE,
     RULE,
     EcoSched,
@@ -137,3 +138,6 @@ def test_the_published_queue(node: str, own_s: float | None) -> None:
     for name in ("weigh, turnaround", "weigh, turnaround, malleable", "weigh, makespan, malleable"):
         assert results[name].makespan_s < 1.05 * rule.makespan_s
         assert results[name].energy_j < 1.03 * rule.energy_j
+    own = results[OWN]
+    assert own.energy_j < 1.01 * lanes.energy_j
+    assert own.energy_j * own.makespan_s < rule.energy_j * rule.makespan_s
