@@ -34,7 +34,7 @@ def as_job(
     Args:
         predicted: what earlier runs say of it; counts where its owner gives no estimate.
         way: the alternative in which it must go on; None: any.
-        more: ``user``. ``priority``: the priority that it was given since; None: as it was submitted.
+        more: ``user``, ``label``. ``priority``: the one that it was given since; None: as it was submitted.
             ``moves``: the engine can park it and move it. ``only``: the classes of device on which it must go
             on; (): any that will do. ``size``: the units with which it must go on; None: any it asked for.
 
@@ -69,6 +69,7 @@ def _one_way(
     moves: bool = False,
     only: Collection[str] = (),
     size: int | None = None,
+    label: str = "",
 ) -> Job:
     """Make the job of one of its ways.
 
@@ -123,6 +124,7 @@ def _one_way(
         priority=spec.priority if priority is None else priority,
         share=spec.share,
         program=spec.job_profile or spec.name or spec.command[0],
+        label=label,
     )
 
 

@@ -102,6 +102,7 @@ class Job:
         share: weight of its user from now on, for policies that share between users; None: not stated.
         alternatives: other ways to run it, each a job of this number, with what it takes and how long.
             Policies that know of none run the job as it is. alternative: number of this way.
+        label: what users call it, ``7[3]``; "": they use the number.
     """
 
     id: int
@@ -122,6 +123,12 @@ class Job:
     share: float | None = None
     alternatives: tuple[Job, ...] = ()
     alternative: int = 0
+    label: str = field(default="", compare=False)
+
+    @property
+    def name(self) -> str:
+        """What users call it."""
+        return self.label or str(self.id)
 
     @property
     def ways(self) -> tuple[Job, ...]:

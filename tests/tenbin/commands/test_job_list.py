@@ -174,7 +174,7 @@ def test_the_list_says_why_and_when(up: Up, monkeypatch: pytest.MonkeyPatch) -> 
     heading, _, first, second, third = up.run("jobs").stdout.splitlines()
     assert heading.split() == ["job", "name", "stage", "cores", "since", "starts", "reason"]
     assert re.search(r"in (1:00 h|59:\d\d min) +waits for 2 cores \(0 of 2 free\); first in the queue", first)
-    assert re.search(r"in (3:00|2:59) h +waits for 2 cores \(0 of 2 free\); after job 3", second)
+    assert re.search(r"in (3:00|2:59) h +waits for 2 cores \(0 of 2 free\); behind job 3", second)
     assert third.split()[1:3] == ["held", "held"] and third.rstrip().endswith("waits for job 3 to succeed")
     used = up.run("status").stdout.splitlines()
     assert used[1] == "1 held, 2 waiting, 1 running" and used[2].startswith("in use: 2 of 2 cores, 0 of ")
