@@ -320,6 +320,7 @@ def test_malformed_calls_are_refused_and_lose_nothing(shared: Up) -> None:
         ({"specs": [{**spec, "command": ["a\0b"]}]}, "contains a zero byte"),
         ({"specs": [{**spec, "cores": -1}]}, "specs.0.cores: must be at least"),
         ({"specs": [{**spec, "folder": "here"}]}, "must be an absolute path"),
+        ({"specs": [{**spec, "memory_mb": 0.5}]}, "memory_mb: must be at least 1"),
         ({"specs": [{**spec, "surprise": 1}]}, "specs.0.surprise: is no field"),
         ({"specs": [{**spec, "device": "gpu"}]}, "device 'gpu': no devices are scheduled"),
         ({"specs": [spec, {**spec, "cores": 99}]}, "can never run here|needs 99 cores"),
