@@ -1,19 +1,24 @@
 """Errors that a user meets: a line that says what is wrong, and what to do next."""
 
 INTERRUPTED = 130  # exit code of what Ctrl-C ended, as shells have it
-BOUNDS = {  # pydantic's words, and those of this project
+WORDS = {  # pydantic's words, and those of this project
     "Input should be a valid integer, unable to parse string as an integer": "must be a whole number",
     "Input should be a valid number, unable to parse string as a number": "must be a number",
     "Input should be greater than or equal to ": "must be at least ",
     "Input should be less than or equal to ": "must be at most ",
     "Input should be greater than ": "must be more than ",
     "Input should be less than ": "must be less than ",
+    "Input should be ": "must be ",
+    "Field required": "is missing",
+    "Extra inputs are not permitted": "is no field",
+    **{f"{kind} should have ": "must have " for kind in ("String", "List", "Tuple", "Dictionary")},
+    " after validation": "",
 }
 
 
 def plain(text: str) -> str:
-    """Say what pydantic says of a number in plain words."""
-    for theirs, ours in BOUNDS.items():
+    """Say what pydantic says in plain words."""
+    for theirs, ours in WORDS.items():
         text = text.replace(theirs, ours)
     return text
 

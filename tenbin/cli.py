@@ -290,6 +290,7 @@ def _root(
 
 def main() -> None:
     """Run the command line; an error that the user can act on is one line, not a traceback."""
+    _open_closed_streams()
     if isinstance(sys.stdout, TextIOWrapper) and "utf" not in sys.stdout.encoding.lower():
         sys.stdout.reconfigure(errors="backslashreplace")  # letters that the terminal lacks are no traceback
     os.environ.setdefault("PATH", SYSTEM_PATH)  # slurmd gives its health check none, and gcc finds no linker
@@ -318,6 +319,14 @@ def main() -> None:
         sys.exit(BadInput.exit_code)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+
+
+def _open_closed_streams() -> None:
+    """Have a closed standard stream (``>&-``) read and write nothing; no other file gets its number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free
+            setattr(sys, name, os.fdopen(number, "w" if number else "r"))
 
 
 def _write_no_more() -> None:

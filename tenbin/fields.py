@@ -303,6 +303,7 @@ class JobFields(TypedDict, total=False):
             "with TENBIN_JOB, TENBIN_STATE, TENBIN_EXIT_CODE, ... (docs/run-jobs.md); of an array when all "
             "of it has",
             read="notification",
+            default=None,
             metavar="CMD|mail|URL",
         ),
     ]

@@ -58,11 +58,11 @@ def expected(value: Any, option: str = "--expect") -> dict[str, float]:
     """Read ``gpu=1m,cpu=10m`` as seconds by device; ``10m``, wherever it runs, by ""."""
     if not isinstance(value, str):
         return {str(device): seconds(text, option) for device, text in dict(value).items()}
-    if value and "=" not in value:
+    if "=" not in value:
         with suppress(BadInput):
             return {"": duration_s(value, option)}
     by_device = {}
-    for part in value.split(",") if value else ():
+    for part in value.split(","):
         device, sign, text = part.partition("=")
         if not sign or not device:
             remedy = "write for instance 10m, or gpu=1m,cpu=10m"
@@ -72,11 +72,14 @@ def expected(value: Any, option: str = "--expect") -> dict[str, float]:
 
 
 def size_mb(text: str, option: str = "--memory") -> float:
-    """Read ``500``, ``500M``, ``2g``, ``1T``, ``2GiB`` in MB (10^6 bytes), more than 0."""
-    with suppress(ValueError):
-        if size := literals.size_bytes(text):
-            return size / 1e6
-    raise BadOption(option, f"{text!r} is no size", literals.SIZES)
+    """Read ``500``, ``500M``, ``2g``, ``1T``, ``2GiB`` in MB (10^6 bytes), at least 1."""
+    try:
+        size = literals.size_bytes(text) / 1e6
+    except ValueError as error:
+        raise BadOption(option, f"{text!r} is no size", literals.SIZES) from error
+    if size < literals.LEAST_MEMORY_MB:
+        raise BadOption(option, f"{text!r} is too little", f"write at least {literals.LEAST_MEMORY_MB:g}M")
+    return size
 
 
 def array_and_limit(value: Any, option: str = "--array") -> tuple[list[int], int | None]:
@@ -181,7 +184,7 @@ def speedups(value: Any, option: str = "--speedup") -> dict[int, float]:
     """Read ``1=1,2=1.9,4=3.5`` as speed by number."""
     text = value if isinstance(value, str) else ",".join(f"{k}={v}" for k, v in dict(value).items())
     by_number = {}
-    for part in text.split(",") if text else ():
+    for part in text.split(","):
         pair = re.fullmatch(r"\s*([1-9]\d{0,5})\s*=\s*(\d+(?:\.\d+)?)\s*", part)
         if not pair or float(pair[2]) <= 0:
             raise BadOption(option, f"{text!r} is no list of speeds", "write for instance 1=1,2=1.9,4=3.5")
@@ -262,7 +265,8 @@ def _instant_s(text: str, option: str) -> float | None:
     """Read an instant as sbatch does, and ``now+`` any duration; None: it is now or has passed."""
     if text.startswith("now+"):
         with suppress(BadOption):
-            return time.time() + duration_s(text.removeprefix("now+"))
+            if (at_s := time.time() + duration_s(text.removeprefix("now+"))) <= literals.LATEST_S:
+                return at_s
     try:
         return literals.instant_s(text, datetime.now())
     except (ValueError, OverflowError) as error:
@@ -306,16 +310,16 @@ def flag(value: Any, option: str = "") -> bool:
 
 def notification(value: Any, option: str = "--notify") -> str:
     """Take a URL, ``mail``, ``mail:ADDRESS`` or a command."""
-    text = words(value).strip()
+    text = re.sub(r"^mailto:", "mail:", words(value).strip())
     kind, sign, address = text.partition(":")
     if kind == "mail" and sign and not re.fullmatch(r"[^\s@-][^\s@]*(@[^\s@]+)?", address):
         raise BadOption(option, f"{text!r} has no address", "write for instance mail:me@example.org, or mail")
-    if address.startswith("//") and kind not in ("http", "https"):
+    if address.startswith("//") and not re.match(r"https?://[^\s/]", text):
         raise BadOption(option, f"{text!r} is no URL that can be told", "write http://... or https://...")
-    command = text.split(maxsplit=1)[0] if text else ""
-    if re.fullmatch(r"[\w.+-]+", command) and kind != "mail" and not _is_command(command):
+    command, *_ = text.split(maxsplit=1) or [""]
+    if not text or (re.fullmatch(r"[\w.+-]+", command) and kind != "mail" and not _is_command(command)):
         remedy = "write mail, a URL, or a command of the shell"
-        raise BadOption(option, f"{text!r}: there is no command {command}", remedy)
+        raise BadOption(option, f"{text!r}: there is no such command", remedy)
     return text
 
 

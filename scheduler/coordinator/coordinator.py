@@ -508,7 +508,7 @@ class Coordinator:
         if entry.phase is Phase.ENDING:
             return "has been told to end, and is about to"
         m = self.machine.state
-        why = self.why_held() or self._why_behind(entry.id) or m.memory.why(entry.id)
+        why = self.why_held() or self._why_behind(entry.id) or m.memory.why(entry.id, self.job_table.name)
         if not why and entry.id in m.returning:
             why = f"waits for its cores of {', '.join(entry.hosts or ())}, where it is paused"
         return why

@@ -311,6 +311,11 @@ class JobTable:
             return None
         return self.entries.get(job_id) or self._changed.get(job_id) or self.journal.entry(job_id)
 
+    def name(self, number: int) -> str:
+        """Return what users call a job or an array."""
+        entry = self.entry(number)
+        return str(number) if entry is None else entry.label
+
     def settled(self, job_id: int) -> bool:
         """Return true if a job, or all of an array, has ended and the journal has it."""
         if job_id in self.arrays:
@@ -340,6 +345,7 @@ class JobTable:
             unit=self.unit,
             predicted=entry.predicted,
             priority=entry.new_priority,
+            label=entry.label,
             moves=moves(entry, self.why_not_moved),
             only=stays_on(entry, self.cluster),
             stays=stays_at(entry),

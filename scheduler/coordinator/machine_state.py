@@ -54,7 +54,7 @@ class Holds:
         if entry.attempt:
             return WaitVerdict()
         of_spec = conditions(entry.spec, entry.array_index, self.job_table.members)
-        return verdict(of_spec, self.job_table.standing)
+        return verdict(of_spec, self.job_table.standing, self.job_table.name)
 
     def hold(self, entry: Entry, judged: WaitVerdict) -> None:
         """Let a job wait until its conditions hold, or cannot any more."""

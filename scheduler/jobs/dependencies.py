@@ -42,17 +42,10 @@ class WaitCondition(NamedTuple):
 
     Attributes:
         number: of ``after_corr`` that of the member.
-        label: what users call a member, ``7[3]``; "": they use the number.
     """
 
     kind: Kind
     number: int
-    label: str = ""
-
-    @property
-    def name(self) -> str:
-        """Return what users call it."""
-        return self.label or str(self.number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,40 +55,45 @@ class WaitVerdict:
     Attributes:
         waits: the conditions that do not hold yet; empty: the job may begin.
         hopeless: why one can never hold any more, as a sentence; "": all still can.
+        name_of: what users call a job or an array.
     """
 
     waits: tuple[WaitCondition, ...] = ()
     hopeless: str = ""
+    name_of: Callable[[int], str] = str
 
     def why(self) -> str:
         """Say what the job waits for; "": it may begin."""
         parts = []
         for until in dict.fromkeys(UNTIL.values()):
-            numbers = [condition.name for condition in self.waits if UNTIL[condition.kind] == until]
-            parts += [f"for job {', '.join(numbers)} {until}"] if numbers else []
+            waits = [condition for condition in self.waits if UNTIL[condition.kind] == until]
+            names = [self.name_of(condition.number) for condition in waits]
+            parts += [f"for job {', '.join(names)} {until}"] if names else []
         return "waits " + ", ".join(parts) if parts else ""
 
 
 def verdict(
-    conditions: Iterable[WaitCondition], standing_of: Callable[[int], Standing | None]
+    conditions: Iterable[WaitCondition],
+    standing_of: Callable[[int], Standing | None],
+    name_of: Callable[[int], str] = str,
 ) -> WaitVerdict:
     """Judge conditions by how far each job is. None, of which nothing is known, has ended and failed."""
     waits = []
     for condition in conditions:
         standing = standing_of(condition.number) or Standing(True, True)
-        if why := _hopeless(condition, standing):
+        if why := _hopeless(condition, standing, name_of):
             return WaitVerdict((), why)
         if not standing.ended:
             waits.append(condition)
-    return WaitVerdict(tuple(waits))
+    return WaitVerdict(tuple(waits), name_of=name_of)
 
 
-def _hopeless(condition: WaitCondition, standing: Standing) -> str:
+def _hopeless(condition: WaitCondition, standing: Standing, name_of: Callable[[int], str]) -> str:
     """Say why a condition cannot hold any more; "": it holds, or still can."""
     if condition.kind in ("after", "after_corr") and standing.failed:
-        return f"job {condition.name}, which it waited for, did not succeed"
+        return f"job {name_of(condition.number)}, which it waited for, did not succeed"
     if condition.kind == "after_not_ok" and standing.ended and not standing.failed:
-        return f"job {condition.name}, which had to fail, succeeded"
+        return f"job {name_of(condition.number)}, which had to fail, succeeded"
     return ""
 
 
@@ -109,7 +107,7 @@ def conditions(
     """
     for kind, number in named(spec):
         if kind == "after_corr" and index is not None and (member := members(number).get(index)) is not None:
-            yield WaitCondition(kind, member, f"{number}[{index}]")
+            yield WaitCondition(kind, member)
         else:
             yield WaitCondition(kind, number)
 

@@ -55,7 +55,7 @@ def check_program(word: str, folder: str, path: str | None) -> None:
         BadInput: the word is empty, or has blanks and there is no such program.
     """
     if not word.strip():
-        raise BadInput("the name of the program is empty", "name one: tenbin submit -- CMD...")
+        raise BadInput("the name of the program is empty", "name one after --")
     if len(word.split()) < 2:
         return
     first = word.split(maxsplit=1)[0]

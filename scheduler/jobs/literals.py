@@ -14,6 +14,8 @@ from datetime import time as clock_time
 
 DURATIONS = "write for instance 90s, 10m, 1h30m, 1:30:00 or 2-12:00:00"
 SIZES = "write for instance 500M, 2G, 2GiB or 1T"
+LEAST_MEMORY_MB = 1.0  # no program starts in less
+LATEST_S = 253_402_300_000  # seconds since 1970: the year 9999
 UNITS_S = {
     word: seconds
     for seconds, words in (
@@ -150,8 +152,8 @@ def _date_and_time(text: str, now: datetime) -> tuple[date | None, bool, clock_t
     """
     hour = clock_time()
     day: date | None = None
-    yearless = False
-    while text:
+    yearless, token = False, None
+    while text or not token:  # an empty text is none
         token = TOKENS.match(text)
         if not token:
             raise ValueError("write for instance 16:00, now+1hour, 2030-01-20T12:34:00 or tomorrow")

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from scheduler.jobs.literals import memory_text
@@ -73,13 +73,13 @@ class MachineMemory:
         more_mb = sum(claim.mb for claim in claims if claim.job_id not in self._held)
         return bool(self._short) or more_mb > self.free_mb + TOLERANCE_MB
 
-    def why(self, job_id: int) -> str:
+    def why(self, job_id: int, name_of: Callable[[int], str] = str) -> str:
         """Name the reason why the job waits for memory, as a clause; "": the job does not wait for memory."""
         if job_id not in self._away:
             return ""
         first, claim = self._turns[0], self._short[job_id]
         room = f"{memory_text(self.free_mb)} of {memory_text(self.total_mb)} are free"
-        behind = "" if first == claim else f", and job {first.job_id} has the first turn"
+        behind = "" if first == claim else f", and job {name_of(first.job_id)} has the first turn"
         return f"waits for {memory_text(claim.mb)} of memory; {room}{behind}"
 
     def lacking(self, claims: Iterable[Claim]) -> list[Claim]:

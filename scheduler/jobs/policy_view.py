@@ -34,7 +34,7 @@ def as_job(
     Args:
         predicted: what earlier runs say of it; counts where its owner gives no estimate.
         way: the alternative in which it must go on; None: any.
-        more: ``user``. ``priority``: the priority that it was given since; None: as it was submitted.
+        more: ``user``, ``label``. ``priority``: the one that it was given since; None: as it was submitted.
             ``moves``: the engine can park it and move it. ``only``: the classes of device on which it must go
             on; (): any that will do. ``stays``: where its paused processes must go on; None: anywhere.
             ``together``: it has several of its nodes' parts on one, from before these were kept apart.
@@ -71,6 +71,7 @@ def _one_way(
     only: Collection[str] = (),
     stays: Placement | None = None,
     together: bool = False,
+    label: str = "",
 ) -> Job:
     """Make the job of one of its ways.
 
@@ -127,6 +128,7 @@ def _one_way(
         share=spec.share,
         program=spec.job_profile or spec.name or spec.command[0],
         stays=stays if stays is not None and _is_there(stays, pool) else None,
+        label=label,
     )
 
 

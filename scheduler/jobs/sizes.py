@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from profiles.errors import BadInput
 from profiles.quantities import counted
 from scheduler.jobs.gpus import GpuKind, kinds_for
-from scheduler.jobs.literals import memory_text
+from scheduler.jobs.literals import LEAST_MEMORY_MB, memory_text
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Pool
 from scheduler.model.speeds import CapLine, TabulatedSpeed, scaling
@@ -72,11 +72,13 @@ def within_memory(spec: JobSpec, unit: Unit, total_mb: float) -> JobSpec:
     """Cut the job's range of sizes to what the memory holds, of all together and of each node.
 
     Raises:
-        BadInput: its fewest tasks ask for more than there is.
+        BadInput: its fewest tasks ask for more than there is, or for so little that no program starts.
     """
     per_unit = unit.cores // spec.cores if unit.node else 1
     if not spec.memory_mb or not per_unit:
         return spec
+    if spec.memory_mb < LEAST_MEMORY_MB:
+        raise BadInput(f"memory_mb: must be at least {LEAST_MEMORY_MB:g}", "no program starts in less")
     fewest, most = spec.nodes * per_unit if spec.nodes else spec.tasks, math.inf
     for units, there_mb in ((math.inf, total_mb), *unit.hosts):
         where = "" if math.isinf(units) else " on one node"

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, Strict, field_validator, model_validator
 
 from profiles.errors import BadInput, plain
+from scheduler.jobs.literals import LATEST_S
 
 NO_ZERO_BYTE = r"^[^\x00]*$"
 VARIABLE = r"^[^=\x00]+$"
@@ -37,7 +38,7 @@ Megabytes = Annotated[Float, Field(gt=0, le=1e12)]
 Gpus = Annotated[Int, Field(ge=1, le=1024)]
 Seconds = Annotated[Float, Field(gt=0, le=1e12)]
 Priority = Annotated[Int, Field(ge=-1_000_000, le=1_000_000)]
-Instant = Annotated[Float, Field(ge=0, le=253_402_300_000)]  # up to the year 9999
+Instant = Annotated[Float, Field(ge=0, le=LATEST_S)]
 FIRST_PAUSE_S = 10.0  # before a job that has failed is tried again
 
 

@@ -103,6 +103,7 @@ class Job:
         alternatives: other ways to run it, each a job of this number, with what it takes and how long.
             Policies that know of none run the job as it is. alternative: number of this way.
         stays: where its paused processes are, and must go on; None: they may begin anywhere.
+        label: what users call it, ``7[3]``; "": they use the number.
     """
 
     id: int
@@ -124,6 +125,12 @@ class Job:
     alternatives: tuple[Job, ...] = ()
     alternative: int = 0
     stays: Placement | None = None
+    label: str = field(default="", compare=False)
+
+    @property
+    def name(self) -> str:
+        """What users call it."""
+        return self.label or str(self.id)
 
     @property
     def ways(self) -> tuple[Job, ...]:

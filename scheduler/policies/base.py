@@ -11,7 +11,7 @@ at any instant.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
@@ -194,7 +194,7 @@ def only_counted_pool(view: View, policy: str) -> str:
     return pools[0].name
 
 
-# -- the parts of a reason: "waits for 1 core (0 of 2 free); after job 5" ----------------------------------
+# -- the parts of a reason: "waits for 1 core (0 of 2 free); when job 5 ends" -------------------------------
 
 
 MOST_NAMED = 3  # jobs whose ends a job waits for
@@ -217,20 +217,34 @@ def waits_for(job: Job, view: View) -> str:
     return f"waits for {units(job, view.cluster)} ({', '.join(free)} free)"
 
 
-def after(first: Job, needs: str = "", ends: Sequence[int] = ()) -> str:
-    """Write ``"; after job 5"``: the jobs whose ``ends`` let it start, else the first of the queue.
+def in_turn(job: Job, view: View, ends: Iterable[int] = (), needs: str = "") -> str:
+    """Write ``"; when job 5 ends, behind job 7"``; "" for the first of the queue.
 
-    Of that first one also what it ``needs`` itself, if given.
+    Args:
+        ends: the jobs whose ends let it start, running or waiting. None: it is behind the first of the queue.
+        needs: what that first one waits for itself.
     """
-    named = sorted(ends)[:MOST_NAMED] or [first.id]
-    names = f"job{'s' * (len(named) > 1)} {', '.join(map(str, named))}"
-    names += " and others" if len(ends) > MOST_NAMED else ""
-    return f"; after {names}{f', which waits for {needs}' if needs and named == [first.id] else ''}"
+    first = next(iter(view.waiting.values()))
+    if job.id == first.id:
+        return ""
+    ends = sorted(ends) or [first.id]
+    running = [number for number in ends if number in view.running]
+    waiting = [number for number in ends if number not in view.running]
+    parts = [f"when {_named(running, view)} end{'s' * (len(running) == 1)}"] if running else []
+    parts += [f"behind {_named(waiting, view)}"] if waiting else []
+    parts += [f"which waits for {needs}"] if needs and ends == [first.id] else []
+    return f"; {', '.join(parts)}"
+
+
+def _named(jobs: Sequence[int], view: View) -> str:
+    names = [view.state(number).job.name for number in jobs[:MOST_NAMED]]
+    several, others = "s" * (len(jobs) > 1), " and others" * (len(jobs) > MOST_NAMED)
+    return f"job{several} {', '.join(names)}{others}"
 
 
 def would_delay(first: Job) -> Reason:
     """Explain that there is room for a job, and that the first of the queue would be late by its start."""
-    return Reason(f"there is room, but its start would delay job {first.id}, which is first in the queue")
+    return Reason(f"there is room, but its start would delay job {first.name}, which is first in the queue")
 
 
 def fits_now(job: Job, view: View) -> bool:

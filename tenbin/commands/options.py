@@ -163,6 +163,8 @@ def stored_profiles(store: Path | None) -> Store:
     """Return the store of profiles in a folder; None: in the default one."""
     from profiles.files.store import Store
 
+    if store is not None and store.exists() and not store.is_dir():
+        raise BadInput(f"--store {store} is no folder", "name one")
     return Store(store)
 
 

@@ -194,6 +194,9 @@ def test_a_store_that_cannot_be_written_is_found_out_before_measuring(tmp_path: 
     blocked.write_text("")
     done = tenbin("profile", "--quick", "--store", str(blocked))
     assert done.returncode == 2 and "--store" in done.stderr and done.stderr.count("\n") == 1
+    for words in ("list", "show", "export"):
+        done = tenbin("profile", words, "--store", str(blocked))
+        assert (done.returncode, done.stderr) == (2, f"tenbin: --store {blocked} is no folder; name one\n")
 
 
 def test_show(store: Store) -> None:

@@ -41,9 +41,9 @@ from scheduler.policies.base import (
     Policy,
     Reason,
     View,
-    after,
     counted_pools,
     fits_now,
+    in_turn,
     waits_for,
     would_delay,
 )
@@ -103,5 +103,5 @@ class Easy(Policy):
         if job.id == first.id:
             return Reason(f"{waits_for(job, view)}; first in the queue", at)
         if not fits_now(job, view):
-            return Reason(waits_for(job, view) + after(first, ends=ends), at)
+            return Reason(waits_for(job, view) + in_turn(job, view, ends), at)
         return would_delay(first)._replace(expected_start_s=at)

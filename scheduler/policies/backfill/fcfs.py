@@ -15,7 +15,7 @@ from scheduler.model.events import Action, Event, Start
 from scheduler.model.jobs import Job, counted
 from scheduler.policies.backfill import conservative_on_nodes, on_nodes
 from scheduler.policies.backfill.availability import awaited
-from scheduler.policies.base import Policy, Reason, View, after, units, waits_for
+from scheduler.policies.base import Policy, Reason, View, in_turn, units, waits_for
 
 
 class Fcfs(Policy):
@@ -49,8 +49,7 @@ class Fcfs(Policy):
             return on_nodes.why(job, view, self._nodes.classes(job), ends)._replace(expected_start_s=at)
         first = next(iter(view.waiting.values()))
         at, ends = awaited(job, view) if len(view.cluster.pools) == 1 else (self._expected(job, view), [])
-        turn = "" if first.id == job.id else after(first, units(first, view.cluster), ends)
-        return Reason(waits_for(job, view) + turn, at)
+        return Reason(waits_for(job, view) + in_turn(job, view, ends, units(first, view.cluster)), at)
 
     @staticmethod
     def _pool(job: Job, view: View, left: dict[str, int]) -> str | None:

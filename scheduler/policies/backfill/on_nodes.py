@@ -43,7 +43,7 @@ from scheduler.model.events import Action, Event, Failed, Finished, Start, Submi
 from scheduler.model.jobs import EPSILON, Job, JobState, Placement, Pool, instant
 from scheduler.model.state import Nodes, rooms
 from scheduler.policies.backfill.queue import HALF_STEP_S
-from scheduler.policies.base import Reason, View, after, would_delay
+from scheduler.policies.base import Reason, View, in_turn, would_delay
 
 Vector = tuple[float, ...]
 Places = tuple[tuple[int, int], ...]  # (node, tasks there)
@@ -761,10 +761,8 @@ def why(job: Job, view: View, ways: Sequence[Way], ends: Sequence[int] = ()) -> 
         ways: how and where it can run, in the order in which it takes them.
         ends: the jobs whose ends let it start, as far as that is known.
     """
-    first = next(iter(view.waiting.values()))
-    turn = "" if first.id == job.id else after(first, ends=ends)
     if any(has_room(view.nodes[pool], way) for pool, way in ways):
-        return would_delay(first)
+        return would_delay(next(iter(view.waiting.values())))
     several = len(view.cluster.pools) > 1
     needs = [
         ("" if way.units == 1 else f"{way.units} times ")
@@ -772,7 +770,7 @@ def why(job: Job, view: View, ways: Sequence[Way], ends: Sequence[int] = ()) -> 
         for pool, way in ways
         if not view.nodes[pool].misfit(way)
     ]
-    return Reason(f"waits for {', or for '.join(needs)}{turn}")
+    return Reason(f"waits for {', or for '.join(needs)}{in_turn(job, view, ends)}")
 
 
 def has_room(nodes: Nodes, job: Job) -> bool:

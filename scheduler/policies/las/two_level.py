@@ -586,7 +586,7 @@ class TwoLevel(Policy):
             return Reason(f"waits for {_name(node)}, which is down")
         free = f"{_share(node.free, node)} free there"
         if node.stopping:
-            stops = ", ".join(str(other) for other in node.stopping)
+            stops = ", ".join(view.state(other).job.name for other in node.stopping)
             return Reason(f"waits on {_name(node)} for {share}; {free}, job {stops} is being stopped there")
         runs = len(node.running) + len(node.restarting)
         return Reason(

@@ -25,7 +25,7 @@ from typing import Literal
 from scheduler.model.events import Action, Event, Start
 from scheduler.model.jobs import Cluster, Job, Placement
 from scheduler.model.state import POWER_TOLERANCE_W
-from scheduler.policies.base import Policy, Reason, View, after, units, waits_for
+from scheduler.policies.base import Policy, Reason, View, in_turn, units, waits_for
 from scheduler.policies.power.parm import capped_pool, too_hungry
 
 SAME_SPEED = 1e-9  # relative
@@ -72,7 +72,7 @@ class FifoCap(Policy):
     def why(self, job: Job, view: View) -> Reason:
         first = next(iter(view.waiting.values()))
         if first.id != job.id:
-            return Reason(waits_for(job, view) + after(first, units(first, view.cluster)))
+            return Reason(waits_for(job, view) + in_turn(job, view, needs=units(first, view.cluster)))
         placement = self._placement(job, view)
         watts = self.pool.power_w(placement.units, placement.cap_w)
         cap = "" if placement.cap_w is None else f" under {placement.cap_w:g} W"

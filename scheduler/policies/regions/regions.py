@@ -300,7 +300,7 @@ class Regions(Policy):
         before = list(part.queue.waiting).index(job.id)
         of_size = size_range(self._repartitioner.layout.bounds, index)
         where = "" if len(self._parts) == 1 else f" in the region for {of_size} {view.cluster.unit}s"
-        turn = "is next" if before == 0 else f"after {before} job{'s' * (before > 1)}"
+        turn = "is next" if before == 0 else f"behind {before} job{'s' * (before > 1)}"
         has = f"{part.free} of {part.region.units} free"
         return Reason(f"waits for {units(job, view.cluster)}{where} ({has}); {turn}", at)
 

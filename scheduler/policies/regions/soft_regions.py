@@ -107,7 +107,7 @@ class SoftRegions(Policy):
     def why(self, job: Job, view: View) -> Reason:
         at = self.latest_starts(view).get(job.id)
         before = list(view.waiting).index(job.id)
-        turn = f"after {before} job{'s' * (before != 1)}" if before else "is next"
+        turn = f"behind {before} job{'s' * (before != 1)}" if before else "is next"
         latest = "" if at is None else "; it starts by the time planned for it whatever comes later"
         index = self._repartitioner.region_of(job)
         of_size = size_range(self._repartitioner.layout.bounds, index)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from scheduler.model.events import Action, Event
 from scheduler.model.interference import PACKED
 from scheduler.model.jobs import Cluster, Job
-from scheduler.policies.base import Policy, Reason, View, after
+from scheduler.policies.base import Policy, Reason, View, in_turn
 from scheduler.policies.sharing.sharing import Places, SharedStart, pool_of, refusal
 
 
@@ -50,7 +50,7 @@ class Exclusive(Policy):
         assert whole is not None
         needs = f"{whole.nodes} whole node{'s' * (whole.nodes != 1)} ({len(places.empty)} empty)"
         if first.id != job.id:
-            return Reason(f"waits for whole nodes{after(first, needs)}")
+            return Reason(f"waits for whole nodes{in_turn(job, view, needs=needs)}")
         free = len(places.empty)
         for state in sorted(view.running.values(), key=lambda state: state.expected_end_s):
             free += len(state.place.nodes)

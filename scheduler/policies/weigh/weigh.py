@@ -75,7 +75,7 @@ from scheduler.model.jobs import (
 )
 from scheduler.policies.backfill import on_nodes
 from scheduler.policies.backfill.availability import Availability, expected_start
-from scheduler.policies.base import Policy, Reason, View, after, waits_for
+from scheduler.policies.base import Policy, Reason, View, in_turn, waits_for
 from scheduler.policies.power.parm import too_hungry
 from scheduler.policies.weigh.ahead import Ahead
 from scheduler.policies.weigh.malleable import WATTS_PER_KW, shares
@@ -175,8 +175,7 @@ class Weigh(Policy):
             if row[""] and job.runs_on(name)
         ]
         first = next(iter(view.waiting.values()))
-        turn = "" if first.id == job.id else after(first)
-        sentence = "; ".join((f"{waits_for(job, view)}{turn}", *prices))
+        sentence = "; ".join((f"{waits_for(job, view)}{in_turn(job, view)}", *prices))
         return Reason(sentence, expected_start(job, view) if first.id == job.id else None)
 
     def _share(self, view: View) -> list[Action]:

@@ -34,7 +34,8 @@ def account(job: dict[str, Any]) -> str:
         if forecast["measured"] is not None
     ]
     packed = f"; its folder is packed, see: tenbin logs {job['id']}" if job.get("packed") else ""
-    lines.append(f"  output: {job['stdout']}, {job['stderr']}{packed}")
+    files = f"{job['stdout']}, {job['stderr']}{packed}"
+    lines.append(f"  output: {'the terminal of tenbin run' if job['spec'].get('terminal') else files}")
     for event in job["history"]:
         detail = f": {local(event['detail'])}" if event["detail"] else ""
         lines.append(f"  {clock(event['at_s'], date=True)} {event['what']}{detail}")

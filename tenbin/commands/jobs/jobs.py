@@ -149,8 +149,6 @@ def print_csv(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
     """Print rows as CSV; lists as JSON, nothing for what is not known; control characters escaped."""
     import csv
 
-    if not sys.stdout:  # closed (>&-)
-        return
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(columns)
     for row in rows:
@@ -328,6 +326,9 @@ def jobs(
     starts = ("expected_start_s",) if any(job["expected_start_s"] for job in rows) else ()
     shown = ("id", *taken_over, "name", "stage", "cores", *gpus, "since_s", *starts, "trouble")
     print_table(rows, chosen or shown)
+    if not rows:
+        found = "no such job" if filters else "no jobs; the first one: tenbin submit -- CMD..."
+        remark(found if everything else f"{found}; those that have ended: tenbin jobs --all")
     if len(rows) < limit:
         return
     if filters:  # to count what they leave would take the coordinator's time
@@ -425,11 +426,13 @@ def logs(
 
 def _tell_failure(client: Client, job_id: int, error_shown: bool) -> None:
     """Say that a job failed, after its output, and where its standard error is."""
-    from tenbin.commands.jobs.account import has_failed, last_error
+    from tenbin.commands.jobs.account import has_failed, last_error, wait_words
 
     job = client.job(job_id).info()
-    if job["spec"].get("terminal"):
+    if job["spec"].get("terminal") and job["attempt"]:
         remark(f"job {label(job)} has written to the terminal of tenbin run")
+    if not job["attempt"] and job["why"]:
+        remark(f"job {label(job)} has not begun: {wait_words(job)}")
     end = f"job {label(job)} {job['stage']}{': ' * bool(job['trouble'])}{local(job['trouble'])}"
     if not (error_shown or job["stdout"] == job["stderr"]) and last_error(client, job):
         remark(f"{end}; it wrote to standard error: tenbin logs {label(job)} --error")
@@ -440,7 +443,7 @@ def _tell_failure(client: Client, job_id: int, error_shown: bool) -> None:
 def attach(job: Annotated[str, typer.Argument(autocompletion=complete_job)], home: HomeOption = None) -> None:
     """Show a job's output from its beginning, as it comes, until the job has ended; exit with its code.
 
-    Ctrl-C leaves the job, which runs on; once more within two seconds it ends the job.
+    Ctrl-C leaves the job, which stays; once more within two seconds it ends the job.
     """
     client = client_of(home)
     ids = select(client, [job]).ids
@@ -458,6 +461,8 @@ class Output:
     """
 
     def __init__(self, client: Client, job_id: int) -> None:
+        from tenbin.commands.jobs.account import wait_words
+
         self._client, self._job = client, client.job(job_id)
         job = self._job.info()
         self.name = label(job)
@@ -465,7 +470,7 @@ class Output:
         self._starts = {} if self._has_terminal else {"stdout": 0, "stderr": 0}
         if job["stdout"] == job["stderr"]:
             self._starts.pop("stderr", None)
-        self.why = job["why"]
+        self._wait = wait_words(job)
         self._look_s = LOOK_S
         self._in_line = False  # what was printed last on standard error is no whole line
 
@@ -475,20 +480,20 @@ class Output:
         Args:
             once_more_s: after a Ctrl-C, for the one that ends the job.
         """
-        if self.why:
-            remark(f"job {self.name} {self.why}")
+        if self._wait:
+            remark(f"job {self.name} {self._wait}")
         if self._has_terminal:
             remark(f"job {self.name} writes to the terminal of tenbin run")
         try:
             return self.print_all()
         except KeyboardInterrupt:
             try:
-                remark(f"job {self.name} runs on; Ctrl-C once more ends it")
+                remark(f"job {self.name} stays; Ctrl-C once more ends it")
                 time.sleep(once_more_s)
             except KeyboardInterrupt:
                 with suppress(TenbinError):  # it has ended
                     self._job.cancel()
-                return self.print_all()
+                self.print_all()
             return INTERRUPTED
 
     def print_all(self) -> int:
@@ -545,14 +550,14 @@ def resume(
 def retry(
     which: WhichOrName = None, name: OfName = None, home: HomeOption = None, json: JsonOption = False
 ) -> None:
-    """Run jobs that failed, or were killed or cancelled, again, under the same number; of an array those."""
+    """Run jobs that failed, or were killed or cancelled, again, under the same number; of an array those.
+
+    Jobs that were cancelled because of the failure stay so, unless named.
+    """
     answer = _change("retry", which, home, json, name=name)
     if not json:
         count = len(answer["ids"])
-        sentence = f"{count:,} job{'s' * (count != 1)} will run again"
-        typer.echo(
-            f"{sentence}; jobs that were cancelled because of a failure stay so, unless named", err=True
-        )
+        typer.echo(f"{count:,} job{'s' * (count != 1)} will run again", err=True)
 
 
 def migrate(
@@ -668,7 +673,8 @@ def _change(
 ) -> dict[str, Any]:
     """Ask for a change of jobs; of ranges, names and ``all`` it concerns the jobs to which it applies."""
     if bool(which) == (name is not None):
-        raise BadInput("both JOB and --name are given" if which else "no job is given", "give JOB or --name")
+        what = f"both JOB ({which[0]}) and --name are given" if which else "no job is given"
+        raise BadInput(what, "give JOB or --name, and a pattern in quotes: --name 'fit*'")
     client = client_of(home)
     if name is None:
         chosen = select(client, which or (), members=False)

@@ -132,8 +132,8 @@ def check(command: Sequence[str], sources: int) -> None:
             if form.startswith(("%", "=")) or (place and form == "#"):
                 raise BadInput(f"{match[0]!r} is a replacement that tenbin does not have", f"use {KNOWN}")
             if place and not 1 <= abs(int(place)) <= sources:
-                have = "1 source" if sources == 1 else f"{sources} sources"
-                raise BadInput(f"{match[0]!r}: there is {have} of arguments", "count from {1}")
+                have = "is 1 source" if sources == 1 else f"are {sources} sources"
+                raise BadInput(f"{match[0]!r}: there {have} of arguments", "count from {1}")
 
 
 def expand(command: Sequence[str], arguments: Sequence[str], number: int) -> list[str]:

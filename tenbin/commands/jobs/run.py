@@ -99,8 +99,9 @@ def run(
             with _raising({signal.SIGTERM, signal.SIGHUP}):
                 ended = streams.wait_for_turn(job)
         except (KeyboardInterrupt, SystemExit):
-            with suppress(TenbinError):
+            with suppress(TenbinError, OSError):  # its terminal may be gone
                 job.cancel()
+                remark(f"job {job.id}: cancelled")
             raise
         if ended is None:
             streams.attend()
@@ -189,6 +190,7 @@ class Streams:
         """Wait until the job's supervisor comes, and say why the job waits; return it if it ends before."""
         from profiles.files.safe_files import credentials_of_peer
         from tenbin.client.client import FINAL
+        from tenbin.commands.jobs.account import wait_words
 
         reason = ""
         while True:
@@ -203,7 +205,7 @@ class Streams:
             if now["stage"] in FINAL:
                 return now
             if now["why"] not in ("", reason):
-                remark(f"job {job.id} {now['why']}")
+                remark(f"job {job.id} {wait_words(now)}")
             reason = now["why"] or reason
 
     def attend(self) -> None:

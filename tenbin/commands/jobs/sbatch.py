@@ -149,7 +149,7 @@ def of_tenbin(option: str, words: Sequence[str] = ()) -> BadInput | None:
         return BadInput(what, "leave it out")
     if name not in KNOWN:
         return None
-    more = ", or see: tenbin submit --help" if name in REFUSED else ""
+    more = ", or see --help" if name in REFUSED else ""
     return BadInput(f"{what}: {KNOWN[name].words}", f"leave it out{more}")
 
 

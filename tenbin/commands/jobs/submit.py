@@ -225,7 +225,6 @@ def _add_needs(batch: ScriptBatch, script: Script, overruled: set[str], ignored:
 
 
 OF_A_FILE = {"file", "dry_run", "wait", "home", "json"}  # options that go with a job file
-NEVER_EMPTY = {"nodes", "user-share", "array"}  # of others an empty text, as of an unset variable, is none
 # Groups of options in the help; the rare ones stand there with --help-all only.
 GROUPS = {
     "Size": "tasks cores mpi nodes memory or speedup load cap-curve",
@@ -333,7 +332,7 @@ def submit(
     """Submit a job. When its number is printed it is safe: no crash loses it.
 
     A script's lines [bold]#TENBIN -c 4 --time 10m[/bold] are options; its #SBATCH lines are Slurm's
-    (docs/scripts.md).
+    (docs/scripts.md). The job reads nothing, not even a pipe; tenbin run does.
 
     [bold]Examples[/bold]
 
@@ -352,7 +351,7 @@ def submit(
         file: Submit all jobs of a job file (TOML), see docs/job-files.md.
         ignore_sbatch: Options of #SBATCH lines to leave out: exclusive,constraint.
         dry_run: Only check, and print what would be submitted, and when it would start.
-        wait: Wait for the end of the job, and print its output; exit with its code.
+        wait: Wait for the end, and exit with its code; of a single job print the output too, without --json.
     """
     how = _Submission(dry_run, wait, home, json)
     if file is not None or not command:
@@ -386,7 +385,7 @@ def spec_of(options: Mapping[str, Any], command: Sequence[str], home: Path | Non
             value = (value or Path.cwd()).absolute()
         elif value is None:
             value = option.default
-        if value is None or (value == "" and option.default is None and option.name not in NEVER_EMPTY):
+        if value is None or (value == "none" and option.default is None and not option.otherwise):
             continue
         if option.name.startswith("retry-") and not options.get("retries"):
             raise BadOption(f"--{option.name}", "without --retries", "say how often: --retries 3")
@@ -468,7 +467,7 @@ def _hand_over(
     from tenbin.commands.jobs.jobs import Output, wait_for
 
     if any(re.match(r"mail(:|$)", spec.get("notify", "")) for spec in specs) and not shutil.which("mail"):
-        remark("--notify mail: there is no program mail here; where jobs run it is needed")
+        remark("--notify mail: there is no program mail here; install one where jobs run, or give a URL")
     client = client_of(how.home)
     script, environment = (None, None) if batch is None else (batch.content, batch.environment)
     given = partial(client.hand_over, specs, environment, waits_for=waits_for, arrays=arrays, script=script)

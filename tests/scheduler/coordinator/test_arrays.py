@@ -66,7 +66,7 @@ def test_a_limit_of_an_array_whose_members_wait_themselves_says_what_they_wait_f
         submit(coordinator, cores=2)
         submit(coordinator, cores=2)
         array, members = submit_array(coordinator, 5, array_limit=2)
-        queue = "waits for 1 core (0 of 2 free); after job 2"
+        queue = "waits for 1 core (0 of 2 free); behind job 2"
         assert why(coordinator, members[0]).startswith(queue)
         assert why(coordinator, members[3]).startswith(
             f"at most 2 of array 3 run at once; job 3[1] is ahead: {queue}"
@@ -193,3 +193,23 @@ def test_a_job_past_its_deadline_does_not_run_again(tmp_path: Path) -> None:
                 coordinator.retry([job])
         _, left_out = coordinator.retry([], ended)
         assert {omitted.reason for omitted in left_out.values()} == {"is past its deadline"}
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "easy"])
+def test_reasons_name_members_as_users_do(policy: str, tmp_path: Path) -> None:
+    """And tell a job that runs, whose end counts, from one that waits too."""
+    engine = ManualEngine(2)
+    with engine.coordinator(tmp_path, policy) as coordinator:
+        _, (first, second, third) = submit_array(coordinator, 3)
+        last = submit(coordinator)
+        wide = submit(coordinator, cores=2)
+        follows = submit(coordinator, after=(third,))
+        hopes = submit(coordinator, after_not_ok=(first,))
+        assert why(coordinator, last).endswith("; when jobs 1[1], 1[2] end")
+        assert why(coordinator, wide).endswith(f"; behind jobs 1[3], {last}")
+        assert why(coordinator, follows) == "waits for job 1[3] to succeed"
+        engine.end(first)
+        engine.end(second)
+        coordinator.turn()
+        ended = coordinator.job_table.entry(hopes)
+        assert ended is not None and ended.trouble == "job 1[1], which had to fail, succeeded"

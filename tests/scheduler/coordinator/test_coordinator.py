@@ -282,13 +282,14 @@ def test_a_daemon_leaves_the_folder_in_which_it_was_started(
 def test_malformed_calls_are_refused_and_lose_nothing(shared: Up) -> None:
     last, spec = shared.client.submit(["true"]), {"command": ["true"], "folder": "/"}
     cases: list[tuple[object, str]] = [
-        ({"specs": []}, "specs: List should have at least 1 item"),
-        ({"specs": [{"folder": "/"}]}, "specs.0.command: Field required"),
+        ({"specs": []}, "specs: must have at least 1 item"),
+        ({"specs": [{"folder": "/"}]}, "specs.0.command: is missing"),
         ({"specs": [{**spec, "command": []}]}, "specs.0.command"),
         ({"specs": [{**spec, "command": ["a\0b"]}]}, "contains a zero byte"),
         ({"specs": [{**spec, "cores": -1}]}, "specs.0.cores: must be at least"),
         ({"specs": [{**spec, "folder": "here"}]}, "must be an absolute path"),
-        ({"specs": [{**spec, "surprise": 1}]}, "specs.0.surprise: Extra inputs"),
+        ({"specs": [{**spec, "memory_mb": 0.5}]}, "memory_mb: must be at least 1"),
+        ({"specs": [{**spec, "surprise": 1}]}, "specs.0.surprise: is no field"),
         ({"specs": [{**spec, "device": "gpu"}]}, "device 'gpu': no devices are scheduled"),
         ({"specs": [spec, {**spec, "cores": 99}]}, "can never run here|needs 99 cores"),
         (
@@ -296,7 +297,7 @@ def test_malformed_calls_are_refused_and_lose_nothing(shared: Up) -> None:
             "job 2 of 2: the job needs 99 cores",
         ),
         ({"specs": [spec], "arrays": {1: [1]}}, "arrays: of 1 specs the places are 0 to 0"),
-        ({"specs": [spec], "arrays": {0: []}}, "arrays.0: List should have at least 1 item"),
+        ({"specs": [spec], "arrays": {0: []}}, "arrays.0: must have at least 1 item"),
         ({"specs": [spec], "arrays": {0: [1, 2, 1]}}, "arrays: 0: an index stands there twice"),
         ({"specs": [spec], "arrays": {0: [-1]}}, "arrays.0.0: must be at least"),
         ({"specs": [spec] * 2, "arrays": {0: list(range(100_000))}}, "more than 100,000 jobs"),

@@ -117,7 +117,7 @@ def test_a_paused_job_keeps_its_memory_and_who_has_not_begun_has_none(tmp_path: 
         high = submit(coordinator, memory_mb=700.0, priority=1)
         tall = submit(coordinator, memory_mb=800.0, priority=-1)
         assert "first in the queue" in why(coordinator, high)
-        assert f"after job {high}" in why(coordinator, low)
+        assert f"behind job {high}" in why(coordinator, low)
         coordinator.resume([paused])
         engine.end_all(coordinator)
         assert engine.begun == [(job, 1) for job in (paused, blocker, high, low, tall)]

@@ -93,6 +93,9 @@ class Table:
         stage = self.all[number].stage
         return Standing(stage.final, stage.final and stage is not Stage.DONE)
 
+    def name(self, number: int) -> str:
+        return self.all[number].label if number in self.all else str(number)
+
     def members(self, array: int) -> dict[int, int]:
         found = self.all.values()
         return {e.array_index: e.id for e in found if e.array == array and e.array_index is not None}

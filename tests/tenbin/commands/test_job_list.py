@@ -174,8 +174,11 @@ def test_the_list_says_why_and_when(up: Up, monkeypatch: pytest.MonkeyPatch) -> 
     heading, _, first, second, third = up.run("jobs").stdout.splitlines()
     assert heading.split() == ["job", "name", "stage", "cores", "since", "starts", "reason"]
     assert re.search(r"in (1:00 h|59:\d\d min) +waits for 2 cores \(0 of 2 free\); first in the queue", first)
-    assert re.search(r"in (3:00|2:59) h +waits for 2 cores \(0 of 2 free\); after job 3", second)
+    assert re.search(r"in (3:00|2:59) h +waits for 2 cores \(0 of 2 free\); behind job 3", second)
     assert third.split()[1:3] == ["held", "held"] and third.rstrip().endswith("waits for job 3 to succeed")
+    logs = up.run("logs", "3")
+    assert (logs.returncode, logs.stdout) == (0, "")
+    assert logs.stderr.startswith("tenbin: job 3 has not begun: waits for 2 cores (0 of 2 free); first in")
     used = up.run("status").stdout.splitlines()
     assert used[1] == "1 held, 2 waiting, 1 running" and used[2].startswith("in use: 2 of 2 cores, 0 of ")
     monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
@@ -186,6 +189,19 @@ def test_the_list_says_why_and_when(up: Up, monkeypatch: pytest.MonkeyPatch) -> 
     drawn = re.sub(r"\x1b\[[0-9;]*m", "", up.run("jobs").stdout).splitlines()
     assert max(map(len, drawn)) <= 40 and "…" not in "".join(drawn)
     assert "reason waits for job 3 to succeed" in " ".join(" ".join(drawn).split())
+
+
+def test_an_empty_list_says_what_to_type(up: Up) -> None:
+    up.start("--cores", "1")
+    first = "no jobs; the first one: tenbin submit -- CMD..."
+    ended = "; those that have ended: tenbin jobs --all"
+    for words, said in (
+        (("jobs",), first + ended),
+        (("jobs", "--all"), first),
+        (("jobs", "--name", "x"), f"no such job{ended}"),
+    ):
+        assert up.run(*words).stderr == f"tenbin: {said}\n"
+        assert up.run(*words, "--json").stderr == up.run(*words, "--csv").stderr == ""
 
 
 def test_jobs_are_listed_by_their_numbers(up: Up) -> None:

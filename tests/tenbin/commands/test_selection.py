@@ -102,7 +102,7 @@ def test_jobs_of_a_name(up: Up) -> None:
         assert done.returncode == 2 and "--name 'nothing*': no job of such a name" in done.stderr, done.stderr
     for words in (("cancel",), ("cancel", "1", "--name", "fit*"), ("priority", "--to", "1")):
         done = up.run(*words)
-        assert done.returncode == 2 and "give JOB or --name" in done.stderr, done.stderr
+        assert done.returncode == 2 and "give JOB or --name, and a pattern in" in done.stderr, done.stderr
     assert up.run("priority", "--name", "fit ?", "--to", "5").returncode == 0
     assert [job.info()["priority"] for job in (first, other, second)] == [5, 0, 5]
     changed = up.run("cancel", "--name", "fit*", "--json")

@@ -70,8 +70,8 @@ def test_a_job_that_waits_starts_when_its_reason_said(policy: str, tmp_path: Pat
             for job, reason in reasons.items():
                 start_s = machine.start_s(job)
                 assert reason.expected_start_s == pytest.approx(start_s, abs=1e-3)
-                named = re.search(r"; after jobs? (\d+(?:, \d+)*)", reason.sentence)
-                for number in map(int, named[1].split(", ")) if named else ():
+                named = re.findall(r"(?:when|behind) jobs? (\d+(?:, \d+)*)", reason.sentence)
+                for number in map(int, ", ".join(named).split(", ") if named else ()):
                     assert machine.engine.starts[number] + time_s[number] == pytest.approx(start_s, abs=1e-3)
 
     check()
@@ -91,8 +91,8 @@ def test_a_reason_names_the_jobs_whose_ends_count(policy: str, pool: Pool, tmp_p
         )
         reasons = [machine.coordinator.why(job) for job in (second, third)]
         assert [reason.expected_start_s for reason in reasons] == [BEGIN_S + 120, BEGIN_S + 720]
-        assert reasons[0].sentence.endswith(f"; after job {long}")
-        assert reasons[1].sentence.endswith(f"; after job {second}")
+        assert reasons[0].sentence.endswith(f"; when job {long} ends")
+        assert reasons[1].sentence.endswith(f"; behind job {second}")
         assert machine.start_s(first) == BEGIN_S + 60 and short in machine.engine.starts
 
 

@@ -24,7 +24,7 @@ def test_the_policy_decides_and_says_why(tmp_path: Path) -> None:
         assert reason[:2] == ("waits for 2 cores (1 of 2 free)", engine.now + 100.0)
         assert (
             why(coordinator, narrow)
-            == f"waits for 1 core (1 of 2 free); after job {wide}, which waits for 2 cores"
+            == f"waits for 1 core (1 of 2 free); behind job {wide}, which waits for 2 cores"
         )
         engine.end_all(coordinator)
         assert engine.begun == [(job, 1) for job in (first, wide, narrow)]

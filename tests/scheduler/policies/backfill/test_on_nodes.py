@@ -418,7 +418,7 @@ def test_the_first_jobs_are_told_when_they_start(name: str) -> None:
     assert [reason.expected_start_s for reason in said] == [100.0, 150.0]
     assert said[0].sentence == "waits for 1 core (0 of 2 free) and 3 GPUs (1 of 4 free)"
     assert said[1].sentence == (
-        "waits for 2 cores (0 of 2 free) and 56 GB memory (48 of 64 GB free); after job 3"
+        "waits for 2 cores (0 of 2 free) and 56 GB memory (48 of 64 GB free); behind job 3"
     )
 
 

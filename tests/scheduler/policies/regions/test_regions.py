@@ -360,7 +360,7 @@ def test_a_reason_names_the_region() -> None:
     run(policy, World(Cluster((Pool("node", 20),)), arrivals), ask)
     assert [reason.expected_start_s for reason in reasons] == [9.0, 9.0]
     assert reasons[0].sentence == "waits for 2 nodes in the region for 1 to 2 nodes (1 of 5 free); is next"
-    assert reasons[1].sentence.endswith("(1 of 5 free); after 1 job")
+    assert reasons[1].sentence.endswith("(1 of 5 free); behind 1 job")
 
 
 @pytest.mark.parametrize("units", [20, 24])

@@ -119,7 +119,7 @@ def test_a_reason_names_the_latest_start() -> None:
 
     run(policy, world, ask)
     assert [reason.expected_start_s for reason in reasons] == [10.0, 15.0]
-    assert "after 1 job; jobs of 3 to 10 nodes hold 7 of their 6; it starts by" in reasons[1].sentence
+    assert "behind 1 job; jobs of 3 to 10 nodes hold 7 of their 6; it starts by" in reasons[1].sentence
 
 
 def test_unknown_and_late_jobs_and_failing_units_leave_nobody_waiting_for_ever() -> None:

@@ -124,7 +124,7 @@ CASES = {
     "chdir": Case("--chdir /tmp", "chdir = '/tmp'", {"folder": "/tmp"}, "--chdir=/tmp"),
     "output": FILES,
     "error": FILES,
-    "notify": Case("--notify mail:me", "notify = 'mail:me'", {"notify": "mail:me"}),
+    "notify": Case("--notify mailto:me", "notify = 'mail:me'", {"notify": "mail:me"}),
     "requeue": Case("--no-requeue", "requeue = false", {"requeue": False}, "--no-requeue"),
     "slurm-variables": Case("--slurm-variables", "slurm-variables = true", {"slurm_variables": True}),
 }
@@ -205,7 +205,13 @@ def test_the_cases_are_all_fields_and_all_words_of_sbatch() -> None:
             "--notify ftp://x",
             "--notify 'ftp://x' is no URL that can be told; write http://... or https://...",
         ),
-        ("--notify nosuchcmd", "--notify 'nosuchcmd': there is no command nosuchcmd; write mail, a URL, or"),
+        (
+            "--notify http://",
+            "--notify 'http://' is no URL that can be told; write http://... or https://...",
+        ),
+        ("--notify mailto:", "--notify 'mail:' has no address"),
+        ("--memory 1K", "--memory '1K' is too little; write at least 1M"),
+        ("--notify nosuchcmd", "--notify 'nosuchcmd': there is no such command; write mail, a URL, or"),
         ("--or cores=0", "--or 'cores=0': cores must be at least 1; write for instance cores=16"),
         ("--or gpus=0", "--or 'gpus=0': gpus must be at least 1; leave it out: then it has none"),
         ("--or cores=3,cores=4", "--or 'cores=3,cores=4': cores stands there twice; leave one out"),
@@ -224,6 +230,20 @@ def test_values_that_cannot_be_read(words: str, message: str, submissions: list[
         submit("--file", "jobs.toml")
     assert str(caught.value).startswith(f"jobs.toml, job 1: {message.removeprefix('--')}")
     assert not submissions
+
+
+@pytest.mark.parametrize("name", [name for name, option in OPTIONS.items() if option.default is None])
+def test_an_empty_value_is_refused_and_none_is_the_word_for_none(
+    name: str, submissions: list[Submission]
+) -> None:
+    option = OPTIONS[name]
+    if option.kind is str and option.read != "words":
+        with pytest.raises(BadInput, match=f"^--{name} ''"):
+            submit(f"--{name}=", *["--retries", "1"] * name.startswith("retry-"), "--", "x")
+        assert not submissions
+    if option.kind is str and not option.otherwise:
+        submit(f"--{name}", "none", "--", "x")
+        assert all(submissions[0][0].get(field) is None for field in option.fields)
 
 
 def test_a_mail_that_no_program_can_send_is_a_remark(

@@ -36,6 +36,14 @@ from tenbin.commands.jobs.jobs import Output
 sys.exit(Output(Client(), 2).attend(once_more_s=600))
 """  # tenbin attach 2, with more time for a second Ctrl-C
 
+SHOWS_STREAMS = """
+import os, sys
+with open(sys.argv[1], "w") as file:
+    print(*(os.readlink(f"/proc/self/fd/{number}") for number in range(3)), file=file)
+print("out" + sys.stdin.read())
+sys.exit(3)
+"""
+
 
 class Screen:
     """A command line in a terminal of its own."""
@@ -156,12 +164,34 @@ def test_a_program_in_a_pipe(shared: Up) -> None:
     assert absent.returncode == 2 and "/no/such/program: No such file or directory; correct" in absent.stderr
 
 
+@pytest.mark.parametrize(
+    ("closed", "numbers"), [("<&-", [0]), (">&-", [1]), ("2>&-", [2]), ("<&- >&- 2>&-", [0, 1, 2])]
+)
+def test_a_closed_stream_reads_and_writes_nothing(
+    shared: Up, tmp_path: Path, closed: str, numbers: list[int]
+) -> None:
+    """As ``/dev/null``, so that no other file of the job gets its number."""
+    streams = tmp_path / "streams"
+    job = (*TENBIN, "run", sys.executable, "-c", SHOWS_STREAMS, str(streams))
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", *job],
+        env={**os.environ, "TENBIN_HOME": str(shared.home)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 3, done.stderr
+    assert {streams.read_text().split()[number] for number in numbers} == {"/dev/null"}
+    assert done.stdout == (b"" if 1 in numbers else b"out\n")
+
+
 def test_who_waits_is_told_why_and_may_give_up(up: Up, screens: list[Screen]) -> None:
     up.start("--cores", "1")
-    first = up.client.submit(["sleep", "600"])
+    first = up.client.submit(["sleep", "600"], time_s=600.0)
     screens.append(screen := Screen(up, "run", "true"))
-    screen.wait_for("tenbin: job 2 ")
+    screen.wait_for("tenbin: job 2 waits for 1 core (0 of 1 free); first in the queue; starts about")
     screen.type("\x03")
+    screen.wait_for("tenbin: job 2: cancelled")
     assert screen.end() == 130 and stage(up, 2) == "cancelled"
     screens.append(gone := Screen(up, "run", "sh", "-c", "echo ran > ran"))
     gone.wait_for("tenbin: job 3 ")
@@ -233,7 +263,7 @@ def test_attach(up: Up, screens: list[Screen], tmp_path: Path) -> None:
     screens.append(first := Screen(up, "attach", "1"))
     first.wait_for("out")
     first.type("\x03")
-    first.wait_for("job 1 runs on; Ctrl-C once more ends it")
+    first.wait_for("job 1 stays; Ctrl-C once more ends it")
     assert first.end() == 130 and job.running()
     second = begin(up, "attach", "1")
     assert second.stdout is not None and second.stdout.readline() == b"out\n"
@@ -250,11 +280,11 @@ def test_attach(up: Up, screens: list[Screen], tmp_path: Path) -> None:
     )
     assert third.stdout is not None and third.stdout.readline() == b"on\n"
     third.send_signal(signal.SIGINT)
-    said = b"tenbin: job 2 runs on; Ctrl-C once more ends it\n"
+    said = b"tenbin: job 2 stays; Ctrl-C once more ends it\n"
     assert third.stderr is not None and third.stderr.readline() == said
     third.send_signal(signal.SIGINT)
     third.communicate()
-    assert third.returncode == 143 and stage(up, 2) == "cancelled"
+    assert third.returncode == 130 and stage(up, 2) == "cancelled"
 
 
 def test_where_a_job_can_have_no_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,7 +86,7 @@ def test_a_wide_terminal_has_reason_start_user_and_use() -> None:
     later_s = time.time() + 30 * 86_400
     more = {"cpu_s": None, "memory_mb": None, "gpus": [], "why": "", "expected_start_s": None}
     runs = {**ROW, **more, "cpu_s": 3725.5, "memory_mb": 1234.5, "gpus": ["pocl-0"]}
-    waits = {**ROW, **more, "stage": "waiting", "why": "waits for 2 cores (0 of 2 free); after job 7"}
+    waits = {**ROW, **more, "stage": "waiting", "why": "waits for 2 cores (0 of 2 free); behind job 7"}
     waits |= {"expected_start_s": later_s, "start_s": None}
 
     def text(row: dict[str, Any], width: int) -> str:
@@ -96,9 +96,9 @@ def test_a_wide_terminal_has_reason_start_user_and_use() -> None:
     assert " ".join(top.split()) == "job user name stage cores since place CPU time memory GPU starts why"
     assert text(runs, 200).split()[-6:] == ["core", "1:02", "h", "1.23", "GB", "pocl-0"]
     day = time.strftime("%Y-%m-%d", time.localtime(later_s))
-    assert re.search(rf"ann .* {day} waits for 2 cores \(0 of 2 free\); after job 7 *$", text(waits, 200))
+    assert re.search(rf"ann .* {day} waits for 2 cores \(0 of 2 free\); behind job 7 *$", text(waits, 200))
     narrow = text(waits, 140)
-    assert "(0 of 2 free); after job 7; starts about" in narrow and "ann" not in narrow
+    assert "(0 of 2 free); behind job 7; starts about" in narrow and "ann" not in narrow
     assert "waits for 2 cores" in text(waits, 80) and cell_len(text(waits, 80)) == 80
 
 
