@@ -44,7 +44,7 @@ from scheduler.policies.backfill.conservative_on_nodes import NodeReservations
 from scheduler.policies.backfill.multi_pool import MultiPoolQueue
 from scheduler.policies.backfill.on_nodes import Places, Way, node_pools
 from scheduler.policies.backfill.queue import Stair
-from scheduler.policies.backfill.reservations import NOT_SO_LONG, Reservation, Reservations, length_of
+from scheduler.policies.backfill.reservations import Reservation, Reservations, length_of
 from scheduler.policies.base import Policy, Reason, View, fits_now, waits_for
 
 Peaks = tuple[list[float], list[int]]  # as ``Availability.peaks`` says it
@@ -86,7 +86,7 @@ class UnitReservations(Reservations):
     _plans: dict[str, Availability]
 
     def why(self, job: Job, view: View) -> Reason:
-        sentence = NOT_SO_LONG if fits_now(job, view) else waits_for(job, view)
+        sentence = self._why_not_now(job, view) if fits_now(job, view) else waits_for(job, view)
         return Reason(sentence, self.expected_start(job))
 
     def _ways(self, job: Job) -> list[Way]:

@@ -35,8 +35,8 @@ from scheduler.policies.backfill.on_nodes import (
     choose,
     covers,
 )
-from scheduler.policies.backfill.reservations import NOT_SO_LONG, Reservation, Reservations, length_of
-from scheduler.policies.base import Reason, View
+from scheduler.policies.backfill.reservations import Reservation, Reservations, length_of
+from scheduler.policies.base import Reason, View, in_turn
 
 SLACK = 1e-6  # of sums that were added and subtracted many times
 AHEAD = 64  # steps that are looked at first
@@ -183,9 +183,9 @@ class NodeReservations(Reservations):
             names = ", ".join(pool.name_of(node) for node, _ in job.stays.nodes)
             return Reason(f"waits for its cores of {names}, where it is paused", expected_s)
         ways = self._ways(job)
-        if any(on_nodes.has_room(view.nodes[pool], way) for pool, way in ways):
-            return Reason(NOT_SO_LONG, expected_s)
-        return Reason(on_nodes.why(job, view, ways, self.ends_at(expected_s)).sentence, expected_s)
+        needs = on_nodes.needs(job, view, ways)
+        turn = in_turn(job, view, self.ends_at(expected_s)) if needs else ""
+        return Reason((needs or self._why_not_now(job, view)) + turn, expected_s)
 
     def _empty_queue(self) -> MultiPoolQueue:
         return MultiPoolQueue(())  # in order, not to be searched by units

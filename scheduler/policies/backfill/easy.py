@@ -95,10 +95,12 @@ class Easy(Policy):
         return [Start(job.id, counted(pool, job.units)) for job in chosen] if chosen else ()
 
     def why(self, job: Job, view: View) -> Reason:
+        first = next(iter(view.waiting.values()))
         if self._nodes is not None:
             at, ends = conservative_on_nodes.awaited(job, view)
-            return on_nodes.why(job, view, self._nodes.classes(job), ends)._replace(expected_start_s=at)
-        first = next(iter(view.waiting.values()))
+            if needs := on_nodes.needs(job, view, self._nodes.classes(job)):
+                return Reason(needs + in_turn(job, view, ends), at)
+            return would_delay(first)._replace(expected_start_s=at)
         at, ends = awaited(job, view)
         if job.id == first.id:
             return Reason(f"{waits_for(job, view)}; first in the queue", at)

@@ -44,10 +44,12 @@ class Fcfs(Policy):
         return actions
 
     def why(self, job: Job, view: View) -> Reason:
+        first = next(iter(view.waiting.values()))
         if self._nodes is not None:
             at, ends = conservative_on_nodes.awaited_in_order(job, view)
-            return on_nodes.why(job, view, self._nodes.classes(job), ends)._replace(expected_start_s=at)
-        first = next(iter(view.waiting.values()))
+            if needs := on_nodes.needs(job, view, self._nodes.classes(job)):
+                return Reason(needs + in_turn(job, view, ends), at)
+            return Reason(f"there is room, but job {first.name} is first in the queue", at)
         at, ends = awaited(job, view) if len(view.cluster.pools) == 1 else (self._expected(job, view), [])
         return Reason(waits_for(job, view) + in_turn(job, view, ends, units(first, view.cluster)), at)
 

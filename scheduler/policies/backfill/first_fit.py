@@ -22,6 +22,7 @@ from scheduler.policies.backfill.multi_pool import MultiPoolFirstFit
 from scheduler.policies.backfill.queue import FirstFitQueue
 from scheduler.policies.base import Policy, Reason, View, counted_pools, waits_for
 
+PASSED = "smaller jobs may start before it"
 MOST_WAITING = 1000  # jobs of a queue whose starts are predicted
 
 
@@ -59,9 +60,10 @@ class FirstFit(Policy):
 
     def why(self, job: Job, view: View) -> Reason:
         if self._nodes is not None:
-            return on_nodes.why(job, view, self._nodes.classes(job))
+            needs = on_nodes.needs(job, view, self._nodes.classes(job))
+            return Reason(f"{needs or 'there is room'}; {PASSED}")
         expected_s = None if len(view.waiting) > MOST_WAITING else self._expected(job, view)
-        return Reason(f"{waits_for(job, view)}; smaller jobs may start before it", expected_s)
+        return Reason(f"{waits_for(job, view)}; {PASSED}", expected_s)
 
     def _expected(self, job: Job, view: View) -> float | None:
         """Predict the start on one class, as jobs end in their order; None: that cannot be said."""

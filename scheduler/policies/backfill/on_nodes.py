@@ -43,7 +43,7 @@ from scheduler.model.events import Action, Event, Failed, Finished, Start, Submi
 from scheduler.model.jobs import EPSILON, Job, JobState, Placement, Pool, instant
 from scheduler.model.state import Nodes, rooms
 from scheduler.policies.backfill.queue import HALF_STEP_S
-from scheduler.policies.base import Reason, View, in_turn, would_delay
+from scheduler.policies.base import View
 
 Vector = tuple[float, ...]
 Places = tuple[tuple[int, int], ...]  # (node, tasks there)
@@ -754,23 +754,22 @@ def queue(view: View, kind: Callable[[Sequence[Pool]], Queue], policy: str) -> Q
 # -- reasons -----------------------------------------------------------------------------------------------
 
 
-def why(job: Job, view: View, ways: Sequence[Way], ends: Sequence[int] = ()) -> Reason:
-    """Explain what a job waits for on nodes: all resources that it lacks, and who is first.
+def needs(job: Job, view: View, ways: Sequence[Way]) -> str:
+    """Describe what a job waits for on nodes: all resources that it lacks; "" if there is room for it.
 
     Args:
         ways: how and where it can run, in the order in which it takes them.
-        ends: the jobs whose ends let it start, as far as that is known.
     """
     if any(has_room(view.nodes[pool], way) for pool, way in ways):
-        return would_delay(next(iter(view.waiting.values())))
+        return ""
     several = len(view.cluster.pools) > 1
-    needs = [
+    lacking = [
         ("" if way.units == 1 else f"{way.units} times ")
         + _need(way, view.nodes[pool], f" of {pool}" if several else "")
         for pool, way in ways
         if not view.nodes[pool].misfit(way)
     ]
-    return Reason(f"waits for {', or for '.join(needs)}{in_turn(job, view, ends)}")
+    return f"waits for {', or for '.join(lacking)}"
 
 
 def has_room(nodes: Nodes, job: Job) -> bool:

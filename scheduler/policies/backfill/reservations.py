@@ -129,6 +129,15 @@ class Reservations(ABC):
         at_s = self._reserved.get(job.id, NONE).start_s
         return None if at_s == math.inf else at_s
 
+    def _why_not_now(self, job: Job, view: View) -> str:
+        """Say why a job waits for which there is room."""
+        stuck = next((job_id for job_id, at in self._reserved.items() if not at.places), job.id)
+        if stuck == job.id or self._reserved.get(job.id, NONE).places:
+            return NOT_SO_LONG
+        return (
+            f"there is room, but it might delay job {view.state(stuck).job.name}, of which no start is known"
+        )
+
     def ends_at(self, at_s: float | None) -> list[int]:
         """List the jobs, running or with a reservation, that end then."""
         reserved = {job_id: at.end_s for job_id, at in self._reserved.items()}

@@ -42,11 +42,11 @@ from scheduler.policies.backfill.on_nodes import (
     WaitingJobs,
     Way,
     has_room,
+    needs,
     room_in,
-    why,
 )
 from scheduler.policies.backfill.queue import HALF_STEP_S
-from scheduler.policies.base import Reason, View
+from scheduler.policies.base import Reason, View, in_turn, would_delay
 from scheduler.policies.weigh.parameters import WeighParameters
 from scheduler.policies.weigh.waiting import (
     LENGTHS,
@@ -280,7 +280,9 @@ class NodeWeigh(NodeEasy):
         number, start_s = self._best(ways, fits, view)
         pool, way = ways[number] if number >= 0 else ways[0]
         expected_s, ends = awaited(job, view)
-        sentence = why(job, view, ways, ends).sentence
+        sentence = would_delay(next(iter(view.waiting.values()))).sentence
+        if lacking := needs(job, view, ways):
+            sentence = lacking + in_turn(job, view, ends)
         if fits and number >= 0 and number not in fits:
             beside = pool in {ways[number][0] for number in fits}
             sentence = f"there is room, but it waits for {'another alternative' if beside else pool}"
