@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from agent.gpus import Holder
 from agent.processes import control_groups, tree
+from agent.processes.claims import running_jobs
 from probes import drm, nvml
 from probes.nvml import ELSEWHERE, LINKED, SAME_NODE
 from probes.topology import read_topology
@@ -486,7 +487,10 @@ def _named(numbers: Sequence[int]) -> str:
 
 
 def find_gpus(supply: Supply, home: Path) -> tuple[Gpus | None, str]:
-    """Find the GPUs that nobody else gives to jobs; None: there are none, and why, if that is known."""
+    """Find the GPUs that nobody else gives to jobs; None: there are none, and why, if that is known.
+
+    One that is gone, but that a job which runs was given, is among them, so that the job keeps its place.
+    """
     if not (os.environ.get(nvml.FOLDER) or nvml.expected() or drm.gpus(drm.root())):
         return None, ""
     rows, trouble = read()
@@ -500,6 +504,11 @@ def find_gpus(supply: Supply, home: Path) -> tuple[Gpus | None, str]:
     numbers = _numbers(home, uuids)
     names = ("uuid", "name", "memory_mb", "file", "numa_node", "bus", "distances", "vendor", "seen_as")
     gpus = {numbers[uuids[place]]: Gpu(*(rows[place][name] for name in names)) for place in mine}
+    if len({gpu.name for gpu in gpus.values()}) == 1:  # else it is not known what is gone
+        alike = next(iter(gpus.values()))
+        jobs = (job for job in running_jobs(ROOTS.procfs) if job.is_of(home))
+        gone = {uuid for job in jobs for uuid in job.gpus if uuid in numbers} - {*uuids}
+        gpus |= {numbers[uuid]: Gpu(uuid, alike.name, alike.memory_mb) for uuid in sorted(gone)}
     node_of = {cpu.index: cpu.node for cpu in read_topology(ROOTS.sysfs, os.sched_getaffinity(0)).cpus}
     closes = not emulated and not control_groups.why_files_stay_open()
     return (Gpus(gpus, node_of, closes=closes, emulated=emulated) if gpus else None), ""

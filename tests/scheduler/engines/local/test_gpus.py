@@ -18,7 +18,9 @@ from typing import Any
 
 import pytest
 
+from agent.attempts.folder import Attempt
 from agent.emulation.emulated_gpus import emulated_gpus, uuid
+from agent.processes import tree
 from probes import nvml
 from profiles.checks.check import Change, Check, CheckedDevice, CheckStore, Verdict
 from profiles.errors import BadInput
@@ -104,6 +106,30 @@ def test_jobs_see_their_own_gpus_and_no_others_also_after_a_restart(gpus: Up, tm
     assert up.client.output(single).decode().count("GPU-") == 1
     assert "GPUs 0, 1, 2, 3" in up.run("info", str(four)).stdout
     assert "EMULATED" in (tmp_path / "coordinator.log").read_text()
+
+
+def test_a_machine_that_comes_up_with_fewer_gpus(gpus: Up) -> None:
+    """Who runs keeps its GPUs, also one that is gone; who was lost waits, and can be cancelled."""
+    up = gpus
+    lives = up.client.submit(["sleep", "600"], gpus=3)
+    up.until(lives.running)
+    numbers = lives.info()["gpus"]
+    up.kill()
+    up.start("--emulate", "gpus-2")
+    assert lives.info()["stage"] == "running" and lives.info()["gpus"] == numbers
+    (node,) = up.client.call("GET", "/nodes")
+    assert {gpu["number"]: gpu["job"] for gpu in node["gpus"]} == dict.fromkeys(numbers, lives.id) | {
+        number: None for number in (0, 1) if number not in numbers
+    }
+    up.kill()
+    for pid in Attempt(up.home / "jobs" / str(lives.id) / "attempt-1").supervisors():
+        os.kill(pid, signal.SIGKILL)
+    assert tree.kill_marked(f"{up.home}:{lives.id}:1")
+    up.start("--emulate", "gpus-2")
+    up.until(lambda: lives.info()["stage"] == "held")
+    assert "cannot run the job: --gpus 3: jobs may have 2" in str(lives.info()["why"])
+    assert up.client.submit(["true"], gpus=2).result(60) == 0
+    assert up.run("cancel", str(lives.id)).returncode == 0 and lives.info()["stage"] == "cancelled"
 
 
 def test_what_cannot_be_had_is_refused(gpus: Up) -> None:
