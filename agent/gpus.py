@@ -20,6 +20,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from select import select
@@ -116,7 +117,7 @@ def read_gpus(procfs: Path = Path("/proc"), *, energy: bool = False) -> tuple[Gp
             for gpu in whole
         }
         uses = _uses(library, procfs, energy)
-        return (*(replace(use, distances=near[use.bus]) for use in uses), *others)
+        return (*(replace(use, distances=near.get(use.bus, {})) for use in uses), *others)
     finally:
         library.nvmlShutdown()
 
@@ -217,15 +218,22 @@ class DrmWatch:
 
 
 def _uses(library: Any, procfs: Path, energy: bool) -> tuple[GpuUse, ...]:
-    return tuple(
-        _use(library, (gpu, part), procfs, energy)
-        for gpu in _whole(library)
-        for part in nvml.parts(library, gpu)
-    )
+    uses: list[GpuUse] = []
+    for gpu in _whole(library):
+        with suppress(library.NVMLError):  # it has fallen off the bus
+            uses += [_use(library, (gpu, part), procfs, energy) for part in nvml.parts(library, gpu)]
+    return tuple(uses)
 
 
 def _whole(library: Any) -> list[Any]:
-    return [library.nvmlDeviceGetHandleByIndex(n) for n in range(library.nvmlDeviceGetCount())]
+    """Return the GPUs that answer."""
+    gpus = []
+    for number in range(library.nvmlDeviceGetCount()):
+        with suppress(library.NVMLError):
+            gpu = library.nvmlDeviceGetHandleByIndex(number)
+            nvml.pci_address(library, gpu)
+            gpus.append(gpu)
+    return gpus
 
 
 def _use(library: Any, handles: tuple[Any, Any], procfs: Path, energy: bool) -> GpuUse:

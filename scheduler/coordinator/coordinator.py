@@ -81,7 +81,7 @@ class Coordinator:
         profiles: job profiles, where jobs share nodes.
         measured: what job profiles say of jobs by themselves.
         on_event: a command of the shell, which is run when a job has ended, or does nothing on its GPUs, and
-            when somebody else holds one; "": none.
+            when somebody else holds one, or one is lost; "": none.
 
     Raises:
         BadInput: jobs of the journal run on a machine that was divided otherwise.
@@ -545,7 +545,7 @@ class Coordinator:
             if row.strangers:
                 said += f"; GPU {row.number} is held outside of the queue by {' and '.join(row.strangers)}"
             if row.failure:
-                said += f"; GPU {row.number} failed its check ({row.failure}), again: tenbin profile check"
+                said += f"; GPU {row.number} {row.failure}"
         return said
 
     def _slower_gpus(self, entry: Entry) -> str:

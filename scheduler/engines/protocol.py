@@ -208,9 +208,9 @@ class PowerCaps:
 class GpuRow(NamedTuple):
     """A GPU as users are told of it: its name is the driver's, and says so if it is emulated.
 
-    ``strangers``: processes that hold it and are of no job that has it, each as a clause. ``loss_ratio``,
-    ``failure``: of its speed, and what it got wrong, by its last check (``profiles.checks``). ``used_mb``,
-    ``share``: memory in use, and share of the time in which it works, as seen last. ``idle_s``: how long
+    ``strangers``: processes that hold it and are of no job that has it, each as a clause. ``loss_ratio``: of
+    its speed, by its last check (``profiles.checks``). ``failure``: why nobody gets it, as a clause: it does
+    not answer, is not watched, or failed its check. ``used_mb``, ``share``: memory in use, and share of the time in which it works, as seen last. ``idle_s``: how long
     its job has done nothing there. None: not known.
     """
 
@@ -272,8 +272,8 @@ class GpuTable:
         """Return what a job that runs does with its GPUs; None: it has none."""
         return None
 
-    def new_strangers(self) -> Sequence[str]:
-        """Say as clauses who holds a GPU outside of the queue, each once."""
+    def news(self) -> Sequence[tuple[str, str]]:
+        """Say once who holds a GPU outside of the queue ("stranger"), and which is lost ("gpu-lost")."""
         return ()
 
 

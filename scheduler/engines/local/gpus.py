@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import combinations, product
 from math import comb
 from pathlib import Path
@@ -43,7 +43,9 @@ REMEMBERED = 1000  # jobs that have ended
 FIRST_S = 10.0  # for the first look; meanwhile nothing is started
 END_S = 5.0  # for the process that looks; its driver may hang
 READ_S = 60.0  # a driver that has to start sleeping GPUs takes seconds
+LIVED_S, LONGEST_PAUSE_S = 10.0, 60.0  # a watch that ends sooner is started again after a pause
 UNSEEN_S = 60.0  # what a job did in a longer time without a look is not known: it may have worked
+LOST = "does not answer"
 log = logging.getLogger("tenbin")
 
 
@@ -268,7 +270,8 @@ class GpuWatch(GpuTable):
 
     A GPU that a process holds which is of no job that has this GPU is not given out: somebody uses it outside
     of the queue. What a job leaves behind does not count, because its supervisor has ended all of it. Nor is
-    one given out whose results its last check found wrong; one that is slower than it was is given out last.
+    one given out that does not answer, or whose results its last check found wrong; one that is slower than
+    it was is given out last. While the process tells nothing, none is given out.
 
     Args:
         gpus: those that jobs get. free: those of each resource that no job has.
@@ -293,7 +296,11 @@ class GpuWatch(GpuTable):
         self._ended: dict[int, None] = {}  # likewise, the last ones
         self._now: dict[int, GpuNow] = {}
         self._read_s = time.monotonic()
-        self._fresh, self._outside = False, set[tuple[int, int]]()  # strangers: GPU and process
+        self._fresh, self._outside = (
+            False,
+            set[tuple[int, int]](),
+        )  # strangers: GPU and process, 0: it is lost
+        self._pause_s = 0.0
         self._file, self._kept = home / "gpu-use.json", False
         self._fitness, self._node = Fitness(), socket.gethostname()
         self._recall()
@@ -302,8 +309,8 @@ class GpuWatch(GpuTable):
             self.read()
 
     def begin(self) -> None:
-        """Start the process. Until it tells something, what was seen last counts."""
-        self._rest = b""
+        """Start the process. Until it tells something, no GPU is given out."""
+        self._rest, self._told, self._begun_s = b"", False, time.monotonic()
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "agent.gpus", "watch"],
             stdin=subprocess.PIPE,
@@ -311,6 +318,13 @@ class GpuWatch(GpuTable):
             start_new_session=True,
         )
         os.set_blocking(self.fileno(), False)
+
+    def pause_s(self) -> float:
+        """Return how long to wait before the process is started again, which has ended."""
+        lived = time.monotonic() - self._begun_s >= LIVED_S
+        self._pause_s = 0.0 if lived else min(max(1.0, 2 * self._pause_s), LONGEST_PAUSE_S)
+        self._told = False
+        return self._pause_s
 
     def fileno(self) -> int:
         assert self._process.stdout is not None
@@ -325,7 +339,7 @@ class GpuWatch(GpuTable):
         *lines, self._rest = self._rest.split(b"\n")
         if lines:
             now = {row["uuid"]: _use_of(row) for row in json.loads(lines[-1])}
-            self._read_s, self._fresh = time.monotonic(), True
+            self._read_s, self._fresh, self._told = time.monotonic(), True, True
             self._now = {n: now[g.uuid] for n, g in self._gpus.by_number.items() if g.uuid in now}
             for job in self._jobs.values():
                 job.see(self._now, self._read_s)
@@ -402,22 +416,30 @@ class GpuWatch(GpuTable):
     def use(self, job: int) -> JobGpuUse | None:
         return next((gpus.use for gpus in self._jobs.values() if gpus.job == job), None)
 
-    def new_strangers(self) -> list[str]:
+    def news(self) -> list[tuple[str, str]]:
         if not self._fresh:
             return []
         self._fresh = False
-        held = {(n, holder.pid): holder for n in self._now for holder in self.strangers(n)}
-        new = sorted(held.keys() - self._outside)
-        self._outside = set(held)
-        return [f"GPU {number} is held outside of the queue by {held[number, pid]}" for number, pid in new]
+        now = {
+            (n, holder.pid): ("stranger", f"GPU {n} is held outside of the queue by {holder}")
+            for n in self._now
+            for holder in self.strangers(n)
+        }
+        now |= {
+            (n, 0): ("gpu-lost", f"GPU {n} {LOST}") for n in self._gpus.by_number.keys() - self._now.keys()
+        }
+        new = sorted(now.keys() - self._outside)
+        self._outside = set(now)
+        return [now[key] for key in new]
 
     def strangers(self, number: int) -> list[Holder]:
         """Return the processes that hold a GPU and are of no job that has it.
 
         In a container a job's own processes may not be seen by NVML's numbers.
         """
+        ago_s = time.monotonic() - self._read_s
         return [
-            holder
+            holder if holder.age_s is None else replace(holder, age_s=holder.age_s + ago_s)
             for holder in (self._now[number].holders if number in self._now else ())
             if holder.mark not in self._ended
             and not (holder.mark in self._jobs and number in self._jobs[holder.mark].numbers)
@@ -439,13 +461,23 @@ class GpuWatch(GpuTable):
         return {n: fitness.get(gpu.uuid, DeviceFitness()) for n, gpu in self._gpus.by_number.items()}
 
     def _is_withheld(self, number: int, fitness: Mapping[int, DeviceFitness]) -> bool:
-        return bool(fitness[number].failure or self.strangers(number))
+        return bool(self._failure(number, fitness) or self.strangers(number))
+
+    def _failure(self, number: int, fitness: Mapping[int, DeviceFitness]) -> str:
+        """Say why a GPU is not to be used, whoever holds it; "": it is."""
+        if not self._told or time.monotonic() - self._read_s > UNSEEN_S:
+            return "is not watched at the moment: it is not known who uses it"
+        if number not in self._now:
+            return LOST
+        if failure := fitness[number].failure:
+            return f"failed its check ({failure}), again: tenbin profile check"
+        return ""
 
     def rows(self) -> list[GpuRow]:
         fitness = self._fitness_by_number()
-        return [self._row(number, fitness[number]) for number in sorted(self._gpus.by_number)]
+        return [self._row(number, fitness) for number in sorted(self._gpus.by_number)]
 
-    def _row(self, number: int, fitness: DeviceFitness) -> GpuRow:
+    def _row(self, number: int, fitness: Mapping[int, DeviceFitness]) -> GpuRow:
         gpu, now = self._gpus.by_number[number], self._now.get(number)
         quiet_s = (job.quiet_s[number] for job in self._jobs.values() if number in job.quiet_s)
         return GpuRow(
@@ -454,7 +486,8 @@ class GpuWatch(GpuTable):
             gpu.name,
             gpu.memory_mb,
             tuple(map(str, self.strangers(number))),
-            *fitness,
+            fitness[number].loss_ratio,
+            self._failure(number, fitness),
             used_mb=None if now is None else now.used_mb,
             share=None if now is None else now.share,
             idle_s=min(quiet_s, default=None),

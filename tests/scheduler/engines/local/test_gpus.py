@@ -16,6 +16,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from agent.attempts.folder import Attempt
@@ -27,7 +28,7 @@ from profiles.errors import BadInput
 from scheduler.engines.local import engine as local_engine
 from scheduler.engines.local import gpus as local_gpus
 from scheduler.engines.local.cores import Cores
-from scheduler.engines.local.gpus import UNSEEN_S, Gpu, GpuNow, Gpus, GpuWatch, JobGpus
+from scheduler.engines.local.gpus import LIVED_S, UNSEEN_S, Gpu, GpuNow, Gpus, GpuWatch, JobGpus
 from scheduler.engines.registry import IdleRule
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.gpus import GpuKind, kinds_for, settle_kind
@@ -455,11 +456,49 @@ def test_a_job_is_no_stranger_to_its_own_gpus_but_to_others(gpus: Up) -> None:
     assert up.client.submit(["true"], gpus=4).result(60) == 0
 
 
-def test_a_watch_that_has_ended_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it saw last counts meanwhile."""
+def test_a_gpu_that_has_vanished_is_not_given_out(up: Up, tmp_path: Path) -> None:
+    """The others are. Whoever runs the machine is told once."""
+    log = tmp_path / "log"
     require(shutil.which("cc"), "a C compiler (Debian: gcc)")
     pytest.importorskip("pynvml")
-    monkeypatch.setattr(local_engine, "WATCH_AGAIN_S", 0.0)
+    up.start("--emulate", "gpus-4", "--on-event", f'echo "$TENBIN_EVENT: $TENBIN_REASON" >> {log}')
+    assert up.process is not None
+    children = psutil.Process(up.process.pid).children()
+    (emulation,) = (child for child in children if "agent.emulation.emulated_gpus" in child.cmdline())
+    emulation.suspend()
+    try:
+        state = up.home / "gpus" / "state"
+        left = [line for line in state.read_text().splitlines(True) if uuid(3) not in line]
+        (tmp_path / "state").write_text("".join(left))
+        (tmp_path / "state").replace(state)
+        up.until(lambda: up.client.call("GET", "/nodes")[0]["gpus"][3]["failure"] == "does not answer")
+        assert "GPU 3, Emulated GPU 80GB: not given out; does not answer\n" in up.run("nodes").stdout
+        four = up.client.submit(["true"], gpus=4)
+        assert up.client.submit(["true"], gpus=3).result(60) == 0
+        assert str(four.info()["why"]).endswith("(3 of 3 free); GPU 3 does not answer")
+        up.until(lambda: log.exists() and "gpu-lost: " in log.read_text())
+    finally:
+        emulation.resume()
+    assert four.result(60) == 0
+    assert [line for line in log.read_text().splitlines() if "lost" in line] == [
+        "gpu-lost: GPU 3 does not answer"
+    ]
+
+
+def test_a_watch_that_ends_at_once_is_started_again_after_pauses_that_grow(
+    watch: Callable[..., GpuWatch],
+) -> None:
+    gpu_watch = watch()
+    gpu_watch._begun_s = time.monotonic()
+    assert [gpu_watch.pause_s() for _ in range(8)] == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+    gpu_watch._begun_s -= LIVED_S
+    assert gpu_watch.pause_s() == 0
+
+
+def test_a_watch_that_has_ended_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Meanwhile no GPU is given out."""
+    require(shutil.which("cc"), "a C compiler (Debian: gcc)")
+    pytest.importorskip("pynvml")
     gpus = Gpus({0: Gpu(uuid(0), "A100", 80e3)}, {})
     resources = ("cores", "memory_mb", "gpu")
     cluster = Cluster((Pool("node", 1, resources=resources, capacity=(1.0, 1000.0, 1.0)),))
@@ -481,11 +520,26 @@ def test_a_watch_that_has_ended_is_started_again(tmp_path: Path, monkeypatch: py
                 before = watch._process
                 before.kill()
 
+                def ended() -> bool:
+                    assert strangers()
+                    return bool(engine.gpus.rows()[0].failure)
+
+                until(ended)
+                assert "is not watched" in engine.gpus.rows()[0].failure
+                assert engine.gpus.withheld() == {"gpu": 1.0}
+
                 def begun_again() -> bool:
                     assert strangers()
-                    return watch._process is not before
+                    return watch._process is not before and not engine.gpus.rows()[0].failure
 
                 until(begun_again)
+                # How long it has been there is told as of now.
+                (told,) = watch.strangers(0)
+                monkeypatch.setattr(watch, "_read_s", watch._read_s - 30.0)
+                (now,) = watch.strangers(0)
+                assert now.age_s is not None and told.age_s is not None and now.age_s >= told.age_s + 30
+                (stands,) = watch._now[0].holders
+                assert stands.age_s is not None and stands.age_s < now.age_s
             finally:
                 stranger.kill()
             until(lambda: not strangers())
@@ -698,7 +752,7 @@ def test_energy_is_counted_by_the_gpu_else_by_its_power() -> None:
 @pytest.fixture
 def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., GpuWatch]:
     """Make watches that see what the test gives them, in one folder."""
-    monkeypatch.setattr(GpuWatch, "begin", lambda self: None)
+    monkeypatch.setattr(GpuWatch, "begin", lambda self: setattr(self, "_told", False))
     monkeypatch.setattr(local_gpus, "select", lambda *_: ([], [], []))
     gpus = Gpus({n: Gpu(uuid(n), "A100", 80e3) for n in range(2)}, {})
 
