@@ -210,8 +210,8 @@ class GpuRow(NamedTuple):
 
     ``strangers``: processes that hold it and are of no job that has it, each as a clause. ``loss_ratio``: of
     its speed, by its last check (``profiles.checks``). ``failure``: why nobody gets it, as a clause: it does
-    not answer, is not watched, or failed its check. ``used_mb``, ``share``: memory in use, and share of the time in which it works, as seen last. ``idle_s``: how long
-    its job has done nothing there. None: not known.
+    not answer, is not watched, or failed its check. ``used_mb``, ``share``: memory in use, and share of the
+    time in which it works, as seen last. ``idle_s``: how long its job did nothing there. None: not known.
     """
 
     number: int
@@ -229,12 +229,12 @@ class GpuRow(NamedTuple):
 class JobGpuUse(NamedTuple):
     """Use of a job's GPUs so far.
 
-    ``used``: how many of them worked on average; None: not known. ``peak_mb``: the most memory in use there.
-    ``energy_j``: their energy since it began; None: not known. ``emulated``: all of it is.
+    ``used``: how many of them worked on average for it. ``peak_mb``: the most memory that it had there.
+    ``energy_j``: their energy since it began. None: not known. ``emulated``: all of it is.
     """
 
     used: float | None
-    peak_mb: float
+    peak_mb: float | None
     energy_j: float | None
     emulated: bool
 

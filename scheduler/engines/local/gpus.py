@@ -83,15 +83,38 @@ class GpuNow(NamedTuple):
 
     Attributes:
         share: of the time since the look before in which it worked; None: a part of a GPU does not tell.
-        used_mb: memory in use.
+        used_mb: memory in use; None: it is not known how much of it is a job's.
         energy_j: counted since some time by the GPU itself; None: it does not. power_w: likewise.
+        work: of ``share``, that of processes with each mark; None: it is not known whose it is.
+        since_s: from when on ``share`` and ``work`` are means (monotonic clock).
     """
 
     share: float | None
-    used_mb: float
+    used_mb: float | None
     energy_j: float | None
     power_w: float | None
     holders: list[Holder]
+    work: Mapping[int, float] | None = None
+    since_s: float = 0.0
+
+    def of_job(self, mark: int, job: JobGpus, read_s: float) -> GpuNow:
+        """Return the part that is a job's own, as far as it can be told; energy and power are of the whole.
+
+        Processes that cannot be seen, in a container, count as its own (``GpuWatch.strangers``).
+        """
+        own = [holder for holder in self.holders if holder.mark == mark or holder.age_s is None]
+        alone, seen = len(own) == len(self.holders), all(holder.age_s is not None for holder in own)
+        known = [holder.memory_mb for holder in own if holder.memory_mb is not None]
+        used_mb = sum(known) if len(known) == len(own) else self.used_mb if alone else None
+        passed_s, early = read_s - job.since_s, self.since_s < job.began_s
+        share = self.share
+        if self.work is not None and seen:
+            share = self.work.get(mark, 0.0)
+            if early and passed_s > 0:
+                share = min(1.0, share * (read_s - self.since_s) / passed_s)
+        elif not alone or (early and share):
+            share = None
+        return self._replace(share=share, used_mb=used_mb)
 
     @property
     def meter(self) -> tuple[float | None, float | None]:
@@ -202,11 +225,11 @@ class JobGpus:
         job: its number. numbers: of its GPUs.
         quiet_s: how long it has done nothing on each of them, as far as somebody has looked.
         used_s: sum over its GPUs of the time that they worked. seen_s: time over which that was seen.
-        peak_mb: the most memory that it had there. emulated: they are.
+        peak_mb: the most memory that it had there; None: not known. emulated: they are.
         energy_j: of its GPUs since it began; None: not known. meters: energy and power of each then.
         reported: GPUs of whose idleness its owner was told, and which have not worked since.
         ruled: the rule for idle GPUs was applied.
-        since_s: when somebody looked last, or it began (monotonic clock).
+        since_s: when somebody looked last, or it began (monotonic clock). began_s: when it began.
     """
 
     job: int
@@ -214,19 +237,22 @@ class JobGpus:
     quiet_s: dict[int, float] = field(default_factory=dict)
     used_s: float = 0.0
     seen_s: float = 0.0
-    peak_mb: float = 0.0
+    peak_mb: float | None = None
     energy_j: float | None = None
     meters: dict[int, tuple[float | None, float | None]] = field(default_factory=dict)
     reported: list[int] = field(default_factory=list)
     ruled: bool = False
     emulated: bool = False
     since_s: float = field(default_factory=time.monotonic)
+    began_s: float = field(default_factory=time.monotonic)
 
     def see(self, uses: Mapping[int, GpuNow], read_s: float) -> None:
         """Add what was seen at ``read_s``."""
         passed_s, self.since_s = read_s - self.since_s, read_s
         here = {number: uses[number] for number in self.numbers if number in uses}
-        self.peak_mb = max(self.peak_mb, sum(use.used_mb for use in here.values()))
+        known = [use.used_mb for use in here.values() if use.used_mb is not None]
+        if here and len(known) == len(here):
+            self.peak_mb = max(self.peak_mb or 0.0, sum(known))
         seen = passed_s <= UNSEEN_S
         if seen and len(here) == len(self.numbers) and all(use.share is not None for use in here.values()):
             self.used_s += passed_s * sum(use.share or 0.0 for use in here.values())
@@ -341,8 +367,9 @@ class GpuWatch(GpuTable):
             now = {row["uuid"]: _use_of(row) for row in json.loads(lines[-1])}
             self._read_s, self._fresh, self._told = time.monotonic(), True, True
             self._now = {n: now[g.uuid] for n, g in self._gpus.by_number.items() if g.uuid in now}
-            for job in self._jobs.values():
-                job.see(self._now, self._read_s)
+            for mark, job in self._jobs.items():
+                own = {n: self._now[n].of_job(mark, job, self._read_s) for n in job.numbers if n in self._now}
+                job.see(own, self._read_s)
             self._keep()
         return True
 
@@ -512,7 +539,9 @@ class GpuWatch(GpuTable):
 def _use_of(row: Mapping[str, Any]) -> GpuNow:
     """Read a GPU's use as its watch tells it."""
     holders = [Holder(**holder) for holder in row["holders"]]
-    return GpuNow(row["utilisation"], row["used_mb"], row["energy_j"], row["power_w"], holders)
+    work = None if row["work"] is None else {int(mark): share for mark, share in row["work"].items()}
+    now = row["utilisation"], row["used_mb"], row["energy_j"], row["power_w"]
+    return GpuNow(*now, holders, work, row["since_s"])
 
 
 def _named(numbers: Sequence[int]) -> str:

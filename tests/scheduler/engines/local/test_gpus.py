@@ -21,6 +21,7 @@ import pytest
 
 from agent.attempts.folder import Attempt
 from agent.emulation.emulated_gpus import emulated_gpus, uuid
+from agent.gpus import Holder
 from agent.processes import tree
 from probes import nvml
 from profiles.checks.check import Change, Check, CheckedDevice, CheckStore, Verdict
@@ -604,6 +605,34 @@ def test_use_energy_and_idleness_are_told(up: Up) -> None:
     assert "gpus_used" not in row
 
 
+def test_what_others_do_on_its_gpu_is_not_the_job_s(up: Up, tmp_path: Path) -> None:
+    """Neither what ran there before it, nor a process outside of the queue beside it."""
+    file = started(up)
+
+    def share() -> float:
+        return float(up.client.call("GET", "/nodes")[0]["gpus"][0]["share"] or 0)
+
+    before = up.client.submit([sys.executable, "-c", WORKS, str(file), str(tmp_path / "begun")], gpus=1)
+    up.until(lambda: share() > 0)
+    before.cancel()
+    before.wait(60)
+    job = up.client.submit(["sleep", "600"], gpus=1)
+    up.until(job.running)
+    assert job.info()["gpus"] == [0]
+    up.until(lambda: job.info()["gpu_use"]["gpus_used"] is not None)
+    outside = subprocess.Popen([sys.executable, "-c", WORKS, str(file), str(tmp_path / "begun")])
+    try:
+        up.until(lambda: up.client.call("GET", "/nodes")[0]["gpus"][0]["strangers"])
+        up.until(lambda: share() > 0)
+        use = job.info()["gpu_use"]
+        assert (use["gpus_used"], use["peak_gpu_memory_mb"]) == (0.0, 0.0)
+        assert "used 0 of 1 GPU on average, 0 MB of GPU memory at most" in up.run("info", str(job.id)).stdout
+    finally:
+        outside.kill()
+        outside.wait()
+    job.cancel()
+
+
 def test_a_job_whose_gpus_all_do_nothing_is_ended_by_the_rule(up: Up, tmp_path: Path) -> None:
     """Once, also if the coordinator is killed amid it; who works on one of them is left alone."""
     log, note = tmp_path / "log", tmp_path / "note"
@@ -734,6 +763,24 @@ def test_of_a_part_that_does_not_tell_its_work_nothing_is_claimed() -> None:
     job = JobGpus(1, [0], since_s=0.0)
     looks(job, None, None, None)
     assert job.quiet_s == {0: 0.0} and job.use == (None, 100.0, None, False)
+
+
+def test_a_job_s_part_of_what_a_gpu_does() -> None:
+    """By its own processes where they are told apart; else nothing is claimed while others are there."""
+    job = JobGpus(1, [0], since_s=100.0, began_s=100.0)
+
+    def part(marks: dict[int, float | None], work: dict[int, float] | None, since_s: float) -> Any:
+        holders = [Holder(9, "u", "x", mb, 0.5, 1.0, mark) for mark, mb in marks.items()]
+        now = GpuNow(0.75, 900.0, None, None, holders, work, since_s)
+        return now.of_job(7, job, read_s=110.0)[:2]
+
+    assert part({7: 300.0, 0: 500.0}, {7: 0.25, 0: 0.5}, 100.0) == (0.25, 300.0)
+    assert part({0: 500.0}, {0: 0.5}, 100.0) == (0.0, 0.0)
+    assert part({7: 300.0}, {7: 0.25, 3: 0.5}, 90.0) == (0.5, 300.0)  # in the second half of the time
+    # The driver tells their memory or their work of no process.
+    assert part({7: None}, None, 100.0) == (0.75, 900.0)
+    assert part({7: None, 0: None}, None, 100.0) == (None, None)
+    assert part({7: 300.0}, None, 90.0) == (None, 300.0)  # others may have worked before it
 
 
 def test_energy_is_counted_by_the_gpu_else_by_its_power() -> None:
