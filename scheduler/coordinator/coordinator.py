@@ -698,7 +698,7 @@ class Coordinator:
         m.queue.put(ev.Applied(Timer(m.now)))
 
     def _recover_job(self, entry: Entry) -> None:
-        m = self.machine.state
+        m, displaced = self.machine.state, False
         if entry.alive:
             self.engine.recover(entry)  # first: whatever goes wrong, its end is heard of
         if entry.stage in PLACED:
@@ -716,10 +716,10 @@ class Coordinator:
                     ) from error
                 if entry.stage in PLACED:
                     self.engine.free(entry)
-                entry.stage, entry.goals = Stage.HELD, ()
+                entry.stage, entry.goals, displaced = Stage.HELD, (), True
                 m.jobs.mark_changed(entry)
         m.holds.alarm(entry, entry.spec.deadline_s)
-        if entry.phase is Phase.HELD and not entry.alive:
+        if entry.phase is Phase.HELD and not (displaced and entry.alive):  # else at its attempt's end
             admission.admit(m, entry)
         if entry.alive:
             decisions.request_again(m, entry)
