@@ -19,7 +19,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from select import select
@@ -44,7 +45,7 @@ class Holder:
         user: its name, empty if the process cannot be seen (another container's).
         command: the name of its program, likewise.
         memory_mb: on this GPU; None: the driver does not tell.
-        utilisation: share of the last second in which kernels of it ran, 0 to 1.
+        utilisation: share of the last second in which kernels of it ran, 0 to 1; None: it is not told.
         age_s: since its start; None: it cannot be seen.
         mark: of the job of tenbin that it belongs to (``tree.number_of``); 0: to none, as far as can be seen.
     """
@@ -53,7 +54,7 @@ class Holder:
     user: str
     command: str
     memory_mb: float | None
-    utilisation: float
+    utilisation: float | None
     age_s: float | None
     mark: int = 0
 
@@ -63,7 +64,8 @@ class Holder:
         owner = f" of {self.user}" if self.user else ", which this process cannot see"
         memory = "" if self.memory_mb is None else f", {self.memory_mb:.0f} MB"
         age = "" if self.age_s is None else f", for {duration(self.age_s)}"
-        return f"process {self.pid}{program}{owner}{memory}, {100 * self.utilisation:.0f} %{age}"
+        share = "" if self.utilisation is None else f", {100 * self.utilisation:.0f} %"
+        return f"process {self.pid}{program}{owner}{memory}{share}{age}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,8 @@ class GpuUse:
         power_w, energy_j: of the whole GPU, the energy since the driver was loaded; None: it does not tell.
         distances: of other whole GPUs, by PCI address (``nvml.distances``); {}: not read.
         vendor: whose variable tells programs which GPUs they see. seen_as: its word there.
+        work: of a watch, share of the time in which processes with each mark ran kernels; None: only that of
+            all is known. since_s: from when on ``utilisation`` and ``work`` are means (monotonic clock).
     """
 
     uuid: str
@@ -94,6 +98,8 @@ class GpuUse:
     distances: Mapping[str, int] = field(default_factory=dict)
     vendor: str = "NVIDIA"
     seen_as: str = ""
+    work: Mapping[int, float] | None = None
+    since_s: float = 0.0
 
 
 def read_gpus(procfs: Path = Path("/proc"), *, energy: bool = False) -> tuple[GpuUse, ...]:
@@ -116,7 +122,7 @@ def read_gpus(procfs: Path = Path("/proc"), *, energy: bool = False) -> tuple[Gp
             for gpu in whole
         }
         uses = _uses(library, procfs, energy)
-        return (*(replace(use, distances=near[use.bus]) for use in uses), *others)
+        return (*(replace(use, distances=near.get(use.bus, {})) for use in uses), *others)
     finally:
         library.nvmlShutdown()
 
@@ -131,25 +137,41 @@ def watch() -> None:
     others = DrmWatch(drm.root(), procfs)
     library = _library(needed=not others.gpus or nvml.expected())
     before: list[tuple[str, tuple[int, ...]]] = []
-    shares: dict[str, list[float]] = {}
+    looks: dict[str, list[GpuUse]] = {}
     printed_s = -TELL_S
+    since_s = time.monotonic() - 1.0
     while True:
         of_others = others.look()
         uses = (*(() if library is None else _uses(library, procfs, energy=False)), *of_others)
         for use in uses:
-            shares.setdefault(use.uuid, []).extend(() if use.utilisation is None else (use.utilisation,))
+            looks.setdefault(use.uuid, []).append(use)
         now = [(use.uuid, tuple(sorted(holder.pid for holder in use.holders))) for use in uses]
         if now != before or time.monotonic() >= printed_s + TELL_S:
             before, printed_s = now, time.monotonic()
             uses = (*(() if library is None else _uses(library, procfs, energy=True)), *of_others)
-            means = {uuid: sum(seen) / len(seen) for uuid, seen in shares.items() if seen}
-            print(
-                json.dumps([asdict(replace(use, utilisation=means.get(use.uuid))) for use in uses]),
-                flush=True,
-            )
-            shares.clear()
+            means = [_mean(use, looks.get(use.uuid, [use]), since_s) for use in uses]
+            print(json.dumps([asdict(use) for use in means]), flush=True)
+            looks, since_s = {}, printed_s
         if select([sys.stdin], [], [], LOOK_S)[0]:
             return
+
+
+def _mean(use: GpuUse, looks: Sequence[GpuUse], since_s: float) -> GpuUse:
+    """Return the use of a GPU as seen last, with the means of several looks."""
+    shares = [look.utilisation for look in looks if look.utilisation is not None]
+    work: dict[int, float] | None = {}
+    for look in looks:
+        of_look: dict[int, float] = {}
+        for holder in look.holders:
+            if holder.utilisation is None:
+                work = None
+            else:
+                of_look[holder.mark] = of_look.get(holder.mark, 0.0) + holder.utilisation
+        if work is not None:
+            for mark, share in of_look.items():
+                work[mark] = work.get(mark, 0.0) + min(1.0, share) / len(looks)
+    mean = sum(shares) / len(shares) if shares else None
+    return replace(use, utilisation=mean, work=work, since_s=since_s)
 
 
 def _library(*, needed: bool) -> Any:
@@ -217,15 +239,22 @@ class DrmWatch:
 
 
 def _uses(library: Any, procfs: Path, energy: bool) -> tuple[GpuUse, ...]:
-    return tuple(
-        _use(library, (gpu, part), procfs, energy)
-        for gpu in _whole(library)
-        for part in nvml.parts(library, gpu)
-    )
+    uses: list[GpuUse] = []
+    for gpu in _whole(library):
+        with suppress(library.NVMLError):  # it has fallen off the bus
+            uses += [_use(library, (gpu, part), procfs, energy) for part in nvml.parts(library, gpu)]
+    return tuple(uses)
 
 
 def _whole(library: Any) -> list[Any]:
-    return [library.nvmlDeviceGetHandleByIndex(n) for n in range(library.nvmlDeviceGetCount())]
+    """Return the GPUs that answer."""
+    gpus = []
+    for number in range(library.nvmlDeviceGetCount()):
+        with suppress(library.NVMLError):
+            gpu = library.nvmlDeviceGetHandleByIndex(number)
+            nvml.pci_address(library, gpu)
+            gpus.append(gpu)
+    return gpus
 
 
 def _use(library: Any, handles: tuple[Any, Any], procfs: Path, energy: bool) -> GpuUse:
@@ -238,10 +267,7 @@ def _use(library: Any, handles: tuple[Any, Any], procfs: Path, energy: bool) -> 
         power = nvml.figure(library, library.nvmlDeviceGetPowerUsage, gpu)
     if handle is gpu and energy:
         joules = nvml.figure(library, library.nvmlDeviceGetTotalEnergyConsumption, gpu)
-    # Of the last second; NVML finds nothing where no process did anything.
-    since_us = int((time.time() - 1) * 1e6)
-    samples = nvml.figure(library, library.nvmlDeviceGetProcessUtilization, handle, since_us) or ()
-    shares = {sample.pid: min(1.0, sample.smUtil / 100) for sample in samples}
+    shares = _shares(library, handle)
     held: dict[int, int | None] = {}
     for call in (library.nvmlDeviceGetComputeRunningProcesses, library.nvmlDeviceGetGraphicsRunningProcesses):
         for process in nvml.figure(library, call, handle) or ():
@@ -258,12 +284,26 @@ def _use(library: Any, handles: tuple[Any, Any], procfs: Path, energy: bool) -> 
         utilisation=None if rates is None else rates.gpu / 100,
         power_w=None if power is None else power / 1000,
         energy_j=None if joules is None else joules / 1000,
-        holders=tuple(_holder(pid, used, shares.get(pid, 0.0), procfs) for pid, used in held.items()),
+        holders=tuple(
+            _holder(pid, used, None if shares is None else shares.get(pid, 0.0), procfs)
+            for pid, used in held.items()
+        ),
         seen_as=uuid,
     )
 
 
-def _holder(pid: int, used: int | None, share: float, procfs: Path) -> Holder:
+def _shares(library: Any, handle: Any) -> dict[int, float] | None:
+    """Return the utilisation of each process in the last second; None: it is not told."""
+    try:
+        samples = library.nvmlDeviceGetProcessUtilization(handle, int((time.time() - 1) * 1e6))
+    except library.NVMLError_NotFound:  # no process did anything
+        return {}
+    except library.NVMLError:
+        return None
+    return {sample.pid: min(1.0, sample.smUtil / 100) for sample in samples}
+
+
+def _holder(pid: int, used: int | None, share: float | None, procfs: Path) -> Holder:
     folder = procfs / str(pid)
     try:
         user = user_name(folder.stat().st_uid)

@@ -27,7 +27,7 @@ from scheduler.coordinator.journal.journal import Journal
 from scheduler.coordinator.machine import StateMachine
 from scheduler.coordinator.machine_state import MachineState
 from scheduler.engines.common.job_folders import JobFolders
-from scheduler.engines.protocol import Engine
+from scheduler.engines.protocol import Engine, Report
 from scheduler.jobs.dependencies import WaitsByPlace, check_places, check_times, check_waits
 from scheduler.jobs.entry import Entry, Phase, Stage
 from scheduler.jobs.gpus import settle_kind
@@ -51,6 +51,8 @@ from scheduler.prediction.tracker import CoLocationTracker, LearnedMigrationCost
 
 NO_ROOM = (sqlite3.Error, OSError)  # the next turn tries it again
 WITHOUT_GPUS = {"gpus": None, "gpu_kind": "", "gpu_memory_mb": None, "alternatives": ()}
+PLACED = (Stage.RUNNING, Stage.STOPPING)
+OVER = ("ended", "lost", "never")  # reports of an attempt that is no more
 STEP_S = 1.0  # so far a clock is moved without anybody having set it
 log = logging.getLogger("tenbin")
 
@@ -80,7 +82,7 @@ class Coordinator:
         profiles: job profiles, where jobs share nodes.
         measured: what job profiles say of jobs by themselves.
         on_event: a command of the shell, which is run when a job has ended, or does nothing on its GPUs, and
-            when somebody else holds one; "": none.
+            when somebody else holds one, or one is lost; "": none.
 
     Raises:
         BadInput: jobs of the journal run on a machine that was divided otherwise.
@@ -124,6 +126,7 @@ class Coordinator:
         m.on_event = on_event
         self.machine = StateMachine(policy, m)
         external_jobs.recall(m, [*last, *jobs.entries.values()])
+        self._early: list[Report] = []  # heard before the first turn
         self._recover()
 
     # What others read of the one state.
@@ -545,7 +548,7 @@ class Coordinator:
             if row.strangers:
                 said += f"; GPU {row.number} is held outside of the queue by {' and '.join(row.strangers)}"
             if row.failure:
-                said += f"; GPU {row.number} failed its check ({row.failure}), again: tenbin profile check"
+                said += f"; GPU {row.number} {row.failure}"
         return said
 
     def _lacks_gpus(self, entry: Entry) -> bool:
@@ -616,7 +619,8 @@ class Coordinator:
         m.queue.put(ev.Applied(Timer(now)))
 
     def _once(self) -> None:
-        reports, m = self.engine.poll(), self.machine.state
+        reports, m = [*self._early, *self.engine.poll()], self.machine.state
+        self._early.clear()
         self.set_clock()  # after the poll, so that nothing that is reported is yet to come
         for report in reports:
             with m.queue.sparing(m.jobs.entries.get(report.job_id), report.what):
@@ -706,23 +710,28 @@ class Coordinator:
         m.queue.put(ev.Applied(Timer(m.now)))
 
     def _recover_job(self, entry: Entry) -> None:
-        m = self.machine.state
+        m, displaced = self.machine.state, False
         if entry.alive:
             self.engine.recover(entry)  # first: whatever goes wrong, its end is heard of
-        if entry.stage in (Stage.RUNNING, Stage.STOPPING):
+        if entry.stage in PLACED:
             self.engine.occupy(entry)
         if entry.stage is not Stage.HELD and not admission.waits_for_admission(m, entry):
             try:
                 m.jobs.job(entry)
                 m.cluster.restore(entry)
             except (RuleBroken, BadInput) as error:
-                why = error.why if isinstance(error, RuleBroken) else error.what
-                raise BadInput(
-                    f"job {entry.id} was started on a machine that was divided otherwise ({why})",
-                    "start with the same --nodes, --cores, --unit, --devices, --power-budget as before",
-                ) from error
+                if entry.alive and (entry.moves_to is not None or not self._is_over(entry)):
+                    why = error.why if isinstance(error, RuleBroken) else error.what
+                    raise BadInput(
+                        f"job {entry.id} runs on a machine that was divided otherwise ({why})",
+                        "start with the same --nodes, --cores, --unit, --devices, --power-budget as before",
+                    ) from error
+                if entry.stage in PLACED:
+                    self.engine.free(entry)
+                entry.stage, entry.goals, displaced = Stage.HELD, (), True
+                m.jobs.mark_changed(entry)
         m.holds.alarm(entry, entry.spec.deadline_s)
-        if entry.phase is Phase.HELD:
+        if entry.phase is Phase.HELD and not (displaced and entry.alive):  # else at its attempt's end
             admission.admit(m, entry)
         if entry.alive:
             decisions.request_again(m, entry)
@@ -730,6 +739,12 @@ class Coordinator:
         m.run_times.watch(entry)
         if not admission.unfit(m, entry):
             m.tracker.recover(entry)
+
+    def _is_over(self, entry: Entry) -> bool:
+        """Tell whether the engine knows already that the job's attempt is over."""
+        self._early += self.engine.poll()
+        over = ((report.job_id, report.attempt) for report in self._early if report.what in OVER)
+        return (entry.id, entry.attempt) in over
 
 
 def _since_boot_s() -> float:

@@ -201,10 +201,15 @@ def lose(m: MachineState, event: ev.AttemptLost) -> Event | None:
 
 def lose_aside(m: MachineState, event: ev.AttemptLost) -> None:
     """Let a job stay as it is that waits, or that its owner holds; it goes on by a new attempt."""
+    entry = event.entry
     _note_loss(m, event)
-    if event.entry.stage is Stage.HELD:
-        give_back(m, event.entry)
-    _may_go_anywhere(m, event.entry)
+    if entry.stage is Stage.HELD:
+        give_back(m, entry)
+    if entry.phase is Phase.HELD:  # its place was gone when the coordinator started
+        entry.job = UNKNOWN
+        admit(m, entry)
+    else:
+        _may_go_anywhere(m, entry)
 
 
 def _note_loss(m: MachineState, event: ev.AttemptLost) -> None:
@@ -216,7 +221,7 @@ def try_again(m: MachineState, event: ev.FailedByItself) -> Event | None:
     """Hold a job until it is tried again; for the policy it is gone until then."""
     entry = event.entry
     placement = leave(m, entry)
-    job = m.jobs.renewed(entry)
+    job = m.jobs.renewed(entry) if placement else None
     entry.not_before_s = m.now + pause_s(entry.spec, entry.retried)
     entry.retried += 1
     entry.stage, entry.trouble = Stage.HELD, event.trouble
@@ -229,7 +234,7 @@ def try_again(m: MachineState, event: ev.FailedByItself) -> Event | None:
     give_back(m, entry)
     if not entry.held_by_user:
         admit(m, entry)
-    return Finished(job, placement) if placement else None
+    return Finished(job, placement) if job and placement else None
 
 
 # -- jobs that are to end ------------------------------------------------------------------------------------

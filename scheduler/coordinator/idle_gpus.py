@@ -12,11 +12,11 @@ from scheduler.jobs.entry import Entry, Stage
 from scheduler.model.events import Event
 from scheduler.model.jobs import Stop
 
-NO_JOB = {"TENBIN_EVENT": "stranger", "TENBIN_JOB": "", "TENBIN_JOB_NAME": "", "TENBIN_STATE": ""}
+NO_JOB = {"TENBIN_JOB": "", "TENBIN_JOB_NAME": "", "TENBIN_STATE": ""}
 
 
 def look(m: MachineState) -> None:
-    """Tell who does nothing on a GPU, and who holds one outside of the queue."""
+    """Tell who does nothing on a GPU, who holds one outside of the queue, and which is lost."""
     for job_id, which, then in m.engine.gpus.idle():
         if (entry := m.jobs.entries.get(job_id)) is None:
             continue
@@ -25,9 +25,11 @@ def look(m: MachineState) -> None:
         else:
             m.record(entry, "idle", which)
             _notify(m, entry, "idle", which)
-    for which in m.engine.gpus.new_strangers():
+    for what, which in m.engine.gpus.news():
         if m.on_event:
-            m.notices.append(Notice(m.on_event, {**NO_JOB, "TENBIN_REASON": which}, "/"))
+            m.notices.append(
+                Notice(m.on_event, {**NO_JOB, "TENBIN_EVENT": what, "TENBIN_REASON": which}, "/")
+            )
         waiting = (
             entry
             for entry in m.jobs.entries.values()
@@ -36,7 +38,7 @@ def look(m: MachineState) -> None:
             and any(way.gpus_asked for way in entry.spec.ways)
         )
         for entry in {entry.spec.notify: entry for entry in waiting}.values():
-            _notify(m, entry, "stranger", which, everybody=False)
+            _notify(m, entry, what, which, everybody=False)
 
 
 def _notify(m: MachineState, entry: Entry, event: str, why: str, *, everybody: bool = True) -> None:

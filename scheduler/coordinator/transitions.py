@@ -62,7 +62,8 @@ TABLE: dict[type[ev.Event], Mapping[Phase, Transition]] = {
     ev.FailedByItself: _on(*OPEN, do=ends.try_again, to=(HELD, WAITING, BY_OWNER)),
     ev.AttemptLost: {
         **_on(RUNNING, *LEAVING, PAUSED, SUSPENDED, do=ends.lose, to=(WAITING, HELD, BY_OWNER)),
-        **_on(HELD, WAITING, BY_OWNER, do=ends.lose_aside),
+        **_on(HELD, do=ends.lose_aside, to=(WAITING,)),
+        **_on(WAITING, BY_OWNER, do=ends.lose_aside),
     },
     ev.NotBegun: {
         **_on(RUNNING, do=ends.begin_again),

@@ -208,10 +208,10 @@ class PowerCaps:
 class GpuRow(NamedTuple):
     """A GPU as users are told of it: its name is the driver's, and says so if it is emulated.
 
-    ``strangers``: processes that hold it and are of no job that has it, each as a clause. ``loss_ratio``,
-    ``failure``: of its speed, and what it got wrong, by its last check (``profiles.checks``). ``used_mb``,
-    ``share``: memory in use, and share of the time in which it works, as seen last. ``idle_s``: how long
-    its job has done nothing there. None: not known.
+    ``strangers``: processes that hold it and are of no job that has it, each as a clause. ``loss_ratio``: of
+    its speed, by its last check (``profiles.checks``). ``failure``: why nobody gets it, as a clause: it does
+    not answer, is not watched, or failed its check. ``used_mb``, ``share``: memory in use, and share of the
+    time in which it works, as seen last. ``idle_s``: how long its job did nothing there. None: not known.
     """
 
     number: int
@@ -229,12 +229,12 @@ class GpuRow(NamedTuple):
 class JobGpuUse(NamedTuple):
     """Use of a job's GPUs so far.
 
-    ``used``: how many of them worked on average; None: not known. ``peak_mb``: the most memory in use there.
-    ``energy_j``: their energy since it began; None: not known. ``emulated``: all of it is.
+    ``used``: how many of them worked on average for it. ``peak_mb``: the most memory that it had there.
+    ``energy_j``: their energy since it began. None: not known. ``emulated``: all of it is.
     """
 
     used: float | None
-    peak_mb: float
+    peak_mb: float | None
     energy_j: float | None
     emulated: bool
 
@@ -272,8 +272,8 @@ class GpuTable:
         """Return what a job that runs does with its GPUs; None: it has none."""
         return None
 
-    def new_strangers(self) -> Sequence[str]:
-        """Say as clauses who holds a GPU outside of the queue, each once."""
+    def news(self) -> Sequence[tuple[str, str]]:
+        """Say once who holds a GPU outside of the queue ("stranger"), and which is lost ("gpu-lost")."""
         return ()
 
 

@@ -184,6 +184,6 @@ def _node(node: dict[str, Any]) -> Iterator[str]:
         if gpu["loss_ratio"]:
             has += f"; {100 * gpu['loss_ratio']:.1f} % slower than it was: given last"
         if gpu["failure"]:
-            has += f"; failed its check ({gpu['failure']}), again: tenbin profile check"
+            has += f"; {gpu['failure']}"
         outside = "".join(f"; outside of the queue: {holder}" for holder in gpu["strangers"])
         yield f"  GPU {gpu['number']}, {gpu['name']}: {has}{outside}"

@@ -194,8 +194,8 @@ def up(
         keep: Leave the files of so many jobs that succeeded in folders. Those of earlier ones are packed into
             one file; logs, info and the page read them there.
         on_event: Run this command of the shell when a job has ended, however, or does nothing on its GPUs,
-            and when somebody else holds one: TENBIN_EVENT (ended, failed, idle, stranger), TENBIN_JOB,
-            TENBIN_STATE, ... (docs/run-jobs.md).
+            when somebody else holds one, and when one is lost: TENBIN_EVENT (ended, failed, idle, stranger,
+            gpu-lost), TENBIN_JOB, TENBIN_STATE, ... (docs/run-jobs.md).
         recover: First make a damaged journal anew, of what can be read of it and of the jobs' folders.
         daemon: Go into the background.
     """

@@ -94,6 +94,26 @@ def test_processes_that_hold_a_gpu_are_named(folder: Path) -> None:
     assert until("not use.holders", 1).used_mb == 0
 
 
+LOST = """
+import pynvml
+from agent import gpus
+answers = pynvml.{call}
+def refuses(handle):
+    if pynvml.nvmlDeviceGetUUID(handle) == "{uuid}":
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+    return answers(handle)
+pynvml.{call} = refuses
+print(*(use.uuid for use in gpus.read_gpus()))
+"""
+
+
+@pytest.mark.parametrize("call", ["nvmlDeviceGetPciInfo", "nvmlDeviceGetMemoryInfo"])
+def test_a_gpu_that_does_not_answer_leaves_the_others_read(folder: Path, call: str) -> None:
+    program = LOST.format(call=call, uuid=uuid(1))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [uuid(0), uuid(2)]
+
+
 def test_idle_gpus_draw_little_and_their_energy_grows(folder: Path) -> None:
     before = read()
     assert [use.uuid for use in before] == [uuid(index) for index in range(3)]

@@ -54,7 +54,6 @@ from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Placement
 
 SWEEP_S = 5.0
-WATCH_AGAIN_S = 60.0  # after the watch of the GPUs has ended
 PATIENCE_S = 10.0  # beyond a job's grace, before its supervisor is killed
 LARGEST_REPORT = 65536
 log = logging.getLogger("tenbin")
@@ -324,8 +323,9 @@ class LocalEngine(Engine):
                 if not key.data.read():
                     self._selector.unregister(key.data)
                     key.data.close()
-                    self._watch_again_at = time.monotonic() + WATCH_AGAIN_S
-                    log.warning("who holds the GPUs is not seen for %g s: the watch has ended", WATCH_AGAIN_S)
+                    again_s = key.data.pause_s()
+                    self._watch_again_at = time.monotonic() + again_s
+                    log.warning("the watch of the GPUs has ended; it is started again in %g s", again_s)
             else:
                 self._read()
         if self._watch_gpus is not None and time.monotonic() >= self._watch_again_at:

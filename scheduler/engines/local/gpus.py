@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import combinations, product
 from math import comb
 from pathlib import Path
@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from agent.gpus import Holder
 from agent.processes import control_groups, tree
+from agent.processes.claims import running_jobs
 from probes import drm, nvml
 from probes.nvml import ELSEWHERE, LINKED, SAME_NODE
 from probes.topology import read_topology
@@ -42,7 +43,9 @@ REMEMBERED = 1000  # jobs that have ended
 FIRST_S = 10.0  # for the first look; meanwhile nothing is started
 END_S = 5.0  # for the process that looks; its driver may hang
 READ_S = 60.0  # a driver that has to start sleeping GPUs takes seconds
+LIVED_S, LONGEST_PAUSE_S = 10.0, 60.0  # a watch that ends sooner is started again after a pause
 UNSEEN_S = 60.0  # what a job did in a longer time without a look is not known: it may have worked
+LOST = "does not answer"
 log = logging.getLogger("tenbin")
 
 
@@ -80,15 +83,38 @@ class GpuNow(NamedTuple):
 
     Attributes:
         share: of the time since the look before in which it worked; None: a part of a GPU does not tell.
-        used_mb: memory in use.
+        used_mb: memory in use; None: it is not known how much of it is a job's.
         energy_j: counted since some time by the GPU itself; None: it does not. power_w: likewise.
+        work: of ``share``, that of processes with each mark; None: it is not known whose it is.
+        since_s: from when on ``share`` and ``work`` are means (monotonic clock).
     """
 
     share: float | None
-    used_mb: float
+    used_mb: float | None
     energy_j: float | None
     power_w: float | None
     holders: list[Holder]
+    work: Mapping[int, float] | None = None
+    since_s: float = 0.0
+
+    def of_job(self, mark: int, job: JobGpus, read_s: float) -> GpuNow:
+        """Return the part that is a job's own, as far as it can be told; energy and power are of the whole.
+
+        Processes that cannot be seen, in a container, count as its own (``GpuWatch.strangers``).
+        """
+        own = [holder for holder in self.holders if holder.mark == mark or holder.age_s is None]
+        alone, seen = len(own) == len(self.holders), all(holder.age_s is not None for holder in own)
+        known = [holder.memory_mb for holder in own if holder.memory_mb is not None]
+        used_mb = sum(known) if len(known) == len(own) else self.used_mb if alone else None
+        passed_s, early = read_s - job.since_s, self.since_s < job.began_s
+        share = self.share
+        if self.work is not None and seen:
+            share = self.work.get(mark, 0.0)
+            if early and passed_s > 0:
+                share = min(1.0, share * (read_s - self.since_s) / passed_s)
+        elif not alone or (early and share):
+            share = None
+        return self._replace(share=share, used_mb=used_mb)
 
     @property
     def meter(self) -> tuple[float | None, float | None]:
@@ -199,11 +225,11 @@ class JobGpus:
         job: its number. numbers: of its GPUs.
         quiet_s: how long it has done nothing on each of them, as far as somebody has looked.
         used_s: sum over its GPUs of the time that they worked. seen_s: time over which that was seen.
-        peak_mb: the most memory that it had there. emulated: they are.
+        peak_mb: the most memory that it had there; None: not known. emulated: they are.
         energy_j: of its GPUs since it began; None: not known. meters: energy and power of each then.
         reported: GPUs of whose idleness its owner was told, and which have not worked since.
         ruled: the rule for idle GPUs was applied.
-        since_s: when somebody looked last, or it began (monotonic clock).
+        since_s: when somebody looked last, or it began (monotonic clock). began_s: when it began.
     """
 
     job: int
@@ -211,19 +237,22 @@ class JobGpus:
     quiet_s: dict[int, float] = field(default_factory=dict)
     used_s: float = 0.0
     seen_s: float = 0.0
-    peak_mb: float = 0.0
+    peak_mb: float | None = None
     energy_j: float | None = None
     meters: dict[int, tuple[float | None, float | None]] = field(default_factory=dict)
     reported: list[int] = field(default_factory=list)
     ruled: bool = False
     emulated: bool = False
     since_s: float = field(default_factory=time.monotonic)
+    began_s: float = field(default_factory=time.monotonic)
 
     def see(self, uses: Mapping[int, GpuNow], read_s: float) -> None:
         """Add what was seen at ``read_s``."""
         passed_s, self.since_s = read_s - self.since_s, read_s
         here = {number: uses[number] for number in self.numbers if number in uses}
-        self.peak_mb = max(self.peak_mb, sum(use.used_mb for use in here.values()))
+        known = [use.used_mb for use in here.values() if use.used_mb is not None]
+        if here and len(known) == len(here):
+            self.peak_mb = max(self.peak_mb or 0.0, sum(known))
         seen = passed_s <= UNSEEN_S
         if seen and len(here) == len(self.numbers) and all(use.share is not None for use in here.values()):
             self.used_s += passed_s * sum(use.share or 0.0 for use in here.values())
@@ -267,7 +296,8 @@ class GpuWatch(GpuTable):
 
     A GPU that a process holds which is of no job that has this GPU is not given out: somebody uses it outside
     of the queue. What a job leaves behind does not count, because its supervisor has ended all of it. Nor is
-    one given out whose results its last check found wrong; one that is slower than it was is given out last.
+    one given out that does not answer, or whose results its last check found wrong; one that is slower than
+    it was is given out last. While the process tells nothing, none is given out.
 
     Args:
         gpus: those that jobs get. free: those of each resource that no job has.
@@ -292,7 +322,11 @@ class GpuWatch(GpuTable):
         self._ended: dict[int, None] = {}  # likewise, the last ones
         self._now: dict[int, GpuNow] = {}
         self._read_s = time.monotonic()
-        self._fresh, self._outside = False, set[tuple[int, int]]()  # strangers: GPU and process
+        self._fresh, self._outside = (
+            False,
+            set[tuple[int, int]](),
+        )  # strangers: GPU and process, 0: it is lost
+        self._pause_s = 0.0
         self._file, self._kept = home / "gpu-use.json", False
         self._fitness, self._node = Fitness(), socket.gethostname()
         self._recall()
@@ -301,8 +335,8 @@ class GpuWatch(GpuTable):
             self.read()
 
     def begin(self) -> None:
-        """Start the process. Until it tells something, what was seen last counts."""
-        self._rest = b""
+        """Start the process. Until it tells something, no GPU is given out."""
+        self._rest, self._told, self._begun_s = b"", False, time.monotonic()
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "agent.gpus", "watch"],
             stdin=subprocess.PIPE,
@@ -310,6 +344,13 @@ class GpuWatch(GpuTable):
             start_new_session=True,
         )
         os.set_blocking(self.fileno(), False)
+
+    def pause_s(self) -> float:
+        """Return how long to wait before the process is started again, which has ended."""
+        lived = time.monotonic() - self._begun_s >= LIVED_S
+        self._pause_s = 0.0 if lived else min(max(1.0, 2 * self._pause_s), LONGEST_PAUSE_S)
+        self._told = False
+        return self._pause_s
 
     def fileno(self) -> int:
         assert self._process.stdout is not None
@@ -324,10 +365,11 @@ class GpuWatch(GpuTable):
         *lines, self._rest = self._rest.split(b"\n")
         if lines:
             now = {row["uuid"]: _use_of(row) for row in json.loads(lines[-1])}
-            self._read_s, self._fresh = time.monotonic(), True
+            self._read_s, self._fresh, self._told = time.monotonic(), True, True
             self._now = {n: now[g.uuid] for n, g in self._gpus.by_number.items() if g.uuid in now}
-            for job in self._jobs.values():
-                job.see(self._now, self._read_s)
+            for mark, job in self._jobs.items():
+                own = {n: self._now[n].of_job(mark, job, self._read_s) for n in job.numbers if n in self._now}
+                job.see(own, self._read_s)
             self._keep()
         return True
 
@@ -401,22 +443,30 @@ class GpuWatch(GpuTable):
     def use(self, job: int) -> JobGpuUse | None:
         return next((gpus.use for gpus in self._jobs.values() if gpus.job == job), None)
 
-    def new_strangers(self) -> list[str]:
+    def news(self) -> list[tuple[str, str]]:
         if not self._fresh:
             return []
         self._fresh = False
-        held = {(n, holder.pid): holder for n in self._now for holder in self.strangers(n)}
-        new = sorted(held.keys() - self._outside)
-        self._outside = set(held)
-        return [f"GPU {number} is held outside of the queue by {held[number, pid]}" for number, pid in new]
+        now = {
+            (n, holder.pid): ("stranger", f"GPU {n} is held outside of the queue by {holder}")
+            for n in self._now
+            for holder in self.strangers(n)
+        }
+        now |= {
+            (n, 0): ("gpu-lost", f"GPU {n} {LOST}") for n in self._gpus.by_number.keys() - self._now.keys()
+        }
+        new = sorted(now.keys() - self._outside)
+        self._outside = set(now)
+        return [now[key] for key in new]
 
     def strangers(self, number: int) -> list[Holder]:
         """Return the processes that hold a GPU and are of no job that has it.
 
         In a container a job's own processes may not be seen by NVML's numbers.
         """
+        ago_s = time.monotonic() - self._read_s
         return [
-            holder
+            holder if holder.age_s is None else replace(holder, age_s=holder.age_s + ago_s)
             for holder in (self._now[number].holders if number in self._now else ())
             if holder.mark not in self._ended
             and not (holder.mark in self._jobs and number in self._jobs[holder.mark].numbers)
@@ -438,13 +488,23 @@ class GpuWatch(GpuTable):
         return {n: fitness.get(gpu.uuid, DeviceFitness()) for n, gpu in self._gpus.by_number.items()}
 
     def _is_withheld(self, number: int, fitness: Mapping[int, DeviceFitness]) -> bool:
-        return bool(fitness[number].failure or self.strangers(number))
+        return bool(self._failure(number, fitness) or self.strangers(number))
+
+    def _failure(self, number: int, fitness: Mapping[int, DeviceFitness]) -> str:
+        """Say why a GPU is not to be used, whoever holds it; "": it is."""
+        if not self._told or time.monotonic() - self._read_s > UNSEEN_S:
+            return "is not watched at the moment: it is not known who uses it"
+        if number not in self._now:
+            return LOST
+        if failure := fitness[number].failure:
+            return f"failed its check ({failure}), again: tenbin profile check"
+        return ""
 
     def rows(self) -> list[GpuRow]:
         fitness = self._fitness_by_number()
-        return [self._row(number, fitness[number]) for number in sorted(self._gpus.by_number)]
+        return [self._row(number, fitness) for number in sorted(self._gpus.by_number)]
 
-    def _row(self, number: int, fitness: DeviceFitness) -> GpuRow:
+    def _row(self, number: int, fitness: Mapping[int, DeviceFitness]) -> GpuRow:
         gpu, now = self._gpus.by_number[number], self._now.get(number)
         quiet_s = (job.quiet_s[number] for job in self._jobs.values() if number in job.quiet_s)
         return GpuRow(
@@ -453,7 +513,8 @@ class GpuWatch(GpuTable):
             gpu.name,
             gpu.memory_mb,
             tuple(map(str, self.strangers(number))),
-            *fitness,
+            fitness[number].loss_ratio,
+            self._failure(number, fitness),
             used_mb=None if now is None else now.used_mb,
             share=None if now is None else now.share,
             idle_s=min(quiet_s, default=None),
@@ -478,7 +539,9 @@ class GpuWatch(GpuTable):
 def _use_of(row: Mapping[str, Any]) -> GpuNow:
     """Read a GPU's use as its watch tells it."""
     holders = [Holder(**holder) for holder in row["holders"]]
-    return GpuNow(row["utilisation"], row["used_mb"], row["energy_j"], row["power_w"], holders)
+    work = None if row["work"] is None else {int(mark): share for mark, share in row["work"].items()}
+    now = row["utilisation"], row["used_mb"], row["energy_j"], row["power_w"]
+    return GpuNow(*now, holders, work, row["since_s"])
 
 
 def _named(numbers: Sequence[int]) -> str:
@@ -486,7 +549,10 @@ def _named(numbers: Sequence[int]) -> str:
 
 
 def find_gpus(supply: Supply, home: Path) -> tuple[Gpus | None, str]:
-    """Find the GPUs that nobody else gives to jobs; None: there are none, and why, if that is known."""
+    """Find the GPUs that nobody else gives to jobs; None: there are none, and why, if that is known.
+
+    One that is gone, but that a job which runs was given, is among them, so that the job keeps its place.
+    """
     if not (os.environ.get(nvml.FOLDER) or nvml.expected() or drm.gpus(drm.root())):
         return None, ""
     rows, trouble = read()
@@ -500,6 +566,11 @@ def find_gpus(supply: Supply, home: Path) -> tuple[Gpus | None, str]:
     numbers = _numbers(home, uuids)
     names = ("uuid", "name", "memory_mb", "file", "numa_node", "bus", "distances", "vendor", "seen_as")
     gpus = {numbers[uuids[place]]: Gpu(*(rows[place][name] for name in names)) for place in mine}
+    if len({gpu.name for gpu in gpus.values()}) == 1:  # else it is not known what is gone
+        alike = next(iter(gpus.values()))
+        jobs = (job for job in running_jobs(ROOTS.procfs) if job.is_of(home))
+        gone = {uuid for job in jobs for uuid in job.gpus if uuid in numbers} - {*uuids}
+        gpus |= {numbers[uuid]: Gpu(uuid, alike.name, alike.memory_mb) for uuid in sorted(gone)}
     node_of = {cpu.index: cpu.node for cpu in read_topology(ROOTS.sysfs, os.sched_getaffinity(0)).cpus}
     closes = not emulated and not control_groups.why_files_stay_open()
     return (Gpus(gpus, node_of, closes=closes, emulated=emulated) if gpus else None), ""

@@ -239,11 +239,13 @@ def _used(job: dict[str, Any]) -> list[str]:
 
 def _gpus_used(use: dict[str, Any]) -> list[str]:
     """Say what the job does, or did, with its GPUs."""
-    if use.get("peak_gpu_memory_mb") is None:
+    peak_mb, used = use.get("peak_gpu_memory_mb"), use.get("gpus_used")
+    if peak_mb is None and used is None:
         return []
     count = counted(use["gpus_asked"], "GPU")
-    parts = [] if use["gpus_used"] is None else [f"used {number(use['gpus_used'])} of {count} on average"]
-    parts.append(f"{number(use['peak_gpu_memory_mb'])} MB of GPU memory at most")
+    unknown = f"its use of {count} is not known (not seen for long, or no counter tells it from others')"
+    parts = [unknown if used is None else f"used {number(used)} of {count} on average"]
+    parts += [] if peak_mb is None else [f"{number(peak_mb)} MB of GPU memory at most"]
     parts += [] if use["gpu_energy_j"] is None else [f"{number(use['gpu_energy_j'])} J of {count}"]
     return [f"{', '.join(parts)}{' (EMULATED)' * use['gpus_emulated']}"]
 

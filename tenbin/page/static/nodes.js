@@ -68,11 +68,12 @@ function part(node) {
 /** Who has each GPU, and what it does; strangers' processes in a line below. */
 function gpus({ name, gpus: devices }) {
   if (!devices?.length) return [];
-  const who = (gpu) => (gpu.job !== null ? el("a", { href: `#job/${gpu.job}`, textContent: `job ${gpu.job}` }) : gpu.strangers.length ? "not given out" : "free");
+  const who = (gpu) => (gpu.job !== null ? el("a", { href: `#job/${gpu.job}`, textContent: `job ${gpu.job}` }) : gpu.strangers.length || gpu.failure ? "not given out" : "free");
   const idle = (gpu) => (gpu.idle_s >= 60 ? `, nothing for ${duration(gpu.idle_s)}` : "");
   return [
     table(`GPUs of ${shown(name)}: ${[...new Set(devices.map((gpu) => shown(gpu.name)))].join(", ")}`, ["GPU", "who has it", "works", "memory"],
       devices.map((gpu) => [String(gpu.number), who(gpu), `${percent(gpu.share)}${idle(gpu)}`, gpuMemory(gpu)])),
+    ...devices.filter((gpu) => gpu.failure).map((gpu) => el("p", { textContent: `GPU ${gpu.number}: ${shown(gpu.failure)}` })),
     ...devices.flatMap((gpu) => gpu.strangers.map((holder) => el("p", { textContent: `GPU ${gpu.number}, outside of the queue: ${shown(holder)}` }))),
   ];
 }

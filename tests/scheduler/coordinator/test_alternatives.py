@@ -104,8 +104,8 @@ class HeldGpu(GpuTable):
     def withheld(self) -> dict[str, float]:
         return {POOL.resources[2]: 1.0}
 
-    def new_strangers(self) -> list[str]:
-        return ["GPU 0 is held outside of the queue by process 7"]
+    def news(self) -> list[tuple[str, str]]:
+        return [("stranger", "GPU 0 is held outside of the queue by process 7")]
 
 
 def test_who_waits_for_a_gpu_in_an_alternative_alone_is_told_who_holds_it(tmp_path: Path) -> None:

@@ -165,3 +165,52 @@ def test_jobs_that_the_machine_cannot_run_any_more(tmp_path: Path) -> None:
         engine.end(large, "cancelled")
         coordinator.turn()
         assert not coordinator.job_table.entries and (large, 2) not in engine.begun
+
+
+def with_gpus(gpus: int, memory_mb: float = 1000.0) -> Division:
+    capacity = (4.0, memory_mb, float(gpus))
+    pool = Pool("node", 1, resources=("cores", "memory_mb", "gpu"), capacity=capacity)
+    unit = Unit(node=True, cores=4, gpus=(GpuKind("gpu", "a100", 80e3, gpus),))
+    return Division("fcfs", Cluster((pool,), memory_mb=memory_mb), unit)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "needs"),
+    [
+        (with_gpus(4), with_gpus(2), {"gpus": 3}),
+        (with_gpus(4), in_cores(4), {"gpus": 3}),  # their driver is gone
+        (with_gpus(4), with_gpus(4, 500.0), {"memory_mb": 900.0}),
+        (in_cores(2), in_cores(1), {"cores": 2}),
+    ],
+    ids=["fewer GPUs", "no GPUs", "less memory", "fewer cores"],
+)
+def test_jobs_whose_attempts_are_over_wait_where_the_machine_is_too_small(
+    tmp_path: Path, before: Division, after: Division, needs: dict[str, Any]
+) -> None:
+    """The machine has crashed, and come up with less. The coordinator starts all the same."""
+    engine = ManualEngine(cluster=before.cluster)
+    with engine.coordinator(tmp_path, unit=before.unit) as coordinator:
+        lost, behind = submit(coordinator, **needs), submit(coordinator, **needs)
+        assert shown(coordinator, lost, behind) == ["running", "waiting"]
+    engine.begun.clear()  # nothing is known of that attempt
+    engine.cluster = after.cluster
+    with engine.coordinator(tmp_path, unit=after.unit) as coordinator:
+        coordinator.turn()
+        for job in (lost, behind):
+            assert shown(coordinator, job) == ["held"] and "cannot run the job" in why(coordinator, job)
+        small = submit(coordinator)
+        assert shown(coordinator, small) == ["running"]
+        engine.end(small)
+        coordinator.cancel([behind])
+        coordinator.turn()
+        assert shown(coordinator, small, behind) == ["done", "cancelled"]
+    engine.cluster = before.cluster
+    with engine.coordinator(tmp_path, unit=before.unit) as coordinator:
+        coordinator.turn()
+        assert shown(coordinator, lost) == ["running"] and engine.begun[-1] == (lost, 2)
+        last = submit(coordinator, **needs)
+        engine.end(lost)  # before the coordinator ends, which does not hear of it
+    engine.cluster = after.cluster
+    with engine.coordinator(tmp_path, unit=after.unit) as coordinator:
+        coordinator.turn()
+        assert shown(coordinator, lost, last) == ["done", "held"]

@@ -16,16 +16,20 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from agent.attempts.folder import Attempt
 from agent.emulation.emulated_gpus import emulated_gpus, uuid
+from agent.gpus import Holder
+from agent.processes import tree
 from probes import nvml
 from profiles.checks.check import Change, Check, CheckedDevice, CheckStore, Verdict
 from profiles.errors import BadInput
 from scheduler.engines.local import engine as local_engine
 from scheduler.engines.local import gpus as local_gpus
 from scheduler.engines.local.cores import Cores
-from scheduler.engines.local.gpus import UNSEEN_S, Gpu, GpuNow, Gpus, GpuWatch, JobGpus
+from scheduler.engines.local.gpus import LIVED_S, UNSEEN_S, Gpu, GpuNow, Gpus, GpuWatch, JobGpus
 from scheduler.engines.registry import IdleRule
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.gpus import GpuKind, kinds_for, settle_kind
@@ -74,6 +78,30 @@ def gpus(up: Up) -> Up:
     pytest.importorskip("pynvml")
     up.start("--emulate", "gpus-4")
     return up
+
+
+def test_a_machine_that_comes_up_with_fewer_gpus(gpus: Up) -> None:
+    """Who runs keeps its GPUs, also one that is gone; who was lost waits, and can be cancelled."""
+    up = gpus
+    lives = up.client.submit(["sleep", "600"], gpus=3)
+    up.until(lives.running)
+    numbers = lives.info()["gpus"]
+    up.kill()
+    up.start("--emulate", "gpus-2")
+    assert lives.info()["stage"] == "running" and lives.info()["gpus"] == numbers
+    (node,) = up.client.call("GET", "/nodes")
+    assert {gpu["number"]: gpu["job"] for gpu in node["gpus"]} == dict.fromkeys(numbers, lives.id) | {
+        number: None for number in (0, 1) if number not in numbers
+    }
+    up.kill()
+    for pid in Attempt(up.home / "jobs" / str(lives.id) / "attempt-1").supervisors():
+        os.kill(pid, signal.SIGKILL)
+    assert tree.kill_marked(f"{up.home}:{lives.id}:1")
+    up.start("--emulate", "gpus-2")
+    up.until(lambda: lives.info()["stage"] == "held")
+    assert "cannot run the job: --gpus 3: jobs may have 2" in str(lives.info()["why"])
+    assert up.client.submit(["true"], gpus=2).result(60) == 0
+    assert up.run("cancel", str(lives.id)).returncode == 0 and lives.info()["stage"] == "cancelled"
 
 
 def test_what_cannot_be_had_is_refused(gpus: Up) -> None:
@@ -465,11 +493,49 @@ def test_a_job_is_no_stranger_to_its_own_gpus_but_to_others(gpus: Up) -> None:
     assert up.client.submit(["true"], gpus=4).result(60) == 0
 
 
-def test_a_watch_that_has_ended_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it saw last counts meanwhile."""
+def test_a_gpu_that_has_vanished_is_not_given_out(up: Up, tmp_path: Path) -> None:
+    """The others are. Whoever runs the machine is told once."""
+    log = tmp_path / "log"
     require(shutil.which("cc"), "a C compiler (Debian: gcc)")
     pytest.importorskip("pynvml")
-    monkeypatch.setattr(local_engine, "WATCH_AGAIN_S", 0.0)
+    up.start("--emulate", "gpus-4", "--on-event", f'echo "$TENBIN_EVENT: $TENBIN_REASON" >> {log}')
+    assert up.process is not None
+    children = psutil.Process(up.process.pid).children()
+    (emulation,) = (child for child in children if "agent.emulation.emulated_gpus" in child.cmdline())
+    emulation.suspend()
+    try:
+        state = up.home / "gpus" / "state"
+        left = [line for line in state.read_text().splitlines(True) if uuid(3) not in line]
+        (tmp_path / "state").write_text("".join(left))
+        (tmp_path / "state").replace(state)
+        up.until(lambda: up.client.call("GET", "/nodes")[0]["gpus"][3]["failure"] == "does not answer")
+        assert "GPU 3, Emulated GPU 80GB: not given out; does not answer\n" in up.run("nodes").stdout
+        four = up.client.submit(["true"], gpus=4)
+        assert up.client.submit(["true"], gpus=3).result(60) == 0
+        assert str(four.info()["why"]).endswith("(3 of 3 free); GPU 3 does not answer")
+        up.until(lambda: log.exists() and "gpu-lost: " in log.read_text())
+    finally:
+        emulation.resume()
+    assert four.result(60) == 0
+    assert [line for line in log.read_text().splitlines() if "lost" in line] == [
+        "gpu-lost: GPU 3 does not answer"
+    ]
+
+
+def test_a_watch_that_ends_at_once_is_started_again_after_pauses_that_grow(
+    watch: Callable[..., GpuWatch],
+) -> None:
+    gpu_watch = watch()
+    gpu_watch._begun_s = time.monotonic()
+    assert [gpu_watch.pause_s() for _ in range(8)] == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+    gpu_watch._begun_s -= LIVED_S
+    assert gpu_watch.pause_s() == 0
+
+
+def test_a_watch_that_has_ended_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Meanwhile no GPU is given out."""
+    require(shutil.which("cc"), "a C compiler (Debian: gcc)")
+    pytest.importorskip("pynvml")
     gpus = Gpus({0: Gpu(uuid(0), "A100", 80e3)}, {})
     resources = ("cores", "memory_mb", "gpu")
     cluster = Cluster((Pool("node", 1, resources=resources, capacity=(1.0, 1000.0, 1.0)),))
@@ -491,11 +557,26 @@ def test_a_watch_that_has_ended_is_started_again(tmp_path: Path, monkeypatch: py
                 before = watch._process
                 before.kill()
 
+                def ended() -> bool:
+                    assert strangers()
+                    return bool(engine.gpus.rows()[0].failure)
+
+                until(ended)
+                assert "is not watched" in engine.gpus.rows()[0].failure
+                assert engine.gpus.withheld() == {"gpu": 1.0}
+
                 def begun_again() -> bool:
                     assert strangers()
-                    return watch._process is not before
+                    return watch._process is not before and not engine.gpus.rows()[0].failure
 
                 until(begun_again)
+                # How long it has been there is told as of now.
+                (told,) = watch.strangers(0)
+                monkeypatch.setattr(watch, "_read_s", watch._read_s - 30.0)
+                (now,) = watch.strangers(0)
+                assert now.age_s is not None and told.age_s is not None and now.age_s >= told.age_s + 30
+                (stands,) = watch._now[0].holders
+                assert stands.age_s is not None and stands.age_s < now.age_s
             finally:
                 stranger.kill()
             until(lambda: not strangers())
@@ -558,6 +639,34 @@ def test_use_energy_and_idleness_are_told(up: Up) -> None:
     plain.wait(60)
     (row,) = json.loads(up.run("history", str(plain.id), "--json").stdout)
     assert "gpus_used" not in row
+
+
+def test_what_others_do_on_its_gpu_is_not_the_job_s(up: Up, tmp_path: Path) -> None:
+    """Neither what ran there before it, nor a process outside of the queue beside it."""
+    file = started(up)
+
+    def share() -> float:
+        return float(up.client.call("GET", "/nodes")[0]["gpus"][0]["share"] or 0)
+
+    before = up.client.submit([sys.executable, "-c", WORKS, str(file), str(tmp_path / "begun")], gpus=1)
+    up.until(lambda: share() > 0)
+    before.cancel()
+    before.wait(60)
+    job = up.client.submit(["sleep", "600"], gpus=1)
+    up.until(job.running)
+    assert job.info()["gpus"] == [0]
+    up.until(lambda: job.info()["gpu_use"]["gpus_used"] is not None)
+    outside = subprocess.Popen([sys.executable, "-c", WORKS, str(file), str(tmp_path / "begun")])
+    try:
+        up.until(lambda: up.client.call("GET", "/nodes")[0]["gpus"][0]["strangers"])
+        up.until(lambda: share() > 0)
+        use = job.info()["gpu_use"]
+        assert (use["gpus_used"], use["peak_gpu_memory_mb"]) == (0.0, 0.0)
+        assert "used 0 of 1 GPU on average, 0 MB of GPU memory at most" in up.run("info", str(job.id)).stdout
+    finally:
+        outside.kill()
+        outside.wait()
+    job.cancel()
 
 
 def test_a_job_whose_gpus_all_do_nothing_is_ended_by_the_rule(up: Up, tmp_path: Path) -> None:
@@ -659,6 +768,24 @@ def test_of_a_part_that_does_not_tell_its_work_nothing_is_claimed() -> None:
     assert job.quiet_s == {0: 0.0} and job.use == (None, 100.0, None, False)
 
 
+def test_a_job_s_part_of_what_a_gpu_does() -> None:
+    """By its own processes where they are told apart; else nothing is claimed while others are there."""
+    job = JobGpus(1, [0], since_s=100.0, began_s=100.0)
+
+    def part(marks: dict[int, float | None], work: dict[int, float] | None, since_s: float) -> Any:
+        holders = [Holder(9, "u", "x", mb, 0.5, 1.0, mark) for mark, mb in marks.items()]
+        now = GpuNow(0.75, 900.0, None, None, holders, work, since_s)
+        return now.of_job(7, job, read_s=110.0)[:2]
+
+    assert part({7: 300.0, 0: 500.0}, {7: 0.25, 0: 0.5}, 100.0) == (0.25, 300.0)
+    assert part({0: 500.0}, {0: 0.5}, 100.0) == (0.0, 0.0)
+    assert part({7: 300.0}, {7: 0.25, 3: 0.5}, 90.0) == (0.5, 300.0)  # in the second half of the time
+    # The driver tells their memory or their work of no process.
+    assert part({7: None}, None, 100.0) == (0.75, 900.0)
+    assert part({7: None, 0: None}, None, 100.0) == (None, None)
+    assert part({7: 300.0}, None, 90.0) == (None, 300.0)  # others may have worked before it
+
+
 def test_energy_is_counted_by_the_gpu_else_by_its_power() -> None:
     counted = JobGpus(1, [0], since_s=0.0, meters={0: (5.0, 70.0)})
     looks(counted, 0.0, 0.0, energy_j=(705.0, 1405.0), power_w=70.0)
@@ -675,7 +802,7 @@ def test_energy_is_counted_by_the_gpu_else_by_its_power() -> None:
 @pytest.fixture
 def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., GpuWatch]:
     """Make watches that see what the test gives them, in one folder."""
-    monkeypatch.setattr(GpuWatch, "begin", lambda self: None)
+    monkeypatch.setattr(GpuWatch, "begin", lambda self: setattr(self, "_told", False))
     monkeypatch.setattr(local_gpus, "select", lambda *_: ([], [], []))
     gpus = Gpus({n: Gpu(uuid(n), "A100", 80e3) for n in range(2)}, {})
 
