@@ -116,9 +116,8 @@ def _scalings(parallelism: float, variance: float, block: int) -> list[float]:
     """Compute S(n) of many n at once, in the time of a few."""
     from profiles.models import downey  # here, because the command line needs no numpy to name jobs
 
-    speeds: list[float] = downey.speedup(
-        range(BLOCK * block, BLOCK * (block + 1)), parallelism, variance
-    ).tolist()
+    units = range(BLOCK * block, BLOCK * (block + 1))
+    speeds: list[float] = downey.speedup([max(number, 1) for number in units], parallelism, variance).tolist()
     return speeds
 
 

@@ -285,7 +285,7 @@ def measured() -> tuple[pd.DataFrame, list[Absent]]:
     """One short real run of the probe on this machine, with small areas."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("probes.memory.choose_area", small_area)
-        return collect("memory", Settings(quick=True, budget_s=1), measure)
+        return collect("memory", Settings(quick=True, budget_s=2), measure)
 
 
 def test_the_probe_measures_bandwidth_of_one_and_of_all_cores(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import resource
@@ -105,6 +106,7 @@ def _server() -> socket.socket:
     while True:
         try:
             ours.connect(name)
+            atexit.register(ours.close)
             return ours
         except ConnectionRefusedError:  # the other one is about to listen
             assert time.monotonic() < deadline

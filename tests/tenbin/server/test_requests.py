@@ -81,7 +81,7 @@ def faults() -> list[tuple[dict[str, Any], str]]:
         found += [({"env": {"A": text}}, "env"), ({"env": {text: "1"}}, "env")]
     found += [({"env": {name: "1"}}, "env") for name in ("", "A=B", "=")]
     found += [({"command": value}, "command") for value in ([], "true", [[]], [None], None, 3)]
-    found += [({surrogate: 1}, "specs.0"), ({"\x1b[2J": 1}, "specs.0.\\x1b[2J: Extra")]
+    found += [({surrogate: 1}, "specs.0"), ({"\x1b[2J": 1}, "specs.0.\\x1b[2J: is no field")]
     found += [({"slurm": {"id": "1", "user": "x", "submitted_s": nan}}, "slurm")]
     return found
 

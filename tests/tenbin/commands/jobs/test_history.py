@@ -41,11 +41,6 @@ def test_csv_has_the_line_ends_of_other_programs(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out == "id,name\n7,fit\n"
 
 
-def test_csv_goes_nowhere_where_the_output_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdout", None)  # as Python has it after >&-
-    print_csv([{"id": 7, "name": "fit"}], ("id", "name"))
-
-
 NEEDS = JobSpec(command=("./fit",), folder="/").model_dump(mode="json")
 
 
