@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -12,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from profiles.errors import INTERRUPTED, BadInput, Unavailable, UserError
+from profiles.errors import INTERRUPTED, BadInput, UserError
 from profiles.quantities import duration, number
 from tenbin.commands import options
 from tenbin.option_values import counts, duration_s
@@ -22,8 +21,6 @@ from tenbin.text import as_json, interval, print_json, say, sparkline, value_wit
 if TYPE_CHECKING:
     import pandas as pd
 
-    from agent.job_profile.scaling import ScalingOrder
-    from agent.job_profile.session import JobOrder, Listener
     from profiles.files.store import JobStore
     from profiles.jobs import (
         Clock,
@@ -51,109 +48,6 @@ def _kind() -> NodeKind:
     from agent.node_profile.identity import node_kind
 
     return node_kind()
-
-
-# -- parts that are measured on request: speed-up over cores (--scale), power caps (--caps) ----------------
-
-
-def planned(counts: tuple[int, ...], order: JobOrder) -> ScalingOrder:
-    """Plan the runs over cores, here or (as ranks) over hosts; raise BadInput if there are too few cores."""
-    from agent.job_profile.scaling import ScalingOrder, ask, check_counts
-    from probes.topology import usable_cores
-
-    there, cpus = None, usable_cores()
-    if order.hosts:
-        there, cpus = ask(order.hosts), ()
-        counts = check_counts(counts, there.most, "these hosts have, as many on each,")
-    else:
-        counts = check_counts(counts, len(cpus))
-    return ScalingOrder(
-        command=order.command,
-        folder=order.folder,
-        counts=counts,
-        cpus=cpus,
-        limit_s=order.limit_s,
-        budget_s=budget_s(order),
-        quick=order.quick,
-        seed=order.seed,
-        mpi=order.mpi,
-        hosts=there,
-    )
-
-
-def budget_s(order: JobOrder) -> float:
-    """Return the time in which repetitions beyond the least number must end."""
-    from agent.job_profile.session import LONGEST_S
-
-    return LONGEST_S if order.budget_s is None else order.budget_s
-
-
-def measured(order: JobOrder, scaling: ScalingOrder | None, listener: Listener) -> Made:
-    """Measure a program, and its speed-up over cores if that is planned."""
-    from agent.job_profile.profiler import make_job_profile
-
-    made = make_job_profile(order, listener)
-    return made if scaling is None or made[0].interrupted else with_scaling(made, scaling, listener)
-
-
-def with_scaling(made: Made, scaling: ScalingOrder, listener: Listener) -> Made:
-    """Add the speed-up over cores."""
-    from agent.job_profile.scaling import fit, measure
-    from agent.job_profile.trial import CommandFailed
-
-    def runs() -> tuple[object, pd.DataFrame, str]:
-        table, doubt = measure(scaling, _teller(listener))
-        return fit(table, scaling.hosts), table, doubt
-
-    what = f"scaling over {', '.join(map(str, scaling.counts))} cores"
-    return _with_part(made, "scaling", what, runs, failures=(CommandFailed,))
-
-
-def with_caps(made: Made, order: JobOrder, emulated: str, listener: Listener) -> Made:
-    """Add run time and energy under power caps."""
-    from agent.job_profile.caps import UnderCapsOrder, measure
-    from agent.job_profile.trial import CommandFailed
-    from profiles.fits.job import fit_caps
-
-    profile = made[0]
-    times = order.limit_s, budget_s(order), profile.quick, profile.seed, profile.mpi
-    under_caps = UnderCapsOrder(profile.command, profile.folder, profile.cpus, *times, emulated=emulated)
-
-    def runs() -> tuple[object, pd.DataFrame, str]:
-        table, doubt = measure(under_caps, _teller(listener, "caps, "))
-        return fit_caps(table, emulated, doubt), table, ""
-
-    what = "run time and energy under power caps"
-    return _with_part(made, "caps", what, runs, failures=(CommandFailed, Unavailable))
-
-
-def _teller(listener: Listener, of: str = "") -> Callable[[str], None]:
-    from agent.job_profile.session import JobProgress
-
-    return lambda doing: listener(JobProgress(f"{of}{doing}", 1.0, 0.0))
-
-
-def _with_part(
-    made: Made,
-    part: str,
-    what: str,
-    runs: Callable[[], tuple[object, pd.DataFrame, str]],
-    *,
-    failures: tuple[type[UserError], ...],
-) -> Made:
-    """Add what ``runs`` finds; if the runs fail or are interrupted, keep the profile measured before."""
-    from profiles.records import Absent
-
-    profile, samples = made
-    try:
-        result, table, doubt = runs()
-    except KeyboardInterrupt:
-        return profile.model_copy(update={"interrupted": True}), samples
-    except failures as error:
-        absent = Absent(probe="job", what=what, reason=error.what, remedy=error.remedy, failed=True)
-        return profile.model_copy(update={"absent": (*profile.absent, absent)}), samples
-    note = "; ".join(filter(None, (profile.note, doubt)))
-    return profile.model_copy(update={part: result, "note": note}), {**samples, part: table}
 
 
 # -- show, list, schema ------------------------------------------------------------------------------------
@@ -598,6 +492,7 @@ def profile(
         seed: Seed of the random orders.
     """
     from agent.job_profile.caps import check_meter
+    from agent.job_profile.parts import measured, planned, with_caps
     from agent.job_profile.scaling import on_cores
     from agent.job_profile.session import JobOrder
 
@@ -713,6 +608,7 @@ def examples(
         scale: Also measure the speed-up over these counts of ranks (tenbin's MPI): 1,2.
         seconds: Length of a run, about.
     """
+    from agent.job_profile.parts import measured, planned
     from agent.job_profile.session import JobOrder
     from agent.job_profile.trial import KERNELS, command
 

@@ -322,10 +322,8 @@ class GpuWatch(GpuTable):
         self._ended: dict[int, None] = {}  # likewise, the last ones
         self._now: dict[int, GpuNow] = {}
         self._read_s = time.monotonic()
-        self._fresh, self._outside = (
-            False,
-            set[tuple[int, int]](),
-        )  # strangers: GPU and process, 0: it is lost
+        self._fresh = False
+        self._outside = set[tuple[int, int]]()  # strangers: GPU and process, 0: it is lost
         self._pause_s = 0.0
         self._file, self._kept = home / "gpu-use.json", False
         self._fitness, self._node = Fitness(), socket.gethostname()

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
-from urllib.parse import urlencode
 
 import typer
 
@@ -308,13 +307,9 @@ def jobs(
     client = client_of(home)
     if which:
         everything, filters["ids"] = True, known(client, which)
-    options = {"all": everything, "members": members or json or csv, "reasons": True}  # programs get the jobs
-    flags = {name: str(value).lower() for name, value in options.items()}
-    query = {**filters, "limit": limit, "order": "queue"}
-    if which:
-        rows = client.call("POST", "/list", {**options, **query})
-    else:
-        rows = client.call("GET", f"/jobs?{urlencode({**flags, **query}, doseq=True)}")
+    members = members or json or csv  # programs get the jobs
+    query = {**filters, "all": everything, "members": members, "limit": limit, "order": "queue"}
+    rows = client.call("POST", "/list", {**query, "reasons": True})
     of_gpus = any(job.get("gpus_asked") for job in rows)
     for job in rows:
         job["since_s"] = age_s(job, time.time())
@@ -334,7 +329,7 @@ def jobs(
     if filters:  # to count what they leave would take the coordinator's time
         print(f"at most {limit:,} are shown; more: --limit")
         return
-    count = client.call("GET", f"/jobs/count?all={flags['all']}&members={flags['members']}")["count"]
+    count = client.call("GET", f"/jobs/count?all={everything}&members={members}")["count"]
     if count > len(rows):
         more = f"{' --all' * everything}{' --members' * members} --limit {count}"
         print(f"and {count - len(rows):,} more: tenbin jobs{more}")
@@ -691,8 +686,7 @@ def _change(
 
 def _of_name(client: Client, name: str, stages: tuple[str, ...]) -> Chosen:
     """Find the jobs and arrays of a name like this that are in these stages; none: that have not ended."""
-    query = urlencode({"members": "false", "name": name, "stages": stages}, doseq=True)
-    rows = client.call("GET", f"/jobs?{query}")
+    rows = client.call("POST", "/list", {"members": False, "name": name, "stages": stages})
     if not rows:
         which = ", ".join(stages) or "has not ended"
         raise BadInput(f"--name {name!r}: no job of such a name ({which})", "see: tenbin jobs --all")

@@ -13,6 +13,7 @@ import pytest
 
 from agent.job_profile import profiler
 from agent.job_profile.pair_trials import Program, run_pairs
+from agent.job_profile.parts import planned
 from agent.job_profile.profiler import make_job_profile
 from agent.job_profile.scaling import Hosts, fit, measure
 from agent.job_profile.session import JobOrder, Network, cores_of, lay_out
@@ -21,7 +22,6 @@ from probes import usage_counters
 from probes.mpi.runner import MpiInstall
 from probes.network import Comprobe, RankPlaces
 from profiles.errors import BadInput, Unavailable
-from tenbin.commands.job import planned
 from tests.support.job_profiles import shorten_sessions
 from tests.support.labs.components import processes_below, require
 from tests.support.labs.network_lab import NetLab
