@@ -211,8 +211,8 @@ class SimulatedSbatch(SimulatedSlurm):
 
     def _sbatch_job(self, number: str) -> SbatchJob:
         job = self._job(number)
-        # Slurm that has forgotten its jobs gives their numbers anew. Calls for jobs of sbatch do not ask if it is
-        # that job still, as those for tenbin's own do: that is not lived through here.
+        # Slurm that has forgotten its jobs gives their numbers anew. Calls for jobs of sbatch do not ask
+        # whether it is that job still, as those for tenbin's own do: that is not lived through here.
         if not isinstance(job, SbatchJob):
             raise error_of(("scontrol",), "Invalid job id specified", 1)
         return job
