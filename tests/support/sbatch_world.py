@@ -178,9 +178,11 @@ class SimulatedSbatch(SimulatedSlurm):
         if not form:
             return super()._squeue(options, given)
         mark = form.removeprefix("--Format=").split(",")[0].partition(":")[2]
+        numbers = [word.removeprefix("--jobs=") for word in options if word.startswith("--jobs=")]
         return "".join(
             "".join(self._columns(job)[name] + mark for name in FIELDS) + "\n"
             for job in self.cluster.sbatch_jobs
+            if not numbers or str(job.id) in numbers
         )
 
     def _columns(self, job: SbatchJob) -> dict[str, str]:
@@ -211,10 +213,7 @@ class SimulatedSbatch(SimulatedSlurm):
 
     def _sbatch_job(self, number: str) -> SbatchJob:
         job = self._job(number)
-        # Slurm that has forgotten its jobs gives their numbers anew. Calls for jobs of sbatch do not ask
-        # whether it is that job still, as those for tenbin's own do: that is not lived through here.
-        if not isinstance(job, SbatchJob):
-            raise error_of(("scontrol",), "Invalid job id specified", 1)
+        assert isinstance(job, SbatchJob)
         return job
 
     def _update(self, job: SbatchJob, changes: Sequence[str]) -> None:

@@ -317,8 +317,10 @@ def call_for_own(slurm: Slurm, attempt: SlurmAttempt, call: Call) -> object:
 
 
 def call_for_external(sbatch: SbatchQueue, attempt: SlurmAttempt, call: Call) -> object:
-    """Make a call for an external job."""
+    """Make a call for an external job, if what has its number in Slurm is that job still."""
     key, slurm = attempt.external, sbatch.slurm
+    if not sbatch.is_still(key):
+        raise SlurmError(f"Slurm's job {key} is another's now")
     if call == "start":
         sbatch.start(key, tuple(attempt.cpus))
     elif call == "hold":
@@ -427,14 +429,18 @@ class SlurmExternalJobs(ExternalJobSource):
 
     def let_go(self, key: str, remark: str) -> None:
         self._refused.pop(key, None)
-        self.poller.do(NOBODY, "let go", lambda: self.sbatch.let_go(key, remark))
+        self._steer("let go", key, lambda: self.sbatch.let_go(key, remark))
 
     def has_room(self, placement: Placement) -> bool:
         free = self.inventory.free_units
         return not self.counted or all(free(node) >= units for node, units in placement.nodes)
 
     def drop(self, key: str) -> None:
-        self.poller.do(NOBODY, "cancel", lambda: self.sbatch.slurm.call("scancel", key))
+        self._steer("cancel", key, lambda: self.sbatch.slurm.call("scancel", key))
+
+    def _steer(self, what: str, key: str, call: Callable[[], object]) -> None:
+        """Have a job changed if it is there still."""
+        self.poller.do(NOBODY, what, lambda: self.sbatch.is_still(key) and call())
 
     # -- what the engine notes ------------------------------------------------------------------------
 

@@ -389,6 +389,7 @@ class SbatchQueue:
         self.slurm = Slurm()
         self.slurm.environment["SLURM_TIME_FORMAT"] = "%s"
         self._known: dict[str, tuple[tuple[str, ...], Needs | None, str]] = {}
+        self._submitted_s: dict[str, float] = {}  # as seen last
         self._rung = 0
         self._first = True
         self.write_lease()
@@ -397,19 +398,20 @@ class SbatchQueue:
 
     def look(self) -> list[SeenJob]:
         """Return all external jobs; those that wait wait on."""
-        mark = new_separator()
-        form = ",".join(f"{field}:{mark}" for field in FIELDS)
-        text = self.slurm.call(
-            *("squeue", "--noheader", "--all", "--array", "--states=all"),
-            *(f"--partition={self.partition}", f"--Format={form}"),
-        )
-        jobs = parse_sbatch_jobs(text, mark)
-        now = time.time()
+        jobs, now = self._jobs(f"--partition={self.partition}"), time.time()
+        self._submitted_s = {job.key: job.submitted_s for job in jobs}
         self._learn(jobs)
         self._known = {job.key: self._known[job.key] for job in jobs if job.key in self._known}
         self._hold(jobs, now)
         self.write_lease()
         return [SeenJob(job, *self._known.get(job.key, ((), None, ""))[1:]) for job in jobs]
+
+    def _jobs(self, of: str) -> list[SbatchJob]:
+        """Return the jobs with tenbin's mark that an option of squeue names."""
+        mark = new_separator()
+        form = ",".join(f"{field}:{mark}" for field in FIELDS)
+        options = "--noheader", "--all", "--array", "--states=all"
+        return parse_sbatch_jobs(self.slurm.call("squeue", *options, of, f"--Format={form}"), mark)
 
     def rung(self) -> bool:
         """Say whether job_submit.lua has seen a job since the last call."""
@@ -505,6 +507,21 @@ class SbatchQueue:
         return job.eligible_s < soon and (self._first or (job.gated(now) and not job.required))
 
     # -- steering -------------------------------------------------------------------------------------
+
+    def is_still(self, key: str) -> bool:
+        """Tell whether what has the number is the job still that was seen last.
+
+        A slurmctld that was killed may have forgotten the job, and given its number to another.
+        """
+        try:
+            found = {job.key: job.submitted_s for job in self._jobs(f"--jobs={key}")}
+        except SlurmSilent:
+            raise
+        except SlurmError as error:
+            if any(said in str(error) for said in GONE):
+                return False
+            raise
+        return key in found and found[key] == self._submitted_s.get(key, found[key])
 
     def update(self, keys: Sequence[str], *changes: str) -> None:
         self.slurm.call("scontrol", "update", f"JobId={','.join(keys)}", *changes)
