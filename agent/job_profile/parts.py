@@ -21,7 +21,7 @@ from profiles.records import Absent
 Made = tuple[JobProfile, dict[str, pd.DataFrame]]
 
 
-def planned(counts: tuple[int, ...], order: JobOrder) -> ScalingOrder:
+def plan_scaling(counts: tuple[int, ...], order: JobOrder) -> ScalingOrder:
     """Plan the runs over cores, here or (as ranks) over hosts; raise BadInput if there are too few cores."""
     there, cpus = None, usable_cores()
     if order.hosts:
@@ -48,7 +48,7 @@ def budget_s(order: JobOrder) -> float:
     return LONGEST_S if order.budget_s is None else order.budget_s
 
 
-def measured(order: JobOrder, plan: ScalingOrder | None, listener: Listener) -> Made:
+def measure(order: JobOrder, plan: ScalingOrder | None, listener: Listener) -> Made:
     """Measure a program, and its speed-up over cores if that is planned."""
     made = make_job_profile(order, listener)
     if plan is None or made[0].interrupted:
@@ -59,10 +59,10 @@ def measured(order: JobOrder, plan: ScalingOrder | None, listener: Listener) -> 
         return scaling.fit(table, plan.hosts), table, doubt
 
     what = f"scaling over {', '.join(map(str, plan.counts))} cores"
-    return _with_part(made, "scaling", what, runs, failures=(CommandFailed,))
+    return _add_part(made, "scaling", what, runs, failures=(CommandFailed,))
 
 
-def with_caps(made: Made, order: JobOrder, emulated: str, listener: Listener) -> Made:
+def add_caps(made: Made, order: JobOrder, emulated: str, listener: Listener) -> Made:
     """Add run time and energy under power caps."""
     profile = made[0]
     times = order.limit_s, budget_s(order), profile.quick, profile.seed, profile.mpi
@@ -73,14 +73,14 @@ def with_caps(made: Made, order: JobOrder, emulated: str, listener: Listener) ->
         return fit_caps(table, emulated, doubt), table, ""
 
     what = "run time and energy under power caps"
-    return _with_part(made, "caps", what, runs, failures=(CommandFailed, Unavailable))
+    return _add_part(made, "caps", what, runs, failures=(CommandFailed, Unavailable))
 
 
 def _teller(listener: Listener, of: str = "") -> Callable[[str], None]:
     return lambda doing: listener(JobProgress(f"{of}{doing}", 1.0, 0.0))
 
 
-def _with_part(
+def _add_part(
     made: Made,
     part: str,
     what: str,

@@ -21,7 +21,6 @@ from profiles.checks.check import slower
 from profiles.errors import BadInput
 from scheduler.coordinator import admission, decisions, ends, external_jobs, idle_gpus, machine_state
 from scheduler.coordinator import events as ev
-from scheduler.coordinator.departures import suspended_by
 from scheduler.coordinator.job_table import JobTable, NoRoom
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.coordinator.machine import StateMachine
@@ -483,7 +482,7 @@ class Coordinator:
         if reason.expected_start_s is None:
             return reason
         if reason.expected_start_s > (self.job_table.open(job_id).spec.deadline_s or math.inf):
-            return Reason(f"{reason.sentence}; its deadline passes before that")
+            return Reason(f"{reason.sentence}; its deadline passes before it would start")
         wait_s = max(reason.expected_start_s - now, 0.0)
         waits_s = self.start_times.expect(job_id, self._steady(), wait_s)
         if waits_s is None:
@@ -493,7 +492,7 @@ class Coordinator:
     def _reason(self, job_id: int) -> Reason:
         entry, m = self.job_table.open(job_id), self.machine.state
         if entry.held_by_user:
-            return Reason(f"suspended {suspended_by(entry)}; go on with: tenbin resume {entry.label}")
+            return Reason(f"suspended; go on with: tenbin resume {entry.label}")
         if entry.blocked:
             return Reason(entry.blocked)
         if entry.stage is Stage.HELD:
@@ -557,8 +556,8 @@ class Coordinator:
             return False
         free = [nodes.free.max(axis=0) for nodes in self.cluster.nodes.values()]
         ways = self.job_table.job(entry).ways
-        # Of a node the first resources are cores and memory, all others GPUs.
-        return not free or any((row < way.demand)[2:].any() for row in free for way in ways)
+        gpus = slice(2, 2 + len(self.job_table.unit.gpus))  # behind cores and memory
+        return not free or any((row < way.demand)[gpus].any() for row in free for way in ways)
 
     def _slower_gpus(self, entry: Entry) -> str:
         """Say which GPUs of a job that runs are slower than they were; "": none."""

@@ -20,7 +20,6 @@ from scheduler.model.jobs import Placement
 
 NO_LAYER = "its supervisor knows nothing of parking"
 NOT_RUNNING = "it had not gone on yet"  # a request to go on was overtaken by that to park
-IDLE_RULE = "tenbin up --idle-gpu"
 
 # -- suspended by their owner --------------------------------------------------------------------------------
 
@@ -49,17 +48,12 @@ def suspend(m: MachineState, event: ev.SuspendedByOwner) -> Event | None:
     return _hold(m, event.entry)
 
 
-def suspended_by(entry: Entry) -> str:
-    """Say who has suspended a job: its owner, or the rule for jobs that do nothing on their GPUs."""
-    return f"by a rule: {entry.trouble}" if IDLE_RULE in entry.trouble else "by its owner"
-
-
 def _hold(m: MachineState, entry: Entry, *, parked: bool = False) -> Event | None:
     """Let a job that its owner has suspended leave; its supervisor stops what is not ``parked``."""
     placement = leave(m, entry)
     entry.stage, entry.held_by_user = Stage.HELD, True
     job = m.jobs.renewed(entry)  # paused, it must go on where it was
-    m.record(entry, "suspended", suspended_by(entry))
+    m.record(entry, "suspended")
     if entry.alive and not parked:
         request(m, entry, "pause")
         m.tracker.pauses(entry, placement.pool if placement else "", m.now)

@@ -12,6 +12,7 @@ from scheduler.jobs.entry import Entry, Stage
 from scheduler.model.events import Event
 from scheduler.model.jobs import Stop
 
+RULE = "tenbin up --idle-gpu"
 NO_JOB = {"TENBIN_JOB": "", "TENBIN_JOB_NAME": "", "TENBIN_STATE": ""}
 
 
@@ -50,7 +51,7 @@ def _notify(m: MachineState, entry: Entry, event: str, why: str, *, everybody: b
 
 def apply_rule(m: MachineState, event: ev.GpusIdle) -> Event | None:
     """End a job that does nothing on its GPUs, or have it write a checkpoint and leave them, if it can."""
-    entry, why = event.entry, f"{event.which} ({departures.IDLE_RULE})"
+    entry, why = event.entry, f"{event.which} ({RULE})"
     if event.then == "end":
         entry.ending, entry.trouble = Stage.CANCELLED, why
         m.record(entry, "idle", f"{why}; it is ended")
@@ -62,7 +63,4 @@ def apply_rule(m: MachineState, event: ev.GpusIdle) -> Event | None:
     what = f"{why}; {what if parks else 'it makes no checkpoints (--checkpoint), so it runs on'}"
     m.record(entry, "idle", what)
     _notify(m, entry, "idle", what)
-    if not parks:
-        return None
-    entry.trouble = why
-    return departures.suspend_running(m, event)
+    return departures.suspend_running(m, event) if parks else None

@@ -52,7 +52,7 @@ Speeds = Mapping[tuple[str, str], float]
 Families = Mapping[str, str]
 
 
-class Said(NamedTuple):
+class PredictedPair(NamedTuple):
     """Measured speeds of both programs of a pair, and their predictions."""
 
     measured: tuple[float, float]
@@ -114,19 +114,20 @@ def fit(speeds: Speeds, pairs: Iterable[tuple[str, str]], families: Families) ->
     )
 
 
-def said(model: PairModel, speeds: Speeds, pair: tuple[str, str]) -> Said:
+def predict_pair(model: PairModel, speeds: Speeds, pair: tuple[str, str]) -> PredictedPair:
     """Predict both speeds of a pair."""
     a, b = pair
-    return Said((speeds[a, b], speeds[b, a]), (model.predict(a, b), model.predict(b, a)))
+    return PredictedPair((speeds[a, b], speeds[b, a]), (model.predict(a, b), model.predict(b, a)))
 
 
-def leave_out(case: tuple[Speeds, Families, tuple[str, str]]) -> Said:
+def leave_out(case: tuple[Speeds, Families, tuple[str, str]]) -> PredictedPair:
     """Predict a pair from all others."""
     speeds, families, pair = case
-    return said(fit(speeds, [other for other in pairs_of(speeds) if other != pair], families), speeds, pair)
+    others = [other for other in pairs_of(speeds) if other != pair]
+    return predict_pair(fit(speeds, others, families), speeds, pair)
 
 
-def quality(results: Sequence[Said]) -> Quality:
+def quality(results: Sequence[PredictedPair]) -> Quality:
     """Compare predictions with what was measured."""
     both = [pair for result in results for pair in zip(*result, strict=True)]
     sums = [(sum(measured), sum(p.value for p in predicted)) for measured, predicted in results]
@@ -197,21 +198,21 @@ def few_pairs(speeds: Speeds, count: int, seed: int) -> list[tuple[str, str]]:
 
 
 def predicted(kind: str, count: int, seed: int) -> tuple[Speeds, Quality]:
-    """Return what is believed of all pairs when a few were measured, and how good the other beliefs are."""
+    """Return what is believed of all pairs when a few were measured, and the quality of the others."""
     speeds = pair_speeds(kind)
     known = few_pairs(speeds, count, seed)
     model = fit(speeds, known, {program: family(program) for program, _ in speeds})
     measured = {way for a, b in known for way in ((a, b), (b, a))}
     believed = {way: speeds[way] if way in measured else model.predict(*way).value for way in speeds}
     others = [pair for pair in pairs_of(speeds) if pair not in measured]
-    return believed, quality([said(model, speeds, pair) for pair in others])
+    return believed, quality([predict_pair(model, speeds, pair) for pair in others])
 
 
 def simulate(case: PairCase) -> tuple[PairFigures, Quality | None]:
     """Run one case; the same jobs of a seed for all."""
     cluster = Cluster((Pool(case.kind, GPUS, resources=("gpu",), capacity=(1.0,)),))
     truth = pair_speeds(case.kind)
-    believed, how_good = predicted(case.kind, case.partners, case.seed) if case.partners else (truth, None)
+    believed, of_others = predicted(case.kind, case.partners, case.seed) if case.partners else (truth, None)
     settings = SimulationSettings(
         interference=SharedNodeInterference(GpuPairs(truth)), slowdowns=GpuPairs(believed)
     )
@@ -221,7 +222,7 @@ def simulate(case: PairCase) -> tuple[PairFigures, Quality | None]:
     figures = metrics.metrics()
     assert figures.mean_turnaround_s is not None
     milliseconds = 1e3 * summary.wall_s / max(1, summary.decisions)
-    return PairFigures(figures.makespan_s, figures.mean_turnaround_s, milliseconds), how_good
+    return PairFigures(figures.makespan_s, figures.mean_turnaround_s, milliseconds), of_others
 
 
 def jobs(case: PairCase) -> list[Arrival]:
@@ -293,13 +294,13 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
                 cells.append(tuple(value for of in change for value in (of.mean, of.half)))
                 if load is None:
                     findings.append(Finding(f"mean turnaround, {knowledge}", None, change[1], "%", of=kind))
-            slowest = max(figures.decision_ms for each in by.values() for figures, _ in each)
+            slowest = max(figures.decision_ms for of in by.values() for figures, _ in of)
             rows.append((f"{kind}, {_when(load)}", *cells, slowest))
             if load is not None:
                 continue
             for knowledge in KNOWLEDGE[2:-1]:
-                every = [good for _, good in by[knowledge] if good is not None]
-                means = [over_seeds([good[place] for good in every]).mean for place in range(5)]
+                qualities = [of_pairs for _, of_pairs in by[knowledge] if of_pairs is not None]
+                means = [over_seeds([of_pairs[place] for of_pairs in qualities]).mean for place in range(5)]
                 shares = (100 * share for share in means[:-1])
                 predictions.append((f"Gavel, {kind}", knowledge, round(means[-1]), *shares))
     title = f"{JOBS[scale]} jobs on {GPUS} GPUs: makespan, +-, mean turnaround, +-, against {BASE}, %"

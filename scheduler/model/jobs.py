@@ -129,7 +129,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """What users call it."""
+        """The job's name for users."""
         return self.label or str(self.id)
 
     @property

@@ -221,7 +221,8 @@ def in_turn(job: Job, view: View, ends: Iterable[int] = (), needs: str = "") -> 
     """Write ``"; when job 5 ends, behind job 7"``; "" for the first of the queue.
 
     Args:
-        ends: the jobs whose ends let it start, running or waiting. None: it is behind the first of the queue.
+        ends: the jobs whose ends let it start, running or waiting; where there are none, it is behind the
+            first of the queue.
         needs: what that first one waits for itself.
     """
     first = next(iter(view.waiting.values()))

@@ -19,8 +19,7 @@ from tenbin.terminal import QUALITY_STYLE, SafeConsole, table
 from tenbin.text import as_json, interval, print_json, say, sparkline, value_with_unit
 
 if TYPE_CHECKING:
-    import pandas as pd
-
+    from agent.job_profile.parts import Made
     from profiles.files.store import JobStore
     from profiles.jobs import (
         Clock,
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     )
     from profiles.records import Coefficient, Model, NodeKind
     from scheduler.prediction.run_times import PastRun
-
-    Made = tuple[JobProfile, dict[str, pd.DataFrame]]
 
 
 def _stored_jobs(store: Path | None) -> JobStore:
@@ -492,7 +489,7 @@ def profile(
         seed: Seed of the random orders.
     """
     from agent.job_profile.caps import check_meter
-    from agent.job_profile.parts import measured, planned, with_caps
+    from agent.job_profile.parts import add_caps, measure, plan_scaling
     from agent.job_profile.scaling import on_cores
     from agent.job_profile.session import JobOrder
 
@@ -513,7 +510,7 @@ def profile(
         mpi=mpi or hosts is not None,
         hosts=tuple(host.strip() for host in hosts.split(",")) if hosts is not None else (),
     )
-    scaling = planned(counts(scale), order) if scale else None
+    scaling = plan_scaling(counts(scale), order) if scale else None
     if emulate and not caps:
         raise BadInput("--emulate: only power caps are emulated", "give --caps too, or leave it out")
     if caps and hosts:
@@ -524,9 +521,9 @@ def profile(
         order = replace(order, command=on_cores(command, cores))
     stored.prepare()
     with options.terminated_as_interrupted(), options.progress() as listener:
-        made = measured(order, scaling, listener)
+        made = measure(order, scaling, listener)
         if caps and not made[0].interrupted:
-            made = with_caps(made, order, emulate, listener)
+            made = add_caps(made, order, emulate, listener)
     _keep(stored, made, json)
 
 
@@ -608,7 +605,7 @@ def examples(
         scale: Also measure the speed-up over these counts of ranks (tenbin's MPI): 1,2.
         seconds: Length of a run, about.
     """
-    from agent.job_profile.parts import measured, planned
+    from agent.job_profile.parts import measure, plan_scaling
     from agent.job_profile.session import JobOrder
     from agent.job_profile.trial import KERNELS, command
 
@@ -622,9 +619,9 @@ def examples(
         for name in names:
             run = command(name, KERNELS[name], seconds, ranks=0 if sizes else 1)
             order = JobOrder(name, run, "/", quick=not full, mpi=bool(sizes))
-            scaling = planned(sizes, order) if sizes else None
+            scaling = plan_scaling(sizes, order) if sizes else None
             with options.progress(f"{name}, ") as listener:
-                made = measured(order, scaling, listener)
+                made = measure(order, scaling, listener)
             stored.save(*made)
             profiles.append(made[0])
             if made[0].interrupted:

@@ -39,8 +39,8 @@ from agent.notifier import Notice
 from agent.supervisor.parking import NOT_USED
 from profiles.errors import BadInput, UserError
 from scheduler.coordinator.coordinator import Coordinator, Update
-from scheduler.coordinator.departures import IDLE_RULE
 from scheduler.coordinator.ends import MOST_FAILURES
+from scheduler.coordinator.idle_gpus import RULE
 from scheduler.coordinator.job_table import NoRoom
 from scheduler.coordinator.journal.journal import Journal
 from scheduler.coordinator.journal.journal_file import TALLY
@@ -1068,14 +1068,14 @@ class History:
         )
         if ended + left > idle or (left and entry.spec.checkpoint_signal is None):
             raise Broken("who works on its GPUs is left alone", f"job {entry.id}: {idle} idle, {whys}")
-        if IDLE_RULE in entry.trouble and not (entry.stage is Stage.CANCELLED and attempts[-1].fate.idle):
+        if RULE in entry.trouble and not (entry.stage is Stage.CANCELLED and attempts[-1].fate.idle):
             raise Broken("a job is ended by the rule", f"job {entry.id} is {entry.stage}: {entry.trouble}")
 
     def may_be_cancelled(self, entry: Entry) -> bool:
         spec = entry.spec
         waits = spec.after or spec.after_any or spec.after_not_ok or spec.after_corr
         waits = waits or spec.deadline_s is not None
-        return bool(waits or entry.id in self.cancelled or IDLE_RULE in entry.trouble)
+        return bool(waits or entry.id in self.cancelled or RULE in entry.trouble)
 
     def may_be_lost(self, attempt: Attempt) -> bool:
         """Tell if an exit code need not be the program's own."""

@@ -268,7 +268,7 @@ def shares(
 
 @dataclass
 class Turns:
-    """Who has room before others, and who gives way to whom."""
+    """The order in which jobs take room, and the jobs that give way to others."""
 
     view: View
     machine: Machine
@@ -326,13 +326,7 @@ class Turns:
                     held[claim.state.job.id] = machine.take(claim, claim.ways.least)
                     leaving.append(claim)
                 continue
-            room, stops = NOTHING._replace(low_speed=1.0), list[Claim]()
-            for other in able:
-                if not machine.has(claim, claim.ways.least, room) and self.outranks(claim, other):
-                    least = other.ways.least
-                    room = room._replace(units=room.units + least.units, watts=room.watts + least.watts)
-                    stops.append(other)
-            if machine.has(claim, claim.ways.least, room):
+            if (stops := self._stops_for(claim, able)) is not None:
                 for other in [other for other in stops if other in claims]:
                     leaving.remove(other)
                     claims.remove(other)
@@ -348,6 +342,16 @@ class Turns:
         for since_s in waits:  # again when it has waited about twice as long
             actions.append(WakeAt(since_s + FLOOR_S * 2.0 ** math.frexp((now - since_s) / FLOOR_S + 0.1)[1]))
         return actions
+
+    def _stops_for(self, claim: Claim, able: Sequence[Claim]) -> list[Claim] | None:
+        """Choose the jobs that give way until there is room for another; None: there is not enough."""
+        room, stops = NOTHING._replace(low_speed=1.0), list[Claim]()
+        for other in able:
+            if not self.machine.has(claim, claim.ways.least, room) and self.outranks(claim, other):
+                least = other.ways.least
+                room = room._replace(units=room.units + least.units, watts=room.watts + least.watts)
+                stops.append(other)
+        return stops if self.machine.has(claim, claim.ways.least, room) else None
 
     def for_turnaround(self, claims: list[Claim], held: dict[int, Way]) -> list[Claim]:
         ranked = sorted(claims, key=self.rank)

@@ -13,7 +13,7 @@ import pytest
 
 from agent.job_profile import profiler
 from agent.job_profile.pair_trials import Program, run_pairs
-from agent.job_profile.parts import planned
+from agent.job_profile.parts import plan_scaling
 from agent.job_profile.profiler import make_job_profile
 from agent.job_profile.scaling import Hosts, fit, measure
 from agent.job_profile.session import JobOrder, Network, cores_of, lay_out
@@ -306,7 +306,7 @@ def test_a_program_is_measured_over_ranks_on_two_hosts(mpi: MpiInstall, lab: Net
     order = JobOrder(
         "job", program, str(tmp_path), quick=True, limit_s=120.0, budget_s=600.0, mpi=True, hosts=lab.hosts
     )
-    scaling = planned((1, 2, 4), order)
+    scaling = plan_scaling((1, 2, 4), order)
     table, _ = measure(scaling)
     assert sorted(set(table["cores"])) == [1, 2, 4] and not processes_below()
     least = table.groupby("cores")["wall_s"].min()
@@ -314,4 +314,4 @@ def test_a_program_is_measured_over_ranks_on_two_hosts(mpi: MpiInstall, lab: Net
     model = fit(table, scaling.hosts)
     assert model.emulated and model.labels == {"hosts": ",".join(lab.hosts)}
     with pytest.raises(BadInput, match=rf"--scale {4 * len(CPUS)}: these hosts have"):
-        planned((1, 4 * len(CPUS)), order)
+        plan_scaling((1, 4 * len(CPUS)), order)

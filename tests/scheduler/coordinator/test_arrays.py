@@ -46,7 +46,7 @@ def test_a_suspended_member_keeps_its_place_if_it_has_begun(tmp_path: Path) -> N
         _, (first, second, third) = submit_array(coordinator, 3, array_limit=1)
         coordinator.suspend([second])
         coordinator.suspend([first])
-        held = "; job 1[1] is ahead: suspended by its owner; go on with: tenbin resume 1[1]"
+        held = "; job 1[1] is ahead: suspended; go on with: tenbin resume 1[1]"
         assert why(coordinator, third) == FULL + held
         coordinator.cancel([first])
         engine.end(first, "cancelled")

@@ -140,7 +140,7 @@ def test_jobs_that_the_machine_cannot_run_any_more(tmp_path: Path) -> None:
     with engine.coordinator(tmp_path) as coordinator:
         with pytest.raises(BadInput, match=f"job {large}: this machine cannot run the job"):
             coordinator.resume([large])
-        assert "suspended by its owner" in why(coordinator, large)
+        assert "suspended; go on with" in why(coordinator, large)
         coordinator.cancel([other])
         engine.end(other, "cancelled")
         engine.end(first)

@@ -17,7 +17,7 @@ from scheduler.evaluations.gpu_pairs import (
     KNOWLEDGE,
     GpuPairs,
     PairCase,
-    Said,
+    PredictedPair,
     evaluate,
     few_pairs,
     predicted,
@@ -38,9 +38,9 @@ def exactly(value: float, half: float = 0.1) -> Prediction:
 def test_the_quality_of_predictions_by_hand() -> None:
     """Sums 1.0, 1.05 and 2.0 are said to be 1.2, 1.1 and 1.9: the first two in the wrong order."""
     results = [
-        Said((0.5, 0.5), (exactly(0.6), exactly(0.6))),
-        Said((0.5, 0.55), (exactly(0.55), exactly(0.55))),
-        Said((1.0, 1.0), (exactly(0.95), exactly(0.95, 0.01))),
+        PredictedPair((0.5, 0.5), (exactly(0.6), exactly(0.6))),
+        PredictedPair((0.5, 0.55), (exactly(0.55), exactly(0.55))),
+        PredictedPair((1.0, 1.0), (exactly(0.95), exactly(0.95, 0.01))),
     ]
     of = quality(results)
     assert of.error == pytest.approx((0.2 + 0.2 + 0.1 + 0.0 + 0.05 + 0.05) / 6)
@@ -74,9 +74,9 @@ def test_measured_pairs_gain_where_pairs_gain() -> None:
     case = PairCase("v100", BASE, None, 40, 1)
     alone, _ = simulate(case)
     measured, _ = simulate(case._replace(knowledge=ALL))
-    few, how_good = simulate(case._replace(knowledge=KNOWLEDGE[3]))
+    few, of_others = simulate(case._replace(knowledge=KNOWLEDGE[3]))
     assert measured.turnaround_s < 0.95 * alone.turnaround_s
-    assert few.turnaround_s < alone.turnaround_s and how_good is not None
+    assert few.turnaround_s < alone.turnaround_s and of_others is not None
 
 
 def test_small_evaluation_is_complete(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -377,7 +377,7 @@ def test_a_day_of_a_machine_with_four_gpus(gpus: Up, tmp_path: Path) -> None:
             up.kill()
             up.start("--emulate", "gpus-4", "--cores", "2", "--idle-gpu", "1s=park")
             up.until(lambda: stages() == before | {"idle": "suspended", "one": "running"})
-            assert jobs["idle"].info()["why"].startswith("suspended by a rule: GPU")
+            assert jobs["idle"].info()["why"].startswith("suspended; go on with: tenbin resume")
             (news,) = seen_idle(up, jobs["idle"].id)
             assert news.endswith(f"; it writes a checkpoint; go on with: tenbin resume {jobs['idle'].id}")
             up.until(lambda: seen_idle(up, two))
