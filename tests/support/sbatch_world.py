@@ -38,6 +38,7 @@ class SbatchJob(BatchJob):
         mark: what administrators have written. eligible_s: it does not start before.
         code: it exits so. works: its processes are on its nodes. began_s: when they went on last.
         changes: of its limit, so many. disturbed: something has happened that excuses any end.
+        over_limit_s: until then a limit of its account keeps it waiting.
         suspended: it was, and goes on where it is, whatever units tenbin counts for it then.
     """
 
@@ -54,6 +55,7 @@ class SbatchJob(BatchJob):
     works: bool = False
     began_s: float = 0.0
     killed_s: float = -math.inf
+    over_limit_s: float = 0.0
     changes: int = 0
     disturbed: bool = False
     suspended: bool = False
@@ -85,13 +87,14 @@ class SbatchCluster(SlurmCluster):
         job.work_s, job.code = draw.choice([1.0, 10.0, 50.0, 100.0]), draw.choice([0, 0, 3])
         job.requeue = draw.random() < 0.7
         job.submitted_s, job.eligible_s, job.starts_s = self.now, self.now + GATE_S, 0.0
+        job.over_limit_s = self.now + 100.0 if job.id % 5 == 0 else 0.0
         self.queue[job.id] = job
         return job
 
     def _may_start(self, job: BatchJob) -> bool:
         if not isinstance(job, SbatchJob):
             return super()._may_start(job)
-        if job.state != "PENDING" or job.held or job.eligible_s > self.now:
+        if job.state != "PENDING" or job.held or max(job.eligible_s, job.over_limit_s) > self.now:
             return False
         names = job.required or slurm_world.NODES
         fit = [n for n in names if self._usable(self.nodes[n]) and self.room(n) >= job.cpus]
@@ -165,6 +168,8 @@ class SbatchCluster(SlurmCluster):
                 times.append(job.end_s)
             if job.state == "PENDING" and job.eligible_s > self.now:
                 times.append(job.eligible_s)
+            if job.state == "PENDING" and job.over_limit_s > self.now:
+                times.append(job.over_limit_s)
         return min(times)
 
 
@@ -186,10 +191,12 @@ class SimulatedSbatch(SimulatedSlurm):
         )
 
     def _columns(self, job: SbatchJob) -> dict[str, str]:
-        done = job.final
+        done, now = job.final, self.cluster.now
+        limited = job.state == "PENDING" and job.eligible_s <= now < job.over_limit_s
+        reason = "QOSMaxJobsPerUserLimit" if limited else job.reason
         ended = job.ended_s if done else job.start_s + job.limit_s if job.start_s else 0.0
         return {
-            **{"JobArrayID": str(job.id), "JobID": str(job.id), "State": job.state, "Reason": job.reason},
+            **{"JobArrayID": str(job.id), "JobID": str(job.id), "State": job.state, "Reason": reason},
             **{"EligibleTime": f"{job.eligible_s:.0f}", "StartTime": f"{job.start_s:.0f}"},
             **{"EndTime": f"{ended:.0f}", "SubmitTime": str(math.floor(job.submitted_s + 0.5))},
             "exit_code": str(job.code << 8 if job.state == "FAILED" else 0),

@@ -678,14 +678,17 @@ def _follow_waiting(
         return _leave_to_wait(attempt, f"put back into the queue in Slurm ({job.reason})", view, effects)
     if blocked := job.blocked(view.time_s):
         return _leave_to_wait(attempt, blocked, view, effects, what="never")
+    if job.over_limit:  # which only Slurm counts: nobody knows for how long its nodes would stay empty
+        why = f"a limit in Slurm keeps it waiting ({job.over_limit})"
+        effects += [Refused(why), _end_external(attempt, "lost", why, view)]
+        return attempt
     if away is not None:
         why = f"{away} could not be used: {view.away[away]}"
         return _leave_to_wait(attempt, why, view, effects, what="never")
     if attempt.want in ("pause", "end"):
         return steer_external(attempt, view, effects)
-    if job.gated(view.time_s):  # the call was not heard, or not made before the last coordinator ended
-        return start_external(attempt, view, effects)
-    return attempt
+    # It is gated still if the call was not heard, or not made before the last coordinator ended.
+    return start_external(attempt, view, effects) if job.gated(view.time_s) else attempt
 
 
 def _follow_running(

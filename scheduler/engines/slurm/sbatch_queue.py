@@ -134,6 +134,11 @@ class SbatchJob(NamedTuple):
             return f"is to begin {stamp(self.begin_s)}"
         return ""
 
+    @property
+    def over_limit(self) -> str:
+        """The limit of a QOS or an account for which it waits although it may begin; "" if for none."""
+        return self.reason if self.pending and self.reason.startswith(("QOS", "Assoc")) else ""
+
 
 class SeenJob(NamedTuple):
     """A job with what is known of its needs: None, and why they are not understood."""

@@ -39,7 +39,7 @@ def config_findings(config: Config) -> list[Finding]:
     """Judge the settings that ``scontrol show config`` prints."""
     checks = (
         *(_start_delay, _credential_expiry, _returning_nodes, _requeue, _job_records, _job_age),
-        *(_node_timeout, _shared_nodes, _process_tracking, _private_data),
+        *(_node_timeout, _shared_nodes, _process_tracking, _confinement, _private_data),
     )
     return [judged for judge in checks if (judged := judge(config)) is not None]
 
@@ -157,6 +157,23 @@ def _process_tracking(config: Config) -> Finding | None:
         return None
     reason = "processes that leave their job's session can outlive it"
     return _limited(f"ProctrackType is {kind}", reason, f"ProctrackType=proctrack/cgroup {RESTART}")
+
+
+def _confinement(config: Config) -> Finding | None:
+    """Judge whether jobs are kept to their cores and memory; cgroup.conf is shown if it is used."""
+    plugins = config.get("TaskPlugin", "not told")
+    if "task/cgroup" not in plugins.split(","):
+        reason = "a job may use cores and memory that are not its own"
+        return _limited(f"TaskPlugin is {plugins}", reason, f"TaskPlugin=task/cgroup,task/affinity {RESTART}")
+    names = ("ConstrainCores", "ConstrainRAMSpace")
+    missing_lines = [name for name in names if config.get(name, "yes") == "no"]
+    if not missing_lines:
+        return None
+    lines = ", ".join(f"{name}=yes" for name in missing_lines)
+    reason = "task/cgroup does not keep jobs to what they were given"
+    return _limited(
+        f"{', '.join(missing_lines)} not set", reason, f"{lines} in cgroup.conf, then restart all slurmd"
+    )
 
 
 def _private_data(config: Config) -> Finding | None:

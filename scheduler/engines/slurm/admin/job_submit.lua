@@ -6,8 +6,8 @@
 -- sbatch --comment=tenbin:no
 --
 -- As slurm.conf has it: JobSubmitPlugins=lua, and this file beside slurm.conf as job_submit.lua. A site
--- with a job_submit.lua of its own: dofile("/etc/slurm/tenbin.lua") before its functions, and
--- tenbin_hold(job_desc, part_list) in its slurm_job_submit, before it returns slurm.SUCCESS.
+-- with a job_submit.lua of its own keeps this one as tenbin.lua there: dofile("/etc/slurm/tenbin.lua") before
+-- its functions, and tenbin_hold(job_desc, part_list) in its slurm_job_submit, before it returns slurm.SUCCESS.
 
 local LEASE = $lease
 local PARTITION = $partition -- nil: the default one

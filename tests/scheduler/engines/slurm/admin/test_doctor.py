@@ -30,6 +30,9 @@ FIT = {
     "SelectType": "select/cons_tres",
     "SelectTypeParameters": "CR_CORE_MEMORY",
     "ProctrackType": "proctrack/cgroup",
+    "TaskPlugin": "task/cgroup,task/affinity",
+    "ConstrainCores": "yes",
+    "ConstrainRAMSpace": "yes",
     "PrivateData": "none",
 }
 
@@ -68,6 +71,8 @@ def test_a_cluster_that_is_as_it_should_be_has_nothing_to_change() -> None:
         ("SelectType", "select/linear", "SelectType=select/cons_tres "),
         ("SelectTypeParameters", "CR_CORE", "SelectTypeParameters=CR_Core_Memory "),
         ("ProctrackType", "proctrack/pgid", "ProctrackType=proctrack/cgroup "),
+        ("TaskPlugin", "task/none", "TaskPlugin=task/cgroup,task/affinity "),
+        ("ConstrainRAMSpace", "no", "ConstrainRAMSpace=yes in cgroup.conf"),
         ("PrivateData", "jobs,usage", "operator"),
     ],
 )
@@ -111,7 +116,8 @@ def test_a_real_cluster(lab: SlurmLab) -> None:
     assert one(findings, "2 of 2 that were asked have this tenbin")
     assert one(findings, "they all see /tmp").state == "ok"
     assert [f.what for f in findings if f.topic == "settings" and f.state != "ok"] == [
-        "ProctrackType is proctrack/linuxproc"
+        "ProctrackType is proctrack/linuxproc",
+        "TaskPlugin is task/none",
     ]
 
 

@@ -53,7 +53,7 @@ def lab(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sl
     assert script is not None and len(lines) == 3
     tenbin, program = tmp_path / "tenbin", tmp_path / "tenbin-check"
     tenbin.write_text(TENBIN.format(python=sys.executable, state=tmp_path / "state"))
-    said = script[1].replace("/opt/tenbin/bin/tenbin", str(tenbin))
+    said = script[1].replace("/shared/tenbin/.venv/bin/tenbin", str(tenbin))
     said = said.replace("/etc/slurm/slurm.conf", str(tmp_path / "slurm.conf"))
     program.write_text(said.replace("/var/lib/tenbin", str(tmp_path / "store")))
     for file in (tenbin, program):

@@ -610,6 +610,10 @@ def test_an_external_job_that_slurm_refuses_or_takes_back() -> None:
     refused = Outcome(EXTERNAL.key, "start", None, SlurmError("no", ""))
     _, effects = settled(replace(EXTERNAL, calling=True), refused, VIEW)
     assert isinstance(effects[0], Refused) and in_words(effects[1], "") == "lost"
+    limited = PENDING._replace(reason="QOSMaxJobsPerUserLimit", eligible_s=0.0)
+    _, effects = step(EXTERNAL, None, limited, VIEW)
+    assert isinstance(effects[0], Refused) and "QOSMaxJobsPerUserLimit" in effects[0].why
+    assert in_words(effects[1], "") == "lost", "its nodes are free for others"
     leaving, _ = step(EXTERNAL, None, PENDING._replace(held=True), VIEW)
     _, effects = settled(leaving, Outcome(EXTERNAL.key, "hold", True, None), VIEW)
     assert effects[0] == WaitsAgain() and in_words(effects[1], "") == "never"  # it has not begun
