@@ -1,7 +1,8 @@
 """Limits of jobs that the kernel holds in control groups: memory, and the device files that they may open.
 
 Of memory (version 1 or 2) it counts every page once, also those of processes that fork away, and kills within
-the group at the limit. If this process may not make a group, the supervisor watches the resident memory instead.
+the group at the limit. If this process may not make a group, the supervisor watches the resident memory
+instead.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from agent.power.node_power import NodePower
+from agent.power.cap_keeper import NodePower
 from agent.users import node_states
 from probes.opencl import NoDevices
 from profiles.checks.check import Fitness
@@ -281,7 +281,7 @@ def _node_powers(site: Site, sysfs: str, file: Path) -> dict[str, NodePower]:
     }
     free = [n for n in site.slurm.nodes() if n.name in hosts and n.usable and not n.cpus_used]
     powers = {name: power for name, power in known.items() if name in hosts}
-    program = ["-m", "agent.power.node_power", sysfs, str(node_states())]
+    program = ["-m", "agent.power.cap_keeper", sysfs, str(node_states())]
     answers = ask_nodes(
         free, program, "{", limit_s=CAPS_LIMIT_S, partition=site.partition, at_once=CAPS_AT_ONCE
     )
@@ -315,7 +315,7 @@ def _likely_power(known: Sequence[NodePower]) -> NodePower:
 
 
 def _node_power(answer: str | Unavailable) -> NodePower | Unavailable:
-    """Read the answer of ``agent.power.node_power``."""
+    """Read the answer of ``agent.power.cap_keeper``."""
     if isinstance(answer, Unavailable):
         return answer
     said: Mapping[str, object] = json.loads(answer)
