@@ -26,14 +26,14 @@ from tests.support.records import make_coefficient, make_model, make_profile
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(600)]
 ROUNDS = amount(20, 10, 1)
 OF_PROFILES = (
-    ("profile", "show",),
+    ("profile", "show"),
     ("profile", "show", "--json"),
-    ("profile", "list",),
+    ("profile", "list"),
     ("profile", "compare", "previous", "last"),
-    ("profile", "export",),
+    ("profile", "export"),
     ("doctor",),
     ("profile", "report", "--output", os.devnull),
-    ("profile", "drift",),
+    ("profile", "drift"),
 )
 OF_JOBS = (("jobs",), ("info", "1"), ("status",), ("nodes",), ("history",), ("logs", "1"))
 
