@@ -46,8 +46,6 @@ WIDTH = 0.8  # of the place of a word on the x axis
 
 def figures(samples: pd.DataFrame, models: list[Model]) -> list[Figure]:
     """Draw what the samples have of each device, side by side."""
-    if samples.empty:
-        return []
     suffix = " (emulated)" if samples["emulated"].any() else ""
     pictures = (
         ("Memory of the devices", "GB/s", MEMORY),

@@ -36,8 +36,6 @@ EXPLANATION = (
 
 def figures(samples: pd.DataFrame, models: list[Model]) -> list[Figure]:
     """Draw bandwidth over cores and slow-down per pair, as far as ``samples`` go."""
-    if samples.empty:
-        return []
     suffix = " (emulated)" if samples["emulated"].any() else ""
     drawn = []
     windows = bandwidths(samples)
@@ -113,8 +111,6 @@ STREAMS_EXPLANATION = (
 
 def stream_figures(samples: pd.DataFrame, models: list[Model]) -> list[Figure]:
     """Draw bandwidths over cores and latency over the working set, as far as ``samples`` go."""
-    if samples.empty:
-        return []
     suffix = " (emulated)" if samples["emulated"].any() else ""
     drawn = []
     windows = stream_bandwidths(samples)
