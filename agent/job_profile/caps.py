@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -47,7 +47,6 @@ class UnderCapsOrder:
         cpus: a logical CPU of each of its cores.
         limit_s: longest time of a run. budget_s: time in which repetitions beyond
             the second must end.
-        load: kind of load for an emulation: compute or memory.
         emulated: name of the emulated machine; empty: this machine.
     """
 
@@ -59,7 +58,6 @@ class UnderCapsOrder:
     quick: bool = False
     seed: int = 1
     mpi: bool = False
-    load: str = "compute"
     emulated: str = ""
 
 
@@ -208,12 +206,9 @@ def _packages(order: UnderCapsOrder, sysfs: Path, meter: Meter) -> tuple[str, ..
     return used or meter.packages
 
 
-@contextmanager
-def _trial(order: UnderCapsOrder) -> Iterator[Trial]:
+def _trial(order: UnderCapsOrder) -> Trial:
     start = plain(order.command, order.cpus)
     if order.mpi:
         start = as_ranks(find_mpi(), order.command, order.cpus, limit_s=order.limit_s)
-    marked = {MARK: order.load} if order.emulated else {}
-    variables = {**start.variables, **marked}
-    with Trial(start.command, order.folder, start.cpus, limit_s=order.limit_s, variables=variables) as trial:
-        yield trial
+    variables = {**start.variables, **({MARK: "compute"} if order.emulated else {})}
+    return Trial(start.command, order.folder, start.cpus, limit_s=order.limit_s, variables=variables)

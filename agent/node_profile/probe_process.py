@@ -11,7 +11,6 @@ Every round waits for the imports of this module, so numpy and what fits belong 
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
@@ -26,6 +25,7 @@ from types import FrameType
 from typing import IO, Any
 
 from agent.journal import Journal
+from agent.processes.tree import end_with_parent
 from agent.users import state_dir
 from probes.registry import entry_of
 from probes.run import Event, Run
@@ -140,9 +140,6 @@ def _last_line(errors: IO[str]) -> str:
 # -- the process -------------------------------------------------------------------------------------------
 
 
-PR_SET_PDEATHSIG = 1
-
-
 def _interrupt(signum: int, frame: FrameType | None) -> None:
     # Once only: a second signal must not break the cleaning up.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -158,7 +155,7 @@ def _plain(value: Any) -> Any:
 def main() -> int:
     signal.signal(signal.SIGINT, _interrupt)
     signal.signal(signal.SIGTERM, _interrupt)
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    end_with_parent(os.getppid())
     name = sys.argv[1]
     settings = Settings.model_validate_json(sys.stdin.read())
     events = os.fdopen(os.dup(1), "w", buffering=1)

@@ -1,4 +1,4 @@
-"""Keeps the power cap of one node, and counts the energy of its packages.
+"""The power cap of one node: its range, its keeper, and the energy of the packages meanwhile.
 
 The supervisor has a ``CapKeeper`` of its own for the node that it runs on. On each other node of a job of
 Slurm runs a process,
@@ -7,7 +7,8 @@ Slurm runs a process,
 
 Its input are lines of JSON: ``{"cap_w": 40.0}``, or null for "restore". It answers each with the cap in force
 and the energy so far; it also tells the energy once a second. When its input ends, the supervisor is gone: it
-kills what is left of the job on this node, and then restores the limits.
+kills what is left of the job on this node, and then restores the limits. Without MARK it keeps nothing: it
+restores what a crash has left changed, and prints the node's ``NodePower`` as JSON, or trouble and remedy.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -28,7 +30,7 @@ from agent.processes import tree
 from agent.users import node_journal
 from probes.meters import Counter
 from probes.powercap import Caps, Zone, find_caps, metered, zones
-from profiles.errors import Busy, UserError
+from profiles.errors import Busy, Unavailable, UserError
 
 # -- energy ------------------------------------------------------------------------------------------------
 
@@ -86,18 +88,75 @@ def _reader(path: Path) -> Callable[[], int]:
     return lambda: int(path.read_text())
 
 
-# -- the keeper --------------------------------------------------------------------------------------------
+# -- the range of caps, and the draw at rest ---------------------------------------------------------------
 
-
-GIVES_WAY_S = 10.0  # a job that gives a node up restores its caps in milliseconds
-SAMPLE_S = 1.0
-ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+LOOKS_S = 1.0
+EMULATED = "emulated"  # file beside emulated zones; names the machine
 HERE = "%N"  # in a path: the node's name
 
 
 def on_this_node(sysfs: str) -> Path:
     """Return the root of this node's tree of zones."""
     return Path(sysfs.replace(HERE, node_name()))
+
+
+@dataclass(frozen=True)
+class NodePower:
+    """The packages of a node, all together.
+
+    Attributes:
+        lowest_w, highest_w: the range of caps that can be set.
+        rest_w: power of packages and memory while nothing ran.
+        beside_w: the memory's part of that.
+        emulated: name of the emulated machine; empty: it is real.
+    """
+
+    lowest_w: float
+    highest_w: float
+    rest_w: float
+    beside_w: float
+    emulated: str = ""
+
+
+def survey(sysfs: str, states: str) -> NodePower:
+    """Survey this node.
+
+    Raises:
+        Unavailable: this user may set no caps here, or there is no energy counter.
+    """
+    restore_leftovers(node_journal(Path(states), node_name()))
+    root = on_this_node(sysfs)
+    marked = root / "class" / "powercap" / EMULATED
+    caps = find_caps(root, lambda path, value: None)
+    rest_w, packages_w = _draws_w(root, caps.packages)
+    return NodePower(
+        caps.lowest_w,
+        caps.original_w,
+        rest_w,
+        rest_w - packages_w,
+        marked.read_text().strip() if marked.exists() else "",
+    )
+
+
+def _draws_w(root: Path, packages: list[Zone]) -> tuple[float, float]:
+    """Measure for a second the watts of packages with their memory, and of the packages alone."""
+    whole, alone = Energy(root), Energy(root / "nothing")  # finds no memory there
+    whole.begin(packages)
+    alone.begin(packages)
+    began = time.monotonic()
+    time.sleep(LOOKS_S)
+    joules, alone_j, seconds = whole.joules, alone.joules, time.monotonic() - began
+    if joules is None or alone_j is None:
+        raise Unavailable("its energy counters cannot be read", "run as root")
+    return joules / seconds, alone_j / seconds
+
+
+# -- the keeper --------------------------------------------------------------------------------------------
+
+
+GIVES_WAY_S = 10.0  # a job that gives a node up restores its caps in milliseconds
+SAMPLE_S = 1.0
+ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class CapKeeper:
@@ -187,7 +246,14 @@ def keeper_of_node(sysfs: str, states: str) -> CapKeeper:
 
 
 def main() -> int:
-    sysfs, states, mark = sys.argv[1:]
+    sysfs, states, *mark = sys.argv[1:]
+    if not mark:
+        try:
+            surveyed = asdict(survey(sysfs, states))
+        except UserError as error:
+            surveyed = {"trouble": error.what, "remedy": error.remedy}
+        print(json.dumps(surveyed), flush=True)
+        return 0
     signal.pthread_sigmask(signal.SIG_SETMASK, ENDS)
     for number in ENDS:
         signal.signal(number, _leave)
@@ -213,7 +279,7 @@ def main() -> int:
         pass  # ended by a signal, or its reader is gone
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
     if holds:
-        tree.kill_marked(mark, limit_s=2.0)
+        tree.kill_marked(mark[0], limit_s=2.0)
     keeper.release_node()
     return 0
 

@@ -25,8 +25,6 @@ FACTS = ["blas", "vector_bits", "fused", "cpufreq_ghz", "base_ghz", "max_ghz"]
 
 def fit(samples: pd.DataFrame) -> list[Model]:
     """Fit speeds and clocks of one core and of all cores, and what is left of them on all cores."""
-    if samples.empty:
-        return []
     complete = windows(samples)
     if complete.empty:
         return []

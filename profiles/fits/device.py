@@ -32,8 +32,6 @@ UNITS = {  # of each quantity: the coefficient's name and unit
 
 def fit(samples: pd.DataFrame) -> list[Model]:
     """Fit every speed of every device that the samples have."""
-    if samples.empty:
-        return []
     models = []
     for quantity, name, unit in ((quantity, *words) for quantity, words in UNITS.items()):
         rows = speeds(samples, quantity)

@@ -38,8 +38,6 @@ PAIR = [*WRITER_WINDOW, "pair_kind"]
 
 def fit(samples: pd.DataFrame) -> list[Model]:
     """Fit every bandwidth and slow-down with enough complete, well-placed windows."""
-    if samples.empty:
-        return []
     models = _bandwidths(bandwidths(samples), "memory", "memory_bandwidth_gbs", ["cores", "numa"])
     return [*models, *_slowdowns(samples)]
 
@@ -138,8 +136,6 @@ KERNELS = ("read", "write", "write_nt", "copy", "scale", "add", "triad")
 
 def fit_streams(samples: pd.DataFrame) -> list[Model]:
     """Fit every bandwidth, and the levels of memory that the latency shows."""
-    if samples.empty:
-        return []
     labels = ["kernel", "cores", "numa"]
     models = _bandwidths(stream_bandwidths(samples), "streams", "stream_bandwidth_gbs", labels)
     models.sort(key=lambda model: KERNELS.index(model.labels["kernel"]))

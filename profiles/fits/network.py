@@ -32,7 +32,7 @@ def fit(samples: pd.DataFrame) -> list[Model]:
     Labels: ``scope`` (node: ranks on the cores of this node; hosts: one rank on each host), ``ranks``,
     ``size`` (of the message from each rank to each other) and, over hosts, ``hosts``.
     """
-    if samples.empty or not _NEEDED.issubset(samples.columns):
+    if not _NEEDED.issubset(samples.columns):
         return []
     models: list[Model] = []
     for _, group in samples.groupby(["scope", "ranks", "hosts"]):
@@ -131,7 +131,7 @@ def fit_messages(samples: pd.DataFrame) -> list[Model]:
 
     Labels: ``scope``, ``size``; on this node ``pair_kind`` and ``cpus``, over hosts ``hosts``.
     """
-    if samples.empty or not _NEEDED_OF_MESSAGES.issubset(samples.columns):
+    if not _NEEDED_OF_MESSAGES.issubset(samples.columns):
         return []
     models = []
     for _, group in samples.groupby(["scope", "cpus", "hosts", "pattern"]):

@@ -20,7 +20,7 @@ COLUMNS = ("kind", "load", "cap_w", "package_w", "total_w", "speed_ratio", "held
 
 def fit(samples: pd.DataFrame) -> list[Model]:
     """Fit every model that ``samples`` support; models without rows are left out."""
-    if samples.empty or "kind" not in samples:
+    if "kind" not in samples:
         return []
     rows = samples.reindex(columns=list(dict.fromkeys([*samples.columns, *COLUMNS])))
     models = []

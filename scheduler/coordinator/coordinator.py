@@ -42,9 +42,9 @@ from scheduler.model.jobs import Placement, Stop, instant
 from scheduler.model.state import ClusterState, RuleBroken
 from scheduler.policies.base import Policy, Reason
 from scheduler.policies.registry import create, fault_in_file
+from scheduler.prediction.predictions import StartTimes
 from scheduler.prediction.profiles import ProfiledJobs, ProfiledSlowdowns
 from scheduler.prediction.run_times import REMEMBERED, RunTimePredictor
-from scheduler.prediction.start_times import StartTimes
 from scheduler.prediction.tracker import REMEMBERED as OUTCOMES
 from scheduler.prediction.tracker import CoLocationTracker, LearnedMigrationCosts, PredictionTracker
 

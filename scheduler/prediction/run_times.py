@@ -138,10 +138,6 @@ class History:
             self._errors[run.signature.user].append(math.log(run.run_s / _mean(last)))
         last.append(run.run_s)
 
-    def programs(self) -> list[str]:
-        """List the programs whose runs are known."""
-        return sorted(self._of_program)
-
     def proved(self, user: str) -> bool:
         """Tell if the mean of the user's last two jobs predicted new programs well enough for plans."""
         errors = list(self._errors[user])[-RECENT:]

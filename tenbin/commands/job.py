@@ -19,7 +19,7 @@ from tenbin.terminal import QUALITY_STYLE, SafeConsole, table
 from tenbin.text import as_json, interval, print_json, say, sparkline, value_with_unit
 
 if TYPE_CHECKING:
-    from agent.job_profile.parts import Made
+    from agent.job_profile.profiler import Made
     from profiles.files.store import JobStore
     from profiles.jobs import (
         Clock,
@@ -489,7 +489,7 @@ def profile(
         seed: Seed of the random orders.
     """
     from agent.job_profile.caps import check_meter
-    from agent.job_profile.parts import add_caps, measure, plan_scaling
+    from agent.job_profile.profiler import add_caps, measure, plan_scaling
     from agent.job_profile.scaling import on_cores
     from agent.job_profile.session import JobOrder
 
@@ -605,7 +605,7 @@ def examples(
         scale: Also measure the speed-up over these counts of ranks (tenbin's MPI): 1,2.
         seconds: Length of a run, about.
     """
-    from agent.job_profile.parts import measure, plan_scaling
+    from agent.job_profile.profiler import measure, plan_scaling
     from agent.job_profile.session import JobOrder
     from agent.job_profile.trial import KERNELS, command
 

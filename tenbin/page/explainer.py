@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scheduler.prediction.start_times import StartTimes
+from scheduler.prediction.predictions import StartTimes
 from tenbin.client.client import Client
 from tenbin.client.connection import holder
 from tenbin.errors import NO_ANSWER, TenbinError

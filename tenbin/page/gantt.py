@@ -8,7 +8,6 @@ import math
 import threading
 import time
 from array import array
-from collections import OrderedDict
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Annotated, Any, NamedTuple
@@ -266,7 +265,6 @@ def earlier_cap(folders: JobFolders, job: int, attempt: int) -> float | None:
 MOST_RECTANGLES, MOST_LANES, MOST_ROWS, LISTED = 4000, 400, 60, 100
 PLANNED = 40  # jobs at the head of the queue whose start is asked for
 UNPLACED = "not placed yet"
-KEPT, FRESH_S = 32, 1.0  # answers; how long each may be given again
 Stays = dict[str, NDArray[Any]]
 
 
@@ -303,13 +301,12 @@ class Rectangle(NamedTuple):
 
 
 class Gantt:
-    """The Gantt view of a mirror; answers are kept until jobs change."""
+    """The Gantt view of a mirror."""
 
     def __init__(self, mirror: Mirror, explainer: Explainer) -> None:
         self._mirror, self._explainer = mirror, explainer
         self._packing = Packing(mirror)
         self._power = Power(mirror, explainer)
-        self._kept: OrderedDict[object, tuple[float, dict[str, Any]]] = OrderedDict()
         self._head: tuple[int, list[int]] = -1, []
         self._lock = threading.Lock()
 
@@ -324,17 +321,8 @@ class Gantt:
 
     def find(self, window: Window, planned: list[int]) -> dict[str, Any]:
         """Return at most ``MOST_RECTANGLES`` rectangles that the window shows, and a list."""
-        versions = self._mirror.version, self._explainer.version
-        name = *versions, window.from_s, window.until_s, window.width
-        with self._lock:
-            now = time.monotonic()
-            at, answer = self._kept.get(name, (-math.inf, {}))
-            if now - at > FRESH_S:
-                answer = self._find(window, planned)
-                self._kept[name] = now, answer
-            while len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
-            return answer
+        with self._lock:  # of what is packed and its columns
+            return self._find(window, planned)
 
     def _find(self, window: Window, planned: list[int]) -> dict[str, Any]:
         self._packing.refresh()

@@ -149,9 +149,9 @@ def _section(
 ) -> dict[str, Any]:
     """Return explanation, pictures and coefficients of one probe."""
     models = [m for m in profile.models if m.probe == name]
-    drawing = _drawing(name)
+    drawing, table = _drawing(name), tables.get(name, pd.DataFrame())
     try:
-        figures = drawing.figures(tables[name], models) if drawing and name in tables else []
+        figures = drawing.figures(table, models) if drawing and len(table) else []
     except KeyError as error:
         what = f"samples/{name}.parquet beside the profile: it has no column {error}"
         raise BadInput(what, "delete it; the profile stays") from error
@@ -164,7 +164,7 @@ def _section(
         "figures": [picture(fig, interactive=interactive) for fig in figures],
         "models": models,
         "emulated": any(m.emulated for m in models),
-        "rows": len(tables[name]) if name in tables else 0,
+        "rows": len(table),
     }
 
 

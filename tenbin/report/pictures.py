@@ -19,6 +19,7 @@ from markupsafe import Markup, escape
 
 from profiles.models import Prediction
 from profiles.quantities import duration, number
+from profiles.records import Model
 from tenbin import text
 from tenbin.text import limits
 
@@ -181,6 +182,17 @@ def draw_medians(
         },
         **trace,
     )
+
+
+def draw_fitted(
+    fig: Figure, x: Sequence[float], models: Sequence[Model], *, name: str, colour: str, mode: str = "markers"
+) -> None:
+    """Draw the medians that were fitted, as ``draw_medians``, each at its ``x``."""
+    first = [model.coefficients[0] for model in models]
+    notes = [", ".join(filter(None, (c.name, model.note))) for c, model in zip(first, models, strict=True)]
+    look = {"mode": mode, "name": name, "legendgroup": name, "line": {"color": colour}}
+    hover = {"customdata": notes, "hovertemplate": "%{y:.4g}<br>%{customdata}"}
+    draw_medians(fig, x, [(c.value, c.low, c.high) for c in first], colour, **look, **hover)
 
 
 # -- axes --------------------------------------------------------------------------------------------------

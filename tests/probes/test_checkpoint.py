@@ -165,15 +165,16 @@ def test_measuring_copies_leaves_the_data_as_they_were(process: DeviceProcess) -
 def test_data_larger_than_one_buffer(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = checkpoint_session.DeviceSession(device)
     whole.fill_device(3 * MB, 1)
-    monkeypatch.setattr(checkpoint_session, "MAX_PIECE", 1 << 20)
     pieces = checkpoint_session.DeviceSession(device)
-    pieces.fill_device(3 * MB, 1)
+    with monkeypatch.context() as small:
+        small.setattr(checkpoint_session, "MAX_PIECE", 1 << 20)
+        pieces.fill_device(3 * MB, 1)
     assert len(pieces.pieces) == 3
     assert pieces.digest(3 * MB) == whole.digest(3 * MB)
     pieces.checkpoint(str(tmp_path / "file"), 3 * MB)
     whole.fill_device(3 * MB, 2)
     assert pieces.digest(3 * MB) != whole.digest(3 * MB)
-    whole.restore(str(tmp_path / "file"), 3 * MB)
+    whole.restart(str(tmp_path / "file"), 3 * MB)
     assert pieces.digest(3 * MB) == whole.digest(3 * MB)
 
 

@@ -252,7 +252,7 @@ def test_pictures_have_a_line_for_each_precision_and_kind() -> None:
     names = {trace.name for trace in speed.data if trace.showlegend is None}
     assert names == {f"{a}, {b}" for a in ("matrix products", "vector loop") for b in ("double", "single")}
     assert any("the kernel says" in (trace.name or "") for trace in clock.data)
-    assert len(figures(made_up(compiled=False), [])) == 1 and figures(samples.iloc[:0], []) == []
+    assert len(figures(made_up(compiled=False), [])) == 1
 
 
 def test_the_roof_is_bandwidth_up_to_the_corner_and_then_the_peak() -> None:

@@ -483,4 +483,3 @@ def test_the_real_samples_fit_and_draw(measured: tuple[pd.DataFrame, list[Absent
     for model in models:
         assert model.coefficients[0].value > 0 and model.labels
     assert len(figures(samples, models)) >= 1
-    assert figures(pd.DataFrame(), []) == []

@@ -210,4 +210,3 @@ def test_figure() -> None:
     (marked,) = scaling_figures(samples.assign(emulated=True), models)
     assert "(emulated)" in marked.layout.title.text
     assert scaling_figures(samples, []) == []
-    assert scaling_figures(samples.iloc[:0], models) == []

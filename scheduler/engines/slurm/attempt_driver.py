@@ -285,7 +285,7 @@ class AttemptDriver:
         """Restore the caps that a killed supervisor has left on its nodes, if they are free."""
         power = self.site.power
         if power is not None:
-            program = [sys.executable, "-P", "-m", "agent.power.node_power", power.sysfs, str(power.states)]
+            program = [sys.executable, "-P", "-m", "agent.power.cap_keeper", power.sysfs, str(power.states)]
             nodes, partition = tuple(attempt.cpus), self.site.partition
             run = partial(self.poller.slurm.run_on, nodes, partition, program)
             self.poller.do(attempt.key, "put back", run)

@@ -10,14 +10,14 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from agent.power.node_power import NodePower
+from agent.power.cap_keeper import NodePower
 from agent.users import node_states
 from probes.opencl import NoDevices
 from profiles.checks.check import Fitness
@@ -109,6 +109,17 @@ class SlurmMachine(Machine):
 # free.
 
 
+T = TypeVar("T")
+
+
+def _said_before(file: Path, read: Callable[[Any], T]) -> dict[str, T]:
+    """Read the last answers of nodes, by name; none where there is no file, or a damaged one."""
+    try:
+        return {name: read(answer) for name, answer in json.loads(file.read_text()).items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
 KIND_LIMIT_S = 60.0
 KIND_PREFIX = "tenbin-kind "
 PRINT_KIND = (
@@ -124,10 +135,7 @@ def node_kind_of(nodes: Sequence[SlurmNode], file: Path) -> NodeKind:
         Unavailable: the kind of no node is known.
         BadInput: the nodes are of several kinds.
     """
-    try:
-        known = {name: NodeKind(**kind) for name, kind in json.loads(file.read_text()).items()}
-    except (OSError, ValueError, TypeError, AttributeError):
-        known = {}
+    known = _said_before(file, NodeKind.model_validate)
     free = [node for node in nodes if node.usable and node.cpus_used < node.cpus]
     for node, answer in zip(
         free, ask_nodes(free, ["-c", PRINT_KIND], KIND_PREFIX, limit_s=KIND_LIMIT_S), strict=True
@@ -276,12 +284,12 @@ def _node_powers(site: Site, sysfs: str, file: Path) -> dict[str, NodePower]:
     hosts = {host.name for host in site.inventory.hosts}
     known = {
         name: kept
-        for name, kept in _kept_powers(file).items()
+        for name, kept in _said_before(file, lambda row: NodePower(**row)).items()
         if bool(kept.emulated) == (sysfs != REAL_SYSFS)
     }
     free = [n for n in site.slurm.nodes() if n.name in hosts and n.usable and not n.cpus_used]
     powers = {name: power for name, power in known.items() if name in hosts}
-    program = ["-m", "agent.power.node_power", sysfs, str(node_states())]
+    program = ["-m", "agent.power.cap_keeper", sysfs, str(node_states())]
     answers = ask_nodes(
         free, program, "{", limit_s=CAPS_LIMIT_S, partition=site.partition, at_once=CAPS_AT_ONCE
     )
@@ -296,13 +304,6 @@ def _node_powers(site: Site, sysfs: str, file: Path) -> dict[str, NodePower]:
     return powers
 
 
-def _kept_powers(file: Path) -> dict[str, NodePower]:
-    try:
-        return {name: NodePower(**row) for name, row in json.loads(file.read_text()).items()}
-    except (OSError, ValueError, TypeError):
-        return {}
-
-
 def _likely_power(known: Sequence[NodePower]) -> NodePower:
     """Guess for a node that could not be asked: it draws as much as any, and can do what all can."""
     return NodePower(
@@ -315,7 +316,7 @@ def _likely_power(known: Sequence[NodePower]) -> NodePower:
 
 
 def _node_power(answer: str | Unavailable) -> NodePower | Unavailable:
-    """Read the answer of ``agent.power.node_power``."""
+    """Read the answer of ``agent.power.cap_keeper``."""
     if isinstance(answer, Unavailable):
         return answer
     said: Mapping[str, object] = json.loads(answer)
@@ -347,7 +348,7 @@ def find_devices(nodes: Sequence[SlurmNode], file: Path) -> Found:
     Raises:
         Unavailable: no node has, or had, one.
     """
-    devices_by_node = _kept_devices(file)
+    devices_by_node = _said_before(file, lambda rows: [_listed(**row) for row in rows])
     with ThreadPoolExecutor(DEVICES_AT_ONCE) as pool:
         answers = list(pool.map(_devices_of, nodes))
     troubles = []
@@ -369,14 +370,8 @@ def find_devices(nodes: Sequence[SlurmNode], file: Path) -> Found:
     return devices_by_node
 
 
-def _kept_devices(file: Path) -> Found:
-    devices_by_node: Found = {}
-    with suppress(OSError, ValueError):
-        for name, devices in json.loads(file.read_text()).items():
-            hidden = [device.pop("hidden", False) for device in devices]
-            seen = [OpenCLDevice.model_validate(device) for device in devices]
-            devices_by_node[name] = [ListedDevice(*row) for row in zip(seen, hidden, strict=True)]
-    return devices_by_node
+def _listed(*, hidden: bool = False, **device: Any) -> ListedDevice:
+    return ListedDevice(OpenCLDevice.model_validate(device), hidden)
 
 
 def _devices_of(node: SlurmNode) -> tuple[list[ListedDevice] | None, str]:

@@ -39,8 +39,6 @@ INTENSITIES = np.geomspace(1 / 16, 1024, 200)  # operations for each byte
 
 def figures(samples: pd.DataFrame, models: list[Model]) -> list[Figure]:
     """Draw speed and clock over cores, as far as ``samples`` go."""
-    if samples.empty:
-        return []
     suffix = " (emulated)" if samples["emulated"].any() else ""
     rows = windows(samples)
     drawn = []
@@ -190,7 +188,7 @@ SCALING_EXPLANATION = (
 def scaling_figures(samples: pd.DataFrame, models: list[Model]) -> list[Figure]:
     """Draw speed-up over cores, one curve a fitted load; nothing without runs on several counts."""
     fitted = [model for model in models if model.form == "downey"]
-    if samples.empty or not fitted:
+    if not fitted:
         return []
     suffix = " (emulated)" if samples["emulated"].any() else ""
     fig = figure(f"Speed-up of parallel loads{suffix}", "cores", "speed-up over one core")

@@ -9,7 +9,7 @@ import pandas as pd
 
 from profiles.fits.device import speeds
 from profiles.records import Model
-from tenbin.report.pictures import COLOURS, Figure, draw_dots, draw_medians, figure
+from tenbin.report.pictures import COLOURS, Figure, draw_dots, draw_fitted, figure
 
 EXPLANATION = (
     "Each device runs kernels of tenbin, and the host checks every result. Memory: arrays far larger than "
@@ -46,8 +46,6 @@ WIDTH = 0.8  # of the place of a word on the x axis
 
 def figures(samples: pd.DataFrame, models: list[Model]) -> list[Figure]:
     """Draw what the samples have of each device, side by side."""
-    if samples.empty:
-        return []
     suffix = " (emulated)" if samples["emulated"].any() else ""
     pictures = (
         ("Memory of the devices", "GB/s", MEMORY),
@@ -83,18 +81,17 @@ def _draw(
     step = WIDTH / len(devices)
     for i, device in enumerate(devices):
         colour = COLOURS[i % len(COLOURS)]
-        look = {"mode": "markers", "name": device, "legendgroup": device}
-        at, medians = [], []
+        at, fitted = [], []
         for place, subject in enumerate(shown):
             centre = place - WIDTH / 2 + step * (i + 0.5)
             values = _observed(tables, subject, device)
             x = centre + np.linspace(-0.3 * step, 0.3 * step, len(values))
             draw_dots(fig, x, values, name=device, colour=colour)
             labels = subject[1] | {"device": device}
-            for c in (m.coefficients[0] for m in models if (m.quantity, m.labels) == (subject[0], labels)):
+            for model in (m for m in models if (m.quantity, m.labels) == (subject[0], labels)):
                 at.append(centre)
-                medians.append((c.value, c.low, c.high))
-        draw_medians(fig, at, medians, colour, **look)
+                fitted.append(model)
+        draw_fitted(fig, at, fitted, name=device, colour=colour)
     words = [word for _, _, word in shown]
     fig.update_xaxes(tickvals=list(range(len(shown))), ticktext=words, range=[-0.6, len(shown) - 0.4])
     fig.update_yaxes(rangemode="tozero")

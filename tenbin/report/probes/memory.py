@@ -15,7 +15,7 @@ from profiles.fits.memory import (
     stream_bandwidths,
 )
 from profiles.records import Model
-from tenbin.report.pictures import COLOURS, Figure, draw_dots, draw_medians, figure, over_cores
+from tenbin.report.pictures import COLOURS, Figure, draw_dots, draw_fitted, figure, over_cores
 
 # -- memprobe: bandwidth over cores, and what one writing core does to another -----------------------------
 
@@ -36,8 +36,6 @@ EXPLANATION = (
 
 def figures(samples: pd.DataFrame, models: list[Model]) -> list[Figure]:
     """Draw bandwidth over cores and slow-down per pair, as far as ``samples`` go."""
-    if samples.empty:
-        return []
     suffix = " (emulated)" if samples["emulated"].any() else ""
     drawn = []
     windows = bandwidths(samples)
@@ -58,7 +56,7 @@ def _bandwidth_figure(windows: pd.DataFrame, models: list[Model], suffix: str) -
         fitted = [m for m in models if m.quantity == "memory_bandwidth_gbs" and m.labels["numa"] == numa]
         fitted.sort(key=lambda model: int(model.labels["cores"]))
         cores = [float(model.labels["cores"]) for model in fitted]
-        _medians(fig, cores, fitted, name=name, colour=colour, mode="lines+markers")
+        draw_fitted(fig, cores, fitted, name=name, colour=colour, mode="lines+markers")
     over_cores(fig, windows["cores"])
     return fig
 
@@ -77,19 +75,11 @@ def _slowdown_figure(ratios: pd.DataFrame, models: list[Model], suffix: str) -> 
                 if model.labels.get("pair") == kind and model.labels.get("clock") == clock:
                     x.append(i + centre)
                     medians.append(model)
-        _medians(fig, x, medians, name=name, colour=colour, mode="markers")
+        draw_fitted(fig, x, medians, name=name, colour=colour)
     fig.add_hline(y=1, line={"color": "#888", "dash": "dot", "width": 1})
     names = [f"{kind}<br>CPUs {group['cpus'].iloc[0].replace(',', ' and ')}" for kind, group in pairs]
     fig.update_xaxes(tickvals=list(range(len(pairs))), ticktext=names, range=[-0.6, len(pairs) - 0.4])
     return fig
-
-
-def _medians(fig: Figure, x: list[float], models: list[Model], *, name: str, colour: str, mode: str) -> None:
-    """Draw the fitted medians at ``x``."""
-    first = [model.coefficients[0] for model in models]
-    look = {"mode": mode, "name": name, "legendgroup": name, "line": {"color": colour}}
-    notes = {"customdata": [model.note for model in models], "hovertemplate": "%{y:.2f}<br>%{customdata}"}
-    draw_medians(fig, x, [(c.value, c.low, c.high) for c in first], colour, **look, **notes)
 
 
 # -- streams: bandwidth of each kernel over cores, and latency over the working set ------------------------
@@ -113,8 +103,6 @@ STREAMS_EXPLANATION = (
 
 def stream_figures(samples: pd.DataFrame, models: list[Model]) -> list[Figure]:
     """Draw bandwidths over cores and latency over the working set, as far as ``samples`` go."""
-    if samples.empty:
-        return []
     suffix = " (emulated)" if samples["emulated"].any() else ""
     drawn = []
     windows = stream_bandwidths(samples)
@@ -132,13 +120,11 @@ def _streams_figure(windows: pd.DataFrame, models: list[Model], suffix: str) -> 
     fig = figure(f"Streams through memory{where}{suffix}", "cores streaming together", "bandwidth, GB/s")
     for colour, kernel in zip(COLOURS, KERNELS, strict=True):
         rows, name = windows[windows["kernel"] == kernel], NAMES.get(kernel, kernel)
-        look = {"name": name, "legendgroup": name}
         draw_dots(fig, rows["cores"], rows["gbs"], name=name, colour=colour)
         fitted = [m for m in models if m.labels.get("kernel") == kernel]
         fitted.sort(key=lambda model: int(model.labels["cores"]))
-        medians = [(c.value, c.low, c.high) for c in (m.coefficients[0] for m in fitted)]
         cores = [float(m.labels["cores"]) for m in fitted]
-        draw_medians(fig, cores, medians, colour, mode="lines+markers", line={"color": colour}, **look)
+        draw_fitted(fig, cores, fitted, name=name, colour=colour, mode="lines+markers")
     over_cores(fig, windows["cores"])
     return fig
 

@@ -7,7 +7,7 @@ import pandas as pd
 
 from profiles.fits.storage import SEQUENTIAL, SMALL, completed
 from profiles.records import Model
-from tenbin.report.pictures import COLOURS, Figure, draw_dots, draw_medians, figure
+from tenbin.report.pictures import COLOURS, Figure, draw_dots, draw_fitted, figure
 
 EXPLANATION = (
     "Files are written and read past the page cache (direct I/O), one operation at a time, in a file that "
@@ -78,7 +78,7 @@ def _figure(
                 if model is not None:
                     at.append(centre)
                     fitted.append(model)
-        _medians(fig, at, fitted, name=str(folder), colour=colour)
+        draw_fitted(fig, at, fitted, name=str(folder), colour=colour)
     fig.update_xaxes(
         tickvals=list(range(len(kinds))),
         ticktext=[_WORDS[kind] + ("<br>p50, p99" if len(columns) > 1 else "") for kind in kinds],
@@ -91,12 +91,3 @@ def _figure(
 def _model(models: list[Model], quantity: str, folder: str) -> Model | None:
     """Find the model of a quantity and a folder."""
     return next((m for m in models if m.quantity == quantity and m.labels.get("storage") == folder), None)
-
-
-def _medians(fig: Figure, x: list[float], models: list[Model], *, name: str, colour: str) -> None:
-    """Draw the fitted medians at ``x``."""
-    first = [model.coefficients[0] for model in models]
-    notes = [f"{model.coefficients[0].name}, {model.note}" for model in models]
-    look = {"mode": "markers", "name": name, "legendgroup": name}
-    hover = {"customdata": notes, "hovertemplate": "%{y:.4g}<br>%{customdata}"}
-    draw_medians(fig, x, [(c.value, c.low, c.high) for c in first], colour, **look, **hover)

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from agent.drivers import pci_link
-from agent.inventory import read_machine
-from agent.memory_modules import TABLES, UDEV, read_memory_modules
+from agent.inventory import TABLES, UDEV, read_machine, read_memory_modules
 from profiles.records import MemoryModules
 from tests.support.labs.machines import Tree
 

@@ -13,8 +13,7 @@ import pytest
 
 from agent.job_profile import profiler
 from agent.job_profile.pair_trials import Program, run_pairs
-from agent.job_profile.parts import plan_scaling
-from agent.job_profile.profiler import make_job_profile
+from agent.job_profile.profiler import make_job_profile, plan_scaling
 from agent.job_profile.scaling import Hosts, fit, measure
 from agent.job_profile.session import JobOrder, Network, cores_of, lay_out
 from agent.job_profile.trial import CommandFailed, RunOutcome, Trial

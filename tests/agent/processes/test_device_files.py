@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agent.processes import control_groups
-from agent.processes.device_files import refuse, trouble
+from agent.processes.control_groups import refuse, trouble
 from tests.support.labs.components import require
 
 OPEN = 'for file in "$@"; do head -c 1 "$file" > /dev/null 2>&1 && echo "$file"; done'
@@ -72,7 +72,7 @@ def test_a_file_that_is_gone_leaves_the_others_refused(group: Path, tmp_path: Pa
 @pytest.mark.skipif(os.getuid() != 0, reason="needs to become another user")
 def test_another_user_is_told_why() -> None:
     program = (
-        "from agent.processes.device_files import trouble; import os; os.setuid(65534); print(trouble())"
+        "from agent.processes.control_groups import trouble; import os; os.setuid(65534); print(trouble())"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "takes root" in done.stdout

@@ -26,14 +26,14 @@ from tests.support.records import make_coefficient, make_model, make_profile
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(600)]
 ROUNDS = amount(20, 10, 1)
 OF_PROFILES = (
-    ("show",),
-    ("show", "--json"),
-    ("list",),
-    ("compare", "previous", "last"),
-    ("export",),
+    ("profile", "show"),
+    ("profile", "show", "--json"),
+    ("profile", "list"),
+    ("profile", "compare", "previous", "last"),
+    ("profile", "export"),
     ("doctor",),
-    ("report", "--output", os.devnull),
-    ("drift",),
+    ("profile", "report", "--output", os.devnull),
+    ("profile", "drift"),
 )
 OF_JOBS = (("jobs",), ("info", "1"), ("status",), ("nodes",), ("history",), ("logs", "1"))
 

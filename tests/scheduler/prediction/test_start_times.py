@@ -7,7 +7,7 @@ from statistics import quantiles
 
 import pytest
 
-from scheduler.prediction.start_times import AWAITED, LEAST, StartTimes
+from scheduler.prediction.predictions import AWAITED, LEAST, StartTimes
 
 
 def test_expected_starts_get_the_interval_of_the_last_ones() -> None:

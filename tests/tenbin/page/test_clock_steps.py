@@ -1,4 +1,4 @@
-"""A clock that was ahead and is set right: the page asks and draws on as before."""
+"""A clock that was ahead and is set right: the page asks on as before."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from scheduler.coordinator.journal.journal import Journal
-from tenbin.page import explainer, gantt
+from tenbin.page import explainer
 from tenbin.page.explainer import Explainer
-from tenbin.page.gantt import Gantt, Window
 from tenbin.page.mirror import Mirror
 
 
@@ -35,8 +33,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in (explainer, gantt):
-        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(explainer, "time", clock)
     return clock
 
 
@@ -56,15 +53,3 @@ def test_the_reason_of_a_wait_is_asked_for_again(
     clock.step_back()
     reasons.watch([1])
     assert reasons._next() == 1
-
-
-def test_the_chart_is_drawn_again(clock: Clock, tmp_path: Path) -> None:
-    Journal(tmp_path / "home").close()
-    mirror = Mirror(tmp_path / "home")
-    mirror.refresh()
-    chart = Gantt(mirror, Explainer(tmp_path / "home", mirror))
-    window = Window(from_s=0.0, until_s=2e9)
-    first = chart.find(window, [])
-    assert chart.find(window, []) is first
-    clock.step_back()
-    assert chart.find(window, [])["now_s"] == clock.wall_s

@@ -14,7 +14,7 @@ from profiles.errors import BadInput
 from scheduler.coordinator.earlier_starts import MOST_REHEARSED, Prospect, prospects, rehearsal
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Pool
-from scheduler.prediction.start_times import LEAST
+from scheduler.prediction.predictions import LEAST
 from tests.support.amounts import examples, sweep
 from tests.support.scheduling.virtual_engine import BEGIN_S, Virtual, virtual
 
