@@ -100,15 +100,21 @@ HELP = {  # where it is not that of the function
     "slurm profile": "Measure all nodes of the cluster, or --nodes LIST (tenbin profile --nodes all).",
 }
 ALIASES = {"ps": "jobs", "queue": "jobs", "kill": "cancel", "output": "logs"}
-# Words that are no commands, of other programs among them: what to do is another one.
+# Words of other programs, which are no commands here: what to do is another one.
 GUESSES = {
-    **{"show": "profile show", "list": "profile list", "check": "profile check", "drift": "profile drift"},
-    **{"compare": "profile compare", "export": "profile export", "report": "profile report"},
-    **{"job": "program", "pairs": "program pairs", "calibration": "program calibration"},
     **{"start": "up", "stop": "down", "quit": "down", "shutdown": "down", "rm": "cancel", "why": "info"},
     **{"hold": "suspend", "pause": "suspend", "release": "resume", "continue": "resume", "move": "migrate"},
     **{"requeue": "retry", "rerun": "retry", "restart": "retry", "log": "logs", "tail": "logs"},
     **{"sbatch": "submit", "squeue": "jobs", "scancel": "cancel", "sinfo": "nodes", "sacct": "history"},
+}
+OF_PROFILES = (
+    *("show", "list", "label", "delete", "check"),
+    *("drift", "compare", "export", "report", "restore"),
+)
+OLD_NAMES = {
+    **{name: f"profile {name}" for name in OF_PROFILES},
+    **{"job": "program", "pairs": "program pairs", "calibration": "program calibration"},
+    **{"slurm-config": "slurm config", "efficiency": "history --efficiency"},
 }
 
 
@@ -193,7 +199,7 @@ class Group(TyperGroup):
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         if not self._noun:
-            args = _without_alias(args)
+            args = _with_current_name(args, hint=not ctx.resilient_parsing)
         first = args[:1]
         super().parse_args(ctx, args)
         if self._noun and ctx._protected_args:
@@ -229,11 +235,27 @@ class Group(TyperGroup):
         super().format_help(*arguments)
 
 
-def _without_alias(words: list[str]) -> list[str]:
-    """Replace an alias, or the word ``help``, at the beginning of a command line."""
+def _with_current_name(words: list[str], *, hint: bool) -> list[str]:
+    """Replace an alias, an old name, or the word ``help`` at the beginning of a command line."""
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
-    return [ALIASES.get(words[0], words[0]), *words[1:]] if words else []
+    name = words[0] if words else ""
+    if hint and name in OLD_NAMES and "--json" not in words and sys.stdout.isatty() and sys.stderr.isatty():
+        _hint(name)
+    new = ALIASES.get(name) or OLD_NAMES.get(name)
+    return [*new.split(), *words[1:]] if new else words
+
+
+def _hint(name: str) -> None:
+    """Say once to each user what an old name is now; nothing where that cannot be noted."""
+    from agent.users import state_dir
+
+    try:
+        (state_dir() / "hints").mkdir(parents=True, exist_ok=True)
+        (state_dir() / "hints" / name).open("x").close()
+    except OSError:
+        return
+    remark(f"{name} is now: tenbin {OLD_NAMES[name]}")
 
 
 app = typer.Typer(

@@ -38,7 +38,7 @@ from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, OutcomeRecorder
 from scheduler.workloads import GENERATORS, PREFIX, READERS, load
 from scheduler.workloads.generators import power_sets
-from tenbin.cli import ALIASES, COMMANDS, app
+from tenbin.cli import ALIASES, COMMANDS, OLD_NAMES, app
 from tenbin.server.api import JobEnds, make_api
 from tenbin.server.descriptions import prometheus
 from tests.support.checks import make_check
@@ -70,7 +70,7 @@ def check(name: str, now: str) -> None:
 
 def test_help() -> None:
     """Help of each command and of its parameters, however a terminal shows it, and all other names."""
-    others = [f"tenbin {name}: tenbin {now}" for name, now in ALIASES.items()]
+    others = [f"tenbin {name}: tenbin {now}" for name, now in {**ALIASES, **OLD_NAMES}.items()]
     check("help.txt", "\n".join([*pages(typer.main.get_command(app), "tenbin"), *others, ""]))
 
 

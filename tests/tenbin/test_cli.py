@@ -20,7 +20,7 @@ import pytest
 from probes.mpi.runner import MpiInstall
 from profiles.files.store import Store
 from tenbin import cli
-from tenbin.cli import ALIASES, COMMANDS, GUESSES
+from tenbin.cli import ALIASES, COMMANDS, GUESSES, OLD_NAMES
 from tests.support import programs
 from tests.support.coordinator import Up
 from tests.support.records import make_coefficient, make_model, make_profile
@@ -72,12 +72,13 @@ def test_a_noun_alone_measures_and_what_follows_is_a_command(store: Store) -> No
     assert tenbin("program").stdout.strip() == tenbin("program", "--help").stdout.strip()
 
 
-@pytest.mark.parametrize(("name", "now"), ALIASES.items())
+@pytest.mark.parametrize(("name", "now"), {**OLD_NAMES, **ALIASES}.items())
 def test_other_names_are_the_same_command(name: str, now: str) -> None:
-    """Also behind ``help``."""
+    """Also behind ``help``, with their options; no pipe sees a hint."""
+    options = [word for word in now.split() if word.startswith("--")]
     shown = tenbin(name, "--help")
-    assert shown.stdout == tenbin(now, "--help").stdout == tenbin("help", name).stdout
-    assert shown.returncode == 0 and not shown.stderr
+    assert shown.stdout == tenbin(*now.split(), "--help").stdout == tenbin("help", name).stdout
+    assert shown.returncode == 0 and not shown.stderr and all(option in shown.stdout for option in options)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,7 @@ def test_what_is_a_job_and_no_profile_is_told(store: Store, up: Up) -> None:
     up.start("--cores", "1")
     up.client.submit(["true"]).wait(60)
     for home, said in ((up.home, "1 is a job; tenbin info 1"), (up.home / "no", "'1' matches no profile")):
-        refused = tenbin("profile", "show", "1", store=store, TENBIN_HOME=str(home))
+        refused = tenbin("show", "1", store=store, TENBIN_HOME=str(home))
         assert refused.returncode == 2 and refused.stderr.startswith(f"tenbin: {said}")
 
 

@@ -89,6 +89,19 @@ def obeyed(text: str) -> list[str]:
     return [c for c in text.replace("\r\n", "\n") if not c.isprintable() and c != "\n"]
 
 
+def test_an_old_name_says_once_to_each_user_what_it_is_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only people are told: not what reads JSON, and no other name is told of."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+    def says(*arguments: str) -> bool:
+        return "is now: tenbin" in on_a_terminal(*arguments, store=tmp_path, folder=tmp_path)[1]
+
+    assert not says("list", "--json") and not says("profile", "list") and not says("ps", "--help")
+    assert [says("list"), says("list"), says("job", "list")] == [True, False, True]
+
+
 @pytest.fixture(scope="module")
 def hostile_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Store a hostile profile of a node, of a job and of a cluster, beside harmless ones."""
@@ -144,24 +157,24 @@ def _put(folder: Path, record: Record, tables: dict[str, pd.DataFrame]) -> None:
 @pytest.mark.parametrize(
     ("code", "arguments"),
     [
-        (2, "profile list"),
-        (2, "profile list --json"),
-        (0, "profile show bad"),
-        (0, "profile show bad --machine"),
-        (0, "profile show bad --json"),
-        (0, "profile show --cluster"),
-        (0, "profile compare bad node --all"),
-        (0, "profile compare node bad"),
-        (0, "profile compare bad node --all --json"),
-        (0, "profile export bad"),
-        (0, "profile export bad --format prometheus"),
-        (0, "profile report bad"),
-        (0, "profile report --cluster"),
-        (0, "program list"),
-        (0, "program show stencil"),
-        (0, "program show stencil --json"),
-        (2, "profile show nobody"),
-        (2, "profile show ./store/xbad"),
+        (2, "list"),
+        (2, "list --json"),
+        (0, "show bad"),
+        (0, "show bad --machine"),
+        (0, "show bad --json"),
+        (0, "show --cluster"),
+        (0, "compare bad node --all"),
+        (0, "compare node bad"),
+        (0, "compare bad node --all --json"),
+        (0, "export bad"),
+        (0, "export bad --format prometheus"),
+        (0, "report bad"),
+        (0, "report --cluster"),
+        (0, "job list"),
+        (0, "job show stencil"),
+        (0, "job show stencil --json"),
+        (2, "show nobody"),
+        (2, "show ./store/xbad"),
     ],
 )
 def test_no_text_of_a_file_is_obeyed_by_the_terminal(
