@@ -366,5 +366,6 @@ ASSUMPTIONS = (
     "Programs are Gavel's of one GPU; of those that do not all fit beside each other the fewest are out.",
     "A job is alone on a GPU, or beside one other; run times alone are known. Memory is not asked about.",
     f"Lengths are log-normal (median {MEDIAN_S:g} s, sigma {SIGMA:g}), on the GPU itself.",
+    "All others: PAL's pairs are left out one by one, Gavel's a tenth at a time.",
     "With a few pairs of each program known, those have their measured speeds, all others the predicted.",
 )
