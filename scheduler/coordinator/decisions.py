@@ -47,6 +47,10 @@ def apply(m: MachineState, action: act.Action) -> None:
         m.regions_changed = True
     elif isinstance(action, act.WakeAt):
         m.timers.set(max(action.at_s, m.now), action.tag)
+    elif isinstance(action, act.Promise):
+        if action.job_id in m.cluster.waiting:  # a start just before may have left it no memory
+            m.cluster.promise(action.job_id, action.start_s)
+            m.jobs.mark_changed(m.jobs.entries[action.job_id])
     else:
         m.cluster.broken(None, type(action).__name__, "this engine cannot do that")
 

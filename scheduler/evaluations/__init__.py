@@ -41,6 +41,7 @@ EVALUATIONS: dict[str, str] = {
     "prediction": "scheduler.evaluations.prediction",
     "regions": "scheduler.evaluations.regions",
     "weigh": "scheduler.evaluations.weigh",
+    "weigh-optimum": "scheduler.evaluations.weigh_optimum",
 }
 
 

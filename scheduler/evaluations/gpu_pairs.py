@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -13,7 +14,7 @@ import numpy as np
 
 from profiles.errors import BadInput
 from profiles.models import Prediction
-from profiles.models.pairs import PairModel, PairSpeed
+from profiles.models.pairs import PairModel, PairSpeed, Programs
 from scheduler.evaluations import (
     Evaluation,
     Finding,
@@ -23,7 +24,6 @@ from scheduler.evaluations import (
     Table,
     changes,
     exactly,
-    over_seeds,
     run_all,
 )
 from scheduler.evaluations.prediction import path_of
@@ -37,6 +37,7 @@ from scheduler.workloads.generators.labbench import family, pair_speeds
 
 PAPER = "Pairs on one GPU: measured by Gavel (OSDI 2020) and PAL (SC 2024), predicted by tenbin's model"
 FILE = "pal2024-colocation-v100.csv"
+PAL = "PAL, v100"
 CLEAR = 0.1  # sums of speeds that differ by more
 KINDS = ("v100", "p100", "k80")
 GPUS, MEDIAN_S, SIGMA = 16, 1800.0, 0.5
@@ -48,8 +49,9 @@ BASE, CHANCE, ALL = "exclusive", "pairs by chance", "all pairs known"
 KNOWLEDGE = (BASE, CHANCE, *(f"{count} pairs of each" for count in FEW), ALL)
 POLICIES = {BASE: "exclusive", CHANCE: "pair,by=chance"}  # others: match
 
+PARTS = 10  # of Gavel's pairs; each is predicted from the others
+
 Speeds = Mapping[tuple[str, str], float]
-Families = Mapping[str, str]
 
 
 class PredictedPair(NamedTuple):
@@ -70,11 +72,11 @@ class Quality(NamedTuple):
     order: float
     clear_order: float
     inside: float
-    pairs: int
+    pairs: float
 
 
-def read_pal(path: Path) -> tuple[Speeds, Families]:
-    """Read the pairs of PAL, and the model of each program; those that did not run together are left out.
+def read_pal(path: Path) -> tuple[Speeds, Programs]:
+    """Read the pairs of PAL, and the family of each program; those that did not run together are left out.
 
     Raises:
         BadInput: the file cannot be read, or a field is no number.
@@ -93,7 +95,7 @@ def read_pal(path: Path) -> tuple[Speeds, Families]:
         raise BadInput(f"{path}: {error.strerror or error}", f"let TENBIN_DATA name {FILE}") from error
     except (KeyError, TypeError, ValueError) as error:
         raise BadInput(f"{path}: a field is missing or no number", "get the file again") from error
-    return speeds, families
+    return speeds, Programs(families)
 
 
 def _name(row: Mapping[str, str], place: int) -> str:
@@ -107,24 +109,45 @@ def pairs_of(speeds: Speeds) -> list[tuple[str, str]]:
     return list({frozenset(pair): pair for pair in speeds}.values())
 
 
-def fit(speeds: Speeds, pairs: Iterable[tuple[str, str]], families: Families) -> PairModel:
-    """Fit the model to the measured speeds of these pairs."""
-    return PairModel.fit(
-        [PairSpeed(*way, speeds[way]) for a, b in pairs for way in dict.fromkeys(((a, b), (b, a)))], families
+def gavel_programs(speeds: Speeds) -> Programs:
+    """Return the model of each program, and its batch size as a setting."""
+    names = {program for program, _ in speeds}
+    sized = {name: name.rpartition("-")[2] for name in names if family(name) != name}
+    return Programs(
+        {name: family(name) for name in names}, {name: math.log2(int(size)) for name, size in sized.items()}
     )
 
 
-def predict_pair(model: PairModel, speeds: Speeds, pair: tuple[str, str]) -> PredictedPair:
-    """Predict both speeds of a pair."""
-    a, b = pair
-    return PredictedPair((speeds[a, b], speeds[b, a]), (model.predict(a, b), model.predict(b, a)))
+def predict_pairs(
+    speeds: Speeds, known: Iterable[tuple[str, str]], others: Iterable[tuple[str, str]], programs: Programs
+) -> tuple[PairModel, list[PredictedPair]]:
+    """Fit the model to the measured speeds of some pairs, and predict others."""
+    ways = [way for a, b in known for way in dict.fromkeys(((a, b), (b, a)))]
+    model = PairModel.fit([PairSpeed(*way, speeds[way]) for way in ways], programs)
+    return model, [
+        PredictedPair((speeds[a, b], speeds[b, a]), (model.predict(a, b), model.predict(b, a)))
+        for a, b in others
+    ]
 
 
-def leave_out(case: tuple[Speeds, Families, tuple[str, str]]) -> PredictedPair:
-    """Predict a pair from all others."""
-    speeds, families, pair = case
-    others = [other for other in pairs_of(speeds) if other != pair]
-    return predict_pair(fit(speeds, others, families), speeds, pair)
+class Part(NamedTuple):
+    """One of ``of`` parts of all pairs, which is predicted from the others."""
+
+    data: str
+    speeds: Speeds
+    programs: Programs
+    number: int
+    of: int
+
+    def __str__(self) -> str:
+        return f"{self.data}, part {self.number + 1} of {self.of}"
+
+
+def leave_out(part: Part) -> list[PredictedPair]:
+    """Predict a part of the pairs from all others."""
+    pairs = pairs_of(part.speeds)
+    others = [pair for place, pair in enumerate(pairs) if place % part.of != part.number]
+    return predict_pairs(part.speeds, others, pairs[part.number :: part.of], part.programs)[1]
 
 
 def quality(results: Sequence[PredictedPair]) -> Quality:
@@ -201,11 +224,11 @@ def predicted(kind: str, count: int, seed: int) -> tuple[Speeds, Quality]:
     """Return what is believed of all pairs when a few were measured, and the quality of the others."""
     speeds = pair_speeds(kind)
     known = few_pairs(speeds, count, seed)
-    model = fit(speeds, known, {program: family(program) for program, _ in speeds})
     measured = {way for a, b in known for way in ((a, b), (b, a))}
-    believed = {way: speeds[way] if way in measured else model.predict(*way).value for way in speeds}
     others = [pair for pair in pairs_of(speeds) if pair not in measured]
-    return believed, quality([predict_pair(model, speeds, pair) for pair in others])
+    model, results = predict_pairs(speeds, known, others, gavel_programs(speeds))
+    believed = {way: speeds[way] if way in measured else model.predict(*way).value for way in speeds}
+    return believed, quality(results)
 
 
 def simulate(case: PairCase) -> tuple[PairFigures, Quality | None]:
@@ -257,18 +280,12 @@ def _when(load: float | None) -> str:
 # -- the evaluation ----------------------------------------------------------------------------------------
 
 
+Results = Mapping[PairCase, tuple[PairFigures, Quality | None]]
+
+
 def evaluate(scale: Scale, progress: Progress) -> Evaluation:
     """See ``PAPER``; PAL's pairs where TENBIN_DATA has them."""
-    findings, predictions = list[Finding](), list[Row]()
-    if path_of(FILE).exists():
-        speeds, families = read_pal(path_of(FILE))
-        left_out = [(speeds, families, pair) for pair in pairs_of(speeds)]
-        pal = quality(run_all(leave_out, left_out, progress, lambda case: " beside ".join(case[2])))
-        findings += [
-            Finding("mean error of speeds", None, exactly(100 * pal.error), "%", (0.0, 10.0), of="PAL"),
-            Finding("couples in order", None, exactly(100 * pal.order), "%", (90.0, 100.0), of="PAL"),
-        ]
-        predictions.append(("PAL, v100", "all others", pal.pairs, *(100 * share for share in pal[:-1])))
+    others = from_others(progress)
     cases = [
         PairCase(kind, knowledge, load, JOBS[scale], seed)
         for kind in KINDS
@@ -277,53 +294,78 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
         for seed in range(1, SEEDS[scale] + 1)
     ]
     results = dict(zip(cases, run_all(simulate, cases, progress), strict=True))
-    rows = list[Row]()
+    findings, rows = _against_alone(results)
+    if PAL in others:
+        error, order = (exactly(100 * share) for share in others[PAL][:2])
+        findings += [
+            Finding("mean error of speeds", None, error, "%", (0.0, 10.0), of=PAL),
+            Finding("couples in order", None, order, "%", (90.0, 100.0), of=PAL),
+        ]
+    predictions: list[Row] = [_quality_row(data, "all others", of) for data, of in others.items()]
+    for kind in KINDS:
+        for knowledge in KNOWLEDGE[2:-1]:
+            of = [of for case, (_, of) in results.items() if case[:3] == (kind, knowledge, None) and of]
+            means = Quality(*(float(np.mean(values)) for values in zip(*of, strict=True)))
+            predictions.append(_quality_row(f"Gavel, {kind}", knowledge, means))
+    shares = ("mean error, %", "order right, %", f"of sums {CLEAR:g} apart", "inside the interval, %")
+    title = f"{JOBS[scale]} jobs on {GPUS} GPUs: makespan, +-, mean turnaround, +-, against {BASE}, %"
+    tables = (
+        Table("Predicted speeds", ("pairs", "fitted to", "predicted", *shares), tuple(predictions)),
+        Table(title, ("GPUs", *KNOWLEDGE[1:], "ms a decision, at most"), tuple(rows)),
+    )
+    return Evaluation(PAPER, scale, ASSUMPTIONS, tuple(findings), tables)
+
+
+def from_others(progress: Progress) -> dict[str, Quality]:
+    """Predict pairs from all others: PAL's one by one, Gavel's a tenth at a time."""
+    parts = list[Part]()
+    if path_of(FILE).exists():
+        speeds, programs = read_pal(path_of(FILE))
+        count = len(pairs_of(speeds))
+        parts += [Part(PAL, speeds, programs, number, count) for number in range(count)]
+    for kind in KINDS:
+        speeds = pair_speeds(kind)
+        programs = gavel_programs(speeds)
+        parts += [Part(f"Gavel, {kind}", speeds, programs, number, PARTS) for number in range(PARTS)]
+    results: dict[str, list[PredictedPair]] = {}
+    for part, pairs in zip(parts, run_all(leave_out, parts, progress), strict=True):
+        results.setdefault(part.data, []).extend(pairs)
+    return {data: quality(pairs) for data, pairs in results.items()}
+
+
+def _quality_row(data: str, fitted_to: str, of: Quality) -> Row:
+    return data, fitted_to, round(of.pairs), *(100 * share for share in of[:-1])
+
+
+def _against_alone(results: Results) -> tuple[list[Finding], list[Row]]:
+    """Compare makespan and mean turnaround of each knowledge with those of one job a GPU."""
+    findings, rows = list[Finding](), list[Row]()
     for kind in KINDS:
         for load in LOADS:
             by = {
-                knowledge: [result for case, result in results.items() if case[:3] == (kind, knowledge, load)]
+                knowledge: [
+                    figures for case, (figures, _) in results.items() if case[:3] == (kind, knowledge, load)
+                ]
                 for knowledge in KNOWLEDGE
             }
-            bases = [figures for figures, _ in by[BASE]]
             cells = list[tuple[float, ...]]()
             for knowledge in KNOWLEDGE[1:]:
-                own = [figures for figures, _ in by[knowledge]]
                 change = [
-                    changes([of[place] for of in own], [of[place] for of in bases]) for place in range(2)
+                    changes([of[place] for of in by[knowledge]], [of[place] for of in by[BASE]])
+                    for place in range(2)
                 ]
                 cells.append(tuple(value for of in change for value in (of.mean, of.half)))
                 if load is None:
                     findings.append(Finding(f"mean turnaround, {knowledge}", None, change[1], "%", of=kind))
-            slowest = max(figures.decision_ms for of in by.values() for figures, _ in of)
+            slowest = max(figures.decision_ms for of in by.values() for figures in of)
             rows.append((f"{kind}, {_when(load)}", *cells, slowest))
-            if load is not None:
-                continue
-            for knowledge in KNOWLEDGE[2:-1]:
-                qualities = [of_pairs for _, of_pairs in by[knowledge] if of_pairs is not None]
-                means = [over_seeds([of_pairs[place] for of_pairs in qualities]).mean for place in range(5)]
-                shares = (100 * share for share in means[:-1])
-                predictions.append((f"Gavel, {kind}", knowledge, round(means[-1]), *shares))
-    title = f"{JOBS[scale]} jobs on {GPUS} GPUs: makespan, +-, mean turnaround, +-, against {BASE}, %"
-    columns = ("pairs", "fitted to", "predicted", "mean error, %", "order right, %")
-    return Evaluation(
-        PAPER,
-        scale,
-        ASSUMPTIONS,
-        tuple(findings),
-        (
-            Table(
-                "Predicted speeds",
-                (*columns, f"of sums {CLEAR:g} apart", "inside the interval, %"),
-                tuple(predictions),
-            ),
-            Table(title, ("GPUs", *KNOWLEDGE[1:], "ms a decision, at most"), tuple(rows)),
-        ),
-    )
+    return findings, rows
 
 
 ASSUMPTIONS = (
     "Programs are Gavel's of one GPU; of those that do not all fit beside each other the fewest are out.",
     "A job is alone on a GPU, or beside one other; run times alone are known. Memory is not asked about.",
     f"Lengths are log-normal (median {MEDIAN_S:g} s, sigma {SIGMA:g}), on the GPU itself.",
+    "All others: PAL's pairs are left out one by one, Gavel's a tenth at a time.",
     "With a few pairs of each program known, those have their measured speeds, all others the predicted.",
 )

@@ -22,7 +22,7 @@ COLUMNS = (
     *("stage", "attempt", "alive", "placement", "cores", "devices", "request", "want", "held_by_user"),
     *("start_s", "since_s", "served_s", "done", "kept", "kept_s", "preemptions", "migrations", "failures"),
     *("end_s", "code", "signal", "trouble", "usage", "goals", "predicted", "blocked", "limit_s", "tasks"),
-    *("hosts", "retried", "not_before_s", "new_priority", "fixed", "ending"),
+    *("hosts", "retried", "not_before_s", "new_priority", "fixed", "ending", "promised_s"),
 )
 AS_JSON = {"cores", "devices", "usage", "predicted", "hosts"}
 CHANGING = COLUMNS[COLUMNS.index("stage") :]

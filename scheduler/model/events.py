@@ -168,4 +168,12 @@ class WakeAt:
     tag: object = None
 
 
-Action = Start | Suspend | Resume | Migrate | Resize | SetPowerCap | Repartition | WakeAt
+@record
+class Promise:
+    """Note when a waiting job is to start, so that the policy knows it when it begins anew."""
+
+    job_id: int
+    start_s: float
+
+
+Action = Start | Suspend | Resume | Migrate | Resize | SetPowerCap | Repartition | WakeAt | Promise

@@ -345,6 +345,7 @@ class JobState:
         whole_s: believed run time of the whole job at ``placement``.
         expected_end_s: believed end of the current run; infinite: unknown; in the past: it is late.
         preemptions, migrations, failures: their numbers.
+        promised_s: when it is to start by the last ``Promise`` since it waits; None: there is none.
         moves_to: a second place that it holds while it is moved there and works on where it is; its stage is
             ``STOPPING`` meanwhile. None: it is not moved so.
     """
@@ -362,6 +363,7 @@ class JobState:
     preemptions: int = 0
     migrations: int = 0
     failures: int = 0
+    promised_s: float | None = None
     moves_to: Placement | None = field(default=None, compare=False)
 
     @property
@@ -387,6 +389,8 @@ class JobState:
         self.expected_end_s += step_s
         if self.start_s is not None:
             self.start_s += step_s
+        if self.promised_s is not None:
+            self.promised_s += step_s
 
     def attained_s(self, now: float) -> float:
         """Return the attained service in seconds, the time in which the job made progress."""

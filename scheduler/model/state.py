@@ -462,9 +462,18 @@ class ClusterState(Allocation):
             self._check_shape("start", job, placement)
         self._take("start", job, placement)
         del self.waiting[job_id]
+        state.promised_s = None
         if state.start_s is None:
             state.start_s = self.now
         self._run(state, placement, state.served_s > 0.0)
+        return state
+
+    def promise(self, job_id: int, start_s: float) -> JobState:
+        """Note when a waiting job is to start."""
+        if job_id not in self.waiting:
+            self._not("promise", job_id, "waiting")
+        state = self._jobs[job_id]
+        state.promised_s = start_s
         return state
 
     def resume(self, job_id: int, placement: Placement) -> JobState:
@@ -543,7 +552,7 @@ class ClusterState(Allocation):
 
     def withdraw(self, job_id: int) -> None:
         """Remove a job that waits or is suspended."""
-        del self._jobs[job_id]
+        self._jobs.pop(job_id).promised_s = None
         if self.waiting.pop(job_id, None) is None:
             del self.suspended[job_id]
 
@@ -628,6 +637,8 @@ class ClusterState(Allocation):
         ]
         for job in in_order:
             self._jobs[job.id].job = self.waiting[job.id] = job
+            if job.id in new:
+                self._jobs[job.id].promised_s = None
             self.waiting.move_to_end(job.id)
         self.ranked = True
 

@@ -32,6 +32,7 @@ from scheduler.model.events import (
     Migrate,
     NodeDown,
     NodeUp,
+    Promise,
     Repartition,
     Resize,
     Resume,
@@ -430,6 +431,7 @@ class SimulatedCluster:
             SetPowerCap: self._set_cap,
             Repartition: self._repartition,
             WakeAt: self._wake_at,
+            Promise: self._promise,
         }
 
     # -- events ---------------------------------------------------------------------------------
@@ -610,6 +612,9 @@ class SimulatedCluster:
     def _wake_at(self, action: WakeAt) -> None:
         at, now = instant(action.at_s), self.state.now
         self.queue.wake(at if at > now else now, action.tag)
+
+    def _promise(self, action: Promise) -> None:
+        self.state.promise(action.job_id, action.start_s)
 
     def _plan(self, simulated: SimulatedJob) -> None:
         """Fix when the job ends as things are now."""

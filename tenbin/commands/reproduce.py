@@ -54,7 +54,7 @@ def reproduce(
 
     Args:
         name: migration, multiresource, power, interference, regions, prediction, gpu-sizes,
-            gpu-pairs, pairs-on-this-machine, weigh.
+            gpu-pairs, pairs-on-this-machine, weigh, weigh-optimum.
         scale: small: about a minute; full: the paper's size, at least five seeds, minutes
             (pairs-on-this-machine measures: up to two hours).
         figure: Also draw the paper's figures into this HTML file.

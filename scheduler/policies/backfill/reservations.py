@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import heappop, heappush
+from itertools import islice
 from typing import NamedTuple, Protocol
 
-from scheduler.model.events import Action, Event, Finished, Start, Submitted, Timer, WakeAt
+from scheduler.model.events import Action, Event, Finished, Promise, Start, Submitted, Timer, WakeAt
 from scheduler.model.jobs import Job, JobState, Placement, Pool, instant
 from scheduler.policies.backfill.multi_pool import MultiPoolQueue
 from scheduler.policies.backfill.on_nodes import Places, Way
@@ -57,8 +58,9 @@ class Reservations(ABC):
         self._pools, self._depth = pools, depth
         self._reserved: dict[int, Reservation] = {}  # in the order of the queue
         self._due: list[tuple[float, int]] = []  # reservations by time; void where _reserved disagrees
+        self._moved: dict[int, None] = {}  # jobs whose reservations have come or changed
         self._wakes_s = -math.inf  # the last timer asked for
-        self._line_up(view)
+        self._line_up_as_promised(view)
 
     # -- what depends on the kind of pool --------------------------------------------------------------
 
@@ -168,6 +170,7 @@ class Reservations(ABC):
             actions += [self._start(job_id, self._reserved.pop(job_id)) for job_id in due]
             self._admit(now)
             due = self._due_now(view)
+        actions += self._promises(view)
         if self._rest.waiting:
             actions += self._pass(now)
         while self._due and self._is_void(*self._due[0]):
@@ -217,6 +220,7 @@ class Reservations(ABC):
             self._charge(at, 1)
             if self._reserved.get(job.id, NONE).start_s != at.start_s:
                 heappush(self._due, (at.start_s, job.id))
+                self._moved[job.id] = None
         elif job.stays is None:  # else its nodes are out of service, and others need not wait for them
             self._stuck.update(pool for pool, _ in self._ways(job))
         self._reserved[job.id] = at
@@ -266,11 +270,39 @@ class Reservations(ABC):
             due.sort(key=lambda job_id: -view.waiting[job_id].priority)
         return due
 
-    def _line_up(self, view: View) -> None:
-        """Take the jobs in the order in which they wait now, and make all reservations anew."""
-        self._reserved.clear()
+    def _promises(self, view: View) -> list[Action]:
+        """Note the reservations that have changed."""
+        now = [(job_id, self._reserved.get(job_id, NONE)) for job_id in self._moved]
+        self._moved.clear()
+        return [
+            Promise(job_id, at.start_s)
+            for job_id, at in now
+            if at.places and at.start_s != view.state(job_id).promised_s
+        ]
+
+    def _line_up_as_promised(self, view: View) -> None:
+        """Keep what was promised, up to the first job of the queue that has no promise.
+
+        Reserved for in the order of the promises, each job fits at the promised time at the latest, on one
+        counted class: those before it in this order have left by then what they would have left.
+        """
+        promised_s = {}
+        for job_id in islice(view.waiting, self._depth):
+            if (start_s := view.state(job_id).promised_s) is None:
+                break
+            promised_s[job_id] = start_s
+        self._line_up(view, sorted(promised_s, key=promised_s.__getitem__))
+        if any(self._reserved[job_id].start_s > start_s for job_id, start_s in promised_s.items()):
+            self._line_up(view)
+        self._reserved = {
+            job_id: self._reserved[job_id] for job_id in view.waiting if job_id in self._reserved
+        }
+
+    def _line_up(self, view: View, first: Iterable[int] = ()) -> None:
+        """Take the jobs in the order in which they wait now, some first, and make all reservations anew."""
+        self._reserved = dict.fromkeys(first, NONE)
         self._rest = self._empty_queue()  # the jobs behind the first ``depth``
-        self._new = list(view.waiting.values())
+        self._new = [job for job in view.waiting.values() if job.id not in self._reserved]
         self._early = self._broken = False
         self._make_anew(view)
 

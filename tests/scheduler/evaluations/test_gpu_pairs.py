@@ -67,7 +67,7 @@ def test_few_pairs_are_of_each_program(kind: str) -> None:
 def test_predictions_from_few_pairs() -> None:
     believed, of = predicted("p100", 4, 1)
     assert believed.keys() == pair_speeds("p100").keys()
-    assert of.error < 0.08 and of.clear_order > 0.93 and of.inside > 0.9
+    assert of.error < 0.06 and of.clear_order > 0.93 and of.inside > 0.9
 
 
 def test_measured_pairs_gain_where_pairs_gain() -> None:
@@ -86,7 +86,7 @@ def test_small_evaluation_is_complete(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setattr(gpu_pairs, "KINDS", ("k80",))
     monkeypatch.setattr(gpu_pairs, "run_all", lambda work, cases, progress: [work(case) for case in cases])
     result = evaluate("small", lambda done, of, what: None)
-    assert [len(table.rows) for table in result.tables] == [2, 2]
+    assert [len(table.rows) for table in result.tables] == [3, 2]
     assert all(len(row) == len(table.columns) for table in result.tables for row in table.rows)
     assert len(result.findings) == len(KNOWLEDGE) - 1
 
@@ -104,7 +104,7 @@ def test_a_bad_file_is_told(tmp_path: Path) -> None:
 def test_the_pairs_of_pal_are_read() -> None:
     if not (SHARED_DATA / FILE).exists():
         pytest.skip(f"{FILE} is not in {SHARED_DATA}")
-    speeds, families = read_pal(SHARED_DATA / FILE)
+    speeds, programs = read_pal(SHARED_DATA / FILE)
     assert len(gpu_pairs.pairs_of(speeds)) == 101
     assert speeds["vgg19 x1", "resnet50 x1"] == 0.8 and speeds["resnet50 x1", "vgg19 x1"] == 0.41
-    assert families["Bert-Base x2 4,8"] == "Bert-Base"
+    assert programs.families["Bert-Base x2 4,8"] == "Bert-Base"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduler.model.events import Action, Event, Repartition, WakeAt
+from scheduler.model.events import Action, Event, Promise, Repartition, WakeAt
 from scheduler.policies.base import Policy, View
 from scheduler.policies.registry import POLICIES, create
 from tests.support.amounts import SMALLER, examples
@@ -62,7 +62,7 @@ def test_nothing_over_committed_no_job_lost_no_promise_broken_same_seed_same_sch
 
         def watched(view: View, event: Event) -> Sequence[Action]:
             actions, more = decide(view, event), view.upcoming is not None
-            assert not more or all(isinstance(action, WakeAt | Repartition) for action in actions)
+            assert not more or all(isinstance(action, WakeAt | Repartition | Promise) for action in actions)
             return actions
 
         def ask(view: View) -> None:
