@@ -1,8 +1,8 @@
 """Processor time of the commands that only read, beside that of ``tenbin --version``, in turns.
 
 At most twice is aimed at. Two do more than read: ``doctor`` asks the drivers, starts ranks of MPI and calls a
-compiler, all at once, because it is to say what works now; ``report`` computes on all samples with pandas, whose
-import alone takes more than that, and draws. ``drift`` needs numpy where six checks or more are there.
+compiler, all at once, because it is to say what works now; ``report`` computes on all samples with pandas,
+whose import alone takes more than that, and draws. ``drift`` needs numpy where six checks or more are there.
 """
 
 from __future__ import annotations
