@@ -284,6 +284,11 @@ def _changes(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
         """Start no job on this machine for so long, as for a check of it; 0: go on."""
         return {"reason": change(coordinator.hold, seconds)}
 
+    @api.post("/queue", responses=bodies.OF_VALUES)
+    async def queue(suspended: bool) -> dict[str, str]:
+        """Start no job until the queue is resumed; jobs that run go on."""
+        return {"reason": change(coordinator.suspend_queue, suspended)}
+
     @api.post("/migrate", responses=bodies.OF_CHANGES)
     async def migrate(move: bodies.Move) -> bodies.Changed:
         return changed(move, change(coordinator.migrate, move.ids, move.to, move.where_possible))

@@ -529,17 +529,41 @@ def cancel(
 
 
 def suspend(
-    which: WhichOrName = None, name: OfName = None, home: HomeOption = None, json: JsonOption = False
+    which: WhichOrName = None,
+    *,
+    name: OfName = None,
+    queue: bool = False,
+    home: HomeOption = None,
+    json: JsonOption = False,
 ) -> None:
-    """Pause jobs; their cores are free for others until ``tenbin resume``."""
-    _change("suspend", which, home, json, name=name)
+    """Pause jobs; their cores are free for others until ``tenbin resume``.
+
+    Args:
+        queue: In place of jobs: start none, also after a restart; those that run go on.
+    """
+    if queue:
+        _change_queue("/queue?suspended=true", which or name, home, json)
+    else:
+        _change("suspend", which, home, json, name=name)
 
 
 def resume(
-    which: WhichOrName = None, name: OfName = None, home: HomeOption = None, json: JsonOption = False
+    which: WhichOrName = None,
+    *,
+    name: OfName = None,
+    queue: bool = False,
+    home: HomeOption = None,
+    json: JsonOption = False,
 ) -> None:
-    """Let suspended jobs go on, as soon as there is room."""
-    _change("resume", which, home, json, name=name)
+    """Let suspended jobs go on, as soon as there is room.
+
+    Args:
+        queue: In place of jobs: start jobs again, after tenbin suspend --queue.
+    """
+    if queue:
+        _change_queue("/queue?suspended=false", which or name, home, json)
+    else:
+        _change("resume", which, home, json, name=name)
 
 
 def retry(
@@ -682,6 +706,17 @@ def _change(
         for line in left_out_lines(answer):
             remark(line)
     return answer
+
+
+def _change_queue(path: str, jobs: object, home: Any, as_json: bool) -> None:
+    """Suspend the whole queue, or let it go on."""
+    if jobs:
+        raise BadInput("both jobs and --queue are given", "give one of them")
+    answer = client_of(home).call("POST", path)
+    if as_json:
+        print_json(answer)
+    elif answer["reason"]:
+        remark(local(answer["reason"]))
 
 
 def _of_name(client: Client, name: str, stages: tuple[str, ...]) -> Chosen:

@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 from rich.cells import cell_len, chop_cells, set_cell_size
 
 from profiles.errors import BadInput
+from profiles.instants import local
 from profiles.quantities import duration, number
 from scheduler.jobs.literals import memory_text
 from tenbin.commands.jobs.account import wait_words
@@ -552,8 +553,9 @@ def steady_s(seconds: float) -> float:
 def state_lines(state: dict[str, Any], listed: str, width: int) -> list[Line]:
     """Write the coordinator's state in three lines, of which the last one says what is listed."""
     counts = ", ".join(f"{count:,} {stage}" for stage, count in state["jobs"].items() if count) or "no jobs"
+    held = f"; {local(state['held'])}" if state["held"] else ""
     return [
-        (("tenbin top", "bold"), (fit(f"  policy {state['policy']}; {counts}", width - 10), "")),
+        (("tenbin top", "bold"), (fit(f"  policy {state['policy']}; {counts}{held}", width - 10), "")),
         ((fit(use_words(state), width), ""),),
         ((fit(listed, width), ""),),
     ]
