@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple
 from agent.attempts import checked
 from agent.attempts.folder import GENERATION, Attempt
 from agent.attempts.records import RunState
+from agent.notifier import FAILURES
 from agent.processes.samples import Sample, parse, read
 from profiles.errors import BadInput
 from profiles.files.safe_files import is_locked, read_plain, write_whole
@@ -36,7 +37,7 @@ from scheduler.jobs.files import expand
 # again.
 
 
-OF_A_JOB = ("stdout", "stderr", GENERATION, checked.PHASES)  # all else in its folder is its program's
+OF_A_JOB = ("stdout", "stderr", GENERATION, checked.PHASES, FAILURES)  # the rest is its program's
 LARGEST = 1 << 20  # bytes; a larger file stays where it is
 ROWS_BYTES = 2048  # of a file of samples, with its last rows
 SCHEMA = """
@@ -247,6 +248,14 @@ class JobFolders:
             order = json.loads(content)
             return order if isinstance(order, dict) else {}
         return {}
+
+    def failed_notices(self, job_id: int) -> list[dict[str, Any]]:
+        """Return the notices of a job that could not be told, as ``at_s``, ``what`` and ``detail``."""
+        path = self.folder(job_id) / FAILURES
+        with suppress(OSError, ValueError):
+            content = read_plain(path, LARGEST) if path.exists() else self.packed.content(path) or b""
+            return [json.loads(line) for line in content.splitlines()]
+        return []
 
     def phases(self, job: Entry) -> list[checked.Phase]:
         """Return what the job's program has noted of its checkpoints, in all attempts."""
