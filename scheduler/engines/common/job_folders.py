@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import sqlite3
+import stat
 import threading
 import zlib
 from collections.abc import Container, Iterator, Mapping
@@ -38,6 +39,7 @@ from scheduler.jobs.files import expand
 
 
 OF_A_JOB = ("stdout", "stderr", GENERATION, checked.PHASES, FAILURES)  # the rest is its program's
+PIECE = 4 << 20  # bytes of an output that are read at once
 LARGEST = 1 << 20  # bytes; a larger file stays where it is
 ROWS_BYTES = 2048  # of a file of samples, with its last rows
 SCHEMA = """
@@ -219,6 +221,24 @@ class JobFolders:
         if named:
             return Path(job.spec.folder, expand(named, job))
         return self.packed.folder.joinpath(str(job.id), stream)
+
+    def piece(self, path: Path, start: int, last: int | None = None) -> bytes:
+        """Read at most 4 MiB of a job's file from ``start``, or its ``last`` bytes; nothing without a file.
+
+        Raises:
+            OSError: it cannot be read again (a pipe, a terminal), or not at all.
+        """
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            content = self.packed.content(path) or b""
+            return content[start:][:PIECE] if last is None else content[-last:]
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(errno.EINVAL, "not a file that can be read again")
+            file.seek(start if last is None else max(status.st_size - last, 0))
+            return file.read(last or PIECE)
 
     def state(self, job: Entry) -> RunState | None:
         """Return what runs of the current attempt, None before it has started."""

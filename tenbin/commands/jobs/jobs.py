@@ -16,7 +16,7 @@ from profiles.errors import INTERRUPTED, BadInput
 from profiles.instants import clock, local
 from profiles.quantities import duration, number
 from tenbin.commands.options import HomeOption, JsonOption, client_of, complete_job, complete_place
-from tenbin.errors import TenbinError
+from tenbin.errors import NO_ANSWER, TenbinError
 from tenbin.option_values import duration_s, past_instant
 from tenbin.text import label, print_json, printable, ranges, remark, say
 
@@ -402,19 +402,29 @@ def logs(
         error: Standard error instead of standard output.
     """
     client, stream, answers = client_of(home), "stderr" if error else "stdout", []
-    ids = select(client, [job]).ids
+    source: Any = client
+    try:
+        ids = select(client, [job]).ids
+    except TenbinError as silence:
+        if silence.exit_code != NO_ANSWER or client.is_remote:
+            raise
+        from tenbin.client.kept import KeptJobs
+
+        source = KeptJobs(client.home, job, silence)
+        ids = source.ids
     for job_id in ids:
         if json:
-            whole = {name: b"".join(client.job(job_id).output(name, follow)) for name in ("stdout", "stderr")}
+            whole = {name: b"".join(source.job(job_id).output(name, follow)) for name in ("stdout", "stderr")}
             texts = {name: said.decode(errors="replace") for name, said in whole.items()}
             answers.append({"id": job_id, **texts})
             continue
         if len(ids) > 1:
-            typer.echo(f"==> job {label(client.job(job_id).info())} <==", err=True)
-        for part in client.job(job_id).output(stream, follow):
+            typer.echo(f"==> job {label(source.job(job_id).info())} <==", err=True)
+        for part in source.job(job_id).output(stream, follow):
             sys.stdout.buffer.write(part)
             sys.stdout.buffer.flush()
-        _tell_failure(client, job_id, error)
+        if source is client:
+            _tell_failure(client, job_id, error)
     if json:
         print_json(answers[0] if len(answers) == 1 else answers)
 
@@ -541,10 +551,7 @@ def suspend(
     Args:
         queue: In place of jobs: start none, also after a restart; those that run go on.
     """
-    if queue:
-        _change_queue("/queue?suspended=true", which or name, home, json)
-    else:
-        _change("suspend", which, home, json, name=name)
+    _change("suspend", which, home, json, name=name, queue=queue)
 
 
 def resume(
@@ -560,10 +567,7 @@ def resume(
     Args:
         queue: In place of jobs: start jobs again, after tenbin suspend --queue.
     """
-    if queue:
-        _change_queue("/queue?suspended=false", which or name, home, json)
-    else:
-        _change("resume", which, home, json, name=name)
+    _change("resume", which, home, json, name=name, queue=queue)
 
 
 def retry(
@@ -691,8 +695,9 @@ def _change(
     **more: str | float | None,
 ) -> dict[str, Any]:
     """Ask for a change of jobs; of ranges, names and ``all`` it concerns the jobs to which it applies."""
-    if bool(which) == (name is not None):
-        what = f"both JOB ({which[0]}) and --name are given" if which else "no job is given"
+    given = (bool(which), name is not None, bool(more.get("queue"))).count(True)
+    if given != 1:
+        what = f"{given} of JOB, --name and --queue are given" if given else "no job is given"
         raise BadInput(what, "give JOB or --name, and a pattern in quotes: --name 'fit*'")
     client = client_of(home)
     if name is None:
@@ -706,17 +711,6 @@ def _change(
         for line in left_out_lines(answer):
             remark(line)
     return answer
-
-
-def _change_queue(path: str, jobs: object, home: Any, as_json: bool) -> None:
-    """Suspend the whole queue, or let it go on."""
-    if jobs:
-        raise BadInput("both jobs and --queue are given", "give one of them")
-    answer = client_of(home).call("POST", path)
-    if as_json:
-        print_json(answer)
-    elif answer["reason"]:
-        remark(local(answer["reason"]))
 
 
 def _of_name(client: Client, name: str, stages: tuple[str, ...]) -> Chosen:

@@ -86,7 +86,7 @@ def test_a_queue_is_suspended_and_resumed(up: Up) -> None:
     up.start("--cores", "2")
     running = up.client.submit(["sh", "-c", "until [ -e go ]; do sleep 0.05; done"], folder=str(up.home)).id
     up.until(lambda: stage(up, running) == "running")
-    assert up.run("suspend", "--queue").stderr == f"tenbin: {said}\n"
+    assert up.run("suspend", "--queue").returncode == 0
     job = up.client.submit(["true"]).id
     assert up.run("down").returncode == 0
     up.start("--cores", "2")
@@ -96,11 +96,11 @@ def test_a_queue_is_suspended_and_resumed(up: Up) -> None:
     up.until(lambda: stage(up, running) == "done")
     assert stage(up, job) == "waiting"
     resumed = up.run("resume", "--queue", "--json")
-    assert json.loads(resumed.stdout) == {"reason": ""} and not resumed.stderr
+    assert json.loads(resumed.stdout) == {"ids": [], "left_out": {}, "reasons": {}} and not resumed.stderr
     up.until(lambda: stage(up, job) == "done")
     for words in (("1", "--queue"), ("--name", "x", "--queue")):
         refused = up.run("suspend", *words)
-        assert refused.returncode == 2 and "both jobs and --queue are given" in refused.stderr
+        assert refused.returncode == 2 and "2 of JOB, --name and --queue are given" in refused.stderr
 
 
 def test_a_quiet_moment_waits_for_jobs_and_lets_go(up: Up, tmp_path: Path) -> None:
