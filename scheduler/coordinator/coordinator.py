@@ -117,8 +117,7 @@ class Coordinator:
         tracker = PredictionTracker(jobs, folders, learned, now)
         for outcome in journal.predictions(last=OUTCOMES):
             learned.recall(outcome)
-        last = journal.entries(REMEMBERED)
-        ended = (entry for entry in last if entry.stage.final)
+        ended = journal.ended_lately(REMEMBERED)
         run_times = RunTimePredictor(ended, jobs.user, engine.cluster, measured.runs)
         beside = CoLocationTracker(jobs, profiles) if profiles is not None else None
         m = MachineState(
@@ -127,7 +126,7 @@ class Coordinator:
         m.on_event = on_event
         m.hold.of_queue = (journal.store / SUSPENDED).exists()
         self.machine = StateMachine(policy, m)
-        external_jobs.recall(m, [*last, *jobs.entries.values()])
+        external_jobs.recall(m, [*ended, *jobs.entries.values()])
         self._early: list[Report] = []  # heard before the first turn
         self._recover()
 

@@ -160,9 +160,7 @@ def print_table(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
 
     On a terminal on which the headings do not fit beside each other, each row is some lines of its own.
     """
-    from rich.text import Text
-
-    from tenbin.terminal import SafeConsole, table
+    from tenbin.terminal import SafeConsole, lay_out
 
     left = ("name", "user", "stage", "place", "hosts", "starts", "reason", "why")
     headings = [HEADINGS.get(column, column) for column in columns]
@@ -176,10 +174,7 @@ def print_table(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
             line = ", ".join(f"{heading} {text}" for heading, text in pairs if text not in ("", "-"))
             print("\n".join(textwrap.wrap(line, max(console.width, 10), subsequent_indent="  ")))
         return
-    job_table = table(*headings, left=left, collapse_padding=True)
-    for row in texts:
-        job_table.add_row(*(Text(text, no_wrap=True, overflow="ellipsis") for text in row))
-    console.print(job_table)
+    lay_out(console, headings, texts, left)
 
 
 def age_s(job: dict[str, Any], now: float) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import urlencode
 
-from rich.cells import cell_len, chop_cells, set_cell_size
+from rich.cells import cell_len, chop_cells
 
 from profiles.errors import BadInput
 from profiles.instants import local
@@ -28,6 +28,7 @@ from tenbin.commands.jobs.jobs import (
 )
 from tenbin.commands.status import node_lines, use_words
 from tenbin.option_values import past_instant
+from tenbin.terminal import LONGEST, fit
 from tenbin.text import label, printable
 
 if TYPE_CHECKING:
@@ -36,19 +37,8 @@ if TYPE_CHECKING:
 # -- lines of text with styles, shown and never obeyed -----------------------------------------------------
 
 
-LONGEST = 4096  # characters of a text that are looked at
-
 Piece = tuple[str, str]  # text, and its style in rich's words
 Line = tuple[Piece, ...]
-
-
-def fit(text: str, width: int, *, right: bool = False) -> str:
-    """Cut or fill a text to a width in cells of the terminal."""
-    text = printable(text[:LONGEST])
-    missing = width - cell_len(text)
-    if missing >= 0:
-        return " " * missing + text if right else text + " " * missing
-    return set_cell_size(text, max(width - 1, 0)) + "…" * (width > 0)
 
 
 def wrapped(text: str, width: int) -> list[str]:

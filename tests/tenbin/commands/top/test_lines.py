@@ -24,7 +24,6 @@ from tenbin.commands.top.views import (
     Query,
     changes,
     columns,
-    fit,
     headings,
     output_lines,
     read_filter,
@@ -33,6 +32,7 @@ from tenbin.commands.top.views import (
     steady_s,
     wrapped,
 )
+from tenbin.terminal import fit
 from tests.support.amounts import examples
 
 HOSTILE = [
