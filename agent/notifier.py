@@ -4,7 +4,7 @@
 
 Commands may hang and networks be slow, so all of it happens in a process beside the coordinator, which starts
 at the first notice. It tells a few at a time, ends each after a while, and ends itself when the coordinator
-has ended and nothing is left to tell. What fails is a line in the coordinator's log.
+has ended and nothing is left to tell. What fails is a line in the coordinator's log, and in the job's folder.
 
 Each notice is told at most once: the journal has what it is about before it is handed over, and it is not
 handed over again. It is lost if the coordinator, or this process, is killed before it is told.
@@ -19,6 +19,7 @@ import queue
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -35,6 +36,7 @@ AT_ONCE = 4
 CLOSE_S = 2.0  # for what is not handed over yet
 URLS = ("http://", "https://")
 MAIL = "mail"
+FAILURES = "failed-notices.jsonl"  # in a job's folder
 log = logging.getLogger("tenbin")
 
 
@@ -131,8 +133,16 @@ def tell(notice: Notice) -> None:
         else:
             _command(notice)
     except (OSError, ValueError, HTTPException, subprocess.SubprocessError) as error:
-        line = f"tenbin: {notice.sentence}; notice {notice.to!r}: {_failure(error)}"
-        print(" ".join(line.split()), file=sys.stderr, flush=True)
+        failure = " ".join(f"notice {notice.to!r}: {_failure(error)}".split())
+        print(f"tenbin: {notice.sentence}; {failure}", file=sys.stderr, flush=True)
+        _note(notice, failure)
+
+
+def _note(notice: Notice, failure: str) -> None:
+    """Note a failure in the folder of the job, if it has one."""
+    folder = Path(os.environ.get("TENBIN_HOME", ""), "jobs", notice.about.get("TENBIN_JOB") or "none")
+    with suppress(OSError), (folder / FAILURES).open("a") as file:
+        file.write(json.dumps({"at_s": time.time(), "what": "not told", "detail": failure}) + "\n")
 
 
 def _failure(error: Exception) -> str:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from agent.notifier import Notifier
 from profiles.checks.check import slower
 from profiles.errors import BadInput
+from profiles.files.safe_files import sync, write_whole
 from scheduler.coordinator import admission, decisions, ends, external_jobs, idle_gpus, machine_state
 from scheduler.coordinator import events as ev
 from scheduler.coordinator.job_table import JobTable, NoRoom
@@ -51,6 +52,7 @@ from scheduler.prediction.tracker import CoLocationTracker, LearnedMigrationCost
 NO_ROOM = (sqlite3.Error, OSError)  # the next turn tries it again
 WITHOUT_GPUS = {"gpus": None, "gpu_kind": "", "gpu_memory_mb": None, "alternatives": ()}
 PLACED = (Stage.RUNNING, Stage.STOPPING)
+SUSPENDED = "queue-suspended"  # file in the home, there while the user has suspended the queue
 OVER = ("ended", "lost", "never")  # reports of an attempt that is no more
 STEP_S = 1.0  # so far a clock is moved without anybody having set it
 log = logging.getLogger("tenbin")
@@ -115,16 +117,16 @@ class Coordinator:
         tracker = PredictionTracker(jobs, folders, learned, now)
         for outcome in journal.predictions(last=OUTCOMES):
             learned.recall(outcome)
-        last = journal.entries(REMEMBERED)
-        ended = (entry for entry in last if entry.stage.final)
+        ended = journal.ended_lately(REMEMBERED)
         run_times = RunTimePredictor(ended, jobs.user, engine.cluster, measured.runs)
         beside = CoLocationTracker(jobs, profiles) if profiles is not None else None
         m = MachineState(
             engine, cluster, jobs, folders, tracker=tracker, run_times=run_times, co_location=beside
         )
         m.on_event = on_event
+        m.hold.of_queue = (journal.store / SUSPENDED).exists()
         self.machine = StateMachine(policy, m)
-        external_jobs.recall(m, [*last, *jobs.entries.values()])
+        external_jobs.recall(m, [*ended, *jobs.entries.values()])
         self._early: list[Report] = []  # heard before the first turn
         self._recover()
 
@@ -468,8 +470,28 @@ class Coordinator:
         self.turn()
         return self.why_held()
 
+    def suspend_queue(self, suspended: bool) -> str:
+        """Start no job until the queue is resumed, also after a restart; return why none is started.
+
+        Raises:
+            NoRoom: that cannot be noted; nothing has changed.
+        """
+        file = self.journal.store / SUSPENDED
+        try:
+            if suspended:
+                write_whole(file, "")
+            else:
+                file.unlink(missing_ok=True)
+                sync(file.parent)
+        except OSError as error:
+            raise NoRoom(f"{file}: {error.strerror}", "free some space") from error
+        self.set_clock()
+        self.machine.state.hold.of_queue = suspended
+        self.turn()
+        return self.why_held()
+
     def why_held(self) -> str:
-        """Say why no job is started on this machine now; "" if jobs are."""
+        """Say why no job is started now; "" if jobs are."""
         return self.machine.state.hold.why(self.clock()) or self.machine.failure
 
     def hold_while_unfit(self, why: Callable[[], str]) -> None:

@@ -137,7 +137,8 @@ class StateMachine:
                 m.cluster.upcoming = upcoming.pop()
                 said = self._step(event)
                 admission.let_return(m)
-                m.update_nodes()  # a unit that was freed may be one that cannot be used
+                if m.update_nodes():  # a unit that was freed is one that cannot be used
+                    m.stale = True  # the policy counts on it: it was only told of the end
                 self._ask_policy(said)
         with m.queue.sparing(None, "trials of programs"):
             trials.look(m)

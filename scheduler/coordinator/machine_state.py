@@ -174,19 +174,24 @@ class Trials:
 
 
 class MachineHold:
-    """Reasons to start no job on this machine now; jobs that run go on.
+    """Reasons to start no job now; jobs that run go on.
 
     Attributes:
-        until_s: end of the time for which somebody has asked for a hold, in seconds since 1970.
+        of_queue: the user has suspended the queue.
+        until_s: end of the time for which somebody has asked for a hold, in seconds since 1970; 0 where nodes
+            have names.
         unfit: says why the machine may not have jobs; "" while it may, or where nodes have names.
     """
 
     def __init__(self) -> None:
+        self.of_queue = False
         self.until_s = 0.0
         self.unfit: Callable[[], str] = lambda: ""
 
     def why(self, now: float) -> str:
         """Say why no job is started; "" if jobs are."""
+        if self.of_queue:
+            return "the queue is suspended; go on with: tenbin resume --queue"
         if now < self.until_s:
             return f"no job is started until {stamp(self.until_s)}, for a check of this machine"
         return self.unfit()
@@ -248,7 +253,7 @@ class MachineState:
         memory: what is set aside of the machine's memory, and who waits for it.
         returning: paused jobs that wait for the nodes which they cannot leave.
         array_limits: the members of arrays that have places, and those that wait for one.
-        timers: when the policy wants to be asked again. hold: of all starts on this machine.
+        timers: when the policy wants to be asked again. hold: of all starts.
         stale: something has changed for which there is no event: the policy has to begin anew.
         postponed: running jobs that cannot be parked for now.
         unsure: jobs that may be predicted better than they are, by number.
@@ -321,10 +326,10 @@ class MachineState:
         """Bring nodes in and out of service as the engine sees them; return the changes.
 
         A node with jobs leaves service at once where nodes have identity. Of a counted pool its units follow
-        when they are free. Where nodes have no names, all of the machine is in service, or held.
+        when they are free. While starts are held, all leave service.
         """
         nodes, cluster = self.engine.nodes, self.cluster
-        held = not nodes.named and bool(self.hold.why(self.now))
+        held = bool(self.hold.why(self.now))
         absent = nodes.absent()
         changes = list[NodeDown | NodeUp]()
         for pool in cluster.cluster.pools:
@@ -350,7 +355,6 @@ class MachineState:
 
     def _out_of_service(self, pool: Pool, *, held: bool) -> int:
         """Count the units of a counted pool that cannot be used now and that no job has."""
-        if self.engine.nodes.named:
-            return self.engine.nodes.out_of_service(pool.name)
-        used = self.cluster.in_service[pool.name] - self.cluster.free[pool.name]
-        return pool.units - used if held else 0
+        if held:
+            return pool.units - (self.cluster.in_service[pool.name] - self.cluster.free[pool.name])
+        return self.engine.nodes.out_of_service(pool.name) if self.engine.nodes.named else 0

@@ -13,10 +13,14 @@ from importlib.util import module_from_spec, spec_from_file_location
 from inspect import getdoc, isabstract
 from pathlib import Path
 from traceback import extract_tb
+from typing import TYPE_CHECKING
 
 from profiles.errors import BadInput
 from scheduler.model.parameters import fill, split, unknown
-from scheduler.policies.base import Policy
+from scheduler.policies import outlines
+
+if TYPE_CHECKING:
+    from scheduler.policies.base import Policy
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,12 @@ class PolicyEntry:
         """Import the class, only here because policies may need heavy libraries."""
         policy: type[Policy] = getattr(import_module(self.module), self.name)
         return policy
+
+    def outline(self) -> outlines.Outline:
+        """Describe it; only a policy of a user's file, which may be made in any way, is imported."""
+        if self.module in sys.modules:
+            return outlines.of_class(self.load())
+        return outlines.read(self.module, self.name)
 
 
 MCT = "scheduler.policies.mct.mct"
@@ -181,6 +191,8 @@ def entry_of(name: str) -> PolicyEntry:
 @cache
 def _entry_of_file(path: str) -> PolicyEntry:
     """Import a file, once: its module has the path for a name."""
+    from scheduler.policies.base import Policy  # late, because a list of policies needs none of it
+
     if not Path(path).is_file():
         raise BadInput(f"policy {path}: no such file", "see: tenbin policies")
     spec = spec_from_file_location(path, path)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
-from sys import modules
 from typing import Annotated, Any
 
 import typer
@@ -84,17 +82,17 @@ def _print(console: SafeConsole, *texts: str) -> None:
 
 
 def _row(name: str, entry: Any) -> dict[str, Any]:
-    kind = entry.load()
-    about, parameters = described(kind.Parameters.__doc__)
-    defaults = {field.name: _written(field.default) for field in fields(kind.Parameters)}
+    outline = entry.outline()
+    about, parameters = described(outline.about_parameters)
+    defaults = {parameter: _written(default) for parameter, default in outline.defaults.items()}
     return {
         "name": name,
         "summary": entry.summary,
         "offered": entry.offered,
         "parameters": {**defaults, **entry.preset},
-        "suits": [word for word in NEEDS if word in kind.suits],
-        "promises": sorted(kind.promises),
-        "algorithm": unwrapped(modules[kind.__module__].__doc__ or kind.__doc__ or ""),
+        "suits": [word for word in NEEDS if word in outline.suits],
+        "promises": sorted(outline.promises),
+        "algorithm": unwrapped(outline.algorithm),
         "about_parameters": "\n".join([about, *(f"{name}: {text}" for name, text in parameters.items())]),
     }
 

@@ -18,7 +18,6 @@ from scheduler.engines.common.job_folders import JobFolders
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.job_list import JobFilter, JobQuery, Order, Whole, as_json, find_rows
 from tenbin.page.mirror import READING, Mirror, Row
-from tenbin.server.api import piece
 
 MOST = 200  # rows of one answer
 KEPT = 64  # sorted lists; viewers of one filter share one
@@ -148,7 +147,10 @@ def account(store: Path, job_id: int) -> dict[str, Any] | None:
         "migrations": entry.migrations,
         "usage": entry.usage,
         "gpus_asked": entry.way.gpus_asked,
-        "history": [{"at_s": at, "what": what, "detail": detail} for at, what, detail in record.history],
+        "history": [
+            *({"at_s": at, "what": what, "detail": detail} for at, what, detail in record.history),
+            *folders.failed_notices(entry.id),
+        ],
         "predictions": [prediction.told() for prediction in record.predictions],
     }
 
@@ -163,7 +165,7 @@ def output(store: Path, entry: Entry, stream: Stream, start: int | None) -> dict
     path = folders.output(entry, stream)
     size = path.stat().st_size if path.exists() else len(folders.packed.content(path) or b"")
     begin = max(size - TAIL, 0) if start is None or start > size else max(start, size - TAIL)
-    content = piece(folders, path, begin)[:TAIL]
+    content = folders.piece(path, begin)[:TAIL]
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     text = decoder.decode(content)
     end = begin + len(content) - len(decoder.getstate()[0])  # the rest of a character is yet to be written

@@ -130,7 +130,7 @@ class Streams:
     def _state(self) -> dict[str, Any]:
         """Return what is known of journal and coordinator."""
         status = self._explainer.status or {}
-        state = {name: status.get(name) for name in ("policy", "power")}
+        state = {name: status.get(name) for name in ("policy", "power", "held")}
         explainer = self._explainer
         return {
             "journal": self.trouble,

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import math
 import os
-import stat
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -24,7 +22,7 @@ from profiles.errors import UserError
 from scheduler.coordinator.coordinator import Coordinator, Update
 from scheduler.coordinator.earlier_starts import Prospect, earlier_starts, prospects, question, rehearsal
 from scheduler.coordinator.job_table import select as selected
-from scheduler.engines.common.job_folders import JobFolders
+from scheduler.engines.common.job_folders import PIECE
 from scheduler.jobs.dependencies import Kind, WaitsByPlace
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.files import check_commands, check_paths
@@ -36,7 +34,6 @@ from tenbin.server.descriptions import brief, describe, known, node_table, prome
 from tenbin.server.job_list import add_history, add_lists, array_summary
 
 LONGEST_HOLD_S = 3600.0
-PIECE = 4 << 20  # bytes
 MOST_JOBS, MOST_WAITS = 100_000, 1_000_000  # of one submission
 LARGEST_SCRIPT = 4 << 20  # bytes
 SOONER_PAUSE = 100  # what would start a job sooner is good for so many times as long as it took
@@ -266,9 +263,18 @@ def _changes(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
 
         return call
 
-    for verb in (coordinator.cancel, coordinator.suspend, coordinator.resume):
+    def of_queue(verb: Callable[..., dict[int, LeftOut]]) -> Callable[[bodies.QueueChange], Any]:
+        async def call(which: bodies.QueueChange) -> bodies.Changed:
+            if which.queue:
+                change(coordinator.suspend_queue, verb == coordinator.suspend)
+            return changed(which, change(verb, which.ids, which.where_possible))
+
+        return call
+
+    calls = [(coordinator.cancel, of_jobs), (coordinator.suspend, of_queue), (coordinator.resume, of_queue)]
+    for verb, of in calls:
         name, said = verb.__name__, verb.__doc__
-        api.post(f"/{name}", name=name, description=said, responses=bodies.OF_CHANGES)(of_jobs(verb))
+        api.post(f"/{name}", name=name, description=said, responses=bodies.OF_CHANGES)(of(verb))
 
     @api.post("/retry", responses=bodies.OF_CHANGES)
     async def retry(which: bodies.Change) -> bodies.Changed:
@@ -382,7 +388,7 @@ def _questions(api: FastAPI, coordinator: Coordinator, news: JobEnds) -> None:
         """Its output, from a byte on, or only its last bytes; at most 4 MiB at once."""
         path = coordinator.folders.output(known(coordinator, job_id), stream)
         try:
-            content = await asyncio.to_thread(piece, coordinator.folders, path, start, last)
+            content = await asyncio.to_thread(coordinator.folders.piece, path, start, last)
         except OSError as error:
             raise HTTPException(422, f"{stream} of job {job_id}: {path}: {error.strerror}") from error
         return Output(content)
@@ -416,22 +422,3 @@ async def ends(
 
     await news.wait(wait_s, enough)
     return [job_id for job_id in job_ids if settled(job_id)]
-
-
-def piece(folders: JobFolders, path: Path, start: int, last: int | None = None) -> bytes:
-    """Read at most 4 MiB of a job's file from ``start`` on, or its ``last`` bytes; nothing without a file.
-
-    Raises:
-        OSError: it cannot be read again (a pipe, a terminal), or not at all.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        content = folders.packed.content(path) or b""
-        return content[start:][:PIECE] if last is None else content[-last:]
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "not a file that can be read again")
-        file.seek(start if last is None else max(status.st_size - last, 0))
-        return file.read(last or PIECE)

@@ -48,6 +48,12 @@ class Change(Ids):
     where_possible: JobIds = []
 
 
+class QueueChange(Change):
+    """Jobs to suspend or resume. ``queue``: until the queue is resumed no job starts; what runs goes on."""
+
+    queue: bool = False
+
+
 class Move(Change):
     """Jobs to move, and the class of device or node."""
 

@@ -195,8 +195,11 @@ def describe(coordinator: Coordinator, job_id: int) -> dict[str, Any]:
         "from_unrelated_jobs": None if entry.attempt else coordinator.run_times.unproved(entry),
         "forecasts": [forecast.told() for forecast in coordinator.journal.predictions(job=job_id)],
         "history": [
-            {"at_s": at, "what": what, "detail": detail}
-            for at, what, detail in coordinator.job_table.history(job_id)
+            *(
+                {"at_s": at, "what": what, "detail": detail}
+                for at, what, detail in coordinator.job_table.history(job_id)
+            ),
+            *coordinator.folders.failed_notices(job_id),
         ],
     }
 

@@ -653,6 +653,7 @@ WEIGHTS = {
     "lost mail": 1,
     "set clock": 1,
     "look": 1,
+    "hold": 1,
 }
 
 
@@ -689,6 +690,7 @@ class History:
         self.ended: dict[int, tuple[Stage, float | None]] = {}
         self.gone: dict[int, int] = {}
         self.told: set[tuple[int, int]] = set()  # jobs, and how many times they had ended
+        self.placed: set[int] | None = None  # jobs that have a place while the queue is suspended
         self.begin(self.folder / "0")
 
     def say(self, line: str) -> None:
@@ -763,6 +765,7 @@ class History:
     def killed(self) -> None:
         """Begin again after a kill with the files as they are then, or as a torn write leaves them."""
         self.say("the coordinator is killed")
+        self.placed = None
         for _ in range(100):
             self.lives += 1
             home, old = self.folder / str(self.lives), self.journal
@@ -900,6 +903,15 @@ class History:
     def resume(self, draw: random.Random) -> None:
         self.ask(draw, "resume")
 
+    def hold(self, draw: random.Random) -> None:
+        """Suspend the queue, or let it go on."""
+        suspended = draw.random() < 0.7
+        self.say(f"the queue {'is suspended' if suspended else 'goes on'}")
+        self.placed = None
+        self.coordinator.suspend_queue(suspended)
+        if draw.random() < 0.7:
+            self.pass_s(10)
+
     def retry(self, draw: random.Random) -> None:
         for job in self.ask(draw, "retry"):
             if self.ended.get(job, (None,))[0] is not Stage.DONE:
@@ -1011,6 +1023,7 @@ class History:
         self.machine.kill_in, self.machine.full, self.machine.lost_mail = None, 0, 0
         self.machine.rule = ""
         self.say("nothing disturbs any more")
+        self.coordinator.suspend_queue(False)
         self.coordinator.turn()
         for entry in [entry for entry in self.jobs.values() if entry.held_by_user]:
             with suppress(UserError):
@@ -1118,7 +1131,15 @@ class History:
         if not self.settled():
             return
         self._check_jobs()
+        self._check_queue()
         self._check_attempts()
+
+    def _check_queue(self) -> None:
+        placed = {job for job, entry in self.jobs.items() if entry.stage in (Stage.RUNNING, Stage.STOPPING)}
+        suspended = self.coordinator.machine.state.hold.of_queue
+        if suspended and self.placed is not None and (started := placed - self.placed):
+            raise Broken("a suspended queue starts nothing", f"jobs {started}")
+        self.placed = placed if suspended else None
 
     def _check_jobs(self) -> None:
         ends = self.journal.ends()

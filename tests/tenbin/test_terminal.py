@@ -16,12 +16,15 @@ import numpy as np
 import pandas as pd
 import pytest
 from pydantic import ValidationError
+from rich.cells import cell_len
+from rich.text import Text
 
 from profiles.clusters import Survey
 from profiles.errors import BadInput
 from profiles.files.store import JobStore, Store, samples
 from profiles.jobs import JobProfile
 from profiles.records import Absent, NetworkInterface, Profile, Record
+from tenbin import terminal
 from tests.support.job_profiles import make_job
 from tests.support.programs import start, tenbin
 from tests.support.records import (
@@ -263,3 +266,29 @@ def test_a_damaged_table_costs_one_line(tmp_path: Path, content: str) -> None:
         "profile", "export", "--format", "parquet", "-o", str(tmp_path / "copy"), store=tmp_path / "store"
     )
     assert (copied.returncode, copied.stderr.count("\n")) == ((2, 1) if content == "pipe" else (0, 0))
+
+
+def test_a_table_in_plain_lines_is_as_rich_draws_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where it fits; where it does not, no line is wider than the terminal, and what was cut ends so."""
+    headings, left = ("job", "CPU\ntime", "name", "reason"), ("name", "reason")
+    rows = [
+        ["7", "1:30 h", "漢字 [red]x", "waits for 1 core"],
+        ["7[12]", "-", "e\u0301" * 9, ""],
+        ["1000", "2 s", "", "b"],
+    ]
+    console = terminal.SafeConsole()
+    console.width = 200
+    drawn = terminal.table(*headings, left=left, collapse_padding=True)
+    for row in rows:
+        drawn.add_row(*map(Text, row))
+    console.print(drawn)
+    truth = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    terminal.lay_out(console, headings, rows, left)
+    assert capsys.readouterr().out.splitlines() == truth and len(truth) == 5
+    for width in range(20, max(map(cell_len, truth))):
+        console.width = width
+        terminal.lay_out(console, headings, rows, left)
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) == 5 and max(map(cell_len, lines)) <= width and any("…" in line for line in lines)
+    terminal.lay_out(console, headings, [], left)
+    assert capsys.readouterr().out.splitlines() == ["      CPU", " job time name reason"]

@@ -189,6 +189,11 @@ class Journal:
         """Return all jobs that have not ended, in the order of their numbers."""
         return list(self._select(f"WHERE stage NOT IN ({MARKS}) ORDER BY id", FINAL))
 
+    def open_attempts(self) -> dict[int, int]:
+        """Return the number of the last attempt of each job that has not ended, without the rest of it."""
+        query = f"SELECT id, attempt FROM jobs WHERE stage NOT IN ({MARKS})"
+        return dict(self._db.execute(query, FINAL).fetchall())
+
     def entry(self, job_id: int) -> Entry | None:
         return next(self._select("WHERE id = ?", (job_id,)), None)
 
@@ -205,6 +210,11 @@ class Journal:
         """Return the last jobs (all), in the order of their numbers."""
         latest_first = list(self._select("ORDER BY id DESC LIMIT ?", (-1 if limit is None else limit,)))
         return latest_first[::-1]
+
+    def ended_lately(self, last: int) -> list[Entry]:
+        """Return those of the last jobs that have ended, in the order of their numbers."""
+        latest = f"id IN (SELECT id FROM jobs ORDER BY id DESC LIMIT ?) AND stage IN ({MARKS})"
+        return list(self._select(f"WHERE {latest} ORDER BY id", (last, *FINAL)))
 
     def count_single_jobs(self) -> int:
         """Count the jobs that belong to no array, ended or not."""

@@ -16,6 +16,7 @@ from scheduler.coordinator.journal.journal import MARKS, VERSION, as_it_is
 from scheduler.coordinator.journal.journal_file import read_predictions
 from scheduler.jobs.entry import FINAL, Entry
 from scheduler.jobs.rows import COLUMNS, entry_of
+from scheduler.jobs.selectors import read_selector
 from scheduler.prediction.predictions import TrackedPrediction
 
 T = TypeVar("T")
@@ -171,3 +172,29 @@ def job_record(store: Path, job_id: int) -> JobRecord | None:
         predictions = read_predictions(db, job=job_id, kind=None, last=None, open=False)
         return JobRecord(entry_of(row), history, predictions)
     return None
+
+
+def jobs_named(store: Path, word: str) -> list[Entry]:
+    """Read the jobs that a word means, whether their coordinator runs or not; of an array its members.
+
+    Raises:
+        BadInput: there are none, or the journal cannot be read.
+    """
+    selector, submission = read_selector(word), "coalesce(array, id)"
+    values: list[object] = []
+    spans = [bound for span in selector.spans for bound in (span.low, span.high)]
+    if selector.word == "all":
+        where, values = f"stage NOT IN ({MARKS})", [*FINAL]
+    elif selector.word == "last":
+        where = f"{submission} = (SELECT {submission} FROM jobs ORDER BY id DESC LIMIT 1)"
+    elif selector.array is not None:
+        among = " OR ".join("array_index BETWEEN ? AND ?" for _ in selector.spans)
+        where, values = f"array = ? AND ({among})", [selector.array, *spans]
+    else:
+        where, values = "id BETWEEN ? AND ? OR array BETWEEN ? AND ?", [*spans, *spans]
+    with as_it_is(store) as db:
+        rows = db.execute(f"SELECT {', '.join(COLUMNS)} FROM jobs WHERE {where} ORDER BY id", values)
+        entries = list(map(entry_of, rows))
+    if not entries:
+        raise BadInput(f"there is no job {word}", "see: tenbin jobs --all")
+    return entries

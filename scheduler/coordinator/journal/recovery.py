@@ -61,10 +61,10 @@ def unknown(journal: Journal) -> list[int]:
     packed = PackedJobs(journal.store).numbers()  # of jobs that have ended
     lost = {number for number, folder in folders.items() if number not in known and attempts_on_disk(folder)}
     lost |= packed - known
-    for entry in journal.open_jobs():  # of one that has ended no attempt can be missing
-        folder = folders.get(entry.id)
-        if entry.id in packed or (folder is not None and (folder / f"attempt-{entry.attempt + 1}").exists()):
-            lost.add(entry.id)
+    for number, attempt in journal.open_attempts().items():  # of one that has ended none can be missing
+        folder = folders.get(number)
+        if number in packed or (folder is not None and (folder / f"attempt-{attempt + 1}").exists()):
+            lost.add(number)
     return sorted(lost)
 
 
@@ -99,6 +99,7 @@ def recover(store: Path) -> str:
     replacement = store / journal_file.REPLACEMENT
     if not replacement.exists():
         with suppress(Damaged), closing(Journal(store)) as journal:
+            journal.open_jobs()  # all of them are readable
             if not unknown(journal):
                 return f"{store}: the journal is whole; there is nothing to recover"
     lock = journal_file.hold(store)

@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import sqlite3
+import stat
 import threading
 import zlib
 from collections.abc import Container, Iterator, Mapping
@@ -20,6 +21,7 @@ from typing import Any, Literal, NamedTuple
 from agent.attempts import checked
 from agent.attempts.folder import GENERATION, Attempt
 from agent.attempts.records import RunState
+from agent.notifier import FAILURES
 from agent.processes.samples import Sample, parse, read
 from profiles.errors import BadInput
 from profiles.files.safe_files import is_locked, read_plain, write_whole
@@ -36,7 +38,8 @@ from scheduler.jobs.files import expand
 # again.
 
 
-OF_A_JOB = ("stdout", "stderr", GENERATION, checked.PHASES)  # all else in its folder is its program's
+OF_A_JOB = ("stdout", "stderr", GENERATION, checked.PHASES, FAILURES)  # the rest is its program's
+PIECE = 4 << 20  # bytes of an output that are read at once
 LARGEST = 1 << 20  # bytes; a larger file stays where it is
 ROWS_BYTES = 2048  # of a file of samples, with its last rows
 SCHEMA = """
@@ -219,6 +222,24 @@ class JobFolders:
             return Path(job.spec.folder, expand(named, job))
         return self.packed.folder.joinpath(str(job.id), stream)
 
+    def piece(self, path: Path, start: int, last: int | None = None) -> bytes:
+        """Read at most 4 MiB of a job's file from ``start``, or its ``last`` bytes; nothing without a file.
+
+        Raises:
+            OSError: it cannot be read again (a pipe, a terminal), or not at all.
+        """
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            content = self.packed.content(path) or b""
+            return content[start:][:PIECE] if last is None else content[-last:]
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(errno.EINVAL, "not a file that can be read again")
+            file.seek(start if last is None else max(status.st_size - last, 0))
+            return file.read(last or PIECE)
+
     def state(self, job: Entry) -> RunState | None:
         """Return what runs of the current attempt, None before it has started."""
         return self.attempt(job).state()
@@ -247,6 +268,14 @@ class JobFolders:
             order = json.loads(content)
             return order if isinstance(order, dict) else {}
         return {}
+
+    def failed_notices(self, job_id: int) -> list[dict[str, Any]]:
+        """Return the notices of a job that could not be told, as ``at_s``, ``what`` and ``detail``."""
+        path = self.folder(job_id) / FAILURES
+        with suppress(OSError, ValueError):
+            content = read_plain(path, LARGEST) if path.exists() else self.packed.content(path) or b""
+            return [json.loads(line) for line in content.splitlines()]
+        return []
 
     def phases(self, job: Entry) -> list[checked.Phase]:
         """Return what the job's program has noted of its checkpoints, in all attempts."""

@@ -16,7 +16,7 @@ from profiles.errors import INTERRUPTED, BadInput
 from profiles.instants import clock, local
 from profiles.quantities import duration, number
 from tenbin.commands.options import HomeOption, JsonOption, client_of, complete_job, complete_place
-from tenbin.errors import TenbinError
+from tenbin.errors import NO_ANSWER, TenbinError
 from tenbin.option_values import duration_s, past_instant
 from tenbin.text import label, print_json, printable, ranges, remark, say
 
@@ -160,9 +160,7 @@ def print_table(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
 
     On a terminal on which the headings do not fit beside each other, each row is some lines of its own.
     """
-    from rich.text import Text
-
-    from tenbin.terminal import SafeConsole, table
+    from tenbin.terminal import SafeConsole, lay_out
 
     left = ("name", "user", "stage", "place", "hosts", "starts", "reason", "why")
     headings = [HEADINGS.get(column, column) for column in columns]
@@ -176,10 +174,7 @@ def print_table(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
             line = ", ".join(f"{heading} {text}" for heading, text in pairs if text not in ("", "-"))
             print("\n".join(textwrap.wrap(line, max(console.width, 10), subsequent_indent="  ")))
         return
-    job_table = table(*headings, left=left, collapse_padding=True)
-    for row in texts:
-        job_table.add_row(*(Text(text, no_wrap=True, overflow="ellipsis") for text in row))
-    console.print(job_table)
+    lay_out(console, headings, texts, left)
 
 
 def age_s(job: dict[str, Any], now: float) -> int:
@@ -402,19 +397,29 @@ def logs(
         error: Standard error instead of standard output.
     """
     client, stream, answers = client_of(home), "stderr" if error else "stdout", []
-    ids = select(client, [job]).ids
+    source: Any = client
+    try:
+        ids = select(client, [job]).ids
+    except TenbinError as silence:
+        if silence.exit_code != NO_ANSWER or client.is_remote:
+            raise
+        from tenbin.client.kept import KeptJobs
+
+        source = KeptJobs(client.home, job, silence)
+        ids = source.ids
     for job_id in ids:
         if json:
-            whole = {name: b"".join(client.job(job_id).output(name, follow)) for name in ("stdout", "stderr")}
+            whole = {name: b"".join(source.job(job_id).output(name, follow)) for name in ("stdout", "stderr")}
             texts = {name: said.decode(errors="replace") for name, said in whole.items()}
             answers.append({"id": job_id, **texts})
             continue
         if len(ids) > 1:
-            typer.echo(f"==> job {label(client.job(job_id).info())} <==", err=True)
-        for part in client.job(job_id).output(stream, follow):
+            typer.echo(f"==> job {label(source.job(job_id).info())} <==", err=True)
+        for part in source.job(job_id).output(stream, follow):
             sys.stdout.buffer.write(part)
             sys.stdout.buffer.flush()
-        _tell_failure(client, job_id, error)
+        if source is client:
+            _tell_failure(client, job_id, error)
     if json:
         print_json(answers[0] if len(answers) == 1 else answers)
 
@@ -529,17 +534,35 @@ def cancel(
 
 
 def suspend(
-    which: WhichOrName = None, name: OfName = None, home: HomeOption = None, json: JsonOption = False
+    which: WhichOrName = None,
+    *,
+    name: OfName = None,
+    queue: bool = False,
+    home: HomeOption = None,
+    json: JsonOption = False,
 ) -> None:
-    """Pause jobs; their cores are free for others until ``tenbin resume``."""
-    _change("suspend", which, home, json, name=name)
+    """Pause jobs; their cores are free for others until ``tenbin resume``.
+
+    Args:
+        queue: In place of jobs: start none, also after a restart; those that run go on.
+    """
+    _change("suspend", which, home, json, name=name, queue=queue)
 
 
 def resume(
-    which: WhichOrName = None, name: OfName = None, home: HomeOption = None, json: JsonOption = False
+    which: WhichOrName = None,
+    *,
+    name: OfName = None,
+    queue: bool = False,
+    home: HomeOption = None,
+    json: JsonOption = False,
 ) -> None:
-    """Let suspended jobs go on, as soon as there is room."""
-    _change("resume", which, home, json, name=name)
+    """Let suspended jobs go on, as soon as there is room.
+
+    Args:
+        queue: In place of jobs: start jobs again, after tenbin suspend --queue.
+    """
+    _change("resume", which, home, json, name=name, queue=queue)
 
 
 def retry(
@@ -667,8 +690,9 @@ def _change(
     **more: str | float | None,
 ) -> dict[str, Any]:
     """Ask for a change of jobs; of ranges, names and ``all`` it concerns the jobs to which it applies."""
-    if bool(which) == (name is not None):
-        what = f"both JOB ({which[0]}) and --name are given" if which else "no job is given"
+    given = (bool(which), name is not None, bool(more.get("queue"))).count(True)
+    if given != 1:
+        what = f"{given} of JOB, --name and --queue are given" if given else "no job is given"
         raise BadInput(what, "give JOB or --name, and a pattern in quotes: --name 'fit*'")
     client = client_of(home)
     if name is None:

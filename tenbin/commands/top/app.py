@@ -29,6 +29,7 @@ from profiles.errors import UserError
 from profiles.instants import clock
 from tenbin.commands.top import views
 from tenbin.errors import NO_ANSWER, TenbinError
+from tenbin.terminal import fit
 from tenbin.text import printable
 
 if TYPE_CHECKING:
@@ -151,9 +152,9 @@ class Top(App[None]):
         elif self.prompt is not None:
             texts.append(f"{self.prompt.text}{self.prompt.value}_")
         if not texts:
-            return [((views.fit(view.hints, width), "dim"),)]
+            return [((fit(view.hints, width), "dim"),)]
         parts = [part for text in texts for part in views.wrapped(text, width)]
-        return [((views.fit(part, width), "bold"),) for part in parts[-LOWEST:]]
+        return [((fit(part, width), "bold"),) for part in parts[-LOWEST:]]
 
     # -- keys -------------------------------------------------------------------------------------
 

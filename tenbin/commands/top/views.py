@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import urlencode
 
-from rich.cells import cell_len, chop_cells, set_cell_size
+from rich.cells import cell_len, chop_cells
 
 from profiles.errors import BadInput
+from profiles.instants import local
 from profiles.quantities import duration, number
 from scheduler.jobs.literals import memory_text
 from tenbin.commands.jobs.account import wait_words
@@ -27,6 +28,7 @@ from tenbin.commands.jobs.jobs import (
 )
 from tenbin.commands.status import node_lines, use_words
 from tenbin.option_values import past_instant
+from tenbin.terminal import LONGEST, fit
 from tenbin.text import label, printable
 
 if TYPE_CHECKING:
@@ -35,19 +37,8 @@ if TYPE_CHECKING:
 # -- lines of text with styles, shown and never obeyed -----------------------------------------------------
 
 
-LONGEST = 4096  # characters of a text that are looked at
-
 Piece = tuple[str, str]  # text, and its style in rich's words
 Line = tuple[Piece, ...]
-
-
-def fit(text: str, width: int, *, right: bool = False) -> str:
-    """Cut or fill a text to a width in cells of the terminal."""
-    text = printable(text[:LONGEST])
-    missing = width - cell_len(text)
-    if missing >= 0:
-        return " " * missing + text if right else text + " " * missing
-    return set_cell_size(text, max(width - 1, 0)) + "…" * (width > 0)
 
 
 def wrapped(text: str, width: int) -> list[str]:
@@ -552,8 +543,9 @@ def steady_s(seconds: float) -> float:
 def state_lines(state: dict[str, Any], listed: str, width: int) -> list[Line]:
     """Write the coordinator's state in three lines, of which the last one says what is listed."""
     counts = ", ".join(f"{count:,} {stage}" for stage, count in state["jobs"].items() if count) or "no jobs"
+    held = f"; {local(state['held'])}" if state["held"] else ""
     return [
-        (("tenbin top", "bold"), (fit(f"  policy {state['policy']}; {counts}", width - 10), "")),
+        (("tenbin top", "bold"), (fit(f"  policy {state['policy']}; {counts}{held}", width - 10), "")),
         ((fit(use_words(state), width), ""),),
         ((fit(listed, width), ""),),
     ]

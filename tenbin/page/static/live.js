@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 
 export const live = {
-  counts: {}, reasons: new Map(), power: null, trouble: "", journal: "", lost: "", to: null, gaps: 0, behind_s: 0,
+  counts: {}, reasons: new Map(), power: null, held: "", trouble: "", journal: "", lost: "", to: null, gaps: 0, behind_s: 0,
 };
 const listeners = new Set();
 

@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { el, setText, shown } from "./dom.js";
 import { connect, listen, live, noteClock } from "./live.js";
-import { count } from "./words.js";
+import { count, local } from "./words.js";
 
 const VIEWS = {
   queue: ["Queue", () => import("./queue.js")],
@@ -56,12 +56,12 @@ async function show() {
 function state() {
   const waiting = (live.counts.waiting ?? 0) + (live.counts.held ?? 0);
   const jobs = `${count(live.counts.running ?? 0)} running, ${count(waiting)} waiting`;
-  const { power } = live;
+  const { power, held } = live;
   const watts = power ? `, ${Math.round(power.allotted_w)} of ${Math.round(power.budget_w)} W allotted` : "";
   const trouble = live.lost || live.journal || live.trouble;
   const place = document.getElementById("state");
   place.className = trouble ? "trouble" : "";
-  setText(place, trouble ? `! ${shown(trouble)}${live.lost ? "" : "; shown is what the journal has"}` : `live: ${jobs}${watts}`);
+  setText(place, trouble ? `! ${shown(trouble)}${live.lost ? "" : "; shown is what the journal has"}` : `live: ${jobs}${watts}${held ? `; ${shown(local(held))}` : ""}`);
 }
 
 async function begin() {

@@ -1,8 +1,8 @@
 """Processor time of the commands that only read, beside that of ``tenbin --version``, in turns.
 
-At most twice is aimed at. It cannot be had by those that do more than read: ``doctor`` starts ranks of MPI,
-asks the drivers and calls a compiler; ``report`` computes with pandas, whose import alone takes more than
-that, and draws; ``drift`` needs numpy where six checks or more are there.
+At most twice is aimed at. Two do more than read: ``doctor`` asks the drivers, starts ranks of MPI and calls a
+compiler, all at once, because it is to say what works now; ``report`` computes on all samples with pandas,
+whose import alone takes more than that, and draws. ``drift`` needs numpy where six checks or more are there.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import resource
 import socket
 import subprocess
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -25,17 +26,13 @@ from tests.support.records import make_coefficient, make_model, make_profile
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(600)]
 ROUNDS = amount(20, 10, 1)
-OF_PROFILES = (
-    ("profile", "show"),
-    ("profile", "show", "--json"),
-    ("profile", "list"),
-    ("profile", "compare", "previous", "last"),
-    ("profile", "export"),
-    ("doctor",),
-    ("profile", "report", "--output", os.devnull),
-    ("profile", "drift"),
+COMMANDS = (  # and whether a coordinator answers
+    *((False, command) for command in ("policies", "policies easy", "profile list", "program list")),
+    *((False, f"profile {command}") for command in ("show", "show --json", "compare previous last")),
+    *((False, f"profile {command}") for command in ("export", f"report --output {os.devnull}", "drift")),
+    (False, "doctor"),
+    *((True, command) for command in ("jobs", "info 1", "status", "nodes", "history", "logs 1")),
 )
-OF_JOBS = (("jobs",), ("info", "1"), ("status",), ("nodes",), ("history",), ("logs", "1"))
 
 
 def cpu_s(*arguments: str) -> float:
@@ -45,21 +42,8 @@ def cpu_s(*arguments: str) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def compare(commands: tuple[tuple[str, ...], ...], *ending: str) -> None:
-    """Print the least processor time of each command, over that of ``tenbin --version``."""
-    least = dict.fromkeys((("--version",), *few(commands)), float("inf"))
-    for _ in range(ROUNDS):
-        for command in least:
-            more = ending if command != ("--version",) else ()
-            least[command] = min(least[command], cpu_s(*command, *more))
-    peer = least[("--version",)]
-    print(f"\ntenbin --version: {peer:.2f} s of processor time")
-    for command in few(commands):
-        print(f"tenbin {' '.join(command)}: {least[command]:.2f} s, ratio {least[command] / peer:.1f}")
-
-
-def test_commands_that_read_profiles(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_commands_that_read(
+    up: Up, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = Settings(storage=(tmp_path,))
     models = tuple(
@@ -73,12 +57,14 @@ def test_commands_that_read_profiles(
     for id in ("20260101T000000Z", "20260102T000000Z"):
         store.save(make_profile(id=id, models=models, **machine), {})
     monkeypatch.setenv("TENBIN_STORE", str(store.root))
-    with capsys.disabled():
-        compare(OF_PROFILES)
-
-
-def test_commands_that_read_jobs(up: Up, capsys: pytest.CaptureFixture[str]) -> None:
     up.start("--cores", "1")
     up.client.submit(["true"]).wait(60)
+    ending = {True: ("--home", str(up.home)), False: ()}
+    commands = {"--version": ("--version",)}
+    commands |= {command: (*command.split(), *ending[asks]) for asks, command in few(COMMANDS)}
+    took = [{name: cpu_s(*words) for name, words in commands.items()} for _ in range(ROUNDS)]
     with capsys.disabled():
-        compare(OF_JOBS, "--home", str(up.home))
+        print(f"\n{'tenbin ...':34} {'processor time, s':>17} {'ratio':>6}")
+        for name in commands:
+            middle, peer = (median(turn[of] for turn in took) for of in (name, "--version"))
+            print(f"{name:34} {middle:17.2f} {middle / peer:6.1f}")

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.model.events import Action, Event, Promise, Repartition, WakeAt
+from scheduler.policies import outlines
 from scheduler.policies.base import Policy, View
 from scheduler.policies.registry import POLICIES, create
 from tests.support.amounts import SMALLER, examples
@@ -41,6 +42,7 @@ def test_class_is_complete(name: str) -> None:
     )
     assert POLICIES[name].summary
     create(name).Parameters()
+    assert outlines.read(kind.__module__, kind.__name__) == outlines.of_class(kind)
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)

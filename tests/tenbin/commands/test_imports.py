@@ -60,6 +60,10 @@ def test_the_help_of_all_commands_needs_no_records() -> None:
     assert imported("--help", heavy=HEAVY | {"pydantic"}) == set()
 
 
+def test_policies_are_listed_without_their_libraries() -> None:
+    assert imported("policies") == set()
+
+
 def test_a_profile_is_shown_without_numpy(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.save(here(), {})

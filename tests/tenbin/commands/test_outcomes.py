@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from scheduler.engines.common.job_folders import PackedJobs
 from tenbin.commands.jobs.account import exit_code
 from tenbin.errors import TenbinError
 from tests.support.coordinator import Up
+from tests.support.programs import tenbin
 
 COMPLAINS = ("sh", "-c", "echo before; echo first >&2; printf 'last \\033[31mword\\n\\n' >&2; exit 3")
 
@@ -92,3 +94,38 @@ def test_the_end_of_a_long_file(up: Up) -> None:
     long = up.run("submit", "--wait", "--", "sh", "-c", "head -c 5000000 /dev/zero | tr '\\0' x >&2; exit 1")
     assert long.stderr == "x" * 5_000_000 + "\njob 2: failed: exit code 1\n"
     assert 100 < len(up.run("wait", "2").stderr) < 1000
+
+
+def test_output_is_read_where_no_coordinator_runs(up: Up) -> None:
+    """Of jobs that have ended, packed ones also, of an array, and of one that runs on."""
+    up.start("--cores", "2")
+    says = "echo out $TENBIN_ARRAY_INDEX; echo err >&2"
+    assert up.run("submit", "--wait", "--", "sh", "-c", says).returncode == 0
+    assert up.run("submit", "--wait", "--array", "1-3", "--", "sh", "-c", says).returncode == 0
+    goes_on = ["sh", "-c", "echo begun; until [ -e go ]; do sleep 0.05; done"]
+    job = up.client.submit(goes_on, folder=str(up.home))
+    up.until(lambda: b"begun" in b"".join(job.output()))
+    asked = (("1",), ("1", "--error"), ("2",), ("2[2-3]",), ("1", "--json"))
+    answers = [up.run("logs", *words) for words in asked]
+    assert up.run("down").returncode == 0
+    PackedJobs(up.home).pack({1: "{}"})
+    for words, answer in zip(asked, answers, strict=True):
+        kept = up.run("logs", *words)
+        assert (kept.returncode, kept.stdout) == (0, answer.stdout), words
+        shown = [line for line in answer.stderr.splitlines() if line.startswith("==>")]
+        assert kept.stderr.splitlines() == shown
+    assert answers[2].stdout == "out 1\nout 2\nout 3\n"
+    kept = up.run("logs", "last", "-f")
+    assert (
+        kept.stdout == "begun\n" and "no coordinator answers: this is what is written so far" in kept.stderr
+    )
+    for word, said in (
+        ("99", "there is no job 99"),
+        ("2[9]", "there is no job 2[9]"),
+        ("x", "'x' is no job"),
+    ):
+        refused = up.run("logs", word)
+        assert refused.returncode == 2 and said in refused.stderr, word
+    nowhere = tenbin("logs", "1", TENBIN_HOME=str(up.home / "nowhere"))
+    assert nowhere.returncode != 0 and "start one with: tenbin up --daemon" in nowhere.stderr
+    (up.home / "go").touch()

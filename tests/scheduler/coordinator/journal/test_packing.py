@@ -26,7 +26,6 @@ from scheduler.engines.common.job_folders import JobFolders
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.specs import JobSpec
 from tenbin.page import jobs as job_view
-from tenbin.server.api import piece
 from tests.support.amounts import ALL
 from tests.support.coordinator import Up
 from tests.support.killed import killed
@@ -47,8 +46,8 @@ def read(home: Path) -> list[Any]:
         entries = journal.entries()
     for entry in entries:
         paths = [folders.output(entry, "stdout"), folders.output(entry, "stderr")]
-        told.append([piece(folders, path, start) for path in paths for start in (0, 3, 99)])
-        told.append([piece(folders, path, 0, last) for path in paths for last in (1, 4)])
+        told.append([folders.piece(path, start) for path in paths for start in (0, 3, 99)])
+        told.append([folders.piece(path, 0, last) for path in paths for last in (1, 4)])
         told.append(job_view.output(home, entry, "stdout", None))
         told.append(folders.samples(entry.id, 1))
         told.append(folders.order(entry.id, 1))

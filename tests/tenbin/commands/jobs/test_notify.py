@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from scheduler.engines.common.job_folders import PackedJobs
 from tests.support.coordinator import Up
 from tests.support.waiting import until
 
@@ -31,3 +32,24 @@ def test_each_end_is_told_once_also_after_a_crash(up: Up, tmp_path: Path) -> Non
     until(lambda: log.read_text().count("\n") == 3)
     assert note.read_text() == "fit: exit code 3\n"
     assert sorted(log.read_text().splitlines()) == ["ended 2 done 0", "ended 3 done 0", "failed 1 failed 3"]
+
+
+def test_a_notice_that_failed_is_said_of_its_job(up: Up) -> None:
+    """Also when the files of the job are packed."""
+    up.start("--cores", "1", "--on-event", "exit 4")
+    assert up.run("submit", "--notify", "false", "--wait", "--", "true").returncode == 0
+
+    def told() -> list[str]:
+        lines = up.run("info", "1").stdout.splitlines()
+        return sorted(line.partition(" not told: ")[2] for line in lines if " not told: " in line)
+
+    failures = [
+        "notice 'exit 4': failed with exit code 4",
+        "notice 'false': failed with exit code 1",
+    ]
+    until(lambda: told() == failures)
+    up.kill()
+    PackedJobs(up.home).pack({1: "{}"})
+    assert not (up.home / "jobs/1").exists()
+    up.start("--cores", "1")
+    assert told() == failures

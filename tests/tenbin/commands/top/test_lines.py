@@ -24,7 +24,6 @@ from tenbin.commands.top.views import (
     Query,
     changes,
     columns,
-    fit,
     headings,
     output_lines,
     read_filter,
@@ -33,6 +32,7 @@ from tenbin.commands.top.views import (
     steady_s,
     wrapped,
 )
+from tenbin.terminal import fit
 from tests.support.amounts import examples
 
 HOSTILE = [
@@ -156,6 +156,7 @@ def test_state_in_three_lines() -> None:
         ],
         "memory": {"set_aside_mb": 500.0, "total_mb": 8000.0},
         "power": {"allotted_w": 80.0, "budget_w": 100.0},
+        "held": "",
     }
     texts = ["".join(part for part, _ in line).rstrip() for line in state_lines(state, "5 listed", 110)]
     assert texts == [
@@ -163,6 +164,8 @@ def test_state_in_three_lines() -> None:
         "in use: 2 of 4 cores, 0 of 1 pocl-0, 0.5 of 8 GB memory, 80 of 100 W",
         "5 listed",
     ]
+    ((_, (first, _)), *_) = state_lines({**state, "held": "the queue is suspended"}, "5 listed", 110)
+    assert first.rstrip().endswith("2 running; the queue is suspended")
 
 
 def test_memory_of_nodes_is_said_once() -> None:
