@@ -1294,7 +1294,7 @@ class SlurmHistory(History):
         for key, loss in list(machine.losses.items()):
             job = machine.queue.get(machine.ran_in[key])
             loss.noted |= machine.now >= machine.nodes[loss.node].silent_since
-            loss.noted |= job is not None and job.state == "NODE_FAIL"
+            loss.noted |= job is not None and job.final
             entry = self.jobs.get(key[0])
             if entry is None or entry.attempt != key[1] or not entry.alive:
                 del machine.losses[key]
