@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 
 import pytest
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from scheduler.evaluations import capped_gpus
 from scheduler.model.costs import LinearCost, LinearCosts
-from scheduler.model.events import Action, Event, Start
+from scheduler.model.events import Action, BudgetChanged, Event, Start
 from scheduler.model.jobs import CHECKPOINT, NEVER, Cluster, EstimateKind, Job, JobState, Pool, Stop
 from scheduler.model.speeds import TabulatedSpeed
 from scheduler.policies.base import Policy, View
@@ -285,6 +285,33 @@ def test_energy_has_a_price_where_the_operator_sets_one() -> None:
             )
 
 
+@dataclass(frozen=True)
+class SquaredSpeed(LinearSpeed):
+    """Twice the units are four times as fast."""
+
+    def __call__(self, units: int, cap_w: float | None) -> float:
+        return super().__call__(units, cap_w) * min(units, self.most) / self.least
+
+
+def test_under_a_lower_budget_jobs_give_units_back_of_which_each_did_much() -> None:
+    """Each of two jobs has two units, at least 80 W, until 100 W are left for both."""
+    pool = Pool("node", 4, base_w=10.0, peak_w=50.0, caps_w=(30.0, 50.0))
+    exact, speed = EstimateKind.EXACT, SquaredSpeed(1, 2)
+    arrivals = tuple(
+        Arrival(Job(number, 0.0, 1, 400.0, "", None, exact, max_units=2, malleable=True, speed=speed), 400.0)
+        for number in (1, 2)
+    )
+    changed = SimulationSettings(disturbances=((10.0, BudgetChanged(100.0)),))
+    outcomes = run(create("weigh"), World(Cluster((pool,), 200.0), arrivals, changed))[0]
+    held = [
+        [s.placement for s in outcome.segments if s.start_s <= at < s.end_s]
+        for at in (5.0, 15.0)
+        for outcome in outcomes
+    ]
+    assert [place.units for (place,) in held] == [2, 2, 1, 1]
+    assert sum(pool.power_w(place.units, place.cap_w) for (place,) in held[2:]) <= 100
+
+
 @st.composite
 def capped(draw: st.DrawFn) -> World:
     """Draw a machine with caps, mostly under a budget; rigid, moldable and malleable jobs of known length."""
@@ -303,7 +330,7 @@ def capped(draw: st.DrawFn) -> World:
             stop=draw(st.sampled_from((NEVER, CHECKPOINT))),
             max_units=most if most > least else None,
             malleable=most > least and draw(st.booleans()),
-            speed=LinearSpeed(least, most),
+            speed=draw(st.sampled_from((LinearSpeed, SquaredSpeed)))(least, most),
         )
         arrivals.append(Arrival(job, job.estimate_s or 0.0))
     budget_w = draw(st.sampled_from((None, 40.0 * units, 45.0 * units)))
