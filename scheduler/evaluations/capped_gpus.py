@@ -52,10 +52,11 @@ class CappedCase(NamedTuple):
 
 
 class CappedFigures(NamedTuple):
-    """Mean turnaround, energy of GPUs in use, worst finish-time fairness, instants above the budget."""
+    """Mean turnaround, energy of GPUs in use and its bound, worst fairness, instants above the budget."""
 
     turnaround_s: float
     energy_j: float
+    least_j: float
     fairness: float
     violations: int
 
@@ -97,13 +98,23 @@ def evaluate(scale: Scale, seeds: Sequence[int], progress: Progress) -> tuple[li
                     ("energy", "energy_j", (-100.0, -8.0)),
                 )
             ]
+            least = changes([row.least_j for row in own], [row.energy_j for row in columns[best]])
+            findings.append(Finding(f"bound of energy against {best}", None, least, "%", of=label))
         fair, over = over_seeds([row.fairness for row in own]), over_seeds([row.violations for row in own])
         findings.append(Finding("worst finish-time fairness", None, fair, "", (0.0, 1.5), of=label))
         findings.append(Finding("instants above the budget", None, over, "", (0.0, 0.0), of=label))
         for name in chosen:
             means = (float(np.mean(column)) for column in zip(*columns[name], strict=True))
             rows.append((label, name, *means))
-    header = ("ground", "policy", "mean turnaround, s", "energy, J", "worst fairness", "above the budget")
+    header = (
+        "ground",
+        "policy",
+        "mean turnaround, s",
+        "energy, J",
+        "its bound, J",
+        "worst fairness",
+        "above the budget",
+    )
     return findings, Table("GPUs under caps, means over seeds", header, tuple(rows))
 
 
@@ -137,6 +148,7 @@ def simulate(case: CappedCase) -> CappedFigures | None:
     return CappedFigures(
         float(np.mean([outcome.end_s - outcome.job.submit_s for outcome in outcomes])),
         sum(outcome.energy_j for outcome in outcomes),
+        sum(least_j(outcome.job) for outcome in outcomes),
         max(finish_time_fairness(outcomes)),
         above_budget(outcomes, cluster.pools[0]),
     )
@@ -152,6 +164,18 @@ def fixed(arrival: Arrival, cap_w: float, most: int) -> Arrival:
         job, units=units, max_units=None, malleable=False, speed=None, estimate_s=job.estimate_s / speed
     )
     return Arrival(rigid, arrival.run_s / speed)
+
+
+def least_j(job: Job) -> float:
+    """Return the energy of a job at the size and cap at which it is least."""
+    assert job.speed is not None and job.estimate_s is not None
+    pool = machine().pools[0]
+    return min(
+        pool.power_w(units, cap) * job.estimate_s / job.speed(units, cap)
+        for units in range(job.units, (job.max_units or job.units) + 1)
+        for cap in CAPS_W
+        if pool.power_w(units, cap) <= BUDGET_W
+    )
 
 
 def above_budget(outcomes: Sequence[Outcome], pool: Pool) -> int:

@@ -262,7 +262,7 @@ def _assumptions(scale: Scale) -> tuple[str, ...]:
         "Limits are the users' in logs and in Lublin's model, exact on the grounds of papers A and C.",
         f"V100: labbench on {capped_gpus.GPUS}, load {capped_gpus.LOAD:g}, {capped_gpus.BUDGET_W:g} W; "
         "rivals have their best alpha, or cap and size. kwh_price, and who gives way, were chosen on seeds "
-        "988 to 997.",
+        "988 to 997, below which size no job is begun, and who stops first, on 1000 to 1007.",
         f"{SEEDS[scale]} pairs of simulations a ground; C: 64 nodes, {BUDGET_W:g} W.",
         "Fixed before the runs: mean wait, bounded slow-down and turnaround below the rival's, the longest "
         "wait at most 10 % above, makespan at most 1 % above.",

@@ -3,7 +3,9 @@
 A *way* of a job is a number of units under a cap. It holds a share of the machine: that of its units or
 that of its watts in the budget, whichever is larger. Who runs holds at least the fewest units at the lowest
 cap. Malleable jobs are given their way anew at every change; moldable ones keep the units of their start, and
-only their cap changes.
+only their cap changes. For the turnaround a job is not begun on so few units that its work holds 1.4 times
+the share it would on more (a network that is five times as fast on twice as many GPUs), nor does it go back
+to so few.
 
 The *own cost* of a way is what a second of work costs the job itself: (1 + price of a joule x watts) / speed.
 
@@ -29,17 +31,18 @@ until then.
 
 is below its own index. Waits count over the whole length here, done or not: a stopped job soon has the lower
 index, so two do not take turns for long. Such a job also starts before the oldest if that would give way to
-it at once. One at a time has its room made; it holds the reservation until the others have stopped. Who
-waits asks again when it has waited for about twice as long.
+it at once. Of several the one that stops soonest gives way first. One at a time has its room made; it holds
+the reservation until the others have stopped. Who waits asks again when it has waited for about twice as
+long, or when a restart is over.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -53,12 +56,13 @@ from scheduler.model.state import POWER_TOLERANCE_W
 from scheduler.policies.base import View
 from scheduler.policies.power.parm import changes, numbers
 from scheduler.policies.weigh.parameters import WeighParameters
-from scheduler.policies.weigh.waiting import FLOOR_S, believed_end, left_s
+from scheduler.policies.weigh.waiting import FLOOR_S, SOON_S, believed_end, left_s
 
 CHOICES = 64  # numbers of units that are considered for a job
 PATIENCE = 0.5  # power of the time left and the wait, for the makespan
 MARGIN = 1.5  # who gives way has an index so many times as high
 WATTS_PER_KW = 1000.0  # an hour for a kWh is so many joules for a second
+LOSS = 1.4  # a job is not begun on so few units that it holds them so many times as long for its work
 ROUNDING_W = POWER_TOLERANCE_W / 2  # less than the state allows, so that it never refuses what fits
 
 
@@ -123,7 +127,7 @@ class Machine:
     """Free units and watts of the machine, now and when a reservation begins; ``take`` changes them.
 
     Attributes:
-        units, watts: of the whole. joule_s: price of a joule.
+        units, watts: of the whole. joule_s: price of a joule. thrifty: ``LOSS`` counts.
         begins_s: seconds until the reservation. then, then_w: free beside it.
     """
 
@@ -131,14 +135,27 @@ class Machine:
     units: int
     watts: float
     joule_s: float = 0.0
-    free: int = field(init=False)
-    free_w: float = field(init=False)
+    thrifty: bool = False
+    free: int = 0
+    free_w: float = 0.0
     begins_s: float = math.inf
     then: int = 0
     then_w: float = 0.0
 
-    def __post_init__(self) -> None:
+    def occupied(
+        self, view: View, holes: Mapping[int, float]
+    ) -> tuple[list[Claim], list[Claim], dict[int, Way]]:
+        """Take what those that run hold at least; return the claims of who can change, and of the others."""
+        running, fixed = list[Claim](), list[Claim]()
+        for state in view.running.values():
+            if state.stage is RUNNING and state.works_from_s <= view.now:
+                hole_s = holes.get(state.job.id, math.inf) - view.now
+                running.append(self.claim(state, left_s(state, view.now, self.pool.name), hole_s))
+            else:
+                fixed.append(_fixed(state, self.pool, believed_end(state, view, holes) - view.now))
         self.free, self.free_w = self.units, self.watts + ROUNDING_W
+        held = {claim.state.job.id: self.take(claim, claim.ways.least) for claim in running + fixed}
+        return running, fixed, held
 
     def has(self, claim: Claim, way: Way, held: Way = NOTHING) -> bool:
         """Tell if there is room for a way in place of another, now and beside the reservation."""
@@ -149,18 +166,22 @@ class Machine:
         units, watts = self._then(claim, way, held)
         return units <= self.then and watts <= self.then_w
 
-    def best(self, claim: Claim, held: Way, behind: int = 0) -> Way:
-        """Choose the way of least cost of those for which there is room, with so many jobs behind."""
-        share = max((held.units + self.free) / self.units, (held.watts + self.free_w) / self.watts)
+    def improve(self, claim: Claim, held: dict[int, Way], behind: int = 0) -> None:
+        """Give a job the way of least cost for which there is room, with so many jobs behind."""
         ways, columns = claim.ways.all, claim.ways.columns
+        has = held.get(claim.state.job.id, NOTHING)
+        share = max((has.units + self.free) / self.units, (has.watts + self.free_w) / self.watts)
         able = columns[0].searchsorted(share * (1 + 1e-9), "right")  # there is no room for the others
-        if not able or ways[able - 1] is held:
-            return held
+        if not able or ways[able - 1] is has:
+            return
         shares, speeds, own_s, watts = columns[:, :able]
-        costs = np.where(watts - held.watts > self.free_w, math.inf, own_s + behind * shares / speeds)
-        least = held.own_s + behind * held.share / (held.speed or 1.0)
+        costs = np.where(watts - has.watts > self.free_w, math.inf, own_s + behind * shares / speeds)
+        least = (has.own_s + behind * has.share / (has.speed or 1.0)) * (1 - 1e-9)
         cheaper: list[int] = costs.argsort(kind="stable")[: np.count_nonzero(costs < least)].tolist()
-        return next((ways[place] for place in cheaper if self.has(claim, ways[place], held)), held)
+        for place in cheaper:
+            if self.has(claim, ways[place], has):
+                held[claim.state.job.id] = self.take(claim, ways[place], has)
+                return
 
     def take(self, claim: Claim, way: Way, held: Way = NOTHING) -> Way:
         units, watts = self._then(claim, way, held)
@@ -199,22 +220,33 @@ class Machine:
         if state.placement is not None and not job.malleable:
             least = most = state.place.units
         speed: Any = job.speed  # a key: it must have a hash, as frozen dataclasses have
+        kept = state.place.units if state.stage is RUNNING else most
+        sizes = least, max(most, least), self.thrifty * kept
         whole = self.units, self.watts, self.joule_s
-        return Claim(state, left_s, _ways(speed, (least, max(most, least)), self.pool, whole), hole_s)
+        return Claim(state, left_s, _ways(speed, sizes, self.pool, whole), hole_s)
 
 
 @lru_cache(maxsize=4096)
-def _ways(speed: Any, least_most: tuple[int, int], pool: Pool, whole: tuple[float, float, float]) -> Ways:
-    """List the ways; ``whole``: units and watts of the machine, and the price of a joule."""
-    every = []
+def _ways(speed: Any, sizes: tuple[int, int, int], pool: Pool, whole: tuple[float, float, float]) -> Ways:
+    """List the ways.
+
+    Args:
+        sizes: fewest and most units, and up to how many ``LOSS`` counts.
+        whole: units and watts of the machine, and the price of a joule.
+    """
+    every, (least, most, floor) = list[Way](), sizes
     caps: tuple[float | None, ...] = pool.caps_w or (None,)
-    for units in numbers(*least_most, CHOICES).tolist():
+    for units in numbers(least, most, CHOICES).tolist():
         drawn = [pool.power_w(units, cap) for cap in caps]
         speeds = [1.0 if speed is None else speed(units, cap) for cap in caps]
         for cap, watts, fast in zip(caps, drawn, speeds, strict=True):
             share = max(units / whole[0], watts / whole[1])
             own_s = (1.0 + whole[2] * watts) / fast
             every.append(Way(share, units, watts, cap, fast, own_s, low_w=drawn[0], low_speed=speeds[0]))
+    lowest = every[:: len(caps)]
+    areas = [way.share / way.speed if way.share <= 1 else math.inf for way in lowest]
+    while lowest[0].units < floor and areas[0] > LOSS * min(areas):
+        del lowest[0], areas[0], every[: len(caps)]
     ways, best, cost_s = list[Way](), 0.0, math.inf
     for way in sorted(every, key=lambda way: (way.share, -way.speed, way.watts)):
         if way.speed > best * (1 + 1e-9) or way.own_s < cost_s * (1 - 1e-9):
@@ -238,18 +270,15 @@ def shares(
         return []
     watts = math.inf if view.budget_w is None else view.budget_w
     machine = Machine(pool, view.in_service[pool.name], watts, parameters.kwh_price / WATTS_PER_KW)
-    running, fixed = list[Claim](), list[Claim]()
-    for state in view.running.values():
-        if state.stage is RUNNING and state.works_from_s <= now:
-            hole_s = holes.get(state.job.id, math.inf) - now
-            running.append(machine.claim(state, left_s(state, now, pool.name), hole_s))
-        else:
-            fixed.append(_fixed(state, pool, believed_end(state, view, holes) - now))
+    machine.thrifty = parameters.aim == "turnaround"
+    running, fixed, held = machine.occupied(view, holes)
+    if machine.free < 0 or machine.free_w < 0:  # the budget is lower than before, or a node is gone
+        machine.thrifty = False
+        running, fixed, held = machine.occupied(view, holes)
     claims = running + [machine.claim(state, left_s(state, now, pool.name)) for state in waiting]
     for state in view.suspended.values():
         restart_s = view.costs.restart_s(state.job, pool.name)
         claims.append(machine.claim(state, left_s(state, now, pool.name) + restart_s))
-    held = {claim.state.job.id: machine.take(claim, claim.ways.least) for claim in running + fixed}
     turns = Turns(view, machine, parameters, holes)
     more = turns.take(claims, fixed, held)
     makespan = parameters.aim == "makespan"
@@ -258,7 +287,7 @@ def shares(
         more += turns.fill_holes(ranked, held)
     for claim in ranked:
         if claim.state.job.id in held:  # what is left over
-            _improve(machine, claim, held)
+            machine.improve(claim, held)
     places = {job_id: Placement(pool.name, way.units, cap_w=way.cap_w) for job_id, way in held.items()}
     actions = changes([claim.state for claim in running], [places[claim.state.job.id] for claim in running])
     actions += [Start(job_id, place) for job_id, place in places.items() if job_id in view.waiting]
@@ -306,14 +335,14 @@ class Turns:
 
         Who has the reservation or gives way leaves ``claims``.
         """
-        machine, actions, now = self.machine, list[Action](), self.view.now
+        machine, give_way = self.machine, list[Claim]()
         running = [claim for claim in claims if claim.state.job.id in held]
         queue = [claim for claim in claims if claim.state.job.id not in held]
         first = {next(iter(self.view.waiting), None), *self.view.suspended}
         heads = [claim for claim in queue if claim.state.job.id in first]
         head = min(heads, key=lambda claim: (-claim.state.job.priority, claim.state.since_s), default=None)
         able = [claim for claim in running if claim.state.job.stop is CHECKPOINT]
-        able.sort(key=lambda claim: self.lost(claim, claim.ways.least.share) / self.index(claim))
+        able.sort(key=lambda claim: self.lost(claim, 1.0))
         able = [claim for claim in fixed if claim.state.stage is STOPPING] + able
         leaving = [*running, *fixed]
 
@@ -325,41 +354,34 @@ class Turns:
                 if turn(claim) < 2:
                     held[claim.state.job.id] = machine.take(claim, claim.ways.least)
                     leaving.append(claim)
-                continue
-            if (stops := self._stops_for(claim, able)) is not None:
-                for other in [other for other in stops if other in claims]:
-                    leaving.remove(other)
-                    claims.remove(other)
-                    stop_s = self.view.costs.stop_s(other.state.job, machine.pool.name)
-                    leaving.append(other._replace(hole_s=stop_s))
-                    actions.append(Suspend(other.state.job.id))
-            elif claim is not head:
-                continue
-            machine.reserve(claim, leaving)
-            claims.remove(claim)
-            break
-        waits = [claim.state.since_s for claim in queue if able and claim.state.job.id not in held]
-        for since_s in waits:  # again when it has waited about twice as long
-            actions.append(WakeAt(since_s + FLOOR_S * 2.0 ** math.frexp((now - since_s) / FLOOR_S + 0.1)[1]))
-        return actions
+            elif (stops := self._stops_for(claim, able)) or claim is head:
+                give_way = [other for other in stops if other in running]
+                machine.reserve(claim, [self._stopped(o) if o in give_way else o for o in leaving])
+                claims[:] = [other for other in claims if other is not claim and other not in give_way]
+                break
+        actions: list[Action] = [Suspend(other.state.job.id) for other in give_way]
+        waits = [claim.state for claim in queue if claim.state.job.id not in held]
+        asks = [_later(state.since_s, self.view.now) for state in waits if able]
+        asks += [c.state.works_from_s + SOON_S for c in fixed if waits and c.state.stage is RUNNING]
+        return actions + [WakeAt(instant(at_s)) for at_s in asks]
 
-    def _stops_for(self, claim: Claim, able: Sequence[Claim]) -> list[Claim] | None:
-        """Choose the jobs that give way until there is room for another; None: there is not enough."""
+    def _stopped(self, claim: Claim) -> Claim:
+        return claim._replace(hole_s=self.view.costs.stop_s(claim.state.job, self.machine.pool.name))
+
+    def _stops_for(self, claim: Claim, able: Sequence[Claim]) -> list[Claim]:
+        """Choose the jobs that give way until there is room for another; none if there is not enough."""
         room, stops = NOTHING._replace(low_speed=1.0), list[Claim]()
         for other in able:
             if not self.machine.has(claim, claim.ways.least, room) and self.outranks(claim, other):
                 least = other.ways.least
                 room = room._replace(units=room.units + least.units, watts=room.watts + least.watts)
                 stops.append(other)
-        return stops if self.machine.has(claim, claim.ways.least, room) else None
+        return stops if self.machine.has(claim, claim.ways.least, room) else []
 
     def for_turnaround(self, claims: list[Claim], held: dict[int, Way]) -> list[Claim]:
         ranked = sorted(claims, key=self.rank)
         for behind, claim in zip(range(len(ranked) - 1, -1, -1), ranked, strict=True):
-            has = held.get(claim.state.job.id, NOTHING)
-            best = self.machine.best(claim, has, behind)
-            if best is not has:
-                held[claim.state.job.id] = self.machine.take(claim, best, has)
+            self.machine.improve(claim, held, behind)
         return ranked
 
     def fill_holes(self, ranked: list[Claim], held: dict[int, Way]) -> Iterator[WakeAt]:
@@ -372,10 +394,15 @@ class Turns:
             if job.id in held or job.stop is not CHECKPOINT or works <= 2 * (stop + restart):
                 continue
             ranked[place] = claim._replace(hole_s=begins_s)
-            _improve(self.machine, ranked[place], held)
+            self.machine.improve(ranked[place], held)
             if job.id in held:
                 self.holes[job.id] = instant(self.view.now + begins_s)
                 yield WakeAt(instant(self.view.now + begins_s - stop))
+
+
+def _later(since_s: float, now: float) -> float:
+    """Return when a job has waited for about twice as long."""
+    return since_s + FLOOR_S * 2.0 ** math.frexp((now - since_s) / FLOOR_S + 0.1)[1]
 
 
 def _fixed(state: JobState, pool: Pool, end_s: float) -> Claim:
@@ -396,24 +423,20 @@ def _for_makespan(machine: Machine, claims: list[Claim], held: dict[int, Way], n
         before = hull[place - 1] if place else NOTHING
         if place < len(hull):
             gain = (1 / hull[place].own_s - 1 / before.own_s) / max(hull[place].share - before.share, 1e-12)
-            steps.append((-weights[number] * gain, number, place))
+            heappush(steps, (-weights[number] * gain, number, place))
 
     for number in range(len(claims)):
         step(number, 0)
-    heapify(steps)
     while steps:
         _, number, place = heappop(steps)
         claim, way = claims[number], hulls[number][place]
         has = held.get(claim.state.job.id, NOTHING)
         if way.own_s < has.own_s:
             if not machine.has(claim, way, has):  # a long step, of a job that scales well: what fits of it
-                _improve(machine, claim, held)
+                machine.improve(claim, held)
                 continue
             held[claim.state.job.id] = machine.take(claim, way, has)
-        count = len(steps)
         step(number, place + 1)
-        if len(steps) > count:
-            heappush(steps, steps.pop())
     order = sorted(range(len(claims)), key=lambda number: -weights[number])
     return [claims[number] for number in order]
 
@@ -433,11 +456,3 @@ def _hull(ways: Sequence[Way]) -> list[Way]:
             hull.pop()
         hull.append(way)
     return hull
-
-
-def _improve(machine: Machine, claim: Claim, held: dict[int, Way]) -> None:
-    """Give a job the best that is left over, if that is better than what it has."""
-    has = held.get(claim.state.job.id, NOTHING)
-    best = machine.best(claim, has)
-    if best.own_s < has.own_s * (1 - 1e-9):
-        held[claim.state.job.id] = machine.take(claim, best, has)

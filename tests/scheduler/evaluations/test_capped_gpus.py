@@ -13,6 +13,7 @@ from scheduler.evaluations.capped_gpus import (
     above_budget,
     finish_time_fairness,
     fixed,
+    least_j,
     machine,
     simulate,
 )
@@ -48,6 +49,13 @@ def test_fairness_is_against_the_part_of_each_job() -> None:
     assert finish_time_fairness([outcome(JOB, 60.0)] * 8) == pytest.approx([0.5] * 8)
 
 
+def test_no_schedule_takes_less_energy_than_each_job_at_its_best() -> None:
+    """Two GPUs at 250 W: 620 W for 60 s; at 100 W 320 W for 120 s; four at 250 W 1240 W for 40 s."""
+    assert least_j(JOB) == pytest.approx(620 * 60)
+    figures = simulate(CappedCase("fixed", "mctbm-priced", 40, 1, 125.0))
+    assert figures is not None and 0 < figures.least_j < figures.energy_j
+
+
 def test_what_is_drawn_above_the_budget_is_counted() -> None:
     pool = machine().pools[0]
     watts = 5 * (BASE_W + 250.0)  # 1550 of 1600 W
@@ -69,12 +77,13 @@ def test_the_best_of_each_rival_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     def made(case: CappedCase) -> CappedFigures | None:
         if case.cap_w == 125:
             return None  # does not fit
-        return CappedFigures(turnarounds.get(case.policy, case.cap_w or 200.0), 10.0, 2.0, 0)
+        return CappedFigures(turnarounds.get(case.policy, case.cap_w or 200.0), 10.0, 9.0, 2.0, 0)
 
     monkeypatch.setattr(capped_gpus, "run_all", lambda work, cases, progress: [made(case) for case in cases])
     findings, table = capped_gpus.evaluate("small", (1, 2), lambda *_: None)
     fixed_sizes = {finding.what: finding for finding in findings if "fixed" in finding.of}
     assert fixed_sizes["mean turnaround against parm,alpha=0.5"].tenbin.mean == pytest.approx(-37.5)
     assert fixed_sizes["mean turnaround against mctbm-priced at 100 W"].tenbin.mean == pytest.approx(-50)
+    assert fixed_sizes["bound of energy against parm,alpha=0.5"].tenbin.mean == pytest.approx(-10)
     assert fixed_sizes["worst finish-time fairness"].agrees is False
     assert len(table.rows) == 6

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 
 import pytest
@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from scheduler.evaluations import capped_gpus
 from scheduler.model.costs import LinearCost, LinearCosts
-from scheduler.model.events import Action, Event, Start
+from scheduler.model.events import Action, BudgetChanged, Event, Start
 from scheduler.model.jobs import CHECKPOINT, NEVER, Cluster, EstimateKind, Job, JobState, Pool, Stop
+from scheduler.model.speeds import TabulatedSpeed
 from scheduler.policies.base import Policy, View
 from scheduler.policies.registry import create
 from scheduler.policies.weigh.malleable import Claim, Machine, Way
@@ -207,6 +208,52 @@ def test_who_waits_for_many_times_its_length_is_let_in_without_another_event() -
     assert long.preemptions == 1 and 100 + 4000 < short.start_s < 100 + 4000 + 60
 
 
+def test_of_those_that_may_give_way_the_one_that_stops_soonest_does() -> None:
+    """The longer one loses the smaller part of its time, but the short one would wait longer for it."""
+    pool, cost = Pool("node", 2, base_w=100.0), {"node": LinearCost(0.01, 0.0)}
+    exact = EstimateKind.EXACT
+    made = [
+        Job(number, at, 1, run_s, memory_mb=memory_mb, estimate_kind=exact, stop=CHECKPOINT)
+        for number, at, run_s, memory_mb in ((1, 0.0, 1e5, 2e3), (2, 0.0, 1e4, 1e3), (3, 100.0, 10.0, 0.0))
+    ]
+    world = World(
+        Cluster((pool,), 200.0),
+        tuple(Arrival(job, job.estimate_s or 0.0) for job in made),
+        SimulationSettings(costs=LinearCosts(cost, cost)),
+    )
+    outcomes = {outcome.job.id: outcome for outcome in run(create("weigh"), world)[0]}
+    assert outcomes[3].start_s == 100 + 10  # 0.01 s for each of 1000 MB
+
+
+def test_who_comes_while_a_job_restarts_has_its_turn_when_that_works() -> None:
+    """The long one stops from 100 to 150 s and restarts from 160 to 210 s. The third comes meanwhile."""
+    cost = {"node": LinearCost(0.0, 50.0)}
+    arrivals = [
+        Arrival(Job(number, at, 1, run_s, estimate_kind=EstimateKind.EXACT, stop=CHECKPOINT), run_s)
+        for number, at, run_s in ((1, 0.0, 10_000.0), (2, 100.0, 10.0), (3, 170.0, 10.0))
+    ]
+    world = World(
+        Cluster((Pool("node", 1, base_w=100.0),), 100.0),
+        tuple(arrivals),
+        SimulationSettings(costs=LinearCosts(cost, cost)),
+    )
+    outcomes = {outcome.job.id: outcome for outcome in run(create("weigh"), world)[0]}
+    assert outcomes[2].start_s == 150
+    assert outcomes[3].start_s == pytest.approx(260, abs=1e-3)
+
+
+@pytest.mark.parametrize(("speed_on_four", "ends"), [(2.9, 100 + 200 / 2.9), (2.7, 100 + 100 / 2.7)])
+def test_a_job_is_not_begun_on_units_of_which_it_makes_little(speed_on_four: float, ends: float) -> None:
+    """On four units it is 2.9 (or 2.7) times as fast as on two; the others are free from 100 s on."""
+    first = Job(1, 0.0, 2, 100.0, estimate_kind=EstimateKind.EXACT)
+    speed = TabulatedSpeed(2, (1.0, 1.0, speed_on_four))
+    exact = EstimateKind.EXACT
+    later = Job(2, 0.0, 2, 200.0, estimate_kind=exact, max_units=4, malleable=True, speed=speed)
+    world = World(Cluster((Pool("node", 4),)), (Arrival(first, 100.0), Arrival(later, 200.0)))
+    outcomes = {outcome.job.id: outcome for outcome in run(create("weigh"), world)[0]}
+    assert outcomes[2].end_s == pytest.approx(ends, abs=1e-3)
+
+
 def test_jobs_of_a_lab_are_stopped_less_than_once_each_and_fare_evenly() -> None:
     """Each as if it had its part of the machine, within a few times; before they gave way it was hundreds."""
     cluster = capped_gpus.machine()
@@ -238,6 +285,33 @@ def test_energy_has_a_price_where_the_operator_sets_one() -> None:
             )
 
 
+@dataclass(frozen=True)
+class SquaredSpeed(LinearSpeed):
+    """Twice the units are four times as fast."""
+
+    def __call__(self, units: int, cap_w: float | None) -> float:
+        return super().__call__(units, cap_w) * min(units, self.most) / self.least
+
+
+def test_under_a_lower_budget_jobs_give_units_back_of_which_each_did_much() -> None:
+    """Each of two jobs has two units, at least 80 W, until 100 W are left for both."""
+    pool = Pool("node", 4, base_w=10.0, peak_w=50.0, caps_w=(30.0, 50.0))
+    exact, speed = EstimateKind.EXACT, SquaredSpeed(1, 2)
+    arrivals = tuple(
+        Arrival(Job(number, 0.0, 1, 400.0, "", None, exact, max_units=2, malleable=True, speed=speed), 400.0)
+        for number in (1, 2)
+    )
+    changed = SimulationSettings(disturbances=((10.0, BudgetChanged(100.0)),))
+    outcomes = run(create("weigh"), World(Cluster((pool,), 200.0), arrivals, changed))[0]
+    held = [
+        [s.placement for s in outcome.segments if s.start_s <= at < s.end_s]
+        for at in (5.0, 15.0)
+        for outcome in outcomes
+    ]
+    assert [place.units for (place,) in held] == [2, 2, 1, 1]
+    assert sum(pool.power_w(place.units, place.cap_w) for (place,) in held[2:]) <= 100
+
+
 @st.composite
 def capped(draw: st.DrawFn) -> World:
     """Draw a machine with caps, mostly under a budget; rigid, moldable and malleable jobs of known length."""
@@ -256,7 +330,7 @@ def capped(draw: st.DrawFn) -> World:
             stop=draw(st.sampled_from((NEVER, CHECKPOINT))),
             max_units=most if most > least else None,
             malleable=most > least and draw(st.booleans()),
-            speed=LinearSpeed(least, most),
+            speed=draw(st.sampled_from((LinearSpeed, SquaredSpeed)))(least, most),
         )
         arrivals.append(Arrival(job, job.estimate_s or 0.0))
     budget_w = draw(st.sampled_from((None, 40.0 * units, 45.0 * units)))
