@@ -20,6 +20,8 @@ from tests.support.labs.components import require
 from tests.support.labs.machines import Pristine, Tree
 from tests.support.labs.network_lab import NetLab, netlab, require_netlab
 
+gc.disable()  # until all tests are found: what that makes stays to the end
+
 pytest_plugins = ["tests.support.coordinator", "tests.support.viewer"]
 
 # A shell starts background jobs with SIGINT ignored, and children inherit that: Ctrl-C would not reach them.
@@ -52,8 +54,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave what imports and pytest have made out of later searches for garbage: it stays to the end."""
+    """Leave what imports and pytest have made out of later searches for garbage."""
     gc.freeze()
+    gc.enable()
 
 
 def mixed(items: list[pytest.Item]) -> list[pytest.Item]:

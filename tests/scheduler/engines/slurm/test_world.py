@@ -24,7 +24,7 @@ def test_histories(policy: str, machine: str) -> None:
 @pytest.mark.parametrize(("policy", "machine"), pairs(SbatchHistory))
 def test_histories_with_jobs_of_sbatch(policy: str, machine: str) -> None:
     first = 1000 * pairs(SbatchHistory).index((policy, machine))
-    for seed in range(first, first + examples(48) // 3):
+    for seed in range(first, first + examples(48) // 6):
         assert not (story := tell(seed, policy, machine, STEPS, world=SbatchHistory)), story
 
 

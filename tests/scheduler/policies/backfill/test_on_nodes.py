@@ -122,16 +122,12 @@ def choices(draw: st.DrawFn) -> World:
     return World(world.cluster, tuple(arrivals))
 
 
-WORLDS = pytest.mark.parametrize("worlds", [kinds(), choices()], ids=["kinds", "alternatives"])
-
-
-@WORLDS
 @pytest.mark.parametrize("name", NAMES)
-def test_they_place_and_start_as_their_rules_say(name: str, worlds: st.SearchStrategy[World]) -> None:
+def test_they_place_and_start_as_their_rules_say(name: str) -> None:
     """Beside the rules written down a second time, on several nodes of several kinds."""
 
     @MANY
-    @given(worlds)
+    @given(choices())
     def check(world: World) -> None:
         expected = nodes.Simulation(name, world.cluster.pools, world.arrivals).run()
         assert placed(create(name), world) == as_rules_say(expected)
@@ -181,11 +177,10 @@ def test_conservative_reserves_for_long_queues_as_its_rules_say(depth: int) -> N
         assert begun == {job_id: held.start for job_id, held in expected.items()}, seed
 
 
-@WORLDS
 @pytest.mark.parametrize("depth", [1, 2, 1000])
-def test_conservative_reserves_as_its_rules_say(depth: int, worlds: st.SearchStrategy[World]) -> None:
+def test_conservative_reserves_as_its_rules_say(depth: int) -> None:
     @MANY
-    @given(worlds)
+    @given(choices())
     def check(world: World) -> None:
         brute = nodes.Conservative(world.cluster.pools, world.arrivals, depth)
         expected = brute.run()
@@ -223,17 +218,6 @@ def test_a_reservation_moves_to_a_better_pool_where_it_ends_as_soon() -> None:
     pools = tuple(Pool(name, 1, rank, ("cores",), (4.0,)) for rank, name in enumerate(("gpu", "cpu")))
     begun = starts(run(create("conservative"), World(Cluster(pools), tuple(runs)))[0])
     assert begun == {1: 0, 2: 0, 3: 0, 4: 0, 5: 0, 6: 1, 7: 1}
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_nothing_is_given_twice_on_several(name: str) -> None:
-    @MANY
-    @given(machines(4, exact=False))
-    def check(world: World) -> None:
-        outcomes, summary = run(create(name), world)
-        audit(world, outcomes, sum(summary.refused.values()))
-
-    check()
 
 
 @st.composite

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.optimize import LinearConstraint, linprog, milp
 from scipy.sparse import lil_matrix
 
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool
@@ -76,11 +76,14 @@ def lived(policy: str, state: State) -> Starts:
     }
 
 
-def least_total_s(state: State, latest_first: int, now: Mapping[int, str] | None = None) -> float:
+def least_total_s(
+    state: State, latest_first: int, reached_s: float, now: Mapping[int, str] | None = None
+) -> float:
     """Return the least sum of ends.
 
     Args:
         latest_first: the first of the queue starts by then.
+        reached_s: a sum of ends that can be reached: what its linear program prices above it is left out.
         now: who starts now, and on which class; None: anybody.
     """
     area = sum(max(job.times.values()) * job.units for job in (*state.waiting, *state.running))
@@ -106,13 +109,14 @@ def least_total_s(state: State, latest_first: int, now: Mapping[int, str] | None
         begin = jobs + names.index(name) * horizon + start
         for row in range(begin, begin + state.waiting[place].times[name]):
             matrix[row, column] = state.waiting[place].units
+    costs = np.array([start + state.waiting[place].times[name] for place, name, start in options])
+    rows, limits = matrix.tocsr(), np.concatenate((np.ones(jobs), free))
+    relaxed = linprog(costs, rows[jobs:], free, rows[:jobs], limits[:jobs])
+    kept = relaxed.fun + relaxed.lower.marginals <= reached_s + 1e-6
     solved = milp(
-        [start + state.waiting[place].times[name] for place, name, start in options],
-        constraints=LinearConstraint(
-            matrix.tocsr(), [1.0] * jobs + [-np.inf] * len(free), np.concatenate((np.ones(jobs), free))
-        ),
-        integrality=np.ones(len(options)),
-        bounds=Bounds(0, 1),
+        costs[kept],
+        constraints=LinearConstraint(rows[:, kept], [1.0] * jobs + [-np.inf] * len(free), limits),
+        integrality=np.ones(kept.sum()),
         options={"mip_rel_gap": 0.001},
     )
     assert solved.status == 0, solved.message
@@ -125,8 +129,9 @@ def regrets(policy: str, states: Sequence[State]) -> list[float]:
     for state in states:
         starts = lived(policy, state)
         now = {place: name for place, (name, start) in starts.items() if not start}
-        latest_first = starts[0][1]
-        shares.append(least_total_s(state, latest_first, now) / least_total_s(state, latest_first) - 1.0)
+        reached_s = sum(start + state.waiting[place].times[name] for place, (name, start) in starts.items())
+        best_s = least_total_s(state, starts[0][1], reached_s)
+        shares.append(least_total_s(state, starts[0][1], reached_s, now) / best_s - 1.0)
     return shares
 
 
