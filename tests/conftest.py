@@ -13,9 +13,11 @@ from typing import Any
 
 import psutil
 import pytest
+from hypothesis import HealthCheck, settings
 
 from probes.mpi.runner import MpiInstall, find_mpi
 from profiles.errors import Unavailable
+from tests.support.amounts import DRILL, examples
 from tests.support.labs.components import require
 from tests.support.labs.machines import Pristine, Tree
 from tests.support.labs.network_lab import NetLab, netlab, require_netlab
@@ -27,6 +29,15 @@ pytest_plugins = ["tests.support.coordinator", "tests.support.viewer"]
 # A shell starts background jobs with SIGINT ignored, and children inherit that: Ctrl-C would not reach them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has it ignored
+
+settings.register_profile(
+    "tests",
+    max_examples=examples(400),
+    deadline=None,
+    derandomize=not DRILL,
+    suppress_health_check=list(HealthCheck),
+)
+settings.load_profile("tests")
 
 os.environ["TENBIN_SHARE"] = "1"  # tests run side by side, and each of their coordinators has all cores
 

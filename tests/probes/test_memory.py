@@ -64,7 +64,7 @@ def gone(pids: list[int], within_s: float = 20) -> bool:
 # --- the writer
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(size_mb=st.sampled_from([2, 6, 16]), line=st.sampled_from([64, 128]), chunks=st.integers(0, 20))
 def test_each_chunk_stores_one_word_in_every_line_and_the_area_goes_round(
     size_mb: int, line: int, chunks: int
@@ -80,7 +80,7 @@ def test_each_chunk_stores_one_word_in_every_line_and_the_area_goes_round(
         assert (words[chunk, :, 0] == value).all()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     intensity=st.floats(0.01, 0.99),
     chunks=st.lists(st.floats(1e-4, 3e-3), min_size=1, max_size=20),

@@ -20,7 +20,7 @@ from tests.support.amounts import examples
 from tests.support.scheduling.worlds import World, run
 
 LINES = ("fcfs", "easy", "first-fit")
-MANY = settings(max_examples=examples(300), deadline=None, derandomize=True, database=None)
+MANY = settings(max_examples=examples(300))
 
 
 def layout(cut: int, sizes: Sequence[int]) -> tuple[Region, ...]:
@@ -151,7 +151,7 @@ def moved(before: Sequence[Sequence[int]], after: Sequence[Sequence[int]], capac
     return count
 
 
-@settings(max_examples=examples(200), deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(200))
 @given(st.data())
 def test_no_more_places_change_hands_than_in_the_best_of_all_layouts(data: st.DataObject) -> None:
     capacity = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
@@ -247,7 +247,7 @@ def test_every_start_of_the_policy_finds_its_places() -> None:
     """While regions move, and when it begins anew from the cluster state alone."""
     seen: Counter[str] = Counter()
 
-    @settings(max_examples=150, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=150)
     @given(
         world=crowds(),
         interval=st.integers(2, 9),

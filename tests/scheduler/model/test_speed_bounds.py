@@ -33,7 +33,7 @@ def measured(truth: dict[str, float], width: list[float]) -> dict[str, tuple[flo
     }
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 @given(speeds, speeds, widths, amounts)
 def test_every_mix_of_memory_and_arithmetic_is_within_the_bounds(
     a: dict[str, float], b: dict[str, float], width: list[float], amount: list[float]

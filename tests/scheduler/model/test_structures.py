@@ -25,7 +25,7 @@ from scheduler.simulator.metrics import Accumulator
 from scheduler.simulator.trace import Outcome, Segment
 from tests.support.amounts import examples
 
-MANY = settings(max_examples=examples(300), deadline=None, derandomize=True, database=None)
+MANY = settings(max_examples=examples(300))
 UNITS, SECONDS = 8, 60
 
 

@@ -133,7 +133,7 @@ def nothing_waits() -> Iterator[None]:
 @example(content=json.dumps({**GOOD, "code": 10**400}).encode())
 @example(content=json.dumps({**GOOD, "trouble": "\ud800"}).encode())
 @example(content=b'{"phase": "ready", "time_s": 1%s, "bytes": 1, "at_s": 1}' % (b"0" * 400))
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 def test_no_bytes_are_too_odd(attempt: Attempt, content: bytes) -> None:
     for name in FILES:
         (attempt.path / name).write_bytes(content)

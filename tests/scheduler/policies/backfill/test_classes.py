@@ -24,7 +24,7 @@ from tests.support.brute import classes as brute
 from tests.support.scheduling.schedule_audit import audit, starts
 from tests.support.scheduling.worlds import World, counted, limited_classes, run
 
-MANY = settings(max_examples=examples(400), deadline=None, derandomize=True, database=None)
+MANY = settings(max_examples=examples(400))
 POLICIES = ("first-fit", "easy", "conservative")
 
 

@@ -16,7 +16,7 @@ from tests.support.brute import classic as brute
 from tests.support.scheduling.schedule_audit import audit, starts
 from tests.support.scheduling.worlds import World, counted, partly_unknown, run
 
-MANY = settings(max_examples=examples(400), deadline=None, derandomize=True, database=None)
+MANY = settings(max_examples=examples(400))
 
 
 def world(units: int, *jobs: tuple[float, int, float, float]) -> World:

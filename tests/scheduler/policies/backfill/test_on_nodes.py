@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
@@ -27,9 +27,7 @@ NAMES = ("fcfs", "first-fit", "easy")
 ALL = (*NAMES, "conservative")
 RESOURCES = ("cores", "memory_mb", "gpu")
 WHOLE = (8.0, 64.0, 4.0)
-MANY = settings(
-    max_examples=examples(300), deadline=None, suppress_health_check=list(HealthCheck), database=None
-)
+MANY = settings(max_examples=examples(300))
 
 
 @st.composite

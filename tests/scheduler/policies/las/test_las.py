@@ -24,7 +24,7 @@ from tests.support.brute import las as brute_las
 from tests.support.scheduling.schedule_audit import audit
 from tests.support.scheduling.worlds import World, nodes, run
 
-MANY = settings(max_examples=examples(300), deadline=None, derandomize=True, database=None)
+MANY = settings(max_examples=examples(300))
 Row = tuple[float, float, tuple[float, ...]]  # submission, run time, demand of each task
 
 
@@ -243,7 +243,7 @@ def test_what_was_stopped_for_a_job_is_kept_for_it() -> None:
     assert starts[2] == 15 and starts[3] > 15
 
 
-@settings(max_examples=examples(60), deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(60))
 @given(nodes(several=True), st.sampled_from(("las", "las-prompt", "las-mq", "las-drf", "kairos")))
 def test_nothing_is_over_committed_and_every_job_gets_a_reason(world: World, name: str) -> None:
     policy = create(name)
@@ -327,7 +327,7 @@ def test_alternatives_begin_as_in_the_straight_program(
     assert result(outcomes) == straight.simulate()
 
 
-@settings(max_examples=examples(60), deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(60))
 @given(
     case=cases(alternatives=True),
     name=st.sampled_from(("las", "las-mq", "las-drf", "kairos")),

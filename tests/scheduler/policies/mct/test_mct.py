@@ -35,7 +35,7 @@ from tests.support.brute.mct import SECOND, Planner
 from tests.support.scheduling.schedule_audit import audit, starts
 from tests.support.scheduling.worlds import World, classes, run
 
-MANY = settings(max_examples=examples(300), deadline=None, derandomize=True, database=None)
+MANY = settings(max_examples=examples(300))
 KINDS = {
     "mct": (False, False, False),
     "mctb": (True, False, False),

@@ -18,7 +18,7 @@ from tests.support.brute import classic as brute
 from tests.support.scheduling.schedule_audit import audit, starts
 from tests.support.scheduling.worlds import World, counted, run
 
-MANY = settings(max_examples=examples(300), deadline=None, derandomize=True, database=None)
+MANY = settings(max_examples=examples(300))
 
 
 @MANY

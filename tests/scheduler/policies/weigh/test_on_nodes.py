@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool
 from scheduler.model.state import ClusterState
@@ -18,9 +18,7 @@ from tests.support.brute import nodes
 from tests.support.scheduling.schedule_audit import starts
 from tests.support.scheduling.worlds import World, run
 
-MANY = settings(
-    max_examples=examples(300), deadline=None, suppress_health_check=list(HealthCheck), database=None
-)
+MANY = settings(max_examples=examples(300))
 A = Pool("a", 1, 0, RESOURCES, (8.0, 64.0, 1.0))
 B = Pool("b", 1, 1, RESOURCES, (8.0, 64.0, 1.0))
 

@@ -37,7 +37,7 @@ class Watched(Weigh):
         return super().decide(view, event)
 
 
-@settings(max_examples=examples(300), deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(300))
 @given(counted(most=12, exact=True))
 def test_the_first_job_of_the_queue_starts_no_later_than_its_reservation(world: World) -> None:
     policy = Watched()

@@ -52,7 +52,7 @@ ROW: dict[str, Any] = {
 
 
 @given(st.text() | st.sampled_from(HOSTILE), st.integers(0, 100), st.booleans())
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 def test_a_text_fills_its_cells(text: str, width: int, right: bool) -> None:
     fitted = fit(text, width, right=right)
     assert cell_len(fitted) == width and fitted.isprintable()

@@ -118,7 +118,7 @@ def test_combinations_are_those_of_parallel(
         assert by_tenbin((), words) == expected
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0")), min_size=1, max_size=3))
 def test_an_argument_in_a_place_of_its_own_comes_as_it_is(arguments: list[str]) -> None:
     places = [f"{{{place}}}" for place in range(1, len(arguments) + 1)]

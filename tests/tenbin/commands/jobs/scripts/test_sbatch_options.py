@@ -88,7 +88,7 @@ def quoted(draw: st.DrawFn, value: str) -> str:
     return draw(st.sampled_from(ways))
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 @given(asked=ASKED, data=st.data())
 def test_every_spelling_reads_the_same(
     asked: list[tuple[str, str | None]], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
