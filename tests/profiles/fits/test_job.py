@@ -64,7 +64,7 @@ def test_the_sensitivity_is_the_law_by_which_it_was_slowed_down(law: float, gbs:
 def test_the_interval_covers_the_truth_nineteen_times_in_twenty() -> None:
     """Runs and windows with 5 % of noise."""
     covered, widths = [], []
-    for seed in range(40):
+    for seed in range(20):
         job = make_job("a", *samples(suffers=0.05, pressure_gbs=5.0, noise=0.05, repetitions=8, seed=seed))
         prediction = slowdown_beside(job, [job])
         assert prediction is not None
