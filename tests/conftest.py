@@ -32,7 +32,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has it ignored
 
 settings.register_profile(
     "tests",
-    max_examples=examples(400),
+    max_examples=examples(300),
     deadline=None,
     derandomize=not DRILL,
     suppress_health_check=list(HealthCheck),

@@ -20,7 +20,6 @@ from tests.support.amounts import examples
 from tests.support.scheduling.worlds import World, run
 
 LINES = ("fcfs", "easy", "first-fit")
-MANY = settings(max_examples=examples(300))
 
 
 def layout(cut: int, sizes: Sequence[int]) -> tuple[Region, ...]:
@@ -101,7 +100,6 @@ def sizes_of(draw: st.DrawFn, total: int) -> list[int]:
     return sizes
 
 
-@MANY
 @given(st.data())
 def test_what_the_books_allow_is_placed_inside(data: st.DataObject) -> None:
     """Whatever came before: moves, jobs from before them, such as name no region, lost nodes, restarts."""
@@ -176,7 +174,6 @@ def test_no_more_places_change_hands_than_in_the_best_of_all_layouts(data: st.Da
         assert moved(before, books.zones.rows(), capacity) == best
 
 
-@MANY
 @given(st.integers(1, 4), st.integers(3, 8), st.data())
 def test_nodes_stay_whole_where_they_can(units: int, count: int, data: st.DataObject) -> None:
     books = Books([units] * count)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
@@ -27,7 +27,6 @@ NAMES = ("fcfs", "first-fit", "easy")
 ALL = (*NAMES, "conservative")
 RESOURCES = ("cores", "memory_mb", "gpu")
 WHOLE = (8.0, 64.0, 4.0)
-MANY = settings(max_examples=examples(300))
 
 
 @st.composite
@@ -56,7 +55,6 @@ def machines(draw: st.DrawFn, largest: int, *, exact: bool, most: int = 14) -> W
 
 @pytest.mark.parametrize("name", ALL)
 def test_one_resource_of_one_node_is_a_counted_pool(name: str) -> None:
-    @MANY
     @given(counted(most=14))
     def check(world: World) -> None:
         units = world.cluster.pools[0].units
@@ -124,7 +122,6 @@ def choices(draw: st.DrawFn) -> World:
 def test_they_place_and_start_as_their_rules_say(name: str) -> None:
     """Beside the rules written down a second time, on several nodes of several kinds."""
 
-    @MANY
     @given(choices())
     def check(world: World) -> None:
         expected = nodes.Simulation(name, world.cluster.pools, world.arrivals).run()
@@ -177,7 +174,6 @@ def test_conservative_reserves_for_long_queues_as_its_rules_say(depth: int) -> N
 
 @pytest.mark.parametrize("depth", [1, 2, 1000])
 def test_conservative_reserves_as_its_rules_say(depth: int) -> None:
-    @MANY
     @given(choices())
     def check(world: World) -> None:
         brute = nodes.Conservative(world.cluster.pools, world.arrivals, depth)
@@ -192,7 +188,6 @@ def test_conservative_reserves_as_its_rules_say(depth: int) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_one_node_of_one_resource_in_each_pool_is_counted_classes(name: str) -> None:
-    @MANY
     @given(limited_classes())
     def check(world: World) -> None:
         pools = tuple(
@@ -264,7 +259,6 @@ def check_reason(view: View, job: Job, sentence: str) -> None:
     "name", [*ALL, "weigh", "conservative,depth=1", "las", "las-mq", "las-drf", "kairos"]
 )
 def test_no_resource_of_a_node_is_given_twice_whatever_fails(name: str) -> None:
-    @MANY
     @given(failing())
     def check(world: World) -> None:
         policy = create(name)
@@ -306,7 +300,6 @@ def room(view: View, job: Job, ended: Callable[[float], bool]) -> int:
 def test_no_job_that_passes_delays_the_first_one(name: str) -> None:
     """By the time at which it would have room if nobody started any more, seen when it became the first."""
 
-    @MANY
     @given(machines(4, exact=True))
     def check(world: World) -> None:
         promised: dict[int, float] = {}
@@ -362,7 +355,6 @@ def test_a_wait_names_what_binds(name: str, demand: tuple[float, ...], expected:
     assert expected in said[0]
 
 
-@MANY
 @given(machines(3, exact=True), st.booleans())
 def test_fcfs_tells_every_start_when_run_times_are_exact(world: World, as_units: bool) -> None:
     """All jobs are there, so no later one changes anything: each starts when it was said, counted or not."""
