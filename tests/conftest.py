@@ -13,18 +13,31 @@ from typing import Any
 
 import psutil
 import pytest
+from hypothesis import HealthCheck, settings
 
 from probes.mpi.runner import MpiInstall, find_mpi
 from profiles.errors import Unavailable
+from tests.support.amounts import DRILL, examples
 from tests.support.labs.components import require
 from tests.support.labs.machines import Pristine, Tree
 from tests.support.labs.network_lab import NetLab, netlab, require_netlab
+
+gc.disable()  # until all tests are found: what that makes stays to the end
 
 pytest_plugins = ["tests.support.coordinator", "tests.support.viewer"]
 
 # A shell starts background jobs with SIGINT ignored, and children inherit that: Ctrl-C would not reach them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has it ignored
+
+settings.register_profile(
+    "tests",
+    max_examples=examples(300),
+    deadline=None,
+    derandomize=not DRILL,
+    suppress_health_check=list(HealthCheck),
+)
+settings.load_profile("tests")
 
 os.environ["TENBIN_SHARE"] = "1"  # tests run side by side, and each of their coordinators has all cores
 
@@ -52,8 +65,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave what imports and pytest have made out of later searches for garbage: it stays to the end."""
+    """Leave what imports and pytest have made out of later searches for garbage."""
     gc.freeze()
+    gc.enable()
 
 
 def mixed(items: list[pytest.Item]) -> list[pytest.Item]:

@@ -58,7 +58,7 @@ def test_the_vector_loop_is_the_geometric_series(
     assert np.allclose(lanes, expected, rtol=error, atol=error)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(least=st.integers(1, 5000), start=st.integers(0, 2**64 - 1), step=st.integers(0, 2**64 - 1))
 def test_the_chain_makes_every_addition_that_it_counts(
     kernels: Kernels, least: int, start: int, step: int

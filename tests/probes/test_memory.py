@@ -64,7 +64,7 @@ def gone(pids: list[int], within_s: float = 20) -> bool:
 # --- the writer
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(size_mb=st.sampled_from([2, 6, 16]), line=st.sampled_from([64, 128]), chunks=st.integers(0, 20))
 def test_each_chunk_stores_one_word_in_every_line_and_the_area_goes_round(
     size_mb: int, line: int, chunks: int
@@ -80,7 +80,7 @@ def test_each_chunk_stores_one_word_in_every_line_and_the_area_goes_round(
         assert (words[chunk, :, 0] == value).all()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     intensity=st.floats(0.01, 0.99),
     chunks=st.lists(st.floats(1e-4, 3e-3), min_size=1, max_size=20),
@@ -285,7 +285,11 @@ def measured() -> tuple[pd.DataFrame, list[Absent]]:
     """One short real run of the probe on this machine, with small areas."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("probes.memory.choose_area", small_area)
-        return collect("memory", Settings(quick=True, budget_s=2), measure)
+        for budget_s in (2, 12, 48):  # a busy machine needs more time to see enough
+            samples, absent = collect("memory", Settings(quick=True, budget_s=budget_s), measure)
+            if fit_samples("memory", samples.assign(overlap=1.0)):
+                break
+        return samples, absent
 
 
 def test_the_probe_measures_bandwidth_of_one_and_of_all_cores(

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.memory_plan import choose_area, plan_writings
@@ -184,7 +184,6 @@ def test_points_beyond_the_memory_are_named(tmp_path: Path) -> None:
     assert "bandwidth of 8 cores, local memory" in missing[-1].what and "4 areas" in missing[-1].reason
 
 
-@settings(deadline=None)
 @given(st.integers(1, 5000))
 def test_core_counts_span_one_to_all(n: int) -> None:
     counts = core_counts(n)

@@ -66,7 +66,7 @@ def played(*values: int | Exception, range_raw: int | None = RANGE, stall_s: flo
     return counter
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 @given(
     start=st.integers(0, RANGE - 1),
     steps=st.lists(st.integers(0, 900_000_000), min_size=1, max_size=40),

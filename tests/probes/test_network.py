@@ -175,7 +175,7 @@ def synthetic(
     return rows.assign(emulated=False, scope="node", ranks=ranks, hosts="", library="MPICH 5", batch=1)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(
     latency_us=st.floats(0.5, 100), gbs=st.floats(0.01, 50), ranks=st.integers(2, 4), tail=st.floats(1.1, 20)
 )

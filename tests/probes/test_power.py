@@ -28,6 +28,7 @@ from scheduler.model.jobs import Pool
 from scheduler.prediction.profiles import with_power
 from tenbin.report.probes.power import EXPLANATION, figures
 from tests.probes.test_powercap import LIMITS, write_zone
+from tests.support.amounts import sweep
 from tests.support.records import make_profile
 
 
@@ -157,7 +158,7 @@ with Journal(Path(sys.argv[2])) as journal:
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", sweep((signal.SIGKILL, signal.SIGTERM, signal.SIGINT), {signal.SIGTERM}))
 def test_originals_come_back_when_the_probe_is_ended(tmp_path: Path, number: signal.Signals) -> None:
     with emulated_node("intel-2s") as sysfs:
         before = known(sysfs)

@@ -17,8 +17,8 @@ SMALLER = {"parm-ga": "parm-ga,population=20,parents=4,generations=4"}  # as it 
 
 
 def examples(most: int) -> int:
-    """Return the number of examples for hypothesis: a quarter of ``most`` under ``--all``, else a sixth."""
-    return most if DRILL else max(6, most // (4 if ALL else 6))
+    """Return the number of examples for hypothesis: a quarter of ``most`` under ``--all``, else an eighth."""
+    return most if DRILL else max(6, most // (4 if ALL else 8))
 
 
 def sweep(cases: Iterable[Any], quick: Collection[Any]) -> list[Any]:

@@ -108,7 +108,7 @@ def test_an_offline_cpu_is_not_counted(tmp_path: Path) -> None:
     assert read_cpu(roots(tree)).threads == 15
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     sockets=st.integers(1, 2),
     cores=st.integers(1, 3),
@@ -606,7 +606,7 @@ def test_what_is_new_is_told(inventory: Inventory) -> None:
     assert explain(without, inventory) == ["GPU 0 is new (Example GPU, 75 GiB, driver 550.1)"]
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(
     drift=st.sets(st.sampled_from(sorted(DRIFT)), max_size=3),
     deciding=st.sets(st.sampled_from(sorted(DECIDING)), max_size=3),

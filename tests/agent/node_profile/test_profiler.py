@@ -131,7 +131,8 @@ def test_ctrl_c_ends_a_profile_with_what_was_measured(tmp_path: Path) -> None:
     assert made.interrupted and made.samples == {"well": 3, "patient": 3}
 
 
-def test_full_profiles_visit_every_probe_in_rounds(tmp_path: Path) -> None:
+def test_full_profiles_visit_every_probe_in_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profiler, "FULL_ROUNDS", 2)
     made, samples = profiler.make_profile(Settings(only=("well", "chatty"), storage=(tmp_path,)))
     assert [(c.probe, c.round) for c in made.conditions] == [
         (probe, number) for number in range(profiler.FULL_ROUNDS) for probe in ("well", "chatty")

@@ -33,7 +33,7 @@ def rusticl(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("released", sweep([(), ("released",)], [()]), ids=["queue kept", "queue released"])
-@pytest.mark.parametrize("driver", [early_finish, rusticl])
+@pytest.mark.parametrize("driver", sweep((early_finish, rusticl), {early_finish}))
 def test_parked_with_kernels_under_way(
     tmp_path: Path, driver: Callable[[Path], dict[str, str]], released: tuple[str, ...]
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from agent.opencl_layer import requests
 from profiles.errors import UserError
+from tests.support.amounts import slow
 from tests.support.moving import PROGRAMS, command, compiled_layer, output, variables
 
 ROUNDS = "4"
@@ -27,7 +28,7 @@ def below_both(folder: Path, driver: Path, **more: str) -> dict[str, str]:
     ("name", "more"),
     [
         ("late_callbacks", {"LATE_MS": "300"}),  # what it has not called back by a move it never does
-        ("blocking_calls", {"BLOCKS": "order"}),
+        slow("blocking_calls", {"BLOCKS": "order"}),
         ("blocking_calls", {"BLOCKS": "unset"}),
     ],
     ids=["late callbacks", "flush of others first", "copies wait for user events"],

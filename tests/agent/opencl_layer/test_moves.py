@@ -81,7 +81,7 @@ SMALL = st.integers(0, 255)
 PROGRAM = st.lists(st.tuples(st.sampled_from(OPERATIONS), SMALL, SMALL, SMALL), max_size=25)
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 @given(program=PROGRAM)
 def test_random_programs(workers: tuple[Worker, Worker], program: list[tuple[object, ...]]) -> None:
     one, moved = workers

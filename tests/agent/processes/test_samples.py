@@ -16,6 +16,7 @@ from agent.processes import samples, tree
 from agent.processes.samples import Sample, Sampler
 from tests.agent.supervisor.test_supervisor import Start, start
 from tests.support.coordinator import Up
+from tests.support.waiting import until
 
 __all__ = ["start"]
 
@@ -62,11 +63,11 @@ def test_a_short_job_has_no_samples(start: Start) -> None:
 def test_a_paused_job_is_left_alone(start: Start) -> None:
     one = start("sleep", "60")
     one.until("started")
-    time.sleep(0.5)
+    until(lambda: one.attempt.samples.exists() and samples.read(one.attempt.samples))
     one.ask(1, "pause")
     before = samples.read(one.attempt.samples)
     time.sleep(1.5)
-    assert samples.read(one.attempt.samples) == before != []
+    assert samples.read(one.attempt.samples) == before
     one.ask(2, "end")
     one.result()
 

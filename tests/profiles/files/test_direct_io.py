@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -63,7 +63,7 @@ def mount(folder: Path, kind: str, options: str = "") -> None:
     require(done.returncode == 0, f"{kind} cannot be mounted here")
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40)
 @given(size=st.integers(1, 300_000), chunks=st.integers(1, 5), slots=st.integers(1, 5))
 def test_every_byte_comes_back(tmp_path: Path, size: int, chunks: int, slots: int) -> None:
     path = tmp_path / "file"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.fits import fit_samples
@@ -142,9 +142,7 @@ def test_buffered_files_and_emulation_are_marked(samples: pd.DataFrame) -> None:
     assert all("(emulated)" in figure.layout.title.text for figure in figures(table, models))
 
 
-@settings(
-    deadline=None, max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=examples(25))
 @given(
     keep=st.integers(0, 120),
     seed=st.integers(0, 1000),

@@ -23,7 +23,7 @@ def fitted(x: np.ndarray, y: np.ndarray) -> Model:
     return fit(list(x), list(y), probe="power", quantity="power_speed_ratio")
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(
     knee=st.floats(46.0, 80.0),
     at_lowest=st.floats(0.1, 0.8),

@@ -32,7 +32,7 @@ def samples(rng: np.random.Generator, noise: str, repetitions: int = 5) -> tuple
     return x, y
 
 
-@settings(deadline=None, max_examples=examples(40))
+@settings(max_examples=examples(40))
 @given(
     alpha=st.floats(1e-6, 10),
     beta=st.floats(-5, 5),

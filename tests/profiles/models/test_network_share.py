@@ -42,7 +42,7 @@ def slowed_beside(job: JobProfile, *others: JobProfile) -> float:
     return found.value
 
 
-@settings(deadline=None, max_examples=examples(30))
+@settings(max_examples=examples(30))
 @given(SHARES, SLOWED)
 def test_two_that_always_send_the_same_slow_each_other_by_their_shares(share: float, slowed: float) -> None:
     """S = 1 / (1 - (share / S) (1 - 1 / slowed)), so that S = 1 + share (1 - 1 / slowed)."""
@@ -51,7 +51,7 @@ def test_two_that_always_send_the_same_slow_each_other_by_their_shares(share: fl
     assert slowed_beside(job, job) == pytest.approx(1 + share * (1 - 1 / slowed), rel=1e-4)
 
 
-@settings(deadline=None, max_examples=examples(30))
+@settings(max_examples=examples(30))
 @given(st.floats(0.05, 1.0))
 def test_two_that_fill_the_link_have_it_for_longer_the_slower_they_are(inside: float) -> None:
     """Their share is (S - 1 + inside) / S; by bisection."""
@@ -66,7 +66,7 @@ def test_two_that_fill_the_link_have_it_for_longer_the_slower_they_are(inside: f
     assert slowed_beside(job, job) == pytest.approx(middle, rel=1e-4)
 
 
-@settings(deadline=None, max_examples=examples(30))
+@settings(max_examples=examples(30))
 @given(SHARES, SHARES, SLOWED, SLOWED)
 def test_more_neighbours_never_help_and_comprobe_is_the_worst(
     a: float, b: float, slow_a: float, slow_b: float

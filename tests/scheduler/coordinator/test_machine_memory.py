@@ -31,7 +31,7 @@ MACHINES = {  # the world has the memory of other policies
 }
 
 
-@settings(deadline=None, max_examples=examples(200))
+@settings(max_examples=examples(200))
 @given(
     total=st.integers(1, 20),
     jobs=st.lists(st.tuples(st.integers(-1, 1), st.integers(1, 20)), min_size=1, max_size=30),

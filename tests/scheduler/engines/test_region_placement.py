@@ -20,7 +20,6 @@ from tests.support.amounts import examples
 from tests.support.scheduling.worlds import World, run
 
 LINES = ("fcfs", "easy", "first-fit")
-MANY = settings(max_examples=examples(300), deadline=None, derandomize=True, database=None)
 
 
 def layout(cut: int, sizes: Sequence[int]) -> tuple[Region, ...]:
@@ -101,7 +100,6 @@ def sizes_of(draw: st.DrawFn, total: int) -> list[int]:
     return sizes
 
 
-@MANY
 @given(st.data())
 def test_what_the_books_allow_is_placed_inside(data: st.DataObject) -> None:
     """Whatever came before: moves, jobs from before them, such as name no region, lost nodes, restarts."""
@@ -151,7 +149,7 @@ def moved(before: Sequence[Sequence[int]], after: Sequence[Sequence[int]], capac
     return count
 
 
-@settings(max_examples=examples(200), deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(200))
 @given(st.data())
 def test_no_more_places_change_hands_than_in_the_best_of_all_layouts(data: st.DataObject) -> None:
     capacity = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
@@ -176,7 +174,6 @@ def test_no_more_places_change_hands_than_in_the_best_of_all_layouts(data: st.Da
         assert moved(before, books.zones.rows(), capacity) == best
 
 
-@MANY
 @given(st.integers(1, 4), st.integers(3, 8), st.data())
 def test_nodes_stay_whole_where_they_can(units: int, count: int, data: st.DataObject) -> None:
     books = Books([units] * count)
@@ -247,7 +244,7 @@ def test_every_start_of_the_policy_finds_its_places() -> None:
     """While regions move, and when it begins anew from the cluster state alone."""
     seen: Counter[str] = Counter()
 
-    @settings(max_examples=150, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=150)
     @given(
         world=crowds(),
         interval=st.integers(2, 9),

@@ -123,7 +123,7 @@ def test_holes_by_hand() -> None:
 
 
 @given(machines(exact=True), st.booleans())
-@settings(max_examples=examples(60), deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(60))
 def test_jobs_of_one_node_need_no_row(world: World, may_pass: bool) -> None:
     singles = tuple(a._replace(job=replace(a.job, units=1)) for a in world.arrivals)
     units = min(3, world.cluster.units)

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.attempts.records import Result
@@ -25,7 +25,6 @@ from scheduler.jobs.dependencies import (
 )
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.specs import JobSpec
-from tests.support.amounts import examples
 
 OPEN, PARTLY_FAILED = Standing(False, False), Standing(False, True)
 SUCCEEDED, FAILED = Standing(True, False), Standing(True, True)
@@ -149,7 +148,6 @@ def holds_by_definition(table: Table, entry: Entry) -> bool | None:
     return True
 
 
-@settings(max_examples=examples(400), deadline=None)
 @given(st.integers(0, 2**32))
 def test_random_graphs_end_as_by_brute_force(seed: int) -> None:
     """Each job begins exactly if its conditions hold in the end, never before, and none is left over."""
@@ -199,7 +197,6 @@ def members(count: int, limit: int) -> list[Entry]:
     return [Entry(7 + index, spec, "", 0.0, array=7, array_index=index) for index in range(1, count + 1)]
 
 
-@settings(max_examples=examples(300), deadline=None)
 @given(st.integers(1, 12), st.integers(1, 5), st.data())
 def test_never_more_than_the_limit_and_all_in_the_end(count: int, limit: int, data: st.DataObject) -> None:
     limits, placed, ended = ArrayLimits(), set[int](), set[int]()

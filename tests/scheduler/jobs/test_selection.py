@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
@@ -78,7 +78,6 @@ def maybe(*values: object) -> st.SearchStrategy[object]:
     return st.none() | st.sampled_from(values)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     st.builds(
         JobFilter,

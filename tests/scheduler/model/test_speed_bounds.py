@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.model.speeds import (
@@ -17,7 +17,6 @@ from scheduler.model.speeds import (
     run_time_on,
     speed_bounds,
 )
-from tests.support.amounts import examples
 
 RESOURCES = (*MEMORY, *ARITHMETIC)
 speeds = st.dictionaries(st.sampled_from(RESOURCES), st.floats(0.1, 1e5), min_size=len(RESOURCES))
@@ -33,7 +32,6 @@ def measured(truth: dict[str, float], width: list[float]) -> dict[str, tuple[flo
     }
 
 
-@settings(max_examples=examples(300), deadline=None)
 @given(speeds, speeds, widths, amounts)
 def test_every_mix_of_memory_and_arithmetic_is_within_the_bounds(
     a: dict[str, float], b: dict[str, float], width: list[float], amount: list[float]

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
@@ -23,13 +23,10 @@ from scheduler.policies.backfill.queue import IndexedQueue
 from scheduler.policies.registry import create
 from scheduler.simulator.metrics import Accumulator
 from scheduler.simulator.trace import Outcome, Segment
-from tests.support.amounts import examples
 
-MANY = settings(max_examples=examples(300), deadline=None, derandomize=True, database=None)
 UNITS, SECONDS = 8, 60
 
 
-@MANY
 @given(st.floats(0, 1e18) | st.floats(0, 1e6), st.integers(0, 10**15))
 def test_instants_are_what_round_gives(time_s: float, half_steps: int) -> None:
     tie = half_steps / 2e6  # on the grid, or as far as can be from it
@@ -60,7 +57,6 @@ def fits(table: list[int], units: int, start: int, duration: int) -> bool:
     return all(free >= units for free in table[start : start + max(1, duration)])
 
 
-@MANY
 @given(reservations(), st.integers(1, UNITS), st.integers(0, 20), st.integers(0, 30))
 def test_earliest(rows: list[tuple[int, int, int]], units: int, duration: int, after: int) -> None:
     plan, table = both(rows)
@@ -70,7 +66,6 @@ def test_earliest(rows: list[tuple[int, int, int]], units: int, duration: int, a
     assert plan.earliest(UNITS + 1, duration, after) == math.inf
 
 
-@MANY
 @given(reservations(), st.integers(1, UNITS), st.integers(0, 30))
 def test_regions_and_least(rows: list[tuple[int, int, int]], units: int, after: int) -> None:
     plan, table = both(rows)
@@ -82,7 +77,6 @@ def test_regions_and_least(rows: list[tuple[int, int, int]], units: int, after: 
     assert [plan.at(s) for s in range(SECONDS)] == table
 
 
-@MANY
 @given(reservations())
 def test_peaks(rows: list[tuple[int, int, int]]) -> None:
     plan, table = both(rows)
@@ -92,7 +86,6 @@ def test_peaks(rows: list[tuple[int, int, int]]) -> None:
         assert max(m for t, m in zip(times, most, strict=True) if t <= second) == max(table[: second + 1])
 
 
-@MANY
 @given(reservations())
 def test_steps_are_minimal_and_release_undoes_reserve(rows: list[tuple[int, int, int]]) -> None:
     plan, _ = both(rows)
@@ -103,7 +96,6 @@ def test_steps_are_minimal_and_release_undoes_reserve(rows: list[tuple[int, int,
     assert list(plan.steps()) == [(0.0, math.inf, UNITS)]
 
 
-@MANY
 @given(reservations(), st.integers(1, UNITS), st.integers(1, 12), st.integers(0, 20))
 def test_move_up_is_release_earliest_reserve(
     rows: list[tuple[int, int, int]], units: int, duration: int, now: int
@@ -118,7 +110,6 @@ def test_move_up_is_release_earliest_reserve(
     assert list(plan.steps()) == list(other.steps())
 
 
-@MANY
 @given(st.lists(st.tuples(st.sampled_from((0, 1, 2, 5, math.inf)), st.integers(1, UNITS))))
 def test_beside_is_a_reservation_each(held: list[tuple[float, int]]) -> None:
     plan = Availability(UNITS, 1.0)
@@ -127,7 +118,6 @@ def test_beside_is_a_reservation_each(held: list[tuple[float, int]]) -> None:
     assert list(Availability.beside(held, UNITS, 1.0).steps()) == list(plan.steps())
 
 
-@MANY
 @given(reservations(), st.integers(0, 30))
 def test_trim_forgets_only_the_past(rows: list[tuple[int, int, int]], now: int) -> None:
     plan, table = both(rows)
@@ -162,7 +152,6 @@ def test_long_plans_are_their_tables(longest: int) -> None:
         assert plan.earliest(units, duration, after) == expected
 
 
-@MANY
 @given(
     st.lists(
         st.tuples(

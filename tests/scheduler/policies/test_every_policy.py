@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.model.events import Action, Event, Promise, Repartition, WakeAt
@@ -17,13 +17,7 @@ from tests.support.scheduling.schedule_audit import audit, check_conserving, che
 from tests.support.scheduling.worlds import WORLDS, World, run
 
 CASES = [(name, kind) for name, entry in POLICIES.items() for kind in sorted(entry.load().suits)]
-QUICK = settings(
-    max_examples=examples(60),
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    derandomize=True,
-    database=None,
-)
+QUICK = settings(max_examples=examples(60))
 
 
 def quick(name: str, seed: int = 0) -> Policy:

@@ -30,7 +30,7 @@ def test_nothing_is_nothing() -> None:
     assert WaitBreakdown(Cluster((Pool("node", 2),))).means() == (0.0, 0.0)
 
 
-@settings(max_examples=examples(60), deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(60))
 @given(classes())
 def test_as_counted_moment_by_moment(world: World) -> None:
     waits, record, metrics = WaitBreakdown(world.cluster), OutcomeRecorder(), Accumulator(world.cluster)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.coordinator.earlier_starts import OutOfTime, Present, start_of
@@ -13,7 +13,6 @@ from scheduler.policies.base import View
 from scheduler.policies.registry import create
 from scheduler.simulator.simulator import TIMER, Simulator
 from scheduler.simulator.trace import OutcomeRecorder
-from tests.support.amounts import examples
 from tests.support.scheduling import worlds
 from tests.support.scheduling.worlds import World
 
@@ -34,9 +33,6 @@ def test_it_goes_on_as_the_whole_simulation_does(policy: str, kind: str) -> None
     """From any instant after the last submission, where run times are as believed."""
     compared = 0
 
-    @settings(
-        max_examples=examples(300), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-    )
     @given(WORLDS[kind], st.integers(0, 5))
     def check(world: World, skipped: int) -> None:
         nonlocal compared

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Callable, Iterable, Sequence
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
@@ -83,13 +83,7 @@ def only(outcomes: list[Outcome]) -> Outcome:
 
 @pytest.mark.parametrize("kind", WORLDS)
 def test_whatever_a_policy_does_the_books_agree_with_the_audit(kind: str) -> None:
-    @settings(
-        max_examples=examples(150),
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        derandomize=True,
-        database=None,
-    )
+    @settings(max_examples=examples(150))
     @given(WORLDS[kind](), st.integers(0, 5))
     def check(world: World, seed: int) -> None:
         outcomes, summary = run(Chaos(seed=seed), world)

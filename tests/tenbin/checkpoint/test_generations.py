@@ -149,7 +149,7 @@ def moves(*numbers: int) -> st.SearchStrategy[list[tuple[int, str]]]:
     return st.lists(st.tuples(st.sampled_from(numbers), st.sampled_from(sorted(CALLS))), max_size=10)
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(moves(1), moves(1, 2), moves(1, 2, 3), st.permutations((1, 2, 3)))
 def test_whatever_the_order_of_their_writes(
     alone: list[tuple[int, str]],

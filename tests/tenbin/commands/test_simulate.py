@@ -276,7 +276,7 @@ def test_those_that_suit_are_named_where_none_does() -> None:
     assert "policies for this cluster: easy, weigh, conservative, fcfs" in done.stderr
 
 
-@settings(max_examples=examples(50), deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(50))
 @given(counted(most=12))
 def test_no_two_bars_lie_on_one_unit_at_one_time(world: World) -> None:
     outcomes, _ = run(create("easy"), world)
@@ -288,7 +288,7 @@ def test_no_two_bars_lie_on_one_unit_at_one_time(world: World) -> None:
             assert not (together and low_a < high_b and low_b < high_a)
 
 
-@settings(max_examples=10, deadline=None, derandomize=True, database=None)
+@settings(max_examples=10)
 @given(power(most=8))
 def test_power_is_drawn_where_it_is_known(world: World) -> None:
     outcomes, _ = run(Chaos(), world)

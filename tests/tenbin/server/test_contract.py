@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import requests
 import schemathesis
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from schemathesis import Case, GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -108,14 +108,7 @@ def test_requests_made_from_the_description_are_answered_as_it_says(up: Up, tmp_
         takes_values = operation.body or operation.query or operation.path_parameters
         for mode in GenerationMode if takes_values else (GenerationMode.POSITIVE,):
             examples = EXAMPLES_OF_JOBS if operation.label == "POST /jobs" else EXAMPLES
-            bounded = settings(
-                max_examples=examples,
-                derandomize=True,
-                deadline=None,
-                database=None,
-                phases=[Phase.generate],
-                suppress_health_check=list(HealthCheck),
-            )
+            bounded = settings(max_examples=examples, phases=[Phase.generate])
             bounded(given(operation.as_strategy(generation_mode=mode))(check))()
     assert len(answered) == 23 and all(200 in codes for codes in answered.values()), answered
     assert all({200, 422} <= answered[f"POST /{verb}"] for verb in ("jobs", "cancel", "resume")), answered

@@ -269,7 +269,7 @@ queries = st.builds(
 SHARED = ("id", "stage", "name", "cores", "priority", "submit_s", "start_s", "end_s")
 
 
-@settings(max_examples=examples(600), deadline=None)
+@settings(max_examples=examples(600))
 @given(queries, NUMBERS, st.integers(1, 50))
 def test_the_page_shows_the_plain_list(made: Made, query: JobQuery, start: int, count: int) -> None:
     """Each window of the page, and the same list of the coordinator's jobs."""
@@ -318,7 +318,7 @@ conditions = st.builds(
 )
 
 
-@settings(max_examples=examples(600), deadline=None)
+@settings(max_examples=examples(600))
 @given(conditions, st.none() | st.integers(1, 30))
 def test_the_api_lists_the_plain_list(made: Made, wanted: JobList, limit: int | None) -> None:
     """Without a limit all rows; else all that run, and by number the last ones, in the queue the first."""

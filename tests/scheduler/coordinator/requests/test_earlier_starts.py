@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.coordinator.earlier_starts import EarlierStart, earlier_starts, question
@@ -38,9 +38,7 @@ def test_a_job_that_is_changed_as_told_starts_as_told(policy: str, tmp_path: Pat
     """And never later than the present forecast: of this simulation, and of the policy itself."""
     told_in_all = 0
 
-    @settings(
-        max_examples=examples(60), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-    )
+    @settings(max_examples=examples(60))
     @given(st.lists(SPEC, min_size=2, max_size=7), st.integers(0, 20), st.integers(0, 6))
     def check(specs: list[dict[str, Any]], later_min: int, which: int) -> None:
         nonlocal told_in_all

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
@@ -38,9 +38,7 @@ def rehearsed(machine: Virtual, *specs: dict[str, Any], **more: Any) -> list[Pro
 def test_a_job_starts_when_its_rehearsal_said(policy: str, tmp_path: Path) -> None:
     """If nothing else is submitted, and run times are as believed."""
 
-    @settings(
-        max_examples=examples(60), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-    )
+    @settings(max_examples=examples(60))
     @given(st.lists(SPEC, min_size=1, max_size=7), st.integers(0, 20), SPEC)
     def check(specs: list[dict[str, Any]], later_min: int, new: dict[str, Any]) -> None:
         with virtual(tmp_path, Cluster((Pool("core", 4),)), policy) as machine:
@@ -58,9 +56,7 @@ def test_a_job_starts_when_its_rehearsal_said(policy: str, tmp_path: Path) -> No
 def test_a_job_that_waits_starts_when_its_reason_said(policy: str, tmp_path: Path) -> None:
     """And as those jobs end that fcfs names."""
 
-    @settings(
-        max_examples=examples(60), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-    )
+    @settings(max_examples=examples(60))
     @given(st.lists(SPEC, min_size=2, max_size=9), st.integers(0, 20))
     def check(specs: list[dict[str, Any]], later_min: int) -> None:
         with virtual(tmp_path, Cluster((Pool("core", 4),)), policy) as machine:
@@ -149,9 +145,7 @@ def test_of_several_jobs_that_are_short_of_memory_no_start_is_said_that_does_not
 ) -> None:
     """The higher priority has the memory first, and who is short may hold up those behind."""
 
-    @settings(
-        max_examples=examples(60), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-    )
+    @settings(max_examples=examples(60))
     @given(st.lists(SHORT, max_size=5), st.integers(0, 20), st.lists(SHORT, min_size=1, max_size=3))
     @example([], 9, [{**LONG, "priority": -5}, {**LONG, "priority": 5}])
     def check(specs: list[dict[str, Any]], later_min: int, new: list[dict[str, Any]]) -> None:

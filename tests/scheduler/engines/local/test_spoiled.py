@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent.attempts import begin, checked
@@ -28,7 +28,7 @@ from agent.supervisor.allocation_reuse import _was_short
 from scheduler.engines.slurm.batch_jobs import BY, passed_on_to
 from scheduler.engines.slurm.poller import Sign
 from scheduler.engines.slurm.poller import _look as look_for_beat
-from tests.support.amounts import examples, sweep
+from tests.support.amounts import sweep
 from tests.support.coordinator import Up
 
 GOOD = asdict(Result("exited", 1.7e9, 0, usage=Usage(1.0, 1.0, 0.5, 0.5, 10.0)))
@@ -133,7 +133,6 @@ def nothing_waits() -> Iterator[None]:
 @example(content=json.dumps({**GOOD, "code": 10**400}).encode())
 @example(content=json.dumps({**GOOD, "trouble": "\ud800"}).encode())
 @example(content=b'{"phase": "ready", "time_s": 1%s, "bytes": 1, "at_s": 1}' % (b"0" * 400))
-@settings(max_examples=examples(300), deadline=None)
 def test_no_bytes_are_too_odd(attempt: Attempt, content: bytes) -> None:
     for name in FILES:
         (attempt.path / name).write_bytes(content)

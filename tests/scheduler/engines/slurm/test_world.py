@@ -17,14 +17,14 @@ PAIRS = pairs(SlurmHistory)
 @pytest.mark.parametrize(("policy", "machine"), PAIRS)
 def test_histories(policy: str, machine: str) -> None:
     first = 1000 * PAIRS.index((policy, machine))  # other histories for each
-    for seed in range(first, first + examples(48) // 2):
+    for seed in range(first, first + examples(36) * 2 // 3):
         assert not (story := tell(seed, policy, machine, STEPS, world=SlurmHistory)), story
 
 
 @pytest.mark.parametrize(("policy", "machine"), pairs(SbatchHistory))
 def test_histories_with_jobs_of_sbatch(policy: str, machine: str) -> None:
     first = 1000 * pairs(SbatchHistory).index((policy, machine))
-    for seed in range(first, first + examples(48) // 3):
+    for seed in range(first, first + examples(48) // 6):
         assert not (story := tell(seed, policy, machine, STEPS, world=SbatchHistory)), story
 
 

@@ -6,7 +6,7 @@ import math
 import random
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.model.events import Action, Event, NodeDown, NodeUp
@@ -19,12 +19,10 @@ from scheduler.policies.backfill.reservations import Reservations
 from scheduler.policies.base import Policy, View
 from scheduler.policies.registry import create
 from scheduler.simulator.trace import Arrival, SimulationSettings
-from tests.support.amounts import examples
 from tests.support.brute import classes as brute
 from tests.support.scheduling.schedule_audit import audit, starts
 from tests.support.scheduling.worlds import World, counted, limited_classes, run
 
-MANY = settings(max_examples=examples(400), deadline=None, derandomize=True, database=None)
 POLICIES = ("first-fit", "easy", "conservative")
 
 
@@ -50,14 +48,12 @@ def machine(world: World) -> brute.Machine:
 # -- brute force --------------------------------------------------------------------------------------
 
 
-@MANY
 @given(limited_classes())
 def test_schedules_are_the_brute_force(world: World) -> None:
     for policy, rule in (("fcfs", brute.fcfs), ("first-fit", brute.first_fit), ("easy", brute.easy)):
         assert schedule(policy, world) == rule(machine(world), world.arrivals), policy
 
 
-@MANY
 @given(limited_classes(most=10), st.sampled_from(("", *(f",depth={depth}" for depth in range(1, 6)))))
 def test_conservative_is_the_brute_force_and_no_job_is_to_end_later_than_promised(
     world: World, depth: str
@@ -91,7 +87,6 @@ class ConservativeForSeveral(Conservative):
         self.reservations = ReservationsForSeveral(view.cluster.pools, 1000, view)
 
 
-@MANY
 @given(counted(most=12))
 def test_one_class_is_a_case_of_several(world: World) -> None:
     several: list[Policy] = [FirstFitForSeveral(), EasyForSeveral(), ConservativeForSeveral()]

@@ -16,8 +16,6 @@ from tests.support.brute import classic as brute
 from tests.support.scheduling.schedule_audit import audit, starts
 from tests.support.scheduling.worlds import World, counted, partly_unknown, run
 
-MANY = settings(max_examples=examples(400), deadline=None, derandomize=True, database=None)
-
 
 def world(units: int, *jobs: tuple[float, int, float, float]) -> World:
     """Jobs as (submission, units, limit, run time), numbered from 1."""
@@ -28,7 +26,6 @@ def world(units: int, *jobs: tuple[float, int, float, float]) -> World:
     return World(Cluster((Pool("node", units),)), arrivals)
 
 
-@MANY
 @given(counted(most=6, shortest=1))
 def test_schedules_are_the_brute_force(world: World) -> None:
     for policy, rule in (("fcfs", brute.fcfs), ("first-fit", brute.first_fit), ("easy", brute.easy)):
@@ -36,7 +33,6 @@ def test_schedules_are_the_brute_force(world: World) -> None:
         assert found == rule(world.cluster.units, world.arrivals), policy
 
 
-@MANY
 @given(counted(most=9, shortest=1), st.sampled_from(("", *(f",depth={depth}" for depth in range(1, 6)))))
 def test_conservative_is_the_brute_force_and_keeps_its_promises(world: World, depth: str) -> None:
     table = brute.Conservative(world.cluster.units, world.arrivals, int(depth[7:] or 1000))
@@ -45,7 +41,6 @@ def test_conservative_is_the_brute_force_and_keeps_its_promises(world: World, de
     assert all(expected[job] <= promised for job, promised in table.promised.items())
 
 
-@MANY
 @given(counted(most=12, shortest=1, exact=True), st.integers(1, 5))
 def test_conservative_starts_no_job_later_than_fcfs(world: World, depth: int) -> None:
     begun = starts(run(create(f"conservative,depth={depth}"), world)[0])
@@ -66,7 +61,6 @@ class Watched(Conservative):
 notes: dict[int, list[float]] = {}
 
 
-@MANY
 @given(counted(most=8))
 def test_conservative_never_moves_a_reservation_back(world: World) -> None:
     notes.clear()
@@ -133,7 +127,7 @@ def test_unknown_run_times() -> None:
     assert starts(run(create("conservative"), here)[0]) == fcfs
 
 
-@settings(MANY, max_examples=examples(500))
+@settings(max_examples=examples(500))
 @given(st.integers(1, 3).flatmap(partly_unknown), st.integers(1, 5))
 def test_unknown_run_times_lose_no_job_at_any_depth(world: World, depth: int) -> None:
     for policy in ("fcfs", "first-fit", "easy", f"conservative,depth={depth}"):

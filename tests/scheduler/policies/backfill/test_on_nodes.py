@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
@@ -27,9 +27,6 @@ NAMES = ("fcfs", "first-fit", "easy")
 ALL = (*NAMES, "conservative")
 RESOURCES = ("cores", "memory_mb", "gpu")
 WHOLE = (8.0, 64.0, 4.0)
-MANY = settings(
-    max_examples=examples(300), deadline=None, suppress_health_check=list(HealthCheck), database=None
-)
 
 
 @st.composite
@@ -58,7 +55,6 @@ def machines(draw: st.DrawFn, largest: int, *, exact: bool, most: int = 14) -> W
 
 @pytest.mark.parametrize("name", ALL)
 def test_one_resource_of_one_node_is_a_counted_pool(name: str) -> None:
-    @MANY
     @given(counted(most=14))
     def check(world: World) -> None:
         units = world.cluster.pools[0].units
@@ -122,16 +118,11 @@ def choices(draw: st.DrawFn) -> World:
     return World(world.cluster, tuple(arrivals))
 
 
-WORLDS = pytest.mark.parametrize("worlds", [kinds(), choices()], ids=["kinds", "alternatives"])
-
-
-@WORLDS
 @pytest.mark.parametrize("name", NAMES)
-def test_they_place_and_start_as_their_rules_say(name: str, worlds: st.SearchStrategy[World]) -> None:
+def test_they_place_and_start_as_their_rules_say(name: str) -> None:
     """Beside the rules written down a second time, on several nodes of several kinds."""
 
-    @MANY
-    @given(worlds)
+    @given(choices())
     def check(world: World) -> None:
         expected = nodes.Simulation(name, world.cluster.pools, world.arrivals).run()
         assert placed(create(name), world) == as_rules_say(expected)
@@ -181,11 +172,9 @@ def test_conservative_reserves_for_long_queues_as_its_rules_say(depth: int) -> N
         assert begun == {job_id: held.start for job_id, held in expected.items()}, seed
 
 
-@WORLDS
 @pytest.mark.parametrize("depth", [1, 2, 1000])
-def test_conservative_reserves_as_its_rules_say(depth: int, worlds: st.SearchStrategy[World]) -> None:
-    @MANY
-    @given(worlds)
+def test_conservative_reserves_as_its_rules_say(depth: int) -> None:
+    @given(choices())
     def check(world: World) -> None:
         brute = nodes.Conservative(world.cluster.pools, world.arrivals, depth)
         expected = brute.run()
@@ -199,7 +188,6 @@ def test_conservative_reserves_as_its_rules_say(depth: int, worlds: st.SearchStr
 
 @pytest.mark.parametrize("name", ALL)
 def test_one_node_of_one_resource_in_each_pool_is_counted_classes(name: str) -> None:
-    @MANY
     @given(limited_classes())
     def check(world: World) -> None:
         pools = tuple(
@@ -223,17 +211,6 @@ def test_a_reservation_moves_to_a_better_pool_where_it_ends_as_soon() -> None:
     pools = tuple(Pool(name, 1, rank, ("cores",), (4.0,)) for rank, name in enumerate(("gpu", "cpu")))
     begun = starts(run(create("conservative"), World(Cluster(pools), tuple(runs)))[0])
     assert begun == {1: 0, 2: 0, 3: 0, 4: 0, 5: 0, 6: 1, 7: 1}
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_nothing_is_given_twice_on_several(name: str) -> None:
-    @MANY
-    @given(machines(4, exact=False))
-    def check(world: World) -> None:
-        outcomes, summary = run(create(name), world)
-        audit(world, outcomes, sum(summary.refused.values()))
-
-    check()
 
 
 @st.composite
@@ -282,7 +259,6 @@ def check_reason(view: View, job: Job, sentence: str) -> None:
     "name", [*ALL, "weigh", "conservative,depth=1", "las", "las-mq", "las-drf", "kairos"]
 )
 def test_no_resource_of_a_node_is_given_twice_whatever_fails(name: str) -> None:
-    @MANY
     @given(failing())
     def check(world: World) -> None:
         policy = create(name)
@@ -324,7 +300,6 @@ def room(view: View, job: Job, ended: Callable[[float], bool]) -> int:
 def test_no_job_that_passes_delays_the_first_one(name: str) -> None:
     """By the time at which it would have room if nobody started any more, seen when it became the first."""
 
-    @MANY
     @given(machines(4, exact=True))
     def check(world: World) -> None:
         promised: dict[int, float] = {}
@@ -380,7 +355,6 @@ def test_a_wait_names_what_binds(name: str, demand: tuple[float, ...], expected:
     assert expected in said[0]
 
 
-@MANY
 @given(machines(3, exact=True), st.booleans())
 def test_fcfs_tells_every_start_when_run_times_are_exact(world: World, as_units: bool) -> None:
     """All jobs are there, so no later one changes anything: each starts when it was said, counted or not."""

@@ -57,7 +57,7 @@ def test_weights_divide_shares_and_entitlement() -> None:
     assert queue.entitled(b) and queue.share("A") == 0.0  # alone now
 
 
-@settings(max_examples=examples(100), deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(100))
 @given(st.lists(st.tuples(st.sampled_from("ABC"), st.integers(1, 9), st.integers(1, 9)), max_size=20))
 def test_the_least_share_comes_first_and_books_balance(rows: list[tuple[str, int, int]]) -> None:
     queue = FairShare((100, 50), {"B": 2.0})

@@ -24,7 +24,6 @@ from tests.support.brute import las as brute_las
 from tests.support.scheduling.schedule_audit import audit
 from tests.support.scheduling.worlds import World, nodes, run
 
-MANY = settings(max_examples=examples(300), deadline=None, derandomize=True, database=None)
 Row = tuple[float, float, tuple[float, ...]]  # submission, run time, demand of each task
 
 
@@ -243,7 +242,7 @@ def test_what_was_stopped_for_a_job_is_kept_for_it() -> None:
     assert starts[2] == 15 and starts[3] > 15
 
 
-@settings(max_examples=examples(60), deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(60))
 @given(nodes(several=True), st.sampled_from(("las", "las-prompt", "las-mq", "las-drf", "kairos")))
 def test_nothing_is_over_committed_and_every_job_gets_a_reason(world: World, name: str) -> None:
     policy = create(name)
@@ -256,7 +255,6 @@ def test_nothing_is_over_committed_and_every_job_gets_a_reason(world: World, nam
     audit(world, outcomes, sum(summary.refused.values()))
 
 
-@MANY
 @given(st.data())
 def test_a_policy_that_begins_in_the_middle_goes_on(data: st.DataObject) -> None:
     """Asked to begin anew at any event, it still ends every job, and never asks for what cannot be."""
@@ -307,7 +305,6 @@ def as_world(nodes: int, rows: list[brute_las.Task]) -> World:
     return World(plain.cluster, tuple(arrivals), plain.settings)
 
 
-@MANY
 @given(
     case=cases(alternatives=True),
     most=st.integers(1, 3),
@@ -327,7 +324,7 @@ def test_alternatives_begin_as_in_the_straight_program(
     assert result(outcomes) == straight.simulate()
 
 
-@settings(max_examples=examples(60), deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(60))
 @given(
     case=cases(alternatives=True),
     name=st.sampled_from(("las", "las-mq", "las-drf", "kairos")),
@@ -358,7 +355,6 @@ def test_with_alternatives_nothing_is_over_committed(
         assert outcome.run_s == pytest.approx(task.ways[way][1] if task.ways else task.run)
 
 
-@MANY
 @given(cases(), st.sampled_from((0.5, 1.0, 1.5)), st.integers(1, 4), st.integers(1, 9))
 def test_las_is_the_straight_program(
     case: tuple[int, list[brute_las.Task]], limit: float, most: int, spare: int
@@ -369,7 +365,6 @@ def test_las_is_the_straight_program(
     assert result(outcomes) == brute_las.las(nodes, (8, 8), rows, limit**2, most=most, spare=spare).simulate()
 
 
-@MANY
 @given(
     case=cases(),
     most=st.integers(1, 3),
@@ -390,7 +385,6 @@ def test_las_prompt_and_las_mq_are_the_straight_program(
     assert result(outcomes) == straight.simulate()
 
 
-@MANY
 @given(cases(), st.integers(1, 4), st.integers(1, 9))
 def test_kairos_is_the_straight_program(
     case: tuple[int, list[brute_las.Task]], queued: int, spare: int
@@ -400,7 +394,6 @@ def test_kairos_is_the_straight_program(
     assert result(outcomes) == brute_las.kairos(nodes, (8, 8), rows, queued, spare=spare).simulate()
 
 
-@MANY
 @given(
     cases(),
     st.sampled_from(("las", "las-mq", "kairos")),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
@@ -30,12 +30,10 @@ from scheduler.policies.mct.plan import (
 )
 from scheduler.policies.registry import create
 from scheduler.simulator.trace import Arrival, Outcome, SimulationSettings
-from tests.support.amounts import examples
 from tests.support.brute.mct import SECOND, Planner
 from tests.support.scheduling.schedule_audit import audit, starts
 from tests.support.scheduling.worlds import World, classes, run
 
-MANY = settings(max_examples=examples(300), deadline=None, derandomize=True, database=None)
 KINDS = {
     "mct": (False, False, False),
     "mctb": (True, False, False),
@@ -231,7 +229,6 @@ def test_a_pause_is_taken_on_one_class_only() -> None:
 # -- by brute force -----------------------------------------------------------------------------------
 
 
-@MANY
 @given(classes())
 def test_the_schedule_is_that_of_the_readings(world: World) -> None:
     for policy, (backfill, migrate, literal) in KINDS.items():
@@ -255,7 +252,6 @@ class Watched(Mct):
 notes: dict[int, tuple[float, float]] = {}
 
 
-@MANY
 @given(classes())
 def test_no_job_ends_later_than_mct_lets_it_nor_than_planned(world: World) -> None:
     for backfill, migrate in ((True, False), (False, True), (True, True)):
@@ -302,7 +298,6 @@ def troubled(draw: st.DrawFn) -> World:
     )
 
 
-@MANY
 @given(troubled())
 def test_every_job_ends_whatever_happens(world: World) -> None:
     for policy in FAMILY:
@@ -320,7 +315,6 @@ def test_time_over_estimated_comes_back_at_the_real_end() -> None:
     assert found[3] == about(("high", 165.4, 175.4))
 
 
-@MANY
 @given(classes(), st.integers(1, 30), st.booleans())
 def test_plans_are_rebuilt_after_a_restart(world: World, at: int, priced: bool) -> None:
     """Whenever a new policy takes over, it goes on with what it finds."""

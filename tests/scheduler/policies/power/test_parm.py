@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
@@ -33,13 +33,7 @@ from tests.support.amounts import examples
 from tests.support.scheduling.schedule_audit import audit
 from tests.support.scheduling.worlds import World, power, run
 
-MANY = settings(
-    max_examples=examples(150),
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
+MANY = settings(max_examples=examples(150))
 FEW = settings(MANY, max_examples=examples(40))
 
 

@@ -29,7 +29,7 @@ from tests.support.brute import classic as brute
 from tests.support.scheduling.schedule_audit import audit, starts
 from tests.support.scheduling.worlds import World, run
 
-MANY = settings(max_examples=examples(150), deadline=None, derandomize=True, database=None)
+MANY = settings(max_examples=examples(150))
 
 # Table 3 of the paper: bounds as printed (30 and 9/99 are rounding, see the digest's reading), sizes.
 PRINTED = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool
@@ -13,15 +13,11 @@ from scheduler.policies.registry import create
 from scheduler.simulator.trace import Arrival
 from scheduler.workloads import load
 from tests.scheduler.policies.regions.test_regions import machines
-from tests.support.amounts import examples
 from tests.support.brute import classic as brute
 from tests.support.scheduling.schedule_audit import audit, starts
 from tests.support.scheduling.worlds import World, counted, run
 
-MANY = settings(max_examples=examples(300), deadline=None, derandomize=True, database=None)
 
-
-@MANY
 @given(st.one_of(machines(exact=True), counted(exact=True)), st.integers(3, 20), st.integers(1, 5))
 def test_with_exact_limits_no_job_starts_later_than_under_fcfs(
     world: World, interval: int, regions: int
@@ -52,7 +48,6 @@ def by_limits(world: World) -> dict[int, int]:
     return brute.fcfs(world.cluster.units, slow)
 
 
-@MANY
 @given(machines(), st.integers(3, 20), st.integers(1, 5), st.sampled_from((1, 3, 1000)))
 def test_latest_starts_never_move_back(world: World, interval: int, regions: int, depth: int) -> None:
     policy = SoftRegions(SoftRegionsParameters(interval_s=interval, fixed=regions, depth=depth))
@@ -65,7 +60,6 @@ def test_latest_starts_never_move_back(world: World, interval: int, regions: int
     assert all(begun[job] <= limits[job] for job in begun)
 
 
-@MANY
 @given(machines(), st.integers(3, 20))
 def test_a_restart_with_given_shares_changes_nothing(world: World, bound: int) -> None:
     total = world.cluster.units

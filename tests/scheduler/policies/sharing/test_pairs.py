@@ -42,7 +42,7 @@ from tests.support.amounts import examples
 TABLE = load_pairs("konishi2008")
 TEN = [program for program in TABLE.programs for _ in range(2)]
 PRESSURES = [TABLE.pressures[program] for program in TEN]
-QUICK = settings(max_examples=examples(60), deadline=None, derandomize=True, database=None)
+QUICK = settings(max_examples=examples(60))
 
 
 @pytest.fixture(scope="module")

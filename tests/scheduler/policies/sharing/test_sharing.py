@@ -7,7 +7,7 @@ from itertools import combinations_with_replacement, islice
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.inventory import Roots, read_network
@@ -54,13 +54,7 @@ from tests.support.labs.machines import Tree, intel_two_sockets, virtual_machine
 from tests.support.scheduling.worlds import World, run, sharing
 
 TABLE = load_pairs("konishi2008")
-QUICK = settings(
-    max_examples=examples(60),
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    derandomize=True,
-    database=None,
-)
+QUICK = settings(max_examples=examples(60))
 POLICIES = (
     "exclusive",
     "pair",

@@ -13,7 +13,7 @@ from scheduler.policies.registry import create
 from scheduler.simulator.trace import Arrival
 from tests.support.scheduling.worlds import World, run
 
-SEEDS = range(10)
+SEEDS = range(6)
 JOBS = 300
 Jobs = Callable[[random.Random], tuple[Arrival, ...]]
 EXACT = EstimateKind.EXACT

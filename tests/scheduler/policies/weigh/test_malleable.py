@@ -337,7 +337,7 @@ def capped(draw: st.DrawFn) -> World:
     return World(Cluster((pool,), budget_w), tuple(arrivals))
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 @given(capped(), st.sampled_from(("weigh", "weigh,aim=makespan", "weigh,kwh_price=20", "weigh,move=false")))
 def test_a_reservation_is_kept(world: World, policy: str) -> None:
     """The oldest job's room never comes later than it was believed to come, if none can outrank it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool
 from scheduler.model.state import ClusterState
@@ -18,14 +18,10 @@ from tests.support.brute import nodes
 from tests.support.scheduling.schedule_audit import starts
 from tests.support.scheduling.worlds import World, run
 
-MANY = settings(
-    max_examples=examples(300), deadline=None, suppress_health_check=list(HealthCheck), database=None
-)
 A = Pool("a", 1, 0, RESOURCES, (8.0, 64.0, 1.0))
 B = Pool("b", 1, 1, RESOURCES, (8.0, 64.0, 1.0))
 
 
-@MANY
 @given(machines(3, exact=False))
 def test_order_and_reservation_are_as_the_rules_say(world: World) -> None:
     fit = tuple(a for a in world.arrivals if not ClusterState(world.cluster).misfit(a.job))
@@ -44,7 +40,6 @@ def test_the_first_who_comes_after_an_empty_queue_starts_before_smaller_jobs() -
     assert begun == {1: 0, 2: 0, 3: 1, 4: 3}
 
 
-@MANY
 @given(choices())
 def test_each_job_with_alternatives_runs_once_in_one_of_them(world: World) -> None:
     policy = create("weigh")
@@ -91,7 +86,6 @@ def test_long_queues_start_as_the_rules_say() -> None:
             assert begun == {job_id: held.start for job_id, held in expected.items()}, seed
 
 
-@MANY
 @given(kinds(most=14))
 def test_a_job_with_k_before_it_waits_at_most_k_and_one_times_the_longest_run_time(world: World) -> None:
     before: dict[int, int] = {}

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from scheduler.model.costs import LinearCost, LinearCosts
 from scheduler.model.events import Action, Event
@@ -15,7 +15,6 @@ from scheduler.policies.backfill.availability import of_running
 from scheduler.policies.base import View
 from scheduler.policies.weigh.weigh import SOON_S, Weigh, WeighParameters
 from scheduler.simulator.trace import Arrival, Outcome, SimulationSettings
-from tests.support.amounts import examples
 from tests.support.scheduling.worlds import World, counted, run
 
 TWO = Cluster((Pool("gpu", 1, 0), Pool("cpu", 1, 1)))
@@ -37,7 +36,6 @@ class Watched(Weigh):
         return super().decide(view, event)
 
 
-@settings(max_examples=examples(300), deadline=None, derandomize=True, database=None)
 @given(counted(most=12, exact=True))
 def test_the_first_job_of_the_queue_starts_no_later_than_its_reservation(world: World) -> None:
     policy = Watched()

@@ -18,7 +18,7 @@ from scheduler.simulator.trace import Arrival, OutcomeRecorder
 from scheduler.workloads.arrivals import Closed, capacity, offered_load, stretched
 from tests.support.amounts import examples
 
-QUICK = settings(max_examples=examples(60), deadline=None, derandomize=True, database=None)
+QUICK = settings(max_examples=examples(60))
 NODES = Cluster((Pool("node", 2, resources=("cpu", "memory"), capacity=(1.0, 2.0)),))
 demands = st.tuples(st.floats(0.05, 1.0), st.floats(0.05, 2.0))
 

@@ -24,7 +24,7 @@ from tests.support.paths import DATA, SHARED_DATA
 EXCERPT = DATA / "google2011-task_events-excerpt.csv"
 SHARD = SHARED_DATA / "google2011-task_events-part-00000.csv.gz"
 NODES = Cluster((Pool("node", 4, resources=("cpu", "memory"), capacity=(1.0, 1.0)),))
-QUICK = settings(max_examples=examples(80), deadline=None, derandomize=True, database=None)
+QUICK = settings(max_examples=examples(80))
 seeds = st.integers(0, 2**32)
 margins = st.lists(st.floats(1e-3, 1e3), min_size=3, max_size=60).map(np.array)
 

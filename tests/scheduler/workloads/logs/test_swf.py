@@ -7,7 +7,7 @@ import io
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
@@ -22,13 +22,7 @@ from scheduler.workloads.logs.files import WINDOW
 from tests.support.amounts import examples
 
 LINE = "{} {} -1 {} {} -1 {} {} {} {} {} 7 -1 3 -1 -1 -1 -1\n"
-FILES = settings(
-    max_examples=examples(200),
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    derandomize=True,
-    database=None,
-)
+FILES = settings(max_examples=examples(200))
 
 
 def line(

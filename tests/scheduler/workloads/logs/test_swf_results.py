@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.model.jobs import Cluster, Job, Placement, Pool
@@ -16,13 +16,7 @@ from scheduler.workloads.logs.swf import result_lines
 from tests.support.amounts import examples
 from tests.support.scheduling.worlds import World, classes, counted, run
 
-FILES = settings(
-    max_examples=examples(100),
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    derandomize=True,
-    database=None,
-)
+FILES = settings(max_examples=examples(100))
 # The header comments of version 2.2
 # fmt: off
 LABELS = {

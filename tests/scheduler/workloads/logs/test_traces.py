@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
@@ -23,13 +23,7 @@ from tests.support.paths import DATA, SHARED_DATA
 
 EXCERPT = DATA / "google2011-task_events-excerpt.csv"
 ANY = Cluster((Pool("node", 1),))
-FILES = settings(
-    max_examples=examples(100),
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    derandomize=True,
-    database=None,
-)
+FILES = settings(max_examples=examples(100))
 PODS = (
     "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,"
     "creation_time,deletion_time,scheduled_time\n"

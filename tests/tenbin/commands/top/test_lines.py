@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -33,7 +33,6 @@ from tenbin.commands.top.views import (
     wrapped,
 )
 from tenbin.terminal import fit
-from tests.support.amounts import examples
 
 HOSTILE = [
     "[red]x[/red]",
@@ -52,7 +51,6 @@ ROW: dict[str, Any] = {
 
 
 @given(st.text() | st.sampled_from(HOSTILE), st.integers(0, 100), st.booleans())
-@settings(max_examples=examples(300), deadline=None)
 def test_a_text_fills_its_cells(text: str, width: int, right: bool) -> None:
     fitted = fit(text, width, right=right)
     assert cell_len(fitted) == width and fitted.isprintable()

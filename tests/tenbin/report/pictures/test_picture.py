@@ -167,7 +167,7 @@ def test_the_colours_follow_the_page() -> None:
     assert 'class="c3"' in drawn and 'class="grey"' in drawn and not re.findall(r'="#[0-9a-f]', drawn)
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 @given(st.floats(-1e9, 1e9), st.floats(1e-6, 1e9))
 def test_ticks_are_few_and_inside(low: float, span: float) -> None:
     high = low + span

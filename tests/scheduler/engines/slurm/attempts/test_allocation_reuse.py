@@ -107,8 +107,13 @@ def test_with_and_without_anything_to_prepare(tmp_path: Path, more: dict[str, ob
 
 def test_the_code_of_a_job_that_leaves_with_0_at_its_limit(tmp_path: Path) -> None:
     """A batch system takes 0 for success."""
-    attempt = placed(tmp_path, "trap 'exit 0' TERM; while :; do sleep 0.05; done", time_limit_s=0.3)
-    assert carry(attempt).wait(LIMIT_S) == 125
+    obliging = "trap 'exit 0' TERM; : > ready; while :; do sleep 0.05; done"
+    attempt = placed(tmp_path, obliging, time_limit_s=3600.0)
+    process = carry(attempt)
+    until(lambda: (tmp_path / "ready").exists() and attempt.state())
+    attempt.write_request(Request(1, "limit", time_limit_s=0.01))
+    process.send_signal(signal.SIGUSR1)
+    assert process.wait(LIMIT_S) == 125
     result = attempt.result()
     assert result is not None and (result.how, result.code) == ("time-limit", 0)
 

@@ -114,17 +114,17 @@ def test_cancelled_on_all_nodes(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
     """Each rank is asked; those that do not listen are gone as well when the job is."""
     up.start(*START)
     job = submit(up, tmp_path, f"signal.signal(signal.SIGTERM, leave)\n{BEATS}", tasks=4)
-    up.until(lambda: begun(tmp_path, 4))
-    time.sleep(0.5)
+    up.until(lambda: all(len(beats(tmp_path, rank)) > 1 for rank in range(4)))
     job.cancel()
     assert job.wait(60)["stage"] == "cancelled"
     assert len(list(tmp_path.glob("asked-*"))) == 4
-    deaf = submit(up, tmp_path, f"signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{BEATS}", tasks=4, grace_s=1)
-    up.until(lambda: begun(tmp_path, 4) and str(deaf.info()["stage"]) == "running")
-    time.sleep(1)
+    folder = tmp_path / "deaf"
+    folder.mkdir()
+    deaf = submit(up, folder, f"signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{BEATS}", tasks=4, grace_s=1)
+    up.until(lambda: all(len(beats(folder, rank)) > 1 for rank in range(4)))
     deaf.cancel()
     assert deaf.wait(60)["stage"] == "cancelled"
-    assert silent(tmp_path, 4)
+    assert silent(folder, 4)
 
 
 @pytest.mark.slow

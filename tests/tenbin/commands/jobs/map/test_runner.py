@@ -32,7 +32,7 @@ def run(script: bytes, index: int, shell: str, folder: Path) -> subprocess.Compl
 def test_words_of_any_bytes_reach_the_program(shell: str, tmp_path: Path) -> None:
     require(shutil.which(shell), f"the shell {shell}")
 
-    @settings(max_examples=examples(120), deadline=None)
+    @settings(max_examples=examples(120))
     @given(st.lists(st.lists(WORDS, max_size=3), min_size=1, max_size=4))
     def try_them(commands: list[list[bytes]]) -> None:
         script = script_of([[*SHOW, *map(os.fsdecode, words)] for words in commands])

@@ -8,12 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles.errors import BadInput
 from tenbin.commands.jobs.map import check, combinations, expand, split
-from tests.support.amounts import examples
 from tests.support.labs.components import require
 
 SHOW = ("printf", r"%s\0", "a job:")  # each word up to a zero byte
@@ -118,7 +117,6 @@ def test_combinations_are_those_of_parallel(
         assert by_tenbin((), words) == expected
 
 
-@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0")), min_size=1, max_size=3))
 def test_an_argument_in_a_place_of_its_own_comes_as_it_is(arguments: list[str]) -> None:
     places = [f"{{{place}}}" for place in range(1, len(arguments) + 1)]

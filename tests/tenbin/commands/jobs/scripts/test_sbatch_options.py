@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from typer import Typer
 from typer.main import get_command
@@ -32,7 +32,6 @@ from tenbin.commands.jobs.sbatch import (
 )
 from tenbin.commands.jobs.scripts import SBATCH, read_script
 from tenbin.commands.jobs.submit import submit
-from tests.support.amounts import examples
 from tests.support.paths import ROOT
 from tests.support.programs import tenbin
 
@@ -88,7 +87,6 @@ def quoted(draw: st.DrawFn, value: str) -> str:
     return draw(st.sampled_from(ways))
 
 
-@settings(max_examples=examples(300), deadline=None)
 @given(asked=ASKED, data=st.data())
 def test_every_spelling_reads_the_same(
     asked: list[tuple[str, str | None]], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
