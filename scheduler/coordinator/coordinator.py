@@ -40,7 +40,7 @@ from scheduler.model.events import Timer
 from scheduler.model.interference import NOTHING_KNOWN
 from scheduler.model.jobs import Placement, Stop, instant
 from scheduler.model.state import ClusterState, RuleBroken
-from scheduler.policies.base import Policy, Reason
+from scheduler.policies.base import Policy, Reason, where_paused
 from scheduler.policies.registry import create, fault_in_file
 from scheduler.prediction.profiles import ProfiledJobs, ProfiledSlowdowns
 from scheduler.prediction.run_times import REMEMBERED, RunTimePredictor
@@ -491,12 +491,13 @@ class Coordinator:
 
     def _reason(self, job_id: int) -> Reason:
         entry, m = self.job_table.open(job_id), self.machine.state
+        if entry.phase is Phase.ENDING and entry.id not in self.cluster.running:
+            return Reason("has been told to end, and is about to")
         if entry.held_by_user:
             return Reason(f"suspended; go on with: tenbin resume {entry.label}")
-        if entry.blocked:
-            return Reason(entry.blocked)
-        if entry.stage is Stage.HELD:
-            return Reason(machine_state.why_held(entry, m.holds.verdict(entry), self.clock()))
+        if entry.blocked or entry.stage is Stage.HELD:
+            why = entry.blocked or machine_state.why_held(entry, m.holds.verdict(entry), self.clock())
+            return Reason(why)
         if entry.stage is Stage.WAITING:
             why = self._why_out_of_turn(entry)
             reason = Reason(why) if why else self._why_of_policy(entry)
@@ -507,12 +508,10 @@ class Coordinator:
 
     def _why_out_of_turn(self, entry: Entry) -> str:
         """Say why a job that waits does not start whatever the policy decides; "": the policy knows."""
-        if entry.phase is Phase.ENDING:
-            return "has been told to end, and is about to"
         m = self.machine.state
         why = self.why_held() or self._why_behind(entry.id) or m.memory.why(entry.id, self.job_table.name)
         if not why and entry.id in m.returning:
-            why = f"waits for its cores of {', '.join(entry.hosts or ())}, where it is paused"
+            why = where_paused(entry.hosts or ())
         return why
 
     def _why_of_policy(self, entry: Entry) -> Reason:
@@ -712,9 +711,10 @@ class Coordinator:
         m, displaced = self.machine.state, False
         if entry.alive:
             self.engine.recover(entry)  # first: whatever goes wrong, its end is heard of
-        if entry.stage in PLACED:
+        if placed := entry.stage in PLACED:
             self.engine.occupy(entry)
-        if entry.stage is not Stage.HELD and not admission.waits_for_admission(m, entry):
+        queued = entry.stage is not Stage.HELD and entry.phase is not Phase.ENDING
+        if placed or (queued and not admission.waits_for_admission(m, entry)):
             try:
                 m.jobs.job(entry)
                 m.cluster.restore(entry)
@@ -725,7 +725,7 @@ class Coordinator:
                         f"job {entry.id} runs on a machine that was divided otherwise ({why})",
                         "start with the same --nodes, --cores, --unit, --devices, --power-budget as before",
                     ) from error
-                if entry.stage in PLACED:
+                if placed:
                     self.engine.free(entry)
                 entry.stage, entry.goals, displaced = Stage.HELD, (), True
                 m.jobs.mark_changed(entry)
