@@ -13,7 +13,7 @@ from scheduler.jobs.sizes import CORE, NODES, Unit, demand_with_gpus, range_of, 
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Placement, Pool, Speed, Stop
 
-NO_GPUS = "see: tenbin nodes; policies fcfs, first-fit, easy, conservative, weigh schedule GPUs"
+NO_GPUS = "see: tenbin nodes; policies fcfs, first-fit, easy, conservative, weigh schedule GPUs; also all las"
 
 
 def as_job(

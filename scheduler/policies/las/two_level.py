@@ -623,11 +623,13 @@ def _nodes_of(view: View) -> list[Node]:
                 "give all pools the same resources",
             )
         if pool.counted:
-            there = view.in_service[pool.name]
-            nodes.append(Node(len(nodes), counted(pool.name, 1), pool, there > 0, (float(there),)))
+            units = view.in_service[pool.name]
+            nodes.append(Node(len(nodes), counted(pool.name, 1), pool, units > 0, (float(units),)))
             continue
-        up = view.nodes[pool.name].up.tolist()
+        there = view.nodes[pool.name]
+        rows = zip(there.up.tolist(), map(tuple, there.capacity.tolist()), strict=True)
         nodes += [
-            Node(len(nodes) + i, Placement(pool.name, 1, ((i, 1),)), pool, up[i]) for i in range(pool.units)
+            Node(len(nodes) + i, Placement(pool.name, 1, ((i, 1),)), pool, up, in_service)
+            for i, (up, in_service) in enumerate(rows)
         ]
     return nodes

@@ -16,17 +16,17 @@ from tests.support.scheduling.manual_engine import ManualEngine, shown, submit, 
 GPU = GpuKind("gpu", "a", 1e4, 4)
 SIZES = [(8.0, 1000.0, 4.0), (4.0, 1000.0, 2.0)]
 UNIT = Unit(node=True, cores=4, gpus=(GPU,))
-POLICIES = ("fcfs", "first-fit", "easy", "conservative", "weigh")
+POLICIES = ("fcfs", "first-fit", "easy", "conservative", "weigh", "las", "las-mq", "las-drf", "kairos")
 
 
 def engine(pool: Pool) -> ManualEngine:
     return ManualEngine(cluster=Cluster((pool,)))
 
 
-@pytest.mark.parametrize("policy", [*POLICIES, "las", "las-mq", "las-drf", "kairos"])
-def test_each_part_has_a_node_of_its_own(tmp_path: Path, policy: str) -> None:
+@pytest.mark.parametrize("gpus", [True, False])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_each_part_has_a_node_of_its_own(tmp_path: Path, policy: str, gpus: bool) -> None:
     """It waits for one although there is room on a larger node, of which others have the rest."""
-    gpus = policy in POLICIES
     sizes = SIZES if gpus else [size[:2] for size in SIZES]
     manual = engine(pool_of_nodes(sizes, (GPU,) * gpus, ("large", "small")))
     unit = UNIT if gpus else Unit(node=True, cores=4)

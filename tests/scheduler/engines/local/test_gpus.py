@@ -125,6 +125,22 @@ def test_a_job_with_gpus_is_not_suspended(gpus: Up) -> None:
     job.cancel()
 
 
+def test_under_las_a_job_of_cores_gives_way_and_one_with_gpus_does_not(up: Up) -> None:
+    require(shutil.which("cc"), "a C compiler (Debian: gcc)")
+    require(len(os.sched_getaffinity(0)) > 1, "two cores")
+    pytest.importorskip("pynvml")
+    up.start("--emulate", "gpus-4", "--cores", "2", "--policy", "las-mq")
+    trains, computes = up.client.submit(["sleep", "600"], gpus=3), up.client.submit(["sleep", "600"])
+    for job in (trains, computes):
+        up.until(job.running)
+    new = up.client.submit(["sh", "-c", "echo $CUDA_VISIBLE_DEVICES-"])
+    assert new.result(60) == 0 and up.client.output(new.id) == b"-\n"
+    up.until(computes.running)
+    assert [job.info()["preemptions"] for job in (trains, computes)] == [0, 1]
+    done = up.run("suspend", str(trains.id))
+    assert done.returncode == 2 and "it would keep its memory on its GPUs" in done.stderr
+
+
 def test_without_gpus_none_can_be_asked_for(up: Up) -> None:
     up.start("--no-gpus")
     (pool,) = up.client.call("GET", "/nodes")
