@@ -23,7 +23,7 @@ from pathlib import Path
 from select import select
 from typing import Any, NamedTuple
 
-from agent.gpus import Holder
+from agent.gpus import TELL_S, Holder
 from agent.processes import control_groups, tree
 from agent.processes.claims import running_jobs
 from probes import drm, nvml
@@ -42,6 +42,7 @@ MOST_SETS = 3000  # of GPUs that are compared for a job: every one of up to 12 G
 REMEMBERED = 1000  # jobs that have ended
 FIRST_S = 10.0  # for the first look; meanwhile nothing is started
 END_S = 5.0  # for the process that looks; its driver may hang
+SILENT_S = 3 * TELL_S  # a watch that tells nothing for longer hangs
 READ_S = 60.0  # a driver that has to start sleeping GPUs takes seconds
 LIVED_S, LONGEST_PAUSE_S = 10.0, 60.0  # a watch that ends sooner is started again after a pause
 UNSEEN_S = 60.0  # what a job did in a longer time without a look is not known: it may have worked
@@ -335,6 +336,7 @@ class GpuWatch(GpuTable):
     def begin(self) -> None:
         """Start the process. Until it tells something, no GPU is given out."""
         self._rest, self._told, self._begun_s = b"", False, time.monotonic()
+        self._due_s = self._begun_s + READ_S
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "agent.gpus", "watch"],
             stdin=subprocess.PIPE,
@@ -364,12 +366,20 @@ class GpuWatch(GpuTable):
         if lines:
             now = {row["uuid"]: _use_of(row) for row in json.loads(lines[-1])}
             self._read_s, self._fresh, self._told = time.monotonic(), True, True
+            self._due_s = self._read_s + SILENT_S
             self._now = {n: now[g.uuid] for n, g in self._gpus.by_number.items() if g.uuid in now}
             for mark, job in self._jobs.items():
                 own = {n: self._now[n].of_job(mark, job, self._read_s) for n in job.numbers if n in self._now}
                 job.see(own, self._read_s)
             self._keep()
         return True
+
+    def end_if_silent(self) -> None:
+        """Kill the process if it hangs; its end is read as any other."""
+        if time.monotonic() >= self._due_s:
+            log.warning("the watch of the GPUs tells nothing: it is killed")
+            self._told, self._due_s = False, math.inf
+            self._process.kill()
 
     def _keep(self) -> None:
         """Write what jobs have done so far; it is lost, not the jobs, if it cannot be written."""
@@ -490,7 +500,7 @@ class GpuWatch(GpuTable):
 
     def _failure(self, number: int, fitness: Mapping[int, DeviceFitness]) -> str:
         """Say why a GPU is not to be used, whoever holds it; "": it is."""
-        if not self._told or time.monotonic() - self._read_s > UNSEEN_S:
+        if not self._told or time.monotonic() >= self._due_s:
             return "is not watched at the moment: it is not known who uses it"
         if number not in self._now:
             return LOST
@@ -529,8 +539,10 @@ class GpuWatch(GpuTable):
         """Let the process end."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
-        with suppress(subprocess.TimeoutExpired):
+        try:
             self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
         self._process.stdout.close()
 
 

@@ -548,7 +548,10 @@ def test_a_watch_that_ends_at_once_is_started_again_after_pauses_that_grow(
     assert gpu_watch.pause_s() == 0
 
 
-def test_a_watch_that_has_ended_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_watch_that_has_ended_or_hangs_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blow: signal.Signals
+) -> None:
     """Meanwhile no GPU is given out."""
     require(shutil.which("cc"), "a C compiler (Debian: gcc)")
     pytest.importorskip("pynvml")
@@ -571,7 +574,9 @@ def test_a_watch_that_has_ended_is_started_again(tmp_path: Path, monkeypatch: py
                 watch = engine._watch_gpus
                 assert watch is not None
                 before = watch._process
-                before.kill()
+                before.send_signal(blow)
+                if blow is signal.SIGSTOP:  # and time passes
+                    watch._due_s = time.monotonic()
 
                 def ended() -> bool:
                     assert strangers()
