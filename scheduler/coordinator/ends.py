@@ -190,8 +190,8 @@ def lose(m: MachineState, event: ev.AttemptLost) -> Event | None:
         entry.goals = ()
     if not event.counts:
         entry.failures -= 1
-    if entry.blocked:
-        hold_blocked(m, entry, entry.blocked)
+    if why := entry.blocked or ("" if entry.spec.external else unfit(m, entry)):
+        hold_blocked(m, entry, why)
     elif entry.held_by_user:  # its owner had suspended it, and it was about to leave
         leave(m, entry)
         entry.stage = Stage.HELD

@@ -99,9 +99,10 @@ def test_jobs_of_a_journal_that_did_not_note_their_tasks(tmp_path: Path) -> None
         assert [describe(coordinator, number)["tasks"] for number in (1, 2, 3)] == counts == [1, 2, 1]
 
 
-def test_jobs_go_on_where_the_machine_has_become_a_node_with_gpus(tmp_path: Path) -> None:
-    engine = ManualEngine(4)
-    with engine.coordinator(tmp_path) as coordinator:
+@pytest.mark.parametrize("before", [in_cores(4), in_nodes("las-mq", 1, 4)], ids=["cores", "tasks"])
+def test_jobs_go_on_where_the_machine_has_become_a_node_with_gpus(tmp_path: Path, before: Division) -> None:
+    engine = ManualEngine(cluster=before.cluster)
+    with engine.coordinator(tmp_path, before.policy, unit=before.unit) as coordinator:
         running, paused = submit(coordinator, tasks=2), submit(coordinator)
         coordinator.suspend([paused])
     kinds = (GpuKind("gpu", "a100", 80e3, 2),)
@@ -167,10 +168,10 @@ def test_jobs_that_the_machine_cannot_run_any_more(tmp_path: Path) -> None:
         assert not coordinator.job_table.entries and (large, 2) not in engine.begun
 
 
-def with_gpus(gpus: int, memory_mb: float = 1000.0) -> Division:
-    capacity = (4.0, memory_mb, float(gpus))
+def with_gpus(gpus: int, memory_mb: float = 1000.0, *, cores: int = 4) -> Division:
+    capacity = (float(cores), memory_mb, float(gpus))
     pool = Pool("node", 1, resources=("cores", "memory_mb", "gpu"), capacity=capacity)
-    unit = Unit(node=True, cores=4, gpus=(GpuKind("gpu", "a100", 80e3, gpus),))
+    unit = Unit(node=True, cores=cores, gpus=(GpuKind("gpu", "a100", 80e3, gpus),))
     return Division("fcfs", Cluster((pool,), memory_mb=memory_mb), unit)
 
 
@@ -214,3 +215,63 @@ def test_jobs_whose_attempts_are_over_wait_where_the_machine_is_too_small(
     with engine.coordinator(tmp_path, unit=after.unit) as coordinator:
         coordinator.turn()
         assert shown(coordinator, lost, last) == ["done", "held"]
+
+
+def node(cores: float, memory_mb: float = 1000.0) -> Division:
+    pool = Pool("node", 1, resources=("cores", "memory_mb"), capacity=(cores, memory_mb))
+    return Division("las-mq", Cluster((pool,), memory_mb=memory_mb), Unit(node=True, cores=int(cores)))
+
+
+COUNTED = ("fcfs", "first-fit", "easy", "conservative", "weigh", "regions", "soft-regions")
+ON_NODES = ("fcfs", "first-fit", "easy", "conservative", "weigh", "las-mq")
+FEWER_CORES = {"cores": 3}
+
+
+@pytest.mark.parametrize(
+    ("policy", "before", "after", "needs"),
+    [
+        *((policy, in_cores(4), in_cores(2), FEWER_CORES) for policy in COUNTED),
+        *((policy, with_gpus(4), with_gpus(4, cores=2), FEWER_CORES) for policy in ON_NODES),
+        *((policy, with_gpus(4), with_gpus(4, 500.0, cores=2), {"memory_mb": 900.0}) for policy in ON_NODES),
+        *((policy, node(4), node(2), FEWER_CORES) for policy in ("las", "las-mq", "kairos")),
+    ],
+)
+def test_a_job_that_runs_keeps_what_is_not_there_any_more(
+    tmp_path: Path, policy: str, before: Division, after: Division, *, needs: dict[str, Any]
+) -> None:
+    """Nobody else gets any of it, and when it has ended the machine is as it is."""
+    more = {"memory_mb": 100.0}
+    engine = ManualEngine(cluster=before.cluster)
+    with engine.coordinator(tmp_path, policy, unit=before.unit) as coordinator:
+        large, small = submit(coordinator, **{**more, **needs}), submit(coordinator, **more)
+        assert shown(coordinator, large, small) == ["running"] * 2
+        again = submit(coordinator, **{**more, **needs})
+        waits = submit(coordinator, **more, cores=2)
+    engine.cluster = after.cluster
+    for _ in range(2):
+        with engine.coordinator(tmp_path, policy, unit=after.unit) as coordinator:
+            coordinator.turn()
+            assert shown(coordinator, large, small, again, waits) == ["running"] * 2 + ["held", "waiting"]
+            assert "cannot run the job" in why(coordinator, again)
+            with pytest.raises(BadInput, match="has more than is left for it"):
+                coordinator.suspend([large])
+            with pytest.raises(BadInput):
+                submit(coordinator, **{**more, **needs})
+    with engine.coordinator(tmp_path, policy, unit=after.unit) as coordinator:
+        engine.end(small)
+        coordinator.turn()
+        assert shown(coordinator, large, waits) == ["running", "waiting"]
+        engine.end(large)
+        coordinator.turn()
+        last = submit(coordinator, **more)
+        a_second_later(engine, coordinator)
+        assert shown(coordinator, large, waits, last) == ["done", "running", "waiting"]
+        engine.end(waits)
+        a_second_later(engine, coordinator)
+        assert shown(coordinator, last, submit(coordinator, **more)) == ["running"] * 2
+
+
+def a_second_later(engine: ManualEngine, coordinator: Coordinator) -> None:
+    """Let a second pass, and what is due happen."""
+    engine.wait(1.0)
+    coordinator.turn()
