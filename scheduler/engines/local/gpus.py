@@ -1,7 +1,8 @@
 """The GPUs of this machine that jobs get, by number: which there are, and what a job with some may see.
 
 Numbers stand for identities (UUIDs), and are kept in the coordinator's folder: what a GPU's number is stays
-so when another GPU is gone, because jobs that run are journalled with numbers.
+so when another GPU is gone, because jobs that run are journalled with numbers. A new GPU has the number of
+one that is gone, and that no job has.
 """
 
 from __future__ import annotations
@@ -573,13 +574,13 @@ def find_gpus(supply: Supply, home: Path) -> tuple[Gpus | None, str]:
         mine = range(len(rows)) if emulated or not rows else supply.take_devices(uuids, by_uuid=True)
     except Taken:  # whose they are is among the notes of the supply
         return None, "GPUs are not scheduled: others have all of them"
-    numbers = _numbers(home, uuids)
+    of_jobs = {uuid for job in running_jobs(ROOTS.procfs) if job.is_of(home) for uuid in job.gpus}
+    numbers = _numbers(home, uuids, of_jobs)
     names = ("uuid", "name", "memory_mb", "file", "numa_node", "bus", "distances", "vendor", "seen_as")
     gpus = {numbers[uuids[place]]: Gpu(*(rows[place][name] for name in names)) for place in mine}
     if len({gpu.name for gpu in gpus.values()}) == 1:  # else it is not known what is gone
         alike = next(iter(gpus.values()))
-        jobs = (job for job in running_jobs(ROOTS.procfs) if job.is_of(home))
-        gone = {uuid for job in jobs for uuid in job.gpus if uuid in numbers} - {*uuids}
+        gone = of_jobs & numbers.keys() - {*uuids}
         gpus |= {numbers[uuid]: Gpu(uuid, alike.name, alike.memory_mb) for uuid in sorted(gone)}
     node_of = {cpu.index: cpu.node for cpu in read_topology(ROOTS.sysfs, os.sched_getaffinity(0)).cpus}
     closes = not emulated and not control_groups.why_files_stay_open()
@@ -599,8 +600,11 @@ def read() -> tuple[list[dict[str, Any]], str]:
     return rows, ""
 
 
-def _numbers(home: Path, uuids: Sequence[str]) -> dict[str, int]:
-    """Give each GPU its number, the same as ever before.
+def _numbers(home: Path, uuids: Sequence[str], of_jobs: Collection[str] = ()) -> dict[str, int]:
+    """Give each GPU its number, the same as before.
+
+    Args:
+        of_jobs: those that jobs have, whether they are there or not.
 
     Raises:
         BadInput: the file of the numbers is damaged.
@@ -613,7 +617,12 @@ def _numbers(home: Path, uuids: Sequence[str]) -> dict[str, int]:
     except (OSError, ValueError) as error:
         what = f"{file}: the numbers of GPUs cannot be read ({error})"
         raise BadInput(what, "delete it once no job with GPUs runs: they are numbered anew") from error
-    every = [*known, *(uuid for uuid in uuids if uuid not in known)]
+    every, gone = [*known], [uuid for uuid in known if uuid not in {*uuids, *of_jobs}]
+    for uuid in uuids:
+        if uuid not in known and gone:
+            every[every.index(gone.pop(0))] = uuid
+        elif uuid not in known:
+            every.append(uuid)
     if every != known:
         write_whole(file, json.dumps(every))
     return {uuid: number for number, uuid in enumerate(every)}

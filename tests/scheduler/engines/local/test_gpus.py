@@ -171,12 +171,14 @@ def test_what_is_withheld_of_a_node_is_not_there_for_jobs_now() -> None:
     assert nodes.free.tolist() == [[3.0, 1000.0, 0.0]]
 
 
-def test_a_number_is_that_of_the_same_gpu_for_ever(tmp_path: Path) -> None:
+def test_a_number_is_that_of_the_same_gpu_until_another_has_its_place(tmp_path: Path) -> None:
     from scheduler.engines.local.gpus import _numbers
 
     assert _numbers(tmp_path, ["a", "b", "c"]) == {"a": 0, "b": 1, "c": 2}
-    assert _numbers(tmp_path, ["c", "d"])["c"] == 2 and _numbers(tmp_path, ["d"])["d"] == 3
-    assert json.loads((tmp_path / "gpus.json").read_text()) == ["a", "b", "c", "d"]
+    assert _numbers(tmp_path, ["c"])["c"] == 2 and _numbers(tmp_path, ["b", "c"])["b"] == 1
+    assert _numbers(tmp_path, ["c", "d"], {"a"}) == {"a": 0, "d": 1, "c": 2}
+    assert _numbers(tmp_path, ["e", "f", "d"], {"a", "c"}) == {"a": 0, "d": 1, "c": 2, "e": 3, "f": 4}
+    assert json.loads((tmp_path / "gpus.json").read_text()) == ["a", "d", "c", "e", "f"]
     for damaged in (b'["a", ', b"\xff", b"{}", b"[1]"):
         (tmp_path / "gpus.json").write_bytes(damaged)
         with pytest.raises(BadInput, match=r"gpus\.json: the numbers of GPUs cannot be read"):
