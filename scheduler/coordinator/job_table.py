@@ -341,7 +341,7 @@ class JobTable:
             return self._as_job(entry)
         with suppress(BadInput):
             job = self._as_job(entry)
-            if not outgrown(job, entry.place, self.cluster.pools[0]):
+            if not outgrown(job, entry.place, self.cluster):
                 return job
         return self._as_job(entry, runs_at=entry.place)
 

@@ -94,7 +94,7 @@ def _one_way(
         estimates = {name: seconds for name, seconds in estimates.items() if name in only} or estimates
     elif pool.counted:
         units, most = range_of(spec, pool, unit) if place is None else (place.units, None)
-        speed = speed_of(spec, pool, unit, units, most=most)
+        speed = None if runs_at else speed_of(spec, pool, unit, units, most=most)
     elif unit.gpus and (spec.gpus_asked or not pool.names):
         runs = runs_at is not None
         units, most, demand = spec.nodes or 1, None, demand_with_gpus(spec, pool, unit, runs=runs)
@@ -135,8 +135,11 @@ def _one_way(
     )
 
 
-def outgrown(job: Job, placement: Placement, pool: Pool) -> bool:
+def outgrown(job: Job, placement: Placement, cluster: Cluster) -> bool:
     """Tell if a job has more than there is of its pool: it began when the machine was larger."""
+    pool = next((pool for pool in cluster.pools if pool.name == placement.pool), None)
+    if pool is None:
+        return False
     if pool.counted:
         return placement.units > pool.units
     demand = job.way(placement).demand

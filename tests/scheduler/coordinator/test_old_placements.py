@@ -12,7 +12,7 @@ from profiles.errors import BadInput
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.jobs.gpus import GpuKind
 from scheduler.jobs.sizes import CORE, Unit
-from scheduler.model.jobs import Cluster, Pool
+from scheduler.model.jobs import Cluster, Pool, Stop
 from tenbin.commands.jobs.account import account
 from tenbin.server.descriptions import describe
 from tests.support.scheduling.manual_engine import ManualEngine, shown, submit, why
@@ -269,6 +269,15 @@ def test_a_job_that_runs_keeps_what_is_not_there_any_more(
         engine.end(waits)
         a_second_later(engine, coordinator)
         assert shown(coordinator, last, submit(coordinator, **more)) == ["running"] * 2
+
+
+def test_a_job_on_a_larger_class_than_the_first_has_not_outgrown_it(tmp_path: Path) -> None:
+    engine = ManualEngine(cluster=Cluster((Pool("a", 1, kind="gpu"), Pool("b", 4, 1, kind="cpu"))))
+    with engine.coordinator(tmp_path, "mct") as coordinator:
+        job = submit(coordinator, tasks=2, device="cpu", expect_s={"cpu": 10.0})
+        assert shown(coordinator, job) == ["running"]
+        coordinator.set_priority([job], 7)
+        assert coordinator.job_table.open(job).job.stop is Stop.PAUSE
 
 
 def a_second_later(engine: ManualEngine, coordinator: Coordinator) -> None:
