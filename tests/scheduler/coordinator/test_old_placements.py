@@ -271,6 +271,48 @@ def test_a_job_that_runs_keeps_what_is_not_there_any_more(
         assert shown(coordinator, last, submit(coordinator, **more)) == ["running"] * 2
 
 
+def test_a_paused_job_is_held_until_the_machine_can_run_it_again(tmp_path: Path) -> None:
+    """Its processes are there all the time, and go on."""
+    large, small = node(4), node(2)
+    engine = ManualEngine(cluster=large.cluster)
+    with engine.coordinator(tmp_path, "las-mq", unit=large.unit) as coordinator:
+        paused = submit(coordinator, cores=3)
+        engine.wait(600.0)
+        coordinator.turn()
+        runs = submit(coordinator, cores=4)
+        a_second_later(engine, coordinator)
+        assert shown(coordinator, paused, runs) == ["suspended", "running"]
+    engine.cluster = small.cluster
+    for _ in range(2):
+        with engine.coordinator(tmp_path, "las-mq", unit=small.unit) as coordinator:
+            assert shown(coordinator, paused, runs) == ["held", "running"]
+            assert "this machine cannot run the job" in why(coordinator, paused)
+    with engine.coordinator(tmp_path, "las-mq", unit=small.unit) as coordinator:
+        engine.end(runs)
+        coordinator.turn()
+        assert shown(coordinator, paused, runs) == ["held", "done"]
+    engine.cluster = large.cluster
+    with engine.coordinator(tmp_path, "las-mq", unit=large.unit) as coordinator:
+        a_second_later(engine, coordinator)
+        assert shown(coordinator, paused) == ["running"]
+        assert coordinator.job_table.open(paused).attempt == 1 and engine.asks[-1] == (paused, "run")
+
+
+@pytest.mark.parametrize("after", [in_cores(2), node(2)], ids=["counted", "node"])
+def test_a_job_that_is_lost_on_a_machine_too_small_for_it_is_held(tmp_path: Path, after: Division) -> None:
+    before = in_cores(4) if after.unit is CORE else node(4)
+    engine = ManualEngine(cluster=before.cluster)
+    with engine.coordinator(tmp_path, before.policy, unit=before.unit) as coordinator:
+        lost, small = submit(coordinator, cores=3, requeue=True), submit(coordinator)
+    engine.cluster = after.cluster
+    with engine.coordinator(tmp_path, after.policy, unit=after.unit) as coordinator:
+        engine.end(lost, "interrupted")
+        coordinator.turn()
+        assert shown(coordinator, lost, small) == ["held", "running"]
+        assert "this machine cannot run the job" in why(coordinator, lost)
+        assert shown(coordinator, submit(coordinator)) == ["running"]
+
+
 def test_a_job_on_a_larger_class_than_the_first_has_not_outgrown_it(tmp_path: Path) -> None:
     engine = ManualEngine(cluster=Cluster((Pool("a", 1, kind="gpu"), Pool("b", 4, 1, kind="cpu"))))
     with engine.coordinator(tmp_path, "mct") as coordinator:
