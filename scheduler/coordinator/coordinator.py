@@ -712,8 +712,7 @@ class Coordinator:
             self.engine.recover(entry)  # first: whatever goes wrong, its end is heard of
         if placed := entry.stage.placed:
             self.engine.occupy(entry)
-        queued = entry.stage is not Stage.HELD and entry.phase is not Phase.ENDING
-        if placed or (queued and not admission.waits_for_admission(m, entry)):
+        if placed or (entry.stage is not Stage.HELD and entry.phase is not Phase.ENDING):
             displaced = not self._restore(entry)
         m.holds.alarm(entry, entry.spec.deadline_s)
         if entry.phase is Phase.HELD and not (displaced and entry.alive):  # else at its attempt's end
@@ -737,8 +736,9 @@ class Coordinator:
         why = "" if placed or entry.spec.external else admission.unfit(m, entry)
         try:
             if not why:
-                m.jobs.job(entry)
-                m.cluster.restore(entry)
+                if placed or not admission.waits_for_admission(m, entry):
+                    m.jobs.job(entry)
+                    m.cluster.restore(entry)
                 return True
         except (RuleBroken, BadInput) as error:
             if entry.alive and (entry.moves_to is not None or not self._is_over(entry)):
@@ -748,6 +748,8 @@ class Coordinator:
                 self.engine.free(entry)
         entry.stage, entry.goals, entry.blocked = Stage.HELD, (), why
         m.jobs.mark_changed(entry)
+        if not entry.alive:
+            admission.give_back(m, entry)
         return False
 
     def _restore_beyond(self, entry: Entry, error: RuleBroken | BadInput) -> None:

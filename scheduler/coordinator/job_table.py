@@ -331,9 +331,17 @@ class JobTable:
         return entry.job
 
     def renewed(self, entry: Entry) -> Job:
-        """Return the job as the policy sees it now that its entry has changed."""
+        """Return the job as the policy sees it now that its entry has changed.
+
+        One that is held, and that this machine cannot run, no policy sees.
+        """
         self._changed[entry.id] = entry
-        entry.job = self._view(entry)
+        try:
+            entry.job = self._view(entry)
+        except BadInput:
+            if entry.stage is not Stage.HELD:
+                raise
+            entry.job = UNKNOWN
         return entry.job
 
     def _view(self, entry: Entry) -> Job:

@@ -151,11 +151,15 @@ def test_jobs_that_the_machine_cannot_run_any_more(tmp_path: Path) -> None:
         coordinator.turn()
         for job in (behind, dropped):
             assert shown(coordinator, job) == ["held"] and "cannot run the job" in why(coordinator, job)
+        coordinator.suspend([behind])
+        coordinator.set_priority([behind], 7)
+        assert shown(coordinator, behind) == ["suspended"]
         coordinator.cancel([dropped])
         assert shown(coordinator, dropped, small) == ["cancelled", "done"]
     engine.cluster = in_cores(2).cluster
     with engine.coordinator(tmp_path) as coordinator:
         coordinator.turn()
+        coordinator.resume([behind])
         assert shown(coordinator, behind) == ["running"]
         engine.end(behind)
         coordinator.turn()
