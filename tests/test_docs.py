@@ -98,6 +98,8 @@ def test_the_policies_that_schedule_gpus_are_named() -> None:
         (sentence,) = re.findall(r"[^.]*`fcfs`, `first-fit`,[^.]* cores, memory and GPUs", text)
         assert set(re.findall(r"`([a-z-]+)`", sentence)) == honour
     assert set(re.findall(r"[a-z-]+(?=,| schedule)", NO_GPUS.split("policies ")[1])) == honour
+    others = {name for name in POLICIES if "nodes" in policy_class(name).suits} - honour
+    assert {policy_class(name).__module__.split(".")[2] for name in others} == {"las"}
 
 
 # docs/coming-from.md: each command line of tenbin in it can be parsed, each name of the package exists.

@@ -41,7 +41,7 @@ from scheduler.model.events import Timer
 from scheduler.model.interference import NOTHING_KNOWN
 from scheduler.model.jobs import Placement, Stop, instant
 from scheduler.model.state import ClusterState, RuleBroken
-from scheduler.policies.base import Policy, Reason
+from scheduler.policies.base import Policy, Reason, where_paused
 from scheduler.policies.registry import create, fault_in_file
 from scheduler.prediction.predictions import StartTimes
 from scheduler.prediction.profiles import ProfiledJobs, ProfiledSlowdowns
@@ -51,7 +51,6 @@ from scheduler.prediction.tracker import CoLocationTracker, LearnedMigrationCost
 
 NO_ROOM = (sqlite3.Error, OSError)  # the next turn tries it again
 WITHOUT_GPUS = {"gpus": None, "gpu_kind": "", "gpu_memory_mb": None, "alternatives": ()}
-PLACED = (Stage.RUNNING, Stage.STOPPING)
 SUSPENDED = "queue-suspended"  # file in the home, there while the user has suspended the queue
 OVER = ("ended", "lost", "never")  # reports of an attempt that is no more
 STEP_S = 1.0  # so far a clock is moved without anybody having set it
@@ -513,12 +512,13 @@ class Coordinator:
 
     def _reason(self, job_id: int) -> Reason:
         entry, m = self.job_table.open(job_id), self.machine.state
+        if entry.phase is Phase.ENDING and entry.id not in self.cluster.running:
+            return Reason("has been told to end, and is about to")
         if entry.held_by_user:
             return Reason(f"suspended; go on with: tenbin resume {entry.label}")
-        if entry.blocked:
-            return Reason(entry.blocked)
-        if entry.stage is Stage.HELD:
-            return Reason(machine_state.why_held(entry, m.holds.verdict(entry), self.clock()))
+        if entry.blocked or entry.stage is Stage.HELD:
+            why = entry.blocked or machine_state.why_held(entry, m.holds.verdict(entry), self.clock())
+            return Reason(why)
         if entry.stage is Stage.WAITING:
             why = self._why_out_of_turn(entry)
             reason = Reason(why) if why else self._why_of_policy(entry)
@@ -529,12 +529,10 @@ class Coordinator:
 
     def _why_out_of_turn(self, entry: Entry) -> str:
         """Say why a job that waits does not start whatever the policy decides; "": the policy knows."""
-        if entry.phase is Phase.ENDING:
-            return "has been told to end, and is about to"
         m = self.machine.state
         why = self.why_held() or self._why_behind(entry.id) or m.memory.why(entry.id, self.job_table.name)
         if not why and entry.id in m.returning:
-            why = f"waits for its cores of {', '.join(entry.hosts or ())}, where it is paused"
+            why = where_paused(entry.hosts or ())
         return why
 
     def _why_of_policy(self, entry: Entry) -> Reason:
@@ -734,23 +732,10 @@ class Coordinator:
         m, displaced = self.machine.state, False
         if entry.alive:
             self.engine.recover(entry)  # first: whatever goes wrong, its end is heard of
-        if entry.stage in PLACED:
+        if placed := entry.stage.placed:
             self.engine.occupy(entry)
-        if entry.stage is not Stage.HELD and not admission.waits_for_admission(m, entry):
-            try:
-                m.jobs.job(entry)
-                m.cluster.restore(entry)
-            except (RuleBroken, BadInput) as error:
-                if entry.alive and (entry.moves_to is not None or not self._is_over(entry)):
-                    why = error.why if isinstance(error, RuleBroken) else error.what
-                    raise BadInput(
-                        f"job {entry.id} runs on a machine that was divided otherwise ({why})",
-                        "start with the same --nodes, --cores, --unit, --devices, --power-budget as before",
-                    ) from error
-                if entry.stage in PLACED:
-                    self.engine.free(entry)
-                entry.stage, entry.goals, displaced = Stage.HELD, (), True
-                m.jobs.mark_changed(entry)
+        if placed or (entry.stage is not Stage.HELD and entry.phase is not Phase.ENDING):
+            displaced = not self._restore(entry)
         m.holds.alarm(entry, entry.spec.deadline_s)
         if entry.phase is Phase.HELD and not (displaced and entry.alive):  # else at its attempt's end
             admission.admit(m, entry)
@@ -760,6 +745,47 @@ class Coordinator:
         m.run_times.watch(entry)
         if not admission.unfit(m, entry):
             m.tracker.recover(entry)
+
+    def _restore(self, entry: Entry) -> bool:
+        """Enter a job in the cluster state as it was; one that this machine cannot run is held: False.
+
+        One that runs keeps all that it has, also what is not there any more: nobody else gets it.
+
+        Raises:
+            BadInput: it runs where nothing is now.
+        """
+        m, placed = self.machine.state, entry.stage.placed
+        why = "" if placed or entry.spec.external else admission.unfit(m, entry)
+        try:
+            if not why:
+                if placed or not admission.waits_for_admission(m, entry):
+                    m.jobs.job(entry)
+                    m.cluster.restore(entry)
+                return True
+        except (RuleBroken, BadInput) as error:
+            if entry.alive and (entry.moves_to is not None or not self._is_over(entry)):
+                self._restore_beyond(entry, error)
+                return True
+            if placed:
+                self.engine.free(entry)
+        entry.stage, entry.goals, entry.blocked = Stage.HELD, (), why
+        m.jobs.mark_changed(entry)
+        if not entry.alive:
+            admission.give_back(m, entry)
+        return False
+
+    def _restore_beyond(self, entry: Entry, error: RuleBroken | BadInput) -> None:
+        try:
+            if isinstance(error, BadInput) or entry.moves_to is not None:
+                raise error
+            self.cluster.restore(entry, beyond=True)
+        except (RuleBroken, BadInput) as last:
+            why = last.why if isinstance(last, RuleBroken) else last.what
+            raise BadInput(
+                f"job {entry.id} runs on a machine that was divided otherwise ({why})",
+                "start with the same --nodes, --cores, --unit, --devices, --power-budget as before",
+            ) from error
+        log.warning("job %s has more than there is any more: it keeps that until its end", entry.label)
 
     def _is_over(self, entry: Entry) -> bool:
         """Tell whether the engine knows already that the job's attempt is over."""
@@ -778,7 +804,8 @@ def _can_be_held(entry: Entry) -> None:
     if entry.held_by_user:
         raise BadInput(f"job {entry.label} is suspended already", f"tenbin resume {entry.label}")
     if entry.alive and entry.job.stop is Stop.NEVER:
-        what = f"job {entry.label} cannot be suspended: it would keep its memory on its GPUs"
+        why = "would keep its memory on its GPUs" if entry.devices else "has more than is left for it"
+        what = f"job {entry.label} cannot be suspended: it {why}"
         raise BadInput(what, f"end it: tenbin cancel {entry.label}")
     _refuse_ending(entry)
 

@@ -190,8 +190,8 @@ def lose(m: MachineState, event: ev.AttemptLost) -> Event | None:
         entry.goals = ()
     if not event.counts:
         entry.failures -= 1
-    if entry.blocked:
-        hold_blocked(m, entry, entry.blocked)
+    if why := entry.blocked or ("" if entry.spec.external else unfit(m, entry)):
+        hold_blocked(m, entry, why)
     elif entry.held_by_user:  # its owner had suspended it, and it was about to leave
         leave(m, entry)
         entry.stage = Stage.HELD
@@ -244,9 +244,16 @@ def cancel(m: MachineState, event: ev.CancelledByOwner) -> None:
     """End a job for its owner: at once, or as soon as its attempt is over."""
     m.record(event.entry, "cancel")
     if event.entry.alive:
-        request(m, event.entry, "end")
+        _have_end(m, event.entry)
     else:
         m.queue.put(ev.Ended(event.entry, Stage.CANCELLED))
+
+
+def _have_end(m: MachineState, entry: Entry) -> None:
+    """Have the attempt of a job end; the policy gives no place to one that waits or is suspended."""
+    if entry.id not in m.cluster.running:
+        leave(m, entry)
+    request(m, entry, "end")
 
 
 def pass_deadline(m: MachineState, event: ev.DeadlinePassed) -> None:
@@ -258,7 +265,7 @@ def pass_deadline(m: MachineState, event: ev.DeadlinePassed) -> None:
     else:
         entry.ending, entry.trouble = Stage.KILLED, DEADLINE
         m.record(entry, "deadline")
-        request(m, entry, "end")
+        _have_end(m, entry)
 
 
 def end(m: MachineState, event: ev.Ended) -> Event | None:
@@ -334,7 +341,7 @@ def set_aside(m: MachineState, event: ev.Fault) -> Event | None:
     if entry.alive:  # it has its place until it has ended
         entry.ending, entry.trouble = Stage.FAILED, trouble
         m.record(entry, "fault", trouble)
-        request(m, entry, "end")
+        _have_end(m, entry)
         return None
     follows = None
     try:

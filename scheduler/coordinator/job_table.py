@@ -6,6 +6,7 @@ import math
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
@@ -16,7 +17,7 @@ from scheduler.coordinator.journal.journal import Journal
 from scheduler.jobs.arrays import Arrays, array_stage
 from scheduler.jobs.dependencies import Standing, WaitsByPlace, by_kind, named
 from scheduler.jobs.entry import UNKNOWN, Entry, Stage
-from scheduler.jobs.policy_view import as_job, is_together, moves, stays_at, stays_on
+from scheduler.jobs.policy_view import as_job, is_together, moves, outgrown, stays_at, stays_on
 from scheduler.jobs.selectors import LeftOut, Selector, Span, read_selector
 from scheduler.jobs.sizes import CORE, Unit, memory_mb, tasks_on
 from scheduler.jobs.specs import JobSpec
@@ -46,8 +47,8 @@ class JobTable:
         self.user = user_name()
         self.entries = {entry.id: entry for entry in journal.open_jobs()}
         for entry in self.entries.values() if unit.gpus else ():
-            if entry.placement is not None and not entry.placement.nodes:
-                _place_on_nodes(entry, cluster.pools[0], unit)
+            if entry.placement is not None and (not entry.placement.nodes or not cluster.pools[0].names):
+                _place_on_nodes(entry, entry.placement, cluster.pools[0], unit)
         self.arrays = Arrays(journal.count_members())
         self.predictions = OpenPredictions(journal.last_prediction(), journal.predictions(open=True))
         self.why_not_moved: Callable[[JobSpec], str] | None = None
@@ -330,12 +331,29 @@ class JobTable:
         return entry.job
 
     def renewed(self, entry: Entry) -> Job:
-        """Return the job as the policy sees it now that its entry has changed."""
+        """Return the job as the policy sees it now that its entry has changed.
+
+        One that is held, and that this machine cannot run, no policy sees.
+        """
         self._changed[entry.id] = entry
-        entry.job = self._view(entry)
+        try:
+            entry.job = self._view(entry)
+        except BadInput:
+            if entry.stage is not Stage.HELD:
+                raise
+            entry.job = UNKNOWN
         return entry.job
 
     def _view(self, entry: Entry) -> Job:
+        if not entry.stage.placed:
+            return self._as_job(entry)
+        with suppress(BadInput):
+            job = self._as_job(entry)
+            if not outgrown(job, entry.place, self.cluster):
+                return job
+        return self._as_job(entry, runs_at=entry.place)
+
+    def _as_job(self, entry: Entry, runs_at: Placement | None = None) -> Job:
         return as_job(
             entry.id,
             entry.submit_s,
@@ -350,6 +368,7 @@ class JobTable:
             only=stays_on(entry, self.cluster),
             stays=stays_at(entry),
             together=is_together(entry),
+            runs_at=runs_at,
             way=entry.placement.alternative if entry.alive and entry.placement else None,
         )
 
@@ -456,10 +475,10 @@ class JobTable:
         self.predictions.committed()
 
 
-def _place_on_nodes(entry: Entry, pool: Pool, unit: Unit) -> None:
-    """Place a job that has begun where GPUs were not scheduled: it had cores, or whole nodes of a cluster."""
+def _place_on_nodes(entry: Entry, before: Placement, pool: Pool, unit: Unit) -> None:
+    """Place a job that has begun where GPUs were not scheduled: it had cores, tasks, or whole nodes."""
     if not pool.names:
-        entry.placement = Placement(pool.name, 1, ((0, 1),))
+        entry.placement = Placement(pool.name, 1, ((0, 1),), alternative=before.alternative)
         return
     spec, cores, nodes, first = entry.spec, list[int](), list[tuple[int, int]](), 0
     of_unit = unit.cores if spec.nodes else spec.cores

@@ -326,7 +326,8 @@ class MachineState:
         """Bring nodes in and out of service as the engine sees them; return the changes.
 
         A node with jobs leaves service at once where nodes have identity. Of a counted pool its units follow
-        when they are free. While starts are held, all leave service.
+        when they are free, and so does what jobs have beyond what there is (``Allocation.exceed``). While
+        starts are held, all leave service.
         """
         nodes, cluster = self.engine.nodes, self.cluster
         held = bool(self.hold.why(self.now))
@@ -338,14 +339,16 @@ class MachineState:
                 if more > 0:
                     cluster.up(pool.name, more)
                     changes.append(NodeUp(pool.name, more))
-                elif more < 0:
-                    cluster.down(pool.name, -more)
-                    changes.append(NodeDown(pool.name, -more))
+                elif less := min(-more, cluster.free[pool.name]):
+                    cluster.down(pool.name, less)
+                    changes.append(NodeDown(pool.name, less))
                 continue
-            if (gpus := self.engine.gpus).able and cluster.nodes[pool.name].withhold(0, gpus.withheld()):
-                self.stale = True  # no event tells a policy of that
-                self.queue.put(Applied(Timer(self.now)))
-            up = cluster.nodes[pool.name].up
+            gpus, of_pool = self.engine.gpus, cluster.nodes[pool.name]
+            for node in {*of_pool.exceeded, 0} if gpus.able else {*of_pool.exceeded}:
+                if of_pool.withhold(node, gpus.withheld()):
+                    self.stale = True  # no event tells a policy of that
+                    self.queue.put(Applied(Timer(self.now)))
+            up = of_pool.up
             for node in range(pool.units) if absent or held or not up.all() else ():
                 away = held or node in absent
                 if bool(up[node]) == away:

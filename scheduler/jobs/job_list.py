@@ -26,7 +26,7 @@ class JobRow:
 
     Attributes:
         slurm: number of the job of Slurm that it is.
-        cores: how many it has, or asks for before it runs.
+        cores: how many it has, or asks for before it runs. gpus_asked: likewise; None: none.
         place: the pool or device of its last attempt.
     """
 
@@ -39,6 +39,7 @@ class JobRow:
     user: str
     held_by_user: bool
     cores: int
+    gpus_asked: int | None
     priority: int
     place: str | None
     submit_s: float
@@ -76,7 +77,6 @@ class GpuJobRow(JobRow):
         peak_gpu_memory_mb: the most memory in use there. gpu_energy_j: of them. gpus_emulated: they are.
     """
 
-    gpus_asked: int
     gpus_used: float | None
     peak_gpu_memory_mb: float | None
     gpu_energy_j: float | None
@@ -421,6 +421,7 @@ def row_of(entry: Entry, user: str) -> JobRow:
         user=owner_of(entry, user),
         held_by_user=entry.held_by_user,
         cores=cores_of(entry),
+        gpus_asked=entry.way.gpus_asked or None,
         priority=entry.priority,
         place=None if entry.placement is None else entry.placement.pool,
         submit_s=entry.submit_s,

@@ -11,9 +11,9 @@ from profiles.errors import BadInput
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.sizes import CORE, NODES, Unit, demand_with_gpus, range_of, speed_of
 from scheduler.jobs.specs import JobSpec
-from scheduler.model.jobs import Cluster, EstimateKind, Job, Placement, Pool, Speed, Stop
+from scheduler.model.jobs import EPSILON, Cluster, EstimateKind, Job, Placement, Pool, Speed, Stop
 
-NO_GPUS = "see: tenbin nodes; policies fcfs, first-fit, easy, conservative, weigh schedule GPUs"
+NO_GPUS = "see: tenbin nodes; policies fcfs, first-fit, easy, conservative, weigh schedule GPUs; also all las"
 
 
 def as_job(
@@ -37,6 +37,7 @@ def as_job(
         more: ``user``, ``label``. ``priority``: the one that it was given since; None: as it was submitted.
             ``moves``: the engine can park it and move it. ``only``: the classes of device on which it must go
             on; (): any that will do. ``stays``: where its paused processes must go on; None: anywhere.
+            ``runs_at``: where it runs, although it could not begin here any more.
             ``together``: it has several of its nodes' parts on one, from before these were kept apart.
 
     Raises:
@@ -70,6 +71,7 @@ def _one_way(
     moves: bool = False,
     only: Collection[str] = (),
     stays: Placement | None = None,
+    runs_at: Placement | None = None,
     together: bool = False,
     label: str = "",
 ) -> Job:
@@ -78,7 +80,7 @@ def _one_way(
     Raises:
         BadInput: it can never run so on this cluster.
     """
-    pool = cluster.pools[0]
+    pool, place = cluster.pools[0], stays or runs_at
     units, most, speed = spec.tasks, spec.max_tasks, None
     demand: tuple[float, ...] = ()
     estimates: dict[str, float] = {}
@@ -91,12 +93,13 @@ def _one_way(
         estimates = _by_device(spec, cluster, predicted)
         estimates = {name: seconds for name, seconds in estimates.items() if name in only} or estimates
     elif pool.counted:
-        units, most = range_of(spec, pool, unit) if stays is None else (stays.units, None)
-        speed = speed_of(spec, pool, unit, units, most=most)
+        units, most = range_of(spec, pool, unit) if place is None else (place.units, None)
+        speed = None if runs_at else speed_of(spec, pool, unit, units, most=most)
     elif unit.gpus and (spec.gpus_asked or not pool.names):
-        units, most, demand = spec.nodes or 1, None, demand_with_gpus(spec, pool, unit)
+        runs = runs_at is not None
+        units, most, demand = spec.nodes or 1, None, demand_with_gpus(spec, pool, unit, runs=runs)
     elif spec.nodes:
-        units, most = range_of(spec, pool, unit) if stays is None else (stays.units, None)
+        units, most = range_of(spec, pool, unit) if place is None else (place.units, None)
         tasks_a_node = unit.cores // spec.cores
         demand = (float(unit.cores), (spec.memory_mb or 0.0) * tasks_a_node)
     else:
@@ -115,7 +118,7 @@ def _one_way(
         if spec.expect_s or (predicted and predicted["run_s"] and spec.time_s is None)
         else EstimateKind.LIMIT,
         stop=Stop.NEVER
-        if spec.gpus_asked and unit.gpus and spec.checkpoint_signal is None  # paused, it keeps them
+        if runs_at is not None or (spec.gpus_asked and unit.gpus and spec.checkpoint_signal is None)
         else Stop.CHECKPOINT
         if moves or spec.checkpoint_signal is not None
         else Stop.PAUSE,
@@ -129,6 +132,22 @@ def _one_way(
         program=spec.job_profile or spec.name or spec.command[0],
         stays=stays if stays is not None and _is_there(stays, pool) else None,
         label=label,
+    )
+
+
+def outgrown(job: Job, placement: Placement, cluster: Cluster) -> bool:
+    """Tell if a job has more than there is of its pool: it began when the machine was larger."""
+    pool = next((pool for pool in cluster.pools if pool.name == placement.pool), None)
+    if pool is None:
+        return False
+    if pool.counted:
+        return placement.units > pool.units
+    demand = job.way(placement).demand
+    return any(
+        units * d > there + EPSILON * max(1.0, d)
+        for node, units in placement.nodes
+        if node < pool.units
+        for d, there in zip(demand, pool.capacity_of(node), strict=False)
     )
 
 

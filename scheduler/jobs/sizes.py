@@ -139,14 +139,18 @@ def range_of(spec: JobSpec, pool: Pool, unit: Unit) -> tuple[int, int | None]:
     return least, most if most != least else None
 
 
-def demand_with_gpus(spec: JobSpec, pool: Pool, unit: Unit) -> tuple[float, ...]:
+def demand_with_gpus(spec: JobSpec, pool: Pool, unit: Unit, *, runs: bool = False) -> tuple[float, ...]:
     """Return what the job takes of each of its nodes: cores, memory, GPUs of each kind.
+
+    Args:
+        runs: it does already, whatever the nodes have.
 
     Raises:
         BadInput: no node has so much, or the GPUs are not as many on each node.
     """
-    of_cluster = bool(pool.names)  # its nodes may have more cores than ``unit``, which a placement minds
-    if not of_cluster or spec.nodes:
+    # The nodes of a cluster may have more cores than ``unit``, which a placement minds.
+    checks = not (runs or pool.names)
+    if checks or (spec.nodes and not runs):
         range_of(spec, pool, unit)
     if spec.gpus_asked and spec.nodes != (spec.max_nodes or spec.nodes):
         what = f"--gpus with --nodes {spec.nodes}-{spec.max_nodes}: GPUs are of a fixed number of nodes"
@@ -156,7 +160,7 @@ def demand_with_gpus(spec: JobSpec, pool: Pool, unit: Unit) -> tuple[float, ...]
         raise BadInput(what, f"ask for a multiple of {spec.nodes}")
     tasks = tasks_on(spec, 1, unit)
     cores = unit.cores if spec.nodes else tasks * spec.cores
-    if cores > unit.cores and not of_cluster:
+    if cores > unit.cores and checks:
         raise TooLarge(
             f"the job needs {cores} cores ({tasks} x {spec.cores}), there are {unit.cores}", "ask for fewer"
         )

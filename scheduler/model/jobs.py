@@ -325,6 +325,11 @@ class Stage(StrEnum):
         """Return true if a job of this stage has begun to run and has not ended."""
         return self in (RUNNING, STOPPING, SUSPENDED)
 
+    @property
+    def placed(self) -> bool:
+        """Return true if a job of this stage has its place."""
+        return self in (RUNNING, STOPPING)
+
 
 # As those of ``Stop``: looked up in a tenth of the time.
 HELD, WAITING, RUNNING, STOPPING, SUSPENDED, *_ENDS = Stage

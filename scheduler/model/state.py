@@ -54,13 +54,14 @@ class Nodes:
         capacity, free: nodes x resources (read-only arrays); a node that is down has nothing free.
         up: whether each node is in service.
         jobs: for each node the jobs on it and how many of their units, in the order of their starts.
+        exceeded: nodes on which jobs have more than there is: they began when it was larger.
     """
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         rows = pool.capacities or [pool.capacity] * pool.units
         self._capacity = np.array(rows, dtype=np.float64).reshape(pool.units, len(pool.resources))
-        self._free = self._capacity.copy()
+        self._free, self._whole = self._capacity.copy(), self._capacity.copy()
         # Python's numbers, because sums over one node are several times as fast with them.
         self._rows: list[Sequence[float]] = list(rows)
         self._held = [[0.0] * len(pool.resources) for _ in rows]
@@ -71,6 +72,7 @@ class Nodes:
             _read_only(self._up),
         )
         self.jobs: list[dict[int, int]] = [{} for _ in range(pool.units)]
+        self.exceeded: set[int] = set()
 
     def fits(self, demand: tuple[float, ...], units: int = 1) -> NDArray[np.bool_]:
         """Tell for each node if ``units`` units of ``demand`` fit on it now."""
@@ -91,7 +93,7 @@ class Nodes:
             return f"it states {len(job.demand)} demands, {name} has the resources {', '.join(resources)}"
         if any(d < 0 for d in job.demand) or not any(d > 0 for d in job.demand):
             return f"it demands nothing of {name}"
-        room = int(rooms(self._capacity, job.demand).sum())
+        room = int(rooms(self._whole, job.demand).sum())
         if room >= job.units:
             return ""
         return f"it needs {job.units} times {_vector(job.demand)}, {name} has room for {room}"
@@ -160,14 +162,30 @@ class Nodes:
         self._set_free(node)
 
     def withhold(self, node: int, amounts: Mapping[str, float]) -> bool:
-        """Leave so much of each resource out of what a node has for jobs; return whether that is a change."""
+        """Leave so much of each resource out of what a node has for jobs; return whether that is a change.
+
+        What its jobs have beyond that they keep.
+        """
         whole = zip(self.pool.resources, self.pool.capacity_of(node), strict=True)
         row = [amount - amounts.get(name, 0.0) for name, amount in whole]
+        if node in self.exceeded:
+            there, row = row, [*map(max, row, self._held[node])]
+            if row == there:
+                self.exceeded.remove(node)
         if row == list(self._rows[node]):
             return False
         self._rows[node] = self._capacity[node] = row
         self._set_free(node)
         return True
+
+    def exceed(self, job: Job, placement: Placement) -> None:
+        """Let the nodes of a placement have as much as it needs, until its job has left (``withhold``)."""
+        for node, units in placement.nodes:
+            if node < len(self.jobs) and len(job.demand) == len(self.pool.resources):
+                need = [held + units * d for held, d in zip(self._held[node], job.demand, strict=True)]
+                self._rows[node] = self._capacity[node] = [*map(max, self._rows[node], need)]
+                self.exceeded.add(node)
+                self._set_free(node)
 
     def _set_free(self, node: int) -> None:
         up = self._up[node]
@@ -280,6 +298,19 @@ class Allocation:
         """Take free units of a counted pool out of service (jobs on them have failed before)."""
         self.free[pool] -= units
         self.in_service[pool] -= units
+
+    def exceed(self, job: Job, placement: Placement) -> None:
+        """Have room for a placement of a time when the cluster was larger.
+
+        It is in service, and nobody else's, until its job has left (``MachineState.update_nodes``).
+        """
+        pool = self._pools.get(placement.pool)
+        if pool is None or pool.kind or pool.has_power:
+            return
+        if not pool.counted:
+            self.nodes[pool.name].exceed(job.way(placement), placement)
+        elif placement.units > self.free[pool.name]:
+            self.up(pool.name, placement.units - self.free[pool.name])
 
     def up(self, pool: str, units: int) -> None:
         """Bring units of a counted pool back."""
@@ -565,8 +596,12 @@ class ClusterState(Allocation):
         elif state.stage is RUNNING:
             self.expect(state, state.works_from_s)
 
-    def restore(self, state: JobState) -> None:
-        """Enter a job after a restart as it was; a running job is charged its units."""
+    def restore(self, state: JobState, *, beyond: bool = False) -> None:
+        """Enter a job after a restart as it was; a running job is charged its units.
+
+        Args:
+            beyond: also where it has more than there is any more.
+        """
         job, stage = state.job, state.stage
         self._jobs[job.id] = state
         if stage is WAITING:
@@ -576,6 +611,8 @@ class ClusterState(Allocation):
         elif stage is SUSPENDED:
             self.suspended[job.id] = state
         else:
+            if beyond:
+                self.exceed(job, state.place)
             self._take_again(job, state.place)
             if state.moves_to is not None:
                 self._take_again(job, state.moves_to)

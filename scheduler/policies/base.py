@@ -243,6 +243,11 @@ def _named(jobs: Sequence[int], view: View) -> str:
     return f"job{several} {', '.join(names)}{others}"
 
 
+def where_paused(nodes: Iterable[str]) -> str:
+    """Say that a job waits for the nodes on which its processes are paused."""
+    return f"waits for its cores of {', '.join(nodes)}, where it is paused"
+
+
 def would_delay(first: Job) -> Reason:
     """Explain that there is room for a job, and that the first of the queue would be late by its start."""
     return Reason(f"there is room, but its start would delay job {first.name}, which is first in the queue")

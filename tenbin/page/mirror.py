@@ -84,6 +84,7 @@ class _Asked(NamedTuple):
     slurm: str | None
     user: str
     cores: int
+    gpus: int | None
     priority: int
     time_s: float | None
     expect_s: dict[str, float]
@@ -96,14 +97,15 @@ def _asked(text: str, way: int = 0) -> _Asked:
     spec = json.loads(text)
     if way:
         own = spec["alternatives"][way - 1]
-        spec |= {"tasks": 1, "cores": 1, "expect_s": {}}
+        spec |= {"tasks": 1, "cores": 1, "expect_s": {}, "gpus": None, "gpu_kind": "", "gpu_memory_mb": None}
         spec |= {name: value for name, value in own.items() if value is not None}
-    slurm = spec.get("slurm") or {}
+    slurm, one_each = spec.get("slurm") or {}, spec.get("gpu_kind") or spec.get("gpu_memory_mb")
     return _Asked(
         name=spec.get("name") or posixpath.basename(spec["command"][0]),
         slurm=slurm.get("id"),
         user=slurm.get("user") or USER,
         cores=spec.get("tasks", 1) * spec.get("cores", 1),
+        gpus=spec.get("gpus") or (spec.get("nodes") or 1 if one_each else None),
         priority=spec.get("priority", 0),
         time_s=spec.get("time_s"),
         expect_s=spec.get("expect_s") or {},
@@ -132,6 +134,7 @@ def row_of(values: Sequence[Any]) -> Row:
         user=spec.user,
         held_by_user=held,
         cores=len(_listed(record["cores"])) or spec.cores,
+        gpus_asked=spec.gpus,
         priority=spec.priority if record["new_priority"] is None else record["new_priority"],
         place=pool or None,
         submit_s=record["submit_s"],

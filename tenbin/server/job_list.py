@@ -197,8 +197,8 @@ class CoordinatorJobs:
         if isinstance(job, Whole):
             return ArrayRow(**as_json(row_of(job.first, self._table.user)) | job.fields())
         row = row_of(job, self._table.user)
-        if self._table.unit.gpus and job.way.gpus_asked:
-            return GpuJobRow(**as_json(row), **gpu_use(self._coordinator.engine.gpus, job))
+        if self._table.unit.gpus and row.gpus_asked:
+            return GpuJobRow(**as_json(row) | gpu_use(self._coordinator.engine.gpus, job))
         return row
 
 

@@ -102,7 +102,7 @@ SETTINGS = {
         {"tasks": (1, 1, 2), "cores": (1, 1, 2), **MEMORY},
     ),
     "gpus": Setting(
-        "counted nodes",
+        "nodes",
         Cluster(
             (
                 Pool(

@@ -127,7 +127,7 @@ SETTINGS = {
         asks={"tasks": (1, 1, 2), "cores": (1, 1, 2), "memory_mb": (None, 100.0, 300.0)},
     ),
     "gpus": Setting(
-        "counted nodes",
+        "nodes",
         Cluster(
             (Pool("node", 1, resources=("cores", "memory_mb", "gpu:a", "gpu:b"), capacity=(4, 900, 2, 3)),),
             memory_mb=900.0,

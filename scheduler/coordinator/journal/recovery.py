@@ -35,7 +35,6 @@ from scheduler.model.jobs import Region
 from scheduler.prediction.predictions import TrackedPrediction
 
 REMEDY = "take these jobs into the journal: tenbin up --recover"
-PLACED = (Stage.RUNNING, Stage.STOPPING)
 UNKNOWN = "its folder does not tell what it was"
 OUTCOME = "outcome"  # beside the new journal: what was done, as a sentence
 HEADER_BYTES = 100  # of a file of SQLite, see www.sqlite.org/fileformat.html
@@ -255,7 +254,7 @@ def _look_into_folders(store: Path, readable: Found) -> None:
         if not entry.stage.final and entry.environment not in keys and entry.id not in readable.sources:
             entry.stage, entry.held_by_user = Stage.HELD, True
             readable.sources[entry.id] = {}
-        if entry.stage in PLACED:
+        if entry.stage.placed:
             place = {("core", core) for core in entry.cores} | {
                 ("device", device) for device in entry.devices
             }

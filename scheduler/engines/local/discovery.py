@@ -224,7 +224,7 @@ def find(request: Asked) -> Iterator[LocalMachine]:
             why, remedy = machine.no_gpus, "or leave --emulate out"
             if not why:
                 why = "no GPUs are scheduled so"
-                remedy = "choose policy easy, conservative, first-fit, fcfs or weigh, without --no-gpus"
+                remedy = "choose policy easy, weigh or las-mq, without --no-gpus and --nodes"
             raise BadInput(f"--emulate {request.emulate}: {why}", remedy)
         cluster = replace(machine.cluster, memory_mb=usable_memory_mb(memory_mb))
         if request.own["idle_gpu"] is not None and machine.gpus is None:
@@ -280,8 +280,8 @@ def divide(
 
     A policy that schedules counted units gets all cores as one pool; where there are GPUs, one that can place
     on nodes gets one node with cores, memory and GPUs. One that can nothing else gets nodes with cores and
-    memory, in equal parts; where jobs share nodes, one hardware thread of each core is used, as when job
-    profiles are measured, and neighbours in cache and memory are on one node.
+    memory, in equal parts, and the GPUs if it is one node; where jobs share nodes, one hardware thread of
+    each core is used, as when job profiles are measured, and neighbours in cache and memory are on one node.
 
     Args:
         supply: where the cores come from; None: they are not claimed, and nobody else's are minded.
@@ -299,7 +299,8 @@ def divide(
     if profile is not None and not whole:
         raise BadInput(f"--profile: policy {name} uses nothing of it here", "leave it out")
     used = supply.take(cores, whole=shares)
-    gpus, no_gpus = find_gpus(supply, home) if home is not None and terms == "either" else (None, "")
+    with_gpus = home is not None and count == 1 and terms in ("either", "nodes")
+    gpus, no_gpus = find_gpus(supply, home) if home is not None and with_gpus else (None, "")
     unit = Unit(scaling=scaling_of(profile)) if profile is not None else CORE
     if whole and gpus is None:
         pool = Pool("core", len(used))

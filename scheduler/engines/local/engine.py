@@ -328,10 +328,12 @@ class LocalEngine(Engine):
                     log.warning("the watch of the GPUs has ended; it is started again in %g s", again_s)
             else:
                 self._read()
-        if self._watch_gpus is not None and time.monotonic() >= self._watch_again_at:
-            self._watch_again_at = math.inf
-            self._watch_gpus.begin()
-            self._selector.register(self._watch_gpus, selectors.EVENT_READ, self._watch_gpus)
+        if self._watch_gpus is not None:
+            self._watch_gpus.end_if_silent()
+            if time.monotonic() >= self._watch_again_at:
+                self._watch_again_at = math.inf
+                self._watch_gpus.begin()
+                self._selector.register(self._watch_gpus, selectors.EVENT_READ, self._watch_gpus)
         if time.monotonic() >= self._sweep_at:
             self._sweep_at = time.monotonic() + SWEEP_S
             self._claims.answer()

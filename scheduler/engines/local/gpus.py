@@ -1,7 +1,8 @@
 """The GPUs of this machine that jobs get, by number: which there are, and what a job with some may see.
 
 Numbers stand for identities (UUIDs), and are kept in the coordinator's folder: what a GPU's number is stays
-so when another GPU is gone, because jobs that run are journalled with numbers.
+so when another GPU is gone, because jobs that run are journalled with numbers. A new GPU has the number of
+one that is gone, and that no job has.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 from select import select
 from typing import Any, NamedTuple
 
-from agent.gpus import Holder
+from agent.gpus import TELL_S, Holder
 from agent.processes import control_groups, tree
 from agent.processes.claims import running_jobs
 from probes import drm, nvml
@@ -42,6 +43,7 @@ MOST_SETS = 3000  # of GPUs that are compared for a job: every one of up to 12 G
 REMEMBERED = 1000  # jobs that have ended
 FIRST_S = 10.0  # for the first look; meanwhile nothing is started
 END_S = 5.0  # for the process that looks; its driver may hang
+SILENT_S = 3 * TELL_S  # a watch that tells nothing for longer hangs
 READ_S = 60.0  # a driver that has to start sleeping GPUs takes seconds
 LIVED_S, LONGEST_PAUSE_S = 10.0, 60.0  # a watch that ends sooner is started again after a pause
 UNSEEN_S = 60.0  # what a job did in a longer time without a look is not known: it may have worked
@@ -335,6 +337,7 @@ class GpuWatch(GpuTable):
     def begin(self) -> None:
         """Start the process. Until it tells something, no GPU is given out."""
         self._rest, self._told, self._begun_s = b"", False, time.monotonic()
+        self._due_s = self._begun_s + READ_S
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "agent.gpus", "watch"],
             stdin=subprocess.PIPE,
@@ -364,12 +367,20 @@ class GpuWatch(GpuTable):
         if lines:
             now = {row["uuid"]: _use_of(row) for row in json.loads(lines[-1])}
             self._read_s, self._fresh, self._told = time.monotonic(), True, True
+            self._due_s = self._read_s + SILENT_S
             self._now = {n: now[g.uuid] for n, g in self._gpus.by_number.items() if g.uuid in now}
             for mark, job in self._jobs.items():
                 own = {n: self._now[n].of_job(mark, job, self._read_s) for n in job.numbers if n in self._now}
                 job.see(own, self._read_s)
             self._keep()
         return True
+
+    def end_if_silent(self) -> None:
+        """Kill the process if it hangs; its end is read as any other."""
+        if time.monotonic() >= self._due_s:
+            log.warning("the watch of the GPUs tells nothing: it is killed")
+            self._told, self._due_s = False, math.inf
+            self._process.kill()
 
     def _keep(self) -> None:
         """Write what jobs have done so far; it is lost, not the jobs, if it cannot be written."""
@@ -490,7 +501,7 @@ class GpuWatch(GpuTable):
 
     def _failure(self, number: int, fitness: Mapping[int, DeviceFitness]) -> str:
         """Say why a GPU is not to be used, whoever holds it; "": it is."""
-        if not self._told or time.monotonic() - self._read_s > UNSEEN_S:
+        if not self._told or time.monotonic() >= self._due_s:
             return "is not watched at the moment: it is not known who uses it"
         if number not in self._now:
             return LOST
@@ -529,8 +540,10 @@ class GpuWatch(GpuTable):
         """Let the process end."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
-        with suppress(subprocess.TimeoutExpired):
+        try:
             self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
         self._process.stdout.close()
 
 
@@ -561,13 +574,13 @@ def find_gpus(supply: Supply, home: Path) -> tuple[Gpus | None, str]:
         mine = range(len(rows)) if emulated or not rows else supply.take_devices(uuids, by_uuid=True)
     except Taken:  # whose they are is among the notes of the supply
         return None, "GPUs are not scheduled: others have all of them"
-    numbers = _numbers(home, uuids)
+    of_jobs = {uuid for job in running_jobs(ROOTS.procfs) if job.is_of(home) for uuid in job.gpus}
+    numbers = _numbers(home, uuids, of_jobs)
     names = ("uuid", "name", "memory_mb", "file", "numa_node", "bus", "distances", "vendor", "seen_as")
     gpus = {numbers[uuids[place]]: Gpu(*(rows[place][name] for name in names)) for place in mine}
     if len({gpu.name for gpu in gpus.values()}) == 1:  # else it is not known what is gone
         alike = next(iter(gpus.values()))
-        jobs = (job for job in running_jobs(ROOTS.procfs) if job.is_of(home))
-        gone = {uuid for job in jobs for uuid in job.gpus if uuid in numbers} - {*uuids}
+        gone = of_jobs & numbers.keys() - {*uuids}
         gpus |= {numbers[uuid]: Gpu(uuid, alike.name, alike.memory_mb) for uuid in sorted(gone)}
     node_of = {cpu.index: cpu.node for cpu in read_topology(ROOTS.sysfs, os.sched_getaffinity(0)).cpus}
     closes = not emulated and not control_groups.why_files_stay_open()
@@ -587,8 +600,11 @@ def read() -> tuple[list[dict[str, Any]], str]:
     return rows, ""
 
 
-def _numbers(home: Path, uuids: Sequence[str]) -> dict[str, int]:
-    """Give each GPU its number, the same as ever before.
+def _numbers(home: Path, uuids: Sequence[str], of_jobs: Collection[str] = ()) -> dict[str, int]:
+    """Give each GPU its number, the same as before.
+
+    Args:
+        of_jobs: those that jobs have, whether they are there or not.
 
     Raises:
         BadInput: the file of the numbers is damaged.
@@ -601,7 +617,12 @@ def _numbers(home: Path, uuids: Sequence[str]) -> dict[str, int]:
     except (OSError, ValueError) as error:
         what = f"{file}: the numbers of GPUs cannot be read ({error})"
         raise BadInput(what, "delete it once no job with GPUs runs: they are numbered anew") from error
-    every = [*known, *(uuid for uuid in uuids if uuid not in known)]
+    every, gone = [*known], [uuid for uuid in known if uuid not in {*uuids, *of_jobs}]
+    for uuid in uuids:
+        if uuid not in known and gone:
+            every[every.index(gone.pop(0))] = uuid
+        elif uuid not in known:
+            every.append(uuid)
     if every != known:
         write_whole(file, json.dumps(every))
     return {uuid: number for number, uuid in enumerate(every)}

@@ -593,7 +593,7 @@ def slurm_cluster(
         most_mb = max(hosts[slot.node].memory_mb for slot in slots.slots)
         return SlurmMachine(cluster, costs=costs, site=site, unit=Unit(hosts=((1, most_mb),)))
     names = tuple(host.name for host in hosts)
-    gpus = gpus and cores is None and take_over is None and terms == "either"
+    gpus = gpus and cores is None and take_over is None and terms in ("either", "nodes")
     kinds, gres = gpu_kinds(slurm, name, hosts) if gpus else ((), {})
     if terms in ("counted", "either") and not kinds:
         of_unit = cores or min(host.cores for host in hosts)

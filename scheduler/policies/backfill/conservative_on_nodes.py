@@ -36,7 +36,7 @@ from scheduler.policies.backfill.on_nodes import (
     covers,
 )
 from scheduler.policies.backfill.reservations import Reservation, Reservations, length_of
-from scheduler.policies.base import Reason, View, in_turn
+from scheduler.policies.base import Reason, View, in_turn, where_paused
 
 SLACK = 1e-6  # of sums that were added and subtracted many times
 AHEAD = 64  # steps that are looked at first
@@ -180,8 +180,7 @@ class NodeReservations(Reservations):
         expected_s = self.expected_start(job)
         if job.stays is not None:
             pool = view.cluster[job.stays.pool]
-            names = ", ".join(pool.name_of(node) for node, _ in job.stays.nodes)
-            return Reason(f"waits for its cores of {names}, where it is paused", expected_s)
+            return Reason(where_paused(pool.name_of(node) for node, _ in job.stays.nodes), expected_s)
         ways = self._ways(job)
         needs = on_nodes.needs(job, view, ways)
         turn = in_turn(job, view, self.ends_at(expected_s)) if needs else ""

@@ -228,7 +228,7 @@ class Node:
 
     Attributes:
         capacity: of each resource. in_service: so much of it can be used; less where units of a class are
-            down.
+            down, or some of a node are held outside of the queue.
         keeps: jobs that can be stopped in such ways only never give way here.
         free: free amount of each resource.
         tasks, unfinished: number of its unfinished tasks, and their demands.

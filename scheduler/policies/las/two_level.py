@@ -581,10 +581,10 @@ class TwoLevel(Policy):
         # The first node without room for its part.
         part = next((part for part in task.gang if not covers(part.node.free, part.demand)), task.gang[0])
         node = part.node
-        share = " or ".join(_share(demand, node) for demand in part.demands)
+        share = " or ".join(_share(demand, node, demand) for demand in part.demands)
         if not node.up:
             return Reason(f"waits for {_name(node)}, which is down")
-        free = f"{_share(node.free, node)} free there"
+        free = f"{_share(node.free, node, [*map(max, *part.demands, part.demand)])} free there"
         if node.stopping:
             stops = ", ".join(view.state(other).job.name for other in node.stopping)
             return Reason(f"waits on {_name(node)} for {share}; {free}, job {stops} is being stopped there")
@@ -599,9 +599,11 @@ def _name(node: Node) -> str:
     return " ".join([node.pool.name, *(str(number) for number, _ in node.placement.nodes)])
 
 
-def _share(amounts: Sequence[float], node: Node) -> str:
+def _share(amounts: Sequence[float], node: Node, demand: Sequence[float]) -> str:
+    """Write amounts of the resources of which there is a demand."""
     names = node.pool.resources or ("device" if node.pool.kind else node.pool.name,)
-    return ", ".join(f"{max(0.0, amount):.3g} {name}" for name, amount in zip(names, amounts, strict=True))
+    rows = zip(names, amounts, demand, strict=True)
+    return ", ".join(f"{max(0.0, amount):.3g} {name}" for name, amount, needed in rows if needed > 0)
 
 
 def _nodes_at(where: Placement) -> Sequence[tuple[int | None, int]]:
@@ -623,11 +625,13 @@ def _nodes_of(view: View) -> list[Node]:
                 "give all pools the same resources",
             )
         if pool.counted:
-            there = view.in_service[pool.name]
-            nodes.append(Node(len(nodes), counted(pool.name, 1), pool, there > 0, (float(there),)))
+            units = view.in_service[pool.name]
+            nodes.append(Node(len(nodes), counted(pool.name, 1), pool, units > 0, (float(units),)))
             continue
-        up = view.nodes[pool.name].up.tolist()
+        there = view.nodes[pool.name]
+        rows = zip(there.up.tolist(), map(tuple, there.capacity.tolist()), strict=True)
         nodes += [
-            Node(len(nodes) + i, Placement(pool.name, 1, ((i, 1),)), pool, up[i]) for i in range(pool.units)
+            Node(len(nodes) + i, Placement(pool.name, 1, ((i, 1),)), pool, up, in_service)
+            for i, (up, in_service) in enumerate(rows)
         ]
     return nodes

@@ -363,7 +363,7 @@ function fill(row, job, at) {
   write(cells.user, job.user);
   setText(cells.stage, `${GLYPHS[job.stage]} ${job.stage}`);
   row.element.dataset.stage = job.stage;
-  setText(cells.cores, String(job.cores));
+  setText(cells.cores, job.gpus_asked ? `${job.cores} + ${job.gpus_asked} GPU` : String(job.cores));
   setNodes(cells.place, job.lane);
   const since = job.end_s ?? (BEGUN.includes(job.stage) ? job.start_s : null) ?? job.submit_s;
   setText(cells.since, duration(at - since));

@@ -80,7 +80,7 @@ def test_on_nodes_without_gpus_a_job_begins_in_what_is_free_first(tmp_path: Path
         blockers = [submit(coordinator, cores=cores) for cores in (1, 3)]
         job = submit(coordinator, cores=4, alternatives=({"cores": 3}, {"gpus": 1}, {"cores": 2}))
         assert shown(coordinator, job) == ["waiting"]
-        assert "for 4 cores, 0 memory_mb or 3 cores, 0 memory_mb or 2 cores" in why(coordinator, job)
+        assert "for 4 cores or 3 cores or 2 cores" in why(coordinator, job)
         manual.end(blockers[1])
         coordinator.turn()
         entry = coordinator.job_table.open(job)

@@ -359,13 +359,28 @@ def test_metrics_are_prometheus(shared: Up) -> None:
     assert 'tenbin_jobs_ended_total{stage="done"} ' in text and 'tenbin_units{pool="core"} 2.0' in text
 
 
+def test_a_job_that_runs_keeps_its_cores_where_fewer_are_given_to_jobs(up: Up, tmp_path: Path) -> None:
+    up.start("--cores", "2")
+    command = ["sh", "-c", "while [ ! -e go ]; do sleep 0.1; done"]
+    job = up.client.submit(command, cores=2, folder=str(tmp_path))
+    up.until(lambda: job.info()["stage"] == "running")
+    up.kill(signal.SIGTERM)
+    up.start("--cores", "1")
+    other = up.client.submit(["true"])
+    assert [one.info()["stage"] for one in (job, other)] == ["running", "waiting"]
+    assert "0 of 2" in str(other.info()["why"])
+    (tmp_path / "go").touch()
+    assert job.wait(20)["stage"] == other.wait(20)["stage"] == "done"
+    assert "the job needs 2 cores" in up.run("submit", "-c", "2", "--", "true").stderr
+
+
 def test_another_division_of_the_machine_is_refused_while_jobs_run(up: Up) -> None:
     up.start("--cores", "2")
     job = up.client.submit(["sleep", "3"], cores=2)
     up.until(lambda: job.info()["stage"] == "running")
     up.kill(signal.SIGTERM)
-    done = up.run("up", "--cores", "1")
-    assert done.returncode == 2 and "divided otherwise (" in done.stderr and "policy" not in done.stderr
+    done = up.run("up", "--cores", "2", "--policy", "las-mq")
+    assert done.returncode == 2 and "divided otherwise (" in done.stderr
     up.start("--cores", "2")
     assert job.wait(20)["stage"] == "done"
 

@@ -12,7 +12,7 @@ from profiles.errors import BadInput
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.jobs.gpus import GpuKind
 from scheduler.jobs.sizes import CORE, Unit
-from scheduler.model.jobs import Cluster, Pool
+from scheduler.model.jobs import Cluster, Pool, Stop
 from tenbin.commands.jobs.account import account
 from tenbin.server.descriptions import describe
 from tests.support.scheduling.manual_engine import ManualEngine, shown, submit, why
@@ -99,9 +99,10 @@ def test_jobs_of_a_journal_that_did_not_note_their_tasks(tmp_path: Path) -> None
         assert [describe(coordinator, number)["tasks"] for number in (1, 2, 3)] == counts == [1, 2, 1]
 
 
-def test_jobs_go_on_where_the_machine_has_become_a_node_with_gpus(tmp_path: Path) -> None:
-    engine = ManualEngine(4)
-    with engine.coordinator(tmp_path) as coordinator:
+@pytest.mark.parametrize("before", [in_cores(4), in_nodes("las-mq", 1, 4)], ids=["cores", "tasks"])
+def test_jobs_go_on_where_the_machine_has_become_a_node_with_gpus(tmp_path: Path, before: Division) -> None:
+    engine = ManualEngine(cluster=before.cluster)
+    with engine.coordinator(tmp_path, before.policy, unit=before.unit) as coordinator:
         running, paused = submit(coordinator, tasks=2), submit(coordinator)
         coordinator.suspend([paused])
     kinds = (GpuKind("gpu", "a100", 80e3, 2),)
@@ -150,11 +151,15 @@ def test_jobs_that_the_machine_cannot_run_any_more(tmp_path: Path) -> None:
         coordinator.turn()
         for job in (behind, dropped):
             assert shown(coordinator, job) == ["held"] and "cannot run the job" in why(coordinator, job)
+        coordinator.suspend([behind])
+        coordinator.set_priority([behind], 7)
+        assert shown(coordinator, behind) == ["suspended"]
         coordinator.cancel([dropped])
         assert shown(coordinator, dropped, small) == ["cancelled", "done"]
     engine.cluster = in_cores(2).cluster
     with engine.coordinator(tmp_path) as coordinator:
         coordinator.turn()
+        coordinator.resume([behind])
         assert shown(coordinator, behind) == ["running"]
         engine.end(behind)
         coordinator.turn()
@@ -167,10 +172,10 @@ def test_jobs_that_the_machine_cannot_run_any_more(tmp_path: Path) -> None:
         assert not coordinator.job_table.entries and (large, 2) not in engine.begun
 
 
-def with_gpus(gpus: int, memory_mb: float = 1000.0) -> Division:
-    capacity = (4.0, memory_mb, float(gpus))
+def with_gpus(gpus: int, memory_mb: float = 1000.0, *, cores: int = 4) -> Division:
+    capacity = (float(cores), memory_mb, float(gpus))
     pool = Pool("node", 1, resources=("cores", "memory_mb", "gpu"), capacity=capacity)
-    unit = Unit(node=True, cores=4, gpus=(GpuKind("gpu", "a100", 80e3, gpus),))
+    unit = Unit(node=True, cores=cores, gpus=(GpuKind("gpu", "a100", 80e3, gpus),))
     return Division("fcfs", Cluster((pool,), memory_mb=memory_mb), unit)
 
 
@@ -214,3 +219,114 @@ def test_jobs_whose_attempts_are_over_wait_where_the_machine_is_too_small(
     with engine.coordinator(tmp_path, unit=after.unit) as coordinator:
         coordinator.turn()
         assert shown(coordinator, lost, last) == ["done", "held"]
+
+
+def node(cores: float, memory_mb: float = 1000.0) -> Division:
+    pool = Pool("node", 1, resources=("cores", "memory_mb"), capacity=(cores, memory_mb))
+    return Division("las-mq", Cluster((pool,), memory_mb=memory_mb), Unit(node=True, cores=int(cores)))
+
+
+COUNTED = ("fcfs", "first-fit", "easy", "conservative", "weigh", "regions", "soft-regions")
+ON_NODES = ("fcfs", "first-fit", "easy", "conservative", "weigh", "las-mq")
+FEWER_CORES = {"cores": 3}
+
+
+@pytest.mark.parametrize(
+    ("policy", "before", "after", "needs"),
+    [
+        *((policy, in_cores(4), in_cores(2), FEWER_CORES) for policy in COUNTED),
+        *((policy, with_gpus(4), with_gpus(4, cores=2), FEWER_CORES) for policy in ON_NODES),
+        *((policy, with_gpus(4), with_gpus(4, 500.0, cores=2), {"memory_mb": 900.0}) for policy in ON_NODES),
+        *((policy, node(4), node(2), FEWER_CORES) for policy in ("las", "las-mq", "kairos")),
+    ],
+)
+def test_a_job_that_runs_keeps_what_is_not_there_any_more(
+    tmp_path: Path, policy: str, before: Division, after: Division, *, needs: dict[str, Any]
+) -> None:
+    """Nobody else gets any of it, and when it has ended the machine is as it is."""
+    more = {"memory_mb": 100.0}
+    engine = ManualEngine(cluster=before.cluster)
+    with engine.coordinator(tmp_path, policy, unit=before.unit) as coordinator:
+        large, small = submit(coordinator, **{**more, **needs}), submit(coordinator, **more)
+        assert shown(coordinator, large, small) == ["running"] * 2
+        again = submit(coordinator, **{**more, **needs})
+        waits = submit(coordinator, **more, cores=2)
+    engine.cluster = after.cluster
+    for _ in range(2):
+        with engine.coordinator(tmp_path, policy, unit=after.unit) as coordinator:
+            coordinator.turn()
+            assert shown(coordinator, large, small, again, waits) == ["running"] * 2 + ["held", "waiting"]
+            assert "cannot run the job" in why(coordinator, again)
+            with pytest.raises(BadInput, match="has more than is left for it"):
+                coordinator.suspend([large])
+            with pytest.raises(BadInput):
+                submit(coordinator, **{**more, **needs})
+    with engine.coordinator(tmp_path, policy, unit=after.unit) as coordinator:
+        engine.end(small)
+        coordinator.turn()
+        assert shown(coordinator, large, waits) == ["running", "waiting"]
+        engine.end(large)
+        coordinator.turn()
+        last = submit(coordinator, **more)
+        a_second_later(engine, coordinator)
+        assert shown(coordinator, large, waits, last) == ["done", "running", "waiting"]
+        engine.end(waits)
+        a_second_later(engine, coordinator)
+        assert shown(coordinator, last, submit(coordinator, **more)) == ["running"] * 2
+
+
+def test_a_paused_job_is_held_until_the_machine_can_run_it_again(tmp_path: Path) -> None:
+    """Its processes are there all the time, and go on."""
+    large, small = node(4), node(2)
+    engine = ManualEngine(cluster=large.cluster)
+    with engine.coordinator(tmp_path, "las-mq", unit=large.unit) as coordinator:
+        paused = submit(coordinator, cores=3)
+        engine.wait(600.0)
+        coordinator.turn()
+        runs = submit(coordinator, cores=4)
+        a_second_later(engine, coordinator)
+        assert shown(coordinator, paused, runs) == ["suspended", "running"]
+    engine.cluster = small.cluster
+    for _ in range(2):
+        with engine.coordinator(tmp_path, "las-mq", unit=small.unit) as coordinator:
+            assert shown(coordinator, paused, runs) == ["held", "running"]
+            assert "this machine cannot run the job" in why(coordinator, paused)
+    with engine.coordinator(tmp_path, "las-mq", unit=small.unit) as coordinator:
+        engine.end(runs)
+        coordinator.turn()
+        assert shown(coordinator, paused, runs) == ["held", "done"]
+    engine.cluster = large.cluster
+    with engine.coordinator(tmp_path, "las-mq", unit=large.unit) as coordinator:
+        a_second_later(engine, coordinator)
+        assert shown(coordinator, paused) == ["running"]
+        assert coordinator.job_table.open(paused).attempt == 1 and engine.asks[-1] == (paused, "run")
+
+
+@pytest.mark.parametrize("after", [in_cores(2), node(2)], ids=["counted", "node"])
+def test_a_job_that_is_lost_on_a_machine_too_small_for_it_is_held(tmp_path: Path, after: Division) -> None:
+    before = in_cores(4) if after.unit is CORE else node(4)
+    engine = ManualEngine(cluster=before.cluster)
+    with engine.coordinator(tmp_path, before.policy, unit=before.unit) as coordinator:
+        lost, small = submit(coordinator, cores=3, requeue=True), submit(coordinator)
+    engine.cluster = after.cluster
+    with engine.coordinator(tmp_path, after.policy, unit=after.unit) as coordinator:
+        engine.end(lost, "interrupted")
+        coordinator.turn()
+        assert shown(coordinator, lost, small) == ["held", "running"]
+        assert "this machine cannot run the job" in why(coordinator, lost)
+        assert shown(coordinator, submit(coordinator)) == ["running"]
+
+
+def test_a_job_on_a_larger_class_than_the_first_has_not_outgrown_it(tmp_path: Path) -> None:
+    engine = ManualEngine(cluster=Cluster((Pool("a", 1, kind="gpu"), Pool("b", 4, 1, kind="cpu"))))
+    with engine.coordinator(tmp_path, "mct") as coordinator:
+        job = submit(coordinator, tasks=2, device="cpu", expect_s={"cpu": 10.0})
+        assert shown(coordinator, job) == ["running"]
+        coordinator.set_priority([job], 7)
+        assert coordinator.job_table.open(job).job.stop is Stop.PAUSE
+
+
+def a_second_later(engine: ManualEngine, coordinator: Coordinator) -> None:
+    """Let a second pass, and what is due happen."""
+    engine.wait(1.0)
+    coordinator.turn()

@@ -100,22 +100,52 @@ def test_a_job_whose_attempt_is_lost_begins_anew_elsewhere(tmp_path: Path) -> No
         assert entry.attempt == 2 and entry.hosts == ["n1"]
 
 
-@pytest.mark.parametrize("policy", ["fcfs", "first-fit", "easy", "las"])
-def test_the_reason_of_a_job_that_is_told_to_end_is_none_of_the_policy(tmp_path: Path, policy: str) -> None:
-    """Which does not see it: nothing brings it back into the queue."""
+TOLD = "has been told to end, and is about to"
+
+
+@pytest.mark.parametrize("how", ["cancelled", "deadline"])
+@pytest.mark.parametrize("policy", ["fcfs", "first-fit", "easy", "conservative", "las"])
+def test_the_reason_of_a_job_that_is_told_to_end_is_none_of_the_policy(
+    tmp_path: Path, policy: str, how: str
+) -> None:
+    """Which does not see it: nothing brings it back into the queue, nor gives it its place, also later."""
     manual = two_nodes()
     with manual.coordinator(tmp_path, policy, unit=UNIT) as coordinator:
-        first, other = (submit(coordinator, cores=2, time_s=900.0) for _ in range(2))
+        deadline_s = manual.now + 100.0 if how == "deadline" else None
+        first = submit(coordinator, cores=2, time_s=900.0, deadline_s=deadline_s)
+        other = submit(coordinator, cores=2, time_s=900.0)
         coordinator.suspend([first])
         third = submit(coordinator, cores=2, time_s=900.0)  # takes n0
         manual.end(other)
         coordinator.turn()
         coordinator.resume([first])
-        coordinator.cancel([first])
+        if how == "cancelled":
+            coordinator.cancel([first])
+        manual.wait(100.0)
+        coordinator.turn()
         manual.end(third)
         coordinator.turn()
-        assert first not in coordinator.cluster.waiting
-        assert why(coordinator, first) == "has been told to end, and is about to"
+        assert first not in coordinator.cluster.waiting and first not in coordinator.cluster.running
+        assert why(coordinator, first) == TOLD
+    with manual.coordinator(tmp_path, policy, unit=UNIT) as coordinator:
+        assert first not in coordinator.cluster.waiting and first not in coordinator.cluster.running
+        assert why(coordinator, first) == TOLD
+
+
+def test_a_job_that_its_policy_has_paused_gets_no_place_for_its_end(tmp_path: Path) -> None:
+    manual = two_nodes()
+    with manual.coordinator(tmp_path, "las", unit=UNIT) as coordinator:
+        old = [submit(coordinator, cores=2) for _ in range(2)]
+        manual.wait(600.0)
+        coordinator.turn()
+        new = [submit(coordinator, cores=2) for _ in range(2)]
+        assert shown(coordinator, *old, *new) == ["suspended"] * 2 + ["running"] * 2
+        coordinator.cancel(old[:1])
+        for job in new:
+            manual.end(job)
+        coordinator.turn()
+        assert shown(coordinator, *old) == ["suspended", "running"]
+        assert why(coordinator, old[0]) == TOLD
 
 
 @pytest.mark.parametrize("action", [act.Start, act.Resume])

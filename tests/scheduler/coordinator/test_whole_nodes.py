@@ -11,22 +11,23 @@ from scheduler.jobs.gpus import GpuKind
 from scheduler.jobs.sizes import Unit
 from scheduler.model.jobs import Cluster, Pool
 from tenbin.server.descriptions import in_use, node_table
-from tests.support.scheduling.manual_engine import ManualEngine, shown, submit, why
+from tenbin.server.job_list import Window, window
+from tests.support.scheduling.manual_engine import ManualEngine, shown, submit, submit_array, why
 
 GPU = GpuKind("gpu", "a", 1e4, 4)
 SIZES = [(8.0, 1000.0, 4.0), (4.0, 1000.0, 2.0)]
 UNIT = Unit(node=True, cores=4, gpus=(GPU,))
-POLICIES = ("fcfs", "first-fit", "easy", "conservative", "weigh")
+POLICIES = ("fcfs", "first-fit", "easy", "conservative", "weigh", "las", "las-mq", "las-drf", "kairos")
 
 
 def engine(pool: Pool) -> ManualEngine:
     return ManualEngine(cluster=Cluster((pool,)))
 
 
-@pytest.mark.parametrize("policy", [*POLICIES, "las", "las-mq", "las-drf", "kairos"])
-def test_each_part_has_a_node_of_its_own(tmp_path: Path, policy: str) -> None:
+@pytest.mark.parametrize("gpus", [True, False])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_each_part_has_a_node_of_its_own(tmp_path: Path, policy: str, gpus: bool) -> None:
     """It waits for one although there is room on a larger node, of which others have the rest."""
-    gpus = policy in POLICIES
     sizes = SIZES if gpus else [size[:2] for size in SIZES]
     manual = engine(pool_of_nodes(sizes, (GPU,) * gpus, ("large", "small")))
     unit = UNIT if gpus else Unit(node=True, cores=4)
@@ -49,6 +50,16 @@ def test_each_part_has_a_node_of_its_own(tmp_path: Path, policy: str) -> None:
         manual.end(first)
         coordinator.turn()
         assert shown(coordinator, third) == ["running"]
+
+
+def test_lists_tell_the_gpus_of_a_job_and_of_the_members_of_an_array(tmp_path: Path) -> None:
+    manual = engine(pool_of_nodes(SIZES, (GPU,), ("large", "small")))
+    with manual.coordinator(tmp_path, "easy", unit=UNIT) as coordinator:
+        submit(coordinator)
+        submit(coordinator, gpu_kind="a", nodes=2)
+        submit_array(coordinator, 3, gpus=2)
+        rows = window(coordinator, Window(rows=9, members=False, order="id"))["rows"]
+        assert [(row["id"], row["gpus_asked"]) for row in rows] == [(1, None), (2, 2), (3, 2)]
 
 
 def test_where_no_node_is_twice_as_large_nothing_is_counted() -> None:

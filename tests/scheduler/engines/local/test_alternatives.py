@@ -58,6 +58,6 @@ def test_what_a_job_uses_is_told_of_the_alternative_that_was_chosen(up: Up) -> N
     page = PageProcess(up.home)
     page.enter()
     rows = page.get("/api/jobs")["rows"]
-    assert [shown["time_limit_s"] for shown in rows] == [7200]
+    assert [(shown["time_limit_s"], shown["gpus_asked"]) for shown in rows] == [(7200, 1)]
     assert page.get("/api/jobs/1")["gpus_asked"] == 1 and page.stop() == 0
     up.run("cancel", "1")

@@ -125,6 +125,22 @@ def test_a_job_with_gpus_is_not_suspended(gpus: Up) -> None:
     job.cancel()
 
 
+def test_under_las_a_job_of_cores_gives_way_and_one_with_gpus_does_not(up: Up) -> None:
+    require(shutil.which("cc"), "a C compiler (Debian: gcc)")
+    require(len(os.sched_getaffinity(0)) > 1, "two cores")
+    pytest.importorskip("pynvml")
+    up.start("--emulate", "gpus-4", "--cores", "2", "--policy", "las-mq")
+    trains, computes = up.client.submit(["sleep", "600"], gpus=3), up.client.submit(["sleep", "600"])
+    for job in (trains, computes):
+        up.until(job.running)
+    new = up.client.submit(["sh", "-c", "echo $CUDA_VISIBLE_DEVICES-"])
+    assert new.result(60) == 0 and up.client.output(new.id) == b"-\n"
+    up.until(computes.running)
+    assert [job.info()["preemptions"] for job in (trains, computes)] == [0, 1]
+    done = up.run("suspend", str(trains.id))
+    assert done.returncode == 2 and "it would keep its memory on its GPUs" in done.stderr
+
+
 def test_without_gpus_none_can_be_asked_for(up: Up) -> None:
     up.start("--no-gpus")
     (pool,) = up.client.call("GET", "/nodes")
@@ -155,12 +171,14 @@ def test_what_is_withheld_of_a_node_is_not_there_for_jobs_now() -> None:
     assert nodes.free.tolist() == [[3.0, 1000.0, 0.0]]
 
 
-def test_a_number_is_that_of_the_same_gpu_for_ever(tmp_path: Path) -> None:
+def test_a_number_is_that_of_the_same_gpu_until_another_has_its_place(tmp_path: Path) -> None:
     from scheduler.engines.local.gpus import _numbers
 
     assert _numbers(tmp_path, ["a", "b", "c"]) == {"a": 0, "b": 1, "c": 2}
-    assert _numbers(tmp_path, ["c", "d"])["c"] == 2 and _numbers(tmp_path, ["d"])["d"] == 3
-    assert json.loads((tmp_path / "gpus.json").read_text()) == ["a", "b", "c", "d"]
+    assert _numbers(tmp_path, ["c"])["c"] == 2 and _numbers(tmp_path, ["b", "c"])["b"] == 1
+    assert _numbers(tmp_path, ["c", "d"], {"a"}) == {"a": 0, "d": 1, "c": 2}
+    assert _numbers(tmp_path, ["e", "f", "d"], {"a", "c"}) == {"a": 0, "d": 1, "c": 2, "e": 3, "f": 4}
+    assert json.loads((tmp_path / "gpus.json").read_text()) == ["a", "d", "c", "e", "f"]
     for damaged in (b'["a", ', b"\xff", b"{}", b"[1]"):
         (tmp_path / "gpus.json").write_bytes(damaged)
         with pytest.raises(BadInput, match=r"gpus\.json: the numbers of GPUs cannot be read"):
@@ -532,7 +550,10 @@ def test_a_watch_that_ends_at_once_is_started_again_after_pauses_that_grow(
     assert gpu_watch.pause_s() == 0
 
 
-def test_a_watch_that_has_ended_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_watch_that_has_ended_or_hangs_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blow: signal.Signals
+) -> None:
     """Meanwhile no GPU is given out."""
     require(shutil.which("cc"), "a C compiler (Debian: gcc)")
     pytest.importorskip("pynvml")
@@ -555,7 +576,9 @@ def test_a_watch_that_has_ended_is_started_again(tmp_path: Path, monkeypatch: py
                 watch = engine._watch_gpus
                 assert watch is not None
                 before = watch._process
-                before.kill()
+                before.send_signal(blow)
+                if blow is signal.SIGSTOP:  # and time passes
+                    watch._due_s = time.monotonic()
 
                 def ended() -> bool:
                     assert strangers()

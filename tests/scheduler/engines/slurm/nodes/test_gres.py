@@ -187,6 +187,30 @@ def test_of_alternatives_slurm_is_asked_for_the_one_that_was_chosen(
     assert len(rows()) == 5
 
 
+LEAVES = (
+    f"trap 'exit 85' USR1; {SEES.replace('0.05', '0.05 & wait $!')}"  # by a checkpoint, when it is told to
+)
+
+
+def test_under_las_a_job_gives_its_gpu_to_a_new_one_by_a_checkpoint(gpus: SlurmLab, tmp_path: Path) -> None:
+    up, rows = Up(tmp_path / "home"), partial(read_rows, tmp_path / "begun")
+    up.start(*START, "--policy", "las-mq")
+    on = ("submit", "--gpus", "t4", "--chdir", str(tmp_path))
+    assert up.run(*on, "--checkpoint-signal", "USR1", "--", "sh", "-c", LEAVES, "leaves").returncode == 0
+    up.until(lambda: len(rows()) == 1)
+    assert up.run(*on, "--", "sh", "-c", SEES, "new").returncode == 0
+    up.until(lambda: len(rows()) == 2)
+    leaves, new = up.client.job(1), up.client.job(2)
+    assert [job.info()["stage"] for job in (leaves, new)] == ["suspended", "running"]
+    assert gpus.call("squeue", "-h", "-o", "%b").split() == ["gres:gpu:tesla_t4:1"]
+    (tmp_path / "go").touch()
+    assert [job.result(90) for job in (new, leaves)] == [0, 0]
+    assert leaves.info()["preemptions"] == 1
+    assert sorted(row[:2] for row in rows()) == [["leaves", "1"], ["leaves", "1"], ["new", "2"]]
+    assert {row[3] for row in rows()} == {"0"}
+    up.sweep()
+
+
 def test_jobs_go_on_where_gpus_are_scheduled_from_now_on(gpus: SlurmLab, tmp_path: Path) -> None:
     """They have whole nodes in Slurm still; who is given a part of these waits there."""
     up, name = Up(tmp_path / "home"), "partitionname=main"
