@@ -330,12 +330,15 @@ class Mct(Policy):
         self, view: View, stops: Sequence[PlannedJob], starts: Sequence[PlannedJob]
     ) -> tuple[list[Action], bool]:
         """Order what is to stop and start; tell if fewer units are free than the plans say."""
-        actions: list[Action] = []
+        suspensions: list[Action] = []
         for planned in stops:
             planned.stopping = True
-            actions.append(Suspend(planned.job.id, planned.parts[1].pool if len(planned.parts) > 1 else ""))
+            suspensions.append(
+                Suspend(planned.job.id, planned.parts[1].pool if len(planned.parts) > 1 else "")
+            )
         if not starts:
-            return actions, False
+            return suspensions, False
+        actions: list[Action] = []  # before who moves, and takes units where it goes at once
         suspended, free = view.suspended, view.free
         left: dict[str, int] = {}
         late: list[PlannedJob] = []  # they start when a stop at no cost has freed units, at this instant
@@ -355,7 +358,7 @@ class Mct(Policy):
                 left[pool] = before
                 late.append(planned)
                 self._due.add(planned, part.start_s)
-        return actions, self._behind(view.now, left, late, stops)
+        return [*actions, *suspensions], self._behind(view.now, left, late, stops)
 
     def _behind(
         self, now: float, left: dict[str, int], late: Iterable[PlannedJob], stops: Iterable[PlannedJob]

@@ -25,6 +25,7 @@ def test_histories(policy: str, machine: str) -> None:
 @pytest.mark.parametrize(
     ("seed", "policy", "machine"),
     [
+        (149, "mctm", "devices"),  # a job begins where another, at this instant, is about to move to
         (2001, "fcfs", "devices"),  # resumed while it left, by a policy that resumes none: it waited for ever
         (876, "las-drf", "nodes"),  # cancelled on a full disk, then the coordinator stopped: the job ran
         (48, "mctbm", "devices"),  # started for a microsecond in units that another job moves to
