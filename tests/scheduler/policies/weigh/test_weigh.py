@@ -16,7 +16,7 @@ from scheduler.policies.base import View
 from scheduler.policies.weigh.weigh import SOON_S, Weigh, WeighParameters
 from scheduler.simulator.trace import Arrival, Outcome, SimulationSettings
 from tests.support.amounts import examples
-from tests.support.scheduling.worlds import World, counted, run
+from tests.support.scheduling.worlds import LinearSpeed, World, counted, run
 
 TWO = Cluster((Pool("gpu", 1, 0), Pool("cpu", 1, 1)))
 
@@ -163,6 +163,15 @@ def test_who_waits_pays_by_what_others_lose() -> None:
     assert (
         lived(TWO, [*long, patient, *many], cost_s=1000.0, price=0.0)[2].segments[0].placement.pool == "gpu"
     )
+
+
+def test_jobs_of_several_sizes_have_a_price_too() -> None:
+    """Two jobs of three are left to wait for four units, each counted 1.6 times."""
+    pool, policy, prices = Pool("node", 4), Weigh(WeighParameters()), list[float]()
+    jobs = [Job(n, 0, 4, 10.0, max_units=4, speed=LinearSpeed(4, 4)) for n in range(3)]
+    world = World(Cluster((pool,)), tuple(Arrival(job, 10.0) for job in jobs))
+    run(policy, world, lambda view: prices.append(policy.prices()["node"][""]))
+    assert max(prices) == pytest.approx(1.6 * 2 / 4) and prices[-1] == 0.0
 
 
 def test_a_hole_before_a_reservation_is_used_and_left() -> None:
