@@ -2,10 +2,10 @@
 
 **Index**: the least first. That of a job is its area (time left x units / units of the class, where that is
 least) over 1 + ``fairness`` x (its wait / its time left). So short and small jobs come first, and who has
-waited for many times its own length comes before all that have not. It decides nothing about the first two
-jobs of the queue, which come before all others. Behind them come wide jobs, of more than a quarter of a
-class, that have waited at least 0.8 times as long as the first: small ones would keep them waiting until they
-are the first themselves. (Narrow ones not: else a burst of them would hold up all that comes later.)
+waited for many times its own length comes before all that have not. It decides nothing about the first job
+of the queue, which comes before all others. Behind it come wide jobs, of more than a quarter of a class, that
+have waited at least 0.8 times as long: small ones would keep them waiting until they are the first
+themselves. (Narrow ones not: else a burst of them would hold up all that comes later.)
 
 **Price** of a class: the number of jobs that would wait for it, over its units. A job that holds a unit for
 a second makes each of them wait for 1 / units of a second more, so an hour of a unit costs so many hours of
@@ -21,8 +21,8 @@ running one: to stay, or to move to another class now; to begin on a class of wh
 better one has them. The cost is its end, plus price x units x seconds of all that it
 holds; the least is taken. Whatever is free now beats any later start of a job whose end is not known.
 
-**Reservation**: the first two of the queue, and on each class without one the first in the order above that
-cannot start now, hold their place. Others start only where they fit now and delay none of these.
+**Reservation**: the first job in the order above that cannot start now on the class that it has chosen
+holds its place there, one for each class. Others start only where they fit now and delay none of these.
 
 **Holes**: a job with a checkpoint may run in units that are free until a reservation begins, and is stopped
 then, where that gains more than its stop and restart cost.
@@ -97,8 +97,6 @@ from scheduler.policies.weigh.waiting import (
     left_s,
     lengths_of,
 )
-
-HEADS = 2  # so many of the first of the queue have a reservation
 
 
 class Candidate(NamedTuple):
@@ -257,7 +255,6 @@ class Weigh(Policy):
     def _weigh(self, decision: Decision, ranked: Iterable[JobState], *, stops: bool) -> None:
         """Start, move or reserve for the jobs in their order."""
         view, left, reserved = decision.view, decision.left, set[str]()
-        heads = set(islice(view.waiting, HEADS))
         waits: list[JobState] = []
         for state in ranked:
             job = state.job
@@ -277,7 +274,7 @@ class Weigh(Policy):
                 self._turn = decision.turn_of(state, min(candidate.end_s for candidate in candidates))
                 if self._turn is not None:
                     continue
-            if best.pool not in reserved or job.id in heads:
+            if best.pool not in reserved:
                 reserved.add(best.pool)
                 best = decision.on_the_way(state, best)
                 decision.reserve(best.pool, best.start_s, best.end_s, job.units)
@@ -342,7 +339,7 @@ class Weigh(Policy):
         jobs = [(rank, view.state(job_id)) for rank, job_id in (*fits, *others)]
         jobs += [(self._rank(state, view), state) for state in more]
         jobs.sort(key=lambda job: (job[0], job[1].job.id))
-        first = dict.fromkeys(islice(view.waiting, HEADS))
+        first = dict.fromkeys(islice(view.waiting, 1))
         if self._turn is not None and not self._turn.stopping(view):
             if self._turn.job_id in {**view.waiting, **view.suspended}:
                 first = {self._turn.job_id: None} | first

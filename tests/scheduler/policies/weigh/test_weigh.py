@@ -69,34 +69,24 @@ def lived(
     return {outcome.job.id: outcome for outcome in outcomes}
 
 
-def test_of_those_behind_the_first_two_jobs_the_smallest_area_starts_next() -> None:
-    """Jobs 2 and 3 are the first when the machine is free; of jobs 4 to 6 the shortest starts too."""
-    machine = Cluster((Pool("node", 3),))
-    times = (10, 1000, 1000, 40, 5, 20)
-    jobs = [arrival(n, n, 3 if n == 1 else 1, node=run_s) for n, run_s in enumerate(times, 1)]
+def test_of_those_behind_the_first_job_the_smallest_area_starts_next() -> None:
+    """Job 2 is the first when the machine is free; of jobs 3 to 5 the shortest takes the last unit."""
+    machine = Cluster((Pool("node", 5),))
+    asks = (5, 10), (4, 1000), (1, 40), (1, 5), (1, 20)
+    jobs = [arrival(number, number, units, node=run_s) for number, (units, run_s) in enumerate(asks, 1)]
     outcomes = lived(machine, jobs, move=False)
-    assert [outcomes[number].start_s for number in (2, 3, 5)] == [11, 11, 11]
-    # Job 4 is the first of the queue now, and then job 6 alone is left.
-    assert [outcomes[number].start_s for number in (4, 6)] == [16, 56]
-
-
-def test_the_second_of_the_queue_has_a_reservation_too() -> None:
-    """Job 2 runs from 100 s to 200 s, then job 3 has all; job 4 would delay it, job 5 ends before."""
-    machine = Cluster((Pool("node", 3),))
-    jobs = [arrival(1, 0, 3, node=100), arrival(2, 1, 2, node=100), arrival(3, 2, 3, node=50)]
-    outcomes = lived(
-        machine, [*jobs, arrival(4, 3, node=150), arrival(5, 4, node=90)], move=False, holes=False
-    )
-    assert [outcomes[number].start_s for number in (2, 3, 4, 5)] == [100, 200, 250, 100]
+    assert [outcomes[number].start_s for number in (2, 4)] == [11, 11]
+    # Job 3 is the first of the queue now, and then job 5 alone is left.
+    assert [outcomes[number].start_s for number in (3, 5)] == [16, 56]
 
 
 @pytest.mark.parametrize(("submit_s", "start_s"), [(3, 100), (60, 120)])
 def test_a_wide_job_that_has_waited_nearly_as_long_as_the_first_comes_next(
     submit_s: int, start_s: float
 ) -> None:
-    """Job 4 has half the machine; job 5 is as wide, shorter and younger."""
+    """Job 4 has half the machine; job 5 is as wide, shorter and younger; job 2 has the other half."""
     machine = Cluster((Pool("node", 4),))
-    jobs = [arrival(1, 0, 4, node=100), arrival(2, 1, node=500), arrival(3, 2, node=500)]
+    jobs = [arrival(1, 0, 4, node=100), arrival(2, 1, 2, node=500)]
     late = [arrival(4, submit_s, 2, node=100), arrival(5, 90, 2, node=20)]
     assert lived(machine, [*jobs, *late], move=False, holes=False)[4].start_s == start_s
 
