@@ -179,7 +179,7 @@ def over_seeds(values: Sequence[float]) -> Estimate:
 
 def changes(values: Sequence[float], bases: Sequence[float]) -> Estimate:
     """Change against a base, seed by seed, in percent: paired, because both saw the same jobs."""
-    shares = (v / b - 1.0 for v, b in zip(values, bases, strict=True))
+    shares = ((v / b if b else math.inf) - 1.0 if v != b else 0.0 for v, b in zip(values, bases, strict=True))
     return over_seeds([100.0 * share if abs(share) > ROUNDING else 0.0 for share in shares])
 
 

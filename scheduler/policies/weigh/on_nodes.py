@@ -83,7 +83,9 @@ class RankedJobs(WaitingJobs):
         self.order = np.arange(len(self.entries))
         self.narrow(look, limit, now, begin=0)
         facts = self._facts[:, self.order]
-        ranks = self._ranks[:, self.order] = np.stack((-facts[PRIORITY], index_of(facts, now, fairness)))
+        ranks = self._ranks[:, self.order] = np.stack(
+            (-facts[PRIORITY], index_of(facts, now, -math.inf, fairness))
+        )
         self.order = self.order[np.lexsort(ranks[::-1])]
 
     def narrow(self, look: Iterable[int], limit: Limit, now: float, *, begin: int) -> None:
@@ -156,7 +158,7 @@ class NodeWeigh(NodeEasy):
             return jobs
         here = [job for job in jobs if job.id in self.waiting]
         facts = self.rows.facts(job.id for job in here)
-        order = np.lexsort((index_of(facts, now, self._parameters.fairness), -facts[PRIORITY]))
+        order = np.lexsort((index_of(facts, now, -math.inf, self._parameters.fairness), -facts[PRIORITY]))
         return [here[place] for place in order.tolist()]
 
     def choose(self, view: View) -> list[Choice]:

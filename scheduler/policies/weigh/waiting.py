@@ -17,6 +17,8 @@ PRIOR_S = 60.0  # believed time left of a job of which nothing is known
 FLOOR_S = 10.0  # shorter jobs are no more urgent
 LATE = 0.1  # a job that is late is believed to need such a share of what it has had
 ROUNDS = 3  # in which prices form
+OLD, WIDE = 0.8, 0.25  # who has waited so long beside the first of the queue, and takes more of a class
+AHEAD = 1e-9  # factor on their index
 ALIKE = 0.1  # classes of which one costs a job so much more count for it together
 MOST_S = 1e300  # a job that costs more can run nowhere, and counts nowhere
 
@@ -117,7 +119,7 @@ class Rows:
         return self._table[:LENGTHS, [self._place_of[job_id] for job_id in job_ids]]
 
     def ranked(
-        self, room: Floats, now: float, fairness: float, depth: int
+        self, room: Floats, weights: tuple[float, float, float], depth: int
     ) -> tuple[list[tuple[Rank, int]], list[tuple[Rank, int]]]:
         """List (rank, job) of the first ``depth`` that fit on a class now, and of the first that fit on none.
 
@@ -126,7 +128,7 @@ class Rows:
         lengths, amounts = self._split()
         fits = ((amounts <= room[:, None]) & np.isfinite(lengths)).any(axis=0)
         facts = self._table[:LENGTHS, : len(self)]
-        index = index_of(facts, now, fairness)
+        index = index_of(facts, *weights)
         return (
             self._first(np.flatnonzero(fits), index, facts[PRIORITY], depth),
             self._first(np.flatnonzero(~fits), index, facts[PRIORITY], len(self.sizes)),
@@ -192,8 +194,15 @@ def least_area(job: Job, lengths: Sequence[float], sizes: Floats) -> tuple[float
     )
 
 
-def index_of(facts: Floats, now: float, fairness: float) -> Floats:
-    """Return the index of jobs by their areas, times left and submissions: the least comes first."""
-    patience = fairness * (now - facts[SUBMITTED]) / np.maximum(facts[LEFT], FLOOR_S)
-    index: Floats = facts[AREA] / (1.0 + patience)
-    return index
+def index_of(facts: Floats, now: float, first_s: float, fairness: float) -> Floats:
+    """Return the index of jobs by their areas, times left and submissions: the least comes first.
+
+    Wide jobs that have waited nearly as long as the first of the queue, submitted at ``first_s``, come before
+    all others (minus infinity: none does).
+    """
+    area, left, submitted = facts[:PRIORITY]
+    waits = now - submitted
+    index = area / (1.0 + fairness * waits / np.maximum(left, FLOOR_S))
+    old = (waits >= OLD * (now - first_s)) & (area > WIDE * left)
+    ranked: Floats = np.where(old, AHEAD * index, index)
+    return ranked

@@ -68,6 +68,11 @@ def test_changes_are_paired() -> None:
     assert found.mean == pytest.approx(-20.0) and found.high - found.low == pytest.approx(0.0, abs=1e-9)
 
 
+def test_a_change_from_nothing_to_nothing_is_none() -> None:
+    assert changes([0.0, 3.0], [0.0, 2.0]).mean == 25.0
+    assert changes([1.0], [0.0]).mean == math.inf
+
+
 @pytest.mark.parametrize("change", [-0.0412, 0.1, 0.0])
 def test_equal_changes_have_no_interval(change: float) -> None:
     bases = [1e6 / 7 * 1.1**i for i in range(40)]
