@@ -13,7 +13,7 @@ class WeighParameters:
     Attributes:
         fairness: weight of waits in the order of jobs; 0: the smallest area first.
         depth: number of jobs that are weighed in one decision.
-        move: running jobs are moved between classes, and stop for shorter ones.
+        move: running jobs are moved between classes, and under caps give way to shorter ones.
         holes: jobs run in a hole before a reservation, and are stopped there.
         aim: least mean turnaround, or least makespan, where jobs may have more or fewer units, or caps.
         price: factor on prices, above 1 because jobs that are still to come will wait too; 0: each job ends

@@ -27,16 +27,12 @@ holds its place there, one for each class. Others start only where they fit now 
 **Holes**: a job with a checkpoint may run in units that are free until a reservation begins, and is stopped
 then, where that gains more than its stop and restart cost.
 
-**Turns**: running jobs with checkpoints, no wider than one that waits and of no higher priority, stop for it
-if it would end so much earlier that this is more than they lose: its time, a stop and a restart for each.
-Nothing starts on that class until they have stopped.
-
 **Sizes and caps**: see ``malleable``, and ``ahead`` for the makespan.
 
 Guarantee: the first job of the queue starts no later than its reservation when no job takes longer than its
 estimate. It has one from the first decision on that begins with it as the first. So no job starves: each is
-the first of its priority at some time. (Under caps, see ``malleable``, one with a checkpoint may give way
-before it starts; its index falls without end while it waits, so it has its turn.)
+the first of its priority at some time. (Where jobs give way, see ``malleable``, one with a checkpoint may
+start later; its index falls without end while it waits, so it has its turn.)
 Cost: O(waiting) and ``depth`` candidates for each class in a decision; nothing where nothing is
 free.
 Source: the auction of prices is that of Bertsekas, "Auction algorithms", 1991, in the small; the
@@ -113,20 +109,6 @@ class Candidate(NamedTuple):
     on_the_way: str = ""
 
 
-class Turn(NamedTuple):
-    """A job that has its turn on a class when others have stopped there."""
-
-    job_id: int
-    pool: str
-    others: tuple[int, ...]
-    until_s: float
-
-    def stopping(self, view: View) -> bool:
-        """Tell if some have not stopped yet."""
-        states = (view.running.get(job_id) for job_id in self.others)
-        return any(state is not None and state.stage is STOPPING for state in states)
-
-
 class Weigh(Policy):
     """Weigh on counted pools; on nodes ``NodeWeigh`` decides."""
 
@@ -144,7 +126,6 @@ class Weigh(Policy):
         joule_s = self.parameters.kwh_price / WATTS_PER_KW
         self._ahead = Ahead(joule_s) if self.parameters.aim == "makespan" else None
         self._moves: dict[int, tuple[str, int]] = {}  # units that jobs will take which are on their way
-        self._turn: Turn | None = None
         self._stale = True
         jobs = [*view.waiting.values(), *(state.job for state in view.running.values())]
         self._sized = any(job.speed is not None for job in jobs)
@@ -228,13 +209,13 @@ class Weigh(Policy):
 
     def _decide(self, view: View) -> list[Action]:
         left = self._left(view)
-        if holes := self._ends_of_holes(view):
-            return holes  # decided again when they have stopped
-        stops = self.parameters.move and any(s.job.stop is CHECKPOINT for s in view.running.values())
-        if max(left.values()) <= 0 and not stops:
+        stops = self._ends_of_holes(view)
+        if stops:
+            return stops  # decided again when they have stopped
+        if max(left.values()) <= 0:
             return []
         movers = list(self._movers(view, left)) if self.parameters.move and len(self._pools) > 1 else []
-        ranked = self._ranked(view, left, movers, stops=stops)
+        ranked = self._ranked(view, left, movers)
         if not ranked:
             return []
         more = [(state.job, lengths_of(state, view, self._pools)) for state in movers]
@@ -242,9 +223,7 @@ class Weigh(Policy):
         prices = dict(zip(self._pools, self._rows.prices[:, 0].tolist(), strict=True))
         ends = {job_id: believed_end(state, view, self._holes) for job_id, state in view.running.items()}
         decision = Decision(view, left, prices, self._plans(view, ends), ends)
-        if self._turn is not None:
-            decision.keep(self._turn)
-        self._weigh(decision, ranked, stops=stops)
+        self._weigh(decision, ranked)
         for action in decision.actions:
             if isinstance(action, Migrate):
                 self._moves[action.job_id] = action.placement.pool, action.placement.units
@@ -252,28 +231,23 @@ class Weigh(Policy):
                 self._rows.drop(action.job_id)
         return decision.actions
 
-    def _weigh(self, decision: Decision, ranked: Iterable[JobState], *, stops: bool) -> None:
+    def _weigh(self, decision: Decision, ranked: Iterable[JobState]) -> None:
         """Start, move or reserve for the jobs in their order."""
         view, left, reserved = decision.view, decision.left, set[str]()
         waits: list[JobState] = []
         for state in ranked:
             job = state.job
-            if max(left.values()) <= 0 and (not stops or self._turn is not None):
+            if max(left.values()) <= 0:
                 return
             if job.id in view.running:
                 decision.move(state)
                 continue
-            candidates = decision.candidates(state)
-            if not candidates:
+            best = decision.best(state)
+            if best is None:
                 continue
-            best = min(candidates)
             if best.start_s <= view.now:
                 decision.start(state, best.pool, best.end_s)
                 continue
-            if stops and self._turn is None and not best.waits:
-                self._turn = decision.turn_of(state, min(candidate.end_s for candidate in candidates))
-                if self._turn is not None:
-                    continue
             if best.pool not in reserved:
                 reserved.add(best.pool)
                 best = decision.on_the_way(state, best)
@@ -328,24 +302,18 @@ class Weigh(Policy):
                         yield state
                         break
 
-    def _ranked(
-        self, view: View, left: Mapping[str, int], movers: list[JobState], *, stops: bool
-    ) -> list[JobState]:
-        """List the jobs that are weighed: whose turn it is, the first of the queue, then by index."""
+    def _ranked(self, view: View, left: Mapping[str, int], movers: list[JobState]) -> list[JobState]:
+        """List the jobs that are weighed: the first of the queue, then by priority and index."""
         fits, others = self._ranks(left, view)
         more = [state for state in view.suspended.values() if self._could_start(state.job, left)] + movers
-        if not fits and not more and not stops:
+        if not fits and not more:
             return []
         jobs = [(rank, view.state(job_id)) for rank, job_id in (*fits, *others)]
         jobs += [(self._rank(state, view), state) for state in more]
         jobs.sort(key=lambda job: (job[0], job[1].job.id))
-        first = dict.fromkeys(islice(view.waiting, 1))
-        if self._turn is not None and not self._turn.stopping(view):
-            if self._turn.job_id in {**view.waiting, **view.suspended}:
-                first = {self._turn.job_id: None} | first
-            self._turn = None
-        head = [view.state(job_id) for job_id in first]
-        return head + [state for _, state in jobs if state.job.id not in first]
+        first = next(iter(view.waiting), None)
+        head = [view.state(first)] if first is not None else []
+        return head + [state for _, state in jobs if state.job.id != first]
 
     def _ranks(self, left: Mapping[str, int], view: View) -> tuple[list[tuple[Rank, int]], ...]:
         room = np.array([left[pool] for pool in self._pools], dtype=np.float64)
@@ -395,8 +363,6 @@ class Decision:
     plans: dict[str, Availability]
     ends: dict[int, float]
     actions: list[Action] = field(default_factory=list)
-    leaving: set[int] = field(default_factory=set)
-    _able: dict[str, list[JobState]] = field(default_factory=dict)
     _gaps: dict[tuple[str, int], list[tuple[float, float]]] = field(default_factory=dict)
 
     def gaps(self, pool: str, units: int) -> list[tuple[float, float]]:
@@ -405,12 +371,12 @@ class Decision:
             self._gaps[pool, units] = self.plans[pool].regions(units, self.view.now)
         return self._gaps[pool, units]
 
-    def candidates(self, state: JobState) -> list[Candidate]:
-        """List how a job that does not run may start; empty: it can run nowhere now."""
+    def best(self, state: JobState) -> Candidate | None:
+        """Choose the candidate of least cost of a job that does not run; None: it can run nowhere now."""
         job, now, costs = state.job, self.view.now, self.view.costs
         candidates = list[Candidate]()
         for pool in self.plans:
-            if self.may(state, pool):
+            if self._may(state, pool):
                 length = left_s(state, now, pool) + (costs.restart_s(job, pool) if state.placement else 0.0)
                 held_s = max(length, SOON_S)
                 start = next(start for start, end in self.gaps(pool, job.units) if end - start >= held_s)
@@ -418,9 +384,9 @@ class Decision:
                 cost = end - now + self.prices[pool] * job.units * length
                 waits = start > now and job.reference_s(pool) == math.inf
                 candidates.append(Candidate(waits, cost, start, end, pool))
-        return candidates
+        return min(candidates, default=None)
 
-    def may(self, state: JobState, pool: str) -> bool:
+    def _may(self, state: JobState, pool: str) -> bool:
         job = state.job
         if not job.runs_on(pool) or job.units > self.view.in_service[pool]:
             return False
@@ -445,8 +411,6 @@ class Decision:
 
     def move(self, state: JobState) -> None:
         """Move a running job if that costs less than that it stays; else its place stays reserved."""
-        if state.job.id in self.leaving:
-            return
         view, job, now, here = self.view, state.job, self.view.now, state.place.pool
         stays, prices = left_s(state, now, here), self.prices
         best, least = "", stays * (1.0 + prices[here] * job.units)
@@ -461,7 +425,6 @@ class Decision:
         if not best:
             return
         self.actions.append(Migrate(job.id, counted(best, job.units)))
-        self.leaving.add(job.id)
         self.left[best] -= job.units
         self.reserve(best, now, end, job.units)
         self.reserve(here, instant(now + max(stop, SOON_S)), self.ends[job.id], -job.units)
@@ -470,64 +433,6 @@ class Decision:
         """Make so many units fewer free in an interval."""
         self.plans[pool].reserve(start_s, end_s, units)
         self._gaps.clear()
-
-    def keep(self, turn: Turn) -> None:
-        """Start nobody on a class until others have stopped there."""
-        until_s = max(turn.until_s, instant(self.view.now + SOON_S))
-        self.reserve(turn.pool, self.view.now, until_s, max(0, self.left[turn.pool]))
-        self.left[turn.pool] = 0
-
-    def turn_of(self, state: JobState, end_s: float) -> Turn | None:
-        """Stop others for a job that gains more than they lose by it; None: nobody.
-
-        Args:
-            end_s: when it would end otherwise.
-        """
-        job, now, costs, turn, most = state.job, self.view.now, self.view.costs, None, 0.0
-        for pool in self.plans:
-            if not self.may(state, pool):
-                continue
-            length = left_s(state, now, pool) + (costs.restart_s(job, pool) if state.placement else 0.0)
-            needed, until_s, others = job.units - self.left[pool], instant(now + SOON_S), list[int]()
-            gain = end_s - now - length
-            for other in self._stoppable(pool) if gain > length else ():
-                of, units, stop = other.job, other.place.units, costs.stop_s(other.job, pool)
-                if needed > 0 and units <= job.units and of.priority <= job.priority:
-                    gain -= length + stop + costs.restart_s(of, pool)
-                    until_s, needed = max(until_s, instant(now + stop)), needed - units
-                    others.append(of.id)
-            gain -= until_s - now
-            able = Turn(job.id, pool, tuple(others), until_s)
-            if needed <= 0 and gain > most and self._allows(able, length, job.units):
-                turn, most = able, gain
-        if turn is not None:
-            self.actions += [Suspend(job_id) for job_id in turn.others]
-            self.leaving.update(turn.others)
-            self.keep(turn)
-        return turn
-
-    def _stoppable(self, pool: str) -> list[JobState]:
-        """List jobs on a class that may be stopped, the longest first."""
-        view = self.view
-        if pool not in self._able:
-            able = [
-                state
-                for state in view.running.values()
-                if state.place.pool == pool and state.job.stop is CHECKPOINT and state.stage is RUNNING
-            ]
-            self._able[pool] = sorted(able, key=lambda state: -left_s(state, view.now, pool))
-        return [state for state in self._able[pool] if state.job.id not in self.leaving]
-
-    def _allows(self, turn: Turn, length: float, units: int) -> bool:
-        """Tell if a job may start when others have stopped, beside all that is reserved."""
-        plan, start_s = self.plans[turn.pool], turn.until_s
-        freed = [(self.ends[job_id], self.view.running[job_id].place.units) for job_id in turn.others]
-        for end_s, more in freed:
-            plan.reserve(start_s, end_s, -more)
-        fits = plan.least(start_s, instant(start_s + length)) >= units
-        for end_s, more in freed:
-            plan.reserve(start_s, end_s, more)
-        return fits
 
     def start(self, state: JobState, pool: str, end_s: float) -> None:
         """Start or resume the job on ``pool`` now."""
@@ -546,7 +451,7 @@ class Decision:
         job, now, costs = state.job, self.view.now, self.view.costs
         best, where, until_s = 0.0, "", math.inf
         for pool in self.plans:
-            if not self.may(state, pool) or self.left[pool] < job.units:
+            if not self._may(state, pool) or self.left[pool] < job.units:
                 continue
             gaps = self.gaps(pool, job.units)
             if not gaps or gaps[0][0] > now:

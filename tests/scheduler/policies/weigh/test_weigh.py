@@ -72,7 +72,7 @@ def test_of_those_behind_the_first_job_the_smallest_area_starts_next() -> None:
     machine = Cluster((Pool("node", 5),))
     asks = (5, 10), (4, 1000), (1, 40), (1, 5), (1, 20)
     jobs = [arrival(number, number, units, node=run_s) for number, (units, run_s) in enumerate(asks, 1)]
-    outcomes = lived(machine, jobs, move=False)
+    outcomes = lived(machine, jobs)
     assert [outcomes[number].start_s for number in (2, 4)] == [11, 11]
     # Job 3 is the first of the queue now, and then job 5 alone is left.
     assert [outcomes[number].start_s for number in (3, 5)] == [16, 56]
@@ -86,22 +86,7 @@ def test_a_wide_job_that_has_waited_nearly_as_long_as_the_first_comes_next(
     machine = Cluster((Pool("node", 4),))
     jobs = [arrival(1, 0, 4, node=100), arrival(2, 1, 2, node=500)]
     late = [arrival(4, submit_s, 2, node=100), arrival(5, 90, 2, node=20)]
-    assert lived(machine, [*jobs, *late], move=False, holes=False)[4].start_s == start_s
-
-
-@pytest.mark.parametrize(("long_s", "starts"), [(1000, 2), (13, 13)])
-def test_a_job_gives_way_where_another_gains_more_than_it_loses(long_s: int, starts: float) -> None:
-    """A stop and a restart take a second each."""
-    jobs = [arrival(1, 0, node=long_s), arrival(2, 1, node=10)]
-    outcomes = lived(Cluster((Pool("node", 1),)), jobs, cost_s=1.0)
-    assert outcomes[2].start_s == pytest.approx(starts, abs=1e-3)
-    assert outcomes[1].end_s == pytest.approx(long_s if starts > 2 else long_s + 10 + 2, abs=1e-3)
-    assert lived(Cluster((Pool("node", 1),)), jobs, cost_s=1.0, move=False)[2].start_s == long_s
-
-
-def test_nobody_gives_way_to_a_job_of_fewer_units() -> None:
-    machine = Cluster((Pool("node", 2),))
-    assert lived(machine, [arrival(1, 0, 2, node=1000), arrival(2, 1, node=10)])[2].start_s == 1000
+    assert lived(machine, [*jobs, *late], holes=False)[4].start_s == start_s
 
 
 def test_a_job_waits_for_the_fast_class_only_if_it_ends_earlier_there() -> None:
@@ -166,10 +151,10 @@ def test_a_hole_before_a_reservation_is_used_and_left() -> None:
     """Job 2 needs both units at 100 s; job 3 of 150 s runs until then, and ends after it."""
     machine = Cluster((Pool("node", 2),))
     jobs = [arrival(1, 0, node=100), arrival(2, 1, 2, node=50), arrival(3, 2, node=150)]
-    outcomes = lived(machine, jobs, cost_s=1.0, move=False)
+    outcomes = lived(machine, jobs, cost_s=1.0)
     assert outcomes[2].start_s == pytest.approx(100, abs=1e-3)
     assert outcomes[3].start_s == 2 and outcomes[3].end_s < 150 + 150
-    assert lived(machine, jobs, cost_s=1.0, move=False, holes=False)[3].start_s == 150
+    assert lived(machine, jobs, cost_s=1.0, holes=False)[3].start_s == 150
 
 
 @pytest.mark.parametrize("wrong", [{"fairness": -1.0}, {"price": -0.5}, {"depth": 0}])
