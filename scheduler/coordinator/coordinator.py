@@ -40,7 +40,7 @@ from scheduler.model.events import Timer
 from scheduler.model.interference import NOTHING_KNOWN
 from scheduler.model.jobs import Placement, Stop, instant
 from scheduler.model.state import ClusterState, RuleBroken
-from scheduler.policies.base import Policy, Reason
+from scheduler.policies.base import Policy, Reason, reason_of
 from scheduler.policies.registry import create, fault_in_file
 from scheduler.prediction.profiles import ProfiledJobs, ProfiledSlowdowns
 from scheduler.prediction.run_times import REMEMBERED, RunTimePredictor
@@ -499,7 +499,7 @@ class Coordinator:
             return Reason(machine_state.why_held(entry, m.holds.verdict(entry), self.clock()))
         if entry.stage is Stage.WAITING:
             why = self._why_out_of_turn(entry)
-            reason = Reason(why) if why else self._why_of_policy(entry)
+            reason = Reason(why) if why else self.why_of_policy(entry)
             return reason._replace(sentence=reason.sentence + self._withheld_gpus(entry))
         if entry.stage is Stage.SUSPENDED:
             return Reason("paused by the policy in favour of other jobs")
@@ -515,9 +515,10 @@ class Coordinator:
             why = f"waits for its cores of {', '.join(entry.hosts or ())}, where it is paused"
         return why
 
-    def _why_of_policy(self, entry: Entry) -> Reason:
+    def why_of_policy(self, entry: Entry) -> Reason:
+        """Return what the policy says of a job that waits, or that it cannot say it."""
         try:
-            return self.policy.why(self.job_table.job(entry), self.cluster)
+            return reason_of(self.policy, self.policy.why(self.job_table.job(entry), self.cluster))
         except Exception as error:  # whatever its author has written
             if fault := fault_in_file(self.policy_text, error):
                 return Reason(fault.what)

@@ -16,7 +16,7 @@ from traceback import extract_tb
 
 from profiles.errors import BadInput
 from scheduler.model.parameters import fill, split, unknown
-from scheduler.policies.base import Policy
+from scheduler.policies.base import NoAnswer, Policy
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def _entry_of_file(path: str) -> PolicyEntry:
     module = sys.modules[path] = module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # whatever its author has written
+    except (Exception, SystemExit) as error:  # whatever its author has written
         del sys.modules[path]
         raise BadInput(
             f"policy {path}: {type(error).__name__}: {error}", "see docs/write-a-policy.md"
@@ -202,14 +202,19 @@ def _entry_of_file(path: str) -> PolicyEntry:
     return PolicyEntry(path, names[0], summary.rstrip("."))
 
 
-def fault_in_file(text: str, error: Exception) -> BadInput | None:
+def fault_in_file(text: str, error: BaseException) -> BadInput | None:
     """Say where the file of this policy raised an error; None: the error is not of such a file."""
     name = text.partition(",")[0]
     path = str(Path(name).absolute())
     lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == path]
-    if not lines or not name.endswith(".py"):
+    if not name.endswith(".py"):
         return None
-    what = f"policy {name}: {type(error).__name__}: {error} ({Path(name).name}, line {lines[-1]})"
+    if isinstance(error, NoAnswer) and error.module == path:
+        what = f"policy {name}: {error}"
+    elif lines:
+        what = f"policy {name}: {type(error).__name__}: {error} ({Path(name).name}, line {lines[-1]})"
+    else:
+        return None
     return BadInput(what, "mend the file, see docs/write-a-policy.md")
 
 

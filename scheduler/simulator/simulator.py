@@ -24,6 +24,7 @@ from profiles.errors import BadInput
 from scheduler.model.events import (
     KINDS,
     ORDER,
+    Action,
     BudgetChanged,
     Checkpointed,
     Event,
@@ -56,7 +57,7 @@ from scheduler.model.jobs import (
     instant,
 )
 from scheduler.model.state import ClusterState
-from scheduler.policies.base import Policy, View
+from scheduler.policies.base import Policy, View, actions_of
 from scheduler.policies.registry import POLICIES, create
 from scheduler.simulator.trace import (
     Arrival,
@@ -704,6 +705,7 @@ class Simulator:
         Raises:
             RuleBroken: the policy asked for what cannot be, left jobs waiting with nothing left to happen, or
                 acts without end and brings no job further.
+            NoAnswer: what it decided are no actions.
             BadInput: the arrivals are not in the order of their submission.
         """
         began = time.perf_counter()
@@ -713,7 +715,7 @@ class Simulator:
         refuses = self._refuses if picky else state.misfit
         queue = self._queue = EventQueue(self._stream, iter(self.settings.disturbances), refuses)
         self._cluster = SimulatedCluster(state, self.settings, queue, announces=Started not in policy.ignores)
-        jobs, ready, do = self._cluster.jobs, self._cluster.ready, self._cluster.do
+        jobs, ready = self._cluster.jobs, self._cluster.ready
         ignores, decide, heap = policy.ignores, policy.decide, queue.heap
         happen: dict[int, Callable[..., Event | None]] = {
             FINISH: self._finish,
@@ -750,8 +752,7 @@ class Simulator:
                 event = self._begin_anew()
             if event is not None and type(event) not in ignores:
                 decisions += 1
-                for action in decide(state, event):
-                    do[type(action)](action)
+                self._act(decide(state, event))
             if watched:
                 self._look_on()
         wall, most = time.perf_counter() - began, self._cluster.most
@@ -764,6 +765,16 @@ class Simulator:
             wall_s=wall,
             most_in_system=most,
         )
+
+    def _act(self, answer: Sequence[Action]) -> None:
+        """Carry out what the policy decided."""
+        do = self._cluster.do
+        try:
+            for action in answer:
+                do[type(action)](action)
+        except (AttributeError, KeyError, TypeError):  # looked at only now, because it takes time
+            actions_of(self.policy, answer)
+            raise
 
     def _set_up(self) -> None:
         """Prepare the state in which the simulation begins: an empty cluster, at the first submission."""

@@ -120,7 +120,7 @@ def test_a_policy_that_fails_is_said_wherever_one_looks(up: Up, mine: Path) -> N
     mine.write_text(FILE.replace("free, actions = ", "1 / 0; free, actions = "))
     line = next(n for n, text in enumerate(mine.read_text().splitlines(), 1) if "1 / 0" in text)
     said = (
-        f"policy {mine}: ZeroDivisionError: division by zero (mine.py, line {line}); no job is started, jobs"
+        f"policy {mine}: ZeroDivisionError: division by zero (mine.py, line {line}); no job is started until"
     )
     started = up.run("up", "--cores", "1", "--policy", str(mine), "--daemon")
     assert started.returncode == 0 and said in started.stderr
@@ -143,6 +143,7 @@ def test_a_policy_that_fails_is_said_wherever_one_looks(up: Up, mine: Path) -> N
     [
         ("", "it defines no policy"),
         ("x = (", "SyntaxError"),
+        ("import sys; sys.exit(5)", "SystemExit: 5"),
         ("import nothing_of_that_name", "ModuleNotFoundError: No module named 'nothing_of_that_name'"),
         (FILE + "class Other(Lifo): pass", "it defines Lifo and Other"),
         (FILE.replace("decide", "decides"), "it defines no policy"),
@@ -170,6 +171,34 @@ def test_an_error_in_the_file_is_one_line(mine: Path, before: str, after: str) -
     assert done.returncode == 2 and not done.stdout
     said = f"policy {mine}: ZeroDivisionError: division by zero (mine.py, line {line})"
     assert said in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("answer", ["['x']", "None", "5", "[Start(1, None)]"])
+def test_what_is_no_action_is_told_as_an_error_is(mine: Path, answer: str) -> None:
+    mine.write_text(FILE.replace("free, actions = ", f"return {answer}; free, actions = "))
+    done = tenbin("simulate", "-p", str(mine), "-w", "generator:lublin,jobs=5", "-c", "64")
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
+    assert f"tenbin: policy {mine}: decide returned " in done.stderr and "mend the file" in done.stderr
+
+
+def test_a_coordinator_says_what_is_no_action_and_goes_on_when_the_next_is(up: Up, mine: Path) -> None:
+    """Its decisions are none until a file is there; why answers by a plain text."""
+    text = FILE.replace('return Reason("waits for the newer ones")', 'return "x"')
+    begins = f"if not __import__('os').path.exists('{mine.parent / 'go'}'): return ['x']"
+    mine.write_text(text.replace("free, actions = ", f"{begins}\n        free, actions = "))
+    started = up.run("up", "--cores", "1", "--policy", str(mine), "--daemon")
+    assert started.returncode == 0, started.stderr
+    first = up.client.submit(["sleep", "60"])
+    said = f"policy {mine}: decide returned 'x', which is no action; no job is started until it decides again"
+    for words in (("status",), ("jobs",), ("info", str(first.id))):
+        done = up.run(*words)
+        assert done.returncode == 0 and said in done.stdout, (done.stdout, done.stderr)
+    (mine.parent / "go").touch()
+    second = up.client.submit(["sleep", "60"])
+    up.until(lambda: first.running() or second.running())
+    waiting = second if first.running() else first
+    done = up.run("info", str(waiting.id))
+    assert done.returncode == 0 and f"policy {mine}: why returned 'x', which is no Reason" in done.stdout
 
 
 def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
