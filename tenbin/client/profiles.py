@@ -83,7 +83,9 @@ def _told() -> Iterator[None]:
 
 
 # A program may have modules named like tenbin's packages: these come first in the other process.
-START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from tenbin.cli import main; main()"
+START = (
+    "import sys; sys.path[:0], sys.argv[:2] = sys.argv[1:2], ['tenbin']; from tenbin.cli import main; main()"
+)
 
 
 def simulate(

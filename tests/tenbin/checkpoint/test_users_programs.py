@@ -120,6 +120,10 @@ def test_simulate_says_what_makes_no_sense() -> None:
     with pytest.raises(tenbin.TenbinError, match="unknown policy 'esay'") as caught:
         tenbin.simulate("esay", "generator:lublin,jobs=10", "8")
     assert caught.value.exit_code == 2
+    with pytest.raises(
+        tenbin.TenbinError, match="'--limit': must be at least 1; see: tenbin simulate --help"
+    ):
+        tenbin.simulate("easy", "generator:lublin,jobs=10", "8", limit=0)
 
 
 def test_a_program_with_checkpoints(folder: Path) -> None:
