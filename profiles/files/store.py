@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
 
-from ..errors import BadInput
+from ..errors import BadInput, unwritable
 from ..records import SCHEMA_VERSION, Profile, Record
 from .safe_files import (
     make_folder,
@@ -113,7 +113,7 @@ def save_profile(folder: Path, profile: str, samples: Mapping[str, pd.DataFrame]
         aside.rename(folder)
         sync(folder.parent)
     except OSError as error:
-        raise BadInput(f"store {store}: {error}", "free space there, or choose --store") from error
+        raise unwritable(f"store {store}", error, ", or choose --store") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
@@ -135,7 +135,7 @@ class Prepared:
             write_whole(trial, b"")
             trial.unlink()
         except OSError as error:
-            raise BadInput(f"store {self.root}: {error.strerror}", "choose --store FOLDER") from error
+            raise unwritable(f"store {self.root}", error, ", or choose --store") from error
 
 
 class Store(Prepared):
@@ -230,7 +230,7 @@ class Store(Prepared):
             folder.rename(gone)  # whole, or gone
             shutil.rmtree(gone)
         except OSError as error:
-            raise BadInput(f"{folder}: {error.strerror}", "see who may write there") from error
+            raise unwritable(folder, error) from error
 
     def load(self, selector: str = "last") -> Profile:
         """Load the profile that ``selector`` names."""
@@ -264,7 +264,7 @@ def set_label(path: Path, text: str) -> None:
         else:
             file.unlink(missing_ok=True)
     except OSError as error:
-        raise BadInput(f"{file}: {error.strerror}", "see who may write there") from error
+        raise unwritable(file, error) from error
 
 
 def samples(path: Path) -> dict[str, pd.DataFrame]:

@@ -15,7 +15,7 @@ from profiles.errors import BadInput, UserError
 from profiles.quantities import Better, better, duration, number, readable_unit
 from tenbin.commands import options
 from tenbin.errors import NO_ANSWER, TenbinError
-from tenbin.option_values import duration_s
+from tenbin.option_values import duration_s, names
 from tenbin.terminal import SafeConsole, table
 from tenbin.text import as_json, remark, say
 
@@ -90,7 +90,7 @@ def check(
     ] = None,
     baseline: Annotated[int, typer.Option(min=1, max=MOST_BASELINE)] = 1,
     storage: Annotated[Path | None, typer.Option(show_default=False)] = None,
-    hosts: Annotated[str, typer.Option(show_default=False)] = "",
+    hosts: Annotated[str | None, typer.Option(show_default=False)] = None,
     wait: Annotated[str, typer.Option(metavar="TIME")] = "0s",
     log: bool = False,
     prometheus: Annotated[Path | None, typer.Option(dir_okay=False, show_default=False)] = None,
@@ -167,13 +167,13 @@ def _last_profile(store: Store) -> Profile | None:
     return load(of_node[0]) if of_node else None
 
 
-def _settings(profile: Profile | None, storage: Path | None, hosts: str, *, quick: bool) -> Settings:
+def _settings(profile: Profile | None, storage: Path | None, hosts: str | None, *, quick: bool) -> Settings:
     from profiles.records import Settings
 
     folders: tuple[Path, ...] = (options.storage_folder(storage),) if storage is not None else ()
     if not folders and profile is not None:
         folders = profile.settings.storage[:1]
-    named = tuple(host.strip() for host in hosts.split(",") if host.strip())
+    named = names(hosts, "--hosts")
     if hosts and len(named) != 2:
         raise BadInput(f"--hosts {hosts}: two hosts are needed", "name this one and another: --hosts a,b")
     return Settings(quick=quick, storage=folders, hosts=named)
