@@ -38,7 +38,7 @@ from scheduler.jobs.entry import Phase
 from scheduler.model.events import Action, Event, Timer, WakeAt
 from scheduler.model.jobs import Job
 from scheduler.model.state import RuleBroken
-from scheduler.policies.base import actions_of
+from scheduler.policies.base import actions_of, check_kind
 from scheduler.policies.registry import create, fault_in_file
 
 POLICY_AGAIN_S = 10.0  # a policy that has choked begins anew then at the latest
@@ -158,6 +158,7 @@ class StateMachine:
             BadInput: it does not schedule such a cluster.
         """
         self.state.stale = True  # until it has begun
+        check_kind(self.policy, self.state.cluster.cluster)
         with self._sparing_policy(BadInput):
             self._begin()
 

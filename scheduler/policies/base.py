@@ -227,6 +227,21 @@ def counted_pools(view: View, policy: str) -> tuple[str, ...]:
     return tuple(pool.name for pool in view.cluster.pools)
 
 
+def check_kind(policy: Policy, cluster: Cluster) -> None:
+    """See that the policy says it suits such a machine.
+
+    Raises:
+        BadInput: it says that it does not.
+    """
+    of_nodes = not all(pool.counted for pool in cluster.pools)
+    kinds = {"nodes", "sharing"} if of_nodes else {"classes"} if len(cluster.pools) > 1 else set()
+    if kinds and not kinds & policy.suits:
+        has = "nodes" if of_nodes else "several classes"
+        suits = " and ".join(sorted(policy.suits))
+        what = f"policy {type(policy).__name__} suits {suits}, this cluster has {has}"
+        raise BadInput(what, "choose another policy, or have it suit more, see docs/write-a-policy.md")
+
+
 def only_counted_pool(view: View, policy: str) -> str:
     """Name of the cluster's one pool.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
-from inspect import getdoc, isabstract
+from inspect import isabstract
 from pathlib import Path
 from traceback import extract_tb
 
@@ -198,7 +198,7 @@ def _entry_of_file(path: str) -> PolicyEntry:
     if len(names) != 1:
         what = f"policy {path}: it defines {' and '.join(names) or 'no policy'}"
         raise BadInput(what, "one subclass of Policy with decide, see docs/write-a-policy.md")
-    summary = (getdoc(getattr(module, names[0])) or module.__doc__ or path).splitlines()[0]
+    summary = (getattr(module, names[0]).__doc__ or module.__doc__ or path).strip().splitlines()[0]
     return PolicyEntry(path, names[0], summary.rstrip("."))
 
 

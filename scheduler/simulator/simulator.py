@@ -57,7 +57,7 @@ from scheduler.model.jobs import (
     instant,
 )
 from scheduler.model.state import ClusterState
-from scheduler.policies.base import Policy, View, actions_of
+from scheduler.policies.base import Policy, View, actions_of, check_kind
 from scheduler.policies.registry import POLICIES, create
 from scheduler.simulator.trace import (
     Arrival,
@@ -844,10 +844,10 @@ class Simulator:
         self._furthest = now, furthest
         return max(MOST_FUTILE, 10 * len(jobs))
 
-    def _stuck(self, why: str = "nothing is left to happen") -> NoReturn:
+    def _stuck(self, why: str = "no job ends any more, and no timer is set") -> NoReturn:
         left = sorted(self._cluster.jobs)
         named = ", ".join(map(str, left[:5])) + (", ..." if len(left) > 5 else "")
-        self.state.broken(None, "no job is lost", f"{why}, but these jobs have not ended: {named}")
+        self.state.broken(None, "jobs are left over", f"{why}, but these jobs have not ended: {named}")
 
 
 # -- policies that can schedule a cluster ------------------------------------------------------------------
@@ -857,6 +857,7 @@ def objection(policy: Policy, cluster: Cluster, settings: SimulationSettings) ->
     """Return why the policy cannot schedule this cluster, with the remedy; None if it can."""
     costs = settings.planned_costs or settings.costs
     try:
+        check_kind(policy, cluster)
         policy.begin(ClusterState(cluster, costs, settings.profiles, settings.slowdowns))
     except BadInput as error:
         return error

@@ -100,6 +100,20 @@ def test_a_policy_of_a_file_is_simulated(mine: Path) -> None:
     assert (row["summary"], row["parameters"]) == ("The newest job starts first", {"most": "1000"})
 
 
+def test_a_file_without_a_docstring_of_its_class_has_that_of_the_file(mine: Path) -> None:
+    mine.write_text(FILE.replace('    """The newest job starts first."""\n', ""))
+    (row,) = json.loads(tenbin("policies", str(mine), "--json").stdout)["policies"]
+    assert row["summary"] == "Last come, first served"
+
+
+def test_a_policy_of_a_file_is_refused_where_it_says_it_does_not_suit(mine: Path) -> None:
+    cluster = "4xnode[cores=64,memory_mb=512000,gpu=4]"
+    words = ("-w", "generator:lublin,jobs=20", "-c", cluster)
+    done = tenbin("simulate", "-p", str(mine), *words)
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+    assert "policy Lifo suits counted, this cluster has nodes; policies for this cluster: easy" in done.stderr
+
+
 def test_a_policy_of_a_file_runs_jobs(up: Up, mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Named from its folder, which the coordinator leaves."""
     monkeypatch.chdir(mine.parent)
