@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound=Record)
 SELECTORS = "'last', 'previous' of that node, a node's name, an id, a label, or a path to a profile.json"
 LONGEST_LABEL = 60
+MOST_NAMED = 5
 
 
 def default_root() -> Path:
@@ -204,7 +205,8 @@ class Store(Prepared):
         matching = matching or [path for path in paths if selector and label(path) == selector]
         if len(matching) == 1:
             return matching[0]
-        problem = "matches several profiles" if matching else "matches no profile"
+        named = ", ".join(f"{path.parent.parent.name} {path.parent.name}" for path in matching[:MOST_NAMED])
+        problem = f"matches several profiles ({named})" if matching else "matches no profile"
         raise BadInput(
             f"'{selector}' {problem} in {self.root}", f"give {SELECTORS}; see 'tenbin profile list'"
         )
@@ -257,6 +259,12 @@ def set_label(path: Path, text: str) -> None:
         )
     if text in ("last", "previous"):
         raise BadInput(f"label {text!r} has another meaning", f"a profile is chosen by {SELECTORS}")
+    store = Store(path.absolute().parent.parent.parent)
+    if text and (store.of_node(text) or any(other.parent.name.startswith(text) for other in store.paths())):
+        raise BadInput(f"label {text!r} is the name of a node, or begins an id", "choose another one")
+    if text and (others := [o for o in store.paths() if o != path and label(o) == text]):
+        what = f"label {text!r} is that of {others[0].parent.parent.name} {others[0].parent.name}"
+        raise BadInput(what, "choose another one, or take it off there: an empty label")
     file = path.with_name("label")
     try:
         if text:

@@ -160,11 +160,13 @@ def check(
 
 
 def _last_profile(store: Store) -> Profile | None:
-    """Load the last profile of this node; None where it has none."""
-    from profiles.files.store import load
-
-    of_node = store.of_node(socket.gethostname())
-    return load(of_node[0]) if of_node else None
+    """Load the last profile of this node, if possible a whole one; None where it has none."""
+    latest = None
+    for profile in store.profiles(socket.gethostname()):
+        if not profile.partly:
+            return profile
+        latest = latest or profile
+    return latest
 
 
 def _settings(profile: Profile | None, storage: Path | None, hosts: str | None, *, quick: bool) -> Settings:

@@ -10,6 +10,7 @@ import pytest
 
 from scheduler.policies.registry import OFFERED, POLICIES, create, several
 from tests.support.coordinator import Up
+from tests.support.paths import ROOT
 from tests.support.programs import tenbin
 
 FILE = '''
@@ -98,6 +99,14 @@ def test_a_policy_of_a_file_is_simulated(mine: Path) -> None:
     assert first["mean_wait_s"] != second["mean_wait_s"]
     (row,) = json.loads(tenbin("policies", str(mine), "--json").stdout)["policies"]
     assert (row["summary"], row["parameters"]) == ("The newest job starts first", {"most": "1000"})
+
+
+def test_the_file_of_the_page_runs(mine: Path) -> None:
+    (text,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "write-a-policy.md").read_text(), re.DOTALL)
+    mine.write_text(text)
+    done = tenbin("simulate", "-p", f"{mine},fcfs", "-w", "generator:lublin,jobs=50", "-c", "64", "--json")
+    first, second = json.loads(done.stdout)["results"]
+    assert first["mean_wait_s"] == second["mean_wait_s"] and first["jobs"] == 50
 
 
 def test_a_file_without_a_docstring_of_its_class_has_that_of_the_file(mine: Path) -> None:
