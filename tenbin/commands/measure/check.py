@@ -128,7 +128,7 @@ def check(
         log: Print one line, for logs and Slurm's reasons.
         prometheus: Also write the result as Prometheus text to this file, for a node exporter.
     """
-    from profiles.checks.check import EXIT_CODES, CheckStore
+    from profiles.checks.check import EXIT_CODES, CheckStore, Verdict
     from profiles.checks.verdict import give_verdict, together
 
     if log and json:
@@ -141,6 +141,7 @@ def check(
     checks = CheckStore(store)
     settings = _settings(own, storage, hosts, quick=quick)
     options.stored_profiles(store).prepare()
+    disturbed = 0
     with options.terminated_as_interrupted():
         for number in range(baseline):
             with quiet_moment(home, wait_s) as quiet:
@@ -151,6 +152,9 @@ def check(
                     made = together(made, _make(again, own, quiet=quiet, number=(number, baseline)))
             done = _judged(made, reference, own, store)
             checks.append(done)
+            disturbed += done.verdict is Verdict.DISTURBED
+    if baseline > 1 and disturbed:
+        remark(f"{baseline} checks, {disturbed} disturbed: these do not count; repeat them when all is quiet")
     if prometheus is not None:
         from profiles.export import prometheus_of_check as as_prometheus
 
@@ -392,7 +396,11 @@ def _detectable(tells_ratio: float | None) -> str:
 
 def _power(check: Check) -> str:
     """Say the rate of false alarms, and the losses that are told."""
+    from profiles.checks.check import Verdict
+
     known = [c for c in check.changes if c.tells_ratio is not None]
+    if check.verdict is Verdict.DISTURBED:
+        return "it does not count: make it again when the machine is quiet; tenbin doctor names who is busy"
     if not known or check.false_alarm_ratio is None:
         return (
             "not compared yet: the first checks after a profile only learn what is usual; "
