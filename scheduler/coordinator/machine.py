@@ -158,9 +158,9 @@ class StateMachine:
             BadInput: it does not schedule such a cluster.
         """
         self.state.stale = True  # until it has begun
-        check_kind(self.policy, self.state.cluster.cluster)
         with self._sparing_policy(BadInput):
             self._begin()
+            check_kind(self.policy, self.state.cluster.cluster)
 
     def _begin(self) -> None:
         self.state.cluster.arrange()

@@ -857,8 +857,8 @@ def objection(policy: Policy, cluster: Cluster, settings: SimulationSettings) ->
     """Return why the policy cannot schedule this cluster, with the remedy; None if it can."""
     costs = settings.planned_costs or settings.costs
     try:
-        check_kind(policy, cluster)
         policy.begin(ClusterState(cluster, costs, settings.profiles, settings.slowdowns))
+        check_kind(policy, cluster)  # last, because a policy's own words are of more use
     except BadInput as error:
         return error
     return None
