@@ -696,6 +696,7 @@ class Simulator:
         self._stream = stream
         self._ended: list[Job] = []
         self._jobs = 0
+        self._answer: Sequence[Action] = ()
         self._furthest = -math.inf, dict[int, float]()  # at the last look: time, progress of each job
 
     @_seldom_collecting()
@@ -708,6 +709,13 @@ class Simulator:
             NoAnswer: what it decided are no actions.
             BadInput: the arrivals are not in the order of their submission.
         """
+        try:
+            return self._run()
+        except (AttributeError, KeyError, TypeError):  # only now, because a look at each answer takes time
+            actions_of(self.policy, self._answer)
+            raise
+
+    def _run(self) -> SimulationSummary:
         began = time.perf_counter()
         state, policy = self.state, self.policy
         watched = self.observer is not None or self._loop is not None
@@ -715,7 +723,7 @@ class Simulator:
         refuses = self._refuses if picky else state.misfit
         queue = self._queue = EventQueue(self._stream, iter(self.settings.disturbances), refuses)
         self._cluster = SimulatedCluster(state, self.settings, queue, announces=Started not in policy.ignores)
-        jobs, ready = self._cluster.jobs, self._cluster.ready
+        jobs, ready, do = self._cluster.jobs, self._cluster.ready, self._cluster.do
         ignores, decide, heap = policy.ignores, policy.decide, queue.heap
         happen: dict[int, Callable[..., Event | None]] = {
             FINISH: self._finish,
@@ -752,7 +760,9 @@ class Simulator:
                 event = self._begin_anew()
             if event is not None and type(event) not in ignores:
                 decisions += 1
-                self._act(decide(state, event))
+                self._answer = decide(state, event)
+                for action in self._answer:
+                    do[type(action)](action)
             if watched:
                 self._look_on()
         wall, most = time.perf_counter() - began, self._cluster.most
@@ -765,16 +775,6 @@ class Simulator:
             wall_s=wall,
             most_in_system=most,
         )
-
-    def _act(self, answer: Sequence[Action]) -> None:
-        """Carry out what the policy decided."""
-        do = self._cluster.do
-        try:
-            for action in answer:
-                do[type(action)](action)
-        except (AttributeError, KeyError, TypeError):  # looked at only now, because it takes time
-            actions_of(self.policy, answer)
-            raise
 
     def _set_up(self) -> None:
         """Prepare the state in which the simulation begins: an empty cluster, at the first submission."""
