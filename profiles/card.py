@@ -315,7 +315,9 @@ def _unusual(profile: Profile) -> Iterator[str]:
 
     def value(quantity: str, cores: str = "most", **labels: str) -> float | None:
         model = _model(profile, quantity, labels, cores)
-        return None if model is None else model.coefficients[0].value
+        if model is None or model.coefficients[0].quality is Quality.POOR:
+            return None
+        return model.coefficients[0].value
 
     alone, most = (
         value("stream_bandwidth_gbs", cores, kernel="triad", numa="local") for cores in ("1", "most")

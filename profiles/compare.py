@@ -135,7 +135,7 @@ def _difference(
         low=low,
         high=high,
         verdict=verdict(a, b, limits) if a and b else alone,
-        intervals_overlap=overlap(a, b) if a and b else None,
+        intervals_overlap=overlap(a, b) if a and b and (_has_bound(a) or _has_bound(b)) else None,
         of_a=a,
         of_b=b,
     )
@@ -150,6 +150,10 @@ def verdict(a: Bounded, b: Bounded, limits: tuple[float, float] | None) -> Verdi
         return Verdict.LOWER
     known = limits is not None and Quality.POOR not in (a.quality, b.quality)
     return Verdict.SAME if known else Verdict.UNKNOWN
+
+
+def _has_bound(number: Bounded) -> bool:
+    return number.low is not None or number.high is not None
 
 
 def _low(number: Bounded) -> float:

@@ -1,5 +1,7 @@
 """Errors that a user meets: a line that says what is wrong, and what to do next."""
 
+import errno
+
 INTERRUPTED = 130  # exit code of what Ctrl-C ended, as shells have it
 WORDS = {  # pydantic's words, and those of this project
     "Input should be a valid integer, unable to parse string as an integer": "must be a whole number",
@@ -39,6 +41,12 @@ class UserError(Exception):
         self.remedy = remedy
 
 
+class Interrupted(UserError):
+    """Ctrl-C before there was anything to keep."""
+
+    exit_code = INTERRUPTED
+
+
 class BadInput(UserError):
     """An argument, a file or a field that cannot be used."""
 
@@ -55,3 +63,14 @@ class Unavailable(UserError):
     """A resource that this machine lacks (no OpenCL platform, no power meter)."""
 
     exit_code = 4
+
+
+def unwritable(place: object, error: OSError, instead: str = "") -> BadInput:
+    """Say that a file or folder cannot be written, and the remedy for that, or what to do ``instead``."""
+    remedies = {
+        errno.ENOSPC: "make room there",
+        errno.EDQUOT: "delete files of yours, or ask for a larger quota",
+        errno.EROFS: "mount it for writing",
+    }
+    remedy = remedies.get(error.errno or 0, "see who may write there")
+    return BadInput(f"{place}: {error.strerror or error}", f"{remedy}{instead}")

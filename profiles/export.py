@@ -106,4 +106,6 @@ def prometheus_of_check(check: Check) -> str:
 
 
 def _subject(labels: dict[str, str]) -> str:
-    return ",".join(f"{name}={value}" for name, value in sorted(labels.items()))
+    """Write ``cores=1,kernel=copy``; a value with a comma in quotes: ``cpus="0,1"``."""
+    quoted = {name: f'"{value}"' if "," in value else value for name, value in labels.items()}
+    return ",".join(f"{name}={value}" for name, value in sorted(quoted.items()))

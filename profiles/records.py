@@ -335,9 +335,16 @@ class Profile(Record):
         default="", description="of a profile not measured as a whole: from which, and what was refitted"
     )
 
-    def find(self, quantity: str, **labels: str) -> Model | None:
-        """Find the first model of a quantity whose labels include those given."""
+    @property
+    def partly(self) -> str:
+        """Why it is not the whole of a real machine: ``interrupted, only checkpoint``; "": it is."""
+        only = f"only {','.join(self.settings.only)}" if self.settings.only and not self.emulated else ""
+        return ", ".join(filter(None, ("EMULATED" * self.emulated, "interrupted" * self.interrupted, only)))
+
+    def find(self, quantity: str, **labels: object) -> Model | None:
+        """Find the first model of a quantity whose labels include those given, as numbers or as texts."""
+        chosen = {name: str(value) for name, value in labels.items()}
         for model in self.models:
-            if model.quantity == quantity and labels.items() <= model.labels.items():
+            if model.quantity == quantity and chosen.items() <= model.labels.items():
                 return model
         return None

@@ -171,6 +171,15 @@ def _alternative(value: Any, option: str) -> dict[str, Any]:
     return {field: content for field, content in taken.items() if content != ""}
 
 
+def names(text: str | None, option: str) -> tuple[str, ...]:
+    """Read ``a,b``; None, the option is not given: empty."""
+    if text is None:
+        return ()
+    if given := tuple(name.strip() for name in text.split(",") if name.strip()):
+        return given
+    raise BadOption(option, f"{text!r} names nothing", "write for instance a,b, or leave the option out")
+
+
 def counts(text: str | None) -> tuple[int, ...]:
     """Read ``1,2,4`` as numbers; none: empty."""
     if text is None:

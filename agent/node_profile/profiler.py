@@ -146,9 +146,14 @@ class _Session:
                 again = self._visit(step, sum(s.budget_s for s in left))
             except KeyboardInterrupt:  # between two probes
                 self.interrupted = True
-                return
+                left.insert(0, step)
+                break
             if not again:
                 left = [s for s in left if s.probe != step.probe]
+        for probe in dict.fromkeys(step.probe for step in left if not self.rows.get(step.probe)):
+            remedy = f"tenbin profile --only {probe}"
+            reason = "the profile was interrupted before its turn"
+            self._add_absent(Absent(probe=probe, what="all of it", reason=reason, remedy=remedy))
 
     def _visit(self, step: Step, after_s: float) -> bool:
         """Run one round of one probe; return whether a further round makes sense."""

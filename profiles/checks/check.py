@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field, ValidationError
 
-from profiles.errors import BadInput
+from profiles.errors import BadInput, unwritable
 from profiles.files.safe_files import make_folder, open_plain, read_regular, shared_mode
 from profiles.files.store import default_root
 from profiles.quantities import Better, better
@@ -236,9 +236,7 @@ class CheckStore:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            raise BadInput(
-                f"store {path}: {error.strerror}", "free space there, or choose --store"
-            ) from error
+            raise unwritable(f"store {path}", error, ", or choose --store") from error
         return path
 
     def of_node(self, node: str, last: int = KEEP) -> list[Check]:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
 
-from ..errors import BadInput
+from ..errors import BadInput, unwritable
 from ..records import SCHEMA_VERSION, Profile, Record
 from .safe_files import (
     make_folder,
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound=Record)
 SELECTORS = "'last', 'previous' of that node, a node's name, an id, a label, or a path to a profile.json"
 LONGEST_LABEL = 60
+MOST_NAMED = 5
 
 
 def default_root() -> Path:
@@ -113,7 +114,7 @@ def save_profile(folder: Path, profile: str, samples: Mapping[str, pd.DataFrame]
         aside.rename(folder)
         sync(folder.parent)
     except OSError as error:
-        raise BadInput(f"store {store}: {error}", "free space there, or choose --store") from error
+        raise unwritable(f"store {store}", error, ", or choose --store") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
@@ -135,7 +136,7 @@ class Prepared:
             write_whole(trial, b"")
             trial.unlink()
         except OSError as error:
-            raise BadInput(f"store {self.root}: {error.strerror}", "choose --store FOLDER") from error
+            raise unwritable(f"store {self.root}", error, ", or choose --store") from error
 
 
 class Store(Prepared):
@@ -204,7 +205,8 @@ class Store(Prepared):
         matching = matching or [path for path in paths if selector and label(path) == selector]
         if len(matching) == 1:
             return matching[0]
-        problem = "matches several profiles" if matching else "matches no profile"
+        named = ", ".join(f"{path.parent.parent.name} {path.parent.name}" for path in matching[:MOST_NAMED])
+        problem = f"matches several profiles ({named})" if matching else "matches no profile"
         raise BadInput(
             f"'{selector}' {problem} in {self.root}", f"give {SELECTORS}; see 'tenbin profile list'"
         )
@@ -230,7 +232,7 @@ class Store(Prepared):
             folder.rename(gone)  # whole, or gone
             shutil.rmtree(gone)
         except OSError as error:
-            raise BadInput(f"{folder}: {error.strerror}", "see who may write there") from error
+            raise unwritable(folder, error) from error
 
     def load(self, selector: str = "last") -> Profile:
         """Load the profile that ``selector`` names."""
@@ -257,6 +259,12 @@ def set_label(path: Path, text: str) -> None:
         )
     if text in ("last", "previous"):
         raise BadInput(f"label {text!r} has another meaning", f"a profile is chosen by {SELECTORS}")
+    store = Store(path.absolute().parent.parent.parent)
+    if text and (store.of_node(text) or any(other.parent.name.startswith(text) for other in store.paths())):
+        raise BadInput(f"label {text!r} is the name of a node, or begins an id", "choose another one")
+    if text and (others := [o for o in store.paths() if o != path and label(o) == text]):
+        what = f"label {text!r} is that of {others[0].parent.parent.name} {others[0].parent.name}"
+        raise BadInput(what, "choose another one, or take it off there: an empty label")
     file = path.with_name("label")
     try:
         if text:
@@ -264,7 +272,7 @@ def set_label(path: Path, text: str) -> None:
         else:
             file.unlink(missing_ok=True)
     except OSError as error:
-        raise BadInput(f"{file}: {error.strerror}", "see who may write there") from error
+        raise unwritable(file, error) from error
 
 
 def samples(path: Path) -> dict[str, pd.DataFrame]:

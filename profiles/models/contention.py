@@ -260,7 +260,8 @@ def _known(half: NetworkHalf, inside_mpi: Coefficient | None) -> bool:
 # for memory, and a job suffers from cores at work next to it; then each neighbour counts by its busy
 # cores. The cost of a core at work is a fact of the machine more than of the job. memprobe's many windows
 # beside itself, in the profiles of all these jobs, measure that cost better than a few runs of the job,
-# which count only if their interval lies apart from memprobe's. What the network costs comes on top.
+# whose value counts only if their interval lies apart from memprobe's; the interval is never narrower than
+# theirs. What the network costs comes on top.
 
 
 def slowdown_beside(
@@ -326,7 +327,9 @@ def _beside_cores(job: JobProfile, curve: Curve, others: Sequence[JobProfile]) -
     busy = min(busy, FURTHEST * max(cores for _, cores in references))
     if not known:
         return Prediction(1 + busy * value, 0.0, math.inf)
-    return Prediction(1 + busy * value, max(1 + busy * low, 0.0), 1 + busy * high)
+    return Prediction(
+        1 + busy * value, max(min(1 + busy * low, own.low), 0.0), max(1 + busy * high, own.high)
+    )
 
 
 def _references(jobs: Sequence[JobProfile], clock: Clock) -> list[tuple[Curve, int]]:

@@ -41,7 +41,7 @@ from scheduler.model.events import Timer
 from scheduler.model.interference import NOTHING_KNOWN
 from scheduler.model.jobs import Placement, Stop, instant
 from scheduler.model.state import ClusterState, RuleBroken
-from scheduler.policies.base import Policy, Reason, where_paused
+from scheduler.policies.base import Policy, Reason, reason_of, where_paused
 from scheduler.policies.registry import create, fault_in_file
 from scheduler.prediction.predictions import StartTimes
 from scheduler.prediction.profiles import ProfiledJobs, ProfiledSlowdowns
@@ -521,7 +521,7 @@ class Coordinator:
             return Reason(why)
         if entry.stage is Stage.WAITING:
             why = self._why_out_of_turn(entry)
-            reason = Reason(why) if why else self._why_of_policy(entry)
+            reason = Reason(why) if why else self.why_of_policy(entry)
             return reason._replace(sentence=reason.sentence + self._withheld_gpus(entry))
         if entry.stage is Stage.SUSPENDED:
             return Reason("paused by the policy in favour of other jobs")
@@ -535,9 +535,10 @@ class Coordinator:
             why = where_paused(entry.hosts or ())
         return why
 
-    def _why_of_policy(self, entry: Entry) -> Reason:
+    def why_of_policy(self, entry: Entry) -> Reason:
+        """Return what the policy says of a job that waits, or that it cannot say it."""
         try:
-            return self.policy.why(self.job_table.job(entry), self.cluster)
+            return reason_of(self.policy, self.policy.why(self.job_table.job(entry), self.cluster))
         except Exception as error:  # whatever its author has written
             if fault := fault_in_file(self.policy_text, error):
                 return Reason(fault.what)

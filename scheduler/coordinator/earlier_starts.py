@@ -38,7 +38,7 @@ from scheduler.jobs.policy_view import as_job
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import RUNNING, STOPPING, Job, JobState, Region, instant
 from scheduler.model.state import ClusterState
-from scheduler.policies.registry import create
+from scheduler.policies.registry import create, fault_in_file
 from scheduler.simulator.simulator import FINISH, STOPPED, SimulatedJob, Simulator
 from scheduler.simulator.trace import Arrival, SimulationSettings
 
@@ -222,8 +222,12 @@ def note_starts(
             raise _Over
 
     simulation.observer = look
-    with suppress(_Over, UserError, _Unknown):  # nothing is left to happen, or the policy cannot go on
-        simulation.run()
+    try:
+        with suppress(_Over, UserError, _Unknown):  # nothing is left to happen, or the policy cannot go on
+            simulation.run()
+    except Exception as error:
+        if fault_in_file(policy, error) is None:
+            raise
 
 
 def _arrival(job: Job) -> Arrival:
@@ -395,9 +399,8 @@ def question(coordinator: Coordinator, job_id: int) -> Question | None:
     if entry is None or not _can_be_varied(coordinator, entry):
         return None
     coordinator.set_clock()
-    job, cluster = coordinator.job_table.job(entry), coordinator.cluster
-    expected_s = coordinator.policy.why(job, cluster).expected_start_s
-    present = Present.of(cluster, coordinator.machine.state.timers.pending())
+    expected_s = coordinator.why_of_policy(entry).expected_start_s
+    present = Present.of(coordinator.cluster, coordinator.machine.state.timers.pending())
     return Question(
         job_id,
         coordinator.policy_text,

@@ -38,6 +38,7 @@ from scheduler.jobs.entry import Phase
 from scheduler.model.events import Action, Event, Timer, WakeAt
 from scheduler.model.jobs import Job
 from scheduler.model.state import RuleBroken
+from scheduler.policies.base import actions_of, check_kind
 from scheduler.policies.registry import create, fault_in_file
 
 POLICY_AGAIN_S = 10.0  # a policy that has choked begins anew then at the latest
@@ -160,6 +161,7 @@ class StateMachine:
         self.state.stale = True  # until it has begun
         with self._sparing_policy(BadInput):
             self._begin()
+            check_kind(self.policy, self.state.cluster.cluster)
 
     def _begin(self) -> None:
         self.state.cluster.arrange()
@@ -201,7 +203,7 @@ class StateMachine:
         event = event or Timer(self.state.now)
         if type(event) in self.policy.ignores:
             return ()
-        actions = self.policy.decide(cluster, event)
+        actions = actions_of(self.policy, self.policy.decide(cluster, event))
         self.failure = ""
         return actions
 
@@ -255,4 +257,7 @@ def _policy_failure(text: str, error: Exception) -> str:
         what, how = f"a fault of tenbin's: policy {text}: {type(error).__name__}: {error}", ""
     else:
         what, how = fault.what, "when the file is mended, or "
-    return f"{what}; no job is started, jobs stay: tenbin down, and tenbin up {how}with another policy"
+    until = f"no job is started until it decides again, with the next event or in {POLICY_AGAIN_S:g} s"
+    return (
+        f"{what}; {until}; if it never does, jobs stay: tenbin down, and tenbin up {how}with another policy"
+    )

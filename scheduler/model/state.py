@@ -96,7 +96,8 @@ class Nodes:
         room = int(rooms(self._whole, job.demand).sum())
         if room >= job.units:
             return ""
-        return f"it needs {job.units} times {_vector(job.demand)}, {name} has room for {room}"
+        demand = ", ".join(f"{round(d, 3):g} {r}" for d, r in zip(job.demand, resources, strict=True) if d)
+        return f"it needs {job.units} times {demand}, {name} has room for {room}"
 
     def _holds_one(self, demand: tuple[float, ...]) -> bool:
         """Tell if one unit fits on the first node, because that is the usual case and a quick check."""

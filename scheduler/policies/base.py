@@ -13,13 +13,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, get_args
 
 from profiles.errors import BadInput
 from scheduler.model.costs import Costs
 from scheduler.model.events import Action, Event, Started
 from scheduler.model.interference import Slowdowns
-from scheduler.model.jobs import Cluster, Job, Region
+from scheduler.model.jobs import Cluster, Job, Placement, Region
 
 if TYPE_CHECKING:
     from profiles.records import Profile
@@ -165,6 +166,54 @@ class Policy(ABC):
         return Reason(waits_for(job, view))
 
 
+# -- answers of policies, whatever their authors have written --------------------------------------------
+
+
+class NoAnswer(TypeError):
+    """What a method of a policy returned is nothing that it may return.
+
+    Attributes:
+        module: that of the policy.
+    """
+
+    def __init__(self, policy: Policy, method: str, what: str) -> None:
+        super().__init__(f"{method} returned {what}")
+        self.module = type(policy).__module__
+
+
+KINDS_OF_ACTION = frozenset(get_args(Action))
+FIELDS = {"job_id": Integral, "placement": Placement, "at_s": Real, "cap_w": Real | None, "pool": str}
+
+
+def actions_of(policy: Policy, answer: object) -> list[Action]:
+    """Return what ``decide`` answered as a list.
+
+    Raises:
+        NoAnswer: it is no series of actions, or a field of an action is of another kind.
+    """
+    if not isinstance(answer, Iterable):
+        raise NoAnswer(policy, "decide", f"{answer!r}, no series of actions")
+    actions: list[Action] = list(answer)
+    for action in actions:
+        if type(action) not in KINDS_OF_ACTION:
+            raise NoAnswer(policy, "decide", f"{action!r}, which is no action")
+        for name, kind in FIELDS.items():
+            if hasattr(action, name) and not isinstance(getattr(action, name), kind):
+                raise NoAnswer(policy, "decide", f"{action!r}, whose {name} cannot be that")
+    return actions
+
+
+def reason_of(policy: Policy, answer: object) -> Reason:
+    """Return what ``why`` answered.
+
+    Raises:
+        NoAnswer: it is no ``Reason``.
+    """
+    if not isinstance(answer, Reason):
+        raise NoAnswer(policy, "why", f"{answer!r}, which is no Reason")
+    return answer
+
+
 def counted_pools(view: View, policy: str) -> tuple[str, ...]:
     """List the names of the cluster's pools, best first.
 
@@ -176,6 +225,21 @@ def counted_pools(view: View, policy: str) -> tuple[str, ...]:
             what = f"policy {policy} schedules units, {pool.name} has nodes"
             raise BadInput(what, "describe it by a count")
     return tuple(pool.name for pool in view.cluster.pools)
+
+
+def check_kind(policy: Policy, cluster: Cluster) -> None:
+    """See that the policy says it suits such a machine.
+
+    Raises:
+        BadInput: it says that it does not.
+    """
+    of_nodes = not all(pool.counted for pool in cluster.pools)
+    kinds = {"nodes", "sharing"} if of_nodes else {"classes"} if len(cluster.pools) > 1 else set()
+    if kinds and not kinds & policy.suits:
+        has = "nodes" if of_nodes else "several classes"
+        suits = " and ".join(sorted(policy.suits))
+        what = f"policy {type(policy).__name__} suits {suits}, this cluster has {has}"
+        raise BadInput(what, "choose another policy, or have it suit more, see docs/write-a-policy.md")
 
 
 def only_counted_pool(view: View, policy: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
-from inspect import getdoc, isabstract
+from inspect import isabstract
 from pathlib import Path
 from traceback import extract_tb
 from typing import TYPE_CHECKING
@@ -200,7 +200,7 @@ def _entry_of_file(path: str) -> PolicyEntry:
     module = sys.modules[path] = module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # whatever its author has written
+    except (Exception, SystemExit) as error:  # whatever its author has written
         del sys.modules[path]
         raise BadInput(
             f"policy {path}: {type(error).__name__}: {error}", "see docs/write-a-policy.md"
@@ -210,18 +210,25 @@ def _entry_of_file(path: str) -> PolicyEntry:
     if len(names) != 1:
         what = f"policy {path}: it defines {' and '.join(names) or 'no policy'}"
         raise BadInput(what, "one subclass of Policy with decide, see docs/write-a-policy.md")
-    summary = (getdoc(getattr(module, names[0])) or module.__doc__ or path).splitlines()[0]
+    summary = (getattr(module, names[0]).__doc__ or module.__doc__ or path).strip().splitlines()[0]
     return PolicyEntry(path, names[0], summary.rstrip("."))
 
 
-def fault_in_file(text: str, error: Exception) -> BadInput | None:
+def fault_in_file(text: str, error: BaseException) -> BadInput | None:
     """Say where the file of this policy raised an error; None: the error is not of such a file."""
+    from scheduler.policies.base import NoAnswer  # late, as above
+
     name = text.partition(",")[0]
     path = str(Path(name).absolute())
     lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == path]
-    if not lines or not name.endswith(".py"):
+    if not name.endswith(".py"):
         return None
-    what = f"policy {name}: {type(error).__name__}: {error} ({Path(name).name}, line {lines[-1]})"
+    if isinstance(error, NoAnswer) and error.module == path:
+        what = f"policy {name}: {error}"
+    elif lines:
+        what = f"policy {name}: {type(error).__name__}: {error} ({Path(name).name}, line {lines[-1]})"
+    else:
+        return None
     return BadInput(what, "mend the file, see docs/write-a-policy.md")
 
 

@@ -73,7 +73,7 @@ def measured_cluster(
         changed = pool
         if pool.name in profiles:
             profile = profiles[pool.name]
-            at = f"{pool.name}: {profile.node} ({profile.id})"
+            at = f"{pool.name}: {profile.node} ({', '.join(filter(None, (profile.id, profile.partly)))})"
             lines, note = lines_of(profile, pool.name, len(cluster.pools) == 1, folder)
             notes.append(f"{at}: {note}")
             if lines is not None:

@@ -24,6 +24,7 @@ from profiles.errors import BadInput
 from scheduler.model.events import (
     KINDS,
     ORDER,
+    Action,
     BudgetChanged,
     Checkpointed,
     Event,
@@ -57,7 +58,7 @@ from scheduler.model.jobs import (
     instant,
 )
 from scheduler.model.state import ClusterState
-from scheduler.policies.base import Policy, View
+from scheduler.policies.base import Policy, View, actions_of, check_kind
 from scheduler.policies.registry import POLICIES, create
 from scheduler.simulator.trace import (
     Arrival,
@@ -700,6 +701,7 @@ class Simulator:
         self._stream = stream
         self._ended: list[Job] = []
         self._jobs = 0
+        self._answer: Sequence[Action] = ()
         self._furthest = -math.inf, dict[int, float]()  # at the last look: time, progress of each job
 
     @_seldom_collecting()
@@ -709,8 +711,16 @@ class Simulator:
         Raises:
             RuleBroken: the policy asked for what cannot be, left jobs waiting with nothing left to happen, or
                 acts without end and brings no job further.
+            NoAnswer: what it decided are no actions.
             BadInput: the arrivals are not in the order of their submission.
         """
+        try:
+            return self._run()
+        except (AttributeError, KeyError, TypeError):  # only now, because a look at each answer takes time
+            actions_of(self.policy, self._answer)
+            raise
+
+    def _run(self) -> SimulationSummary:
         began = time.perf_counter()
         state, policy = self.state, self.policy
         watched = self.observer is not None or self._loop is not None
@@ -755,7 +765,8 @@ class Simulator:
                 event = self._begin_anew()
             if event is not None and type(event) not in ignores:
                 decisions += 1
-                for action in decide(state, event):
+                self._answer = decide(state, event)
+                for action in self._answer:
                     do[type(action)](action)
             if watched:
                 self._look_on()
@@ -838,10 +849,10 @@ class Simulator:
         self._furthest = now, furthest
         return max(MOST_FUTILE, 10 * len(jobs))
 
-    def _stuck(self, why: str = "nothing is left to happen") -> NoReturn:
+    def _stuck(self, why: str = "no job ends any more, and no timer is set") -> NoReturn:
         left = sorted(self._cluster.jobs)
         named = ", ".join(map(str, left[:5])) + (", ..." if len(left) > 5 else "")
-        self.state.broken(None, "no job is lost", f"{why}, but these jobs have not ended: {named}")
+        self.state.broken(None, "jobs are left over", f"{why}, but these jobs have not ended: {named}")
 
 
 # -- policies that can schedule a cluster ------------------------------------------------------------------
@@ -852,6 +863,7 @@ def objection(policy: Policy, cluster: Cluster, settings: SimulationSettings) ->
     costs = settings.planned_costs or settings.costs
     try:
         policy.begin(ClusterState(cluster, costs, settings.profiles, settings.slowdowns))
+        check_kind(policy, cluster)  # last, because a policy's own words are of more use
     except BadInput as error:
         return error
     return None

@@ -111,7 +111,7 @@ def _on_nodes(workload: Workload, cluster: Cluster) -> Workload:
                 f"{taken.source}: the cluster has no {name}", f"write for instance 8xnode[cores=64,{name}=4]"
             )
     if resources and isinstance(workload.arrivals, Iterable):
-        workload.arrivals = with_demands(workload.arrivals, resources, taken)
+        workload.arrivals = with_demands(workload.arrivals, resources, taken, workload.remarks)
     return workload
 
 

@@ -252,15 +252,18 @@ class TakenResources:
 
 
 def with_demands(
-    arrivals: Iterable[Arrival], resources: Sequence[str], taken: TakenResources
+    arrivals: Iterable[Arrival], resources: Sequence[str], taken: TakenResources, remarks: Counter[str]
 ) -> Iterator[Arrival]:
     """Let jobs that state no demand of resources have tasks that do.
 
     A job has as many tasks as it takes GPUs (or other resources of ``taken``), if it takes any, else one for
-    each processor. They share its processors, its memory and what else it takes evenly.
+    each processor. They share its processors, its memory and what else it takes evenly. ``remarks`` counts
+    the jobs of ``taken`` that do not come.
     """
+    left = set(taken.ways)
     for arrival in arrivals:
         job = arrival.job
+        left.discard(job.id)
         if job.demand:
             yield arrival
             continue
@@ -276,6 +279,8 @@ def with_demands(
         ]
         job = replace(_taking(job, first, resources), alternatives=tuple(alternatives))
         yield arrival._replace(job=job, others_s=tuple(way.run_s or 0.0 for way in others))
+    if left:
+        remarks[f"only {taken.source} has it, so it is not simulated"] += len(left)
 
 
 def _taking(job: Job, taken: Taken, resources: Sequence[str]) -> Job:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import warnings
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def load_profile(selector: str = "last", store: Path | str | None = None) -> Profile:
-    """Read the stored profile that ``selector`` names.
+    """Read the stored profile that ``selector`` names; with a warning if the last one is not a whole one.
 
     Args:
         selector: ``"last"``, a node's name, a profile's id, or a path to a profile.json.
@@ -33,6 +34,8 @@ def load_profile(selector: str = "last", store: Path | str | None = None) -> Pro
     """
     with _told():
         profile: Profile = _store(store).load(selector)
+    if selector == "last" and profile.partly:
+        warnings.warn(f"the last profile, {profile.node} {profile.id}, is {profile.partly}", stacklevel=2)
     return profile
 
 
@@ -48,8 +51,18 @@ def load_samples(selector: str = "last", store: Path | str | None = None) -> dic
 
 
 def predict(model: Model, x: float = 0.0) -> Prediction:
-    """Predict one new observation at ``x`` (in the unit of ``model.x``): value, low and high (95 %)."""
+    """Predict one new observation at ``x`` (in the unit of ``model.x``): value, low and high (95 %).
+
+    A time is never below 0.
+
+    Raises:
+        TenbinError: ``x`` is below 0, or no number.
+    """
+    if not 0 <= x < math.inf:
+        raise TenbinError(f"predict: x is {x}; give a number from 0 on", 2)
     prediction: Prediction = _own("models").predict(model, x)
+    if model.quantity.endswith("_s"):
+        prediction = prediction._replace(value=max(prediction.value, 0.0), low=max(prediction.low, 0.0))
     return prediction
 
 
@@ -83,7 +96,9 @@ def _told() -> Iterator[None]:
 
 
 # A program may have modules named like tenbin's packages: these come first in the other process.
-START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from tenbin.cli import main; main()"
+START = (
+    "import sys; sys.path[:0], sys.argv[:2] = sys.argv[1:2], ['tenbin']; from tenbin.cli import main; main()"
+)
 
 
 def simulate(

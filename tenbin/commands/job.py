@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -11,10 +13,10 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from profiles.errors import INTERRUPTED, BadInput, UserError
+from profiles.errors import INTERRUPTED, BadInput, Interrupted, UserError
 from profiles.quantities import duration, number
 from tenbin.commands import options
-from tenbin.option_values import counts, duration_s
+from tenbin.option_values import counts, duration_s, names
 from tenbin.terminal import QUALITY_STYLE, SafeConsole, table
 from tenbin.text import as_json, interval, print_json, say, sparkline, value_with_unit
 
@@ -451,7 +453,7 @@ def profile(
     caps: bool = False,
     emulate: Annotated[str, typer.Option(metavar="MACHINE", autocompletion=options.complete_machine)] = "",
     folder: Annotated[Path | None, typer.Option("--chdir")] = None,
-    seed: int = 1,
+    seed: Annotated[int, typer.Option(min=0)] = 1,
     store: options.StoreOption = None,
     json: options.JsonOption = False,
 ) -> None:
@@ -460,7 +462,7 @@ def profile(
     The program is not changed. It runs on cores of its own, its input empty and its output thrown away.
     It should take 5 seconds to a few minutes, with the same work each time: 3 to 20 repetitions of five runs,
     nine with --hosts; with --quick two or three of three runs. Of an MPI program the share of time inside MPI
-    is measured too. Ctrl-C ends it early and keeps what was measured. Run it while the machine is quiet.
+    is measured too. Ctrl-C ends it early and keeps whole repetitions. Run it while the machine is quiet.
 
     [bold]Examples[/bold]
 
@@ -508,9 +510,9 @@ def profile(
         budget_s=None if budget is None else duration_s(budget, "--budget"),
         seed=seed,
         mpi=mpi or hosts is not None,
-        hosts=tuple(host.strip() for host in hosts.split(",")) if hosts is not None else (),
+        hosts=names(hosts, "--hosts"),
     )
-    scaling = plan_scaling(counts(scale), order) if scale else None
+    scaling = plan_scaling(counts(scale), order) if scale is not None else None
     if emulate and not caps:
         raise BadInput("--emulate: only power caps are emulated", "give --caps too, or leave it out")
     if caps and hosts:
@@ -520,7 +522,7 @@ def profile(
     if scaling is not None:
         order = replace(order, command=on_cores(command, cores))
     stored.prepare()
-    with options.terminated_as_interrupted(), options.progress() as listener:
+    with _measuring() as listener:
         made = measure(order, scaling, listener)
         if caps and not made[0].interrupted:
             made = add_caps(made, order, emulate, listener)
@@ -573,7 +575,7 @@ def again(
         earlier, duration_s(limit, "--limit"), None if budget is None else duration_s(budget, "--budget")
     )
     stored.prepare()
-    with options.terminated_as_interrupted(), options.progress() as listener:
+    with _measuring() as listener:
         made = pooled(*make_job_profile(order, listener), earlier, known)
     _keep(stored, made, json)
 
@@ -589,7 +591,7 @@ def examples(
 ) -> None:
     """Profile the five kernels of the node profile: EP, CG, FT, MG and an LU-like sweep, as jobs ep, cg, ...
 
-    About five minutes in all. What was measured of a kernel before Ctrl-C is kept.
+    About five minutes in all. Repetitions that were whole before Ctrl-C are kept.
 
     [bold]Examples[/bold]
 
@@ -609,23 +611,22 @@ def examples(
     from agent.job_profile.session import JobOrder
     from agent.job_profile.trial import KERNELS, command
 
-    names = list(dict.fromkeys(kernels or KERNELS))
-    if unknown := [name for name in names if name not in KERNELS]:
+    chosen = list(dict.fromkeys(kernels or KERNELS))
+    if unknown := [name for name in chosen if name not in KERNELS]:
         raise BadInput(f"no kernel {unknown[0]!r}", f"choose from {', '.join(KERNELS)}")
     stored, profiles = _stored_jobs(store), []
     stored.prepare()
-    sizes = counts(scale) if scale else ()
-    with options.terminated_as_interrupted():
-        for name in names:
-            run = command(name, KERNELS[name], seconds, ranks=0 if sizes else 1)
-            order = JobOrder(name, run, "/", quick=not full, mpi=bool(sizes))
-            scaling = plan_scaling(sizes, order) if sizes else None
-            with options.progress(f"{name}, ") as listener:
-                made = measure(order, scaling, listener)
-            stored.save(*made)
-            profiles.append(made[0])
-            if made[0].interrupted:
-                break
+    sizes = counts(scale)
+    for name in chosen:
+        run = command(name, KERNELS[name], seconds, ranks=0 if sizes else 1)
+        order = JobOrder(name, run, "/", quick=not full, mpi=bool(sizes))
+        scaling = plan_scaling(sizes, order) if sizes else None
+        with _measuring(f"{name}, ") as listener:
+            made = measure(order, scaling, listener)
+        _save(stored, made)
+        profiles.append(made[0])
+        if made[0].interrupted:
+            break
     if json:
         print_json([profile.model_dump(mode="json") for profile in profiles])
     else:
@@ -634,11 +635,26 @@ def examples(
     raise typer.Exit(INTERRUPTED if any(profile.interrupted for profile in profiles) else 0)
 
 
+@contextmanager
+def _measuring(of: str = "") -> Iterator[Callable[[Any], None]]:
+    """Show the progress of measuring; Ctrl-C ends it early, and says so if nothing is to be kept."""
+    try:
+        with options.terminated_as_interrupted(), options.progress(of) as listener:
+            yield listener
+    except KeyboardInterrupt:
+        raise Interrupted("ended before the first repetition was whole", "nothing is stored") from None
+
+
+def _save(stored: JobStore, made: Made) -> None:
+    profile, samples = made
+    options.save_measured(stored, profile, samples, f"tenbin program show {profile.name}@{profile.id}")
+
+
 def _keep(stored: JobStore, made: Made, json: bool) -> NoReturn:
     """Store and show a job profile; the exit code tells if all of it was measured."""
-    profile, samples = made
+    profile, _ = made
     earlier = stored.paths(name=profile.name)
-    stored.save(profile, samples)
+    _save(stored, made)
     if json:
         print(as_json(profile))
     else:

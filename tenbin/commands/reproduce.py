@@ -44,7 +44,7 @@ def reproduce(
     """Run a paper's evaluation again: its numbers, tenbin's beside them, and what they rest on.
 
     Logs and traces that cannot be part of tenbin are looked for in the folder that TENBIN_DATA names;
-    where they are missing a generator stands in for them, and the result says so.
+    where they are missing a generator stands in for them, and the result says so; prediction needs them.
 
     [bold]Examples[/bold]
 

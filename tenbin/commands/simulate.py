@@ -58,13 +58,13 @@ def simulate(
     cluster: Annotated[str, typer.Option("--cluster", "-c")] = "",
     profile: Annotated[list[str] | None, typer.Option(autocompletion=complete_selector)] = None,
     store: StoreOption = None,
-    seed: int = 0,
+    seed: Annotated[int | None, typer.Option(min=0)] = None,
     limit: Annotated[int | None, typer.Option(min=1)] = None,
     without_estimate: Annotated[str, typer.Option(metavar="unknown|actual|TIME")] = "unknown",
     warm_up: Annotated[str | None, typer.Option(metavar="10%|2d|500jobs")] = None,
     cool_down: Annotated[str | None, typer.Option(metavar="10%|2d|500jobs")] = None,
     resamples: Annotated[int, typer.Option(min=0)] = 0,
-    block: Annotated[str, typer.Option(metavar="TIME")] = "7d",
+    block: Annotated[str | None, typer.Option(metavar="TIME")] = None,
     jobs_out: Annotated[Path | None, typer.Option(metavar="FILE.csv|FILE.swf", dir_okay=False)] = None,
     gantt: Annotated[Path | None, typer.Option(dir_okay=False)] = None,
     experiment: Annotated[Path | None, typer.Option(metavar="FILE.toml", dir_okay=False)] = None,
@@ -90,7 +90,7 @@ def simulate(
         cluster: A count, 512xgpu+512xcpu, 8xnode\\[cores=64,gpu=4], or a TOML, JSON or CSV file.
         profile: Costs of checkpoints and power as measured: a profile (tenbin profile list), or
             CLASS=PROFILE.
-        seed: Of generators and policies.
+        seed: Of generators and policies. (default: 0)
         limit: Only this many jobs, the first ones.
         without_estimate: What policies take for the run time of a job that states none: nothing, the run time
             itself, or the same for all (30m).
@@ -98,7 +98,7 @@ def simulate(
         cool_down: The same at the end, where the machine drains.
         resamples: Differences to the first policy with 95 % intervals, from so many workloads whose weeks are
             drawn with replacement; for instance 40, at least 10.
-        block: Draw blocks of this length in place of weeks.
+        block: Draw blocks of this length in place of weeks. (default: 7d)
         jobs_out: Write the result of each job; of several policies to FILE.POLICY.csv.
         gantt: Draw waits, and who ran where and when, into this HTML file.
         experiment: In place of policy, workload and cluster: the policies x loads x seeds of this file.
@@ -110,13 +110,20 @@ def simulate(
     plan = _plan(
         experiment,
         in_place_of={"--policy": policy, "--workload": workload, "--cluster": cluster},
-        without={"--jobs-out": jobs_out, "--gantt": gantt, "--resamples": resamples, "--json": json},
+        without={
+            "--seed": seed is not None,
+            "--resamples": resamples,
+            "--block": block,
+            "--jobs-out": jobs_out,
+            "--gantt": gantt,
+            "--json": json,
+        },
     )
     if plan is not None:
         cluster, policy = plan.cluster, plan.policies
-    machine = parse_cluster(cluster)
+    machine, seed = parse_cluster(cluster), seed or 0
     policies = list(dict.fromkeys(name for text in policy or () for name in several(text)))
-    substitute, block_s = _substitute(without_estimate), duration_s(block, "--block")
+    substitute, block_s = _substitute(without_estimate), duration_s(block or "7d", "--block")
     if 0 < resamples < FEWEST_RESAMPLES or (resamples and len(policies) < 2):
         raise BadInput(
             f"--resamples {resamples} with {len(policies)} policies",
@@ -233,7 +240,7 @@ def _faults_in_files(policies: Sequence[str]) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         for text in policies:
             if fault := fault_in_file(text, error):
                 raise fault from error

@@ -203,7 +203,7 @@ def up(
 
     from scheduler.coordinator.journal.journal_file import hold
     from scheduler.engines.protocol import Taken
-    from scheduler.policies.registry import of_any_folder
+    from scheduler.policies.registry import create, of_any_folder
     from tenbin.client.connection import default_home
     from tenbin.server import tcp
     from tenbin.server.serve import make_ready, serve
@@ -214,6 +214,7 @@ def up(
         {name: str(Path(os.environ[name]).absolute()) for name in PATHS if os.environ.get(name)}
     )
     request = Asked(policy, folder, devices, power_budget, emulate or "", own=own, drain_unfit=drain_unfit)
+    create(policy)  # a slip of the pen is told before anybody is asked for the machine
     registry.check(engine, request, profiled=profile is not None)
     if listen is not None:
         tcp.where(listen)  # a wrong address is refused before anything is started

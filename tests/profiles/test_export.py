@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import csv as csv_module
 import json
 
 import jsonschema
 from prometheus_client.parser import text_string_to_metric_families
 
-from profiles.export import json_schema, prometheus
+from profiles.export import csv, json_schema, prometheus
 from tests.support.paths import ROOT
 from tests.support.records import make_coefficient, make_model, make_profile
 
@@ -35,3 +36,9 @@ def test_prometheus_text_holds_values_and_known_limits() -> None:
     assert value.labels["subject"] == 'load=a "quoted" \\ name\n'
     assert families["tenbin_coefficient_low"].samples[0].value == 2.0
     assert families["tenbin_coefficient_high"].samples == []
+
+
+def test_labels_with_commas_can_be_told_apart() -> None:
+    model = make_model(labels={"cpus": "0,1", "kind": "same-cache"})
+    (row,) = csv_module.DictReader(csv(make_profile(models=(model,))).splitlines())
+    assert row["labels"] == 'cpus="0,1",kind=same-cache'

@@ -126,6 +126,9 @@ def test_a_folder_without_access_is_one_line(monkeypatch: pytest.MonkeyPatch, ca
         cli.main()
 
 
+EMPTY = (("--only", ""), ("--only", ","), ("--hosts", ","), ("--nodes", ""))
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -141,7 +144,12 @@ def test_a_folder_without_access_is_one_line(monkeypatch: pytest.MonkeyPatch, ca
         (["profile", "--report", "/no/such/folder/r.html"], ["--report", "mkdir"]),
         (["profile", "--report", "/tmp"], ["--report", "is a folder"]),
         (["profile", "--hosts", "nohost"], ["--hosts: nohost", "name at least two hosts"]),
-        (["profile", "--hosts", ","], ["--hosts", "name at least two hosts"]),
+        *((["profile", option, text], [f"{option} '{text}' names nothing"]) for option, text in EMPTY),
+        (["profile", "check", "--hosts", ""], ["--hosts '' names nothing"]),
+        (["program", "profile", "x", "--hosts", "", "--", "true"], ["--hosts '' names nothing"]),
+        (["program", "profile", "x", "--scale", "", "--", "true"], ["--scale '' is no list of counts"]),
+        (["profile", "--only", "compute", "--seed", "-1"], ["'--seed': must be at least 0"]),
+        (["program", "profile", "x", "--seed", "-1", "--", "true"], ["'--seed': must be at least 0"]),
         (["profile", "--hosts", "a,b", "--only", "memory"], ["--hosts", "only the network probe"]),
         (["profile", "--hosts", "a,b", "--emulate", "intel-1s"], ["--hosts", "only the network probe"]),
         (["profile", "show", "nobody"], ["nobody", "tenbin profile list"]),

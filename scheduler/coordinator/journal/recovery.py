@@ -107,7 +107,7 @@ def recover(store: Path) -> str:
             _make(store, journal_file.set_aside(store, _free_name(store)))
         return _replace(store)
     except OSError as error:
-        raise BadInput(f"{store}: {error}", "free some space there, then again") from error
+        raise BadInput(f"{store}: {error.strerror or error}", "free some space there, then again") from error
     finally:
         os.close(lock)
 

@@ -15,7 +15,7 @@ from profiles.errors import BadInput, UserError
 from profiles.quantities import Better, better, duration, number, readable_unit
 from tenbin.commands import options
 from tenbin.errors import NO_ANSWER, TenbinError
-from tenbin.option_values import duration_s
+from tenbin.option_values import duration_s, names
 from tenbin.terminal import SafeConsole, table
 from tenbin.text import as_json, remark, say
 
@@ -90,7 +90,7 @@ def check(
     ] = None,
     baseline: Annotated[int, typer.Option(min=1, max=MOST_BASELINE)] = 1,
     storage: Annotated[Path | None, typer.Option(show_default=False)] = None,
-    hosts: Annotated[str, typer.Option(show_default=False)] = "",
+    hosts: Annotated[str | None, typer.Option(show_default=False)] = None,
     wait: Annotated[str, typer.Option(metavar="TIME")] = "0s",
     log: bool = False,
     prometheus: Annotated[Path | None, typer.Option(dir_okay=False, show_default=False)] = None,
@@ -128,7 +128,7 @@ def check(
         log: Print one line, for logs and Slurm's reasons.
         prometheus: Also write the result as Prometheus text to this file, for a node exporter.
     """
-    from profiles.checks.check import EXIT_CODES, CheckStore
+    from profiles.checks.check import EXIT_CODES, CheckStore, Verdict
     from profiles.checks.verdict import give_verdict, together
 
     if log and json:
@@ -141,6 +141,7 @@ def check(
     checks = CheckStore(store)
     settings = _settings(own, storage, hosts, quick=quick)
     options.stored_profiles(store).prepare()
+    disturbed = 0
     with options.terminated_as_interrupted():
         for number in range(baseline):
             with quiet_moment(home, wait_s) as quiet:
@@ -151,6 +152,9 @@ def check(
                     made = together(made, _make(again, own, quiet=quiet, number=(number, baseline)))
             done = _judged(made, reference, own, store)
             checks.append(done)
+            disturbed += done.verdict is Verdict.DISTURBED
+    if baseline > 1 and disturbed:
+        remark(f"{baseline} checks, {disturbed} disturbed: these do not count; repeat them when all is quiet")
     if prometheus is not None:
         from profiles.export import prometheus_of_check as as_prometheus
 
@@ -160,20 +164,22 @@ def check(
 
 
 def _last_profile(store: Store) -> Profile | None:
-    """Load the last profile of this node; None where it has none."""
-    from profiles.files.store import load
+    """Load the last profile of this node, if possible a whole one; None where it has none."""
+    latest = None
+    for profile in store.profiles(socket.gethostname()):
+        if not profile.partly:
+            return profile
+        latest = latest or profile
+    return latest
 
-    of_node = store.of_node(socket.gethostname())
-    return load(of_node[0]) if of_node else None
 
-
-def _settings(profile: Profile | None, storage: Path | None, hosts: str, *, quick: bool) -> Settings:
+def _settings(profile: Profile | None, storage: Path | None, hosts: str | None, *, quick: bool) -> Settings:
     from profiles.records import Settings
 
     folders: tuple[Path, ...] = (options.storage_folder(storage),) if storage is not None else ()
     if not folders and profile is not None:
         folders = profile.settings.storage[:1]
-    named = tuple(host.strip() for host in hosts.split(",") if host.strip())
+    named = names(hosts, "--hosts")
     if hosts and len(named) != 2:
         raise BadInput(f"--hosts {hosts}: two hosts are needed", "name this one and another: --hosts a,b")
     return Settings(quick=quick, storage=folders, hosts=named)
@@ -390,7 +396,11 @@ def _detectable(tells_ratio: float | None) -> str:
 
 def _power(check: Check) -> str:
     """Say the rate of false alarms, and the losses that are told."""
+    from profiles.checks.check import Verdict
+
     known = [c for c in check.changes if c.tells_ratio is not None]
+    if check.verdict is Verdict.DISTURBED:
+        return "it does not count: make it again when the machine is quiet; tenbin doctor names who is busy"
     if not known or check.false_alarm_ratio is None:
         return (
             "not compared yet: the first checks after a profile only learn what is usual; "

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from profiles.errors import BadInput
-from profiles.quantities import number, readable_unit
+from profiles.quantities import counted, number, readable_unit
 from tenbin.commands.measure.check import signed
 from tenbin.commands.options import (
     JsonOption,
@@ -197,6 +197,9 @@ def drift(
     checks = CheckStore(store)
     own = checks.of_node(node)
     series = over_time(list(stored_profiles(store).profiles(node)), own)
+    if not series and own:
+        what = f"{node} has no profile, and all of its {counted(len(own), 'check')} were disturbed"
+        raise BadInput(what, "make one when the machine is quiet")
     if not series:
         raise BadInput(f"{node} has neither checks nor profiles", "make one with 'tenbin profile check'")
     others = {name: over_time([], of) for name, of in _siblings(checks, node, own).items()}
@@ -209,7 +212,7 @@ def drift(
         rows = [{**row.model_dump(mode="json"), "siblings_median": beside.get(row.title)} for row in series]
         print_json({"node": node, "siblings": sorted(others), "series": rows})
         return
-    _print_drift(node, series, medians(others.values()), everything=everything)
+    _print_drift(node, series, own, medians(others.values()), everything=everything)
 
 
 def _siblings(checks: CheckStore, node: str, own: Sequence[Check]) -> Mapping[str, Sequence[Check]]:
@@ -220,15 +223,23 @@ def _siblings(checks: CheckStore, node: str, own: Sequence[Check]) -> Mapping[st
 
 
 def _print_drift(
-    node: str, series: Sequence[Drift], beside: Mapping[str, float], *, everything: bool
+    node: str,
+    series: Sequence[Drift],
+    own: Sequence[Check],
+    beside: Mapping[str, float],
+    *,
+    everything: bool,
 ) -> None:
+    from profiles.checks.check import usable
     from profiles.checks.drift import CHECKS
 
     console = SafeConsole()
     shown = [row for row in series if everything or len(row.levels) > 1]
     of_checks = sum(row.source == CHECKS for row in series)
+    left_out = len(own) - len(usable(own))
     console.print(
-        f"{node}: {of_checks} quantities of checks, {len(series) - of_checks} of profiles; "
+        f"{node}: {counted(len(own), 'check')}, {left_out} disturbed and left out; "
+        f"{of_checks} quantities of checks, {len(series) - of_checks} of profiles; "
         f"{sum(len(row.levels) > 1 for row in series)} changed",
         markup=False,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -32,7 +32,7 @@ STATE_STYLE = {"ok": "green", "limited": "yellow", "missing": "red"}
 
 
 def doctor(
-    engine: Subject = Subject.LOCAL,
+    engine: Annotated[Subject, typer.Option(show_default=False)] = Subject.LOCAL,
     storage: list[Path] | None = None,
     json: JsonOption = False,
 ) -> None:

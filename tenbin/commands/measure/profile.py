@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,15 +22,15 @@ from tenbin.commands.options import (
     ensure_writable,
     progress,
     restore_leftovers,
+    save_measured,
     storage_folder,
     stored_profiles,
     terminated_as_interrupted,
 )
+from tenbin.option_values import names
 from tenbin.text import as_json, say
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
-
     from agent.node_profile.profiler import Listener, Progress
     from profiles.files.store import Store
     from profiles.records import Profile, Settings
@@ -61,22 +60,22 @@ def profile(
     *,
     quick: bool = False,
     only: Annotated[
-        str,
+        str | None,
         typer.Option(
             help=f"Only these probes, comma-separated: {','.join(PROBES)}.",
             autocompletion=_complete_probes,
             show_default=False,
         ),
-    ] = "",
+    ] = None,
     storage: list[Path] | None = None,
-    hosts: Annotated[str, typer.Option(show_default=False)] = "",
-    nodes: Annotated[str, typer.Option(show_default=False, autocompletion=_complete_nodes)] = "",
+    hosts: Annotated[str | None, typer.Option(show_default=False)] = None,
+    nodes: Annotated[str | None, typer.Option(show_default=False, autocompletion=_complete_nodes)] = None,
     meter: Annotated[
         str, typer.Option(help=f"Power meter: {', '.join(METERS)}.", autocompletion=lambda: list(METERS))
     ] = "auto",
     set_gpu_limits: bool = False,
     emulate: Annotated[str, typer.Option(autocompletion=complete_machine, show_default=False)] = "",
-    seed: int = 1,
+    seed: Annotated[int, typer.Option(min=0)] = 1,
     report: Path | None = None,
     store: StoreOption = None,
     json: JsonOption = False,
@@ -105,7 +104,7 @@ def profile(
         seed: Seed of the random orders.
         report: Also write the report to this HTML file.
     """
-    if nodes and hosts:
+    if names(nodes, "--nodes") and hosts:
         raise BadInput(
             "--nodes and --hosts exclude each other", "--nodes measures between its nodes by itself"
         )
@@ -148,16 +147,18 @@ def _exit_code(made: Profile) -> int:
     return 0 if made.samples else Unavailable.exit_code
 
 
-def _settings(only: str, storage: list[Path], hosts: str, **others: bool | str | int) -> Settings:
+def _settings(
+    only: str | None, storage: list[Path], hosts: str | None, **others: bool | str | int
+) -> Settings:
     from profiles.records import Settings
 
     if others["meter"] not in METERS:
         raise BadInput(f"--meter: no meter '{others['meter']}'", f"choose from {', '.join(METERS)}")
     return Settings.model_validate(
         {
-            "only": tuple(name.strip() for name in only.split(",") if name.strip()),
+            "only": names(only, "--only"),
             "storage": tuple(storage_folder(folder) for folder in storage),
-            "hosts": tuple(host.strip() for host in hosts.split(",") if host.strip()),
+            "hosts": names(hosts, "--hosts"),
             **others,
         }
     )
@@ -184,20 +185,8 @@ def _measure(settings: Settings, emulate: str, store: Store) -> Profile:
     with _emulated(settings, emulate) as effective, _progress() as listener:
         made, samples = make_profile(effective, listener)
     if samples:
-        _save(store, made, samples)
+        save_measured(store, made, samples, f"tenbin profile show {made.id}")
     return made
-
-
-def _save(store: Store, made: Profile, samples: dict[str, DataFrame]) -> None:
-    """Store the profile; where the store has become unusable meanwhile, keep it in a temporary folder."""
-    try:
-        store.save(made, samples)
-    except BadInput as error:
-        refuge = Path(tempfile.mkdtemp(prefix="tenbin-"))
-        stored_profiles(refuge).save(made, samples)
-        raise BadInput(
-            error.what, f"the profile is kept: tenbin profile show {made.id} --store {refuge}"
-        ) from error
 
 
 @contextmanager

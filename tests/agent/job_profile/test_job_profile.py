@@ -251,10 +251,28 @@ def test_an_interrupt_before_anything_is_known_stores_nothing_and_leaves_nothing
             pytest.skip("this machine is being profiled by somebody else")
         time.sleep(0.5)
         process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
         process.wait(60)
     assert process.returncode == 130
+    assert said.endswith("tenbin: ended before the first repetition was whole; nothing is stored\n")
     assert not JobStore(tmp_path).paths()
     assert not processes_below()
+
+
+def test_what_the_store_cannot_take_is_kept_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store becomes a plain file while the program runs."""
+    require(len(CPUS) > 1, "two CPUs")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    store = tmp_path / "store"
+    program = f"rm -rf {store}; touch {store}; sleep 1"
+    options = ("--quick", "--budget", "1s", "--store", str(store))
+    done = tenbin("program", "profile", "tiny", *options, "--", "sh", "-c", program)
+    assert done.returncode == 1, done.stderr
+    (refuge,) = tmp_path.glob("tenbin-*")
+    assert "the profile is kept: tenbin program show tiny@" in done.stderr and str(refuge) in done.stderr
+    assert [load_job(path).name for path in JobStore(refuge).paths()] == ["tiny"]
 
 
 def test_an_interrupt_keeps_the_repetitions_that_are_complete(

@@ -129,6 +129,10 @@ def test_ctrl_c_ends_a_profile_with_what_was_measured(tmp_path: Path) -> None:
 
     made, _ = profiler.make_profile(settings, interrupt_once)
     assert made.interrupted and made.samples == {"well": 3, "patient": 3}
+    assert [(a.probe, a.reason) for a in made.absent] == [
+        ("hang", "the profile was interrupted before its turn")
+    ]
+    assert made.partly == "interrupted, only well,patient,hang"
 
 
 def test_full_profiles_visit_every_probe_in_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,9 +113,17 @@ def test_the_command(tmp_path: Path) -> None:
             value = 50.0 - 10 * (n > 9) * (node == "node") + 0.1 * (n % 2)
             figures = figures_of({"stream_bandwidth_gbs": value})
             store.append(make_check(n, figures, node=node, kind="k"))
+    for n in (20, 21):
+        for node in ("node", "busy"):
+            store.append(make_check(n, figures, node=node, kind="k", verdict=Verdict.DISTURBED))
     page = tmp_path / "page.html"
     done = tenbin("profile", "drift", "node", "--report", str(page), store=tmp_path)
     assert done.returncode == 0, done.stderr
+    assert "node: 22 checks, 2 disturbed and left out; 1 quantities of checks" in done.stdout
+    busy = tenbin("profile", "drift", "busy", store=tmp_path)
+    assert (
+        busy.returncode == 2 and "busy has no profile, and all of its 2 checks were disturbed" in busy.stderr
+    )
     assert "-20.0 %" in done.stdout and "50" in done.stdout
     assert "node over time" in page.read_text()
     wrong = tenbin("profile", "drift", "nowhere", store=tmp_path)

@@ -34,10 +34,31 @@ def test_selectors(tmp_path: Path) -> None:
     assert store.load("b").id == "20260102T000000Z"
     assert store.load("20260101").node == "a"
     assert store.load(str(store.find("b"))).node == "b"
-    with pytest.raises(BadInput, match="matches several"):
+    with pytest.raises(
+        BadInput, match=r"matches several profiles \(a 20260103T000000Z, b 20260102T000000Z, a "
+    ):
         store.load("2026")
     with pytest.raises(BadInput, match="matches no profile"):
         store.load("c")
+
+
+def test_a_label_finds_one_profile_or_is_refused(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for identity, node in (("20260101T000000Z", "a"), ("20260102T000000Z", "b")):
+        store.save(make_profile(id=identity, node=node), {})
+    set_label(store.find("a"), "before")
+    set_label(store.find("a"), "before")
+    assert store.load("before").node == "a"
+    for text, said in (
+        ("b", "is the name of a node"),
+        ("2026", "begins an id"),
+        ("before", "is that of a 2026"),
+    ):
+        with pytest.raises(BadInput, match=said):
+            set_label(store.find("b"), text)
+    set_label(store.find("a"), "")
+    set_label(store.find("b"), "before")
+    assert store.load("before").node == "b"
 
 
 def test_an_empty_store_says_how_to_begin(tmp_path: Path) -> None:

@@ -18,17 +18,19 @@ import pytest
 import tenbin
 from profiles.files.store import Store
 from profiles.models import linear
+from profiles.records import Settings
 from tests.support.coordinator import Up
 from tests.support.labs.components import require
 from tests.support.paths import ROOT
 from tests.support.programs import opencl_devices
-from tests.support.records import make_profile
+from tests.support.records import make_model, make_profile
 
 TAKEN = ("profiles", "agent", "probes", "scheduler")
 DOCUMENTED = [
     (page.name, number, block)
     for page in sorted([*ROOT.glob("docs/*.md"), ROOT / "README.md"])
-    if page.name not in ("developing.md", "move-opencl-programs.md")  # tenbin's own code; none of its code
+    # tenbin's own code, and a file that tenbin reads; none of its code
+    if page.name not in ("developing.md", "write-a-policy.md", "move-opencl-programs.md")
     for number, block in enumerate(
         re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
         + re.findall(r"^((?:    (?:import|from) .*\n)(?:(?:    .*)?\n)*)", page.read_text(), re.MULTILINE)
@@ -116,10 +118,37 @@ def test_what_a_program_reads_is_what_was_stored(folder: Path, store: Path) -> N
     assert second.startswith("2 'nobody' matches no profile") and third == "mine"
 
 
+def test_numbers_are_found_by_numbers_and_predicted_where_they_make_sense(store: Path) -> None:
+    profile = tenbin.load_profile("last", store)
+    assert profile.find("checkpoint_s", device="pocl-0") is profile.models[0]
+    model = make_model(labels={"cores": "1"})
+    assert make_profile(models=(model,)).find("memory_bandwidth_gbs", cores=1) == model
+    for x in (-1, float("nan"), float("inf")):
+        with pytest.raises(tenbin.TenbinError, match="give a number from 0 on"):
+            tenbin.predict(profile.models[0], x)
+    (slope, intercept) = profile.models[0].coefficients
+    late = intercept.model_copy(update={"value": -5.0})
+    assert tenbin.predict(profile.models[0].model_copy(update={"coefficients": (slope, late)}), 1)[:2] == (
+        0,
+        0,
+    )
+
+
+def test_a_last_profile_that_is_not_whole_is_told(tmp_path: Path) -> None:
+    made = make_profile(interrupted=True, settings=Settings(only=("memory",)))
+    Store(tmp_path).save(made, {})
+    with pytest.warns(UserWarning, match=f"node {made.id}, is interrupted, only memory"):
+        tenbin.load_profile("last", tmp_path)
+
+
 def test_simulate_says_what_makes_no_sense() -> None:
     with pytest.raises(tenbin.TenbinError, match="unknown policy 'esay'") as caught:
         tenbin.simulate("esay", "generator:lublin,jobs=10", "8")
     assert caught.value.exit_code == 2
+    with pytest.raises(
+        tenbin.TenbinError, match="'--limit': must be at least 1; see: tenbin simulate --help"
+    ):
+        tenbin.simulate("easy", "generator:lublin,jobs=10", "8", limit=0)
 
 
 def test_a_program_with_checkpoints(folder: Path) -> None:

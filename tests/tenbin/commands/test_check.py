@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
 
 from profiles.checks.check import EXIT_CODES, Change, CheckStore, Verdict
-from tenbin.commands.measure.check import TITLES, _doubtful, print_check
+from profiles.files.store import Store
+from profiles.records import Settings
+from tenbin.commands.measure.check import TITLES, _doubtful, _last_profile, print_check
 from tests.support.checks import BEGIN, make_check
 from tests.support.programs import tenbin
+from tests.support.records import make_profile
 
 REFUSED = [
     (["--log", "--json"], "--log and --json exclude each other"),
@@ -100,3 +104,12 @@ def test_the_table_fits_into_80_columns(
     rows = [line for line in lines if " .. " in line]
     assert len(rows) == len(TITLES) and max(map(len, map(str.rstrip, lines[2 : 3 + len(rows)]))) <= 80
     assert sum("since: " in line for line in lines) == len(rows)
+
+
+def test_a_profile_that_is_not_whole_ends_no_baseline(tmp_path: Path) -> None:
+    store, node = Store(tmp_path), socket.gethostname()
+    only = Settings(only=("checkpoint",))
+    for number, changes in enumerate(({"settings": only}, {}, {"interrupted": True}, {"settings": only})):
+        store.save(make_profile(id=f"2026010{number}T000000Z", node=node, **changes), {})
+        made = _last_profile(store)
+        assert made is not None and made.id == f"2026010{min(number, 1)}T000000Z"

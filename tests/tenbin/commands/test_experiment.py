@@ -17,6 +17,7 @@ from scheduler.workloads.arrivals import Unstated
 from tenbin.commands.simulate import carry_out
 from tests.support import programs
 
+ALONE = ("--seed 0", "--resamples 20", "--block 7d", "--jobs-out a.csv", "--gantt a.html", "--json")
 CASE = """
 cluster = "32"
 workload = "generator:lublin,jobs=60"
@@ -102,6 +103,10 @@ def test_what_is_read_is_not_written_over(
     [
         ("--experiment none.toml", "--experiment none.toml: No such file"),
         ("--experiment none.toml -p easy", "--experiment and --policy are both given"),
+        *(
+            (f"--experiment none.toml {option}", f"and {option.split()[0]} are both given")
+            for option in ALONE
+        ),
         ("-p easy -c 4", "--workload is missing"),
     ],
 )

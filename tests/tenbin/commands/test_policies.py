@@ -10,6 +10,7 @@ import pytest
 
 from scheduler.policies.registry import OFFERED, POLICIES, create, several
 from tests.support.coordinator import Up
+from tests.support.paths import ROOT
 from tests.support.programs import tenbin
 
 FILE = '''
@@ -100,6 +101,28 @@ def test_a_policy_of_a_file_is_simulated(mine: Path) -> None:
     assert (row["summary"], row["parameters"]) == ("The newest job starts first", {"most": "1000"})
 
 
+def test_the_file_of_the_page_runs(mine: Path) -> None:
+    (text,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "write-a-policy.md").read_text(), re.DOTALL)
+    mine.write_text(text)
+    done = tenbin("simulate", "-p", f"{mine},fcfs", "-w", "generator:lublin,jobs=50", "-c", "64", "--json")
+    first, second = json.loads(done.stdout)["results"]
+    assert first["mean_wait_s"] == second["mean_wait_s"] and first["jobs"] == 50
+
+
+def test_a_file_without_a_docstring_of_its_class_has_that_of_the_file(mine: Path) -> None:
+    mine.write_text(FILE.replace('    """The newest job starts first."""\n', ""))
+    (row,) = json.loads(tenbin("policies", str(mine), "--json").stdout)["policies"]
+    assert row["summary"] == "Last come, first served"
+
+
+def test_a_policy_of_a_file_is_refused_where_it_says_it_does_not_suit(mine: Path) -> None:
+    cluster = "4xnode[cores=64,memory_mb=512000,gpu=4]"
+    words = ("-w", "generator:lublin,jobs=20", "-c", cluster)
+    done = tenbin("simulate", "-p", str(mine), *words)
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+    assert "policy Lifo suits counted, this cluster has nodes; policies for this cluster: easy" in done.stderr
+
+
 def test_a_policy_of_a_file_runs_jobs(up: Up, mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Named from its folder, which the coordinator leaves."""
     monkeypatch.chdir(mine.parent)
@@ -120,7 +143,7 @@ def test_a_policy_that_fails_is_said_wherever_one_looks(up: Up, mine: Path) -> N
     mine.write_text(FILE.replace("free, actions = ", "1 / 0; free, actions = "))
     line = next(n for n, text in enumerate(mine.read_text().splitlines(), 1) if "1 / 0" in text)
     said = (
-        f"policy {mine}: ZeroDivisionError: division by zero (mine.py, line {line}); no job is started, jobs"
+        f"policy {mine}: ZeroDivisionError: division by zero (mine.py, line {line}); no job is started until"
     )
     started = up.run("up", "--cores", "1", "--policy", str(mine), "--daemon")
     assert started.returncode == 0 and said in started.stderr
@@ -143,6 +166,7 @@ def test_a_policy_that_fails_is_said_wherever_one_looks(up: Up, mine: Path) -> N
     [
         ("", "it defines no policy"),
         ("x = (", "SyntaxError"),
+        ("import sys; sys.exit(5)", "SystemExit: 5"),
         ("import nothing_of_that_name", "ModuleNotFoundError: No module named 'nothing_of_that_name'"),
         (FILE + "class Other(Lifo): pass", "it defines Lifo and Other"),
         (FILE.replace("decide", "decides"), "it defines no policy"),
@@ -170,6 +194,34 @@ def test_an_error_in_the_file_is_one_line(mine: Path, before: str, after: str) -
     assert done.returncode == 2 and not done.stdout
     said = f"policy {mine}: ZeroDivisionError: division by zero (mine.py, line {line})"
     assert said in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("answer", ["['x']", "None", "5", "[Start(1, None)]"])
+def test_what_is_no_action_is_told_as_an_error_is(mine: Path, answer: str) -> None:
+    mine.write_text(FILE.replace("free, actions = ", f"return {answer}; free, actions = "))
+    done = tenbin("simulate", "-p", str(mine), "-w", "generator:lublin,jobs=5", "-c", "64")
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
+    assert f"tenbin: policy {mine}: decide returned " in done.stderr and "mend the file" in done.stderr
+
+
+def test_a_coordinator_says_what_is_no_action_and_goes_on_when_the_next_is(up: Up, mine: Path) -> None:
+    """Its decisions are none until a file is there; why answers by a plain text."""
+    text = FILE.replace('return Reason("waits for the newer ones")', 'return "x"')
+    begins = f"if not __import__('os').path.exists('{mine.parent / 'go'}'): return ['x']"
+    mine.write_text(text.replace("free, actions = ", f"{begins}\n        free, actions = "))
+    started = up.run("up", "--cores", "1", "--policy", str(mine), "--daemon")
+    assert started.returncode == 0, started.stderr
+    first = up.client.submit(["sleep", "60"])
+    said = f"policy {mine}: decide returned 'x', which is no action; no job is started until it decides again"
+    for words in (("status",), ("jobs",), ("info", str(first.id))):
+        done = up.run(*words)
+        assert done.returncode == 0 and said in done.stdout, (done.stdout, done.stderr)
+    (mine.parent / "go").touch()
+    second = up.client.submit(["sleep", "60"])
+    up.until(lambda: first.running() or second.running())
+    waiting = second if first.running() else first
+    done = up.run("info", str(waiting.id))
+    assert done.returncode == 0 and f"policy {mine}: why returned 'x', which is no Reason" in done.stdout
 
 
 def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:

@@ -90,6 +90,7 @@ EASY, TWO = f"{BASE} -p easy", f"{BASE} -p easy -p fcfs --resamples 20"
         (f"{EASY} --warm-up x", "a share below 100%, a time as 2d"),
         (f"{EASY} --warm-up 900d", "leave none of 200 jobs"),
         (f"{EASY} --resamples 20", "at least two policies"),
+        (f"{EASY} --seed -1", "'--seed': must be at least 0; see: tenbin simulate --help"),
         (f"{TWO} --block 90d", "0 whole blocks of 90 days"),
         (f"{TWO} --block 0:00", "--block '0:00' is too short; write at least 1s"),
         (

@@ -69,7 +69,9 @@ def test_jobs_that_fit_nowhere_are_passed_over_and_counted() -> None:
     arrivals = [task(1, (1.5, 1.0)), task(2, (1.0, 1.0)), task(3, (0.0, 0.0))]
     loop = Closed(arrivals, NODES, 9.0, skipped)
     assert [a.job.id for a in loop.due(0.0, ())] == [2]
-    assert sum(skipped.values()) == 2 and any("it needs 1 times (1.5, 1)" in reason for reason in skipped)
+    assert sum(skipped.values()) == 2 and any(
+        "it needs 1 times 1.5 cpu, 1 memory, node has" in reason for reason in skipped
+    )
 
 
 def test_units_are_the_load_of_a_counted_pool_whatever_the_jobs_demand() -> None:

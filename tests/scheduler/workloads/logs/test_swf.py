@@ -274,6 +274,15 @@ def test_processors_become_tasks_on_nodes_and_a_file_tells_gpus(tmp_path: Path) 
     assert [job.units for job in on_nodes(tmp_path, "", "100")] == [8, 16, 4]
 
 
+def test_jobs_that_only_the_file_beside_has_are_told(tmp_path: Path) -> None:
+    on_nodes(tmp_path, "job,gpu\n1,4\n8,1\n9,1\n", "2xnode[cores=64,gpu=4]")
+    work = load(
+        f"{tmp_path / 'log.swf'},takes={tmp_path / 'takes.csv'}", parse_cluster("2xnode[cores=64,gpu=4]")
+    )
+    assert len(list(work.arrivals)) == 3  # type: ignore[arg-type]
+    assert work.remarks[f"only {tmp_path / 'takes.csv'} has it, so it is not simulated"] == 2
+
+
 def test_further_lines_of_a_job_are_alternatives(tmp_path: Path) -> None:
     """A job is believed to take as many times longer than it does in each of them."""
     takes, nodes = "job,gpu,cores,run_s\n1,1,2,\n1,,4,1600\n2,1,2,\n2,,16,400\n", "1xnode[cores=20,gpu=1]"

@@ -263,11 +263,11 @@ def read_rows(file: Path) -> list[list[str]]:
         ("--gpus 3", "jobs may have 4 a100, 2 on a node; 1 tesla_t4, 1 on a node; ask for fewer"),
         ("--gpus v100:1", "jobs may have 4 a100, 2 on a node"),
         ("--gpus-memory 20G", "Slurm does not tell their memory; name a kind: --gpus KIND:NUMBER"),
-        ("--gpus 1 -c 5", "it needs 1 times (5, 0, 1, 0), node has room for 0"),
+        ("--gpus 1 -c 5", "it needs 1 times 5 cores, 1 gpu:a100, node has room for 0"),
         ("--gpus 3 --nodes 2", "each node has as many of them; ask for a multiple of 2"),
         ("--gpus 2 --nodes 1-2", "GPUs are of a fixed number of nodes; write --nodes 1"),
         ("--gpus 6 --nodes 2", "jobs may have 4 a100, 2 on a node"),
-        ("--gpus 4 --nodes 4", "it needs 4 times (4, 0, 1, 0), node has room for 2"),
+        ("--gpus 4 --nodes 4", "it needs 4 times 4 cores, 1 gpu:a100, node has room for 2"),
     ],
 )
 def test_what_no_node_has_is_refused(start: Up, needs: str, message: str) -> None:
