@@ -16,7 +16,7 @@ from scheduler.model.state import ClusterState
 from scheduler.policies.base import View
 from scheduler.policies.registry import create
 from scheduler.simulator.trace import Arrival, SimulationSettings
-from tests.scheduler.policies.las.test_las import MANY, result
+from tests.scheduler.policies.las.test_las import result
 from tests.support.brute import las as brute_las
 from tests.support.scheduling.worlds import World, classes, run
 
@@ -141,7 +141,6 @@ def as_world(sizes: tuple[int, ...], rows: list[brute_las.Task]) -> World:
     return World(Cluster(pools), tuple(arrivals))
 
 
-@MANY
 @given(
     case=cases(),
     limit=st.sampled_from((0.5, 1.0, 1.5, math.inf)),
@@ -174,7 +173,6 @@ def test_las_is_the_straight_program(
     assert result(outcomes) == straight.simulate()
 
 
-@MANY
 @given(cases(), st.integers(1, 4), st.integers(1, 9))
 def test_kairos_is_the_straight_program(
     case: tuple[tuple[int, ...], list[brute_las.Task]], queued: int, spare: int
@@ -188,7 +186,6 @@ def test_kairos_is_the_straight_program(
     )
 
 
-@MANY
 @given(classes(), st.sampled_from(("las", "las-mq", "las-drf", "kairos")), st.integers(0, 30))
 def test_a_policy_that_begins_in_the_middle_goes_on(world: World, name: str, at: int) -> None:
     """Asked to begin anew at any event, it still ends every job, and never asks for what cannot be."""
