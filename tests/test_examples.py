@@ -54,6 +54,7 @@ def opencl() -> None:
     require(opencl_devices(), "an OpenCL device")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sweep(OPENCL, {"sort.py"}))
 def test_stopped_at_random_it_gives_the_same_bits(name: str, opencl: None, tmp_path: Path) -> None:
     """Stopped by a signal after random times, over and over; what it had done is not done again."""

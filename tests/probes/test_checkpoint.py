@@ -120,6 +120,7 @@ def test_everything_is_measured_and_nothing_is_left(device: str, tmp_path: Path)
         assert (moves["device"] != moves["to_device"]).all()
 
 
+@pytest.mark.slow
 def test_a_budget_that_is_too_short_still_gives_the_lines_of_a_device(device: str, tmp_path: Path) -> None:
     table, _, _ = probe([tmp_path], budget_s=1.0)
     lines = {model.quantity for model in fit(table) if model.labels.get("device", device) == device}
@@ -231,6 +232,7 @@ def layer(tmp_path_factory: pytest.TempPathFactory) -> str:
     return lost_device(tmp_path_factory.mktemp("layer"))
 
 
+@pytest.mark.slow
 def test_a_device_lost_in_the_middle_keeps_what_was_seen(
     device: str, layer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,6 +271,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
+@pytest.mark.slow
 def test_a_small_disk_is_measured_up_to_its_size(device: str, small_disk: Path) -> None:
     table, _, _ = probe([small_disk], saw("checkpoint", 6))
     saved = table[table["kind"] == "checkpoint"]

@@ -27,6 +27,7 @@ from tests.support.labs.network_lab import netlab, require_netlab
 LINK_MBIT = 400
 
 
+@pytest.mark.slow
 def test_this_node(mpi: MpiInstall, monkeypatch: pytest.MonkeyPatch) -> None:
     require(len(os.sched_getaffinity(0)) > 1, "two cores")
     sizes = (SIZES[0], 4 << 10, SIZES[-1])

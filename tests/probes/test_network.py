@@ -422,6 +422,7 @@ def test_a_rank_killed_on_a_host_costs_no_samples(lab: NetLab, mpi: MpiInstall, 
     assert pids(lab, 1) == pids(lab, 2) == []
 
 
+@pytest.mark.slow
 def test_a_host_lost_in_the_middle(lab: NetLab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "GRACE_S", 1.0)
     lab.shape(1000)

@@ -227,6 +227,7 @@ def test_a_job_over_hosts_is_measured_beside_both_probes(
     assert not processes_below()
 
 
+@pytest.mark.slow
 def test_a_pair_over_hosts_has_cores_of_its_own_on_each(mpi: MpiInstall, lab: NetLab) -> None:
     require(len(CPUS) > 1, "two CPUs")
     cores, _ = cores_of(lab.hosts, mpi)

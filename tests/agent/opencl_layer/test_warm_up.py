@@ -60,6 +60,7 @@ def test_an_estimate_warms_up(tmp_path: Path) -> None:
     stepper.end()
 
 
+@pytest.mark.slow
 def test_moves_and_resumes_warm_up(tmp_path: Path) -> None:
     stepper = start(tmp_path)
     stepper.steps(2)

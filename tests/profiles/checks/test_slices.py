@@ -81,6 +81,7 @@ def false_alarms(pool: Sequence[Values], rng: np.random.Generator, references: i
     return alarms, checks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("references", [20, 50])
 def test_false_alarms(slices: pd.DataFrame, references: int) -> None:
     """On the checks that others did not disturb."""
@@ -92,6 +93,7 @@ def test_false_alarms(slices: pd.DataFrame, references: int) -> None:
     assert alarms <= stats.binom.ppf(0.999, checks, FALSE_ALARM_RATIO)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("quantity", "factor", "checks"),
     [

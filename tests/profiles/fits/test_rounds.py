@@ -45,6 +45,7 @@ def _bandwidth(samples: pd.DataFrame) -> Model:
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drift", sweep((0.05, 0.2), {0.05}))
 def test_the_interval_covers_the_truth_although_minutes_differ(drift: float) -> None:
     rng = np.random.default_rng(3)

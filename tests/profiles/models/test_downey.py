@@ -85,6 +85,7 @@ def test_exact_curves_are_recovered(A: float, sigma: float) -> None:
     assert {c.quality for c in model.coefficients} == {Quality.GOOD}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("A", "sigma"), [(6, 0.3), (4, 1.5)])
 def test_intervals_cover(A: float, sigma: float) -> None:
     tries, covered = 30, np.zeros(3)

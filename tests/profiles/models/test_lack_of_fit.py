@@ -77,6 +77,7 @@ CASES = [(form, noise, 0.0) for form in RIGHT for noise in (0.01, 0.2)]
 DISTURBED = [(form, 0.05, 0.15) for form in RIGHT if form != "knee"]  # the power probe leaves such runs out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("form", "noise", "outliers"), CASES + DISTURBED)
 def test_the_right_form_is_not_called_another(form: str, noise: float, outliers: float) -> None:
     models = [fitted(*RIGHT[form], noise=noise, seed=seed, outliers=outliers) for seed in range(SEEDS)]

@@ -47,6 +47,7 @@ def test_an_exact_line_is_recovered(alpha: float, beta: float, sizes: list[int])
     assert model.r2 == pytest.approx(1, abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", ["equal", "proportional", "outliers"])
 def test_intervals_cover_the_truth_as_often_as_they_claim(noise: str) -> None:
     rng = np.random.default_rng(11)

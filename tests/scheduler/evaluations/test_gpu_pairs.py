@@ -79,6 +79,7 @@ def test_measured_pairs_gain_where_pairs_gain() -> None:
     assert few.turnaround_s < alone.turnaround_s and of_others is not None
 
 
+@pytest.mark.slow
 def test_small_evaluation_is_complete(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert EVALUATIONS["gpu-pairs"] == "scheduler.evaluations.gpu_pairs"
     monkeypatch.setenv("TENBIN_DATA", str(tmp_path))

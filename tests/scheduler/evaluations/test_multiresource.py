@@ -40,6 +40,7 @@ def test_use_is_counted_while_tasks_are_submitted() -> None:
     assert usage.shares(2) == pytest.approx((30 * 0.5 / 180, 30 * 1.0 / 180))
 
 
+@pytest.mark.slow
 def test_the_evaluation_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     few = NodesAndTasks(4, 300)
     each = {"google": few, "alibaba": few}

@@ -39,6 +39,7 @@ def week() -> WeekResult:
     return run_week(Week(1, 0))
 
 
+@pytest.mark.slow
 def test_a_week_is_cut_in_every_way(week: WeekResult) -> None:
     assert len(week.splits) == 5 * (1 + 4 * 2)
     for (_, count, _), split in week.splits.items():

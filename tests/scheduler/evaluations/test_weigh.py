@@ -68,6 +68,7 @@ def test_changes_are_paired() -> None:
     assert tuple(change(rival, own, "wait_s"))[:3] == (-50, -50, -50)
 
 
+@pytest.mark.slow
 def test_every_ground_is_run_under_both(monkeypatch: pytest.MonkeyPatch) -> None:
     few = [replace(ground, workload="generator:lublin,jobs=60") for ground in grounds("small")[:1]]
     monkeypatch.setattr(weigh, "grounds", lambda _: few)

@@ -107,6 +107,7 @@ def test_a_decision_is_within_one_percent_of_the_optimum(kind: str) -> None:
     assert median(shares) <= 0.01 and fmean(shares) <= 0.01
 
 
+@pytest.mark.slow
 def test_the_evaluation_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weigh_optimum, "STATES", {"small": 2})
     monkeypatch.setattr(

@@ -54,6 +54,7 @@ def compared(lengths: Sequence[float], resamples: int, seed: int) -> dict[str, P
     return {one.metric: one for one in differences(own, pairs, blocks.count)}
 
 
+@pytest.mark.slow
 def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
     rng, held, widths = np.random.default_rng(19), 0, []
     logs, weeks = 60, 12

@@ -55,6 +55,7 @@ def test_run_move_park_resume(environment: dict[str, str]) -> None:
     )
 
 
+@pytest.mark.slow
 def test_try(environment: dict[str, str], tmp_path: Path) -> None:
     """A running program is tried; it stays where it is."""
     program = Stepper(tmp_path, "differing")
