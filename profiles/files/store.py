@@ -15,16 +15,17 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
-from ..errors import BadInput, unwritable
+from ..errors import BadInput, UserError, unwritable
 from ..records import SCHEMA_VERSION, Profile, Record
 from .safe_files import (
     make_folder,
@@ -177,6 +178,15 @@ class Store(Prepared):
         for path in self.of_node(node):
             with suppress(BadInput):
                 yield load(path)
+
+    def newest_whole(self, node: str) -> Profile | None:
+        """Load the newest profile of a node that is whole; the newest if none is, None if it has none."""
+        latest = None
+        for profile in self.profiles(node):
+            if not profile.partly:
+                return profile
+            latest = latest or profile
+        return latest
 
     def paths(self) -> list[Path]:
         """List every profile file in the store, newest first."""
@@ -376,3 +386,20 @@ class JobStore(Prepared):
     def load(self, selector: str, kind: str) -> JobProfile:
         """Load the profile that ``selector`` names; see ``find``."""
         return load_job(self.find(selector, kind))
+
+
+def save_measured(store: Store | JobStore, made: Any, samples: Any, show: str) -> None:
+    """Store a profile; where the store has become unusable meanwhile, keep it in a temporary folder.
+
+    Args:
+        show: the command that shows it.
+
+    Raises:
+        UserError: it is in that folder, which is named.
+    """
+    try:
+        store.save(made, samples)
+    except BadInput as error:
+        refuge = Path(tempfile.mkdtemp(prefix="tenbin-"))
+        type(store)(refuge).save(made, samples)
+        raise UserError(error.what, f"the profile is kept: {show} --store {refuge}") from error

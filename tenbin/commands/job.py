@@ -646,8 +646,9 @@ def _measuring(of: str = "") -> Iterator[Callable[[Any], None]]:
 
 
 def _save(stored: JobStore, made: Made) -> None:
-    profile, samples = made
-    options.save_measured(stored, profile, samples, f"tenbin program show {profile.name}@{profile.id}")
+    from profiles.files.store import save_measured
+
+    save_measured(stored, *made, f"tenbin program show {made[0].name}@{made[0].id}")
 
 
 def _keep(stored: JobStore, made: Made, json: bool) -> NoReturn:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import signal
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -15,13 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 from typer.core import TyperCommand
 
-from profiles.errors import BadInput, Unavailable, UserError
+from profiles.errors import BadInput, Unavailable
 from profiles.quantities import duration
 from tenbin.errors import TenbinError
 from tenbin.text import remark
 
 if TYPE_CHECKING:
-    from profiles.files.store import JobStore, Store
+    from profiles.files.store import Store
     from tenbin.client.client import Client
 
 
@@ -250,23 +249,6 @@ def write_output(option: str, file: Path, text: str) -> None:
         write_chosen(file, text)
     except OSError as error:
         raise BadInput(f"{option} {file}: {error.strerror}", WRITABLE) from error
-
-
-def save_measured(store: Store | JobStore, made: Any, samples: Any, show: str) -> None:
-    """Store a profile; where the store has become unusable meanwhile, keep it in a temporary folder.
-
-    Args:
-        show: the command that shows it.
-
-    Raises:
-        UserError: it is in that folder, which is named.
-    """
-    try:
-        store.save(made, samples)
-    except BadInput as error:
-        refuge = Path(tempfile.mkdtemp(prefix="tenbin-"))
-        type(store)(refuge).save(made, samples)
-        raise UserError(error.what, f"the profile is kept: {show} --store {refuge}") from error
 
 
 # -- progress of measurements, and their end by a signal ---------------------------------------------------

@@ -22,7 +22,6 @@ from tenbin.text import as_json, remark, say
 if TYPE_CHECKING:
     from profiles.checks.check import Change, Check, CheckStore
     from profiles.checks.verdict import Reference
-    from profiles.files.store import Store
     from profiles.records import Profile, Settings
     from tenbin.client.client import Client
 
@@ -136,7 +135,7 @@ def check(
     if prometheus is not None and not prometheus.parent.is_dir():
         raise BadInput(f"--prometheus {prometheus}: its folder does not exist", f"mkdir {prometheus.parent}")
     wait_s = duration_s(wait, "--wait", least=0)
-    own = _last_profile(options.stored_profiles(store))
+    own = options.stored_profiles(store).newest_whole(socket.gethostname())
     chosen = own if against in (None, SIBLINGS) else options.stored_profiles(store).load(against or "")
     checks = CheckStore(store)
     settings = _settings(own, storage, hosts, quick=quick)
@@ -161,16 +160,6 @@ def check(
         options.write_output("--prometheus", prometheus, as_prometheus(done))
     _print_result(done, log=log, json=json)
     raise typer.Exit(EXIT_CODES[done.verdict])
-
-
-def _last_profile(store: Store) -> Profile | None:
-    """Load the last profile of this node, if possible a whole one; None where it has none."""
-    latest = None
-    for profile in store.profiles(socket.gethostname()):
-        if not profile.partly:
-            return profile
-        latest = latest or profile
-    return latest
 
 
 def _settings(profile: Profile | None, storage: Path | None, hosts: str | None, *, quick: bool) -> Settings:

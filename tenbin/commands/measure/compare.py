@@ -223,12 +223,7 @@ def _siblings(checks: CheckStore, node: str, own: Sequence[Check]) -> Mapping[st
 
 
 def _print_drift(
-    node: str,
-    series: Sequence[Drift],
-    own: Sequence[Check],
-    beside: Mapping[str, float],
-    *,
-    everything: bool,
+    node: str, series: Sequence[Drift], own: Sequence[Check], beside: Mapping[str, float], *, everything: bool
 ) -> None:
     from profiles.checks.check import usable
     from profiles.checks.drift import CHECKS

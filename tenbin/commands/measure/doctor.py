@@ -18,7 +18,6 @@ from tenbin.text import print_json
 
 if TYPE_CHECKING:
     from agent.doctor import Finding
-    from profiles.records import Profile
 
 
 class Subject(StrEnum):
@@ -64,13 +63,8 @@ def doctor(
     from profiles.records import Settings
 
     folders = tuple(storage_folder(path) for path in storage or []) or (default_storage(),)
-    _print(examine(Settings(storage=folders), last=_last_profile()), json)
-
-
-def _last_profile() -> Profile | None:
-    """Load the last profile of this node; None: there is none that can be read, or it is emulated."""
-    last = next(stored_profiles(None).profiles(socket.gethostname()), None)
-    return None if last is None or last.emulated else last
+    last = stored_profiles(None).newest_whole(socket.gethostname())
+    _print(examine(Settings(storage=folders), last=None if last and last.emulated else last), json)
 
 
 def _print(findings: list[Finding], json: bool) -> None:

@@ -22,7 +22,6 @@ from tenbin.commands.options import (
     ensure_writable,
     progress,
     restore_leftovers,
-    save_measured,
     storage_folder,
     stored_profiles,
     terminated_as_interrupted,
@@ -179,6 +178,7 @@ def _check_hosts(settings: Settings, emulate: str) -> None:
 
 def _measure(settings: Settings, emulate: str, store: Store) -> Profile:
     from agent.node_profile.profiler import make_profile
+    from profiles.files.store import save_measured
 
     store.prepare()
     restore_leftovers()
