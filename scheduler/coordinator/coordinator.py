@@ -539,7 +539,7 @@ class Coordinator:
         """Return what the policy says of a job that waits, or that it cannot say it."""
         try:
             return reason_of(self.policy, self.policy.why(self.job_table.job(entry), self.cluster))
-        except Exception as error:  # whatever its author has written
+        except (Exception, SystemExit) as error:  # whatever its author has written
             if fault := fault_in_file(self.policy_text, error):
                 return Reason(fault.what)
             raise

@@ -176,7 +176,7 @@ class StateMachine:
             yield
         except but:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # whatever its author has written
             self.state.stale = True
             decisions.apply(self.state, WakeAt(self.state.now + POLICY_AGAIN_S))
             failure = _policy_failure(self.policy_text, error)
@@ -250,7 +250,7 @@ class StateMachine:
         return revised
 
 
-def _policy_failure(text: str, error: Exception) -> str:
+def _policy_failure(text: str, error: BaseException) -> str:
     """Say where a policy failed, and what to do."""
     fault = fault_in_file(text, error)
     if fault is None:

@@ -337,10 +337,9 @@ class Weigh(Policy):
         held: dict[str, list[tuple[float, int]]] = {pool: [] for pool in self._pools}
         for job_id, state in view.running.items():
             held[state.place.pool].append((ends[job_id], state.place.units))
-            if state.moves_to is not None:
-                held[state.moves_to.pool].append((ends[job_id], state.moves_to.units))
-            elif job_id in self._moves:
-                pool, units = self._moves[job_id]
+            there = state.moves_to
+            if there is not None or job_id in self._moves:
+                pool, units = (there.pool, there.units) if there else self._moves[job_id]
                 costs = view.costs.stop_s(state.job, state.place.pool) + view.costs.restart_s(state.job, pool)
                 end = instant(state.since_s + costs + left_s(state, view.now, pool))
                 held[pool].append((max(end, instant(view.now + SOON_S)), units))

@@ -138,13 +138,15 @@ def test_a_policy_of_a_file_runs_jobs(up: Up, mine: Path, monkeypatch: pytest.Mo
     assert starts[0] < starts[2] < starts[1]
 
 
-def test_a_policy_that_fails_is_said_wherever_one_looks(up: Up, mine: Path) -> None:
+@pytest.mark.parametrize(
+    ("fault", "named"),
+    [("1 / 0", "ZeroDivisionError: division by zero"), ("raise SystemExit(5)", "SystemExit: 5")],
+)
+def test_a_policy_that_fails_is_said_wherever_one_looks(up: Up, mine: Path, fault: str, named: str) -> None:
     """Where, and what to do; its jobs stay, and run under another policy."""
-    mine.write_text(FILE.replace("free, actions = ", "1 / 0; free, actions = "))
-    line = next(n for n, text in enumerate(mine.read_text().splitlines(), 1) if "1 / 0" in text)
-    said = (
-        f"policy {mine}: ZeroDivisionError: division by zero (mine.py, line {line}); no job is started until"
-    )
+    mine.write_text(FILE.replace("free, actions = ", f"{fault}; free, actions = "))
+    line = next(n for n, text in enumerate(mine.read_text().splitlines(), 1) if fault in text)
+    said = f"policy {mine}: {named} (mine.py, line {line}); no job is started until"
     started = up.run("up", "--cores", "1", "--policy", str(mine), "--daemon")
     assert started.returncode == 0 and said in started.stderr
     job = up.client.submit(["true"])
@@ -153,12 +155,12 @@ def test_a_policy_that_fails_is_said_wherever_one_looks(up: Up, mine: Path) -> N
     log = (up.home / "coordinator.log").read_text()
     assert log.count("no job is started") == log.count("Traceback") == 1
     assert up.run("down").returncode == 0
-    mine.write_text(FILE.replace('return Reason("waits for the newer ones")', "1 / 0"))
+    mine.write_text(FILE.replace('return Reason("waits for the newer ones")', fault))
     assert up.run("up", "--cores", "1", "--policy", str(mine), "--daemon").stderr == ""
     assert job.wait(60)["stage"] == "done"
     first, second = (up.client.submit(["sleep", "60"]) for _ in range(2))
     up.until(first.running)
-    assert f"policy {mine}: ZeroDivisionError" in up.run("jobs").stdout and not second.running()
+    assert f"policy {mine}: {named}" in up.run("jobs").stdout and not second.running()
 
 
 @pytest.mark.parametrize(

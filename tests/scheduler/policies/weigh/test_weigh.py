@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 
 from scheduler.model.costs import LinearCost, LinearCosts
-from scheduler.model.events import Action, Event
-from scheduler.model.jobs import CHECKPOINT, Cluster, EstimateKind, Job, Pool
+from scheduler.model.events import Action, Event, Start, Timer
+from scheduler.model.jobs import CHECKPOINT, Cluster, EstimateKind, Job, Placement, Pool
+from scheduler.model.state import ClusterState
 from scheduler.policies.backfill.availability import of_running
 from scheduler.policies.base import View
 from scheduler.policies.weigh.weigh import SOON_S, Weigh, WeighParameters
@@ -155,6 +156,21 @@ def test_a_hole_before_a_reservation_is_used_and_left() -> None:
     assert outcomes[2].start_s == pytest.approx(100, abs=1e-3)
     assert outcomes[3].start_s == 2 and outcomes[3].end_s < 150 + 150
     assert lived(machine, jobs, cost_s=1.0, holes=False)[3].start_s == 150
+
+
+def test_where_a_job_moves_to_it_stays_until_its_end() -> None:
+    """Job 2 gets both cores when it has ended, 100 s from now; so job 3 may have one of them for 60 s."""
+    machine = Cluster((Pool("gpu", 1, 0), Pool("cpu", 2, 1)))
+    state = ClusterState(machine)
+    jobs = [arrival(1, 0, gpu=100, cpu=100), arrival(2, 0, 2, cpu=50), arrival(3, 0, cpu=60)]
+    for each in jobs:
+        state.submit(each.job)
+    moving = state.start(1, Placement("gpu", 1))
+    state.begin_stop(moving)
+    state.reserve(moving, Placement("cpu", 1))
+    policy = Weigh(WeighParameters(holes=False))
+    policy.begin(state)
+    assert policy.decide(state, Timer(0.0)) == [Start(3, Placement("cpu", 1))]
 
 
 @pytest.mark.parametrize("wrong", [{"fairness": -1.0}, {"price": -0.5}, {"depth": 0}])
