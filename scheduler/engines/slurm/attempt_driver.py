@@ -428,8 +428,8 @@ class SlurmExternalJobs(ExternalJobSource):
         return [self._external_job(seen) for seen in self._seen]
 
     def let_go(self, key: str, remark: str) -> None:
-        self._refused.pop(key, None)
-        self._steer("let go", key, lambda: self.sbatch.let_go(key, remark))
+        named = self._refused.pop(key, None) is not None
+        self._steer("let go", key, lambda: self.sbatch.let_go(key, remark, named=named))
 
     def has_room(self, placement: Placement) -> bool:
         free = self.inventory.free_units

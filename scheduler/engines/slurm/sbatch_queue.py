@@ -554,11 +554,12 @@ class SbatchQueue:
             return True
         return False
 
-    def let_go(self, key: str, remark: str) -> None:
-        """Leave a job to Slurm's own scheduler."""
+    def let_go(self, key: str, remark: str, *, named: bool = False) -> None:
+        """Leave a job to Slurm's own scheduler, on any nodes if it was tenbin that had ``named`` some."""
         said = re.sub(r"[^\x20-\x7e]", "?", remark)[:200]
+        anywhere = ("ReqNodeList=",) if named else ()
         with _waiting():
-            self.update([key], f"AdminComment={FREE} ({said})", "StartTime=now")
+            self.update([key], f"AdminComment={FREE} ({said})", *anywhere, "StartTime=now")
 
     def _later(self) -> str:
         return f"StartTime=now+{int(self.gate_s)}"

@@ -197,12 +197,12 @@ def least_area(job: Job, lengths: Sequence[float], sizes: Floats) -> tuple[float
 def index_of(facts: Floats, now: float, first_s: float, fairness: float) -> Floats:
     """Return the index of jobs by their areas, times left and submissions: the least comes first.
 
-    Wide jobs that have waited nearly as long as the first of the queue, submitted at ``first_s``, come before
-    all others (minus infinity: none does).
+    Wide jobs that have waited nearly as long as the first of the queue, submitted at ``first_s``, and longer
+    than they will run, come before all others (minus infinity: none does).
     """
     area, left, submitted = facts[:PRIORITY]
     waits = now - submitted
     index = area / (1.0 + fairness * waits / np.maximum(left, FLOOR_S))
-    old = (waits >= OLD * (now - first_s)) & (area > WIDE * left)
+    old = (waits >= OLD * (now - first_s)) & (waits > left) & (area > WIDE * left)
     ranked: Floats = np.where(old, AHEAD * index, index)
     return ranked

@@ -4,8 +4,8 @@
 least) over 1 + ``fairness`` x (its wait / its time left). So short and small jobs come first, and who has
 waited for many times its own length comes before all that have not. It decides nothing about the first job
 of the queue, which comes before all others. Behind it come wide jobs, of more than a quarter of a class, that
-have waited at least 0.8 times as long: small ones would keep them waiting until they are the first
-themselves. (Narrow ones not: else a burst of them would hold up all that comes later.)
+have waited at least 0.8 times as long, and longer than they will run: small ones would keep them waiting
+until they are the first themselves. (Narrow ones not: else a burst would hold up all that comes later.)
 
 **Price** of a class: the number of jobs that would wait for it, over its units. A job that holds a unit for
 a second makes each of them wait for 1 / units of a second more, so an hour of a unit costs so many hours of

@@ -32,6 +32,7 @@ def test_histories_with_jobs_of_sbatch(policy: str, machine: str) -> None:
     ("seed", "policy", "machine"),
     [
         (19, "mctb", "whole"),  # --no-requeue: failed because its node was drained, before it had begun
+        (28001, "mctb", "units"),  # behind a limit, left to Slurm on the node that tenbin had named: drained
         (60, "first-fit", "units"),  # held; fails where no look follows at once on the end of its attempt
     ],
 )

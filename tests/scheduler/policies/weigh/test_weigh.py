@@ -79,14 +79,14 @@ def test_of_those_behind_the_first_job_the_smallest_area_starts_next() -> None:
     assert [outcomes[number].start_s for number in (3, 5)] == [16, 56]
 
 
-@pytest.mark.parametrize(("submit_s", "start_s"), [(3, 100), (60, 120)])
-def test_a_wide_job_that_has_waited_nearly_as_long_as_the_first_comes_next(
-    submit_s: int, start_s: float
+@pytest.mark.parametrize(("submit_s", "run_s", "start_s"), [(3, 90, 100), (60, 90, 120), (3, 100, 120)])
+def test_a_wide_job_that_has_waited_nearly_as_long_as_the_first_and_than_it_runs_comes_next(
+    submit_s: int, run_s: int, start_s: float
 ) -> None:
     """Job 4 has half the machine; job 5 is as wide, shorter and younger; job 2 has the other half."""
     machine = Cluster((Pool("node", 4),))
     jobs = [arrival(1, 0, 4, node=100), arrival(2, 1, 2, node=500)]
-    late = [arrival(4, submit_s, 2, node=100), arrival(5, 90, 2, node=20)]
+    late = [arrival(4, submit_s, 2, node=run_s), arrival(5, 90, 2, node=20)]
     assert lived(machine, [*jobs, *late], holes=False)[4].start_s == start_s
 
 
