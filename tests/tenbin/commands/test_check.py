@@ -11,7 +11,7 @@ import pytest
 from profiles.checks.check import EXIT_CODES, Change, CheckStore, Verdict
 from profiles.files.store import Store
 from profiles.records import Settings
-from tenbin.commands.measure.check import TITLES, _doubtful, _last_profile, print_check
+from tenbin.commands.measure.check import TITLES, _doubtful, print_check
 from tests.support.checks import BEGIN, make_check
 from tests.support.programs import tenbin
 from tests.support.records import make_profile
@@ -111,5 +111,5 @@ def test_a_profile_that_is_not_whole_ends_no_baseline(tmp_path: Path) -> None:
     only = Settings(only=("checkpoint",))
     for number, changes in enumerate(({"settings": only}, {}, {"interrupted": True}, {"settings": only})):
         store.save(make_profile(id=f"2026010{number}T000000Z", node=node, **changes), {})
-        made = _last_profile(store)
+        made = store.newest_whole(socket.gethostname())
         assert made is not None and made.id == f"2026010{min(number, 1)}T000000Z"
