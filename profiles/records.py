@@ -337,7 +337,7 @@ class Profile(Record):
 
     @property
     def partly(self) -> str:
-        """Why it is not the whole of a real machine: ``interrupted, only checkpoint``; "": it is."""
+        """Reasons for which it is no whole profile of a machine: ``interrupted, only storage``; "": it is."""
         only = f"only {','.join(self.settings.only)}" if self.settings.only and not self.emulated else ""
         return ", ".join(filter(None, ("EMULATED" * self.emulated, "interrupted" * self.interrupted, only)))
 

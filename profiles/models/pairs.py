@@ -50,7 +50,7 @@ class PairSpeed(NamedTuple):
 
 @dataclass(frozen=True)
 class Programs:
-    """What is known of programs.
+    """Families of programs, and their places in these.
 
     Attributes:
         families: others are a family of their own.
@@ -134,7 +134,7 @@ class PairModel:
                 break
         freedom = WEIGHT + len(rows)
         scale = (WEIGHT + float(rest @ weights)) / freedom
-        return cls(known, pairs, slopes, precision, weights, scale, freedom)
+        return cls(known, pairs, slopes, precision, weights, scale=scale, freedom=freedom)
 
     def predict(self, program: str, beside: str) -> Prediction:
         """Predict the speed beside another over that alone, with the 95 % interval of a new measurement."""

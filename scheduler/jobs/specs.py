@@ -151,8 +151,8 @@ class JobSpec(BaseModel):
 
     @property
     def gpus_asked(self) -> int:
-        """The number of GPUs that the whole job asks for; a kind or a size alone means one on each node."""
-        return self.gpus or int(bool(self.gpu_kind or self.gpu_memory_mb)) * (self.nodes or 1)
+        """The number of GPUs that the whole job asks for."""
+        return count_gpus(self.gpus, self.gpu_kind, self.gpu_memory_mb, self.nodes)
 
     @property
     def gpus_on_node(self) -> int:
@@ -214,6 +214,11 @@ class JobSpec(BaseModel):
         if self.terminal and (self.requeue or self.retries or self.checkpoint_signal is not None):
             raise ValueError("terminal: such a job is started once; no requeue, retries, checkpoint_signal")
         return self
+
+
+def count_gpus(gpus: int | None, kind: str | None, memory_mb: float | None, nodes: int | None) -> int:
+    """Count the GPUs of a whole job; a kind or a size alone means one on each node."""
+    return gpus or int(bool(kind or memory_mb)) * (nodes or 1)
 
 
 def fault(error: Mapping[str, Any]) -> str:

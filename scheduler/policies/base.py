@@ -170,7 +170,7 @@ class Policy(ABC):
 
 
 class NoAnswer(TypeError):
-    """What a method of a policy returned is nothing that it may return.
+    """An answer of a policy that is none of those that the method may give.
 
     Attributes:
         module: that of the policy.

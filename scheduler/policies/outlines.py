@@ -1,4 +1,4 @@
-"""What policies say of themselves, read from their sources, because to import all of them takes long."""
+"""Outlines of policies, read from their sources, because to import all of them takes long."""
 
 from __future__ import annotations
 
@@ -93,9 +93,9 @@ class _Source:
         return _Class(self, node) if isinstance(node, ast.ClassDef) else self.value(node)
 
     def definition(self, name: str) -> _Class:
-        found = self[name]
-        assert isinstance(found, _Class)
-        return found
+        definition = self[name]
+        assert isinstance(definition, _Class)
+        return definition
 
     def value(self, node: ast.expr) -> Any:
         """Compute an expression in which names of the module may occur."""

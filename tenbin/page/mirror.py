@@ -19,6 +19,7 @@ from scheduler.coordinator.journal.reader import Changes, JournalEvent, JournalR
 from scheduler.engines.common.job_folders import JobFolders
 from scheduler.jobs.entry import FINAL, Stage
 from scheduler.jobs.job_list import JobRow, Reading
+from scheduler.jobs.specs import count_gpus
 
 # -- jobs: light, all of them in memory, made from the journal's rows --------------------------------------
 
@@ -99,13 +100,14 @@ def _asked(text: str, way: int = 0) -> _Asked:
         own = spec["alternatives"][way - 1]
         spec |= {"tasks": 1, "cores": 1, "expect_s": {}, "gpus": None, "gpu_kind": "", "gpu_memory_mb": None}
         spec |= {name: value for name, value in own.items() if value is not None}
-    slurm, one_each = spec.get("slurm") or {}, spec.get("gpu_kind") or spec.get("gpu_memory_mb")
+    slurm = spec.get("slurm") or {}
+    gpus = count_gpus(*map(spec.get, ("gpus", "gpu_kind", "gpu_memory_mb", "nodes")))
     return _Asked(
         name=spec.get("name") or posixpath.basename(spec["command"][0]),
         slurm=slurm.get("id"),
         user=slurm.get("user") or USER,
         cores=spec.get("tasks", 1) * spec.get("cores", 1),
-        gpus=spec.get("gpus") or (spec.get("nodes") or 1 if one_each else None),
+        gpus=gpus or None,
         priority=spec.get("priority", 0),
         time_s=spec.get("time_s"),
         expect_s=spec.get("expect_s") or {},

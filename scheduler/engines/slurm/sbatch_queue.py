@@ -519,14 +519,14 @@ class SbatchQueue:
         A slurmctld that was killed may have forgotten the job, and given its number to another.
         """
         try:
-            found = {job.key: job.submitted_s for job in self._jobs(f"--jobs={key}")}
+            submitted_s = {job.key: job.submitted_s for job in self._jobs(f"--jobs={key}")}
         except SlurmSilent:
             raise
         except SlurmError as error:
             if any(said in str(error) for said in GONE):
                 return False
             raise
-        return key in found and found[key] == self._submitted_s.get(key, found[key])
+        return key in submitted_s and submitted_s[key] == self._submitted_s.get(key, submitted_s[key])
 
     def update(self, keys: Sequence[str], *changes: str) -> None:
         self.slurm.call("scontrol", "update", f"JobId={','.join(keys)}", *changes)

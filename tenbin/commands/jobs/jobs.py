@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import signal
 import sys
 import textwrap
 import time
@@ -317,8 +318,8 @@ def jobs(
     shown = ("id", *taken_over, "name", "stage", "cores", *gpus, "since_s", *starts, "trouble")
     print_table(rows, chosen or shown)
     if not rows:
-        found = "no such job" if filters else "no jobs; the first one: tenbin submit -- CMD..."
-        remark(found if everything else f"{found}; those that have ended: tenbin jobs --all")
+        nothing = "no such job" if filters else "no jobs; the first one: tenbin submit -- CMD..."
+        remark(nothing if everything else f"{nothing}; those that have ended: tenbin jobs --all")
     if len(rows) < limit:
         return
     if filters:  # to count what they leave would take the coordinator's time
@@ -487,14 +488,16 @@ class Output:
         try:
             return self.print_all()
         except KeyboardInterrupt:
-            try:
-                remark(f"job {self.name} stays; Ctrl-C once more ends it")
-                time.sleep(once_more_s)
-            except KeyboardInterrupt:
-                with suppress(TenbinError):  # it has ended
-                    self._job.cancel()
-                self.print_all()
-            return INTERRUPTED
+            pass
+        # The next one is taken here, and raised nowhere: in a finalizer Python would drop it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        remark(f"job {self.name} stays; Ctrl-C once more ends it")
+        again = signal.sigtimedwait([signal.SIGINT], once_more_s)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        if again is not None:
+            self._job.cancel()
+            self.print_all()
+        return INTERRUPTED
 
     def print_all(self) -> int:
         """Print all output until the job has ended, and why it has; return the exit code to hand on."""
