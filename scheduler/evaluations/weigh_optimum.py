@@ -22,6 +22,7 @@ from scheduler.evaluations import Evaluation, Finding, Progress, Row, Scale, Tab
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Placement, Pool
 from scheduler.model.speeds import CapTable, TabulatedSpeed
 from scheduler.model.state import estimate_under
+from scheduler.policies.power.multiple_choice_knapsack import silent_solver
 from scheduler.policies.registry import create
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, Outcome, OutcomeRecorder
@@ -255,13 +256,14 @@ class Program:
         most = np.array(list(free.values()))
         least = np.where([name[0] == "job" for name in rows], 1.0, -np.inf)
         places, columns, taken = zip(*entries, strict=True)
-        solved = milp(
-            costs,
-            constraints=LinearConstraint(csr_matrix((taken, (places, columns))), least, most),
-            integrality=np.ones(len(costs)),
-            bounds=Bounds(0, 1),
-            options={"mip_rel_gap": GAP, "time_limit": LIMIT_S},
-        )
+        with silent_solver():
+            solved = milp(
+                costs,
+                constraints=LinearConstraint(csr_matrix((taken, (places, columns))), least, most),
+                integrality=np.ones(len(costs)),
+                bounds=Bounds(0, 1),
+                options={"mip_rel_gap": GAP, "time_limit": LIMIT_S},
+            )
         return solved.status, math.inf if solved.fun is None else float(solved.fun)
 
 
@@ -305,7 +307,7 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
     findings, rows = list[Finding](), list[Row]()
     for kind in KINDS:
         of = [result for case, result in zip(cases, results, strict=True) if case.kind == kind]
-        percent = 100 * np.array([result.share for result in of if result.exact])
+        percent = np.round(100 * np.array([result.share for result in of if result.exact]), 6)
         median, high, worst = np.percentile(percent, (50, 95, 100)).tolist()
         optimal = 100 * float(np.mean(percent <= 100 * GAP))
         limited = len(of) - len(percent)

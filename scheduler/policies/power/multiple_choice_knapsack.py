@@ -285,7 +285,7 @@ def _branch(
     option_of_each_job = csr_array((np.ones(len(group)), (group, columns)), shape=(len(groups), len(group)))
     limits = np.maximum([problem.max_units, problem.max_watts], 0.0)
     taken = np.array([problem.units[row, option], problem.watts[row, option]])
-    with _silence():
+    with silent_solver():
         result = milp(
             -problem.values[row, option],
             integrality=np.ones(len(group)),
@@ -311,7 +311,7 @@ def _branch(
 
 
 @contextmanager
-def _silence() -> Iterator[None]:
+def silent_solver() -> Iterator[None]:
     """Keep lines that HiGHS prints now and then, whatever it is told, off standard output."""
     sys.stdout.flush()
     kept, nothing = os.dup(1), os.open(os.devnull, os.O_WRONLY)

@@ -464,7 +464,7 @@ def test_job_set_2_takes_its_logged_time_on_its_nodes_at_the_middle_cap() -> Non
 
 def test_highs_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     libc = ctypes.CDLL(None)
-    with multiple_choice_knapsack._silence():
+    with multiple_choice_knapsack.silent_solver():
         libc.puts(b"HighsMipSolverData::...")
     print("still here", flush=True)
     assert capfd.readouterr().out == "still here\n"
