@@ -191,6 +191,7 @@ def leave(m: MachineState, entry: Entry) -> Placement | None:
     """Take a job out of the cluster state; return where it ran, if at all."""
     m.returning.pop(entry.id, None)
     if entry.id in m.cluster.running:
+        m.stale = m.stale or entry.moves_to is not None  # policies are told of one place only
         m.cluster.finish(entry)
         m.engine.free(entry)
         m.jobs.mark_changed(entry)

@@ -355,7 +355,7 @@ class Coordinator:
             entry.predicted = {**(entry.predicted or {}), "moved_by_hand": True}
             self.cluster.reconsider(m.jobs.renewed(entry))
         decisions.apply(m, act.Migrate(entry.id, target))
-        entry.goals = (target, here)  # should somebody else be quicker: as before
+        entry.goals = (target, here)  # should that be gone by then: as before
         m.stale = True  # no policy has asked for this: it begins anew with what is there
 
     def _place(self, to: str, units: int) -> Placement:
@@ -726,6 +726,8 @@ class Coordinator:
         for entry in m.jobs.entries.values():
             with m.queue.sparing(entry, "at the start", (BadInput, *NO_ROOM)):
                 self._recover_job(entry)
+        for entry in m.jobs.entries.values():
+            decisions.reserve_again(m, entry)
         self.machine.begin()
         m.queue.put(ev.Applied(Timer(m.now)))
 

@@ -7,6 +7,8 @@ the end of the turn the effects follow from what it is then (``machine.effects``
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from agent.attempts.records import Want
 from scheduler.coordinator.admission import hold_memory, lacks_memory, place_of
 from scheduler.coordinator.events import Applied
@@ -15,6 +17,7 @@ from scheduler.jobs.entry import Entry, Phase
 from scheduler.model import events as act
 from scheduler.model.events import Checkpointed
 from scheduler.model.jobs import JobState, Placement, Stop
+from scheduler.model.state import RuleBroken
 
 
 def apply(m: MachineState, action: act.Action) -> None:
@@ -26,12 +29,16 @@ def apply(m: MachineState, action: act.Action) -> None:
     if isinstance(action, act.Start | act.Resume):
         _begin(m, action)
     elif isinstance(action, act.Suspend):
-        units = check_stop(m, "suspend", action.job_id).job.units
-        stop(m, action.job_id, Placement(action.towards, units) if action.towards else None)
+        check_stop(m, "suspend", action.job_id)
+        entry = m.jobs.entries[action.job_id]
+        if action.towards and _may_move(m, entry, there := Placement(action.towards, entry.job.units)):
+            _reserve(m, entry, there)
+        stop(m, entry)
     elif isinstance(action, act.Migrate):
         check_stop(m, "migrate", action.job_id, Stop.CHECKPOINT)
-        m.jobs.entries[action.job_id].goals = (action.placement,)
-        stop(m, action.job_id, action.placement)
+        entry = m.jobs.entries[action.job_id]
+        _reserve(m, entry, action.placement)
+        stop(m, entry)
     elif isinstance(action, act.SetPowerCap):
         m.cluster.check_running("set power cap", action.job_id)
         entry = m.jobs.entries[action.job_id]
@@ -110,20 +117,18 @@ def fix(m: MachineState, entry: Entry, why: str) -> None:
 # -- to leave ------------------------------------------------------------------------------------------------
 
 
-def stop(m: MachineState, job_id: int, towards: Placement | None = None) -> None:
+def stop(m: MachineState, entry: Entry) -> None:
     """Pause a job, whose cores are free at once, or have it parked or moved, or ask for a checkpoint."""
-    check_stop(m, "suspend", job_id)
-    entry = m.jobs.entries[job_id]
-    want = _way_out(m, entry, towards)
+    want = _way_out(entry)
     m.tracker.stops(entry, m.now)
-    m.cluster.begin_stop(entry)
+    m.cluster.begin_stop(entry, works_on=want == "move")
     if want == "pause":
         m.cluster.end_stop(entry)
         m.engine.free(entry)
         m.queue.put(Applied(Checkpointed(entry.job, entry.place)))
     request(m, entry, want)
-    there = entry.moves_to
-    m.record(entry, *(("moving", f"to {there.pool}") if there else (entry.stage.value, "")))
+    moves = want == "move"
+    m.record(entry, *(("moving", f"to {entry.goals[0].pool}") if moves else (entry.stage.value, "")))
 
 
 def check_stop(m: MachineState, rule: str, job_id: int, least: Stop = Stop.PAUSE) -> JobState:
@@ -133,17 +138,35 @@ def check_stop(m: MachineState, rule: str, job_id: int, least: Stop = Stop.PAUSE
     return m.cluster.check_stop(rule, job_id, least)
 
 
-def _way_out(m: MachineState, entry: Entry, towards: Placement | None) -> Want:
+def _may_move(m: MachineState, entry: Entry, there: Placement) -> bool:
+    """Tell if the program of a job that is to leave can move there while it runs."""
+    below_layer = entry.job.stop is Stop.CHECKPOINT and entry.spec.checkpoint_signal is None
+    elsewhere = there.pool != entry.place.pool and entry.job.runs_on(there.pool)
+    return below_layer and elsewhere and not m.cluster.obstacle(entry.job, there)
+
+
+def _reserve(m: MachineState, entry: Entry, there: Placement) -> None:
+    """Give a job that is to leave the place where it goes on."""
+    m.cluster.reserve(entry, there)
+    entry.goals = (there,)
+
+
+def reserve_again(m: MachineState, entry: Entry) -> None:
+    """After a restart: give a job that leaves the place where it goes on again, if that is there still."""
+    leaves = entry.phase.leaving and entry.id in m.cluster.running and entry.moves_to is None
+    if leaves and entry.goals and entry.goals[0] != entry.placement:
+        with suppress(RuleBroken):
+            m.cluster.reserve(entry, entry.goals[0])
+
+
+def _way_out(entry: Entry) -> Want:
     """Choose how a job leaves its place; a program below the layer moves while it runs, if it can."""
     if entry.job.stop is not Stop.CHECKPOINT:
         return "pause"
     if entry.spec.checkpoint_signal is not None:
         return "checkpoint"
-    if towards is None or towards.pool == entry.place.pool or m.cluster.obstacle(entry.job, towards):
-        return "park"
-    entry.goals = (towards,)
-    m.cluster.reserve(entry, towards)
-    return "move"
+    there = entry.moves_to
+    return "park" if there is None or there.pool == entry.place.pool else "move"
 
 
 # -- requests to supervisors ---------------------------------------------------------------------------------

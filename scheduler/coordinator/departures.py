@@ -3,7 +3,7 @@
 What a job keeps while it leaves decides where it may go on. With a checkpoint its attempt is over and
 nothing is kept but files, so it may go on anywhere. A parked program is copied out of its device and goes on
 in the same attempt. A paused one keeps all that it has, so it goes on where it was. A job that moves holds
-both places until its supervisor has told which of them its program has.
+both places until its supervisor has told which of them its program has, or its checkpoint is written.
 """
 
 from __future__ import annotations
@@ -121,7 +121,8 @@ def obeyed_to_leave(m: MachineState, event: ev.Obeyed) -> Event | None:
         return None  # a later request follows
     if now.parked_mb is not None:
         return _parked(m, entry, now.parked_mb)
-    if entry.moves_to and not now.refused and now.device == entry.moves_to.pool:
+    there = entry.moves_to if entry.phase is Phase.MOVING else None
+    if there and not now.refused and now.device == there.pool:
         return _moved(m, entry, now)
     overtaken = now.paused and not now.refused
     why = NOT_RUNNING if overtaken else now.refused or NO_LAYER

@@ -184,6 +184,7 @@ def lose(m: MachineState, event: ev.AttemptLost) -> Event | None:
     _note_loss(m, event)
     had_place = entry.id in m.cluster.running
     job = m.jobs.renewed(entry)
+    m.stale = m.stale or entry.moves_to is not None  # policies are told of one place only
     m.cluster.fail(entry, entry.kept, entry.kept_s)
     if had_place:
         m.engine.free(entry)

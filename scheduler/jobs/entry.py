@@ -19,7 +19,8 @@ class Phase(StrEnum):
     HELD = "held"  # for other jobs, for a time, or because something outside tenbin blocks it
     WAITING = "waiting"  # for its turn; with an attempt, that is paused meanwhile
     RUNNING = "running"
-    CHECKPOINTING = "checkpointing"  # it has its place until its checkpoint is written and its attempt over
+    # It has its place, and one to which it moves, until its checkpoint is written and its attempt over.
+    CHECKPOINTING = "checkpointing"
     PARKING = "parking"  # it has its place until its program has left the device
     MOVING = "moving"  # it runs on at its place, and has the one to which it moves
     PAUSED = "paused"  # by the policy; its processes are there
@@ -59,8 +60,8 @@ class Entry(JobState):
         kept, kept_s: share of the work and attained service that the last checkpoint saved.
         cores, devices: of the last attempt, as its placement.
         request: number of the last request to its supervisor, and what it was: ``want``.
-        goals: where it is to go on when its checkpoint is written: the first of them that is free. It has the
-            first one already if it moves while it runs (``want``: "move").
+        goals: where it is to go on when it has left its place: the first of them that is free, which one that
+            was reserved is (``moves_to``).
         held_by_user: suspended by its owner, or about to be: no policy resumes it.
         trouble: why it failed, as a sentence; "" if it did not.
         predicted: what earlier runs and trials of its program said of it; counts where its owner gave no

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
-from math import isnan
+from math import inf, isnan
 from operator import attrgetter
 from typing import Any
 
@@ -103,6 +103,8 @@ def _parse(row: Sequence[Any]) -> Entry:
     entry.works_from_s = entry.since_s
     if entry.stage is Stage.STOPPING and entry.want == "move" and entry.goals:
         entry.moves_to = entry.goals[0]
+    elif entry.stage is Stage.STOPPING:
+        entry.works_from_s = inf
     return entry
 
 

@@ -29,7 +29,8 @@ class Finished:
 class Checkpointed:
     """The end of a stop: the units are free, and the job is suspended or already restarted elsewhere.
 
-    ``resumed`` is False after a ``Migrate`` whose destination was no longer free; the policy must resume it.
+    ``resumed`` is False after a ``Migrate`` whose destination is gone (a node is down, the budget fell); the
+    policy must resume it.
     """
 
     job: Job
@@ -127,9 +128,10 @@ class Resume:
 
 @record
 class Migrate:
-    """Checkpoint a running job where it is, then restart it at ``placement``.
+    """Checkpoint a running job where it is, then restart it at ``placement``, which it holds from now on.
 
-    The destination is charged when the checkpoint is done. If it is not free then, the job stays suspended.
+    Both places are charged until the checkpoint is done. If the destination is gone by then, the job stays
+    suspended.
     """
 
     job_id: int

@@ -344,15 +344,15 @@ class JobState:
         placement: current or last place; None: it never ran.
         start_s: first start; None: it never started.
         since_s: begin of the current stage.
-        works_from_s: begin of progress in the current run (after its restart).
+        works_from_s: begin of progress in the current run (after its restart); infinite: it stops.
         served_s: attained service up to ``since_s``: seconds of progress, on whatever class.
         done: believed share of its work that was done by ``works_from_s`` (estimates, not the truth).
         whole_s: believed run time of the whole job at ``placement``.
         expected_end_s: believed end of the current run; infinite: unknown; in the past: it is late.
         preemptions, migrations, failures: their numbers.
         promised_s: when it is to start by the last ``Promise`` since it waits; None: there is none.
-        moves_to: a second place that it holds while it is moved there and works on where it is; its stage is
-            ``STOPPING`` meanwhile. None: it is not moved so.
+        moves_to: a second place, to which it moves and which it holds until it goes on there; its stage is
+            ``STOPPING`` meanwhile. None: it does not move.
     """
 
     job: Job
@@ -379,7 +379,8 @@ class JobState:
     @property
     def works(self) -> bool:
         """Return true if the job makes progress."""
-        return self.stage is RUNNING or self.moves_to is not None
+        moves = self.moves_to is not None and self.works_from_s < math.inf
+        return self.stage is RUNNING or moves
 
     @property
     def place(self) -> Placement:

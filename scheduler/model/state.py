@@ -138,7 +138,7 @@ class Nodes:
             for r, demand in enumerate(job.demand):
                 self._free[node, r] -= units * demand
                 held[r] += units * demand
-            here[job.id] = units
+            here[job.id] = here.get(job.id, 0) + units  # it may move between nodes of which it has some
         return emptied
 
     def give(self, job: Job, placement: Placement) -> int:
@@ -147,7 +147,9 @@ class Nodes:
         for node, units in placement.nodes:
             here = self.jobs[node]
             held = self._held[node]
-            del here[job.id]
+            here[job.id] -= units
+            if not here[job.id]:
+                del here[job.id]
             if not here:  # no rounding error outlives an empty node
                 held[:] = [0.0] * len(held)
                 emptied += bool(self._up[node])
@@ -513,20 +515,10 @@ class ClusterState(Allocation):
         state = self.suspended.get(job_id)
         if state is None:
             self._not("resume", job_id, "suspended")
-        before = state.place
-        job = state.job.way(before)
-        if placement.alternative != job.alternative:  # it goes on as it began
-            placement = replace(placement, alternative=job.alternative)
-        if placement.units != job.units or (job.estimates_s and placement.pool not in job.estimates_s):
-            self._check_shape("resume", job, placement)
-        moved = placement.pool != before.pool or placement.nodes != before.nodes
-        if moved and job.stop is PAUSE:
-            self.broken(job_id, "resume", "it can only be paused, so it must go on where it was")
-        if not job.malleable and placement.units != before.units:
-            self.broken(job_id, "resume", f"it ran on {before.units} units, and is not malleable")
-        self._take("resume", job, placement)
+        placement, moves = self._where_it_goes_on("resume", state, placement)
+        self._take("resume", state.job, placement)
         del self.suspended[job_id]
-        state.migrations += moved
+        state.migrations += moves
         self._run(state, placement, True)
         return state
 
@@ -545,22 +537,31 @@ class ClusterState(Allocation):
             )
         return state
 
-    def begin_stop(self, state: JobState) -> None:
-        """Mark the running job as stopping: it makes no progress but holds its units."""
+    def begin_stop(self, state: JobState, *, works_on: bool = False) -> None:
+        """Mark the running job as stopping: it holds its units, and makes no progress unless it works on."""
         self._settle(state)
         state.stage = STOPPING
         state.since_s = self.now
         state.expected_end_s = math.inf
+        if not works_on:
+            state.works_from_s = math.inf
 
     def reserve(self, state: JobState, placement: Placement) -> None:
-        """Give a stopping job the place to which it moves, until it goes on or leaves."""
+        """Give a job the place to which it moves, beside its own, until it goes on or leaves."""
+        placement, _ = self._where_it_goes_on("migrate", state, placement)
         self._take("migrate", state.job, placement)
         state.moves_to = placement
+
+    def give_up_move(self, state: JobState) -> None:
+        """Free the place to which a job moves, if there is one."""
+        if state.moves_to is not None:
+            self._give(state.job, state.moves_to)
+            state.moves_to = None
 
     def go_on(self, state: JobState) -> None:
         """Let a stopping job run on where it is."""
         self._settle(state)
-        self._give_reserved(state)
+        self.give_up_move(state)
         state.stage = RUNNING
         state.since_s = self.now
         self.expect(state, self.now)
@@ -731,6 +732,21 @@ class ClusterState(Allocation):
         whole = state.whole_s = estimate_under(state.job, placement)
         state.expected_end_s = instant(works_from_s + (1.0 - state.done) * whole)
 
+    def _where_it_goes_on(self, rule: str, state: JobState, placement: Placement) -> tuple[Placement, bool]:
+        """Return the place as the job can go on there, and if that is another than it has; or refuse."""
+        before, job_id = state.place, state.job.id
+        job = state.job.way(before)
+        if placement.alternative != job.alternative:  # it goes on as it began
+            placement = replace(placement, alternative=job.alternative)
+        if placement.units != job.units or (job.estimates_s and placement.pool not in job.estimates_s):
+            self._check_shape(rule, job, placement)
+        moves = placement.pool != before.pool or placement.nodes != before.nodes
+        if moves and job.stop is PAUSE:
+            self.broken(job_id, rule, "it can only be paused, so it must go on where it was")
+        if not job.malleable and placement.units != before.units:
+            self.broken(job_id, rule, f"it ran on {before.units} units, and is not malleable")
+        return placement, moves
+
     def _not(self, rule: str, job_id: int, stage: str) -> NoReturn:
         state = self._jobs.get(job_id)
         is_ = f"the job is {state.stage}" if state else "there is no such job in the system"
@@ -753,11 +769,6 @@ class ClusterState(Allocation):
     def _leave(self, state: JobState) -> None:
         del self.running[state.job.id]
         self._give(state.job, state.place)
-        self._give_reserved(state)
+        self.give_up_move(state)
         if self._has_power and not self.running:
             self.power_w = 0.0  # no rounding error outlives an idle machine
-
-    def _give_reserved(self, state: JobState) -> None:
-        if state.moves_to is not None:
-            self._give(state.job, state.moves_to)
-            state.moves_to = None

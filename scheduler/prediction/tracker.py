@@ -329,7 +329,7 @@ class PredictionTracker:
             self.predictions.of(entry.id, "suspension"),
         )
         if moved is not None and moved.detail["to"] != pool:
-            self.predictions.void(entry.id, f"{moved.detail['to']} was taken meanwhile", "migration")
+            self.predictions.void(entry.id, f"{moved.detail['to']} was gone by then", "migration")
         if paused is not None and paused.detail["pool"] != pool:
             self.predictions.void(entry.id, "it goes on elsewhere", "suspension")
 

@@ -13,6 +13,7 @@ held the units. Without an end of its own a window reaches to the last end.
 - makespan: last end - first submission.
 - utilisation: unit-seconds held by jobs / (units of the cluster x makespan, or window); in pools with nodes
   the share of the first resource, as nodes' worth of it (a demand of half a node for 2 s is one unit-second).
+  A job that migrates holds both places while it writes its checkpoint.
 - preemptions: suspensions and checkpoints of running jobs. migrations: restarts of jobs elsewhere.
 - energy: of the units while jobs hold them. Machine energy: also of idle units, over the makespan.
 

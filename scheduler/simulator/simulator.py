@@ -14,7 +14,7 @@ import math
 import random
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from heapq import heapify, heappop, heappush
 from itertools import count
@@ -89,7 +89,6 @@ class SimulatedJob:
         saved, saved_service_s: progress and service that the last checkpoint holds.
         version: of the planned end; earlier planned ends are void.
         announced_s: when the policy is told that it makes progress; other such times are void.
-        moving_to: destination of the current migration.
     """
 
     __slots__ = (
@@ -102,7 +101,6 @@ class SimulatedJob:
         "full_s",
         "job",
         "killed",
-        "moving_to",
         "overhead_s",
         "progress",
         "run_s",
@@ -127,7 +125,6 @@ class SimulatedJob:
         self.run_s = self.overhead_s = self.energy_j = 0.0
         self.version = 0  # the rest is set by set_out and plan
         self.announced_s = math.inf
-        self.moving_to: Placement | None = None
 
     def void(self) -> None:
         """Drop what was planned: the job does not run on."""
@@ -196,6 +193,12 @@ class SimulatedJob:
             self.segments.append(made(Segment, ("run", placement, turn, now)))
         state.works_from_s = self.work_began_s  # the believed restart time may be another
 
+    def hold(self, there: Placement, now: float, powered: Pool | None) -> None:
+        """Enter that the job has held the place to which it moves, since its checkpoint began."""
+        if powered:
+            self.energy_j += powered.power_w(there.units, there.cap_w) * (now - self.began_s)
+        self.segments.append(made(Segment, ("reserved", there, self.began_s, now)))
+
     def _pay(self, kind: str, placement: Placement, begin: float, end: float) -> None:
         """Enter a segment without progress."""
         self.segments.append(made(Segment, (kind, placement, begin, end)))
@@ -208,7 +211,6 @@ class SimulatedJob:
     def fall_back(self) -> float:
         """Drop the work since the last checkpoint; return the share that policies may see as done."""
         self.void()
-        self.moving_to = None
         self.progress = self.saved
         known = self.job.estimate_s is not None or self.job.estimates_s
         return self.saved if known else 0.0
@@ -467,12 +469,21 @@ class SimulatedCluster:
         """End a checkpoint, now or, where it cost nothing, when it was requested."""
         if isinstance(simulated, Checkpointed):
             return simulated
+        target = self._leave_goal(simulated)
         before = self._release(simulated)
-        target, simulated.moving_to = simulated.moving_to, None
         resumed = target is not None and not self.state.obstacle(simulated.job, target)
         if target is not None and resumed:
             self._begin(simulated, self.state.resume(simulated.job.id, target), True)
         return Checkpointed(simulated.job, before, resumed)
+
+    def _leave_goal(self, simulated: SimulatedJob) -> Placement | None:
+        """Free the place to which the job moves, and return it; None: there is none."""
+        state = simulated.state
+        there = state.moves_to
+        if there is not None:
+            simulated.hold(there, self.state.now, self._powered.get(there.pool))
+            self.state.give_up_move(state)
+        return there
 
     def _release(self, simulated: SimulatedJob) -> Placement:
         """Suspend the job; return where it was."""
@@ -491,7 +502,9 @@ class SimulatedCluster:
         elif event.node is not None:
             if isinstance(event, NodeDown):
                 for job_id in list(self.state.nodes[event.pool].jobs[event.node]):
-                    self._fail(self.jobs[job_id])
+                    simulated = self.jobs[job_id]
+                    runs_there = _is_on(simulated.state.place, event.pool, (event.node,))
+                    (self._fail if runs_there else self._leave_goal)(simulated)
             self.state.set_node(event.pool, event.node, isinstance(event, NodeUp))
         elif isinstance(event, NodeUp):
             pool = self._pools[event.pool]
@@ -508,18 +521,22 @@ class SimulatedCluster:
             return
         hit = self._random.randrange(state.in_service[pool]) - state.free[pool]
         if hit >= 0:
-            for job_state in state.running.values():
-                placement = job_state.place
-                if placement.pool == pool:
-                    hit -= placement.units
+            ways = self._fail, self._leave_goal
+            held = (
+                (job, *at) for job in state.running.values() for at in zip(job.places, ways, strict=False)
+            )
+            for job_state, place, lose in held:
+                if place.pool == pool:
+                    hit -= place.units
                     if hit < 0:
-                        self._fail(self.jobs[job_state.job.id])
+                        lose(self.jobs[job_state.job.id])
                         break
         state.down(pool, 1)
 
     def _fail(self, simulated: SimulatedJob) -> None:
         """Take the job's units away."""
         before = simulated.state.place
+        self._leave_goal(simulated)
         simulated.close(self.state.now, self._powered.get(before.pool))
         self.state.fail(simulated.state, simulated.fall_back(), simulated.saved_service_s)
         if self._interferes:
@@ -558,18 +575,15 @@ class SimulatedCluster:
 
     def _migrate(self, action: Migrate) -> None:
         state = self.state.check_stop("migrate", action.job_id, CHECKPOINT)
-        if not state.job.runs_on(action.placement.pool):
-            self.state.broken(action.job_id, "migrate", f"the job cannot run on {action.placement.pool}")
-        simulated = self.jobs[action.job_id]
-        simulated.moving_to = action.placement
-        self._stop(simulated, state)
+        self.state.reserve(state, action.placement)
+        self._stop(self.jobs[action.job_id], state)
 
     def _stop(self, simulated: SimulatedJob, state: JobState) -> None:
         """Begin to stop a running job; at no cost its units are free at once."""
         placement, now = state.place, self.state.now
         simulated.void()
         cost = self._costs.stop_s(simulated.job, placement.pool)
-        if cost > 0 or simulated.moving_to is not None:
+        if cost > 0 or state.moves_to is not None:
             simulated.close(now, self._powered.get(placement.pool))
             self.state.begin_stop(state)
             simulated.began_s = now
@@ -625,10 +639,12 @@ class SimulatedCluster:
     def _factor(self, simulated: SimulatedJob) -> float:
         placement, interference = simulated.state.place, self.settings.interference
         assert interference is not None
-        beside = []
-        if placement.nodes:
+        beside, nodes = [], dict(placement.nodes)
+        if nodes:
             for other in sorted(self.state.nodes[placement.pool].neighbours(simulated.job.id, placement)):
-                beside.append((self.jobs[other].job, self.jobs[other].state.place))
+                neighbour = self.jobs[other]
+                if _is_on(neighbour.state.place, placement.pool, nodes):  # else it is to move there
+                    beside.append((neighbour.job, neighbour.state.place))
         return interference(simulated.job, placement, beside)
 
     def _disturb_neighbours(self, job_id: int, placement: Placement) -> None:
@@ -640,6 +656,11 @@ class SimulatedCluster:
             if simulated.state.stage is RUNNING:
                 simulated.advance(self.state.now)
                 self._plan(simulated)
+
+
+def _is_on(place: Placement, pool: str, nodes: Container[int]) -> bool:
+    """Tell if a place is on one of these nodes."""
+    return place.pool == pool and any(node in nodes for node, _ in place.nodes)
 
 
 # -- the simulation ----------------------------------------------------------------------------------------

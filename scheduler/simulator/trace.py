@@ -43,7 +43,10 @@ class ClosedLoop(Protocol):
 
 
 class Segment(NamedTuple):
-    """A time during which a job held units. ``kind``: "run", "checkpoint", "restart"."""
+    """A time during which a job held units. ``kind``: "run", "checkpoint", "restart".
+
+    "reserved": the place to which it moves, beside that on which its checkpoint is written.
+    """
 
     kind: str
     placement: Placement

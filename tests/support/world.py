@@ -691,6 +691,7 @@ class History:
         self.gone: dict[int, int] = {}
         self.told: set[tuple[int, int]] = set()  # jobs, and how many times they had ended
         self.placed: set[int] | None = None  # jobs that have a place while the queue is suspended
+        self.goals: dict[int, tuple[Placement, int, int]] = {}  # of jobs that write checkpoints to move there
         self.begin(self.folder / "0")
 
     def say(self, line: str) -> None:
@@ -1133,6 +1134,31 @@ class History:
         self._check_jobs()
         self._check_queue()
         self._check_attempts()
+        self._check_places()
+
+    def _check_places(self) -> None:
+        """Look whether all places of jobs are charged, and who moves by a checkpoint goes there."""
+        cluster = self.coordinator.machine.state.cluster
+        counted = {pool.name for pool in cluster.cluster.pools if pool.counted}
+        held = dict.fromkeys(counted, 0)
+        for place in (place for state in cluster.running.values() for place in state.places):
+            if place.pool in counted:
+                held[place.pool] += place.units
+        charged = {name: cluster.in_service[name] - cluster.free[name] for name in counted}
+        if charged != held:
+            raise Broken("what jobs hold is charged", f"{charged}, they hold {held}")
+        for job, (goal, stops, failures) in self.goals.items():
+            entry = self.jobs.get(job)
+            if entry is None or entry.stage is not Stage.RUNNING or not entry.job.runs_on(goal.pool):
+                continue
+            went_on = (entry.preemptions, entry.failures) == (stops + 1, failures)
+            if went_on and entry.place.pool != goal.pool:
+                raise Broken("who moves has a place there", f"job {job} is on {entry.place}, not {goal}")
+        self.goals = {
+            entry.id: (entry.goals[0], entry.preemptions, entry.failures)
+            for entry in self.jobs.values()
+            if entry.phase is Phase.CHECKPOINTING and entry.moves_to and entry.moves_to.pool in counted
+        }
 
     def _check_queue(self) -> None:
         placed = {job for job, entry in self.jobs.items() if entry.stage in (Stage.RUNNING, Stage.STOPPING)}

@@ -345,9 +345,9 @@ class TwoLevel(Policy):
             if node is not None and node.wake_s == event.at_s:
                 node.wake_s = math.inf
                 self._touched.add(node.index)
-        elif isinstance(event, events.Checkpointed):
+        elif isinstance(event, events.Checkpointed) and not event.resumed:
             self._stopped(event.job.id)
-        elif isinstance(event, events.Failed | events.NodeDown | events.NodeUp):
+        elif not isinstance(event, events.BudgetChanged):
             self.begin(view)
 
     def _decide(self, view: View) -> list[events.Action]:

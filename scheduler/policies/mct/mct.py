@@ -134,14 +134,14 @@ class Mct(Policy):
             early = planned.end_s - view.now > ON_TIME_S
             for part in planned.parts:
                 self._give(part, event.job.units, view.now, early)
-        elif type(event) is Checkpointed:
+        elif type(event) is Checkpointed and not event.resumed:
             planned = self._plans[event.job.id]
             part = planned.parts[0]
             self._give(part, event.job.units, view.now, part.end_s - view.now > ON_TIME_S)
             planned.running = planned.stopping = False
             self._adopt(planned, planned.parts[1:])
         else:
-            self._broken = True  # jobs or nodes failed, or nodes are back
+            self._broken = True  # jobs or nodes failed, nodes are back, or who moved is where it was to go
 
     def _give(self, part: Stay, held: int, now: float, early: bool) -> None:
         if part.end_s > now:

@@ -68,7 +68,6 @@ from scheduler.model.jobs import (
     CHECKPOINT,
     PAUSE,
     RUNNING,
-    STOPPING,
     Cluster,
     Job,
     JobState,
@@ -125,7 +124,6 @@ class Weigh(Policy):
         self._holes: dict[int, float] = {}  # until when running jobs may use a hole
         joule_s = self.parameters.kwh_price / WATTS_PER_KW
         self._ahead = Ahead(joule_s) if self.parameters.aim == "makespan" else None
-        self._moves: dict[int, tuple[str, int]] = {}  # units that jobs will take which are on their way
         self._stale = True
         jobs = [*view.waiting.values(), *(state.job for state in view.running.values())]
         self._sized = any(job.speed is not None for job in jobs)
@@ -208,7 +206,7 @@ class Weigh(Policy):
     # -- a decision -------------------------------------------------------------------------------
 
     def _decide(self, view: View) -> list[Action]:
-        left = self._left(view)
+        left = dict(view.free)
         stops = self._ends_of_holes(view)
         if stops:
             return stops  # decided again when they have stopped
@@ -225,9 +223,7 @@ class Weigh(Policy):
         decision = Decision(view, left, prices, self._plans(view, ends), ends)
         self._weigh(decision, ranked)
         for action in decision.actions:
-            if isinstance(action, Migrate):
-                self._moves[action.job_id] = action.placement.pool, action.placement.units
-            elif isinstance(action, Start):
+            if isinstance(action, Start):
                 self._rows.drop(action.job_id)
         return decision.actions
 
@@ -261,17 +257,6 @@ class Weigh(Policy):
             until = decision.fill_hole(state)
             if until is not None:
                 self._holes[state.job.id] = until
-
-    def _left(self, view: View) -> dict[str, int]:
-        """Free units of each class, less those for jobs that are on their way there."""
-        left = dict(view.free)
-        for job_id, (pool, needed) in list(self._moves.items()):
-            state = view.running.get(job_id)
-            if state is None or state.stage is not STOPPING:
-                del self._moves[job_id]
-            elif state.moves_to is None:
-                left[pool] -= needed
-        return left
 
     def _ends_of_holes(self, view: View) -> list[Action]:
         """Stop who runs in a hole that ends, if somebody waits for the units."""
@@ -334,17 +319,19 @@ class Weigh(Policy):
 
     def _plans(self, view: View, ends: Mapping[int, float]) -> dict[str, Availability]:
         """Free units of each class over time, as running jobs and those on their way leave them."""
+        now, costs = view.now, view.costs
         held: dict[str, list[tuple[float, int]]] = {pool: [] for pool in self._pools}
         for job_id, state in view.running.items():
             held[state.place.pool].append((ends[job_id], state.place.units))
             there = state.moves_to
-            if there is not None or job_id in self._moves:
-                pool, units = (there.pool, there.units) if there else self._moves[job_id]
-                costs = view.costs.stop_s(state.job, state.place.pool) + view.costs.restart_s(state.job, pool)
-                end = instant(state.since_s + costs + left_s(state, view.now, pool))
-                held[pool].append((max(end, instant(view.now + SOON_S)), units))
-        in_service, now = view.in_service, view.now
-        return {pool: Availability.beside(some, in_service[pool], now) for pool, some in held.items()}
+            if there is not None:
+                stop, restart = (
+                    costs.stop_s(state.job, state.place.pool),
+                    costs.restart_s(state.job, there.pool),
+                )
+                end = instant(state.since_s + stop + restart + left_s(state, now, there.pool))
+                held[there.pool].append((max(end, instant(now + SOON_S)), there.units))
+        return {pool: Availability.beside(some, view.in_service[pool], now) for pool, some in held.items()}
 
 
 @dataclass

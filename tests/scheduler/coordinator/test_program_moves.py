@@ -65,14 +65,14 @@ class SlowMoves(DeviceEngine):
 class Scene:
     """A job that moves, and another that waits for the device to which it moves."""
 
-    def __init__(self, home: Path, policy: str = "fcfs") -> None:
+    def __init__(self, home: Path, policy: str = "fcfs", **fields: Any) -> None:
         self.home, self.policy, self.engine = home, policy, SlowMoves(home, BEGIN_S)
         self.start()
-        job = self.lab.submit(device="any")
+        job = self.lab.submit(device="any", **fields)
         self.lab.run(1.0)
         assert job.placement is not None and job.placement.pool == HERE
         self.lab.coordinator.migrate([job.id], THERE)
-        other = self.lab.submit(device=THERE)
+        other = self.lab.submit(device=THERE, **fields)
         self.lab.run(1.0)
         assert self.engine.asked == (job, job.request, "move")
         self.numbers = job.id, other.id
@@ -157,6 +157,18 @@ def test_no_policy_takes_the_second_place(
     scene.lab.run(0.5)
     assert scene.engine.runs_on(scene.jobs[0]) == THERE
     assert not caplog.text  # a decision that cannot be is a line of the log
+    scene.journal.close()
+
+
+@pytest.mark.parametrize("outcome", ["ended", "lost"])
+@pytest.mark.parametrize("policy", ["easy", "conservative", "weigh", "mctbm", "las", "las-mq", "kairos"])
+def test_every_policy_takes_both_places_back(tmp_path: Path, policy: str, outcome: str) -> None:
+    """A job is over while it moves: the one that waits for the second device gets it."""
+    scene = Scene(tmp_path, policy, expect_s={HERE: 60.0, THERE: 60.0})
+    _, other = scene.jobs
+    scene.engine.answer(outcome)
+    scene.lab.run(0.5)
+    assert scene.engine.runs_on(other) == THERE
     scene.journal.close()
 
 

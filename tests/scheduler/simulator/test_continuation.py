@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.coordinator.earlier_starts import OutOfTime, Present, start_of
-from scheduler.model.jobs import Cluster, Job, Pool, counted
+from scheduler.model.costs import LinearCost, LinearCosts
+from scheduler.model.jobs import Cluster, Job, Pool, Stop, counted
 from scheduler.model.state import ClusterState
 from scheduler.policies.base import View
 from scheduler.policies.registry import create
@@ -67,6 +68,21 @@ def test_it_goes_on_as_the_whole_simulation_does(policy: str, kind: str) -> None
 
     check()
     assert compared, "in none of them a job waits"
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "easy", "conservative", "weigh", "mct", "mctbm", "las", "kairos"])
+def test_a_job_that_moves_is_expected_where_it_goes(policy: str) -> None:
+    """It leaves a after 2 s, and needs b for a restart of 1 s and 10 s of work."""
+    costs = LinearCosts(*(dict.fromkeys("ab", LinearCost(0.0, seconds)) for seconds in (2.0, 1.0)))
+    state = ClusterState(Cluster((Pool("a", 1), Pool("b", 1))), costs)
+    for number, where in ((1, "ab"), (2, "a"), (3, "b")):
+        state.submit(Job(number, 0.0, stop=Stop.CHECKPOINT, estimates_s=dict.fromkeys(where, 10.0)))
+    moving = state.start(1, counted("a", 1))
+    state.reserve(moving, counted("b", 1))
+    state.begin_stop(moving)
+    present = Present.of(state)
+    assert start_of(2, present, policy) == pytest.approx(2.0, abs=1e-4)
+    assert start_of(3, present, policy) == pytest.approx(13.0, abs=1e-4)
 
 
 def test_nothing_is_said_of_what_nobody_knows() -> None:

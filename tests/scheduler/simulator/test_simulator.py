@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -30,6 +32,7 @@ from scheduler.model.jobs import Cluster, EstimateKind, Job, Placement, Pool, Re
 from scheduler.model.state import RuleBroken
 from scheduler.policies.base import Policy, View
 from scheduler.policies.registry import create
+from scheduler.simulator.metrics import Accumulator
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, Outcome, OutcomeRecorder, SimulationSettings
 from tests.support.amounts import examples
@@ -118,12 +121,131 @@ def test_migration_costs_and_progress() -> None:
     kinds = [(s.kind, s.placement.pool, s.start_s, s.end_s) for s in outcome.segments]
     assert kinds == [
         ("run", "cpu", 0, 12),
+        ("reserved", "gpu", 12, 14),
         ("checkpoint", "cpu", 12, 14),
         ("restart", "gpu", 14, 17),
         ("run", "gpu", 17, 24),
     ]
     assert [type(e) for e in script.seen] == [Submitted, Started, Timer, Checkpointed, Started, Finished]
     assert script.seen[3] == Checkpointed(migrating().job, Placement("cpu"), resumed=True)
+
+
+@pytest.mark.parametrize("at_s", [12.0, 13.0])
+def test_nobody_takes_the_place_to_which_a_job_moves(at_s: float) -> None:
+    """It moves from 12 s to 14 s; no start and no other move gets its unit, in that decision or later."""
+    cluster = Cluster((Pool("gpu", 1), Pool("cpu", 3)))
+    second, third = (Arrival(replace(migrating().job, id=n), 0.0, migrating().runs_s) for n in (2, 3))
+    free = []
+
+    def say(view: View, event: Event, takes: Action | None) -> Iterable[Action]:
+        free.append(dict(view.free))
+        if isinstance(event, Submitted) and event.job.id < 3:
+            yield act.Start(event.job.id, Placement("cpu"))
+        if isinstance(event, Timer):
+            if view.now == 12:
+                yield act.Migrate(1, Placement("gpu"))
+            if view.now == at_s and takes is not None:
+                yield takes
+        if isinstance(event, Finished) and view.waiting:
+            yield act.Start(3, Placement("cpu"))
+
+    world = World(cluster, (migrating(), second, third), SimulationSettings(COSTS))
+    outcomes, _ = run(Script(partial(say, takes=None), 12.0, 13.0), world)
+    assert {"gpu": 0, "cpu": 1} in free and outcomes[0].job.id == 1 and outcomes[0].end_s == 24.0
+    for takes in (act.Start(3, Placement("gpu")), act.Migrate(2, Placement("gpu"))):
+        with pytest.raises(RuleBroken, match=f"at {at_s:.6f} s.*1 units of gpu needed, 0 free"):
+            run(Script(partial(say, takes=takes), 12.0, 13.0), world)
+
+
+def test_a_job_moves_only_to_what_is_free() -> None:
+    """Not to a unit that another gives back as this very decision is carried out, nor on other units."""
+    other = Arrival(replace(migrating().job, id=2), 0.0, migrating().runs_s)
+    world = World(Cluster((Pool("gpu", 1), Pool("cpu", 2))), (migrating(), other), SimulationSettings(COSTS))
+
+    def say(_: View, event: Event, place: Placement) -> Iterable[Action]:
+        if isinstance(event, Submitted):
+            yield act.Start(event.job.id, Placement("cpu" if event.job.id == 1 else "gpu"))
+        if isinstance(event, Timer):
+            yield act.Suspend(2)
+            yield act.Migrate(1, place)
+
+    for place, why in (Placement("gpu"), "0 free"), (Placement("cpu", 2), "needs 1 units, not 2"):
+        with pytest.raises(RuleBroken, match=f"job 1: migrate: .*{why}"):
+            run(Script(partial(say, place=place), 5.0), world)
+
+
+NODES = Cluster((Pool("node", 3, resources=("cpu",), capacity=(4.0,)),))
+
+
+def on(*nodes: tuple[int, int]) -> Placement:
+    return Placement("node", sum(units for _, units in nodes), nodes)
+
+
+@pytest.mark.parametrize("node", [0, 1, 2])
+def test_a_lost_node_takes_a_move_or_the_job(node: int) -> None:
+    """It moves from node 0 to 1 between 10 s and 12 s; at 11 s a node is lost, until 13 s."""
+    job = Job(1, 0.0, 1, estimate_kind=EstimateKind.EXACT, stop=Stop.CHECKPOINT, demand=(3.0,))
+    free = []
+
+    def say(view: View, event: Event) -> Iterable[Action]:
+        free.append([*view.nodes["node"].free[:, 0]])
+        if isinstance(event, Submitted):
+            yield act.Start(1, on((0, 1)))
+        if isinstance(event, Timer):
+            yield act.Migrate(1, on((1, 1)))
+        if isinstance(event, NodeUp) and (view.waiting or view.suspended):
+            yield act.Start(1, on((0, 1))) if view.waiting else act.Resume(1, on((0, 1)))
+
+    costs = LinearCosts({"node": LinearCost(0.0, 2.0)}, {"node": LinearCost(0.0, 1.0)})
+    fails = (11.0, NodeDown("node", 1, node)), (13.0, NodeUp("node", 1, node))
+    script = Script(say, 10.0)
+    world = World(NODES, (Arrival(job, 20.0),), SimulationSettings(costs, disturbances=fails))
+    outcome = only(run(script, world)[0])
+    assert free[3] == {0: [0.0, 4.0, 4.0], 1: [1.0, 0.0, 4.0], 2: [1.0, 1.0, 0.0]}[node]
+    told = [event for event in script.seen if isinstance(event, Checkpointed)]
+    # Without a loss: 10 s of work, 2 s and 1 s of costs, 10 s of work.
+    assert outcome.end_s == {0: 33.0, 1: 24.0, 2: 23.0}[node]
+    assert [event.resumed for event in told] == {0: [], 1: [False], 2: [True]}[node]
+    assert (outcome.failures, outcome.migrations) == {0: (1, 0), 1: (0, 0), 2: (0, 1)}[node]
+
+
+def test_a_job_may_move_between_nodes_of_which_it_keeps_some() -> None:
+    """Of two tasks one stays where it is: there it has room for both, until its checkpoint is written."""
+    job = Job(1, 0.0, 2, estimate_kind=EstimateKind.EXACT, stop=Stop.CHECKPOINT, demand=(2.0,))
+    there = []
+
+    def say(view: View, event: Event) -> Iterable[Action]:
+        there.append([dict(jobs) for jobs in view.nodes["node"].jobs])
+        if isinstance(event, Submitted):
+            yield act.Start(1, on((0, 1), (1, 1)))
+        if isinstance(event, Timer) and view.now == 10:
+            yield act.Migrate(1, on((1, 1), (2, 1)))
+
+    costs = LinearCosts({"node": LinearCost(0.0, 2.0)})
+    world = World(NODES, (Arrival(job, 20.0),), SimulationSettings(costs))
+    assert only(run(Script(say, 10.0, 11.0, 13.0), world)[0]).end_s == 22.0
+    assert [{1: 1}, {1: 2}, {1: 1}] in there and [{}, {1: 1}, {1: 1}] in there and there[-1] == [{}, {}, {}]
+
+
+def test_both_places_of_a_move_count() -> None:
+    """From 10 s to 12 s it holds two units of 100 W each; it ends at 22 s."""
+    cluster = Cluster((Pool("node", 2, base_w=40.0, peak_w=60.0),), budget_w=200.0)
+    job = Job(1, 0.0, 1, estimate_kind=EstimateKind.EXACT, stop=Stop.CHECKPOINT)
+    metrics, drawn = Accumulator(cluster), []
+
+    def say(view: View, event: Event) -> Iterable[Action]:
+        drawn.append(view.power_w)
+        if isinstance(event, Submitted):
+            yield act.Start(1, Placement("node"))
+        if isinstance(event, Timer) and view.now == 10:
+            yield act.Migrate(1, Placement("node"))
+
+    costs = LinearCosts({"node": LinearCost(0.0, 2.0)})
+    world = World(cluster, (Arrival(job, 20.0),), SimulationSettings(costs))
+    outcome = only(run(Script(say, 10.0, 11.0), world)[0])
+    metrics.add(outcome)
+    assert outcome.end_s == 22.0 and outcome.energy_j == 2400.0 and outcome.overhead_s == 2.0
+    assert metrics.metrics().utilisation_ratio == 24 / 44 and 200.0 in drawn
 
 
 def test_a_start_is_told_when_the_restart_is_over_and_not_where_it_was_broken_off() -> None:

@@ -39,12 +39,17 @@ def audit(world: World, outcomes: list[Outcome], refused: int = 0) -> None:
 
 
 def _audit_job(world: World, outcome: Outcome) -> None:
-    job, segments = outcome.job, outcome.segments
+    job, segments = outcome.job, [segment for segment in outcome.segments if segment.kind != "reserved"]
     arrival = next(a for a in world.arrivals if a.job.id == job.id)
     assert outcome.start_s >= job.submit_s - SLACK
     assert segments[0].start_s == outcome.start_s and segments[-1].end_s == outcome.end_s
     for before, after in pairwise(segments):
         assert after.start_s >= before.end_s - SLACK, f"job {job.id} ran twice at once"
+    for moves in outcome.segments:
+        stops = (s for s in segments if s.kind == "checkpoint" and s.start_s == moves.start_s)
+        assert moves.kind != "reserved" or any(moves.end_s <= s.end_s for s in stops), (
+            f"{job.id} held {moves}"
+        )
     if outcome.failures or world.settings.interference is not None:
         return
     share = 0.0

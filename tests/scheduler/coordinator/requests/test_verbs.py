@@ -95,23 +95,27 @@ def test_cancel_wherever_a_job_is(tmp_path: Path) -> None:
             coordinator.cancel([running])
 
 
-@pytest.mark.parametrize("taken", [False, True])
-def test_a_move_survives_the_coordinator(tmp_path: Path, taken: bool) -> None:
-    """The next one knows where it was to go; where another has that place by then, it goes on as before."""
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_move_survives_the_coordinator(tmp_path: Path, gone: bool) -> None:
+    """The next one knows where it was to go, and keeps that free; if that is gone it goes on as before."""
     engine = ManualEngine(cluster=DEVICES)
     with engine.coordinator(tmp_path) as coordinator:
         job = submit(coordinator, device="any", checkpoint_signal=signal.SIGURG.value)
         coordinator.migrate([job], "pocl-1")
         assert shown(coordinator, job) == ["stopping"] and engine.asks == [(job, "checkpoint")]
-        if taken:
-            other = submit(coordinator, device="pocl-1")
-            assert shown(coordinator, other) == ["running"]
+        other = submit(coordinator, device="any")
+        assert shown(coordinator, other) == ["waiting"]
+    if gone:
+        engine.cluster = Cluster(DEVICES.pools[:1])
     with engine.coordinator(tmp_path) as coordinator:
+        coordinator.turn()
+        assert shown(coordinator, job, other) == ["stopping", "waiting"]
         engine.end(job, "checkpointed", 85)
         coordinator.turn()
         entry = coordinator.job_table.open(job)
-        assert entry.place.pool == ("pocl-0" if taken else "pocl-1")
-        assert (entry.shown, entry.attempt, entry.migrations) == ("running", 2, 0 if taken else 1)
+        assert entry.place.pool == ("pocl-0" if gone else "pocl-1")
+        assert (entry.shown, entry.attempt, entry.migrations) == ("running", 2, 0 if gone else 1)
+        assert shown(coordinator, other) == ["waiting" if gone else "running"]
 
 
 def test_a_job_that_is_bound_to_a_device_stays_there(tmp_path: Path) -> None:
