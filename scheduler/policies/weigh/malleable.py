@@ -219,25 +219,26 @@ class Machine:
         least, most = job.units, min(job.max_units or job.units, self.units)
         if state.placement is not None and not job.malleable:
             least = most = state.place.units
-        speed: Any = job.speed  # a key: it must have a hash, as frozen dataclasses have
+        curves: Any = job.speed, job.power  # a key: they must have a hash, as frozen dataclasses have
         kept = state.place.units if state.stage is RUNNING else most
         sizes = least, max(most, least), self.thrifty * kept
         whole = self.units, self.watts, self.joule_s
-        return Claim(state, left_s, _ways(speed, sizes, self.pool, whole), hole_s)
+        return Claim(state, left_s, _ways(curves, sizes, self.pool, whole), hole_s)
 
 
 @lru_cache(maxsize=4096)
-def _ways(speed: Any, sizes: tuple[int, int, int], pool: Pool, whole: tuple[float, float, float]) -> Ways:
+def _ways(curves: Any, sizes: tuple[int, int, int], pool: Pool, whole: tuple[float, float, float]) -> Ways:
     """List the ways.
 
     Args:
+        curves: speed and power.
         sizes: fewest and most units, and up to how many ``LOSS`` counts.
         whole: units and watts of the machine, and the price of a joule.
     """
-    every, (least, most, floor) = list[Way](), sizes
+    every, (least, most, floor), (speed, power) = list[Way](), sizes, curves
     caps: tuple[float | None, ...] = pool.caps_w or (None,)
     for units in numbers(least, most, CHOICES).tolist():
-        drawn = [pool.power_w(units, cap) for cap in caps]
+        drawn = [pool.power_w(units, cap, power) for cap in caps]
         speeds = [1.0 if speed is None else speed(units, cap) for cap in caps]
         for cap, watts, fast in zip(caps, drawn, speeds, strict=True):
             share = max(units / whole[0], watts / whole[1])
@@ -407,8 +408,7 @@ def _later(since_s: float, now: float) -> float:
 
 def _fixed(state: JobState, pool: Pool, end_s: float) -> Claim:
     """Return the claim of a job that runs, and cannot change now."""
-    units, cap = state.place.units, state.place.cap_w
-    watts = pool.power_w(units, cap)
+    units, cap, watts = state.place.units, state.place.cap_w, pool.power_of(state.job, state.place)
     way = NOTHING._replace(units=units, watts=watts, cap_w=cap, low_w=watts, low_speed=1.0)
     return Claim(state, math.inf, Ways((way,), way, np.zeros((4, 1)), 0.0), end_s)
 
