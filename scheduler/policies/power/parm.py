@@ -79,7 +79,7 @@ def every(job: Job, pool: Pool, beta: float, counts: int) -> Configurations:
     ``counts``: of a job that can take more different numbers of units than this, so many are considered,
     evenly spaced on a logarithmic scale, with both ends.
     """
-    return _every(_curves(job), _range(job, pool), pool, beta=beta, counts=counts)
+    return configurations(_curves(job), _range(job, pool), pool, beta=beta, counts=counts)
 
 
 def considered(job: Job, pool: Pool, beta: float, counts: int, *, watts_matter: bool) -> Configurations:
@@ -105,7 +105,7 @@ def _considered(
     if not watts_matter:
         some = _considered(curves, least_most, pool, beta=beta, counts=counts, watts_matter=True)
         return some.subset(_undominated(some.units, np.zeros(len(some)), some.merit))
-    some = _every(curves, least_most, pool, beta=beta, counts=counts)
+    some = configurations(curves, least_most, pool, beta=beta, counts=counts)
     # For each number of units, higher caps of no more merit are left out first, because it is a quick test.
     merit = some.merit.reshape(-1, len(numbers(*least_most, counts)))
     rising = np.vstack((np.ones(merit.shape[1], bool), merit[1:] > np.maximum.accumulate(merit)[:-1]))
@@ -114,9 +114,10 @@ def _considered(
 
 
 @lru_cache(maxsize=4096)
-def _every(
+def configurations(
     curves: Any, least_most: tuple[int, int], pool: Pool, *, beta: float, counts: int
 ) -> Configurations:
+    """List all configurations of a job of such speed and power, cap after cap."""
     speed, power = curves
     units = numbers(*least_most, counts)
     caps: tuple[float | None, ...] = pool.caps_w or (None,)
