@@ -322,6 +322,16 @@ def test_a_job_is_charged_what_it_draws(name: str, draws_w: float | None, second
     assert {outcome.energy_j for outcome in outcomes} == {10 * (10 + (draws_w or 50.0))}
 
 
+@pytest.mark.parametrize(("draws_w", "units"), [(None, 1), (20.0, 3), (10.0, 4)])
+def test_a_fixed_size_is_cut_to_what_the_budget_carries(draws_w: float | None, units: int) -> None:
+    """Of 100 W a unit takes 60, 30 or 20; the job can use four."""
+    pool = Pool("node", 4, base_w=10.0, peak_w=50.0, caps_w=(50.0,))
+    power = None if draws_w is None else TabulatedPower(CapTable((50.0,), (draws_w,)))
+    job = Job(1, 0.0, 1, 10.0, estimate_kind=EstimateKind.EXACT, max_units=4, power=power)
+    [outcome], _ = run(create("fifo-max"), World(Cluster((pool,), 100.0), (Arrival(job, 10.0),)))
+    assert outcome.segments[0].placement.units == units
+
+
 def test_a_job_that_no_budget_carries_is_refused() -> None:
     pool = Pool("node", 4, base_w=10.0, peak_w=90.0, caps_w=(30.0, 90.0))
     wide = Arrival(Job(1, 0.0, 3, 10.0), 10.0)
