@@ -15,6 +15,7 @@ import numpy as np
 
 from scheduler.evaluations import Estimate, Finding, Progress, Row, Scale, Table, changes, over_seeds, run_all
 from scheduler.model.jobs import Cluster, Job, Pool
+from scheduler.model.speeds import CapTable, TabulatedPower
 from scheduler.model.state import POWER_TOLERANCE_W
 from scheduler.policies.registry import create
 from scheduler.simulator.simulator import Simulator
@@ -150,7 +151,7 @@ def simulate(case: CappedCase) -> CappedFigures | None:
         sum(outcome.energy_j for outcome in outcomes),
         sum(least_j(outcome.job) for outcome in outcomes),
         max(finish_time_fairness(outcomes)),
-        above_budget(outcomes, cluster.pools[0]),
+        above_budget(record.outcomes, cluster.pools[0]),
     )
 
 
@@ -158,12 +159,10 @@ def fixed(arrival: Arrival, cap_w: float, most: int) -> Arrival:
     """Let a job run at one size under one cap; ``most``: up to so many units."""
     job = arrival.job
     units = max(job.units, min(job.max_units or job.units, most))
-    assert job.speed is not None and job.estimate_s is not None
-    speed = job.speed(units, cap_w)
-    rigid = replace(
-        job, units=units, max_units=None, malleable=False, speed=None, estimate_s=job.estimate_s / speed
-    )
-    return Arrival(rigid, arrival.run_s / speed)
+    assert job.speed is not None and job.power is not None and job.estimate_s is not None
+    speed, power = job.speed(units, cap_w), TabulatedPower(CapTable((cap_w,), (job.power(1, cap_w),)))
+    rigid = replace(job, units=units, max_units=None, malleable=False, speed=None, power=power)
+    return Arrival(replace(rigid, estimate_s=job.estimate_s / speed), arrival.run_s / speed)
 
 
 def least_j(job: Job) -> float:
@@ -171,10 +170,10 @@ def least_j(job: Job) -> float:
     assert job.speed is not None and job.estimate_s is not None
     pool = machine().pools[0]
     return min(
-        pool.power_w(units, cap) * job.estimate_s / job.speed(units, cap)
+        pool.power_w(units, cap, job.power) * job.estimate_s / job.speed(units, cap)
         for units in range(job.units, (job.max_units or job.units) + 1)
         for cap in CAPS_W
-        if pool.power_w(units, cap) <= BUDGET_W
+        if pool.power_w(units, cap, job.power) <= BUDGET_W
     )
 
 
@@ -183,7 +182,7 @@ def above_budget(outcomes: Sequence[Outcome], pool: Pool) -> int:
     steps: dict[float, float] = {}
     for outcome in outcomes:
         for segment in outcome.segments:
-            watts = pool.power_w(segment.placement.units, segment.placement.cap_w)
+            watts = pool.power_of(outcome.job, segment.placement)
             steps[segment.start_s] = steps.get(segment.start_s, 0.0) + watts
             steps[segment.end_s] = steps.get(segment.end_s, 0.0) - watts
     drawn = np.cumsum([watts for _, watts in sorted(steps.items())])

@@ -76,9 +76,9 @@ def simulate(case: PowerCase) -> PowerResult:
     end = outcomes[int(FIRST_DONE * len(outcomes)) - 1].end_s if second else outcomes[-1].end_s
     pool = cluster.pools[0]
     energy = used = 0.0
-    for segment in (s for o in outcomes for s in o.segments if s.start_s < end):
+    for job, segment in ((o.job, s) for o in outcomes for s in o.segments if s.start_s < end):
         seconds = min(segment.end_s, end) - segment.start_s
-        energy += pool.power_w(segment.placement.units, segment.placement.cap_w) * seconds
+        energy += pool.power_of(job, segment.placement) * seconds
         used += segment.placement.units * seconds
     waits = np.array([o.start_s - o.job.submit_s for o in outcomes])
     return PowerResult(

@@ -192,7 +192,7 @@ def _taken(job: Job, place: Placement, cluster: Cluster) -> dict[tuple[str | int
     if not place.nodes:
         amounts[place.pool,] = place.units
     if cluster.budget_w is not None:
-        amounts["budget",] = cluster[place.pool].power_w(place.units, place.cap_w)
+        amounts["budget",] = cluster[place.pool].power_of(job, place)
     return amounts
 
 

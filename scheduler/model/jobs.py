@@ -79,6 +79,15 @@ class Speed(Protocol):
     def __call__(self, units: int, cap_w: float | None) -> float: ...
 
 
+class Power(Protocol):
+    """Watts that a program draws on ``units`` units under ``cap_w``, of what a cap governs.
+
+    More units, or a higher cap, never draw less. Best a frozen dataclass.
+    """
+
+    def __call__(self, units: int, cap_w: float | None) -> float: ...
+
+
 @record
 class Job:
     """A submitted job, as policies know it; its true run time is not known.
@@ -94,6 +103,7 @@ class Job:
         estimates_s: believed run time per class of resource, when classes differ; the job can run on the
             classes named here only. Empty: ``estimate_s`` holds everywhere.
         speed: how the run time depends on units and power cap; None: not at all.
+        power: what it draws, from its submission on; None: as any job under its cap (``Pool``).
         demand: what one unit takes of each resource of a node, in the order of ``Pool.resources``.
         memory_mb: peak memory of the whole job (decides the cost of a checkpoint); None: unknown.
         stop: whether it can be paused or checkpointed.
@@ -119,6 +129,7 @@ class Job:
     estimates_s: Mapping[str, float] = field(default_factory=lambda: EMPTY, hash=False)
     demand: tuple[float, ...] = ()
     speed: Speed | None = None
+    power: Power | None = None
     program: str = ""
     priority: int = 0
     share: float | None = None
@@ -213,7 +224,7 @@ class Pool:
         capacity: of every node, in the order of ``resources``.
         capacities: of each node, when nodes differ.
         base_w: power that a unit in use draws besides what a cap governs.
-        peak_w: power of an uncapped unit in use, beside ``base_w``.
+        peak_w: power of an uncapped unit in use, beside ``base_w``, of a job that does not state its own.
         idle_w: power of a unit not in use.
         caps_w: the power caps that can be set, ascending; empty: none.
         names: of the nodes, for people; empty: the pool's name with a number.
@@ -250,9 +261,15 @@ class Pool:
         """Return the capacity of one node, in the order of ``resources``."""
         return self.capacities[node] if self.capacities else self.capacity
 
-    def power_w(self, units: int, cap_w: float | None) -> float:
-        """Compute the power of ``units`` units in use."""
+    def power_w(self, units: int, cap_w: float | None, power: Power | None = None) -> float:
+        """Compute the power of ``units`` units in use, by a job of that ``power``."""
+        if power is not None:
+            return units * self.base_w + power(units, cap_w)
         return units * (self.base_w + (self.peak_w if cap_w is None else cap_w))
+
+    def power_of(self, job: Job, placement: Placement) -> float:
+        """Compute the power of a job's units at a placement in this pool."""
+        return self.power_w(placement.units, placement.cap_w, job.way(placement).power)
 
 
 @record

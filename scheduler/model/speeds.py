@@ -1,4 +1,4 @@
-"""Speed of a job on some nodes under a power cap, and bounds of the speed of one class over another.
+"""Speed and power of a job on some nodes under a cap, and bounds of the speed of one class over another.
 
 The speed is that of paper C, equations 4.3 - 4.5.
 
@@ -35,19 +35,22 @@ class CapLine:
 
 @dataclass(frozen=True)
 class CapTable:
-    """Measured speeds under ascending power caps, straight between them; uncapped as under the last."""
+    """Speeds, or watts, measured under ascending power caps.
 
-    watts: tuple[float, ...]
-    speeds: tuple[float, ...]
+    Straight between them; uncapped as under the last.
+    """
+
+    caps_w: tuple[float, ...]
+    values: tuple[float, ...]
 
     def __call__(self, cap_w: float | None) -> float:
-        if cap_w is None or cap_w >= self.watts[-1]:
-            return self.speeds[-1]
-        place = bisect_right(self.watts, cap_w)
+        if cap_w is None or cap_w >= self.caps_w[-1]:
+            return self.values[-1]
+        place = bisect_right(self.caps_w, cap_w)
         if place == 0:
-            return self.speeds[0]
-        below, above = self.watts[place - 1 : place + 1]
-        slow, fast = self.speeds[place - 1 : place + 1]
+            return self.values[0]
+        below, above = self.caps_w[place - 1 : place + 1]
+        slow, fast = self.values[place - 1 : place + 1]
         return slow + (fast - slow) * (cap_w - below) / (above - below)
 
 
@@ -102,6 +105,16 @@ class TabulatedSpeed:
     def __call__(self, units: int, cap_w: float | None) -> float:
         place = min(max(units - self.least_units, 0), len(self.by_units) - 1)
         return self.by_units[place] * (1.0 if self.caps is None else self.caps(cap_w))
+
+
+@dataclass(frozen=True)
+class TabulatedPower:
+    """Power of a program that draws as much on each of its units; ``watts`` must not fall."""
+
+    watts: CapTable
+
+    def __call__(self, units: int, cap_w: float | None) -> float:
+        return units * self.watts(cap_w)
 
 
 def scaling(parallelism: float, variance: float, units: int) -> float:

@@ -365,7 +365,7 @@ class Allocation:
             why = self._region_obstacle(placement)
             if why:
                 return why
-        return self._power_obstacle(placement, drew_w) if self._has_power else ""
+        return self._power_obstacle(job, placement, drew_w) if self._has_power else ""
 
     def _take(self, rule: str, job: Job, placement: Placement, drew_w: float = 0.0) -> None:
         """Charge the units, or refuse."""
@@ -378,7 +378,7 @@ class Allocation:
             self.broken(job.id, rule, why)
         pool = self._pools[name]
         if self._has_power:
-            self._add_power(placement, 1)
+            self._add_power(job, placement, 1)
         if placement.region:
             key = (name, placement.region)
             self.region_used[key] = self.region_used.get(key, 0) + units
@@ -407,7 +407,7 @@ class Allocation:
         if placement.region:
             self.region_used[name, placement.region] -= placement.units
         if self._has_power:
-            self._add_power(placement, -1)
+            self._add_power(job, placement, -1)
 
     def _region_obstacle(self, placement: Placement) -> str:
         for region in self.regions.get(placement.pool, ()):
@@ -419,12 +419,12 @@ class Allocation:
                 return f"{placement.units} units needed, {has}"
         return f"{placement.pool} has no region {placement.region}"
 
-    def _power_obstacle(self, placement: Placement, drew_w: float = 0.0) -> str:
+    def _power_obstacle(self, job: Job, placement: Placement, drew_w: float = 0.0) -> str:
         pool, cap = self._pools[placement.pool], placement.cap_w
         if cap is not None and not (pool.caps_w and pool.caps_w[0] <= cap <= pool.caps_w[-1]):
             allowed = f"caps of {pool.caps_w[0]:g} to {pool.caps_w[-1]:g} W" if pool.caps_w else "no caps"
             return f"a cap of {cap:g} W; {pool.name} can be set to {allowed}"
-        more = pool.power_w(placement.units, cap)
+        more = pool.power_of(job, placement)
         if self.budget_w is None or more <= drew_w + POWER_TOLERANCE_W:
             return ""
         if self.power_w + more > self.budget_w + POWER_TOLERANCE_W:
@@ -432,8 +432,8 @@ class Allocation:
             return f"{drawn} the budget of {self.budget_w:g} W"
         return ""
 
-    def _add_power(self, placement: Placement, sign: int) -> None:
-        self.power_w += sign * self._pools[placement.pool].power_w(placement.units, placement.cap_w)
+    def _add_power(self, job: Job, placement: Placement, sign: int) -> None:
+        self.power_w += sign * self._pools[placement.pool].power_of(job, placement)
 
 
 def estimate_under(job: Job, placement: Placement) -> float:
@@ -703,19 +703,19 @@ class ClusterState(Allocation):
         self._check_shape("resize", job, placement)
         self._settle(state)
         self._give(job, before)
-        self._take("resize", job, placement, self._pools[before.pool].power_w(before.units, before.cap_w))
+        self._take("resize", job, placement, self._pools[before.pool].power_of(job, before))
         self._run(state, placement, False)
 
     def set_cap(self, state: JobState, cap_w: float | None) -> None:
         """Give a running job's units another power cap."""
-        before, job_id = state.place, state.job.id
-        after = Placement(before.pool, before.units, before.nodes, cap_w, before.region, before.binding)
+        before, job = state.place, state.job
+        after = replace(before, cap_w=cap_w)
         self._settle(state)
-        self._add_power(before, -1)
-        why = self._power_obstacle(after, self._pools[before.pool].power_w(before.units, before.cap_w))
+        self._add_power(job, before, -1)
+        why = self._power_obstacle(job, after, self._pools[before.pool].power_of(job, before))
         if why:
-            self.broken(job_id, "set power cap", why)
-        self._add_power(after, 1)
+            self.broken(job.id, "set power cap", why)
+        self._add_power(job, after, 1)
         self._run(state, after, False)
 
     def check_running(self, rule: str, job_id: int) -> JobState:

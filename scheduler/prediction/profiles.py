@@ -382,18 +382,18 @@ class ProfiledJobs:
     def caps(self, name: str, emulated: str) -> tuple[float, float] | None:
         """Return the knee in watts of a package and the speed lost by each watt below; None: not measured.
 
+        Where its speed under caps was not (it draws less than the lowest), the knee is what it draws without.
+
         Args:
             emulated: the machine whose packages are meant; empty: the real one.
         """
         profile = self._find(name)
-        if (
-            profile is None
-            or profile.caps is None
-            or profile.caps.speed is None
-            or profile.caps.emulated != emulated
-        ):
+        if profile is None or profile.caps is None or profile.caps.emulated != emulated:
             return None
-        speed = profile.caps.speed
+        speed, power_w = profile.caps.speed, profile.caps.levels[-1].power_w
+        if speed is None:
+            knee_w = max(power_w.value, power_w.high or 0.0)
+            return (knee_w, 1.0 / knee_w) if knee_w > 0 else None
         flat = speed["speed_flat"].value
         return (speed["knee_w"].value, speed["slope_per_w"].value / flat) if flat > 0 else None
 

@@ -212,7 +212,7 @@ class Accumulator:
             self._held[name] += held_s * (
                 placement.units if counted else self._nodes_worth(placement, outcome.job)
             )
-            self._window_energy += held_s * self._pools[name].power_w(placement.units, placement.cap_w)
+            self._window_energy += held_s * self._pools[name].power_of(outcome.job, placement)
 
     def _add_up(self) -> None:
         """Add the rows up, and keep what the percentiles need."""

@@ -179,7 +179,7 @@ class SimulatedJob:
         placement = state.placement
         assert placement is not None
         if powered:
-            self.energy_j += powered.power_w(placement.units, placement.cap_w) * (now - began)
+            self.energy_j += powered.power_of(state.job, placement) * (now - began)
         if state.stage is STOPPING:
             self._pay("checkpoint", placement, began, now)
             return

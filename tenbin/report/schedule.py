@@ -216,7 +216,7 @@ def _units(placement: Placement, outcome: Outcome, pool: Pool) -> float:
 def _power(outcomes: Sequence[Outcome], cluster: Cluster, time: TimeAxis) -> Figure:
     fig = figure("Power of the units in use", f"time, {time.unit}", "power, W")
     changes = [
-        (s.start_s, s.end_s, cluster[s.placement.pool].power_w(s.placement.units, s.placement.cap_w))
+        (s.start_s, s.end_s, cluster[s.placement.pool].power_of(o.job, s.placement))
         for o in outcomes
         for s in o.segments
     ]

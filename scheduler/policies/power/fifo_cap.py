@@ -18,6 +18,7 @@ Paper: Huang et al. (2014), see ``scheduler.policies.power.parm``: FIFO_min, FIF
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -61,7 +62,7 @@ class FifoCap(Policy):
         left_w = math.inf if view.budget_w is None else view.budget_w - view.power_w
         for job in view.waiting.values():
             placement = self._placement(job, view)
-            watts = self.pool.power_w(placement.units, placement.cap_w)
+            watts = self.pool.power_of(job, placement)
             if placement.units > left or watts > left_w + ROUNDING_W:
                 break
             left -= placement.units
@@ -74,7 +75,7 @@ class FifoCap(Policy):
         if first.id != job.id:
             return Reason(waits_for(job, view) + in_turn(job, view, needs=units(first, view.cluster)))
         placement = self._placement(job, view)
-        watts = self.pool.power_w(placement.units, placement.cap_w)
+        watts = self.pool.power_of(job, placement)
         cap = "" if placement.cap_w is None else f" under {placement.cap_w:g} W"
         left = f"{view.free[self.pool.name]} of {view.in_service[self.pool.name]} free"
         if view.budget_w is not None:
@@ -92,10 +93,14 @@ class FifoCap(Policy):
         caps = self._caps(job, size)
         budget = math.inf if view.budget_w is None else view.budget_w
         carried = min(size, view.in_service[pool.name])
-        if pool.power_w(carried, caps[-1]) > budget:
-            carried = int(budget // pool.power_w(1, caps[-1]))
+
+        def watts(units: int, cap: float | None) -> float:
+            return pool.power_w(units, cap, job.power)
+
+        if watts(carried, caps[-1]) > budget:
+            carried = bisect_right(range(1, carried), budget, key=lambda units: watts(units, caps[-1]))
         number = max(carried, job.units)
-        cap = next((cap for cap in reversed(caps) if pool.power_w(number, cap) <= budget), caps[0])
+        cap = next((cap for cap in reversed(caps) if watts(number, cap) <= budget), caps[0])
         return Placement(pool.name, number, cap_w=cap)
 
     def _caps(self, job: Job, number: int) -> list[float | None]:
@@ -119,7 +124,7 @@ class FifoCap(Policy):
             if state.expected_end_s == math.inf:
                 break
             left += state.place.units
-            left_w += self.pool.power_w(state.place.units, state.place.cap_w)
+            left_w += self.pool.power_of(state.job, state.place)
             if left >= placement.units and left_w >= watts - ROUNDING_W:
                 return max(state.expected_end_s, view.now)
         return None

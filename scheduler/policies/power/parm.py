@@ -79,14 +79,18 @@ def every(job: Job, pool: Pool, beta: float, counts: int) -> Configurations:
     ``counts``: of a job that can take more different numbers of units than this, so many are considered,
     evenly spaced on a logarithmic scale, with both ends.
     """
-    speed: Any = job.speed  # a key: it must have a hash, as frozen dataclasses have
-    return _every(speed, _range(job, pool), pool, beta=beta, counts=counts)
+    return configurations(_curves(job), _range(job, pool), pool, beta=beta, counts=counts)
 
 
 def considered(job: Job, pool: Pool, beta: float, counts: int, *, watts_matter: bool) -> Configurations:
     """Return those of ``every`` that can be part of a best choice."""
-    speed: Any = job.speed
-    return _considered(speed, _range(job, pool), pool, beta=beta, counts=counts, watts_matter=watts_matter)
+    least_most = _range(job, pool)
+    return _considered(_curves(job), least_most, pool, beta=beta, counts=counts, watts_matter=watts_matter)
+
+
+def _curves(job: Job) -> Any:
+    """Return speed and power, as a key: they must have a hash, as frozen dataclasses have."""
+    return job.speed, job.power
 
 
 def _range(job: Job, pool: Pool) -> tuple[int, int]:
@@ -96,12 +100,12 @@ def _range(job: Job, pool: Pool) -> tuple[int, int]:
 
 @lru_cache(maxsize=MANY)
 def _considered(
-    speed: Any, least_most: tuple[int, int], pool: Pool, *, beta: float, counts: int, watts_matter: bool
+    curves: Any, least_most: tuple[int, int], pool: Pool, *, beta: float, counts: int, watts_matter: bool
 ) -> Configurations:
     if not watts_matter:
-        some = _considered(speed, least_most, pool, beta=beta, counts=counts, watts_matter=True)
+        some = _considered(curves, least_most, pool, beta=beta, counts=counts, watts_matter=True)
         return some.subset(_undominated(some.units, np.zeros(len(some)), some.merit))
-    some = _every(speed, least_most, pool, beta=beta, counts=counts)
+    some = configurations(curves, least_most, pool, beta=beta, counts=counts)
     # For each number of units, higher caps of no more merit are left out first, because it is a quick test.
     merit = some.merit.reshape(-1, len(numbers(*least_most, counts)))
     rising = np.vstack((np.ones(merit.shape[1], bool), merit[1:] > np.maximum.accumulate(merit)[:-1]))
@@ -110,13 +114,15 @@ def _considered(
 
 
 @lru_cache(maxsize=4096)
-def _every(
-    speed: Any, least_most: tuple[int, int], pool: Pool, *, beta: float, counts: int
+def configurations(
+    curves: Any, least_most: tuple[int, int], pool: Pool, *, beta: float, counts: int
 ) -> Configurations:
+    """List all configurations of a job of such speed and power, cap after cap."""
+    speed, power = curves
     units = numbers(*least_most, counts)
     caps: tuple[float | None, ...] = pool.caps_w or (None,)
     fast = np.array([[1.0 if speed is None else speed(n, cap) for n in units.tolist()] for cap in caps])
-    watts = np.array([[pool.power_w(n, cap) for n in units.tolist()] for cap in caps])
+    watts = np.array([[pool.power_w(n, cap, power) for n in units.tolist()] for cap in caps])
     energy_ratio = fast * watts[0, 0] / watts if watts[0, 0] > 0 else fast  # equation 4.2
     return Configurations(
         np.tile(units, len(caps)),
@@ -226,7 +232,7 @@ class Parm(Policy):
                 malleable.append(state)
             else:
                 free_units -= state.place.units
-                free_watts -= self._watts(state.place)
+                free_watts -= self.pool.power_of(state.job, state.place)
         waiting = self._may_start(list(view.waiting.values())[: self.parameters.depth], free_units, view)
         self.short_w = 0.0 if malleable else max(0.0, -free_watts)
         if not waiting and not malleable:
@@ -262,7 +268,7 @@ class Parm(Policy):
             return []
         alike: dict[tuple[object, int, int | None], list[Job]] = {}
         for job in waiting:
-            alike.setdefault((job.speed, job.units, job.max_units), []).append(job)
+            alike.setdefault((_curves(job), job.units, job.max_units), []).append(job)
         kept = set[int]()
         for (_, least, _), jobs in alike.items():
             room = max(0, int(free_units // least))
@@ -341,9 +347,6 @@ class Parm(Policy):
     def _placement(self, table: Configurations, column: int) -> Placement:
         return Placement(self.pool.name, int(table.units[column - 1]), cap_w=table.caps_w[column - 1])
 
-    def _watts(self, placement: Placement) -> float:
-        return self.pool.power_w(placement.units, placement.cap_w)
-
     def _least(self, malleable: list[JobState], problem: Problem) -> list[Action]:
         """Draw as little as possible and admit nothing, because the budget is too low for what runs."""
         _, _, watts = problem.totals(problem.start)
@@ -397,7 +400,7 @@ def too_hungry(job: Job, cluster: Cluster) -> str:
     """Say why the budget can never carry the job, as a clause; "" if it can."""
     pool = cluster.pools[0]
     cap = pool.caps_w[0] if pool.caps_w else None
-    least_w = pool.power_w(job.units, cap)
+    least_w = pool.power_w(job.units, cap, job.power)
     if cluster.budget_w is None or least_w <= cluster.budget_w:
         return ""
     return f"it needs at least {least_w:g} W, the budget is {cluster.budget_w:g} W"

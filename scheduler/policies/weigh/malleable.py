@@ -54,7 +54,7 @@ from scheduler.model.events import Action, Resume, Start, Suspend, WakeAt
 from scheduler.model.jobs import CHECKPOINT, RUNNING, STOPPING, JobState, Placement, Pool, instant
 from scheduler.model.state import POWER_TOLERANCE_W
 from scheduler.policies.base import View
-from scheduler.policies.power.parm import changes, numbers
+from scheduler.policies.power.parm import changes, configurations
 from scheduler.policies.weigh.parameters import WeighParameters
 from scheduler.policies.weigh.waiting import FLOOR_S, SOON_S, believed_end, left_s
 
@@ -92,13 +92,16 @@ class Ways(NamedTuple):
 
     Attributes:
         least: what it holds at least. columns: share, speed, own cost and watts of each way.
-        area: the least share for a second of work.
+        area: the least share for a second of work. begun: on fewer units it is not begun (``LOSS``).
+        step: units and watts that any other way takes beyond the least one.
     """
 
     all: tuple[Way, ...]
     least: Way
     columns: NDArray[np.float64]
     area: float
+    begun: int
+    step: Sequence[float]
 
 
 class Claim(NamedTuple):
@@ -168,16 +171,19 @@ class Machine:
 
     def improve(self, claim: Claim, held: dict[int, Way], behind: int = 0) -> None:
         """Give a job the way of least cost for which there is room, with so many jobs behind."""
-        ways, columns = claim.ways.all, claim.ways.columns
+        ways, least, columns = claim.ways.all, claim.ways.least, claim.ways.columns
         has = held.get(claim.state.job.id, NOTHING)
+        units, watts = (least.units, least.watts) if has is NOTHING else claim.ways.step
+        if (has is NOTHING or has is least) and (units > self.free or watts > self.free_w):
+            return
         share = max((has.units + self.free) / self.units, (has.watts + self.free_w) / self.watts)
         able = columns[0].searchsorted(share * (1 + 1e-9), "right")  # there is no room for the others
         if not able or ways[able - 1] is has:
             return
-        shares, speeds, own_s, watts = columns[:, :able]
-        costs = np.where(watts - has.watts > self.free_w, math.inf, own_s + behind * shares / speeds)
-        least = (has.own_s + behind * has.share / (has.speed or 1.0)) * (1 - 1e-9)
-        cheaper: list[int] = costs.argsort(kind="stable")[: np.count_nonzero(costs < least)].tolist()
+        shares, speeds, own_s, drawn = columns[:, :able]
+        costs = np.where(drawn - has.watts > self.free_w, math.inf, own_s + behind * shares / speeds)
+        cost_s = (has.own_s + behind * has.share / (has.speed or 1.0)) * (1 - 1e-9)
+        cheaper: list[int] = costs.argsort(kind="stable")[: np.count_nonzero(costs < cost_s)].tolist()
         for place in cheaper:
             if self.has(claim, ways[place], has):
                 held[claim.state.job.id] = self.take(claim, ways[place], has)
@@ -219,41 +225,53 @@ class Machine:
         least, most = job.units, min(job.max_units or job.units, self.units)
         if state.placement is not None and not job.malleable:
             least = most = state.place.units
-        speed: Any = job.speed  # a key: it must have a hash, as frozen dataclasses have
-        kept = state.place.units if state.stage is RUNNING else most
-        sizes = least, max(most, least), self.thrifty * kept
-        whole = self.units, self.watts, self.joule_s
-        return Claim(state, left_s, _ways(speed, sizes, self.pool, whole), hole_s)
+        curves: Any = job.speed, job.power  # a key: they must have a hash, as frozen dataclasses have
+        whole, sizes = (self.units, self.watts, self.joule_s), (least, max(most, least))
+        ways = _ways(curves, (*sizes, 0), self.pool, whole)
+        kept = min(state.place.units if state.stage is RUNNING else most, ways.begun)
+        if self.thrifty and kept > least:
+            ways = _ways(curves, (*sizes, kept), self.pool, whole)
+        return Claim(state, left_s, ways, hole_s)
 
 
 @lru_cache(maxsize=4096)
-def _ways(speed: Any, sizes: tuple[int, int, int], pool: Pool, whole: tuple[float, float, float]) -> Ways:
+def _ways(curves: Any, sizes: tuple[int, int, int], pool: Pool, whole: tuple[float, float, float]) -> Ways:
     """List the ways.
 
     Args:
+        curves: speed and power.
         sizes: fewest and most units, and up to how many ``LOSS`` counts.
         whole: units and watts of the machine, and the price of a joule.
     """
-    every, (least, most, floor) = list[Way](), sizes
-    caps: tuple[float | None, ...] = pool.caps_w or (None,)
-    for units in numbers(least, most, CHOICES).tolist():
-        drawn = [pool.power_w(units, cap) for cap in caps]
-        speeds = [1.0 if speed is None else speed(units, cap) for cap in caps]
-        for cap, watts, fast in zip(caps, drawn, speeds, strict=True):
-            share = max(units / whole[0], watts / whole[1])
-            own_s = (1.0 + whole[2] * watts) / fast
-            every.append(Way(share, units, watts, cap, fast, own_s, low_w=drawn[0], low_speed=speeds[0]))
-    lowest = every[:: len(caps)]
-    areas = [way.share / way.speed if way.share <= 1 else math.inf for way in lowest]
-    while lowest[0].units < floor and areas[0] > LOSS * min(areas):
-        del lowest[0], areas[0], every[: len(caps)]
-    ways, best, cost_s = list[Way](), 0.0, math.inf
-    for way in sorted(every, key=lambda way: (way.share, -way.speed, way.watts)):
-        if way.speed > best * (1 + 1e-9) or way.own_s < cost_s * (1 - 1e-9):
-            ways.append(way)
-            best, cost_s = max(best, way.speed), min(cost_s, way.own_s)
-    columns = np.array([(way.share, way.speed, way.own_s, way.watts) for way in ways]).T.copy()
-    return Ways(tuple(ways), every[0], columns, min(way.share / way.speed for way in ways))
+    every, floor = configurations(curves, sizes[:2], pool, beta=1.0, counts=CHOICES), sizes[2]
+    units, watts, speeds = every.units, every.watts, every.merit
+    share = np.maximum(units / whole[0], watts / whole[1])
+    own_s = (1.0 + whole[2] * watts) / speeds
+    lowest = len(every) // len(pool.caps_w or (None,))  # so many are under the lowest cap, and come first
+    areas = np.where(share <= 1, share / speeds, math.inf)[:lowest]
+    begun = next(at for at in range(lowest) if areas[at] <= LOSS * areas[at:].min())
+    least = min(begun, int(units[:lowest].searchsorted(floor)))
+    order = np.lexsort((watts, -speeds, share))
+    order = order[order % lowest >= least]
+    faster = speeds[order[1:]] > np.maximum.accumulate(speeds[order[:-1]]) * (1 + 1e-9)
+    cheaper = own_s[order[1:]] < np.minimum.accumulate(own_s[order[:-1]]) * (1 - 1e-9)
+    order = order[np.concatenate(([True], faster | cheaper))]
+
+    def ways(some: NDArray[np.intp]) -> tuple[Way, ...]:
+        caps, low = [every.caps_w[at] for at in some], some % lowest
+        rest = speeds[some], own_s[some], watts[low], speeds[low]
+        columns = [column.tolist() for column in (share[some], units[some], watts[some], *rest)]
+        return tuple(map(Way, *columns[:3], caps, *columns[3:]))
+
+    columns = np.array((share, speeds, own_s, watts)).take(order, axis=1)
+    kept = dict(zip(order.tolist(), ways(order), strict=True))
+    least_way = kept.get(least) or ways(np.array([least]))[0]
+    taken = np.array((units, watts))
+    step: list[float] = (
+        taken[:, order[order != least]].min(axis=1, initial=math.inf) - taken[:, least]
+    ).tolist()
+    area = float((columns[0] / columns[1]).min())
+    return Ways(tuple(kept.values()), least_way, columns, area, int(units[begun]), step)
 
 
 def shares(
@@ -407,10 +425,9 @@ def _later(since_s: float, now: float) -> float:
 
 def _fixed(state: JobState, pool: Pool, end_s: float) -> Claim:
     """Return the claim of a job that runs, and cannot change now."""
-    units, cap = state.place.units, state.place.cap_w
-    watts = pool.power_w(units, cap)
+    units, cap, watts = state.place.units, state.place.cap_w, pool.power_of(state.job, state.place)
     way = NOTHING._replace(units=units, watts=watts, cap_w=cap, low_w=watts, low_speed=1.0)
-    return Claim(state, math.inf, Ways((way,), way, np.zeros((4, 1)), 0.0), end_s)
+    return Claim(state, math.inf, Ways((way,), way, np.zeros((4, 1)), 0.0, 0, (0, 0.0)), end_s)
 
 
 def _for_makespan(machine: Machine, claims: list[Claim], held: dict[int, Way], now: float) -> list[Claim]:

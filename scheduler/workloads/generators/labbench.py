@@ -1,14 +1,15 @@
 """Training jobs of a laboratory with GPUs: tables that were measured, joined by assumptions.
 
 Measured (``scheduler/data/labbench.json``, where sources and licences stand): steps a second of 26 programs
-on 1, 2, 4 and 8 V100, P100 and K80, and their speeds in pairs on one GPU (Gavel); time of an epoch of six
-networks under power limits on V100 and P100 (Zeus).
+on 1, 2, 4 and 8 V100, P100 and K80, and their speeds in pairs on one GPU (Gavel); time of an epoch and mean
+power of six networks under power limits on V100 and P100 (Zeus).
 
 Assumed, because nobody has measured all of it for the same programs:
 
 - **Sizes.** 70, 10, 15 and 5 % of the jobs need at least 1, 2, 4 and 8 GPUs. A number of GPUs that was not
   measured is as fast as the next smaller one. Over GPUs a program speeds up on all kinds as on the first.
-- **Caps.** A program slows down under a cap as the network of Zeus that is most like it (``LIKE``).
+- **Caps.** A program slows down under a cap, and draws on each of its GPUs, as the network of Zeus that is
+  most like it (``LIKE``); where that draws less under a higher cap, as much as under the lower.
 - **Pairs.** Jobs that share GPUs take half of one. Those of a node lie two to a GPU in the order of their
   numbers. Only programs of which all pairs were measured share.
 - **Stops and restarts.** A job has 1 to 10 GB to save, at ``cost_s_per_gb``, of which 60 % are for the
@@ -21,9 +22,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -32,7 +34,7 @@ import numpy as np
 from profiles.errors import BadInput
 from scheduler.model.costs import LinearCost, LinearCosts
 from scheduler.model.jobs import CHECKPOINT, EMPTY, Cluster, EstimateKind, Job, Placement, Pool, instant
-from scheduler.model.speeds import CapTable, TabulatedSpeed
+from scheduler.model.speeds import CapTable, TabulatedPower, TabulatedSpeed
 from scheduler.simulator.trace import Arrival, SimulationSettings
 from scheduler.workloads import Workload
 
@@ -155,10 +157,21 @@ def family(program: str) -> str:
 
 def under_caps(program: str, kind: str, lowest_w: float) -> CapTable:
     """Return the speed under a cap, over that at the lowest."""
-    rows = tables()["caps"][kind][LIKE[family(program)]]
-    curve = CapTable(tuple(float(row[0]) for row in rows), tuple(1.0 / row[1] for row in rows))
+    caps_w, epochs_s, _ = _caps(program, kind)
+    curve = CapTable(caps_w, tuple(1.0 / seconds for seconds in epochs_s))
     base = curve(lowest_w)
-    return CapTable(curve.watts, tuple(speed / base for speed in curve.speeds))
+    return CapTable(caps_w, tuple(speed / base for speed in curve.values))
+
+
+def drawn(program: str, kind: str) -> TabulatedPower:
+    """Return what a program draws under a cap."""
+    caps_w, _, watts = _caps(program, kind)
+    return TabulatedPower(CapTable(caps_w, tuple(accumulate(watts, max))))
+
+
+def _caps(program: str, kind: str) -> Iterable[tuple[float, ...]]:
+    """Return the caps of the network like it, its times of an epoch and its watts under them."""
+    return zip(*tables()["caps"][kind][LIKE[family(program)]], strict=True)
 
 
 @dataclass(frozen=True)
@@ -238,7 +251,9 @@ def _arrivals(parameters: Labbench, lab: _Lab, seed: int) -> list[Arrival]:
         run_s = min(longest, parameters.median_s * float(rng.lognormal(0.0, parameters.sigma)))
         memory_mb = float(rng.uniform(1.0, MOST_GB)) * MB_PER_GB
         speed, most = _speed(program, size, lab) if parameters.sizes != "fixed" else (None, size)
+        power = None
         if lab.pools[0].caps_w:
+            power = drawn(program, first)
             table = under_caps(program, first, lab.pools[0].caps_w[0])
             speed = TabulatedSpeed(size, speed.by_units if speed else (1.0,), table)
             run_s *= table(None)  # the length is that of an uncapped run
@@ -260,6 +275,7 @@ def _arrivals(parameters: Labbench, lab: _Lab, seed: int) -> list[Arrival]:
             estimates_s=(times if known else dict.fromkeys(times, math.inf)) if several else EMPTY,
             demand=_demand(parameters, lab, gpu),
             speed=speed,
+            power=power,
             program=program,
         )
         jobs.append((job, times))

@@ -177,6 +177,19 @@ def test_parm_s_speed_is_the_job_s_own(tmp_path: Path) -> None:
     assert steep is not None and steep(1, 60.0) == pytest.approx(100.0)
 
 
+def test_a_job_that_draws_less_than_a_cap_is_not_slowed_by_it(tmp_path: Path) -> None:
+    """Its speed under caps was not measured: full at the 29 W that it draws, in proportion below."""
+    rows = table().query("cap_w != cap_w").assign(power_w=29.0)
+    JobStore(tmp_path).save(make_job("ls", kind=KIND, caps=fit_caps(rows, "intel-2s")), {"caps": rows})
+    unit = Unit(node=True, cores=1, package=True, emulated="intel-2s")
+    spec = JobSpec(command=("ls",), folder="/", nodes=1, job_profile="ls")
+    spec = under_caps(spec, ProfiledJobs(JobStore(tmp_path), KIND).caps, unit)
+    assert spec.cap_curve == pytest.approx((29.0, 1 / 29))
+    for caps_w, gain in (((30.0, 60.0), 1.0), ((14.5, 60.0), 2.0)):
+        speed = speed_of(spec, Pool("node", 2, caps_w=caps_w), unit, 1, most=None)
+        assert speed is not None and speed(1, 60.0) == pytest.approx(gain)
+
+
 def test_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     job = make_job("lu", kind=KIND, caps=fit_caps(table(), "intel-1s"))
     print_job(job)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from scheduler.evaluations import capped_gpus
@@ -18,11 +20,12 @@ from scheduler.evaluations.capped_gpus import (
     simulate,
 )
 from scheduler.model.jobs import Job, Placement
-from scheduler.model.speeds import CapTable, TabulatedSpeed
+from scheduler.model.speeds import CapTable, TabulatedPower, TabulatedSpeed
 from scheduler.simulator.trace import Arrival, Outcome, Segment
 
 SPEED = TabulatedSpeed(2, (1.0, 1.25, 1.5), CapTable((100.0, 250.0), (1.0, 2.0)))  # on 2 to 4 GPUs
-JOB = Job(1, 0.0, 2, 120.0, max_units=4, speed=SPEED)
+POWER = TabulatedPower(CapTable((100.0, 250.0), (90.0, 210.0)))
+JOB = Job(1, 0.0, 2, 120.0, max_units=4, speed=SPEED, power=POWER)
 
 
 def outcome(job: Job, end_s: float, units: int = 2, cap_w: float = 100.0) -> Outcome:
@@ -39,6 +42,7 @@ def test_rivals_have_a_size_and_a_cap() -> None:
         arrival = fixed(Arrival(JOB, 120.0), 175.0, most)
         assert (arrival.job.units, arrival.job.max_units, arrival.job.speed) == (units, None, None)
         assert (arrival.job.estimate_s, arrival.run_s) == pytest.approx((run_s, run_s))
+        assert arrival.job.power is not None and arrival.job.power(units, None) == units * 150.0
 
 
 def test_fairness_is_against_the_part_of_each_job() -> None:
@@ -50,18 +54,19 @@ def test_fairness_is_against_the_part_of_each_job() -> None:
 
 
 def test_no_schedule_takes_less_energy_than_each_job_at_its_best() -> None:
-    """Two GPUs at 250 W: 620 W for 60 s; at 100 W 320 W for 120 s; four at 250 W 1240 W for 40 s."""
-    assert least_j(JOB) == pytest.approx(620 * 60)
+    """Two GPUs at 250 W: 540 W for 60 s; at 100 W 300 W for 120 s; four at 250 W 1080 W for 40 s."""
+    assert least_j(JOB) == pytest.approx(540 * 60)
     figures = simulate(CappedCase("fixed", "mctbm-priced", 40, 1, 125.0))
     assert figures is not None and 0 < figures.least_j < figures.energy_j
 
 
 def test_what_is_drawn_above_the_budget_is_counted() -> None:
-    pool = machine().pools[0]
-    watts = 5 * (BASE_W + 250.0)  # 1550 of 1600 W
-    assert pool.power_w(5, 250.0) == watts
-    assert above_budget([outcome(JOB, 10.0, 5, 250.0)], pool) == 0
-    assert above_budget([outcome(JOB, 10.0, 5, 250.0), outcome(JOB, 5.0, 1, 100.0)], pool) == 1
+    """Of 1600 W a job that states no watts takes 5 x 310 = 1550, and one that does 5 x 270 = 1350."""
+    pool, plain = machine().pools[0], replace(JOB, power=None)
+    assert pool.power_w(5, 250.0) == 5 * (BASE_W + 250.0)
+    assert above_budget([outcome(plain, 10.0, 5, 250.0)], pool) == 0
+    for job, above in ((plain, 1), (JOB, 0)):
+        assert above_budget([outcome(job, 10.0, 5, 250.0), outcome(JOB, 5.0, 1, 100.0)], pool) == above
 
 
 def test_a_cap_at_which_a_job_does_not_fit_is_left_out() -> None:

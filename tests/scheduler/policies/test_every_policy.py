@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.model.events import Action, Event, Promise, Repartition, WakeAt
+from scheduler.model.speeds import CapTable, TabulatedPower
 from scheduler.policies import outlines
 from scheduler.policies.base import Policy, View
 from scheduler.policies.registry import POLICIES, create
@@ -77,6 +79,23 @@ def test_nothing_over_committed_no_job_lost_no_promise_broken_same_seed_same_sch
             check_conserving(world, outcomes)
         again, _ = run(quick(name, seed=3), world)
         assert again == outcomes
+
+    check()
+
+
+@pytest.mark.parametrize("name", [name for name, kind in CASES if kind == "power"])
+def test_who_states_the_watts_of_its_cap_fares_as_who_states_none(name: str) -> None:
+    @QUICK
+    @given(WORLDS["power"]())
+    def check(world: World) -> None:
+        pool = world.cluster.pools[0]
+        plain = TabulatedPower(CapTable(pool.caps_w, pool.caps_w))
+        segments = []
+        for power in (None, plain):
+            arrivals = tuple(a._replace(job=replace(a.job, power=power)) for a in world.arrivals)
+            outcomes, _ = run(quick(name), replace(world, arrivals=arrivals))
+            segments.append([(o.job.id, o.segments, o.energy_j) for o in outcomes])
+        assert segments[0] == segments[1]
 
     check()
 

@@ -101,8 +101,8 @@ class Chaos(Policy):
             return None
         units = self.random.randint(job.units, most)
         cap = self.random.choice(pool.caps_w) if pool.caps_w else None
-        if view.budget_w is not None and view.power_w + pool.power_w(units, cap) > view.budget_w:
+        if view.budget_w is not None and view.power_w + pool.power_w(units, cap, job.power) > view.budget_w:
             units, cap = job.units, pool.caps_w[0]
-            if view.power_w + pool.power_w(units, cap) > view.budget_w:
+            if view.power_w + pool.power_w(units, cap, job.power) > view.budget_w:
                 return None
         return Placement(pool.name, units, cap_w=cap)

@@ -31,11 +31,15 @@ def audit(world: World, outcomes: list[Outcome], refused: int = 0) -> None:
         _audit_pool(pool, segments)
     if world.cluster.budget_w is not None:
         for time, segments in _moments([(s, o) for o in outcomes for s in o.segments]):
-            drawn = sum(
-                world.cluster[s.placement.pool].power_w(s.placement.units, s.placement.cap_w)
-                for s, _ in segments
-            )
+            drawn = sum(power_w(world.cluster[s.placement.pool], o.job, s.placement) for s, o in segments)
             assert drawn <= world.cluster.budget_w + SLACK, f"over budget at {time}"
+
+
+def power_w(pool: Pool, job: Job, place: Placement) -> float:
+    """Return what a job draws: what it states itself goes before its cap."""
+    under = pool.peak_w if place.cap_w is None else place.cap_w
+    own = place.units * under if job.power is None else job.power(place.units, place.cap_w)
+    return place.units * pool.base_w + own
 
 
 def _audit_job(world: World, outcome: Outcome) -> None:

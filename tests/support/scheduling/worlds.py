@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from hypothesis import strategies as st
 
@@ -34,6 +36,31 @@ class LinearSpeed:
 
     def __call__(self, units: int, cap_w: float | None) -> float:
         return min(units, self.most) / self.least * (1.0 + 0.02 * ((50.0 if cap_w is None else cap_w) - 30.0))
+
+
+@dataclass(frozen=True)
+class PowerTable:
+    """Watts on 1, 2, ... units, for each of ascending caps."""
+
+    caps_w: tuple[float, ...]
+    rows: tuple[tuple[float, ...], ...]
+
+    def __call__(self, units: int, cap_w: float | None) -> float:
+        return self.rows[units - 1][-1 if cap_w is None else self.caps_w.index(cap_w)]
+
+
+def powers(most: int, caps_w: tuple[float, ...]) -> st.SearchStrategy[PowerTable | None]:
+    """Draw what a job draws on up to ``most`` units, at most what its caps allow; None: just that."""
+
+    def table(seed: int) -> PowerTable:
+        chance, rows, row = random.Random(seed), list[tuple[float, ...]](), [0.0] * len(caps_w)
+        for units in range(1, most + 1):
+            drawn = [chance.uniform(least, units * cap) for least, cap in zip(row, caps_w, strict=True)]
+            row = list(accumulate(drawn, max))
+            rows.append(tuple(row))
+        return PowerTable(caps_w, tuple(rows))
+
+    return st.none() | st.integers(0, 10**6).map(table)
 
 
 def run(
@@ -174,6 +201,7 @@ def power(draw: st.DrawFn, most: int = 8, exact: bool = True) -> World:
             max_units=widest,
             malleable=draw(st.booleans()),
             speed=LinearSpeed(1, widest),
+            power=draw(powers(widest, caps)),
         )
         arrivals.append(Arrival(job, run_s))
     return World(Cluster((pool,), budget), tuple(arrivals))

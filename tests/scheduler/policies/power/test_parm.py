@@ -17,8 +17,8 @@ from scipy.optimize import linprog
 
 from profiles.errors import BadInput
 from scheduler.model.events import BudgetChanged
-from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool
-from scheduler.model.speeds import CappedSpeed
+from scheduler.model.jobs import Cluster, EstimateKind, Job, Placement, Pool
+from scheduler.model.speeds import CappedSpeed, CapTable, TabulatedPower
 from scheduler.policies.base import View
 from scheduler.policies.power import multiple_choice_knapsack, parm_ga
 from scheduler.policies.power.multiple_choice_knapsack import Problem, Solution, solve
@@ -30,7 +30,7 @@ from scheduler.workloads import load
 from scheduler.workloads.generators import lublin, power_sets
 from scheduler.workloads.generators.power_sets import PROGRAMS, small_machine
 from tests.support.amounts import examples
-from tests.support.scheduling.schedule_audit import audit
+from tests.support.scheduling.schedule_audit import audit, power_w
 from tests.support.scheduling.worlds import World, power, run
 
 MANY = settings(max_examples=examples(150))
@@ -189,17 +189,19 @@ def enumerate_all(view: View, given: ParmParameters) -> float | None:
         if running and not job.malleable:
             assert state.placement is not None and state.placement.cap_w is not None
             units -= state.placement.units
-            watts -= state.placement.units * (10.0 + state.placement.cap_w)
+            watts -= power_w(pool, job, state.placement)
             continue
         assert job.speed is not None and job.max_units is not None
         least = job.estimate_s or 0.0
         weight = max((1 - state.done_by(view.now)) * least + view.now - job.submit_s, 1.0) ** given.alpha
         choices = [] if running else [(0.0, 0, 0.0)]
+        least_w = power_w(pool, job, Placement(pool.name, job.units, cap_w=pool.caps_w[0]))
         for n in range(job.units, job.max_units + 1):
             for p in pool.caps_w:
                 s = job.speed(n, p)
-                energy = s * job.units * (pool.caps_w[0] + 10.0) / (n * (p + 10.0))
-                choices.append(((beta * s + (1 - beta) * energy) * weight, n, n * (p + 10.0)))
+                drawn_w = power_w(pool, job, Placement(pool.name, n, cap_w=p))
+                energy = s * least_w / drawn_w
+                choices.append(((beta * s + (1 - beta) * energy) * weight, n, drawn_w))
         per_job.append(choices)
     if math.prod(map(len, per_job)) > 20_000:
         return None
@@ -292,10 +294,12 @@ def test_budgets_that_change_are_kept_as_far_as_running_jobs_can(
         drawn.append(view.power_w)
         if name != "parm" or view.power_w <= view.budget_w + 1e-6:
             return
+        pool, least_w = view.cluster.pools[0], 30.0
         stuck = sum(
-            40.0 * s.job.units if s.job.malleable else s.placement.units * (10.0 + (s.placement.cap_w or 0.0))
+            power_w(
+                pool, s.job, Placement(pool.name, s.job.units, cap_w=least_w) if s.job.malleable else s.place
+            )
             for s in view.running.values()
-            if s.placement is not None
         )
         assert view.power_w == pytest.approx(stuck), "running jobs could draw less"
         for waiting in view.waiting.values():
@@ -304,6 +308,28 @@ def test_budgets_that_change_are_kept_as_far_as_running_jobs_can(
     policy = create(name)
     outcomes, summary = run(policy, replace(world, settings=SimulationSettings(disturbances=changes)), watch)
     assert len(outcomes) + sum(summary.refused.values()) == len(world.arrivals) and (drawn or not outcomes)
+
+
+@pytest.mark.parametrize("name", ["fifo-min", "fifo-max", "parm", "parm-ga", "weigh"])
+@pytest.mark.parametrize(("draws_w", "second_s"), [(None, 10.0), (41.0, 10.0), (40.0, 0.0)])
+def test_a_job_is_charged_what_it_draws(name: str, draws_w: float | None, second_s: float) -> None:
+    """Of 100 W a job takes 10 W and its cap of 50 W, or 10 W and what it states."""
+    pool = Pool("node", 2, base_w=10.0, peak_w=50.0, caps_w=(50.0,))
+    power = None if draws_w is None else TabulatedPower(CapTable((50.0,), (draws_w,)))
+    jobs = [Job(number, 0.0, 1, 10.0, estimate_kind=EstimateKind.EXACT, power=power) for number in (1, 2)]
+    outcomes, _ = run(create(name), World(Cluster((pool,), 100.0), tuple(Arrival(j, 10.0) for j in jobs)))
+    assert sorted(outcome.start_s for outcome in outcomes) == [0.0, second_s]
+    assert {outcome.energy_j for outcome in outcomes} == {10 * (10 + (draws_w or 50.0))}
+
+
+@pytest.mark.parametrize(("draws_w", "units"), [(None, 1), (20.0, 3), (10.0, 4)])
+def test_a_fixed_size_is_cut_to_what_the_budget_carries(draws_w: float | None, units: int) -> None:
+    """Of 100 W a unit takes 60, 30 or 20; the job can use four."""
+    pool = Pool("node", 4, base_w=10.0, peak_w=50.0, caps_w=(50.0,))
+    power = None if draws_w is None else TabulatedPower(CapTable((50.0,), (draws_w,)))
+    job = Job(1, 0.0, 1, 10.0, estimate_kind=EstimateKind.EXACT, max_units=4, power=power)
+    [outcome], _ = run(create("fifo-max"), World(Cluster((pool,), 100.0), (Arrival(job, 10.0),)))
+    assert outcome.segments[0].placement.units == units
 
 
 def test_a_job_that_no_budget_carries_is_refused() -> None:

@@ -25,7 +25,7 @@ from scheduler.simulator.trace import Arrival, Outcome, SimulationSettings
 from scheduler.workloads import load
 from scheduler.workloads.generators import power_sets
 from tests.support.amounts import examples
-from tests.support.scheduling.worlds import LinearSpeed, World, run
+from tests.support.scheduling.worlds import LinearSpeed, World, powers, run
 
 
 class DecidedError(Exception):
@@ -331,6 +331,7 @@ def capped(draw: st.DrawFn) -> World:
             max_units=most if most > least else None,
             malleable=most > least and draw(st.booleans()),
             speed=draw(st.sampled_from((LinearSpeed, SquaredSpeed)))(least, most),
+            power=draw(powers(most, pool.caps_w)),
         )
         arrivals.append(Arrival(job, job.estimate_s or 0.0))
     budget_w = draw(st.sampled_from((None, 40.0 * units, 45.0 * units)))

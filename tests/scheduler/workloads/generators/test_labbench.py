@@ -80,10 +80,13 @@ def test_caps_are_those_of_the_likest_network() -> None:
     pool = Pool("v100", 8, base_w=60.0, peak_w=250.0, caps_w=CAPS_W)
     _, arrivals = generate(Cluster((pool,), 1200.0))
     for job, run_s, *_ in arrivals:
-        rows = {row[0]: row[1] for row in tables()["caps"]["v100"][LIKE[family(job.program)]]}
-        assert job.speed is not None
+        rows = {cap: row for cap, *row in tables()["caps"]["v100"][LIKE[family(job.program)]]}
+        assert job.speed is not None and job.power is not None
         for cap in CAPS_W:
-            assert job.speed(job.units, cap) == pytest.approx(rows[100] / rows[int(cap)])
+            assert job.speed(job.units, cap) == pytest.approx(rows[100][0] / rows[int(cap)][0])
+            watts = max(row[1] for under, row in rows.items() if under <= cap)
+            assert job.power(job.units, cap) == pytest.approx(job.units * watts)
+            assert watts <= rows[int(cap)][1] * 1.04  # so little is it where more is drawn under a lower cap
         assert job.estimate_on("v100", cap_w=100.0) == pytest.approx(run_s)
     assert offered_load(
         [a._replace(run_s=a.job.estimate_on("v100", cap_w=250.0)) for a in arrivals], Cluster((pool,))
@@ -175,7 +178,11 @@ def test_the_tables_are_those_published() -> None:
                 assert rate(name, kind, int(gpus)) == steps
     for kind, networks in tables()["caps"].items():
         with path(f"zeus-summary_power_{kind}.csv").open(encoding="utf-8", newline="") as lines:
-            times = {(row["power_limit"], float(row["time_per_epoch"])) for row in csv.DictReader(lines)}
+            columns = "power_limit", "time_per_epoch", "average_power"
+            published = {tuple(float(row[name]) for name in columns) for row in csv.DictReader(lines)}
         for rows in networks.values():
-            for cap, seconds, _ in rows:
-                assert any(str(cap) == c and math.isclose(seconds, s, rel_tol=1e-3) for c, s in times)
+            for ours in rows:
+                assert any(
+                    all(math.isclose(a, b, rel_tol=1e-3) for a, b in zip(ours, theirs, strict=True))
+                    for theirs in published
+                )
