@@ -30,7 +30,7 @@ until then.
     1.5 x (area + what its stop and restart cost of the share that is used) / urgency
 
 is below its own index (costs at their 90 % quantile, times left as believed: at the quantiles of both
-hardly anybody gives way, and turnarounds are 10 % longer). Waits count over the whole length here, done or
+half as many give way, and turnarounds are 10 % longer). Waits count over the whole length here, done or
 not: a stopped job soon has the lower index, so two do not take turns for long. Such a job also starts
 before the oldest if that would give way to it at once. Of several the one that stops soonest gives way
 first. One at a time has its room made; it holds the reservation until the others have stopped. Who waits
