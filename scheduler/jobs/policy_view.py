@@ -12,6 +12,7 @@ from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.sizes import CORE, NODES, Unit, demand_with_gpus, range_of, speed_of
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import EPSILON, Cluster, EstimateKind, Job, Placement, Pool, Speed, Stop
+from scheduler.model.quantiles import Quantiles
 
 NO_GPUS = "see: tenbin nodes; policies fcfs, first-fit, easy, conservative, weigh schedule GPUs; also all las"
 
@@ -107,11 +108,14 @@ def _one_way(
     if demand:
         demand += (0.0,) * (len(unit.gpus) + 2 - len(demand))
         demand += (float(bool(spec.nodes) and not together),) * (NODES in pool.resources)
+    estimate_s = None
+    if not estimates:
+        estimate_s = _estimate_s(spec, units, speed) or _from_history(predicted, "", "high")
     return Job(
         job_id,
         submit_s,
         units,
-        None if estimates else _estimate_s(spec, units, speed) or _from_history(predicted, "", "high"),
+        estimate_s,
         user=spec.owner(user),
         memory_mb=spec.memory_mb or _registered_mb(predicted),
         estimate_kind=EstimateKind.PREDICTED
@@ -132,6 +136,7 @@ def _one_way(
         program=spec.job_profile or spec.name or spec.command[0],
         stays=stays if stays is not None and _is_there(stays, pool) else None,
         label=label,
+        quantiles_s=_quantiles(predicted, {**estimates, "": estimate_s}),
     )
 
 
@@ -256,6 +261,18 @@ def _from_history(predicted: Mapping[str, Any] | None, pool: str, quantile: str)
     """
     estimate = predicted["run_s"].get(pool) if predicted else None
     return None if estimate is None else float(estimate[quantile])
+
+
+def _quantiles(
+    predicted: Mapping[str, Any] | None, believed: Mapping[str, float | None]
+) -> Mapping[str, Quantiles]:
+    """Return quantiles of the run times that are believed as predicted, not as stated."""
+    run_s = predicted["run_s"] if predicted else {}
+    return {
+        pool: Quantiles(estimate["low"], estimate["middle"], estimate["high"])
+        for pool, estimate in run_s.items()
+        if believed.get(pool) == estimate["middle" if pool else "high"]
+    }
 
 
 def _registered_mb(predicted: Mapping[str, Any] | None) -> float | None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from scheduler.model.jobs import PAUSE, Job, Placement, record
+from scheduler.model.quantiles import Quantiles, exactly
 
 
 class Costs(Protocol):
@@ -18,6 +21,12 @@ class Costs(Protocol):
     def restart_s(self, job: Job, pool: str) -> float:
         """Predict how long the job takes to compute again on that class."""
 
+    def move_s(self, job: Job, here: str, there: str) -> Quantiles:
+        """Predict quantiles of both together: a stop on one class, and a restart on another or the same.
+
+        The middle one is ``stop_s`` + ``restart_s``.
+        """
+
     def resize_s(self, job: Job, before: Placement, after: Placement) -> float:
         """Predict how long a change of the number of units takes."""
 
@@ -27,10 +36,16 @@ class Costs(Protocol):
 
 @record
 class LinearCost:
-    """``slope * memory_mb + offset`` seconds."""
+    """``slope * memory_mb + offset`` seconds.
+
+    Attributes:
+        half_slope, half_offset: likewise, how far the 10 and 90 % quantiles are off.
+    """
 
     slope: float
     offset: float
+    half_slope: float = 0.0
+    half_offset: float = 0.0
 
 
 NOTHING = LinearCost(0.0, 0.0)
@@ -80,6 +95,15 @@ class LinearCosts:
         cost = self.factor * (line.slope * (job.memory_mb or 0.0) + line.offset)
         return cost + self.factor * self.compile_s.get(job.program, 0.0) if self.compile_s else cost
 
+    def move_s(self, job: Job, here: str, there: str) -> Quantiles:
+        middle = self.stop_s(job, here) + self.restart_s(job, there)
+        if job.stop is PAUSE:
+            return exactly(middle)
+        lines, memory_mb = (self.checkpoint.get(here), self.restart.get(there)), job.memory_mb or 0.0
+        halves = [line.half_slope * memory_mb + line.half_offset for line in lines if line is not None]
+        half = self.factor * math.hypot(*halves)  # they are independent
+        return Quantiles(max(middle - half, 0.0), middle, middle + half)
+
     def resize_s(self, job: Job, before: Placement, after: Placement) -> float:
         return self.factor * (self.resize.slope * (job.memory_mb or 0.0) + self.resize.offset)
 
@@ -88,3 +112,34 @@ class LinearCosts:
 
 
 FREE = LinearCosts()
+
+
+@dataclass(frozen=True, slots=True)
+class ScatteredCosts:
+    """True stops and restarts that differ from a prediction, by a log-normal factor of each job and class.
+
+    Attributes:
+        sigma: standard deviation of the factor's logarithm.
+    """
+
+    predicted: Costs
+    sigma: float
+    seed: int = 0
+
+    def stop_s(self, job: Job, pool: str) -> float:
+        return self.predicted.stop_s(job, pool) * self._factor(f"stop {job.id} {pool}")
+
+    def restart_s(self, job: Job, pool: str) -> float:
+        return self.predicted.restart_s(job, pool) * self._factor(f"restart {job.id} {pool}")
+
+    def move_s(self, job: Job, here: str, there: str) -> Quantiles:
+        return exactly(self.stop_s(job, here) + self.restart_s(job, there))
+
+    def resize_s(self, job: Job, before: Placement, after: Placement) -> float:
+        return self.predicted.resize_s(job, before, after)
+
+    def cap_s(self, job: Job, placement: Placement) -> float:
+        return self.predicted.cap_s(job, placement)
+
+    def _factor(self, what: str) -> float:
+        return random.Random(f"{self.seed} {what}").lognormvariate(0.0, self.sigma)

@@ -16,6 +16,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Protocol, TypeVar, dataclass_transform
 
+from scheduler.model.quantiles import Quantiles, exactly
 from scheduler.model.speeds import SpeedRatios
 
 T = TypeVar("T")
@@ -23,6 +24,7 @@ T = TypeVar("T")
 # Sums of fractional demands carry rounding errors; comparisons allow this much.
 EPSILON = 1e-9
 EMPTY: Mapping[str, float] = MappingProxyType({})
+NO_QUANTILES: Mapping[str, Quantiles] = MappingProxyType({})
 NEAREST = 1.5 * 2**52  # added and subtracted again, it rounds a float to a whole number
 FAR = 1e14  # microseconds; up to there a float of them is off by less than 0.01
 
@@ -102,6 +104,7 @@ class Job:
         estimate_kind: limit, exact or predicted.
         estimates_s: believed run time per class of resource, when classes differ; the job can run on the
             classes named here only. Empty: ``estimate_s`` holds everywhere.
+        quantiles_s: of believed run times that are predicted, per class; "": of ``estimate_s``.
         speed: how the run time depends on units and power cap; None: not at all.
         power: what it draws, from its submission on; None: as any job under its cap (``Pool``).
         demand: what one unit takes of each resource of a node, in the order of ``Pool.resources``.
@@ -137,6 +140,7 @@ class Job:
     alternative: int = 0
     stays: Placement | None = None
     label: str = field(default="", compare=False)
+    quantiles_s: Mapping[str, Quantiles] = field(default_factory=lambda: NO_QUANTILES, hash=False)
 
     @property
     def name(self) -> str:
@@ -432,3 +436,17 @@ class JobState:
         """Return the believed time left at speed 1 on ``pool`` (default: the job's own), or infinity."""
         where = pool or (self.placement.pool if self.placement else "")
         return (1.0 - self.done_by(now)) * self.job.reference_s(where)
+
+    def left(self, now: float, pool: str | None = None) -> Quantiles:
+        """Return quantiles of the time left at speed 1 on ``pool`` (default: the job's own), or infinity.
+
+        All are ``remaining_s`` unless the run time is predicted.
+        """
+        where = pool or (self.placement.pool if self.placement else "")
+        whole = self.job.quantiles_s.get(where) or self.job.quantiles_s.get("")
+        if whole is None:
+            return exactly(self.remaining_s(now, where))
+        share = self.done_by(now)
+        if self.works and now > self.expected_end_s and self.whole_s > 0:
+            share += (now - self.expected_end_s) / self.whole_s
+        return whole.left_after(share * self.job.reference_s(where))

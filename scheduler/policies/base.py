@@ -46,7 +46,7 @@ class View(Protocol):
         nodes: what is free on each node, for each pool that has nodes.
         regions: the current regions of each partitioned pool.
         region_used: units charged to each region, as (pool, region).
-        costs: predicted costs of stopping, restarting and changing jobs.
+        costs: predicted costs of stopping, restarting and changing jobs; ``move_s`` has quantiles.
         slowdowns: predicted slow-downs of programs that share nodes.
         power_w: power of all units in use. budget_w: their limit.
         profiles: measured profiles of the machine, by name of pool.

@@ -27,12 +27,14 @@ from pathlib import Path
 from profiles.errors import BadInput
 from profiles.files.store import JobStore
 from profiles.jobs import JobProfile
+from profiles.models import predict, quantile_of_line, t_quantile
 from profiles.models.contention import slowdown_beside
 from profiles.records import Model, NodeKind, Profile, Quality
 from scheduler.model.clusters import checked
 from scheduler.model.costs import LinearCost, LinearCosts
 from scheduler.model.interference import PACKED, Pressure
 from scheduler.model.jobs import Cluster, Pool
+from scheduler.model.quantiles import LEVELS
 from scheduler.model.speeds import ARITHMETIC, MEMORY, CapLine, Figures, all_bounds
 from scheduler.prediction.run_times import JobSignature, PastRun, program_of
 
@@ -112,8 +114,8 @@ def lines_of(
         return None, f"checkpoint costs of {device} without those of restart, both are free"
     compiling = profile.find("compile_s", device=device, cache="warm")
     k = compiling["K"].value if compiling is not None else 0.0
-    stop = LinearCost(_least_0(out, "alpha_C"), _least_0(out, "beta_C"))
-    start = LinearCost(_least_0(back, "alpha_R"), _least_0(back, "beta_R") + k)
+    stop = LinearCost(_least_0(out, "alpha_C"), _least_0(out, "beta_C"), *_halves(out))
+    start = LinearCost(_least_0(back, "alpha_R"), _least_0(back, "beta_R") + k, *_halves(back))
     k_text = f"K {k:.3g}" if compiling is not None else "K unknown"
     note = (
         f"{device} on {out.labels['storage']}: checkpoint {_line_words(stop)}, restart {_line_words(start)} "
@@ -255,6 +257,17 @@ def _line_words(line: LinearCost) -> str:
 def _least_0(model: Model, name: str) -> float:
     """Read a coefficient of a time, at least 0, because a fit may be below 0 near 0."""
     return max(0.0, model[name].value)
+
+
+def _halves(line: Model) -> tuple[float, float]:
+    """Return how far 10 and 90 % quantiles of a new observation are off a line, as a line (slope first)."""
+    if line.covariance is None or not line.x_max:
+        return 0.0, 0.0
+    n = line.coefficients[0].n
+    narrower = t_quantile(LEVELS[-1], max(n - 4, 1)) / quantile_of_line(n)
+    (none, _, high_0), (most, _, high) = predict(line), predict(line, line.x_max)
+    at_0, at_most = narrower * (high_0 - none), narrower * (high - most)
+    return max(at_most - at_0, 0.0) / line.x_max, at_0
 
 
 def _doubts(*models: Model) -> str:

@@ -42,6 +42,7 @@ from profiles.models import t_quantile
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Cluster, Pool
+from scheduler.model.quantiles import LEVELS
 from scheduler.model.speeds import SpeedRatios, run_time_on
 from scheduler.prediction.predictions import ELSEWHERE, STATED, TRIED
 
@@ -51,7 +52,6 @@ Quantity = Literal["run_s", "memory_mb", "registered_mb", "compile_s"]
 RECENT = 20
 KEPT = 200  # runs of a program
 ERRORS_KEPT = 100  # of the rule of a user's last two
-LEVELS = (0.1, 0.5, 0.9)
 ENOUGH = 9  # runs from which on the 10 and 90 % order statistics exist
 PROVED = 0.8  # share of the last outcomes of the rule by user within ``ONE_RUN``
 LEAST_SPREAD = 0.02  # least standard deviation of the logarithm

@@ -12,8 +12,9 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
-from statistics import median
+from statistics import median, quantiles
 from typing import Any, Literal, NamedTuple, Protocol
 
 from agent.attempts.checked import Phase
@@ -22,9 +23,11 @@ from scheduler.jobs.entry import Entry
 from scheduler.model.costs import LinearCost, LinearCosts
 from scheduler.model.interference import PACKED
 from scheduler.model.jobs import EstimateKind, Job, JobState, Placement, Stop
+from scheduler.model.quantiles import LEVELS, Quantiles, exactly
 from scheduler.model.state import ClusterState, estimate_under
 from scheduler.prediction.predictions import (
     ELSEWHERE,
+    LEAST,
     RUN_TIMES,
     STATED,
     TRIED,
@@ -92,6 +95,17 @@ OWN_HERE, LIKE_HERE = attrgetter("job", "pool"), attrgetter("program", "pool")
 ANY = type  # all are alike
 
 
+Parts = Callable[[Job, str, float], Mapping[CostPart, float]]
+Typical = Callable[[list[float]], float]
+
+
+def _quantile(values: list[float], level: float) -> float:
+    """Return a quantile of the next value; below ``LEAST`` values the median."""
+    if level == 0.5 or len(values) < LEAST:
+        return median(values)
+    return max(quantiles(values, n=10)[0 if level < 0.5 else -1], 0.0)
+
+
 class LearnedMigrationCosts:
     """``Costs`` of a profile, corrected by measurements of jobs.
 
@@ -105,7 +119,7 @@ class LearnedMigrationCosts:
         self._memory_mb: dict[int, float] = {}
         self._programs: dict[int, str] = {}
         self._pauses: deque[float] = deque(maxlen=RECENT)
-        self._sums: dict[tuple[int, str, str], float] = {}
+        self._sums: dict[tuple[int, str, str, float], float] = {}
 
     # -- Costs ----------------------------------------------------------------------------------------
 
@@ -115,6 +129,18 @@ class LearnedMigrationCosts:
     def restart_s(self, job: Job, pool: str) -> float:
         return 0.0 if job.stop is Stop.PAUSE else self._sum(job, pool, self.restart_parts)
 
+    def move_s(self, job: Job, here: str, there: str) -> Quantiles:
+        middle = self.stop_s(job, here) + self.restart_s(job, there)
+        if job.stop is Stop.PAUSE:
+            return exactly(middle)
+        low, high = (
+            self._sum(job, here, self.stop_parts, level) + self._sum(job, there, self.restart_parts, level)
+            for level in (LEVELS[0], LEVELS[-1])
+        )
+        line = self.profile.move_s(self._as_known(job), here, there)
+        factor = middle / line.middle if line.middle else 0.0
+        return Quantiles(min(low, factor * line.low), middle, max(high, factor * line.high))
+
     def resize_s(self, job: Job, before: Placement, after: Placement) -> float:
         return self.profile.resize_s(self._as_known(job), before, after)
 
@@ -123,24 +149,24 @@ class LearnedMigrationCosts:
 
     # -- the parts ------------------------------------------------------------------------------------
 
-    def stop_parts(self, job: Job, pool: str) -> dict[CostPart, float]:
-        """Predict the seconds of each part of a checkpoint on that class."""
-        this = self._row(job, pool)
-        reach = self._typical("reach", this, OWN, LIKE)
+    def stop_parts(self, job: Job, pool: str, level: float = 0.5) -> dict[CostPart, float]:
+        """Predict a quantile of the seconds of each part of a checkpoint on that class."""
+        this, of = self._row(job, pool), partial(_quantile, level=level)
+        reach = self._typical("reach", this, OWN, LIKE, of=of)
         if reach is None:  # requests come at any instant, on average halfway between two safe points
-            reach = (self._typical("pace", this, OWN, LIKE) or 0.0) / 2
-        drain = self._typical("drain", this, OWN, LIKE)
+            reach = (self._typical("pace", this, OWN, LIKE) or 0.0) * level
+        drain = self._typical("drain", this, OWN, LIKE, of=of)
         return {
             "reach": reach,
             "drain": self.profile.drain_s.get(job.program, 0.0) if drain is None else drain,
-            "save": self._moving("save", this, self.profile.checkpoint.get(pool)),
-            "leave": self._typical("leave", this, OWN, LIKE, ANY) or 0.0,
+            "save": self._moving("save", this, self.profile.checkpoint.get(pool), of),
+            "leave": self._typical("leave", this, OWN, LIKE, ANY, of=of) or 0.0,
         }
 
-    def restart_parts(self, job: Job, pool: str) -> dict[CostPart, float]:
-        """Predict the seconds of each part of a restart on that class."""
-        this = self._row(job, pool)
-        context = self._typical("context", this, OWN_HERE, HERE, OWN)
+    def restart_parts(self, job: Job, pool: str, level: float = 0.5) -> dict[CostPart, float]:
+        """Predict a quantile of the seconds of each part of a restart on that class."""
+        this, of = self._row(job, pool), partial(_quantile, level=level)
+        context = self._typical("context", this, OWN_HERE, HERE, OWN, of=of)
         # The least of each, because a driver caches what it has compiled.
         kernels = self._typical("compile", this, OWN_HERE, LIKE_HERE, OWN, of=min)
         begin = self.profile.begin_s.get(pool, 0.0)
@@ -148,11 +174,11 @@ class LearnedMigrationCosts:
         if line is not None:
             line = LinearCost(line.slope, max(line.offset - begin, 0.0))
         return {
-            "launch": self._typical("launch", this, ANY) or 0.0,
-            "start": self._typical("start", this, OWN, LIKE, ANY) or 0.0,
+            "launch": self._typical("launch", this, ANY, of=of) or 0.0,
+            "start": self._typical("start", this, OWN, LIKE, ANY, of=of) or 0.0,
             "context": context or 0.0,
             "compile": begin if context is None and kernels is None else kernels or 0.0,
-            "restore": self._moving("restore", this, line),
+            "restore": self._moving("restore", this, line, of),
         }
 
     def pause_s(self) -> float:
@@ -208,23 +234,23 @@ class LearnedMigrationCosts:
 
     # -- inside ---------------------------------------------------------------------------------------
 
-    def _sum(self, job: Job, pool: str, parts: Callable[[Job, str], Mapping[CostPart, float]]) -> float:
-        key = (job.id, pool, parts.__name__)
+    def _sum(self, job: Job, pool: str, parts: Parts, level: float = 0.5) -> float:
+        key = (job.id, pool, parts.__name__, level)
         if key not in self._sums:
-            self._sums[key] = sum(parts(job, pool).values())
+            self._sums[key] = sum(parts(job, pool, level).values())
         return self._sums[key]
 
     def _row(self, job: Job, pool: str) -> PartTime:
         """Return what is known of a part before it is measured."""
         return PartTime(job.id, self.program(job), pool, 0.0, self.memory_mb(job) or 0.0)
 
-    def _moving(self, part: CostPart, this: PartTime, line: LinearCost | None) -> float:
+    def _moving(self, part: CostPart, this: PartTime, line: LinearCost | None, of: Typical) -> float:
         """Predict a part that moves memory, by its line, or in proportion to the memory without a line."""
         base = line or LinearCost(1.0, 0.0)
         here = [(row, base.slope * row.mb + base.offset) for row in self._rows[part] if row.pool == this.pool]
         near = [pair for pair in here if this.mb / NEAR <= pair[0].mb <= this.mb * NEAR]
         ratios = [row.seconds / value for row, value in near or here if value > 0][-RECENT:]
-        factor = median(ratios) if ratios else (self.profile.factor if line else 0.0)
+        factor = of(ratios) if ratios else (self.profile.factor if line else 0.0)
         return factor * (base.slope * this.mb + base.offset)
 
     def _typical(
@@ -232,9 +258,9 @@ class LearnedMigrationCosts:
         part: str,
         this: PartTime,
         *likenesses: Callable[[PartTime], object],
-        of: Callable[[list[float]], float] = median,
+        of: Typical = median,
     ) -> float | None:
-        """Return the median of the times that are like this, by the first likeness that one has."""
+        """Return ``of`` the times that are like this, by the first likeness that one has."""
         for likeness in likenesses:
             key = likeness(this)
             times = [row.seconds for row in self._rows[part] if likeness(row) == key]

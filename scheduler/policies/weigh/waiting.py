@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.model.jobs import RUNNING, STOPPING, Job, JobState, instant
+from scheduler.model.quantiles import Quantiles, exactly
 from scheduler.policies.base import View
 
 SOON_S = 1e-6  # least time until a running job is taken to end
@@ -34,6 +35,13 @@ def left_s(state: JobState, now: float, pool: str) -> float:
     if left == math.inf:
         return max(state.attained_s(now), PRIOR_S)
     return left if left > 0.0 else max(1.0, LATE * state.attained_s(now))
+
+
+def left_quantiles(state: JobState, now: float, pool: str) -> Quantiles:
+    """Return quantiles of the time left on a class; all are ``left_s`` unless the run time is predicted."""
+    if not state.job.quantiles_s or (left := state.left(now, pool)).middle == math.inf:
+        return exactly(left_s(state, now, pool))
+    return Quantiles(*(max(value, SOON_S) for value in left))
 
 
 def believed_end(state: JobState, view: View, holes: Mapping[int, float]) -> float:

@@ -27,6 +27,9 @@ holds its place there, one for each class. Others start only where they fit now 
 **Holes**: a job with a checkpoint may run in units that are free until a reservation begins, and is stopped
 then, where that gains more than its stop and restart cost.
 
+**Quantiles**: a move, a hole and a start on the way must gain more than they cost, gains at the 10 %
+quantile, costs at the 90 %. The run times on both classes are taken to be short together, or long.
+
 **Sizes and caps**: see ``malleable``, and ``ahead`` for the makespan.
 
 Guarantee: the first job of the queue starts no later than its reservation when no job takes longer than its
@@ -89,6 +92,7 @@ from scheduler.policies.weigh.waiting import (
     believed_end,
     index_of,
     least_area,
+    left_quantiles,
     left_s,
     lengths_of,
 )
@@ -282,8 +286,8 @@ class Weigh(Policy):
             whole_s = job.reference_s(here)
             for pool in self._pools if whole_s < math.inf else ():
                 if left[pool] >= job.units and job.runs_on(pool) and job.reference_s(pool) < whole_s:
-                    cost = view.costs.stop_s(job, here) + view.costs.restart_s(job, pool)
-                    if state.remaining_s(view.now, pool) + cost < state.remaining_s(view.now, here):
+                    cost = view.costs.move_s(job, here, pool).middle
+                    if state.left(view.now, pool).middle + cost < state.left(view.now, here).middle:
                         yield state
                         break
 
@@ -384,10 +388,13 @@ class Decision:
         for pool, plan in self.plans.items() if job.stop is CHECKPOINT else ():
             if pool == best.pool or not job.runs_on(pool) or self.left[pool] < job.units:
                 continue
-            changes = costs.stop_s(job, pool) + costs.restart_s(job, best.pool)
+            changes = costs.move_s(job, pool, best.pool).high
             restart = costs.restart_s(job, pool) if state.placement is not None else 0.0
-            share = (best.start_s - now - restart) / left_s(state, now, pool)
-            saved = share * left_s(state, now, best.pool) - changes
+            runs_s = best.start_s - now - restart
+            lengths = zip(
+                left_quantiles(state, now, pool), left_quantiles(state, now, best.pool), strict=True
+            )
+            saved = min(runs_s / here * there for here, there in lengths) - changes
             if saved <= 0 or plan.least(now, best.start_s) < job.units:
                 continue
             taken = self.prices[pool] * (best.start_s - now) - self.prices[best.pool] * saved
@@ -396,16 +403,20 @@ class Decision:
         return best
 
     def move(self, state: JobState) -> None:
-        """Move a running job if that costs less than that it stays; else its place stays reserved."""
+        """Move a running job if that surely costs less than that it stays; else its place stays reserved."""
         view, job, now, here = self.view, state.job, self.view.now, state.place.pool
-        stays, prices = left_s(state, now, here), self.prices
-        best, least = "", stays * (1.0 + prices[here] * job.units)
+        stays, prices = left_quantiles(state, now, here), self.prices
+        second = {pool: 1.0 + price * job.units for pool, price in prices.items()}  # what it costs there
+        best, least = "", stays.middle * second[here]
         stop = view.costs.stop_s(job, here)
         for pool, plan in self.plans.items():
             if pool == here or not job.runs_on(pool) or self.left[pool] < job.units:
                 continue
-            length = stop + view.costs.restart_s(job, pool) + left_s(state, now, pool)
+            changes, goes = view.costs.move_s(job, here, pool), left_quantiles(state, now, pool)
+            length = changes.middle + goes.middle
             cost = length + job.units * (prices[here] * stop + prices[pool] * length)
+            gains = [second[here] * stay - second[pool] * go for stay, go in zip(stays, goes, strict=True)]
+            cost += gains[1] - min(gains) + second[pool] * (changes.high - changes.middle)
             if cost < least and plan.earliest(job.units, length, now) <= now:
                 best, least, end = pool, cost, instant(now + length)
         if not best:
@@ -445,7 +456,7 @@ class Decision:
             until, length = gaps[0][1], left_s(state, now, pool)
             stop, restart = costs.stop_s(job, pool), costs.restart_s(job, pool)
             works = until - now - stop - (restart if state.placement else 0.0)
-            if works < length and works > 2 * (stop + restart) and works / length > best:
+            if works < length and works > 2 * costs.move_s(job, pool, pool).high and works / length > best:
                 best, where, until_s = works / length, pool, until
         if not where:
             return None

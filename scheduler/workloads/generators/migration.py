@@ -11,7 +11,9 @@ second on a unit of the high class is worth 1 / E[1 / acceleration] on the low o
 counts as one (``per=units``).
 
 Seconds of a migration are in proportion to the job's memory: ``cost_s_per_gb`` in all, of which 60 % are the
-checkpoint and 40 % the restart (table 3 has 61:39). What the policy believes is ``factor`` times that.
+checkpoint and 40 % the restart (table 3 has 61:39). What the policy believes is ``factor`` times that. The
+true costs of each job and class scatter about these by ``cost_sigma``, and the run times on each class about
+those that the policy believes, by ``run_sigma``; the policy knows the quantiles of both.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiles.errors import BadInput
-from scheduler.model.costs import LinearCost, LinearCosts
-from scheduler.model.jobs import CHECKPOINT, Cluster, EstimateKind, Job, instant
+from scheduler.model.costs import Costs, LinearCost, LinearCosts, ScatteredCosts
+from scheduler.model.jobs import CHECKPOINT, NO_QUANTILES, Cluster, EstimateKind, Job, instant
+from scheduler.model.quantiles import TO_HIGH, Quantiles
 from scheduler.simulator.trace import Arrival, SimulationSettings
 from scheduler.workloads import Workload
 
@@ -54,6 +57,7 @@ class Migration:
         most_memory_gb: per unit.
         cost_s_per_gb: of a checkpoint and a restart together.
         factor: the policy believes that they cost this many times as much.
+        cost_sigma, run_sigma: standard deviations of the logarithms of true over believed times.
         known: the classes on which the policy knows the run times. On the other class it takes what the
             figures of the devices tell (``--profile``), else the same time.
     """
@@ -69,6 +73,8 @@ class Migration:
     most_memory_gb: float = 4.0
     cost_s_per_gb: float = 25.0
     factor: float = 1.0
+    cost_sigma: float = 0.0
+    run_sigma: float = 0.0
     known: Literal["both", "high", "low"] = "both"
 
     def __post_init__(self) -> None:
@@ -79,7 +85,7 @@ class Migration:
         for name in ("load", "longest_s", "least_acceleration"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be above 0")
-        for name in ("most_memory_gb", "cost_s_per_gb", "factor"):
+        for name in ("most_memory_gb", "cost_s_per_gb", "factor", "cost_sigma", "run_sigma"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must not be negative")
         if not self.least_acceleration <= self.most_acceleration < math.inf:
@@ -114,8 +120,10 @@ class Migration:
                 f"the classes have {high.units} and {low.units}",
                 "give most_units, or a larger cluster",
             )
-        costs = costs_of(self, cluster)
-        planned = costs_of(self, cluster, self.factor) if self.factor != 1.0 else None
+        costs: Costs = costs_of(self, cluster)
+        planned = costs_of(self, cluster, self.factor) if self.factor != 1.0 or self.cost_sigma else None
+        if self.cost_sigma:
+            costs = ScatteredCosts(costs, self.cost_sigma, seed)
         return Workload(
             chain.from_iterable(_blocks(self, cluster, seed)),
             f"jobs of paper A, mix {self.mix}, load {self.load:g} ({self.per}), seed {seed}",
@@ -126,10 +134,15 @@ class Migration:
 def costs_of(parameters: Migration, cluster: Cluster, factor: float = 1.0) -> LinearCosts:
     """Make checkpoint and restart cost in proportion to the memory, alike on both classes."""
     s_per_mb = parameters.cost_s_per_gb / MB_PER_GB
+    half = math.exp(TO_HIGH * parameters.cost_sigma) - 1.0
+    stop, restart = (
+        LinearCost(share * s_per_mb, 0.0, half * share * s_per_mb)
+        for share in (CHECKPOINT_SHARE, 1.0 - CHECKPOINT_SHARE)
+    )
     names = [pool.name for pool in cluster.pools[:2]]
     return LinearCosts(
-        dict.fromkeys(names, LinearCost(CHECKPOINT_SHARE * s_per_mb, 0.0)),
-        dict.fromkeys(names, LinearCost((1.0 - CHECKPOINT_SHARE) * s_per_mb, 0.0)),
+        dict.fromkeys(names, stop),
+        dict.fromkeys(names, restart),
         factor=factor,
     )
 
@@ -150,11 +163,13 @@ def mean_slowness(parameters: Migration) -> float:
 
 def _blocks(parameters: Migration, cluster: Cluster, seed: int) -> Iterator[list[Arrival]]:
     """Generate the jobs, many at a time."""
-    rng = np.random.default_rng(seed)
+    rng, errors = np.random.default_rng(seed), np.random.default_rng((seed, 1))
     high, low = (pool.name for pool in cluster.pools[:2])
     gap, now, number = mean_gap_s(parameters, cluster), 0.0, 0
     known = {"both": (high, low), "high": (high,), "low": (low,)}[parameters.known]
-    kind = EstimateKind.EXACT if len(known) == 2 else EstimateKind.PREDICTED
+    sigma = parameters.run_sigma
+    kind = EstimateKind.EXACT if len(known) == 2 and not sigma else EstimateKind.PREDICTED
+    spread = [math.exp(off * sigma) for off in (-TO_HIGH, 0.0, TO_HIGH)]
     for begin in range(0, parameters.jobs, BLOCK):
         count = min(BLOCK, parameters.jobs - begin)
         submits = now + np.cumsum(rng.exponential(gap, BLOCK))
@@ -163,12 +178,17 @@ def _blocks(parameters: Migration, cluster: Cluster, seed: int) -> Iterator[list
         slow = parameters.longest_s * (1.0 - rng.random(BLOCK))
         speeds = rng.uniform(parameters.least_acceleration, parameters.most_acceleration, BLOCK)
         memory = sizes * parameters.most_memory_gb * MB_PER_GB * (1.0 - rng.random(BLOCK))
-        columns = (column[:count].tolist() for column in (submits, sizes, slow, slow / speeds, memory))
+        wrong = np.exp(-sigma * errors.standard_normal((2, BLOCK)))
+        columns = (
+            column[:count].tolist() for column in (submits, sizes, slow, slow / speeds, memory, *wrong)
+        )
         arrivals = []
-        for submit, size, slow_s, fast_s, memory_mb in zip(*columns, strict=True):
+        for submit, size, slow_s, fast_s, memory_mb, fast_off, slow_off in zip(*columns, strict=True):
             number += 1
             times = {high: fast_s, low: slow_s}
-            believed = {name: times[name] if name in known else math.inf for name in times}
+            said = {high: fast_s * fast_off, low: slow_s * slow_off}
+            believed = {name: said[name] if name in known else math.inf for name in times}
+            quantiles = {name: Quantiles(*(said[name] * off for off in spread)) for name in known if sigma}
             job = Job(
                 number,
                 instant(submit),
@@ -177,6 +197,7 @@ def _blocks(parameters: Migration, cluster: Cluster, seed: int) -> Iterator[list
                 estimate_kind=kind,
                 stop=CHECKPOINT,
                 estimates_s=believed,
+                quantiles_s=quantiles or NO_QUANTILES,
             )
             arrivals.append(Arrival(job, slow_s, times))
         yield arrivals

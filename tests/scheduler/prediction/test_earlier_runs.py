@@ -168,7 +168,9 @@ def test_who_says_something_is_believed() -> None:
         20.0,
         EstimateKind.PREDICTED,
     )  # 9 of 10 keep to it; a factor 2 of one run
+    assert job.quantiles_s == {"": pytest.approx((5.0, 10.0, 20.0))}
     assert (other.estimate_s, other.estimate_kind) == (60.0, EstimateKind.LIMIT)
+    assert other.quantiles_s == {}
     failed = ended(3, spec, 1.0)
     failed.stage = Stage.FAILED
     again = ended(4, spec, 1.0)
@@ -186,6 +188,7 @@ def test_each_device_has_its_own_history() -> None:
     (told,) = predictor.expect([spec])
     job = as_job(2, 0.0, spec, DEVICES, user="ann", predicted=told)
     assert job.estimates_s == {"gpu-0": 60.0, "pocl-0": 60.0} and job.estimate_kind is EstimateKind.PREDICTED
+    assert job.quantiles_s == {"pocl-0": pytest.approx((30.0, 60.0, 120.0))}
     predictor.ended(ended(3, spec, 6.0, placement=Placement("gpu-0", 1), devices=(0,)))
     (told,) = predictor.expect([spec])
     job = as_job(4, 0.0, spec, DEVICES, user="ann", predicted=told)

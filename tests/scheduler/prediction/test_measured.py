@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from profiles.errors import BadInput
 from profiles.files.store import Store
 from profiles.fits.power import fit
+from profiles.models import linear
 from profiles.records import Model, OpenCLDevice, Profile, Quality
 from scheduler.model.clusters import parse_cluster
 from scheduler.model.costs import LinearCost
@@ -88,6 +91,33 @@ def test_classes_find_their_devices_by_kind_or_name() -> None:
     settings = SimulationSettings(seed=3).with_measured(found)
     assert (settings.costs, settings.planned_costs, settings.seed) == (found.costs, None, 3)
     assert settings.profiles["gpu"] is BOTH
+
+
+def test_quantiles_of_a_cost_are_those_of_new_observations() -> None:
+    """Of a line over many samples whose scatter grows with the size: 1 s and 0.002 s/MB."""
+    chance = np.random.default_rng(2)
+    mb = chance.uniform(0.0, 4000.0, 2000)
+    names = linear.Names("alpha_C", "beta_C")
+    seconds = 5.0 + 0.01 * mb + (1.0 + 0.002 * mb) * chance.standard_normal(2000)
+    where = {"device": "pocl-0", "storage": "/scratch"}
+    line = linear.fit(
+        mb.tolist(),
+        seconds.tolist(),
+        probe="checkpoint",
+        quantity="checkpoint_s",
+        x_name="memory_mb",
+        names=names,
+        labels=where,
+    )
+    _, *others = checkpoints("pocl-0")
+    costs = measured_cluster(parse_cluster("9"), {"node": profile([line, *others])}).costs
+    for size in (0.0, 1000.0, 4000.0):
+        job = Job(1, 0.0, memory_mb=size, stop=Stop.CHECKPOINT)
+        low, middle, high = costs.move_s(job, "node", "node")
+        true = stats.norm(middle, 1.0 + 0.002 * size)
+        assert true.cdf(low) == pytest.approx(0.1, abs=0.05) and true.cdf(high) == pytest.approx(
+            0.9, abs=0.05
+        )
 
 
 def test_a_twin_is_believed_to_be_like_its_twin() -> None:

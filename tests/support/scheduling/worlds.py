@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scheduler.model.costs import LinearCost, LinearCosts
 from scheduler.model.interference import PressureModel, SharedNodeInterference, load_pairs
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool, Stop
+from scheduler.model.quantiles import Quantiles
 from scheduler.policies.base import Policy, View
 from scheduler.simulator.simulator import Simulator
 from scheduler.simulator.trace import Arrival, Outcome, OutcomeRecorder, SimulationSettings, SimulationSummary
@@ -116,10 +117,13 @@ def classes(draw: st.DrawFn, most: int = 8, exact: bool = True) -> World:
             estimate_kind=EstimateKind.EXACT,
             stop=Stop.CHECKPOINT,
             estimates_s=times,
+            quantiles_s={name: Quantiles(run_s / 2, run_s, 3 * run_s) for name, run_s in times.items()}
+            if draw(st.booleans())
+            else {},
         )
         arrivals.append(Arrival(job, 0.0, times))
     costs = LinearCosts(
-        {"gpu": LinearCost(0.002, 0.5), "cpu": LinearCost(0.002, 0.25)},
+        {"gpu": LinearCost(0.002, 0.5, 0.001), "cpu": LinearCost(0.002, 0.25)},
         {"gpu": LinearCost(0.001, 0.5), "cpu": LinearCost(0.001, 0)},
     )
     return World(Cluster(pools), tuple(arrivals), SimulationSettings(costs))

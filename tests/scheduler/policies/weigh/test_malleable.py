@@ -164,11 +164,13 @@ def test_a_hole_before_the_first_is_used_and_left() -> None:
     assert [(s.start_s, s.end_s) for s in outcomes[3].segments] == [(2, 100), (150, 252)]
 
 
-def after_a_long_one(policy: str, *, cost_s: float, run_s: float, stop: Stop) -> tuple[Outcome, Outcome]:
+def after_a_long_one(
+    policy: str, *, cost_s: float, run_s: float, stop: Stop, half_s: float = 0.0
+) -> tuple[Outcome, Outcome]:
     """Live through a job of 10,000 s and one that comes 100 s later; a stop costs as a restart."""
     first = Job(1, 0.0, 1, 10_000.0, estimate_kind=EstimateKind.EXACT, stop=stop)
     later = Job(2, 100.0, 1, run_s, estimate_kind=EstimateKind.EXACT, stop=CHECKPOINT)
-    cost = {"node": LinearCost(0.0, cost_s)}
+    cost = {"node": LinearCost(0.0, cost_s, 0.0, half_s)}
     world = World(
         Cluster((Pool("node", 1, base_w=100.0),), 100.0),
         tuple(Arrival(job, job.estimate_s or 0.0) for job in (first, later)),
@@ -182,6 +184,14 @@ def test_a_long_job_gives_way_to_a_short_one() -> None:
     long, short = after_a_long_one("weigh", cost_s=5.0, run_s=10.0, stop=CHECKPOINT)
     assert (short.start_s, short.end_s) == (105, 115)
     assert (long.preemptions, long.end_s) == (1, 10_000 + 5 + 10 + 5)
+
+
+@pytest.mark.parametrize(("half_s", "stops"), [(4000.0, 1), (4500.0, 0)])
+def test_a_stop_must_gain_more_than_it_may_cost(half_s: float, stops: int) -> None:
+    """Stop and restart may take 400 + 5657 or 6364 s; 1.5 x (that + 10) s to 9900 s that are left."""
+    policy = "weigh,fairness=0"
+    long, _ = after_a_long_one(policy, cost_s=200.0, run_s=10.0, stop=CHECKPOINT, half_s=half_s)
+    assert long.preemptions == stops
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import given
 from scheduler.model.costs import LinearCost, LinearCosts
 from scheduler.model.events import Action, Event, Start, Timer
 from scheduler.model.jobs import CHECKPOINT, Cluster, EstimateKind, Job, Placement, Pool
+from scheduler.model.quantiles import Quantiles, exactly
 from scheduler.model.state import ClusterState
 from scheduler.policies.backfill.availability import of_running
 from scheduler.policies.base import View
@@ -171,6 +173,46 @@ def test_where_a_job_moves_to_it_stays_until_its_end() -> None:
     policy = Weigh(WeighParameters(holes=False))
     policy.begin(state)
     assert policy.decide(state, Timer(0.0)) == [Start(3, Placement("cpu", 1))]
+
+
+EXACT = {pool: exactly(seconds) for pool, seconds in (("gpu", 60.0), ("cpu", 120.0))}
+
+
+@pytest.mark.parametrize(
+    ("half_s", "quantiles", "moves"),
+    [
+        (0.0, EXACT, True),  # at 10 s it has 110 s left, or 55 s and 10 s for the move
+        (25.0, EXACT, True),
+        (40.0, EXACT, False),  # a move may take 10 + 57 s
+        (0.0, {"gpu": Quantiles(48.0, 60.0, 75.0), "cpu": Quantiles(96.0, 120.0, 150.0)}, True),
+        (0.0, {"gpu": Quantiles(6.0, 60.0, 600.0), "cpu": Quantiles(12.0, 120.0, 1200.0)}, False),
+        (0.0, {"gpu": Quantiles(50.0, 60.0, 130.0), "cpu": Quantiles(110.0, 120.0, 130.0)}, False),
+    ],
+)
+def test_a_job_moves_only_where_it_surely_gains(
+    half_s: float, quantiles: dict[str, Quantiles], moves: bool
+) -> None:
+    """The first ends after 10 s instead of 1000; the second has begun on the core. Nobody else pays."""
+    first, second = arrival(1, 0, gpu=1000, cpu=5000), arrival(2, 0, gpu=60, cpu=120)
+    first = first._replace(
+        job=replace(first.job, estimate_kind=EstimateKind.PREDICTED), runs_s={"gpu": 10.0, "cpu": 5000.0}
+    )
+    second = second._replace(job=replace(second.job, quantiles_s=quantiles))
+    line = dict.fromkeys(("gpu", "cpu"), LinearCost(0.0, 5.0, 0.0, half_s))
+    settings = SimulationSettings(costs=LinearCosts(line, line))
+    outcomes, _ = run(Weigh(WeighParameters(price=0.0)), World(TWO, (first, second), settings))
+    ends = {outcome.job.id: outcome.end_s for outcome in outcomes}
+    assert ends[2] == pytest.approx(75 if moves else 120, abs=1e-3)
+
+
+@pytest.mark.parametrize(("half_s", "start_s"), [(20.0, 2), (40.0, 150)])
+def test_a_hole_must_be_long_beside_what_it_may_cost(half_s: float, start_s: float) -> None:
+    """The hole is 98 s long; twice 2 s are the believed costs, and 30 or 59 s those at worst."""
+    machine, line = Cluster((Pool("node", 2),)), {"node": LinearCost(0.0, 1.0, 0.0, half_s)}
+    jobs = [arrival(1, 0, node=100), arrival(2, 1, 2, node=50), arrival(3, 2, node=150)]
+    world = World(machine, tuple(jobs), SimulationSettings(costs=LinearCosts(line, line)))
+    outcomes, _ = run(Weigh(WeighParameters()), world)
+    assert {outcome.job.id: outcome.start_s for outcome in outcomes}[3] == start_s
 
 
 @pytest.mark.parametrize("wrong", [{"fairness": -1.0}, {"price": -0.5}, {"depth": 0}])

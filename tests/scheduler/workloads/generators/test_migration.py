@@ -81,6 +81,23 @@ def test_costs_are_25_seconds_a_gigabyte() -> None:
     assert load("generator:migration,jobs=1", CLUSTER).settings.planned_costs is None
 
 
+def test_what_is_believed_is_off_by_as_much_as_its_quantiles_say() -> None:
+    workload = load("generator:migration,jobs=4000,cost_sigma=0.3,run_sigma=0.4", CLUSTER, 3)
+    settings, made = workload.settings, list(workload.arrivals)  # type: ignore[arg-type]
+    assert settings.planned_costs is not None
+    below, costs_below = [], []
+    for (job, _, runs_s, *_), exact in zip(made, arrivals("jobs=4000", 3), strict=True):
+        assert runs_s == exact.runs_s and job.submit_s == exact.job.submit_s
+        for pool, quantiles in job.quantiles_s.items():
+            assert job.estimates_s[pool] == quantiles.middle
+            below.append([runs_s[pool] <= value for value in quantiles])
+        true = settings.costs.move_s(job, "low", "high").middle
+        costs_below.append([true <= value for value in settings.planned_costs.move_s(job, "low", "high")])
+    assert np.mean(below, axis=0) == pytest.approx([0.1, 0.5, 0.9], abs=0.02)
+    low, middle, high = np.mean(costs_below, axis=0)
+    assert low < 0.1 and middle == pytest.approx(0.5, abs=0.06) and high == pytest.approx(0.9, abs=0.03)
+
+
 def test_same_seed_same_jobs_and_a_longer_list_begins_alike() -> None:
     few, many = arrivals("jobs=100", 7), arrivals("jobs=5000", 7)
     assert few == many[:100] and few == arrivals("jobs=100", 7) and few != arrivals("jobs=100", 8)
@@ -88,7 +105,16 @@ def test_same_seed_same_jobs_and_a_longer_list_begins_alike() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["jobs=0", "load=0", "most_units=500", "factor=-1", "most_acceleration=0.5", "mix=big", "load=inf"],
+    [
+        "jobs=0",
+        "load=0",
+        "most_units=500",
+        "factor=-1",
+        "run_sigma=-1",
+        "most_acceleration=0.5",
+        "mix=big",
+        "load=inf",
+    ],
 )
 def test_nonsense_is_refused(text: str) -> None:
     with pytest.raises(BadInput):
