@@ -118,8 +118,8 @@ class PackageCaps(LocalCaps):
         self._packages, self._node_of, self._watched = packages, node_of, watched
 
     def wish(self, job: Entry, attempt: Attempt) -> None:
-        if job.placement is not None:
-            nodes = dict.fromkeys(self._node_of[core] for core in job.cores if core in self._node_of)
+        if job.placement is not None and all(core in self._node_of for core in job.cores):
+            nodes = dict.fromkeys(self._node_of[core] for core in job.cores)
             self._packages.set_caps(attempt, list(nodes), job.placement.cap_w)
 
     def cap(self, jobs: Sequence[Entry], lower: bool) -> None:
