@@ -42,7 +42,15 @@ from scheduler.model.events import Timer
 from scheduler.model.interference import NOTHING_KNOWN
 from scheduler.model.jobs import Placement, Stop, instant
 from scheduler.model.state import ClusterState, RuleBroken
-from scheduler.policies.base import Policy, Reason, prices_of, reason_of, refusal_of, where_paused
+from scheduler.policies.base import (
+    Policy,
+    Reason,
+    fits_now,
+    prices_of,
+    reason_of,
+    refusal_of,
+    where_paused,
+)
 from scheduler.policies.registry import create, fault_in_file
 from scheduler.prediction.predictions import StartTimes
 from scheduler.prediction.profiles import ProfiledJobs, ProfiledSlowdowns
@@ -593,7 +601,9 @@ class Coordinator:
         return said
 
     def _lacks_gpus(self, entry: Entry) -> bool:
-        """Tell if for one of its ways the job wants more GPUs of a kind than are free on any node."""
+        """Tell if for one of its ways the job wants more GPUs of a kind than a node has free, or devices."""
+        if self.cluster.cluster.pools[0].kind:
+            return not fits_now(self.job_table.job(entry), self.cluster)
         if not any(way.gpus_asked for way in entry.spec.ways):
             return False
         free = [nodes.free.max(axis=0) for nodes in self.cluster.nodes.values()]
@@ -603,7 +613,7 @@ class Coordinator:
 
     def _slower_gpus(self, entry: Entry) -> str:
         """Say which GPUs of a job that runs are slower than they were; "": none."""
-        rows = self.engine.gpus.rows() if entry.way.gpus_asked else ()
+        rows = self.engine.gpus.rows() if entry.devices else ()
         own = [row for row in rows if row.number in entry.devices and row.loss_ratio]
         return "; ".join(slower(f"GPU {row.number}", row.loss_ratio) for row in own)
 

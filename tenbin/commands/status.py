@@ -176,6 +176,7 @@ def _pool(pool: dict[str, Any], shared: set[str]) -> Iterator[str]:
         where = (f"{name} ({n})" if name in shared else name for name, n in region["places"].items())
         held = f"{region['used']} of {region['units']} used"
         yield f"  region {region['name']}, jobs of {sizes}: {held}; {', '.join(where)}"
+    yield from _gpus(pool)
 
 
 def _beyond(node: dict[str, Any]) -> str:
@@ -197,6 +198,10 @@ def _node(node: dict[str, Any]) -> Iterator[str]:
     down = "" if node["up"] else f"; DOWN{node['trouble'] and ': '}{node['trouble']}"
     others = f"; jobs outside tenbin: {counted(node['others'], 'core')}" if node.get("others") else ""
     yield f"{node['name']}: {free and f'{free} free; '}jobs: {jobs}{_beyond(node)}{others}{inside}{down}"
+    yield from _gpus(node)
+
+
+def _gpus(node: dict[str, Any]) -> Iterator[str]:
     for gpu in node.get("gpus", ()):
         withheld = gpu["strangers"] or gpu["failure"]
         has = ("not given out" if withheld else "free") if gpu["job"] is None else f"job {gpu['job']}"
@@ -205,7 +210,8 @@ def _node(node: dict[str, Any]) -> Iterator[str]:
         if (gpu["idle_s"] or 0) >= 60:
             has += f", no work for {gpu['idle_s'] / 60:.0f} min"
         if gpu["loss_ratio"]:
-            has += f"; {100 * gpu['loss_ratio']:.1f} % slower than it was: given last"
+            has += f"; {100 * gpu['loss_ratio']:.1f} % slower than it was"
+            has += "" if "units" in node else ": given last"
         if gpu["failure"]:
             has += f"; {gpu['failure']}"
         outside = "".join(f"; outside of the queue: {holder}" for holder in gpu["strangers"])

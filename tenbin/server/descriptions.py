@@ -38,8 +38,9 @@ def node_table(coordinator: Coordinator) -> list[dict[str, Any]]:
         if pool.counted:
             regions = _regions(coordinator, pool, places)
             row = {"name": pool.name, "units": pool.units, "free": state.free[pool.name], "regions": regions}
-            beyond = {pool.name: state.in_service[pool.name] - pool.units}
-            table.append(row | _if_any("prices", prices.get(pool.name)) | _beyond(beyond))
+            row |= _beyond({pool.name: state.in_service[pool.name] - pool.units})
+            own = [gpu for gpu in gpus if pool.kind and gpu["name"] == pool.name]
+            table.append(row | _if_any("gpus", own) | _if_any("prices", prices.get(pool.name)))
             continue
         nodes = state.nodes[pool.name]
         shown = [name for name in pool.resources if name != NODES]
