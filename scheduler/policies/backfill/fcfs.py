@@ -16,6 +16,7 @@ from scheduler.model.jobs import Job, counted
 from scheduler.policies.backfill import conservative_on_nodes, on_nodes
 from scheduler.policies.backfill.availability import awaited
 from scheduler.policies.backfill.multi_pool import ways_on
+from scheduler.policies.backfill.on_nodes import Way
 from scheduler.policies.base import Policy, Reason, View, amounts, in_turn, waits_for
 
 
@@ -37,10 +38,10 @@ class Fcfs(Policy):
         actions: list[Action] = []
         left = dict(view.free)  # the view shows no action before it has been carried out
         for job in view.waiting.values():
-            ways = ways_on(job, left)
-            pool, way = next(((pool, way) for pool, way in ways if way.units <= left[pool]), ("", job))
-            if not pool:
+            choice = self._choice(job, view, left)
+            if choice is None:
                 break
+            pool, way = choice
             left[pool] -= way.units
             actions.append(Start(job.id, counted(pool, way.units, way.alternative)))
         return actions
@@ -55,6 +56,16 @@ class Fcfs(Policy):
         at, ends = awaited(job, view) if len(view.cluster.pools) == 1 else (self._expected(job, view), [])
         turn = in_turn(job, view, ends, amounts(first.ways, view.cluster))
         return Reason(waits_for(job, view, job.ways) + turn, at)
+
+    @staticmethod
+    def _choice(job: Job, view: View, left: dict[str, int]) -> Way | None:
+        """Choose the best class on which the job fits, and of its alternatives the shortest."""
+        if job.alternatives:
+            return next((at for at in ways_on(job, left) if at[1].units <= left[at[0]]), None)
+        for pool in view.cluster.pools:
+            if job.units <= left[pool.name] and job.runs_on(pool.name):
+                return pool.name, job
+        return None
 
     @staticmethod
     def _expected(job: Job, view: View) -> float | None:
