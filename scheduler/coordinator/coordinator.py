@@ -807,17 +807,23 @@ class Coordinator:
         return False
 
     def _restore_beyond(self, entry: Entry, error: RuleBroken | BadInput) -> None:
+        before = entry.place
         try:
             if isinstance(error, BadInput) or entry.moves_to is not None:
                 raise error
             self.cluster.restore(entry, beyond=True)
         except (RuleBroken, BadInput) as last:
             why = last.why if isinstance(last, RuleBroken) else last.what
-            raise BadInput(
-                f"job {entry.id} runs on a machine that was divided otherwise ({why})",
-                "start with the same --nodes, --unit, --devices, --power-budget as before, or end it first",
-            ) from error
-        log.warning("job %s has more than there is any more: it keeps that until its end", entry.label)
+            remedy = "start with the same --nodes, --unit, --devices, --power-budget as before"
+            if pids := self.folders.attempt(entry).supervisors():
+                remedy += f", or end it: kill {' '.join(map(str, pids))}"
+            what = f"job {entry.id} runs on a machine that was divided otherwise ({why})"
+            raise BadInput(what, remedy) from error
+        if entry.place != before:
+            self.machine.state.record(entry, "power cap", f"{entry.place.cap_w:g} W")
+            log.warning("job %s goes on under its lowest cap: the budget is smaller", entry.label)
+        else:
+            log.warning("job %s has more than there is any more: it keeps that until its end", entry.label)
 
     def _is_over(self, entry: Entry) -> bool:
         """Tell whether the engine knows already that the job's attempt is over."""

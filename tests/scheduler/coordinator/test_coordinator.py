@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -388,6 +389,20 @@ def test_a_division_in_which_a_running_job_has_no_place_is_refused(up: Up, tmp_p
     assert "node0: 0 of 2 cores" in up.run("nodes").stdout
     (tmp_path / "go").touch()
     assert job.wait(20)["stage"] == "done"
+
+
+def test_a_job_that_keeps_up_from_starting_can_be_ended(up: Up) -> None:
+    up.start("--cores", "2")
+    job = up.client.submit(["sleep", "600"], cores=2, requeue=False)
+    up.until(job.running)
+    up.kill(signal.SIGTERM)
+    options = ("--cores", "2", "--nodes", "2", "--policy", "las-mq")
+    said = re.search(r"or end it: kill (\d+)$", up.run("up", *options).stderr.strip())
+    assert said is not None
+    os.kill(int(said[1]), signal.SIGTERM)
+    up.until((up.home / f"jobs/{job.id}/attempt-1/result.json").exists)
+    up.start(*options)
+    assert job.wait(20)["stage"] == "failed"
 
 
 def test_an_entry_comes_back_as_it_was(tmp_path: Path) -> None:
