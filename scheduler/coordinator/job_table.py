@@ -503,7 +503,8 @@ def _place_on_nodes(entry: Entry, before: Placement, pool: Pool, unit: Unit) -> 
 def _place_on_cores(entry: Entry, before: Placement, pool: Pool, unit: Unit) -> None:
     """Place a job that runs on cores of this machine in its one pool of these, if that is another now."""
     as_before = before.pool == pool.name and bool(before.nodes) != pool.counted
-    if as_before or not entry.stage.placed or not entry.cores or entry.hosts or pool.kind or unit.package:
+    runs = entry.alive and entry.stage.placed and entry.cores and not entry.hosts
+    if as_before or not runs or pool.kind or unit.package:
         return
     if pool.counted and not unit.node:
         entry.placement = Placement(pool.name, len(entry.cores), alternative=before.alternative)
