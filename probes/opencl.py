@@ -1,8 +1,8 @@
 """OpenCL devices of this machine, under keys that stay the same from one profile to the next.
 
-``python -P -m probes.opencl`` prints the devices as JSON, for callers that must not load a driver
-into their own process. An argument ``double`` prints the keys of those with double precision instead.
-Here are also the failures and the host memory that all sessions with a device share.
+``python -P -m probes.opencl`` prints the devices as JSON, for callers that must not load a driver into their
+own process. With ``bus`` each has its PCI address too; with ``double`` it prints the keys of those with double
+precision instead. Here are also the failures and the host memory that all sessions with a device share.
 """
 
 from __future__ import annotations
@@ -304,9 +304,11 @@ if __name__ == "__main__":
     try:
         if "double" in sys.argv[1:]:
             json.dump([device.key for device in devices() if device.has_double], sys.stdout)
-        else:
+        elif "bus" in sys.argv[1:]:
             rows = [device.facts() | {"bus": pci_address(device.handle)} for device in devices()]
             json.dump(rows, sys.stdout)
+        else:
+            json.dump([device.facts() for device in devices()], sys.stdout)
     except Unavailable as unavailable:
         print(unavailable, file=sys.stderr)
         sys.exit(unavailable.exit_code)

@@ -250,7 +250,7 @@ def devices_of_machine(
     supply = supply or Supply()
     terms_of(policy, "this machine", devices=True)
     # In a process of its own: a driver that crashes must not take the coordinator with it.
-    command = [sys.executable, "-P", "-m", "probes.opencl"]
+    command = [sys.executable, "-P", "-m", "probes.opencl", "bus"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     rows = json.loads(done.stdout) if done.returncode == 0 else []
     if not rows:

@@ -608,7 +608,7 @@ def gpus_behind(devices: Mapping[int, Mapping[str, Any]]) -> Gpus | None:
     A divided one is not: which of its parts an OpenCL device is, nobody tells.
 
     Args:
-        devices: by number, as ``probes.opencl`` tells of each.
+        devices: by number, as ``probes.opencl`` tells of each, with its PCI address.
     """
     if not any(device["bus"] for device in devices.values()):
         return None
