@@ -1,8 +1,8 @@
 """OpenCL devices of this machine, under keys that stay the same from one profile to the next.
 
 ``python -P -m probes.opencl`` prints the devices as JSON, for callers that must not load a driver into their
-own process. With ``bus`` each has its PCI address too; with ``double`` it prints the keys of those with double
-precision instead. Here are also the failures and the host memory that all sessions with a device share.
+own process. With ``bus`` each has its PCI address too; with ``double`` it prints the keys of those with
+double precision instead. Here are also the failures and the host memory that all sessions share.
 """
 
 from __future__ import annotations
