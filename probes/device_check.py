@@ -29,10 +29,10 @@ import numpy as np
 import pyopencl as cl
 from numpy.typing import NDArray
 
-from probes import drm, nvml
+from probes import nvml
 from probes.device_process import START_S, DeviceProcess, Failure, ForkServer
 from probes.device_session import HostCopies
-from probes.opencl import DeviceMemoryTooSmall, WrongResult, find
+from probes.opencl import DeviceMemoryTooSmall, WrongResult, find, pci_address
 from probes.run import Run
 from probes.visits import Point, Visits
 from profiles.errors import Unavailable
@@ -191,20 +191,6 @@ def identify(key: str) -> dict[str, str]:
     finally:
         library.nvmlShutdown()
     return about
-
-
-def pci_address(handle: Any) -> str:
-    """Return the PCI address as sysfs writes it, where the driver tells it; else ""."""
-    try:
-        slot = int(handle.pci_slot_id_nv)
-        return f"{handle.pci_domain_id_nv:04x}:{handle.pci_bus_id_nv:02x}:{slot >> 3:02x}.{slot & 7}"
-    except (cl.Error, AttributeError):
-        pass
-    try:
-        place = handle.topology_amd
-        return drm.address(drm.root(), f"{place.bus:02x}:{place.device:02x}.{place.function}")
-    except (cl.Error, AttributeError):
-        return ""
 
 
 # -- the probe ---------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """OpenCL devices of this machine, under keys that stay the same from one profile to the next.
 
-``python -P -m probes.opencl`` prints the devices as JSON, for callers that must not load a driver
-into their own process. An argument ``double`` prints the keys of those with double precision instead.
-Here are also the failures and the host memory that all sessions with a device share.
+``python -P -m probes.opencl`` prints the devices as JSON, for callers that must not load a driver into their
+own process. With ``bus`` each has its PCI address too; with ``double`` it prints the keys of those with
+double precision instead. Here are also the failures and the host memory that all sessions share.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+from probes import drm
 from profiles.errors import BadInput, Unavailable
 
 if TYPE_CHECKING:
@@ -283,10 +284,29 @@ def touched(memory: Bytes) -> Bytes:
     return memory
 
 
+def pci_address(handle: Any) -> str:
+    """Return the PCI address as sysfs writes it, where the driver tells it; else ""."""
+    import pyopencl as cl
+
+    try:
+        slot = int(handle.pci_slot_id_nv)
+        return f"{handle.pci_domain_id_nv:04x}:{handle.pci_bus_id_nv:02x}:{slot >> 3:02x}.{slot & 7}"
+    except (cl.Error, AttributeError):
+        pass
+    try:
+        place = handle.topology_amd
+        return drm.address(drm.root(), f"{place.bus:02x}:{place.device:02x}.{place.function}")
+    except (cl.Error, AttributeError):
+        return ""
+
+
 if __name__ == "__main__":
     try:
         if "double" in sys.argv[1:]:
             json.dump([device.key for device in devices() if device.has_double], sys.stdout)
+        elif "bus" in sys.argv[1:]:
+            rows = [device.facts() | {"bus": pci_address(device.handle)} for device in devices()]
+            json.dump(rows, sys.stdout)
         else:
             json.dump([device.facts() for device in devices()], sys.stdout)
     except Unavailable as unavailable:

@@ -12,7 +12,8 @@ import logging
 import math
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -41,7 +42,15 @@ from scheduler.model.events import Timer
 from scheduler.model.interference import NOTHING_KNOWN
 from scheduler.model.jobs import Placement, Stop, instant
 from scheduler.model.state import ClusterState, RuleBroken
-from scheduler.policies.base import Policy, Reason, reason_of, where_paused
+from scheduler.policies.base import (
+    Policy,
+    Reason,
+    fits_now,
+    prices_of,
+    reason_of,
+    refusal_of,
+    where_paused,
+)
 from scheduler.policies.registry import create, fault_in_file
 from scheduler.prediction.predictions import StartTimes
 from scheduler.prediction.profiles import ProfiledJobs, ProfiledSlowdowns
@@ -243,7 +252,9 @@ class Coordinator:
             as_job, 0, now, cluster=self.cluster.cluster, user=self.job_table.user, unit=self.job_table.unit
         )
         job = seen(spec)
-        why = self.cluster.misfit(job) or self.policy.refuses(job, self.cluster.cluster)
+        why = self.cluster.misfit(job)
+        with self._faults_of_its_file():
+            why = why or refusal_of(self.policy, self.policy.refuses(job, self.cluster.cluster))
         if why:
             raise TooLarge(f"the job can never run here: {why}", "ask for less")
         for number, way in enumerate(spec.ways[1:], 1):  # its GPUs may be those of another machine
@@ -538,10 +549,28 @@ class Coordinator:
     def why_of_policy(self, entry: Entry) -> Reason:
         """Return what the policy says of a job that waits, or that it cannot say it."""
         try:
-            return reason_of(self.policy, self.policy.why(self.job_table.job(entry), self.cluster))
-        except (Exception, SystemExit) as error:  # whatever its author has written
+            with self._faults_of_its_file():
+                return reason_of(self.policy, self.policy.why(self.job_table.job(entry), self.cluster))
+        except BadInput as fault:
+            return Reason(fault.what)
+
+    def prices(self) -> Mapping[str, Mapping[str, float]]:
+        """Return the prices of the policy (``Policy.prices``); none, if it cannot say them."""
+        try:
+            with self._faults_of_its_file():
+                return prices_of(self.policy, self.policy.prices())
+        except BadInput as fault:
+            log.error("%s", fault.what)
+            return {}
+
+    @contextmanager
+    def _faults_of_its_file(self) -> Iterator[None]:
+        """Raise BadInput for an error of a policy that a user has written, which may be any."""
+        try:
+            yield
+        except (Exception, SystemExit) as error:
             if fault := fault_in_file(self.policy_text, error):
-                return Reason(fault.what)
+                raise fault from error
             raise
 
     def _why_behind(self, job_id: int) -> str:
@@ -572,7 +601,9 @@ class Coordinator:
         return said
 
     def _lacks_gpus(self, entry: Entry) -> bool:
-        """Tell if for one of its ways the job wants more GPUs of a kind than are free on any node."""
+        """Tell if for one of its ways the job wants more GPUs of a kind than a node has free, or devices."""
+        if self.cluster.cluster.pools[0].kind:
+            return not fits_now(self.job_table.job(entry), self.cluster)
         if not any(way.gpus_asked for way in entry.spec.ways):
             return False
         free = [nodes.free.max(axis=0) for nodes in self.cluster.nodes.values()]
@@ -582,7 +613,7 @@ class Coordinator:
 
     def _slower_gpus(self, entry: Entry) -> str:
         """Say which GPUs of a job that runs are slower than they were; "": none."""
-        rows = self.engine.gpus.rows() if entry.way.gpus_asked else ()
+        rows = self.engine.gpus.rows() if entry.devices else ()
         own = [row for row in rows if row.number in entry.devices and row.loss_ratio]
         return "; ".join(slower(f"GPU {row.number}", row.loss_ratio) for row in own)
 
@@ -778,17 +809,23 @@ class Coordinator:
         return False
 
     def _restore_beyond(self, entry: Entry, error: RuleBroken | BadInput) -> None:
+        before = entry.place
         try:
             if isinstance(error, BadInput) or entry.moves_to is not None:
                 raise error
             self.cluster.restore(entry, beyond=True)
         except (RuleBroken, BadInput) as last:
             why = last.why if isinstance(last, RuleBroken) else last.what
-            raise BadInput(
-                f"job {entry.id} runs on a machine that was divided otherwise ({why})",
-                "start with the same --nodes, --cores, --unit, --devices, --power-budget as before",
-            ) from error
-        log.warning("job %s has more than there is any more: it keeps that until its end", entry.label)
+            remedy = "start with the same --nodes, --unit, --devices, --power-budget as before"
+            if pids := self.folders.attempt(entry).supervisors():
+                remedy += f", or end it: kill {' '.join(map(str, pids))}"
+            what = f"job {entry.id} runs on a machine that was divided otherwise ({why})"
+            raise BadInput(what, remedy) from error
+        if entry.place != before:
+            self.machine.state.record(entry, "power cap", f"{entry.place.cap_w:g} W")
+            log.warning("job %s goes on under its lowest cap: the budget is smaller", entry.label)
+        else:
+            log.warning("job %s has more than there is any more: it keeps that until its end", entry.label)
 
     def _is_over(self, entry: Entry) -> bool:
         """Tell whether the engine knows already that the job's attempt is over."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from agent.attempts.records import RunState
 from scheduler.coordinator import events as ev
-from scheduler.coordinator.admission import admit, give_back, leave, park_later
+from scheduler.coordinator.admission import admit, give_back, hold_blocked, leave, park_later, unfit
 from scheduler.coordinator.decisions import apply, fix, request
 from scheduler.coordinator.machine_state import MachineState
-from scheduler.jobs.entry import Entry, Phase, Stage
+from scheduler.jobs.entry import UNKNOWN, Entry, Phase, Stage
 from scheduler.model import events as act
 from scheduler.model.events import Checkpointed, Event, Finished, Timer
 from scheduler.model.jobs import Placement
@@ -93,16 +93,23 @@ def taken_back(m: MachineState, event: ev.TakenBack) -> Event | None:
     if entry.held_by_user:  # it was to be parked
         return _hold(m, entry)
     m.cluster.end_stop(entry)
-    m.jobs.renewed(entry)
     return _left(m, entry, "taken back")
 
 
 def _left(m: MachineState, entry: Entry, kind: str) -> Event:
-    """Free the place that the job has left; one that moves goes on at its goal."""
-    before = entry.place
+    """Free the place that the job has left; one that moves goes on at its goal.
+
+    One that began when the machine was larger, and can go on nowhere, is held.
+    """
+    job, before = entry.job, entry.place
     m.engine.free(entry)
     m.record(entry, kind)
     goals, entry.goals = entry.goals, ()
+    if not entry.alive and not entry.spec.external:
+        entry.job = UNKNOWN  # it may have been that of its place
+        if why := unfit(m, entry):
+            hold_blocked(m, entry, why)
+            return Finished(job, before)
     m.stale = m.stale or bool(goals)
     may_be = (goal for goal in goals if entry.job.runs_on(goal.pool))
     target = next((goal for goal in may_be if not m.cluster.obstacle(entry.job, goal)), None)

@@ -46,9 +46,14 @@ class JobTable:
         self.journal, self.cluster, self.unit = journal, cluster, unit
         self.user = user_name()
         self.entries = {entry.id: entry for entry in journal.open_jobs()}
-        for entry in self.entries.values() if unit.gpus else ():
-            if entry.placement is not None and (not entry.placement.nodes or not cluster.pools[0].names):
-                _place_on_nodes(entry, entry.placement, cluster.pools[0], unit)
+        pool = cluster.pools[0]
+        for entry in self.entries.values():
+            if entry.placement is None:
+                continue
+            if not unit.gpus:
+                _place_on_cores(entry, entry.placement, pool, unit)
+            elif not entry.placement.nodes or not pool.names:
+                _place_on_nodes(entry, entry.placement, pool, unit)
         self.arrays = Arrays(journal.count_members())
         self.predictions = OpenPredictions(journal.last_prediction(), journal.predictions(open=True))
         self.why_not_moved: Callable[[JobSpec], str] | None = None
@@ -493,6 +498,19 @@ def _place_on_nodes(entry: Entry, before: Placement, pool: Pool, unit: Unit) -> 
     if nodes:
         entry.cores = tuple(cores)
         entry.placement = Placement(pool.name, sum(units for _, units in nodes), tuple(nodes))
+
+
+def _place_on_cores(entry: Entry, before: Placement, pool: Pool, unit: Unit) -> None:
+    """Place a job that runs on cores of this machine in its one pool of these, if that is another now."""
+    as_before = before.pool == pool.name and bool(before.nodes) != pool.counted
+    runs = entry.alive and entry.stage.placed and entry.cores and not entry.hosts
+    if as_before or not runs or pool.kind or unit.package:
+        return
+    if pool.counted and not unit.node:
+        entry.placement = Placement(pool.name, len(entry.cores), alternative=before.alternative)
+    elif pool.units == 1 and not pool.counted:
+        tasks = max(1, len(entry.cores) // entry.way.cores)
+        entry.placement = Placement(pool.name, tasks, ((0, tasks),), alternative=before.alternative)
 
 
 def _before_deadline(name: str, entry: Entry, now: float) -> None:

@@ -360,4 +360,5 @@ class MachineState:
         """Count the units of a counted pool that cannot be used now and that no job has."""
         if held:
             return pool.units - (self.cluster.in_service[pool.name] - self.cluster.free[pool.name])
-        return self.engine.nodes.out_of_service(pool.name) if self.engine.nodes.named else 0
+        withheld = int(self.engine.gpus.withheld().get(pool.name, 0)) if pool.kind else 0
+        return withheld + (self.engine.nodes.out_of_service(pool.name) if self.engine.nodes.named else 0)

@@ -70,10 +70,10 @@ TABLE: dict[type[ev.Event], Mapping[Phase, Transition]] = {
         **_on(PAUSED, SUSPENDED, do=ends.stay_suspended),
     },
     ev.CheckpointWritten: {
-        **_on(*LEAVING, do=departures.checkpoint_written, to=(SUSPENDED, RUNNING, BY_OWNER)),
+        **_on(*LEAVING, do=departures.checkpoint_written, to=(SUSPENDED, RUNNING, HELD, BY_OWNER)),
         **_on(BY_OWNER, do=departures.checkpoint_kept),
     },
-    ev.TakenBack: _on(*LEAVING, do=departures.taken_back, to=(SUSPENDED, RUNNING, BY_OWNER)),
+    ev.TakenBack: _on(*LEAVING, do=departures.taken_back, to=(SUSPENDED, RUNNING, HELD, BY_OWNER)),
     # Its supervisor has done, or refused, what it was asked for.
     ev.Obeyed: {
         **_on(PARKING, MOVING, do=departures.obeyed_to_leave, to=(PAUSED, RUNNING, PARKING, BY_OWNER)),

@@ -30,7 +30,7 @@ def as_job(
 ) -> Job:
     """Make the job that policies see, in the cluster's terms: cores, devices, or nodes with cores and memory.
 
-    Of alternatives it has those that can run here; the first of these, where units are counted.
+    Of alternatives it has those that can run here.
 
     Args:
         predicted: what earlier runs say of it; counts where its owner gives no estimate.
@@ -56,7 +56,7 @@ def as_job(
             errors.append(error)
     if not ways:
         raise errors[0]
-    return replace(ways[0], alternatives=() if cluster.pools[0].counted else tuple(ways[1:]))
+    return replace(ways[0], alternatives=tuple(ways[1:]))
 
 
 def _one_way(
@@ -87,7 +87,7 @@ def _one_way(
     estimates: dict[str, float] = {}
     if spec.device != "any" and not pool.kind:
         raise BadInput(f"device {spec.device!r}: no devices are scheduled", "start: tenbin up --devices")
-    if spec.gpus_asked and not (unit.gpus or pool.kind):
+    if spec.gpus_asked and not (unit.gpus or pool.kind or runs_at):
         raise BadInput(f"--gpus {spec.gpus_asked}: no GPUs are scheduled", NO_GPUS)
     if pool.kind:
         spec = _on_devices(spec)
@@ -127,7 +127,7 @@ def _one_way(
         if moves or spec.checkpoint_signal is not None
         else Stop.PAUSE,
         max_units=most,
-        malleable=bool(pool.caps_w) and most is None,  # its size stays, its cap may change
+        malleable=bool(pool.caps_w) and most is None and runs_at is None,  # only its cap may change
         demand=demand,
         speed=speed,
         estimates_s=estimates,

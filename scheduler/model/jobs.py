@@ -210,9 +210,9 @@ class Placement:
 
 
 @cache
-def counted(pool: str, units: int) -> Placement:
+def counted(pool: str, units: int, alternative: int = 0) -> Placement:
     """Return the placement on units without identity, cached because most are asked for repeatedly."""
-    return Placement(pool, units)
+    return Placement(pool, units, alternative=alternative)
 
 
 @dataclass(frozen=True, slots=True)

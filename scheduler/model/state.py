@@ -308,12 +308,19 @@ class Allocation:
         It is in service, and nobody else's, until its job has left (``MachineState.update_nodes``).
         """
         pool = self._pools.get(placement.pool)
-        if pool is None or pool.kind or pool.has_power:
+        if pool is None:
             return
         if not pool.counted:
             self.nodes[pool.name].exceed(job.way(placement), placement)
         elif placement.units > self.free[pool.name]:
             self.up(pool.name, placement.units - self.free[pool.name])
+
+    def _settable(self, placement: Placement) -> Placement:
+        """Return a placement of an earlier time under a cap of now: the lowest, if its own is too high."""
+        pool = self._pools.get(placement.pool)
+        if pool is None or placement.cap_w is None or not pool.caps_w or placement.units > pool.units:
+            return placement
+        return replace(placement, cap_w=pool.caps_w[0]) if self._power_obstacle(placement) else placement
 
     def up(self, pool: str, units: int) -> None:
         """Bring units of a counted pool back."""
@@ -384,13 +391,13 @@ class Allocation:
             self.region_used[key] = self.region_used.get(key, 0) + units
         self.free[name] -= units if pool.counted else self.nodes[name].take(job.way(placement), placement)
 
-    def _take_again(self, job: Job, placement: Placement) -> None:
+    def _take_again(self, job: Job, placement: Placement, drew_w: float = 0.0) -> None:
         """Charge a job's units after a restart, even if its region no longer exists."""
         name, region = placement.pool, placement.region
         if not region or any(other.name == region for other in self.regions.get(name, ())):
-            self._take("restore", job, placement)
+            self._take("restore", job, placement, drew_w)
             return
-        self._take("restore", job, replace(placement, region=""))
+        self._take("restore", job, replace(placement, region=""), drew_w)
         self.region_used[name, region] = self.region_used.get((name, region), 0) + placement.units
 
     def _give(self, job: Job, placement: Placement) -> None:
@@ -602,7 +609,7 @@ class ClusterState(Allocation):
         """Enter a job after a restart as it was; a running job is charged its units.
 
         Args:
-            beyond: also where it has more than there is any more.
+            beyond: also where it has more than there is any more, or draws more than the budget.
         """
         job, stage = state.job, state.stage
         self._jobs[job.id] = state
@@ -614,8 +621,9 @@ class ClusterState(Allocation):
             self.suspended[job.id] = state
         else:
             if beyond:
-                self.exceed(job, state.place)
-            self._take_again(job, state.place)
+                state.placement = self._settable(state.place)
+                self.exceed(job, state.placement)
+            self._take_again(job, state.place, math.inf if beyond else 0.0)
             if state.moves_to is not None:
                 self._take_again(job, state.moves_to)
             self.running[job.id] = state

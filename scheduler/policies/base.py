@@ -214,6 +214,30 @@ def reason_of(policy: Policy, answer: object) -> Reason:
     return answer
 
 
+def refusal_of(policy: Policy, answer: object) -> str:
+    """Return what ``refuses`` answered.
+
+    Raises:
+        NoAnswer: it is no text.
+    """
+    if not isinstance(answer, str):
+        raise NoAnswer(policy, "refuses", f"{answer!r}, which is no text")
+    return answer
+
+
+def prices_of(policy: Policy, answer: object) -> Mapping[str, Mapping[str, float]]:
+    """Return what ``prices`` answered.
+
+    Raises:
+        NoAnswer: it is no table of numbers by pool and resource.
+    """
+    tables = list(answer.values()) if isinstance(answer, Mapping) else [None]
+    if not all(isinstance(of, Mapping) and all(isinstance(p, Real) for p in of.values()) for of in tables):
+        raise NoAnswer(policy, "prices", f"{answer!r}, no numbers by pool and resource")
+    prices: Mapping[str, Mapping[str, float]] = answer  # type: ignore[assignment]
+    return prices
+
+
 def counted_pools(view: View, policy: str) -> tuple[str, ...]:
     """List the names of the cluster's pools, best first.
 
@@ -271,14 +295,23 @@ def units(job: Job, cluster: Cluster) -> str:
     return cluster.amount(job.units)
 
 
-def waits_for(job: Job, view: View) -> str:
-    """Write ``"waits for 1 core (0 of 2 free)"``; of several classes ``"0 of 2 gpu, 1 of 8 cpu free"``."""
+def amounts(ways: Iterable[Job], cluster: Cluster) -> str:
+    """Write ``"8 cores"``, or of alternatives ``"8 cores or 2 cores"``."""
+    return " or ".join(dict.fromkeys(units(way, cluster) for way in ways))
+
+
+def waits_for(job: Job, view: View, ways: Sequence[Job] = ()) -> str:
+    """Write ``"waits for 1 core (0 of 2 free)"``; of several classes ``"0 of 2 gpu, 1 of 8 cpu free"``.
+
+    Args:
+        ways: in which the policy may start it; (): as it is.
+    """
     pools = [pool.name for pool in view.cluster.pools if job.runs_on(pool.name)]
     names = [f" {name}" if len(view.cluster.pools) > 1 else "" for name in pools]
     free = [
         f"{view.free[pool]} of {view.in_service[pool]}{name}" for pool, name in zip(pools, names, strict=True)
     ]
-    return f"waits for {units(job, view.cluster)} ({', '.join(free)} free)"
+    return f"waits for {amounts(ways or (job,), view.cluster)} ({', '.join(free)} free)"
 
 
 def in_turn(job: Job, view: View, ends: Iterable[int] = (), needs: str = "") -> str:
@@ -318,5 +351,11 @@ def would_delay(first: Job) -> Reason:
 
 
 def fits_now(job: Job, view: View) -> bool:
-    """Tell if the job's units are free on a counted pool that it can run on."""
-    return any(job.units <= left and job.runs_on(pool) for pool, left in view.free.items())
+    """Tell if the units of one of the job's ways are free on a counted pool that it can run on."""
+    free = view.free.items()
+    return any(way.units <= left and way.runs_on(pool) for pool, left in free for way in job.ways)
+
+
+def any_alternatives(view: View) -> bool:
+    """Tell if a waiting job may run in one of several ways."""
+    return any(job.alternatives for job in view.waiting.values())

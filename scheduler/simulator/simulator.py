@@ -58,7 +58,7 @@ from scheduler.model.jobs import (
     instant,
 )
 from scheduler.model.state import ClusterState
-from scheduler.policies.base import Policy, View, actions_of, check_kind
+from scheduler.policies.base import Policy, View, actions_of, check_kind, refusal_of
 from scheduler.policies.registry import POLICIES, create
 from scheduler.simulator.trace import (
     Arrival,
@@ -732,7 +732,7 @@ class Simulator:
         Raises:
             RuleBroken: the policy asked for what cannot be, left jobs waiting with nothing left to happen, or
                 acts without end and brings no job further.
-            NoAnswer: what it decided are no actions.
+            NoAnswer: what it decided are no actions, or what it refuses a job for is no text.
             BadInput: the arrivals are not in the order of their submission.
         """
         try:
@@ -838,7 +838,8 @@ class Simulator:
 
     def _refuses(self, job: Job) -> str:
         """Say why the job can never run."""
-        return self.state.misfit(job) or self.policy.refuses(job, self.state.cluster)
+        policy = self.policy
+        return self.state.misfit(job) or refusal_of(policy, policy.refuses(job, self.state.cluster))
 
     def _look_on(self) -> None:
         """Show the state after an event to observer and closed loop."""

@@ -6,8 +6,10 @@ import os
 import socket
 import time
 from collections.abc import Iterator
+from select import select
 from typing import TYPE_CHECKING, Any
 
+from profiles.errors import Unavailable
 from profiles.instants import local
 from profiles.quantities import counted, duration, number
 from scheduler.jobs.literals import resource_text
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from tenbin.client.client import Client
 
 MOST_JOBS, MOST_FIGURES = 20, 3  # in tenbin nodes
+END_S = 60.0  # for a coordinator that is told to end; a busy machine takes seconds
 
 
 def down(
@@ -39,12 +42,8 @@ def down(
     running = counts["running"] + counts["stopping"]
     answer = client.call("POST", f"/down?let_go={'true' if let_go else 'false'}")
     pid, guests = answer["pid"], answer["guests"]
-    for _ in range(0 if client.is_remote else 200):
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            break
-        time.sleep(0.02)
+    if not client.is_remote:
+        _await_end(pid)
     text = f"stopped (pid {pid})"
     if running:
         jobs = "1 job runs" if running == 1 else f"{running} jobs run"
@@ -54,6 +53,20 @@ def down(
     elif guests:
         text += f"; {guests} jobs of sbatch wait for tenbin up, and start by themselves if it does not come"
     _print({"pid": pid, "guests": guests}, json, text)
+
+
+def _await_end(pid: int) -> None:
+    """Wait until a coordinator has ended, and with it has given back its folder and its cores."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        if not select([descriptor], [], [], END_S)[0]:
+            what = f"the coordinator (pid {pid}) was told to end, and has not within {END_S:g} s"
+            raise Unavailable(what, "see coordinator.log in its folder")
+    finally:
+        os.close(descriptor)
 
 
 def status(home: HomeOption = None, json: JsonOption = False) -> None:
@@ -156,13 +169,24 @@ def _price(resource: str, hours: float) -> str:
 
 def _pool(pool: dict[str, Any], shared: set[str]) -> Iterator[str]:
     """Yield the line of a pool of units, then one line for each region of the pool."""
-    yield f"{pool['name']}: {pool['free']} of {pool['units']} free"
+    yield f"{pool['name']}: {pool['free']} of {pool['units']} free{_beyond(pool)}"
     for region in pool["regions"]:
         low, high = region["job_units"]
         sizes = f"{low} to {high}" if low < high else f"{high}"
         where = (f"{name} ({n})" if name in shared else name for name, n in region["places"].items())
         held = f"{region['used']} of {region['units']} used"
         yield f"  region {region['name']}, jobs of {sizes}: {held}; {', '.join(where)}"
+    yield from _gpus(pool)
+
+
+def _beyond(node: dict[str, Any]) -> str:
+    """Say what jobs keep of a time when there was more."""
+    more = [
+        resource_text("cores" if r == "core" else r, amount) for r, amount in node.get("beyond", {}).items()
+    ]
+    return (
+        f"; jobs that began when there was more keep {', '.join(more)} besides until they end" if more else ""
+    )
 
 
 def _node(node: dict[str, Any]) -> Iterator[str]:
@@ -173,7 +197,11 @@ def _node(node: dict[str, Any]) -> Iterator[str]:
     inside = f"; region {regions}" if regions else ""
     down = "" if node["up"] else f"; DOWN{node['trouble'] and ': '}{node['trouble']}"
     others = f"; jobs outside tenbin: {counted(node['others'], 'core')}" if node.get("others") else ""
-    yield f"{node['name']}: {free and f'{free} free; '}jobs: {jobs}{others}{inside}{down}"
+    yield f"{node['name']}: {free and f'{free} free; '}jobs: {jobs}{_beyond(node)}{others}{inside}{down}"
+    yield from _gpus(node)
+
+
+def _gpus(node: dict[str, Any]) -> Iterator[str]:
     for gpu in node.get("gpus", ()):
         withheld = gpu["strangers"] or gpu["failure"]
         has = ("not given out" if withheld else "free") if gpu["job"] is None else f"job {gpu['job']}"
@@ -182,7 +210,8 @@ def _node(node: dict[str, Any]) -> Iterator[str]:
         if (gpu["idle_s"] or 0) >= 60:
             has += f", no work for {gpu['idle_s'] / 60:.0f} min"
         if gpu["loss_ratio"]:
-            has += f"; {100 * gpu['loss_ratio']:.1f} % slower than it was: given last"
+            has += f"; {100 * gpu['loss_ratio']:.1f} % slower than it was"
+            has += "" if "units" in node else ": given last"
         if gpu["failure"]:
             has += f"; {gpu['failure']}"
         outside = "".join(f"; outside of the queue: {holder}" for holder in gpu["strangers"])

@@ -17,7 +17,7 @@ from scheduler.engines.protocol import GpuTable, Nodes
 from scheduler.jobs.entry import Entry, Stage
 from scheduler.jobs.job_list import as_json, row_of
 from scheduler.jobs.sizes import NODES
-from scheduler.model.jobs import Pool
+from scheduler.model.jobs import EPSILON, Pool
 from scheduler.policies.base import Reason
 
 # -- nodes: what each has, and what is free ----------------------------------------------------------------
@@ -26,39 +26,52 @@ from scheduler.policies.base import Reason
 def node_table(coordinator: Coordinator) -> list[dict[str, Any]]:
     """List each node, or each pool of counted units and the nodes under it, with what is free.
 
-    ``others``: cores of a node that jobs outside tenbin hold. ``prices``: see ``Policy.prices``.
+    ``others``: cores of a node that jobs outside tenbin hold. ``beyond``: what jobs keep besides, of a time
+    when there was more. ``prices``: see ``Policy.prices``.
     """
     table: list[dict[str, Any]] = []
     engine, gpus = coordinator.engine, _gpus(coordinator)
     absent, others = engine.nodes.absent(), engine.nodes.others()
     places = engine.regions.places() if coordinator.policy.fences else {}
-    prices = coordinator.policy.prices()
+    prices, state = coordinator.prices(), coordinator.cluster
     for pool in coordinator.cluster.cluster.pools:
         if pool.counted:
-            free = coordinator.cluster.free[pool.name]
             regions = _regions(coordinator, pool, places)
-            row = {"name": pool.name, "units": pool.units, "free": free, "regions": regions}
-            table.append(row | ({"prices": prices[pool.name]} if prices else {}))
+            row = {"name": pool.name, "units": pool.units, "free": state.free[pool.name], "regions": regions}
+            row |= _beyond({pool.name: state.in_service[pool.name] - pool.units})
+            own = [gpu for gpu in gpus if pool.kind and gpu["name"] == pool.name]
+            table.append(row | _if_any("gpus", own) | _if_any("prices", prices.get(pool.name)))
             continue
-        nodes = coordinator.cluster.nodes[pool.name]
+        nodes = state.nodes[pool.name]
         shown = [name for name in pool.resources if name != NODES]
         for number in range(pool.units):
+            whole = pool.capacity_of(number)
+            more = [there - own for there, own in zip(nodes.capacity[number].tolist(), whole, strict=True)]
             table.append(
                 {
                     "name": pool.name_of(number),
-                    "capacity": dict(zip(shown, pool.capacity_of(number), strict=False)),
+                    "capacity": dict(zip(shown, whole, strict=False)),
                     "free": dict(zip(shown, nodes.free[number].tolist(), strict=False)),
                     "up": bool(nodes.up[number]),
                     "trouble": absent.get(number, ""),
                     "jobs": sorted(nodes.jobs[number]),
                     "others": others.get(number, 0),
-                    **({"gpus": gpus} if gpus else {}),
-                    **({"prices": prices[pool.name]} if prices else {}),
+                    **_if_any("gpus", gpus),
+                    **_if_any("prices", prices.get(pool.name)),
+                    **_beyond(dict(zip(shown, more, strict=False))),
                 }
             )
     if all(pool.counted for pool in coordinator.cluster.cluster.pools):
         table += _hosts(coordinator, engine.nodes, places)
     return table
+
+
+def _if_any(name: str, value: object) -> dict[str, object]:
+    return {name: value} if value else {}
+
+
+def _beyond(more: Mapping[str, float]) -> dict[str, object]:
+    return _if_any("beyond", {name: amount for name, amount in more.items() if amount > EPSILON})
 
 
 def _gpus(coordinator: Coordinator) -> list[dict[str, Any]]:

@@ -113,7 +113,11 @@ SETTINGS = {
     "memory": Setting(
         "counted",
         Cluster((Pool("core", 4),), memory_mb=1000.0),
-        asks={"cores": (1, 1, 2, 4), "memory_mb": (None, 300.0, 400.0, 600.0)},
+        asks={
+            "cores": (1, 1, 2, 4),
+            "memory_mb": (None, 300.0, 400.0, 600.0),
+            "alternatives": ((), (), TWO_CORES, (*TWO_CORES, {"cores": 1, "memory_mb": 100.0})),
+        },
     ),
     "devices": Setting(
         "classes",

@@ -187,6 +187,8 @@ class Supply:
     def take_packages(self, packages: Sequence[Sequence[int]], count: int | None) -> list[Sequence[int]]:
         """Choose so many of the packages, None: all, of which nobody else has a CPU, and claim their CPUs.
 
+        Those of own jobs come first.
+
         Raises:
             BadInput: there are not so many.
         """
@@ -194,7 +196,8 @@ class Supply:
             free = [cpus for cpus in packages if not self.usable.taken.keys() & set(cpus)]
             if len(free) < (count or 1) and len(free) < len(packages):
                 raise Taken(f"{len(free)} packages are left: {self.usable.holders()}", SHARE)
-            chosen = free[:count]
+            own = [cpus for cpus in free if {*cpus} & {*self.usable.own}]
+            chosen = [*own, *(cpus for cpus in free if cpus not in own)][:count]
             if self._claim([cpu for cpus in chosen for cpu in cpus]):
                 return chosen
 

@@ -29,7 +29,7 @@ from scheduler.engines.common.projection import (
     terms_of,
 )
 from scheduler.engines.local.cores import ROOTS, Packages, Supply
-from scheduler.engines.local.gpus import Gpus, emulated_gpus, find_gpus
+from scheduler.engines.local.gpus import Gpus, emulated_gpus, find_gpus, gpus_behind
 from scheduler.engines.protocol import Machine
 from scheduler.engines.registry import GPUS, Asked, IdleRule
 from scheduler.jobs.literals import memory_text
@@ -58,7 +58,8 @@ class LocalMachine(Machine):
     Attributes:
         tries: running programs are tried on idle devices.
         supply: where cores and devices come from; None: they are not claimed.
-        gpus: those of the one node; None: it has none, or they are not scheduled, and ``no_gpus`` says why.
+        gpus: those of the one node, or among the devices; None: there are none, or they are not scheduled,
+            and ``no_gpus`` says why.
         idle_s: after so long without work on a GPU the owner of its job is told. idle_rule: what then.
     """
 
@@ -98,7 +99,7 @@ class LocalMachine(Machine):
     def notes(self) -> Sequence[str]:
         notes = list(self.supply.notes()) if self.supply is not None else []
         notes += [self.no_gpus] if self.no_gpus else []
-        return notes + (list(self.gpus.notes()) if self.gpus is not None else [])
+        return notes + (list(self.gpus.notes()) if self.gpus is not None and not self.devices else [])
 
 
 # -- packages under power caps -----------------------------------------------------------------------------
@@ -249,7 +250,7 @@ def devices_of_machine(
     supply = supply or Supply()
     terms_of(policy, "this machine", devices=True)
     # In a process of its own: a driver that crashes must not take the coordinator with it.
-    command = [sys.executable, "-P", "-m", "probes.opencl"]
+    command = [sys.executable, "-P", "-m", "probes.opencl", "bus"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     rows = json.loads(done.stdout) if done.returncode == 0 else []
     if not rows:
@@ -263,7 +264,8 @@ def devices_of_machine(
         measured = measured_cluster(cluster, {pool.name: profile for pool in pools}, folder)
         cluster, costs = replace(cluster, ratios=measured.cluster.ratios), measured.costs
     devices = {d["key"]: [number] for number, d in numbered}
-    return LocalMachine(cluster, devices=devices, costs=costs, supply=supply)
+    gpus = gpus_behind(dict(numbered))
+    return LocalMachine(cluster, devices=devices, costs=costs, supply=supply, gpus=gpus)
 
 
 def divide(

@@ -118,8 +118,8 @@ class PackageCaps(LocalCaps):
         self._packages, self._node_of, self._watched = packages, node_of, watched
 
     def wish(self, job: Entry, attempt: Attempt) -> None:
-        if job.placement is not None:
-            nodes = dict.fromkeys(self._node_of[core] for core in job.cores if core in self._node_of)
+        if job.placement is not None and all(core in self._node_of for core in job.cores):
+            nodes = dict.fromkeys(self._node_of[core] for core in job.cores)
             self._packages.set_caps(attempt, list(nodes), job.placement.cap_w)
 
     def cap(self, jobs: Sequence[Entry], lower: bool) -> None:
@@ -150,7 +150,8 @@ class LocalEngine(Engine):
         packages: the package of each node, where jobs get whole ones.
         tries: running programs are tried on idle devices.
         supply: claims the cores and devices; None: they are not claimed.
-        gpus: those of the one node, which are a resource beside its cores and memory; None: there are none.
+        gpus: those of the one node, which are a resource beside its cores and memory; with ``devices``, those
+            of them that are GPUs and can be watched. None: there are none.
         idle_s: after so long without work on a GPU the owner of its job is told. idle_rule: what then.
     """
 
@@ -175,7 +176,7 @@ class LocalEngine(Engine):
         self.store, self.cluster, self.unit = store, cluster, unit
         self.layer = DeviceLayer(cluster.pools, socket_path.parent, tries=tries) if devices else None
         self.device_moves = self.layer or DeviceMoves()
-        self._gpus = gpus
+        self._gpus = None if devices else gpus
         self._folders = JobFolders(store)
         self._claims, core_of = Claims(), {}
         if supply is not None:
@@ -192,7 +193,8 @@ class LocalEngine(Engine):
         )
         self._watch_gpus = None
         if gpus is not None:
-            self._watch_gpus = GpuWatch(gpus, self._cores.free_devices, store, idle_s=idle_s, rule=idle_rule)
+            free, moves = self._cores.free_devices, bool(devices)
+            self._watch_gpus = GpuWatch(gpus, free, store, idle_s=idle_s, rule=idle_rule, moves=moves)
             self.gpus, self._cores.choose_gpus = self._watch_gpus, self._watch_gpus.choose
         self.regions = self._cores
         self._orders = Orders(
@@ -224,12 +226,16 @@ class LocalEngine(Engine):
 
     def place(self, job: Entry, placement: Placement) -> None:
         self._cores.place(job, placement)
+        if self._watch_gpus is not None:
+            self._watch_gpus.has_moved(self._mark(job), job.devices)
 
     def occupy(self, job: Entry) -> None:
         self._cores.occupy(job)
 
     def free(self, job: Entry) -> None:
         self._cores.free(job)
+        if self._watch_gpus is not None:
+            self._watch_gpus.has_moved(self._mark(job), ())
 
     # -- attempts -------------------------------------------------------------------------------------
 
@@ -296,12 +302,15 @@ class LocalEngine(Engine):
         self._look(watched)
 
     def _watch(self, job: Entry) -> Watched:
-        mark = f"{self.store}:{job.id}:{job.attempt}"
+        mark = self._mark(job)
         watched = Watched(job.id, job.attempt, self._folders.attempt(job), mark, job.spec.mpi)
         self._watched[job.id, job.attempt] = watched
         if self._watch_gpus is not None:
             self._watch_gpus.begins(mark, job.id, job.devices)
         return watched
+
+    def _mark(self, job: Entry) -> str:
+        return f"{self.store}:{job.id}:{job.attempt}"
 
     # -- what happens ---------------------------------------------------------------------------------
 

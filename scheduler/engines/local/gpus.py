@@ -256,7 +256,8 @@ class JobGpus:
         if here and len(known) == len(here):
             self.peak_mb = max(self.peak_mb or 0.0, sum(known))
         seen = passed_s <= UNSEEN_S
-        if seen and len(here) == len(self.numbers) and all(use.share is not None for use in here.values()):
+        told = here and all(use.share is not None for use in here.values())
+        if seen and told and len(here) == len(self.numbers):
             self.used_s += passed_s * sum(use.share or 0.0 for use in here.values())
             self.seen_s += passed_s
         for number, use in here.items():
@@ -306,6 +307,8 @@ class GpuWatch(GpuTable):
         home: folder for what is kept over a restart.
         idle_s: after so long without work on a GPU the owner of its job is told.
         rule: what becomes of a job that does nothing on all of its GPUs; None: nothing.
+        moves: they are OpenCL devices, among which programs move: one may hold others than its own, and of
+            what a job has only idleness is told.
     """
 
     able = True
@@ -318,8 +321,10 @@ class GpuWatch(GpuTable):
         *,
         idle_s: float,
         rule: IdleRule | None,
+        moves: bool = False,
     ) -> None:
         self._gpus, self._free, self._idle_s, self._rule = gpus, free, idle_s, rule
+        self._moves = moves
         self._jobs: dict[int, JobGpus] = {}  # by the number of the job's mark
         self._ended: dict[int, None] = {}  # likewise, the last ones
         self._now: dict[int, GpuNow] = {}
@@ -412,17 +417,26 @@ class GpuWatch(GpuTable):
 
     def begins(self, mark: str, job: int, numbers: Sequence[int]) -> None:
         """Note the GPUs of a job that is about to begin, or runs; none is noted of a job without."""
-        if not numbers:
+        numbers = [number for number in numbers if number in self._gpus.by_number]
+        if not numbers and not self._moves:
             return
         key, now_s = tree.number_of(mark), time.monotonic()
         self._jobs[key] = self._recalled.get(key) or JobGpus(
             job, numbers, emulated=bool(self._gpus.emulated), since_s=now_s
         )
+        self._jobs[key].numbers = numbers
         for number in numbers:
             if number in self._now and number not in self._jobs[key].meters:
                 (energy_j, power_w), ago_s = self._now[number].meter, now_s - self._read_s
                 by_now_j = None if energy_j is None else energy_j + (power_w or 0.0) * ago_s
                 self._jobs[key].meters[number] = by_now_j, power_w
+
+    def has_moved(self, mark: str, numbers: Sequence[int]) -> None:
+        """Note that a job which runs has other devices now, or none because it is parked."""
+        job = self._jobs.get(tree.number_of(mark))
+        if self._moves and job is not None:
+            job.numbers = [number for number in numbers if number in self._gpus.by_number]
+            job.quiet_s.clear()
 
     def has_ended(self, mark: str, ended_s: float) -> JobGpus | None:
         """Note that nothing of a job is left, whatever was seen last; return what it has done."""
@@ -433,11 +447,11 @@ class GpuWatch(GpuTable):
         job = self._jobs.pop(number, None)
         if job is not None:
             job.end(max(0.0, time.monotonic() - job.since_s - max(0.0, time.time() - ended_s)))
-        return job
+        return None if self._moves else job
 
     def idle(self) -> list[IdleGpus]:
         news = []
-        for job in self._jobs.values():
+        for job in (job for job in self._jobs.values() if job.numbers):
             idle = [n for n in job.numbers if job.quiet_s.get(n, 0.0) >= self._idle_s]
             if set(idle) - set(job.reported):
                 job.reported = idle
@@ -450,7 +464,8 @@ class GpuWatch(GpuTable):
         return news
 
     def use(self, job: int) -> JobGpuUse | None:
-        return next((gpus.use for gpus in self._jobs.values() if gpus.job == job), None)
+        jobs = () if self._moves else self._jobs.values()
+        return next((gpus.use for gpus in jobs if gpus.job == job), None)
 
     def news(self) -> list[tuple[str, str]]:
         if not self._fresh:
@@ -478,7 +493,7 @@ class GpuWatch(GpuTable):
             holder if holder.age_s is None else replace(holder, age_s=holder.age_s + ago_s)
             for holder in (self._now[number].holders if number in self._now else ())
             if holder.mark not in self._ended
-            and not (holder.mark in self._jobs and number in self._jobs[holder.mark].numbers)
+            and not (holder.mark in self._jobs and (self._moves or number in self._jobs[holder.mark].numbers))
             and not (holder.age_s is None and any(number in job.numbers for job in self._jobs.values()))
         ]
 
@@ -532,7 +547,7 @@ class GpuWatch(GpuTable):
     def withheld(self) -> dict[str, float]:
         fitness = self._fitness_by_number()
         return {
-            resource: float(sum(self._is_withheld(number, fitness) for number in numbers))
+            resource: float(sum(n in fitness and self._is_withheld(n, fitness) for n in numbers))
             for resource, numbers in self._free.items()
         }
 
@@ -585,6 +600,26 @@ def find_gpus(supply: Supply, home: Path) -> tuple[Gpus | None, str]:
     node_of = {cpu.index: cpu.node for cpu in read_topology(ROOTS.sysfs, os.sched_getaffinity(0)).cpus}
     closes = not emulated and not control_groups.why_files_stay_open()
     return (Gpus(gpus, node_of, closes=closes, emulated=emulated) if gpus else None), ""
+
+
+def gpus_behind(devices: Mapping[int, Mapping[str, Any]]) -> Gpus | None:
+    """Find the GPUs that are OpenCL devices, by PCI address, under the devices' numbers; None: none is known.
+
+    A divided one is not: which of its parts an OpenCL device is, nobody tells.
+
+    Args:
+        devices: by number, as ``probes.opencl`` tells of each, with its PCI address.
+    """
+    if not any(device["bus"] for device in devices.values()):
+        return None
+    rows, _ = read()
+    buses = [row["bus"] for row in rows]
+    whole = {row["bus"]: row for row in rows if buses.count(row["bus"]) == 1}
+    found = {
+        n: (device["key"], whole[device["bus"]]) for n, device in devices.items() if device["bus"] in whole
+    }
+    gpus = {n: Gpu(row["uuid"], key, row["memory_mb"], bus=row["bus"]) for n, (key, row) in found.items()}
+    return Gpus(gpus, {}, emulated=os.environ.get(nvml.FOLDER, "")) if gpus else None
 
 
 def read() -> tuple[list[dict[str, Any]], str]:

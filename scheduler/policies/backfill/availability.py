@@ -268,27 +268,30 @@ def start_in_turn(
     """
     after = now
     for other in waiting:
-        end, after, pool = earliest_end(other, plans, after)
+        end, after, (pool, way) = earliest_end(other, plans, after)
         if other.id == job.id or after == math.inf:
             break
-        plans[pool].reserve(after, end, other.units)
+        plans[pool].reserve(after, end, way.units)
         if ends is not None:
             ends[other.id] = end
     return None if after == math.inf else after
 
 
-def earliest_end(job: Job, plans: Mapping[str, Availability], after_s: float) -> tuple[float, float, str]:
-    """Return (end, start, class) where the job would end first, starting from ``after_s`` on.
+def earliest_end(
+    job: Job, plans: Mapping[str, Availability], after_s: float
+) -> tuple[float, float, tuple[str, Job]]:
+    """Return (end, start, (class, way)) where the job would end first, starting from ``after_s`` on.
 
     Equal ends: the earlier start, then the class that comes first in ``plans``. Where no start can be found
     it is infinite, and the class "" if there is none at all.
     """
-    best = math.inf, math.inf, ""
-    for pool, plan in plans.items():
-        if job.runs_on(pool):
-            length = job.estimate_on(pool)
-            start = plan.earliest(job.units, length, after_s)
-            end = instant(start + length)
-            if end < best[0] or (end == best[0] and start < best[1]):
-                best = end, start, pool
+    best = math.inf, math.inf, ("", job)
+    for way in job.ways:
+        for pool, plan in plans.items():
+            if way.runs_on(pool):
+                length = way.estimate_on(pool)
+                start = plan.earliest(way.units, length, after_s)
+                end = instant(start + length)
+                if end < best[0] or (end == best[0] and start < best[1]):
+                    best = end, start, (pool, way)
     return best

@@ -5,7 +5,7 @@ Algorithm:
 1. The first ``depth`` waiting jobs have reservations, made in the order of the queue: the earliest interval
    as long as its estimate in which the job's units are free beside all running jobs and all reservations made
    before. The job starts when its interval begins. Of several classes a job gets the one on which it would
-   end first (equal: the earlier start, then the better class).
+   end first (equal: the earlier start, then the better class), and likewise of its alternatives.
 2. The jobs behind them hold nothing. In the order of the queue, a job starts when it delays no reservation
    and should end before the last reservation begins; of several classes, on the one where it would then end
    first (equal: the better class).
@@ -42,7 +42,7 @@ from scheduler.model.events import Action, Event
 from scheduler.model.jobs import Job, Placement, counted, instant
 from scheduler.policies.backfill.availability import Availability
 from scheduler.policies.backfill.conservative_on_nodes import NodeReservations
-from scheduler.policies.backfill.multi_pool import MultiPoolQueue
+from scheduler.policies.backfill.multi_pool import MultiPoolQueue, ways_on
 from scheduler.policies.backfill.on_nodes import Places, Way, node_pools
 from scheduler.policies.backfill.queue import Stair
 from scheduler.policies.backfill.reservations import Reservation, Reservations, length_of
@@ -85,13 +85,16 @@ class UnitReservations(Reservations):
     """Jobs that wait for counted pools."""
 
     _plans: dict[str, Availability]
+    _choices = False  # a job had alternatives
 
     def why(self, job: Job, view: View) -> Reason:
-        sentence = self._why_not_now(job, view) if fits_now(job, view) else waits_for(job, view)
+        waits = waits_for(job, view, job.ways)
+        sentence = self._why_not_now(job, view) if fits_now(job, view) else waits
         return Reason(sentence, self.expected_start(job))
 
     def _ways(self, job: Job) -> list[Way]:
-        return [(pool, job) for pool in self._plans if job.runs_on(pool)]
+        self._choices = self._choices or bool(job.alternatives)
+        return ways_on(job, self._plans)
 
     def _empty_queue(self) -> MultiPoolQueue:
         return MultiPoolQueue([pool.name for pool in self._pools])
@@ -115,11 +118,11 @@ class UnitReservations(Reservations):
         return start_s, (() if start_s == math.inf else _whole(way.units))
 
     def _placement(self, at: Reservation) -> Placement:
-        return counted(at.pool, at.way.units)
+        return counted(at.pool, at.way.units, at.way.alternative)
 
     def _move_up(self, view: View) -> None:
         self._peaks.clear()
-        if len(self._pools) > 1:
+        if len(self._pools) > 1 or self._choices:
             super()._move_up(view)
         else:
             self._move_up_on_one(view)
@@ -188,10 +191,11 @@ class UnitReservations(Reservations):
         plans = {pool: plan for pool, plan in self._plans.items() if pool not in self._stuck}
         room = {pool: stairs for pool, plan in plans.items() if (stairs := plan.stairs(last_s))}
         while room and (job := self._rest.first(room)):
-            pool = min((p for p, stairs in room.items() if _fits(job, p, stairs)), key=job.estimate_on)
+            ways = [(pool, way) for pool, way in self._ways(job) if _fits(way, room.get(pool, ()), pool)]
+            pool, way = min(ways, key=lambda at: at[1].estimate_on(at[0]))
             self._rest.remove(job)
-            end_s = instant(now + length_of(job, pool))
-            at = Reservation(now, end_s, pool, _whole(job.units), job)
+            end_s = instant(now + length_of(way, pool))
+            at = Reservation(now, end_s, pool, _whole(way.units), way)
             self._charge(at, 1)
             actions.append(self._start(job.id, at))
             room[pool] = plans[pool].stairs(last_s)
@@ -206,8 +210,6 @@ def _whole(units: int) -> Places:
     return ((0, units),)
 
 
-def _fits(job: Job, pool: str, stairs: Sequence[Stair]) -> bool:
+def _fits(way: Job, stairs: Sequence[Stair], pool: str) -> bool:
     """Tell if the job can run there within the units and seconds of one of the stairs."""
-    return job.runs_on(pool) and any(
-        job.units <= units and job.estimate_on(pool) <= length for units, length in stairs
-    )
+    return any(way.units <= units and way.estimate_on(pool) <= length for units, length in stairs)

@@ -14,10 +14,11 @@ spare units; while the reserved time is unknown, no job passes. If too few units
 job, it gets no reservation, and all others may pass.
 
 On several classes a job starts on the class on which it would end first, of those on which it may start now
-(equal: the better class). If the first job fits on none, its reservation is on the class on which it would
-end first by step 2 (equal: the earlier start, then the better class). Step 3 binds passing jobs on that class
-only; on the others every job that fits passes. While the time is unknown on all classes, no job passes on
-those that the first job can run on. Classes with too few units in service for it do not count.
+(equal: the better class); alternatives of a job are like classes. If the first job fits on none, its
+reservation is on the class on which it would end first by step 2 (equal: the earlier start, then the better
+class). Step 3 binds passing jobs on that class only; on the others every job that fits passes. While the time
+is unknown on all classes, no job passes on those that the first job can run on. Classes with too few units in
+service for it do not count.
 
 Guarantee: when no job takes longer than its estimate, no passing job delays the first one. On several
 classes: no passing job delays the end by its reservation. But the first job starts as soon as it fits on any
@@ -41,6 +42,7 @@ from scheduler.policies.base import (
     Policy,
     Reason,
     View,
+    any_alternatives,
     counted_pools,
     fits_now,
     in_turn,
@@ -61,7 +63,8 @@ class Easy(Policy):
             return
         pools = counted_pools(view, "easy")
         self._pool = pools[0]
-        self._queue = EasyQueue(self._pool) if len(pools) == 1 else MultiPoolEasy(pools)
+        several = len(pools) > 1 or any_alternatives(view)
+        self._queue = MultiPoolEasy(pools) if several else EasyQueue(self._pool)
         self.revises = isinstance(self._queue, EasyQueue)
         for job in view.waiting.values():
             self._queue.add(job)
@@ -78,21 +81,34 @@ class Easy(Policy):
             return self._nodes.decide(view, event)
         queue = self._queue
         if isinstance(event, Submitted):
-            queue.add(event.job)
+            if event.job.alternatives and self._begins_anew(view):
+                queue = self._queue
+            else:
+                queue.add(event.job)
         elif isinstance(event, Finished):
             queue.ended(event.job.id)
         elif isinstance(event, Failed):
             queue.ended(event.job.id)
-            queue.add_first(event.job)
+            if event.job.alternatives and self._begins_anew(view):
+                queue = self._queue
+            else:
+                queue.add_first(event.job)
         else:
             queue.changed()
         if view.upcoming is not None or not view.waiting:
             return ()
         if isinstance(queue, MultiPoolEasy):
-            return [Start(job.id, counted(on, job.units)) for job, on in queue.choose(view)]
+            return [Start(way.id, counted(on, way.units, way.alternative)) for on, way in queue.choose(view)]
         pool = self._pool
         chosen = queue.choose(view.now, view.free[pool], view.in_service[pool])
         return [Start(job.id, counted(pool, job.units)) for job in chosen] if chosen else ()
+
+    def _begins_anew(self, view: View) -> bool:
+        """Begin anew if the queue does not know of alternatives; return whether it did not."""
+        if isinstance(self._queue, MultiPoolEasy):
+            return False
+        self.begin(view)
+        return True
 
     def why(self, job: Job, view: View) -> Reason:
         first = next(iter(view.waiting.values()))
@@ -103,7 +119,7 @@ class Easy(Policy):
             return would_delay(first)._replace(expected_start_s=at)
         at, ends = awaited(job, view)
         if job.id == first.id:
-            return Reason(f"{waits_for(job, view)}; first in the queue", at)
+            return Reason(f"{waits_for(job, view, job.ways)}; first in the queue", at)
         if not fits_now(job, view):
-            return Reason(waits_for(job, view) + in_turn(job, view, ends), at)
+            return Reason(waits_for(job, view, job.ways) + in_turn(job, view, ends), at)
         return would_delay(first)._replace(expected_start_s=at)

@@ -1,8 +1,8 @@
 """First come, first served.
 
 Algorithm, once for every instant at which something changed: jobs start in the order of their submission,
-each as soon as its units are free, on the best class with enough (the order of ``Cluster.pools``). A job that
-does not fit holds up all jobs behind it.
+each as soon as its units are free, on the best class with enough (the order of ``Cluster.pools``); of
+alternatives, in the shortest that fits. A job that does not fit holds up all jobs behind it.
 Guarantee: no job starts before one that was submitted earlier.
 Cost: O(1) an instant and a start.
 """
@@ -15,7 +15,9 @@ from scheduler.model.events import Action, Event, Start
 from scheduler.model.jobs import Job, counted
 from scheduler.policies.backfill import conservative_on_nodes, on_nodes
 from scheduler.policies.backfill.availability import awaited
-from scheduler.policies.base import Policy, Reason, View, in_turn, units, waits_for
+from scheduler.policies.backfill.multi_pool import ways_on
+from scheduler.policies.backfill.on_nodes import Way
+from scheduler.policies.base import Policy, Reason, View, amounts, in_turn, waits_for
 
 
 class Fcfs(Policy):
@@ -36,11 +38,12 @@ class Fcfs(Policy):
         actions: list[Action] = []
         left = dict(view.free)  # the view shows no action before it has been carried out
         for job in view.waiting.values():
-            pool = self._pool(job, view, left)
-            if pool is None:
+            choice = self._choice(job, view, left)
+            if choice is None:
                 break
-            left[pool] -= job.units
-            actions.append(Start(job.id, counted(pool, job.units)))
+            pool, way = choice
+            left[pool] -= way.units
+            actions.append(Start(job.id, counted(pool, way.units, way.alternative)))
         return actions
 
     def why(self, job: Job, view: View) -> Reason:
@@ -51,14 +54,17 @@ class Fcfs(Policy):
                 return Reason(needs + in_turn(job, view, ends), at)
             return Reason(f"there is room, but job {first.name} is first in the queue", at)
         at, ends = awaited(job, view) if len(view.cluster.pools) == 1 else (self._expected(job, view), [])
-        return Reason(waits_for(job, view) + in_turn(job, view, ends, units(first, view.cluster)), at)
+        turn = in_turn(job, view, ends, amounts(first.ways, view.cluster))
+        return Reason(waits_for(job, view, job.ways) + turn, at)
 
     @staticmethod
-    def _pool(job: Job, view: View, left: dict[str, int]) -> str | None:
-        """Choose the best class on which the job fits."""
+    def _choice(job: Job, view: View, left: dict[str, int]) -> Way | None:
+        """Choose the best class on which the job fits, and of its alternatives the shortest."""
+        if job.alternatives:
+            return next((at for at in ways_on(job, left) if at[1].units <= left[at[0]]), None)
         for pool in view.cluster.pools:
             if job.units <= left[pool.name] and job.runs_on(pool.name):
-                return pool.name
+                return pool.name, job
         return None
 
     @staticmethod
@@ -72,6 +78,6 @@ class Fcfs(Policy):
                 break
             placement = state.place
             left[placement.pool] += placement.units
-            if job.runs_on(placement.pool) and left[placement.pool] >= job.units:
+            if any(way.units <= left[pool] for pool, way in ways_on(job, (placement.pool,))):
                 return max(state.expected_end_s, view.now)
         return None

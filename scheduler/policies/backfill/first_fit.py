@@ -1,7 +1,8 @@
 """First fit: every job that fits starts.
 
 Algorithm: at every change, in the order of their submission, each waiting job starts that fits in the units
-still free; of several classes, on the best on which it fits (the order of ``Cluster.pools``).
+still free; of several classes, on the best on which it fits (the order of ``Cluster.pools``); of
+alternatives, in the shortest.
 Guarantee: no job waits while it fits. None for large jobs, because small ones may pass them without end.
 Cost: O(log n) an event and a start in the length of the queue.
 Source: the list scheduling of Graham, SIAM J. Appl. Math. 17(2), 1969, with jobs that need several units;
@@ -20,7 +21,7 @@ from scheduler.policies.backfill import on_nodes
 from scheduler.policies.backfill.availability import believed_end_s
 from scheduler.policies.backfill.multi_pool import MultiPoolFirstFit
 from scheduler.policies.backfill.queue import FirstFitQueue
-from scheduler.policies.base import Policy, Reason, View, counted_pools, waits_for
+from scheduler.policies.base import Policy, Reason, View, any_alternatives, counted_pools, waits_for
 
 PASSED = "smaller jobs may start before it"
 MOST_WAITING = 1000  # jobs of a queue whose starts are predicted
@@ -39,7 +40,8 @@ class FirstFit(Policy):
             return
         pools = counted_pools(view, "first-fit")
         self._pool = pools[0]
-        self._queue = FirstFitQueue(self._pool) if len(pools) == 1 else MultiPoolFirstFit(pools)
+        several = len(pools) > 1 or any_alternatives(view)
+        self._queue = MultiPoolFirstFit(pools) if several else FirstFitQueue(self._pool)
         self.revises = isinstance(self._queue, FirstFitQueue)  # run times do not matter
         for job in view.waiting.values():
             self._queue.add(job)
@@ -48,22 +50,31 @@ class FirstFit(Policy):
         if self._nodes is not None:
             return self._nodes.decide(view, event)
         if isinstance(event, Submitted):
-            self._queue.add(event.job)
-        elif isinstance(event, Failed):
+            if not event.job.alternatives or not self._begins_anew(view):
+                self._queue.add(event.job)
+        elif isinstance(event, Failed) and not (event.job.alternatives and self._begins_anew(view)):
             self._queue.add_first(event.job)
         if view.upcoming is not None:
             return ()
         if isinstance(self._queue, MultiPoolFirstFit):
-            return [Start(job.id, counted(on, job.units)) for job, on in self._queue.choose(view)]
-        chosen = self._queue.choose(view.now, view.free[self._pool], view.in_service[self._pool])
-        return [Start(job.id, counted(self._pool, job.units)) for job in chosen]
+            chosen = self._queue.choose(view)
+            return [Start(way.id, counted(on, way.units, way.alternative)) for on, way in chosen]
+        begun = self._queue.choose(view.now, view.free[self._pool], view.in_service[self._pool])
+        return [Start(job.id, counted(self._pool, job.units)) for job in begun]
+
+    def _begins_anew(self, view: View) -> bool:
+        """Begin anew if the queue does not know of alternatives; return whether it did not."""
+        if isinstance(self._queue, MultiPoolFirstFit):
+            return False
+        self.begin(view)
+        return True
 
     def why(self, job: Job, view: View) -> Reason:
         if self._nodes is not None:
             needs = on_nodes.needs(job, view, self._nodes.classes(job))
             return Reason(f"{needs or 'there is room'}; {PASSED}")
         expected_s = None if len(view.waiting) > MOST_WAITING else self._expected(job, view)
-        return Reason(f"{waits_for(job, view)}; {PASSED}", expected_s)
+        return Reason(f"{waits_for(job, view, job.ways)}; {PASSED}", expected_s)
 
     def _expected(self, job: Job, view: View) -> float | None:
         """Predict the start on one class, as jobs end in their order; None: that cannot be said."""

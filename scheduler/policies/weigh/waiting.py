@@ -100,14 +100,18 @@ class Rows:
         self._ids.clear()
         self._place_of.clear()
 
-    def add(self, job: Job, lengths: Sequence[float]) -> None:
-        """Enter a job, with its believed time left on each class."""
+    def add(self, job: Job, lengths: Sequence[float], amounts: Sequence[float] = ()) -> None:
+        """Enter a job, with its believed time left on each class.
+
+        Args:
+            amounts: what it takes of each resource at least; (): as it is.
+        """
         if job.id in self._place_of:
             return
         if len(self) == self._table.shape[1]:
             self._table = np.hstack((self._table, np.zeros_like(self._table)))
         facts = *least_area(job, lengths, self.sizes), job.submit_s, job.priority
-        self._table[:, len(self)] = *facts, *lengths, *amounts_of(job)
+        self._table[:, len(self)] = *facts, *lengths, *(amounts or amounts_of(job))
         self._place_of[job.id] = len(self)
         self._ids.append(job.id)
 

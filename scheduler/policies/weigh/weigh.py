@@ -18,8 +18,10 @@ where it ends later.
 
 **Candidates** of a job: to start on each class as soon as its units are free for as long as it takes; of a
 running one: to stay, or to move to another class now; to begin on a class of which units are free until a
-better one has them. The cost is its end, plus price x units x seconds of all that it
-holds; the least is taken. Whatever is free now beats any later start of a job whose end is not known.
+better one has them. The cost is its end, plus price x units x seconds of all that it holds; the least is
+taken. Whatever is free now beats any later start of a job whose end is not known. Alternatives of a job are
+weighed on each class; that of the least area ranks it. Where jobs may have more or fewer units, or there is a
+power budget, it runs in the first.
 
 **Reservation**: the first job in the order above that cannot start now on the class that it has chosen
 holds its place there, one for each class. Others start only where they fit now and delay none of these.
@@ -46,7 +48,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import NamedTuple
 
@@ -71,6 +73,7 @@ from scheduler.model.jobs import (
     CHECKPOINT,
     PAUSE,
     RUNNING,
+    WAITING,
     Cluster,
     Job,
     JobState,
@@ -101,7 +104,8 @@ from scheduler.policies.weigh.waiting import (
 class Candidate(NamedTuple):
     """A way to run what is left of a job; ``on_the_way``: a class on which it runs until ``start_s``.
 
-    The order is that of the costs; ``waits`` comes first, for jobs whose end is not known.
+    The order is that of the costs; ``waits`` comes first, for jobs whose end is not known. ``way``: its place
+    in ``ways_of``.
     """
 
     waits: bool
@@ -110,6 +114,16 @@ class Candidate(NamedTuple):
     end_s: float
     pool: str
     on_the_way: str = ""
+    way: int = 0
+
+
+def ways_of(state: JobState) -> list[JobState]:
+    """Return the job as it would be in each of its alternatives; one that has begun keeps to its own."""
+    job = state.job
+    if not job.alternatives:
+        return [state]
+    ways = job.ways if state.stage is WAITING else (job.way(state.place),)
+    return [replace(state, job=way) for way in ways]
 
 
 class Weigh(Policy):
@@ -170,7 +184,11 @@ class Weigh(Policy):
         return np.array([[max(1.0, view.in_service[pool])] for pool in self._pools])
 
     def _enter(self, state: JobState, view: View) -> None:
-        self._rows.add(state.job, lengths_of(state, view, self._pools))
+        ways = [(way.job, lengths_of(way, view, self._pools)) for way in ways_of(state)]
+        job, lengths = ways[0]
+        if len(ways) > 1:
+            job, lengths = min(ways, key=lambda way: least_area(way[0], way[1], self._rows.sizes))
+        self._rows.add(job, lengths, amounts=(min(way.units for way, _ in ways),))
 
     def why(self, job: Job, view: View) -> Reason:
         if self._nodes is not None:
@@ -181,7 +199,8 @@ class Weigh(Policy):
             if row[""] and job.runs_on(name)
         ]
         first = next(iter(view.waiting.values()))
-        sentence = "; ".join((f"{waits_for(job, view)}{in_turn(job, view)}", *prices))
+        chosen = () if self._sized or view.budget_w is not None else job.ways
+        sentence = "; ".join((f"{waits_for(job, view, chosen)}{in_turn(job, view)}", *prices))
         return Reason(sentence, expected_start(job, view) if first.id == job.id else None)
 
     def _share(self, view: View) -> list[Action]:
@@ -245,6 +264,8 @@ class Weigh(Policy):
             best = decision.best(state)
             if best is None:
                 continue
+            state = ways_of(state)[best.way]  # noqa: PLW2901 (the job as it is to run)
+            job = state.job
             if best.start_s <= view.now:
                 decision.start(state, best.pool, best.end_s)
                 continue
@@ -282,6 +303,8 @@ class Weigh(Policy):
             job = state.job
             if job.units > most or job.stop is not CHECKPOINT or state.stage is not RUNNING or job.malleable:
                 continue
+            if job.alternatives:
+                continue
             here = state.place.pool
             whole_s = job.reference_s(here)
             for pool in self._pools if whole_s < math.inf else ():
@@ -314,7 +337,7 @@ class Weigh(Policy):
         return view.now, first.submit_s if first else math.inf, self.parameters.fairness
 
     def _could_start(self, job: Job, left: Mapping[str, int]) -> bool:
-        return any(job.runs_on(pool) and job.units <= left[pool] for pool in self._pools)
+        return any(way.runs_on(pool) and way.units <= left[pool] for pool in self._pools for way in job.ways)
 
     def _rank(self, state: JobState, view: View) -> Rank:
         area_left = least_area(state.job, lengths_of(state, view, self._pools), self._rows.sizes)
@@ -363,17 +386,19 @@ class Decision:
 
     def best(self, state: JobState) -> Candidate | None:
         """Choose the candidate of least cost of a job that does not run; None: it can run nowhere now."""
-        job, now, costs = state.job, self.view.now, self.view.costs
+        now, costs = self.view.now, self.view.costs
         candidates = list[Candidate]()
-        for pool in self.plans:
-            if self._may(state, pool):
-                length = left_s(state, now, pool) + (costs.restart_s(job, pool) if state.placement else 0.0)
-                held_s = max(length, SOON_S)
-                start = next(start for start, end in self.gaps(pool, job.units) if end - start >= held_s)
-                end = instant(start + held_s)
-                cost = end - now + self.prices[pool] * job.units * length
-                waits = start > now and job.reference_s(pool) == math.inf
-                candidates.append(Candidate(waits, cost, start, end, pool))
+        for number, way in enumerate(ways_of(state)):
+            job = way.job
+            for pool in self.plans:
+                if self._may(way, pool):
+                    length = left_s(way, now, pool) + (costs.restart_s(job, pool) if way.placement else 0.0)
+                    held_s = max(length, SOON_S)
+                    start = next(start for start, end in self.gaps(pool, job.units) if end - start >= held_s)
+                    end = instant(start + held_s)
+                    cost = end - now + self.prices[pool] * job.units * length
+                    waits = start > now and job.reference_s(pool) == math.inf
+                    candidates.append(Candidate(waits, cost, start, end, pool, way=number))
         return min(candidates, default=None)
 
     def _may(self, state: JobState, pool: str) -> bool:
@@ -437,7 +462,7 @@ class Decision:
         self.reserve(pool, self.view.now, end_s, job.units)
         self.left[pool] -= job.units
         kind = Resume if job.id in self.view.suspended else Start
-        self.actions.append(kind(job.id, counted(pool, job.units)))
+        self.actions.append(kind(job.id, counted(pool, job.units, job.alternative)))
 
     def fill_hole(self, state: JobState) -> float | None:
         """Start the job in units that are free until a reservation begins, and return when that is.

@@ -61,6 +61,7 @@ function part(node) {
     facts([["state", state], ["free", free(node)], ["regions", shown(regions)], ["power caps", node.capped_jobs ? `${Math.round(node.caps_w)} W over ${count(node.capped_jobs)} ${node.capped_jobs === 1 ? "job" : "jobs"}` : null],
       ["last sign of life", node.sign_of_life ? `${duration(Math.max(now() - node.sign_of_life.at_s, 0))} ago, a sample of job ${node.sign_of_life.job}` : null],
       ["jobs", node.job_count ? el("span", {}, ...jobs, more) : "none"],
+      ["kept besides", node.beyond ? `${Object.entries(node.beyond).map(([name, amount]) => `${amount} ${name}`).join(", ")}, by jobs that began when there was more` : null],
       ["jobs outside tenbin", node.others ? `hold ${count(node.others)} ${node.others === 1 ? "core" : "cores"}` : null]]),
     ...gpus(node), ...profile(node));
 }

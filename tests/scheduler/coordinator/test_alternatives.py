@@ -122,9 +122,11 @@ def test_who_waits_for_a_gpu_in_an_alternative_alone_is_told_who_holds_it(tmp_pa
         assert [notice.to for notice in coordinator.machine.state.notices] == ["true"]
 
 
-def test_where_cores_alone_are_scheduled_the_first_that_can_run_there_counts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("policy", [*POLICIES, "weigh", "regions", "soft-regions"])
+def test_where_cores_alone_are_scheduled_one_that_can_run_there_counts(tmp_path: Path, policy: str) -> None:
+    """Regions are of sizes: there the first that is possible counts."""
     manual = ManualEngine(cores=16)
-    with manual.coordinator(tmp_path, "easy") as coordinator:
+    with manual.coordinator(tmp_path, policy) as coordinator:
         job = submit(coordinator, **OR_CORES)
         entry = coordinator.job_table.open(job)
         assert entry.place.units == 12 and entry.place.alternative == 1 and entry.way.gpus is None
@@ -132,8 +134,36 @@ def test_where_cores_alone_are_scheduled_the_first_that_can_run_there_counts(tmp
             submit(coordinator, **ON_GPU, alternatives=({"gpus": 2},))
         with pytest.raises(BadInput, match="by its --or 1: the job needs 17 cores"):
             submit(coordinator, alternatives=({"cores": 17},))
-    with manual.coordinator(tmp_path, "easy") as coordinator:
+    with manual.coordinator(tmp_path, policy) as coordinator:
         assert coordinator.job_table.open(job).way.time_s == 300.0
+
+
+@pytest.mark.parametrize("policy", [*POLICIES, "weigh"])
+def test_on_cores_a_job_takes_the_alternative_that_is_free(tmp_path: Path, policy: str) -> None:
+    """It keeps to it after a restart, and its next attempt chooses anew."""
+    manual = ManualEngine(cores=16)
+    with manual.coordinator(tmp_path, policy) as coordinator:
+        blocker = submit(coordinator, cores=13, time_s=5000.0)
+        ways = {"cores": 8, "time_s": 100.0, "alternatives": ({"cores": 4}, {"cores": 3, "time_s": 200.0})}
+        job, behind = submit(coordinator, **ways, retries=1), submit(coordinator, **ways)
+        entry = coordinator.job_table.open(job)
+        assert entry.place.alternative == 2 and entry.way.cores == 3
+        assert "waits for 8 cores or 4 cores or 3 cores (0 of 16 free)" in why(coordinator, behind)
+        assert entry.expected_end_s == manual.now + 200.0
+        coordinator.cancel([behind])
+    with manual.coordinator(tmp_path, policy) as coordinator:
+        entry = coordinator.job_table.open(job)
+        assert coordinator.cluster.free["core"] == 0 and entry.way.cores == 3
+        coordinator.suspend([job])
+        assert coordinator.cluster.free["core"] == 3
+        coordinator.resume([job])
+        assert shown(coordinator, job) == ["running"] and entry.place.units == 3
+        manual.end(blocker)
+        manual.end(job, code=3)
+        coordinator.turn()
+        manual.wait(20.0)
+        coordinator.turn()
+        assert entry.attempt == 2 and entry.way.cores in (4, 8) and entry.way.time_s == 100.0
 
 
 @pytest.mark.parametrize(

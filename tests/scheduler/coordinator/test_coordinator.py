@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -369,20 +370,39 @@ def test_a_job_that_runs_keeps_its_cores_where_fewer_are_given_to_jobs(up: Up, t
     other = up.client.submit(["true"])
     assert [one.info()["stage"] for one in (job, other)] == ["running", "waiting"]
     assert "0 of 2" in str(other.info()["why"])
+    said = "core: 0 of 1 free; jobs that began when there was more keep 1 core besides until they end"
+    assert said in up.run("nodes").stdout
     (tmp_path / "go").touch()
     assert job.wait(20)["stage"] == other.wait(20)["stage"] == "done"
     assert "the job needs 2 cores" in up.run("submit", "-c", "2", "--", "true").stderr
 
 
-def test_another_division_of_the_machine_is_refused_while_jobs_run(up: Up) -> None:
+def test_a_division_in_which_a_running_job_has_no_place_is_refused(up: Up, tmp_path: Path) -> None:
     up.start("--cores", "2")
-    job = up.client.submit(["sleep", "3"], cores=2)
+    command = ["sh", "-c", "while [ ! -e go ]; do sleep 0.1; done"]
+    job = up.client.submit(command, cores=2, folder=str(tmp_path))
     up.until(lambda: job.info()["stage"] == "running")
     up.kill(signal.SIGTERM)
-    done = up.run("up", "--cores", "2", "--policy", "las-mq")
+    done = up.run("up", "--cores", "2", "--nodes", "2", "--policy", "las-mq")
     assert done.returncode == 2 and "divided otherwise (" in done.stderr
-    up.start("--cores", "2")
+    up.start("--cores", "2", "--policy", "las-mq")  # one node, of which the job has both cores
+    assert "node0: 0 of 2 cores" in up.run("nodes").stdout
+    (tmp_path / "go").touch()
     assert job.wait(20)["stage"] == "done"
+
+
+def test_a_job_that_keeps_up_from_starting_can_be_ended(up: Up) -> None:
+    up.start("--cores", "2")
+    job = up.client.submit(["sleep", "600"], cores=2, requeue=False)
+    up.until(job.running)
+    up.kill(signal.SIGTERM)
+    options = ("--cores", "2", "--nodes", "2", "--policy", "las-mq")
+    said = re.search(r"or end it: kill (\d+)$", up.run("up", *options).stderr.strip())
+    assert said is not None
+    os.kill(int(said[1]), signal.SIGTERM)
+    up.until((up.home / f"jobs/{job.id}/attempt-1/result.json").exists)
+    up.start(*options)
+    assert job.wait(20)["stage"] == "failed"
 
 
 def test_an_entry_comes_back_as_it_was(tmp_path: Path) -> None:

@@ -275,6 +275,115 @@ def test_a_job_that_runs_keeps_what_is_not_there_any_more(
         assert shown(coordinator, last, submit(coordinator, **more)) == ["running"] * 2
 
 
+def packages(number: int, budget_w: float) -> Division:
+    pool = Pool("node", number, peak_w=60.0, caps_w=(30.0, 40.0, 60.0))
+    unit = Unit(node=True, cores=2, package=True, emulated="intel-2s")
+    return Division("weigh", Cluster((pool,), budget_w), unit)
+
+
+@pytest.mark.parametrize("policy", ["weigh", "parm", "fifo-mid", "fifo-max"])
+@pytest.mark.parametrize(
+    ("after", "draws_w"),
+    [
+        (packages(3, 80.0), 80.0),
+        (packages(3, 50.0), 60.0),
+        (packages(1, 180.0), 0.0),
+        (packages(1, 50.0), 0.0),
+    ],
+    ids=["smaller budget", "too small a budget", "fewer packages", "less of both"],
+)
+def test_a_job_under_a_budget_keeps_its_packages_at_the_lowest_cap(
+    tmp_path: Path, policy: str, after: Division, draws_w: float
+) -> None:
+    """Until it has ended nothing else gets watts that are not there; 0: its cap is as it was."""
+    engine, before = ManualEngine(cluster=packages(3, 180.0).cluster), packages(3, 180.0)
+    with engine.coordinator(tmp_path, policy, unit=before.unit) as coordinator:
+        large = submit(coordinator, tasks=4)
+        assert shown(coordinator, large) == ["running"]
+        drew_w = coordinator.cluster.power_w
+    engine.cluster = after.cluster
+    for _ in range(2):
+        with engine.coordinator(tmp_path, policy, unit=after.unit) as coordinator:
+            coordinator.turn()
+            small = submit(coordinator)
+            assert shown(coordinator, large, small) == ["running", "waiting"]
+            assert coordinator.cluster.power_w <= (draws_w or drew_w)
+            coordinator.cancel([small])
+    with engine.coordinator(tmp_path, policy, unit=after.unit) as coordinator:
+        small = submit(coordinator)
+        engine.end(large)
+        coordinator.turn()
+        assert shown(coordinator, large, small) == ["done", "running"]
+        assert coordinator.cluster.power_w <= (coordinator.cluster.budget_w or 0.0)
+        assert coordinator.cluster.in_service["node"] == after.cluster.pools[0].units
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "left"),
+    [
+        (in_cores(4), node(4), 1),
+        (in_cores(4), node(2), 0),
+        (node(4), in_cores(4), 1),
+        (node(4), in_cores(2), 0),
+        (with_gpus(4), in_cores(4), 1),  # their driver is gone
+        (in_nodes("match", 1, 4), in_cores(4), 1),
+    ],
+    ids=["a node", "a smaller node", "cores", "fewer cores", "no GPUs", "of a shared node"],
+)
+def test_a_job_that_runs_keeps_its_cores_where_the_machine_is_divided_otherwise(
+    tmp_path: Path, before: Division, after: Division, left: int
+) -> None:
+    engine = ManualEngine(cluster=before.cluster)
+    with engine.coordinator(tmp_path, before.policy, unit=before.unit) as coordinator:
+        needs = {"gpus": 1} if before.unit.gpus else {}
+        entry = coordinator.job_table.open(job := submit(coordinator, cores=3, **needs))
+        entry.cores = 0, 1, 2  # as the engine of this machine notes them
+        coordinator.journal.commit([entry])
+    engine.cluster = after.cluster
+    for _ in range(2):
+        with engine.coordinator(tmp_path, after.policy, unit=after.unit) as coordinator:
+            coordinator.turn()
+            assert shown(coordinator, job) == ["running"]
+            fits = [submit(coordinator) for _ in range(2)]
+            assert shown(coordinator, *fits).count("running") == left
+            for other in fits[:left]:
+                engine.end(other)
+            coordinator.cancel(fits[left:])
+            coordinator.turn()
+    with engine.coordinator(tmp_path, after.policy, unit=after.unit) as coordinator:
+        engine.end(job)
+        coordinator.turn()
+        last = submit(coordinator, cores=2)
+        a_second_later(engine, coordinator)
+        assert shown(coordinator, job, last) == ["done", "running"]
+
+
+def test_a_job_that_leaves_by_a_checkpoint_where_it_cannot_go_on_is_held(tmp_path: Path) -> None:
+    large, small = node(4), node(2)
+    engine = ManualEngine(cluster=large.cluster)
+    with engine.coordinator(tmp_path, "las-mq", unit=large.unit) as coordinator:
+        leaves = submit(coordinator, cores=3, checkpoint_signal=23)
+        engine.wait(600.0)
+        coordinator.turn()
+        behind = submit(coordinator, cores=2)
+        a_second_later(engine, coordinator)
+        assert shown(coordinator, leaves, behind) == ["stopping", "waiting"]
+    engine.cluster = small.cluster
+    with engine.coordinator(tmp_path, "las-mq", unit=small.unit) as coordinator:
+        coordinator.turn()
+        engine.end(leaves, "checkpointed")
+        a_second_later(engine, coordinator)
+        assert shown(coordinator, leaves, behind) == ["held", "running"]
+        assert "this machine cannot run the job" in why(coordinator, leaves)
+        engine.end(behind)
+        a_second_later(engine, coordinator)
+        assert shown(coordinator, leaves, submit(coordinator)) == ["held", "running"]
+    engine.cluster = large.cluster
+    with engine.coordinator(tmp_path, "las-mq", unit=large.unit) as coordinator:
+        a_second_later(engine, coordinator)
+        assert shown(coordinator, leaves) == ["running"] and engine.begun[-1] == (leaves, 2)
+
+
 def test_a_paused_job_is_held_until_the_machine_can_run_it_again(tmp_path: Path) -> None:
     """Its processes are there all the time, and go on."""
     large, small = node(4), node(2)

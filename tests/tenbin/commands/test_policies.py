@@ -226,6 +226,22 @@ def test_a_coordinator_says_what_is_no_action_and_goes_on_when_the_next_is(up: U
     assert done.returncode == 0 and f"policy {mine}: why returned 'x', which is no Reason" in done.stdout
 
 
+def test_a_refusal_that_is_no_text_and_prices_that_are_no_numbers_are_told(up: Up, mine: Path) -> None:
+    refuses, prices = "def refuses(self, job, cluster):", "def prices(self):"
+    mine.write_text(
+        f"{FILE.rstrip()}\n\n    {refuses}\n        return 5\n\n    {prices}\n        return ['x']\n"
+    )
+    done = tenbin("simulate", "-p", str(mine), "-w", "generator:lublin,jobs=5", "-c", "64")
+    said = f"policy {mine}: refuses returned 5, which is no text"
+    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+    assert up.run("up", "--cores", "1", "--policy", str(mine), "--daemon").returncode == 0
+    done = up.run("submit", "--", "true")
+    assert done.returncode == 2 and said in done.stderr and "mend the file" in done.stderr
+    assert "core: 1 of 1 free" in up.run("nodes").stdout
+    said = f"policy {mine}: prices returned ['x'], no numbers by pool and resource"
+    assert said in (up.home / "coordinator.log").read_text()
+
+
 def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     done = tenbin("policies", str(tmp_path / "no.py"))
     assert (

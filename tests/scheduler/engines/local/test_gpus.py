@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -13,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ import psutil
 import pytest
 
 from agent.attempts.folder import Attempt
-from agent.emulation.emulated_gpus import emulated_gpus, uuid
+from agent.emulation.emulated_gpus import emulated_gpus, pci_address, uuid
 from agent.gpus import Holder
 from agent.processes import tree
 from probes import nvml
@@ -29,7 +31,16 @@ from profiles.errors import BadInput
 from scheduler.engines.local import engine as local_engine
 from scheduler.engines.local import gpus as local_gpus
 from scheduler.engines.local.cores import Cores
-from scheduler.engines.local.gpus import LIVED_S, UNSEEN_S, Gpu, GpuNow, Gpus, GpuWatch, JobGpus
+from scheduler.engines.local.gpus import (
+    LIVED_S,
+    UNSEEN_S,
+    Gpu,
+    GpuNow,
+    Gpus,
+    GpuWatch,
+    JobGpus,
+    gpus_behind,
+)
 from scheduler.engines.registry import IdleRule
 from scheduler.jobs.entry import Entry
 from scheduler.jobs.gpus import GpuKind, kinds_for, settle_kind
@@ -829,8 +840,8 @@ def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., GpuW
     monkeypatch.setattr(local_gpus, "select", lambda *_: ([], [], []))
     gpus = Gpus({n: Gpu(uuid(n), "A100", 80e3) for n in range(2)}, {})
 
-    def make(rule: IdleRule | None = None) -> GpuWatch:
-        return GpuWatch(gpus, {"gpu": [0, 1]}, tmp_path, idle_s=60.0, rule=rule)
+    def make(rule: IdleRule | None = None, free: Any = None, **more: Any) -> GpuWatch:
+        return GpuWatch(gpus, free or {"gpu": [0, 1]}, tmp_path, idle_s=60.0, rule=rule, **more)
 
     return make
 
@@ -855,6 +866,50 @@ def test_idleness_of_each_gpu_is_told_once_until_it_works(watch: Callable[..., G
     for _ in range(7):
         show(gpu_watch, 10.0, 0.0, 0.0)
     assert gpu_watch.idle() == [(7, "GPUs 0, 1: no work for 1:00 min", "")] and not gpu_watch.idle()
+
+
+def test_among_devices_a_program_may_move_and_hold_others_than_its_own(
+    watch: Callable[..., GpuWatch],
+) -> None:
+    """Number 5 is a processor. What the job does where it is not any more, nobody counts."""
+    gpu_watch = watch(IdleRule(100.0, "park"), {"gpu-0": [0], "gpu-1": [1], "cpu-0": [5]}, moves=True)
+    gpu_watch.begins("m", 7, (0,))
+    gpu_watch.begins("n", 8, (5,))
+    for _ in range(8):
+        show(gpu_watch, 10.0, 0.0, 1.0)
+    assert gpu_watch.idle() == [(7, "GPU 0: no work for 1:00 min", "")]
+    gpu_watch.has_moved("m", (1,))
+    for _ in range(8):
+        show(gpu_watch, 10.0, 0.0, 0.0)
+    assert gpu_watch.idle() == [(7, "GPU 1: no work for 1:00 min", "")]
+    stranger = Holder(1, "ada", "python3", 1.0, 0.0, 5.0)
+    own = [replace(stranger, pid=pid, mark=tree.number_of(mark)) for pid, mark in ((2, "m"), (3, "n"))]
+    gpu_watch._now[0] = GpuNow(0.0, 1.0, None, None, own)
+    gpu_watch._now[1] = GpuNow(0.0, 1.0, None, None, [stranger, *own])
+    gpu_watch._told, gpu_watch._due_s = True, math.inf
+    assert [len(gpu_watch.strangers(number)) for number in (0, 1)] == [0, 1]
+    assert gpu_watch.withheld() == {"gpu-0": 0.0, "gpu-1": 1.0, "cpu-0": 0.0}
+    for _ in range(3):
+        show(gpu_watch, 10.0, 0.0, 0.0)
+    assert gpu_watch.idle() == [(7, "GPU 1: no work for 1:40 min", "park")]
+    gpu_watch.has_moved("m", ())  # it is parked
+    for _ in range(20):
+        show(gpu_watch, 10.0, 0.0, 0.0)
+    assert not gpu_watch.idle() and gpu_watch.use(7) is None and gpu_watch.has_ended("m", 0.0) is None
+
+
+def test_opencl_devices_that_are_gpus_are_known_by_their_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    require(shutil.which("cc"), "a C compiler (Debian: gcc)")
+    pytest.importorskip("pynvml")
+    devices = {n: {"key": f"nvidia-{n}", "bus": pci_address(2 - n)} for n in range(3)}
+    devices |= {3: {"key": "pocl-0", "bus": ""}, 4: {"key": "nvidia-4", "bus": pci_address(9)}}
+    with emulated_gpus("gpus-3+mig") as folder:  # the last is divided
+        monkeypatch.setenv(nvml.FOLDER, str(folder))
+        gpus = gpus_behind(devices)
+        assert gpus is not None
+        found = {number: (gpu.uuid, gpu.name) for number, gpu in gpus.by_number.items()}
+        assert found == {1: (uuid(1), "nvidia-1"), 2: (uuid(0), "nvidia-2")}
+        assert gpus_behind({3: devices[3]}) is None and gpus_behind({4: devices[4]}) is None
 
 
 def test_the_rule_counts_on_after_a_restart(watch: Callable[..., GpuWatch], tmp_path: Path) -> None:

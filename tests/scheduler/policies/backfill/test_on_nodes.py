@@ -67,6 +67,45 @@ def test_one_resource_of_one_node_is_a_counted_pool(name: str) -> None:
 
 
 @st.composite
+def choices_of_units(draw: st.DrawFn) -> World:
+    """Give some jobs of a counted pool other ways, with sizes and limits of their own."""
+    world = draw(counted(most=12, shortest=1))
+    arrivals = []
+    for arrival in world.arrivals:
+        others, others_s = list[Job](), list[float]()
+        for number in range(1, draw(st.integers(0, 2)) + 1):
+            limit_s, units = float(draw(st.integers(1, 15))), draw(st.integers(1, world.cluster.units))
+            others.append(replace(arrival.job, units=units, estimate_s=limit_s, alternative=number))
+            others_s.append(float(draw(st.integers(1, int(limit_s)))))
+        job = replace(arrival.job, alternatives=tuple(others))
+        arrivals.append(arrival._replace(job=job, others_s=tuple(others_s)))
+    return World(world.cluster, tuple(arrivals))
+
+
+@pytest.mark.parametrize("name", [*ALL, "conservative,depth=2"])
+def test_alternatives_of_units_start_as_on_one_node_by_the_rules(name: str) -> None:
+    @given(choices_of_units())
+    def check(world: World) -> None:
+        node = Pool("node", 1, resources=("cores",), capacity=(float(world.cluster.units),))
+        arrivals = []
+        for arrival in world.arrivals:
+            job, *others = (replace(way, demand=(1.0,)) for way in arrival.job.ways)
+            arrivals.append(arrival._replace(job=replace(job, alternatives=tuple(others))))
+        plain, _, depth = name.partition(",depth=")
+        brute = (
+            nodes.Conservative((node,), tuple(arrivals), int(depth or 1000))
+            if plain == "conservative"
+            else nodes.Simulation(plain, (node,), tuple(arrivals))
+        )
+        expected = {job_id: (held.start, held.job.alternative) for job_id, held in brute.run().items()}
+        outcomes, _ = run(create(name), world)
+        begun = {o.job.id: (o.start_s, o.segments[0].placement.alternative) for o in outcomes}
+        assert begun == expected
+
+    check()
+
+
+@st.composite
 def kinds(draw: st.DrawFn, *, most: int = 10) -> World:
     """One to three kinds of nodes; jobs with one limit for all, or with one for each kind they can run on."""
     pools = tuple(

@@ -6,13 +6,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from hypothesis import given
+from hypothesis import strategies as st
 
 from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool
 from scheduler.model.state import ClusterState
 from scheduler.policies.base import Reason, View
 from scheduler.policies.registry import create
 from scheduler.simulator.trace import Arrival, Outcome
-from tests.scheduler.policies.backfill.test_on_nodes import RESOURCES, choices, crowd, kinds, machines
+from tests.scheduler.policies.backfill.test_on_nodes import (
+    RESOURCES,
+    choices,
+    choices_of_units,
+    crowd,
+    kinds,
+    machines,
+)
 from tests.support.amounts import examples
 from tests.support.brute import nodes
 from tests.support.scheduling.schedule_audit import starts
@@ -40,7 +48,7 @@ def test_the_first_who_comes_after_an_empty_queue_starts_before_smaller_jobs() -
     assert begun == {1: 0, 2: 0, 3: 1, 4: 3}
 
 
-@given(choices())
+@given(st.one_of(choices(), choices_of_units()))
 def test_each_job_with_alternatives_runs_once_in_one_of_them(world: World) -> None:
     policy = create("weigh")
 
@@ -66,6 +74,10 @@ def test_of_alternatives_the_cheapest_is_taken_now_or_later() -> None:
         second = Job(2, 1, 1, 5, demand=(1.0, 0.0, 1.0), alternatives=(way,))
         arrivals = (Arrival(first, 10), Arrival(second, 5, others_s=(long_s,)))
         assert starts(run(create("weigh"), World(Cluster((A,)), arrivals))[0]) == {1: 0, 2: begins}
+        second = replace(second, units=3, demand=(), alternatives=(replace(way, demand=()),))  # of 4 units
+        arrivals = (Arrival(replace(first, units=3, demand=()), 10), arrivals[1]._replace(job=second))
+        counted = World(Cluster((Pool("node", 4),)), arrivals)
+        assert starts(run(create("weigh"), counted)[0]) == {1: 0, 2: begins}
 
 
 def test_the_last_who_waits_may_have_alternatives_on_one_class() -> None:
