@@ -315,12 +315,13 @@ class Allocation:
         elif placement.units > self.free[pool.name]:
             self.up(pool.name, placement.units - self.free[pool.name])
 
-    def _settable(self, placement: Placement) -> Placement:
+    def _settable(self, job: Job, placement: Placement) -> Placement:
         """Return a placement of an earlier time under a cap of now: the lowest, if its own is too high."""
         pool = self._pools.get(placement.pool)
         if pool is None or placement.cap_w is None or not pool.caps_w or placement.units > pool.units:
             return placement
-        return replace(placement, cap_w=pool.caps_w[0]) if self._power_obstacle(placement) else placement
+        obstacle = self._power_obstacle(job, placement)
+        return replace(placement, cap_w=pool.caps_w[0]) if obstacle else placement
 
     def up(self, pool: str, units: int) -> None:
         """Bring units of a counted pool back."""
@@ -621,7 +622,7 @@ class ClusterState(Allocation):
             self.suspended[job.id] = state
         else:
             if beyond:
-                state.placement = self._settable(state.place)
+                state.placement = self._settable(job, state.place)
                 self.exceed(job, state.placement)
             self._take_again(job, state.place, math.inf if beyond else 0.0)
             if state.moves_to is not None:
