@@ -12,10 +12,11 @@ import sys
 import threading
 import time
 import uuid
+from ast import literal_eval
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import IO, Protocol
@@ -91,7 +92,7 @@ class MpiInstall:
         # Open MPI's launcher dies without ending its ranks; other hosts may have no setpriv.
         tied = [] if hosts else die_with_parent("KILL")
         bound = [] if cores is None else ["--cores", ",".join(map(str, cores))]
-        return [*start, *tied, sys.executable, "-P", "-m", "probes.mpi.rank_guard", *bound, *program]
+        return [*start, *tied, *_GUARD, *bound, *program]
 
     def job_command(
         self,
@@ -112,7 +113,7 @@ class MpiInstall:
         groups = ",".join("+".join(map(str, group)) for group in cores)
         bound = ["--cores", groups] if groups else []
         start = [str(self.launcher), *self._reach(hosts, per_host), *here, "-n", str(ranks), *tied]
-        return [*start, *_USERS_GUARD, *bound, *program]
+        return [*start, *_GUARD, *bound, *program]
 
     def spread_command(self, hosts: Mapping[str, int], program: Sequence[str]) -> list[str]:
         """Build the command line that starts a user's program as ranks over hosts, so many on each, in order.
@@ -126,7 +127,7 @@ class MpiInstall:
         else:
             start = ["-launcher", "rsh", "-hosts", named]
         start += ["-n", str(sum(hosts.values())), *die_with_parent("KILL")]
-        return [str(self.launcher), *start, *_USERS_GUARD, *program]
+        return [str(self.launcher), *start, *_GUARD, *program]
 
     def _reach(self, hosts: Sequence[str], per_host: int = 1) -> list[str]:
         return _open_mpi(hosts, per_host) if self.family == "openmpi" else _mpich(hosts, per_host)
@@ -144,8 +145,8 @@ class MpiInstall:
         }
 
 
-# The guard of a user's program is started by its file, isolated: the environment is meant for the program.
-_USERS_GUARD = [sys.executable, "-I", "-S", rank_guard.__file__]
+# The guard is started by its file, isolated: the environment is meant for the program.
+_GUARD = [sys.executable, "-I", "-S", rank_guard.__file__]
 
 
 def die_with_parent(signal_name: str) -> list[str]:
@@ -348,7 +349,10 @@ _FAMILIES = {  # words in what library and launcher say of themselves; the first
 _ASK_LIBRARY = (
     "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
 )
-_ASK_WORLD = "import sys; from mpi4py import MPI; sys.stdout.write(f'world {MPI.COMM_WORLD.size}\\n')"
+_ASK_RANK = (
+    "import sys; from mpi4py import MPI; "
+    "sys.stdout.write(f'world {MPI.COMM_WORLD.size} {MPI.Get_library_version()!a}\\n')"
+)
 _INSTALL = "install one: .venv/bin/pip install mpich, or load the site's MPI module"
 
 
@@ -364,10 +368,19 @@ def find_mpi() -> MpiInstall:
             f"the packages {' and '.join(wheels)} are both installed and own the same bin/mpiexec",
             f"remove all but one, then install that one again: pip uninstall {' '.join(wheels)}",
         )
+    first, failure = _first_launcher(), None
+    if first:  # the usual case, without a process that only loads the library
+        try:
+            first = replace(first, library=_try_two_ranks(first))
+            if _family(first.library) == first.family:
+                return first
+        except Unavailable as error:
+            failure = error
     library = _library()
     family = _family(library)
-    launcher = _launcher(family, library)
-    install = MpiInstall(launcher, family, library)
+    install = MpiInstall(_launcher(family, library), family, library)
+    if failure and first and first.launcher == install.launcher:
+        raise failure
     _try_two_ranks(install)
     return install
 
@@ -417,6 +430,13 @@ def _launcher(family: str, library: str) -> Path:
     )
 
 
+def _first_launcher() -> MpiInstall | None:
+    """Take the first launcher, its library not known yet; None: there is none, or of no known family."""
+    launcher = next(_candidates(), None)
+    family = _family(_version(launcher)) if launcher else "unknown"
+    return MpiInstall(launcher, family, "") if launcher and family != "unknown" else None
+
+
 def _candidates() -> Iterator[Path]:
     folders = [Path(sys.executable).parent, *map(Path, os.get_exec_path())]
     for folder in dict.fromkeys(folders):
@@ -435,19 +455,21 @@ def _version(launcher: Path) -> str:
     return done.stdout + done.stderr
 
 
-def _try_two_ranks(install: MpiInstall) -> None:
-    """Start two ranks as the probes do: bound to cores, under a guard, by mpi4py."""
+def _try_two_ranks(install: MpiInstall) -> str:
+    """Start two ranks as the probes do: bound to cores, under a guard, by mpi4py; return their library."""
     lines: list[str] = []
-    program = [sys.executable, "-P", "-m", "mpi4py", "-c", _ASK_WORLD]
+    program = [sys.executable, "-P", "-m", "mpi4py", "-c", _ASK_RANK]
     allowed = sorted(os.sched_getaffinity(0))
     try:
         run_ranks(install, program, 2, timeout_s=30, on_line=lines.append, cores=[allowed[0], allowed[-1]])
     except RanksFailed as error:
         raise Unavailable(f"{install.launcher} does not start two ranks: {error.what}", _INSTALL) from error
-    worlds = re.findall(r"world \d+", "\n".join(lines))
-    if worlds != ["world 2", "world 2"]:
+    worlds = re.findall(r"(world \d+) ('.*')", "\n".join(lines))
+    library = library_name(literal_eval(worlds[0][1])) if worlds else install.library or "the library"
+    if [world for world, _ in worlds] != ["world 2", "world 2"]:
         raise Unavailable(
-            f"{install.launcher} started two programs, but they saw {worlds or 'nothing'}: "
-            f"it does not belong to {install.library}, which mpi4py loads",
+            f"{install.launcher} started two programs, but they saw {[w for w, _ in worlds] or 'nothing'}: "
+            f"it does not belong to {library}, which mpi4py loads",
             "put the mpiexec of that library first in PATH",
         )
+    return library

@@ -352,7 +352,7 @@ def pids(lab: NetLab, host: int, *, guards: bool = True) -> list[int]:
     return [
         pid
         for pid, line in words.items()
-        if "probes.network_rank" in line and (guards or "probes.mpi.rank_guard" not in line)
+        if "probes.network_rank" in line and (guards or "rank_guard.py" not in line)
     ]
 
 
