@@ -155,6 +155,29 @@ def test_the_page_is_light_and_has_no_script(tmp_path: Path) -> None:
     assert 1_000_000 < len(heavy) < 2_500_000 and not re.findall(r'(?:src|href)="(?!#)', _words(heavy))
 
 
+def test_pictures_are_drawn_anew_after_a_change_and_not_taken_from_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path, page = _saved(Store(tmp_path / "store")), tmp_path / "page.html"
+    write_report(path, page)
+    drawn = page.read_text()
+    (kept,) = (tmp_path / "cache/tenbin/pictures").iterdir()
+    pictures = kept.read_text()
+    for foreign, text in ((0o600, "torn"), (0o666, pictures.replace("Memory bandwidth", "<b>Not mine"))):
+        kept.write_text(text)
+        kept.chmod(foreign)
+        write_report(path, page)
+        assert page.read_text() == drawn and kept.read_text() == pictures
+    memory_samples().head(6).to_parquet(path.parent / "samples/memory.parquet")
+    write_report(path, page)
+    assert "from 6 samples" in page.read_text()
+    monkeypatch.setattr("tenbin.report.page.KEPT", 0)
+    path.touch()
+    write_report(path, page)
+    assert list((tmp_path / "cache/tenbin/pictures").iterdir()) == []
+
+
 def _browse(tmp_path: Path, page: Path) -> str:
     """Load a page without a network; return what the browser made of it, if there was no error."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")
