@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-from base64 import b64encode
 from importlib.resources import files
 from typing import Any
 
@@ -45,6 +43,9 @@ def _beside(name: str) -> Markup:
 
 
 def _packed_library() -> str:
+    import gzip
+    from base64 import b64encode
+
     from plotly.offline import get_plotlyjs
 
     return b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()

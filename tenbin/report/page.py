@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
@@ -23,15 +23,17 @@ from agent.node_profile.identity import kin, node_kind
 from agent.users import default_storage
 from probes.registry import PROBES
 from profiles.card import MEANINGS, ROUNDS_DIFFER, ROUNDS_MEANING, card, trust
-from profiles.compare import Difference, compare, explain_drift
 from profiles.errors import BadInput
 from profiles.files.safe_files import closed_folder, open_own, write_chosen, write_whole
 from profiles.files.store import JobStore, Store, load, load_job, samples
-from profiles.jobs import JobProfile
 from profiles.peaks import judge
 from profiles.records import Profile
 from tenbin import text
 from tenbin.report.html import write
+
+if TYPE_CHECKING:
+    from profiles.compare import Difference
+    from profiles.jobs import JobProfile
 
 KEPT = 50  # profiles
 
@@ -120,7 +122,7 @@ def render(
     interactive: bool = False,
 ) -> str:
     """Write the page as one string; ``drawn``: its pictures; ``others``: profiles of nodes of its kind."""
-    common = _common(older, profile)
+    common, drift = _compared(older, profile) if older else ([], [])
     return write(
         "page.html",
         interactive=interactive,
@@ -136,12 +138,16 @@ def render(
         older=older,
         common=common,
         changed=[d for d in common if not d.intervals_overlap],
-        drift=explain_drift(older, profile) if older else [],
+        drift=drift,
     )
 
 
-def _common(older: Profile | None, profile: Profile) -> list[Difference]:
-    return [d for d in compare(older, profile) if d.intervals_overlap is not None] if older else []
+def _compared(older: Profile, profile: Profile) -> tuple[list[Difference], list[str]]:
+    """List the coefficients that both have, and how the conditions differed."""
+    from profiles.compare import compare, explain_drift  # late: most profiles are their node's first
+
+    common = [d for d in compare(older, profile) if d.intervals_overlap is not None]
+    return common, explain_drift(older, profile)
 
 
 def _sections(profile: Profile, drawn: dict[str, Any]) -> list[dict[str, Any]]:
