@@ -162,6 +162,11 @@ def draw_dots(fig: Figure, x: Any, y: Any, *, name: str, colour: str) -> None:
     fig.add_scatter(x=x, y=y, mode="markers", name=name, legendgroup=name, showlegend=False, marker=marker)
 
 
+def beside(centre: float, width: float, count: int) -> np.ndarray:
+    """Place so many dots from left to right around a centre; a single one there."""
+    return np.linspace(centre - width, centre + width, count) if count > 1 else np.full(count, centre)
+
+
 def draw_medians(
     fig: Figure, x: Sequence[float], medians: Sequence[Interval], colour: str, **trace: Any
 ) -> None:
