@@ -40,9 +40,9 @@ KEPT = 50  # profiles
 
 def write_report(path: Path, output: Path, *, interactive: bool = False) -> None:
     """Draw the profile stored at ``path`` into the HTML file ``output``; ``interactive``: see ``write``."""
-    profile = load(path)
+    profile, path = load(path), path.absolute()
     drawn = _draw(path, profile, interactive=True) if interactive else pictures(path, profile)
-    older, others = previous(path, profile), kin(Store(path.parents[2]), profile)
+    older, others = previous(path, profile), kin(Store(_root(path)), profile)
     try:
         write_chosen(output, render(profile, drawn, older, others=others, interactive=interactive))
     except OSError as error:
@@ -53,7 +53,12 @@ def write_report(path: Path, output: Path, *, interactive: bool = False) -> None
 
 def jobs_beside(path: Path, profile: Profile) -> list[Path]:
     """List the newest job profile of each name, of this kind of node, in the same store."""
-    return list(JobStore(path.parents[2]).newest(node_kind(profile.inventory).key).values())
+    return list(JobStore(_root(path)).newest(node_kind(profile.inventory).key).values())
+
+
+def _root(path: Path) -> Path:
+    """Return the folder that is the store of a profile's file, if it is in one."""
+    return path.parent.parent.parent
 
 
 def previous(path: Path, profile: Profile) -> Profile | None:

@@ -140,6 +140,14 @@ def test_the_page_shows_the_jobs_of_the_nodes_kind(tmp_path: Path) -> None:
     assert "Slowed down by comprobe" in page and "over the course of a run" in page
 
 
+@pytest.mark.parametrize("name", ["profile.json", "./profile.json"])
+def test_a_profile_that_lies_in_no_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    shutil.copy(_saved(Store(tmp_path / "store")), tmp_path)
+    monkeypatch.chdir(tmp_path)
+    write_report(Path(name), tmp_path / "page.html")
+    assert "memory_bandwidth_gbs" in (tmp_path / "page.html").read_text()
+
+
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="No such file"):
         write_report(_saved(Store(tmp_path)), tmp_path / "nowhere" / "page.html")
