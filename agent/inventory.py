@@ -108,10 +108,15 @@ class Answer(records.InventoryRecord):
 
 def ask(what: str, *arguments: str, timeout_s: float = TIMEOUT_S) -> Answer:
     """Ask the drivers of ``what`` (``opencl`` or ``gpu``) in a child; trouble becomes a ``Missing``."""
-    # As a file: as a module it would import this package, and with it more than it needs.
-    command = [sys.executable, "-P", str(Path(__file__).with_name("drivers.py")), what, *arguments]
+    # As a file: as a module it would import this package, and with it more than it needs. Likewise what
+    # site-packages start with every Python (-S).
+    program = Path(__file__).with_name("drivers.py")
+    command = [sys.executable, "-P", "-S", str(program), what, *arguments]
+    path = {"PYTHONPATH": os.pathsep.join([str(program.parent.parent), *sys.path])}
     try:
-        child = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+        child = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout_s, check=False, env=os.environ | path
+        )
     except subprocess.TimeoutExpired:
         return _trouble(what, f"its driver has not answered within {timeout_s:g} s")
     if child.returncode:

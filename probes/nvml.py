@@ -44,14 +44,16 @@ def load() -> Any:
                 raise NoLibrary(f"{FOLDER}: GPUs of another vendor", "see: docs/gpu-jobs.md") from None
             raise Unavailable(f"{FOLDER}: {error}", "unset it, unless the emulation runs") from None
     try:
+        ctypes.CDLL(LIBRARY)  # before pynvml, whose import takes much longer
+    except OSError as error:
+        raise NoLibrary(f"NVML: {error}", "install NVIDIA's driver, if there is such a GPU") from None
+    try:
         import pynvml
     except ImportError:
         remedy = "where there is an NVIDIA GPU: .venv/bin/pip install nvidia-ml-py"
         raise NoLibrary("nvidia-ml-py is not installed", remedy) from None
     try:
         pynvml.nvmlInit()
-    except pynvml.NVMLError_LibraryNotFound as error:
-        raise NoLibrary(f"NVML: {error}", "install NVIDIA's driver, if there is such a GPU") from None
     except pynvml.NVMLError as error:
         remedy = "see what 'nvidia-smi' says; after a driver update the machine must be restarted"
         raise Unavailable(f"NVML does not start ({error})", remedy) from None

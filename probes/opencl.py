@@ -16,8 +16,10 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from probes import drm
 from profiles.errors import BadInput, Unavailable
@@ -58,38 +60,50 @@ class NoDevices(Unavailable):
     exit_code = 5
 
 
+class Platform(NamedTuple):
+    """An OpenCL platform: the driver's number for it, and its name."""
+
+    id: int
+    name: str
+
+
 @dataclass(frozen=True)
 class Device:
-    """An OpenCL device, with the driver's object for it."""
+    """An OpenCL device, with the driver's number for it."""
 
     key: str
     platform: str
-    handle: Any = field(repr=False, compare=False)
+    id: int = field(repr=False, compare=False)
+
+    @property
+    def handle(self) -> Any:
+        """Pyopencl's object for the device."""
+        import pyopencl as cl
+
+        return cl.Device.from_int_ptr(self.id)
 
     @property
     def kind(self) -> str:
         """Its kind: cpu, gpu or accelerator."""
-        import pyopencl as cl
-
-        kinds = ((cl.device_type.GPU, "gpu"), (cl.device_type.CPU, "cpu"))
-        return next((word for bit, word in kinds if self.handle.type & bit), "accelerator")
+        kinds = self._number(_TYPE)
+        return "gpu" if kinds & _GPU else "cpu" if kinds & _CPU else "accelerator"
 
     @property
     def has_double(self) -> bool:
-        return "cl_khr_fp64" in self.handle.extensions.split()
+        return "cl_khr_fp64" in self._text(_EXTENSIONS).split()
 
     def facts(self) -> dict[str, Any]:
         """Describe the device for the inventory, with the sizes as reported now (they drift)."""
         return {
             "key": self.key,
             "platform": self.platform,
-            "name": self.handle.name.strip(),
+            "name": self._text(_NAME),
             "kind": self.kind,
-            "driver": self.handle.driver_version.strip(),
-            "version": self.handle.version.strip(),
-            "compute_units": self.handle.max_compute_units,
-            "global_memory_mb": self.handle.global_mem_size / MB,
-            "max_allocation_mb": self.handle.max_mem_alloc_size / MB,
+            "driver": self._text(_DRIVER_VERSION),
+            "version": self._text(_VERSION),
+            "compute_units": self._number(_COMPUTE_UNITS),
+            "global_memory_mb": self._number(_GLOBAL_MEMORY) / MB,
+            "max_allocation_mb": self._number(_MOST_ALLOCATED) / MB,
         }
 
     def record(self) -> OpenCLDevice:
@@ -97,6 +111,12 @@ class Device:
         from profiles.records import OpenCLDevice  # late: to list devices in a process needs no pydantic
 
         return OpenCLDevice(**self.facts())
+
+    def _number(self, what: int) -> int:
+        return int.from_bytes(_info("clGetDeviceInfo", self.id, what), sys.byteorder)
+
+    def _text(self, what: int) -> str:
+        return _text(_info("clGetDeviceInfo", self.id, what))
 
 
 def devices() -> list[Device]:
@@ -109,8 +129,8 @@ def devices() -> list[Device]:
     count: Counter[str] = Counter()
     for platform in platforms():
         word = platform_word(platform.name)
-        for handle in _handles(platform):
-            present.append(Device(f"{word}-{count[word]}", platform.name.strip(), handle))
+        for id in _device_ids(platform):
+            present.append(Device(f"{word}-{count[word]}", platform.name, id))
             count[word] += 1
     if not present:
         raise NoDevices("no OpenCL platform has a device", lacks_cache() or _remedy())
@@ -148,20 +168,17 @@ def find(keys: list[str] | None = None) -> list[Device]:
     return [by_key[key] for key in keys]
 
 
-def platforms() -> list[Any]:
-    """List the platforms that the loader finds (``pyopencl.Platform``).
+def platforms() -> list[Platform]:
+    """List the platforms that the loader finds.
 
     Raises:
         Unavailable: no loader, or no platform.
     """
     try:
-        import pyopencl as cl
-    except ImportError as error:
-        raise Unavailable(f"pyopencl does not load: {error}", "pip install --upgrade pyopencl") from error
-    try:
-        return list(cl.get_platforms())
-    except cl.Error as error:  # PLATFORM_NOT_FOUND_KHR, or a driver that fails to start
+        ids = _ids("clGetPlatformIDs")
+    except OpenCLError as error:  # no platform, or a driver that fails to start
         raise NoDevices(f"no OpenCL platform ({error})", _remedy()) from error
+    return [Platform(id, _text(_info("clGetPlatformInfo", id, _PLATFORM_NAME))) for id in ids]
 
 
 def duplicate_platforms(present: list[Device]) -> dict[str, list[str]]:
@@ -230,13 +247,67 @@ def _loads(library: str) -> bool:
     return True
 
 
-def _handles(platform: Any) -> list[Any]:
-    import pyopencl as cl
-
+def _device_ids(platform: Platform) -> list[int]:
     try:
-        return list(platform.get_devices())
-    except cl.Error:  # DEVICE_NOT_FOUND: a driver without its hardware
+        return _ids("clGetDeviceIDs", ctypes.c_void_p(platform.id), ctypes.c_uint64(_ALL))
+    except OpenCLError:  # a driver without its hardware
         return []
+
+
+# -- questions to the loader that pyopencl uses: to import pyopencl takes longer than they do ----------------
+
+
+_PLATFORM_NAME = 0x0902
+_TYPE, _COMPUTE_UNITS, _MOST_ALLOCATED, _GLOBAL_MEMORY = 0x1000, 0x1002, 0x1010, 0x101F
+_NAME, _DRIVER_VERSION, _VERSION, _EXTENSIONS = 0x102B, 0x102D, 0x102F, 0x1030
+_CPU, _GPU, _ALL = 1 << 1, 1 << 2, 0xFFFFFFFF
+
+
+class OpenCLError(Exception):
+    """A call that failed."""
+
+
+@cache
+def _loader() -> ctypes.CDLL:
+    """Load pyopencl's library, and with it the loader that it is linked to.
+
+    Raises:
+        Unavailable: pyopencl is not there, or does not load.
+    """
+    spec = find_spec("pyopencl")
+    folders = (spec.submodule_search_locations or ()) if spec else ()
+    libraries = [file for folder in folders for file in Path(folder).glob("_cl*.so")]
+    try:
+        os.environ["PYOPENCL_HOME"] = str(libraries[0].parent)  # its wheel's loader crashes without
+        return ctypes.CDLL(str(libraries[0]))
+    except (IndexError, OSError) as error:
+        why = error if libraries else "it is not installed"
+        raise Unavailable(f"pyopencl does not load: {why}", "pip install --upgrade pyopencl") from error
+
+
+def _call(function: str, *arguments: Any) -> None:
+    if code := getattr(_loader(), function)(*arguments):
+        raise OpenCLError(f"{function}: error {code}")
+
+
+def _ids(function: str, *of: Any) -> list[int]:
+    count = ctypes.c_uint32()
+    _call(function, *of, 0, None, ctypes.byref(count))
+    ids = (ctypes.c_void_p * count.value)()
+    _call(function, *of, count, ids, None)
+    return [id or 0 for id in ids]
+
+
+def _info(function: str, of: int, what: int) -> bytes:
+    size = ctypes.c_size_t()
+    _call(function, ctypes.c_void_p(of), what, ctypes.c_size_t(0), None, ctypes.byref(size))
+    value = ctypes.create_string_buffer(size.value)
+    _call(function, ctypes.c_void_p(of), what, size, value, None)
+    return value.raw
+
+
+def _text(value: bytes) -> str:
+    return value.partition(b"\0")[0].decode(errors="replace").strip()
 
 
 # -- parts of every session with a device: named failures, and host memory for copies ----------------------

@@ -2,7 +2,7 @@
 
 The samples of probe ``x`` are fitted by ``profiles/fits/x.py`` and drawn by ``tenbin/report/probes/x.py``,
 where those exist. Where they lie with another probe's, ``SHARED`` of ``profiles/fits`` and of
-``tenbin/report/page.py`` says so.
+``tenbin/report/drawings.py`` says so.
 """
 
 from __future__ import annotations

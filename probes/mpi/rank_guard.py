@@ -1,6 +1,6 @@
 """Guard of a rank: starts it, and reports how it ended before the launcher ends the others.
 
-``python -P -m probes.mpi.rank_guard [--cores 2,5,7] PROGRAM [ARGUMENT]...``: rank i on ``cores[i]``, which
+``python -I -S rank_guard.py [--cores 2,5,7] PROGRAM [ARGUMENT]...``: rank i on ``cores[i]``, which
 may be several: ``2+3,5+6``.
 
 When a rank has died, mpiexec ends the others by signal, and its account does not tell which was first: MPICH
@@ -20,12 +20,11 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 import resource
 import signal
 import sys
 import time
-from dataclasses import astuple, dataclass
+from typing import NamedTuple
 
 _MARK = "tenbin-rank-ended"
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
@@ -35,8 +34,7 @@ _PR_SET_PDEATHSIG = 1
 _HOLD_S = 0.3
 
 
-@dataclass(frozen=True)
-class RankEnd:
+class RankEnd(NamedTuple):
     """End of a rank: how, where, and when by which clock."""
 
     rank: int | None  # None: the launcher gave no number
@@ -46,11 +44,13 @@ class RankEnd:
     host: str
 
     def to_line(self) -> str:
-        return " ".join(map(str, (_MARK, *astuple(self))))
+        return " ".join(map(str, (_MARK, *self)))
 
     @classmethod
     def from_line(cls, line: str) -> RankEnd | None:
         """Parse the report in a line, if there is a whole one."""
+        import re  # late: no guard parses
+
         match = re.search(rf"{_MARK} (\d+|None) (\d+) ([\d.]+) (\S+) (\S+)$", line.rstrip())
         if not match:
             return None

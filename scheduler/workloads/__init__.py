@@ -69,6 +69,7 @@ class Reader(NamedTuple):
 
 READERS = {
     "swf": Reader("scheduler.workloads.logs.swf:Swf", ("*.swf", "*.swf.gz")),
+    "history": Reader("scheduler.workloads.logs.history:History", ("*history*.csv",)),
     "google2011": Reader(
         "scheduler.workloads.logs.task_traces:Google2011", ("*task_events*", "part-?????-of-?????.csv*")
     ),

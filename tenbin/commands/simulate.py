@@ -86,7 +86,8 @@ def simulate(
 
     Args:
         policy: Name, or name,k=v,k=v; several to compare them: fcfs,easy; or a file: ./mine.py.
-        workload: A log or trace (SWF, Google 2011, Alibaba), or generator:NAME,k=v,k=v.
+        workload: A log or trace (SWF, Google 2011, Alibaba; tenbin history --csv > history.csv), or
+            generator:NAME,k=v,k=v.
         cluster: A count, 512xgpu+512xcpu, 8xnode\\[cores=64,gpu=4], or a TOML, JSON or CSV file.
         profile: Costs of checkpoints and power as measured: a profile (tenbin profile list), or
             CLASS=PROFILE.

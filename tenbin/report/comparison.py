@@ -27,7 +27,8 @@ from profiles.compare import (
 from profiles.quantities import Better, better, number
 from profiles.records import Profile
 from tenbin import text
-from tenbin.report.pictures import COLOURS, Figure, figure, picture, write
+from tenbin.report.html import write
+from tenbin.report.pictures import COLOURS, Figure, figure, picture
 
 
 class Judged(NamedTuple):

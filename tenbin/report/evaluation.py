@@ -164,7 +164,8 @@ def page(evaluation: Evaluation) -> str:
 
 def pictures_page(title: str, section: tuple[str, str], pictures: Sequence[Picture]) -> str:
     """Write one self-contained HTML page with some pictures, under the heading and the note of a section."""
-    from tenbin.report.pictures import picture, write
+    from tenbin.report.html import write
+    from tenbin.report.pictures import picture
 
     return write("parts.html", title=title, parts=[(*section, [picture(draw(one)) for one in pictures])])
 

@@ -1,27 +1,24 @@
-"""Figures in one look, drawn as plain SVG with a table and without script; the page around them."""
+"""Figures in one look, drawn as plain SVG with a table and without script."""
 
 from __future__ import annotations
 
-import gzip
 import math
-from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from itertools import chain, pairwise
 from statistics import median
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from profiles.models import Prediction
-from profiles.quantities import duration, number
+from profiles.quantities import number
 from profiles.records import Model
-from tenbin import text
 from tenbin.text import limits
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # -- one look for every figure: axes, fits, medians --------------------------------------------------------
 
@@ -163,6 +160,11 @@ def draw_dots(fig: Figure, x: Any, y: Any, *, name: str, colour: str) -> None:
     """Draw every single observation, pale, under the legend entry of its median."""
     marker = {"color": colour, "opacity": 0.35, "size": 6}
     fig.add_scatter(x=x, y=y, mode="markers", name=name, legendgroup=name, showlegend=False, marker=marker)
+
+
+def beside(centre: float, width: float, count: int) -> np.ndarray:
+    """Place so many dots from left to right around a centre; a single one there."""
+    return np.linspace(centre - width, centre + width, count) if count > 1 else np.full(count, centre)
 
 
 def draw_medians(
@@ -879,42 +881,3 @@ def _scale(trace: Any) -> str:
     words = escape(trace.colorbar.title.text or "")
     scale = f'<svg viewBox="0 0 {STEPS} 1" preserveAspectRatio="none">{fields}</svg>'
     return f'<div class="scale">{number(low)} {scale} {number(high)} {words}</div>'
-
-
-# -- the page around them ----------------------------------------------------------------------------------
-
-
-def write(template: str, *, interactive: bool = False, **values: Any) -> str:
-    """Write a page; ``interactive``: with what enlarges its pictures on demand, 2 MB."""
-    environment = Environment(
-        loader=PackageLoader("tenbin.report", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(
-        number=number,
-        limits=text.limits,
-        bounded=text.bounded,
-        readable=text.readable,
-        value=text.value_with_unit,
-        interval=text.interval,
-        duration=duration,
-    )
-    return environment.get_template(template).render(
-        css=_beside("picture.css") + _beside("look.css"),
-        library=_packed_library() if interactive else "",
-        zoom=_beside("zoom.js") if interactive else "",
-        **values,
-    )
-
-
-def _beside(name: str) -> Markup:
-    return Markup(files("tenbin.report").joinpath(name).read_text(encoding="utf-8"))
-
-
-def _packed_library() -> str:
-    from plotly.offline import get_plotlyjs
-
-    return b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()

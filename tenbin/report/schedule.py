@@ -11,7 +11,8 @@ import numpy as np
 
 from scheduler.model.jobs import Cluster, Placement, Pool
 from scheduler.simulator.trace import Outcome, Segment
-from tenbin.report.pictures import COLOURS, Figure, figure, picture, write
+from tenbin.report.html import write
+from tenbin.report.pictures import COLOURS, Figure, figure, picture
 
 MOST_BARS = 5000
 MOST_POINTS = 2000

@@ -25,7 +25,8 @@ async function zoom(picture, button) {
     picture.querySelectorAll(":scope > svg, .axis, .legend, .scale, figcaption").forEach(part => part.remove());
     picture.prepend(area);
     button.remove();
-    await Plotly.newPlot(area, data, { ...layout, ...colours }, { responsive: true, displaylogo: false });
+    const options = { responsive: true, displaylogo: false, toImageButtonOptions: { format: "svg" } };
+    await Plotly.newPlot(area, data, { ...layout, ...colours }, options);
   } catch (error) {
     button.textContent = `cannot be enlarged: ${error.message}`;
   }

@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes import network
+from probes.mpi import rank_guard
 from probes.mpi.runner import MpiInstall, RanksFailed, run_ranks
 from probes.network import SIZES, Listener, check_path, greet, measure
 from probes.network_rank import MessagePlan, bytes_sent, identity
@@ -352,7 +353,7 @@ def pids(lab: NetLab, host: int, *, guards: bool = True) -> list[int]:
     return [
         pid
         for pid, line in words.items()
-        if "probes.network_rank" in line and (guards or "probes.mpi.rank_guard" not in line)
+        if "probes.network_rank" in line and (guards or rank_guard.__file__ not in line)
     ]
 
 

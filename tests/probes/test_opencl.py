@@ -74,7 +74,7 @@ def test_pocl_without_a_cache_is_told(
     """Not as a missing driver. Root may write everywhere, so whether it may is made up."""
     pocl = SimpleNamespace(name="Portable Computing Language")
     monkeypatch.setattr(opencl, "platforms", lambda: [pocl])
-    monkeypatch.setattr(opencl, "_handles", lambda platform: [])
+    monkeypatch.setattr(opencl, "_device_ids", lambda platform: [])
     for name in ("POCL_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():

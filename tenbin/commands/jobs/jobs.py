@@ -15,7 +15,7 @@ import typer
 
 from profiles.errors import INTERRUPTED, BadInput
 from profiles.instants import clock, local
-from profiles.quantities import duration, number
+from profiles.quantities import counted, duration, number
 from tenbin.commands.options import HomeOption, JsonOption, client_of, complete_job, complete_place
 from tenbin.errors import NO_ANSWER, TenbinError
 from tenbin.option_values import duration_s, past_instant
@@ -573,12 +573,12 @@ def retry(
 ) -> None:
     """Run jobs that failed, or were killed or cancelled, again, under the same number; of an array those.
 
-    Jobs that were cancelled because of the failure stay so, unless named.
+    'all': all of these. Jobs that were cancelled because of the failure stay so, unless named.
     """
-    answer = _change("retry", which, home, json, name=name)
+    everything = which == ["all"] and name is None
+    answer = _change("retry", None if everything else which, home, json, name="*" if everything else name)
     if not json:
-        count = len(answer["ids"])
-        typer.echo(f"{count:,} job{'s' * (count != 1)} will run again", err=True)
+        typer.echo(f"{counted(len(answer['ids']), 'job')} will run again", err=True)
 
 
 def migrate(

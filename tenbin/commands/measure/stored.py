@@ -381,7 +381,7 @@ def report(
 
     Args:
         output: The HTML file; default: <node>-<id>.html here.
-        interactive: Pictures that can be enlarged and zoomed: 2 MB more.
+        interactive: Pictures that can be enlarged, zoomed and saved as SVG: 2 MB more.
     """
     if cluster:
         survey, profiles = known(which, store)

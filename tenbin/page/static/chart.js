@@ -28,7 +28,7 @@ export function chart(title, unit, points, { dots = false, from = 0 } = {}) {
   if (known.length < 2) return el("p", { textContent: `${title}: fewer than two values yet` });
   const times = known.map(([at]) => at), values = known.map(([, value]) => value);
   const first = Math.min(...times), last = Math.max(...times);
-  const step = stepOf(Math.max(...values.map(Math.abs), from || 1e-9));
+  const step = stepOf(Math.max(...values.map(Math.abs), from) || 1);
   const low = Math.min(from, Math.floor(Math.min(...values) / step) * step);
   const high = Math.max(step, Math.ceil(Math.max(...values) / step) * step);
   const x = (at) => LEFT + ((at - first) / (last - first || 1)) * (WIDE - LEFT - 8);

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
 
 from profiles.fits.device import speeds
 from profiles.records import Model
-from tenbin.report.pictures import COLOURS, Figure, draw_dots, draw_fitted, figure
+from tenbin.report.pictures import COLOURS, Figure, beside, draw_dots, draw_fitted, figure
 
 EXPLANATION = (
     "Each device runs kernels of tenbin, and the host checks every result. Memory: arrays far larger than "
@@ -85,7 +84,7 @@ def _draw(
         for place, subject in enumerate(shown):
             centre = place - WIDTH / 2 + step * (i + 0.5)
             values = _observed(tables, subject, device)
-            x = centre + np.linspace(-0.3 * step, 0.3 * step, len(values))
+            x = beside(centre, 0.3 * step, len(values))
             draw_dots(fig, x, values, name=device, colour=colour)
             labels = subject[1] | {"device": device}
             for model in (m for m in models if (m.quantity, m.labels) == (subject[0], labels)):

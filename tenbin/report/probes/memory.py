@@ -15,7 +15,7 @@ from profiles.fits.memory import (
     stream_bandwidths,
 )
 from profiles.records import Model
-from tenbin.report.pictures import COLOURS, Figure, draw_dots, draw_fitted, figure, over_cores
+from tenbin.report.pictures import COLOURS, Figure, beside, draw_dots, draw_fitted, figure, over_cores
 
 # -- memprobe: bandwidth over cores, and what one writing core does to another -----------------------------
 
@@ -69,7 +69,7 @@ def _slowdown_figure(ratios: pd.DataFrame, models: list[Model], suffix: str) -> 
         name = f"{clock} time"
         x, medians = [], []
         for i, (kind, group) in enumerate(pairs):
-            at = i + centre + np.linspace(-0.12, 0.12, len(group))
+            at = beside(i + centre, 0.12, len(group))
             draw_dots(fig, at, group[clock], name=name, colour=colour)
             for model in models:
                 if model.labels.get("pair") == kind and model.labels.get("clock") == clock:

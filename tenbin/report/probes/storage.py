@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 
 from profiles.fits.storage import SEQUENTIAL, SMALL, completed
 from profiles.records import Model
-from tenbin.report.pictures import COLOURS, Figure, draw_dots, draw_fitted, figure
+from tenbin.report.pictures import COLOURS, Figure, beside, draw_dots, draw_fitted, figure
 
 EXPLANATION = (
     "Files are written and read past the page cache (direct I/O), one operation at a time, in a file that "
@@ -72,7 +71,7 @@ def _figure(
             for place, kind in enumerate(kinds):
                 centre = place - _WIDTH / 2 + step * (i * len(columns) + j + 0.5)
                 group = rows[(rows["storage"] == folder) & (rows["kind"] == kind)].dropna(subset=[column])
-                x = centre + np.linspace(-0.3 * step, 0.3 * step, len(group))
+                x = beside(centre, 0.3 * step, len(group))
                 draw_dots(fig, x, group[column], name=str(folder), colour=colour)
                 model = _model(models, f"storage_{kind}_{column}", str(folder))
                 if model is not None:

@@ -28,7 +28,7 @@ from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Pool
 from scheduler.prediction.profiles import ProfiledJobs
 from tenbin.commands.job import print_job
-from tenbin.report import page as report
+from tenbin.report import drawings as report
 from tests.support.job_profiles import make_job
 from tests.support.labs.components import processes_below, require
 from tests.support.programs import tenbin

@@ -23,7 +23,7 @@ from scheduler.jobs.sizes import CORE, sized, speed_of
 from scheduler.jobs.specs import JobSpec
 from scheduler.model.jobs import Pool
 from scheduler.prediction.profiles import ProfiledJobs
-from tenbin.report import page as report
+from tenbin.report import drawings as report
 from tests.support.job_profiles import make_job, samples
 from tests.support.labs.components import require
 from tests.support.programs import tenbin

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from probes.mpi import runner
+from probes.mpi import rank_guard, runner
 from probes.mpi.runner import MpiInstall, RanksFailed, find_mpi, library_name, run_ranks
 from profiles.errors import Unavailable
 from tests.support.labs.components import require
@@ -202,12 +202,12 @@ def test_command_lines_of_both_families(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("TENBIN_MPI_IFACE", "ib0")
     mpich = MpiInstall(Path("/m/mpiexec"), "mpich", "MPICH 5").command(2, ["x"], hosts=["a", "b"])
     assert "-launcher ssh -hosts a,b -ppn 1 -launcher-exec /site/reach -iface ib0 -n 2" in " ".join(mpich)
-    assert mpich[-2:] == ["probes.mpi.rank_guard", "x"]
+    assert mpich[-2:] == [rank_guard.__file__, "x"]
     openmpi = MpiInstall(Path("/m/mpiexec"), "openmpi", "Open MPI v5")
     assert {"--allow-run-as-root", "--oversubscribe", "--bind-to"} <= set(openmpi.command(2, ["x"]))
     assert openmpi.environment(5)["PRTE_MCA_plm_ssh_agent"].startswith("/site/reach -o BatchMode=yes")
     pinned = openmpi.command(2, ["x"], cores=[4, 6])
-    assert pinned[-4:] == ["probes.mpi.rank_guard", "--cores", "4,6", "x"]
+    assert pinned[-4:] == [rank_guard.__file__, "--cores", "4,6", "x"]
     assert ":" not in pinned  # on which the mpiexec of Debian's Open MPI 5 crashes
 
 
@@ -261,7 +261,7 @@ def test_the_trial_starts_ranks_as_the_probes_do(
         find_mpi()
     cores = sorted(os.sched_getaffinity(0))
     started = (tmp_path / "started").read_text()
-    assert f"-m probes.mpi.rank_guard --cores {cores[0]},{cores[-1]} " in started
+    assert f"{rank_guard.__file__} --cores {cores[0]},{cores[-1]} " in started
     assert " -m mpi4py " in started
 
 

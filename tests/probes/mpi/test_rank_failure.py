@@ -14,11 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from probes.mpi import rank_failure
+from probes.mpi import rank_failure, rank_guard
 from probes.mpi.rank_failure import describe_failure, how_ended, sweep_segments
 from probes.mpi.rank_guard import RankEnd
 
-GUARD = [sys.executable, "-P", "-m", "probes.mpi.rank_guard"]
+GUARD = [sys.executable, "-I", "-S", rank_guard.__file__]
 AS_RANK_1 = os.environ | {"PMI_RANK": "1"}
 
 # --- the guard --------------------------------------------------------------------------------------------

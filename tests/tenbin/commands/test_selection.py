@@ -114,6 +114,9 @@ def test_jobs_of_a_name(up: Up) -> None:
     again = up.run("retry", "--name", "fit [12]")
     assert again.returncode == 0 and "2 jobs will run again" in again.stderr
     assert [job.info()["stage"] for job in (first, second)] == ["waiting"] * 2
+    up.run("cancel", "--name", "fit*")
+    assert first.wait(30)["stage"] == second.wait(30)["stage"] == "cancelled"
+    assert "4 jobs will run again" in up.run("retry", "all").stderr and not other.done()
 
 
 def test_numbers_as_ranges() -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from agent.node_profile.identity import node_kind
 from profiles.card import card
-from profiles.files.store import JobStore, Store, load, samples
+from profiles.files.store import JobStore, Store, load
 from scheduler.policies.sharing.pairing import directions
-from tenbin.report.page import jobs_beside, sections
+from tenbin.report.page import sections
 from tests.support.coordinator import Up
 from tests.support.job_profiles import make_job
 from tests.support.page import PageProcess
@@ -75,7 +75,7 @@ def test_the_pictures_of_the_report_are_one_click_away(
     up.client.submit(["sleep", "600"], name="here")
     path = stored / "profile.json"
     profile = load(path)
-    expected = sections(profile, samples(path), jobs_beside(path, profile))
+    expected = sections(path, profile)
     assert [one["title"] for one in expected][-1] == "Jobs"
     figures = "".join(figure for one in expected for figure in one["figures"])
     titles = re.findall("<figcaption>([^<]*)", figures)

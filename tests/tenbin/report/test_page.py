@@ -140,6 +140,14 @@ def test_the_page_shows_the_jobs_of_the_nodes_kind(tmp_path: Path) -> None:
     assert "Slowed down by comprobe" in page and "over the course of a run" in page
 
 
+@pytest.mark.parametrize("name", ["profile.json", "./profile.json"])
+def test_a_profile_that_lies_in_no_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    shutil.copy(_saved(Store(tmp_path / "store")), tmp_path)
+    monkeypatch.chdir(tmp_path)
+    write_report(Path(name), tmp_path / "page.html")
+    assert "memory_bandwidth_gbs" in (tmp_path / "page.html").read_text()
+
+
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="No such file"):
         write_report(_saved(Store(tmp_path)), tmp_path / "nowhere" / "page.html")
@@ -153,6 +161,29 @@ def test_the_page_is_light_and_has_no_script(tmp_path: Path) -> None:
     write_report(saved, tmp_path / "page.html", interactive=True)
     heavy = (tmp_path / "page.html").read_text()
     assert 1_000_000 < len(heavy) < 2_500_000 and not re.findall(r'(?:src|href)="(?!#)', _words(heavy))
+
+
+def test_pictures_are_drawn_anew_after_a_change_and_not_taken_from_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path, page = _saved(Store(tmp_path / "store")), tmp_path / "page.html"
+    write_report(path, page)
+    drawn = page.read_text()
+    (kept,) = (tmp_path / "cache/tenbin/pictures").iterdir()
+    pictures = kept.read_text()
+    for foreign, text in ((0o600, "torn"), (0o666, pictures.replace("Memory bandwidth", "<b>Not mine"))):
+        kept.write_text(text)
+        kept.chmod(foreign)
+        write_report(path, page)
+        assert page.read_text() == drawn and kept.read_text() == pictures
+    memory_samples().head(6).to_parquet(path.parent / "samples/memory.parquet")
+    write_report(path, page)
+    assert "from 6 samples" in page.read_text()
+    monkeypatch.setattr("tenbin.report.page.KEPT", 0)
+    path.touch()
+    write_report(path, page)
+    assert list((tmp_path / "cache/tenbin/pictures").iterdir()) == []
 
 
 def _browse(tmp_path: Path, page: Path) -> str:
