@@ -53,7 +53,7 @@ class Ground:
     Attributes:
         cluster: as ``--cluster`` takes it; "": the machine of paper C under ``BUDGET_W``.
         workload: as ``--workload`` takes it, or the name of a log in TENBIN_DATA.
-        policy, rival: specifications. goal: the figure that counts there.
+        policy, rival: specifications. goals: the figures that count there.
         part: jobs of each part of a log; 0: not of a log. first: the first part that is simulated.
     """
 
@@ -62,7 +62,7 @@ class Ground:
     workload: str
     rival: str
     policy: str = "weigh"
-    goal: str = "wait_s"
+    goals: tuple[str, ...] = ("wait_s", "slowdown", "longest_s")
     part: int = 0
     first: int = 0
 
@@ -133,17 +133,31 @@ def grounds(scale: Scale) -> list[Ground]:
             for offered in (LOADS if full else LOADS[::2])
         ),
         *(
-            Ground(label, two, f"generator:migration,jobs={jobs},{more}", "mctbm-priced", goal="turnaround_s")
+            Ground(label, two, f"generator:migration,jobs={jobs},{more}", "mctbm-priced", goals=("turnaround_s",))
             for label, more in (
                 ("A, few units", "mix=small,per=harmonic,load=0.9"),
                 ("A, many units", "mix=even,per=units,load=0.9"),
                 ("A, many units, load 0.99", "mix=even,per=harmonic,load=0.99"),
             )
         ),
+        *(
+            Ground(
+                f"D, {label}",
+                "8xnode[cores=4]",
+                f"generator:kernels,jobs={400 if full else 200},{more}",
+                "match",
+                goals=("makespan_s", "turnaround_s") if "at once" in label else ("turnaround_s",),
+            )
+            for label, more in (
+                ("at once, equal lengths", "mix=even,lengths=equal"),
+                ("at once", "lengths=table"),
+                *((f"load {offered:g}", f"lengths=table,load={offered}") for offered in LOADS[:3]),
+            )
+        ),
         Ground("nodes, GPUs", GPU_NODES, "generator:labbench,jobs=1000,load=0.95", "easy"),
         *([Ground("E, a week", "9216", "generator:k-mix,mix=1", "easy")] if full else []),
-        Ground("C, early end", "", "generator:power-set1", "parm", "weigh,aim=makespan", "makespan_s"),
-        Ground("C, turnaround", "", "generator:power-set1", "parm", goal="turnaround_s"),
+        Ground("C, early end", "", "generator:power-set1", "parm", "weigh,aim=makespan", ("makespan_s",)),
+        Ground("C, turnaround", "", "generator:power-set1", "parm", goals=("turnaround_s",)),
     ]
 
 
@@ -166,7 +180,6 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
     }
     findings = []
     for ground, (rival, own) in results.items():
-        names = (ground.goal, "slowdown", "longest_s") if ground.goal == "wait_s" else (ground.goal,)
         findings += [
             Finding(
                 f"{WORDS[name]} against {ground.rival}",
@@ -176,7 +189,7 @@ def evaluate(scale: Scale, progress: Progress) -> Evaluation:
                 GOALS[name],
                 of=ground.label,
             )
-            for name in names
+            for name in ground.goals
         ]
     on_gpus, on_gpus_table = capped_gpus.evaluate(scale, range(FRESH, FRESH + SEEDS[scale]), progress)
     findings += on_gpus
