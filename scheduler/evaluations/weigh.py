@@ -133,7 +133,9 @@ def grounds(scale: Scale) -> list[Ground]:
             for offered in (LOADS if full else LOADS[::2])
         ),
         *(
-            Ground(label, two, f"generator:migration,jobs={jobs},{more}", "mctbm-priced", goals=("turnaround_s",))
+            Ground(
+                label, two, f"generator:migration,jobs={jobs},{more}", "mctbm-priced", goals=("turnaround_s",)
+            )
             for label, more in (
                 ("A, few units", "mix=small,per=harmonic,load=0.9"),
                 ("A, many units", "mix=even,per=units,load=0.9"),

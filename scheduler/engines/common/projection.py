@@ -25,8 +25,8 @@ Terms = Literal["classes", "counted", "either", "nodes", "sharing"]
 def terms_of(policy: str, on: str, *, devices: bool = False) -> Terms:
     """Return what the policy schedules of nodes; "either": counted units, or nodes if these have GPUs.
 
-    Where it is "either" or "nodes", nodes may have GPUs. A policy that can more than "sharing" is asked for that
-    by its parameter ``most``.
+    Where it is "either" or "nodes", nodes may have GPUs. A policy that suits more than "sharing" is asked for
+    that by its parameter ``most``.
 
     Args:
         on: what it is to schedule, for people. devices: their OpenCL devices.

@@ -7,16 +7,16 @@ what can start now: a job alone, one beside running jobs, or several that wait. 
     + price x (1 - sum of worth / slow-down) x how long all of them are together
     + what jobs of a lower index, which it passes, wait longer
 
-and the group of least cost starts, one after the other. The price is that of the nodes (see ``weigh``). The
-*worth* of a second of a program is its dual price in a linear program over the work that waits (``match``): in
-the best company that there is nothing is lost. For the makespan hardly anything else counts.
+and the group of least cost starts, one after another. The price is that of the nodes (see ``weigh``) without
+the job itself. The *worth* of a second of a program is its dual price in a linear program over all the work
+(``match``): in the best company that there is nothing is lost. For the makespan hardly anything else counts.
 
-A job joins running ones only where that costs less than an empty place until they have ended, and its own wait
-for that. Programs that nobody measured are alone.
+A job joins running ones only where that costs less than to wait until they have ended, with its place empty.
+Programs that nobody measured are alone.
 
-Guarantee: the first job of the queue is passed until the machine could have done all that waited when it became
-the first. From then on it comes before all others, and while it cannot start it has whole nodes reserved: others
-should end before, or leave it enough of them.
+Guarantee: the first job of the queue is passed until the machine could have done all that waited when it
+became the first. From then on it comes before all others, and while it cannot start it has whole nodes
+reserved: others should end before, or leave it enough of them.
 Cost: a linear program, and ``depth`` jobs beside all that run, in a decision.
 """
 
@@ -32,7 +32,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.model.events import Action, Event, Failed, Finished, Start, Submitted
+from scheduler.model.events import Action, Event, Failed, Finished, Submitted
 from scheduler.model.interference import BESIDE, PACKED, SPREAD
 from scheduler.model.jobs import Job, JobState, Pool
 from scheduler.policies.base import Reason, View, in_turn
@@ -139,29 +139,26 @@ class SharedWeigh:
             area_s = self._rows.facts(view.waiting)[AREA].sum()
             self._first, self._until_s = first, view.now + float(area_s)
         market = Market(view, self._pool, self._parameters, self._price())
-        actions: list[Action] = []
         if market.places and view.now >= self._until_s:
             head = market.candidate(view.state(first))
             behind = [one for one in self._candidates(market) if one.job.id != first]
-            actions += self._started(market.start([head, *behind], head))
-            if not actions:
+            if not self._start(market, [head, *behind], head):
                 market.reserve(head)
         while market.places and len(self._rows):
-            more = self._started(market.start(self._candidates(market)))
-            if not more:
+            if not self._start(market, self._candidates(market)):
                 break
-            actions += more
-        return actions
+        return market.actions
 
-    def _started(self, starts: Sequence[Start]) -> Sequence[Start]:
-        for start in starts:
-            self._rows.drop(start.job_id)
-        return starts
+    def _start(self, market: Market, candidates: Sequence[Candidate], of: Candidate | None = None) -> bool:
+        group = market.start(candidates, of)
+        for job in group.start.jobs if group is not None else ():
+            self._rows.drop(job.id)
+        return group is not None
 
     def _price(self) -> float:
         """Return the price of a node: seconds for which others wait for a second of it."""
         self._rows.form_prices(self._parameters.price)
-        return float(self._rows.prices[0] @ self._pool.capacity)
+        return float(self._rows.prices[0] @ self._pool.capacity) * (1.0 - 1.0 / max(len(self._rows), 1))
 
     def prices(self) -> dict[str, dict[str, float]]:
         """Return prices of the resources of the nodes (see ``Policy.prices``)."""
@@ -191,7 +188,9 @@ class SharedWeigh:
         several = "s" * (one.whole.nodes != 1)
         needs = f"waits for {one.whole.nodes} whole node{several} ({len(market.places.empty)} empty)"
         if one.share is not None:
-            needs += f" or a share of {one.share.nodes} beside another job ({len(market.places.sets)} have room)"
+            needs += (
+                f" or a share of {one.share.nodes} beside another job ({len(market.places.sets)} have room)"
+            )
         sentence = needs + in_turn(job, view) + market.best_company(one)
         first = next(iter(view.waiting)) == job.id
         return Reason(sentence, room_from(one.whole, one.share, view, self._pool) if first else None)
@@ -203,7 +202,7 @@ class Market:
     def __init__(self, view: View, pool: Pool, parameters: WeighParameters, price: float) -> None:
         self.view, self._pool, self._price, self._most = view, pool, price, parameters.most
         self._late = LITTLE if parameters.aim == "makespan" else 1.0
-        self.places = Places(view, pool, parameters.most)
+        self.places, self.actions = Places(view, pool, parameters.most), list[Action]()
         self._known: dict[object, tuple[Shape, Shape | None]] = {}  # shapes of jobs alike
         self._begins_s, self._spare = math.inf, 0  # of the reservation, and the nodes that are free beside it
 
@@ -237,16 +236,18 @@ class Market:
         if not found:
             return ""
         _, other, (its, own) = min(found, key=lambda company: company[0])
-        return f"; of those that run it goes best with job {other.name}: {_slower(own)}, that job {_slower(its)}"
+        return (
+            f"; of those that run it goes best with job {other.name}: {_slower(own)}, that job {_slower(its)}"
+        )
 
-    def start(self, candidates: Sequence[Candidate], of: Candidate | None = None) -> Sequence[Start]:
+    def start(self, candidates: Sequence[Candidate], of: Candidate | None = None) -> Group | None:
         """Start the group of least cost; or of those with one of the jobs."""
-        groups = [g for g in self._groups(candidates, of) if self._held_beyond(g) <= self._spare]
-        if not groups:
-            return []
-        best = min(groups, key=lambda group: group[:3])
-        self._spare -= self._held_beyond(best)
-        return self.places.take(best.start)
+        groups = [group for group in self._groups(candidates, of) if self._held_beyond(group) <= self._spare]
+        best = min(groups, key=lambda group: group[:3], default=None)
+        if best is not None:
+            self._spare -= self._held_beyond(best)
+            self.actions += self.places.take(best.start)
+        return best
 
     # -- the reservation ------------------------------------------------------------------------------
 
@@ -352,15 +353,15 @@ class Market:
 
     @cached_property
     def _worths(self) -> dict[int, tuple[dict[str, float], dict[str, float]]]:
-        """By the nodes of a set: worth of a second of each program, and the part of a set that it takes alone."""
+        """By nodes of a set: worth of a second of each program, and the part of a set that it takes alone."""
         view, name = self.view, self._pool.name
-        work, parts = defaultdict[int, Counter[str]](Counter), defaultdict[int, dict[str, float]](dict)
+        work, parts = defaultdict[int, dict[str, float]](dict), defaultdict[int, dict[str, float]](dict)
         running = (state.job for where in self.places.shared for state in where.residents)
         for job in chain(view.waiting.values(), running):
             whole, share = self._shapes(job)
             if share is not None:
-                left = left_s(view.state(job.id), view.now, name)
-                work[share.nodes][job.program] += left
+                left, of = left_s(view.state(job.id), view.now, name), work[share.nodes]
+                of[job.program] = of.get(job.program, 0.0) + left
                 parts[share.nodes][job.program] = 1.0 if whole.nodes >= share.nodes else 1.0 / self._most
         return {
             nodes: (least_time(of, view.slowdowns, self._most, parts[nodes])[1], parts[nodes])

@@ -15,8 +15,8 @@ class WeighParameters:
         depth: number of jobs that are weighed in one decision.
         move: running jobs are moved between classes, and under caps give way to shorter ones.
         holes: jobs run in a hole before a reservation, and are stopped there.
-        aim: least mean turnaround, or least makespan, where jobs may have more or fewer units, or caps, or share
-            nodes.
+        aim: least mean turnaround, or least makespan, where jobs share nodes, have caps, or may have more or
+            fewer units.
         price: factor on prices, above 1 because jobs that are still to come will wait too; 0: each job ends
             as early as it can, whatever it takes from others.
         kwh_price: hours of turnaround that a kWh is worth in the choice of sizes and caps.
