@@ -104,7 +104,7 @@ def test_the_first_job_starts_when_all_that_waited_could_be_done(given_world: Wo
 
 
 def test_who_waits_is_told_beside_whom_it_would_best_be() -> None:
-    policy, told, jobs = create("weigh"), list[Reason](), world(4, "EP", "LU", "MG")
+    policy, told, jobs = create("weigh"), list[Reason](), world(4, "EP", "MG", "LU", gap_s=1.0)
 
     def ask(view: View) -> None:
         for job in view.waiting.values() if view.upcoming is None else ():
