@@ -65,7 +65,7 @@ from scheduler.model.events import (
     Suspend,
     WakeAt,
 )
-from scheduler.model.interference import NOTHING_KNOWN
+from scheduler.model.interference import NoSlowdowns
 from scheduler.model.jobs import (
     CHECKPOINT,
     PAUSE,
@@ -141,7 +141,7 @@ class Weigh(Policy):
     def _on_nodes(self, view: View) -> NodeWeigh | SharedWeigh | None:
         """Return who decides on nodes; None: the pools are counted."""
         pools = view.cluster.pools
-        if len(pools) == 1 and pools[0].capacity and view.slowdowns is not NOTHING_KNOWN:
+        if len(pools) == 1 and pools[0].capacity and not isinstance(view.slowdowns, NoSlowdowns):
             return SharedWeigh(view, self.parameters)
         return on_nodes.queue(view, lambda pools: NodeWeigh(pools, self.parameters), "weigh")
 
