@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from errno import ENOSPC
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -38,6 +39,8 @@ from agent.attempts.records import Result, RunState, Usage, Want
 from agent.notifier import Notice
 from agent.supervisor.parking import NOT_USED
 from profiles.errors import BadInput, UserError
+from profiles.files.store import JobStore
+from profiles.jobs import JobProfile
 from scheduler.coordinator.coordinator import Coordinator, Update
 from scheduler.coordinator.ends import MOST_FAILURES
 from scheduler.coordinator.idle_gpus import RULE
@@ -54,10 +57,12 @@ from scheduler.model.events import Checkpointed, Event, Failed, Finished
 from scheduler.model.jobs import Cluster, Placement, Pool, Region, instant
 from scheduler.model.state import RuleBroken
 from scheduler.policies.registry import POLICIES, policy_class
+from scheduler.prediction.profiles import ProfiledSlowdowns
 from tenbin.page.mirror import Mirror
 from tenbin.server.descriptions import describe
 from tenbin.server.job_list import JobList, list_jobs
 from tests.support.amounts import SMALLER
+from tests.support.job_profiles import make_job, samples
 
 BEGIN_S = 1_700_000_000.0
 SWEEP_S = 5.0  # after a message was lost, the engine looks by itself
@@ -158,7 +163,7 @@ SETTINGS = {
             (Pool("node", 2, resources=("cores", "memory_mb"), capacity=(2.0, 1000.0)),), memory_mb=2000.0
         ),
         Unit(node=True, cores=2),
-        asks={"tasks": (1, 2, 4)},
+        asks={"tasks": (1, 2, 4), "job_profile": ("", "quiet", "quiet", "loud")},
     ),
     "choices": Setting(
         "nodes",
@@ -172,6 +177,12 @@ SETTINGS = {
         },
     ),
 }
+
+
+@cache
+def programs() -> tuple[JobProfile, ...]:
+    """Make the profiles of programs that disturb others hardly, and much."""
+    return tuple(make_job(name, *samples(pressure_gbs=gbs)) for name, gbs in (("quiet", 1.0), ("loud", 9.0)))
 
 
 # -- what is there without any coordinator -----------------------------------------------------------------
@@ -727,10 +738,19 @@ class History:
             clock=lambda: self.machine.clock,
             steady=lambda: self.machine.now,
             unit=self.setting.unit,
+            profiles=self._profiles(),
             on_event="tell",
         )
         self.coordinator.notifier.tell = self._told  # type: ignore[method-assign]
         self._watch_policy()
+
+    def _profiles(self) -> ProfiledSlowdowns | None:
+        if self.setting.suits != "sharing":
+            return None
+        store = JobStore(self.folder / "programs")
+        for profile in programs() if not store.root.exists() else ():
+            store.save(profile, {})
+        return ProfiledSlowdowns(store, programs()[0].kind)
 
     def _told(self, notices: Iterable[Notice]) -> None:
         """Look whether the ends that are told are durable, and told once."""

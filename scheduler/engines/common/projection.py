@@ -25,7 +25,8 @@ Terms = Literal["classes", "counted", "either", "nodes", "sharing"]
 def terms_of(policy: str, on: str, *, devices: bool = False) -> Terms:
     """Return what the policy schedules of nodes; "either": counted units, or nodes if these have GPUs.
 
-    Where it is "either" or "nodes", nodes may have GPUs.
+    Where it is "either" or "nodes", nodes may have GPUs. A policy that suits more than "sharing" is asked for
+    that by its parameter ``most``.
 
     Args:
         on: what it is to schedule, for people. devices: their OpenCL devices.
@@ -33,18 +34,18 @@ def terms_of(policy: str, on: str, *, devices: bool = False) -> Terms:
     Raises:
         BadInput: it cannot.
     """
-    name, _ = split(policy)
+    name, given = split(policy)
     suits = policy_class(policy).suits
     if devices and "classes" not in suits:
         raise BadInput(f"policy {name} does not schedule classes of devices", "choose weigh, las-mq or fcfs")
     if devices:
         return "classes"
+    if "sharing" in suits and ("most" in given or suits == {"sharing"}):
+        return "sharing"
     if suits & {"counted", "power"}:
         return "either" if "nodes" in suits else "counted"
     if "nodes" in suits:
         return "nodes"
-    if "sharing" in suits:
-        return "sharing"
     raise BadInput(f"policy {name} cannot run jobs on {on} yet", "try it with: tenbin simulate")
 
 

@@ -140,6 +140,24 @@ class Places:
         ]
 
 
+def room_from(whole: Shape, share: Shape | None, view: View, pool: Pool) -> float | None:
+    """Predict when there is room for a job, on whole nodes or beside another; None: not known."""
+    nodes = view.nodes[pool.name]
+    left = {node: len(jobs) for node, jobs in enumerate(nodes.jobs) if nodes.up[node]}
+    empty = sum(not jobs for jobs in left.values())
+    for state in sorted(view.running.values(), key=lambda state: state.expected_end_s):
+        if state.expected_end_s == inf:
+            break
+        here = [node for node, _ in state.place.nodes if node in left]
+        for node in here:
+            left[node] -= 1
+            empty += not left[node]
+        beside = share is not None and state.place.binding in BESIDE and len(here) == share.nodes
+        if beside or empty >= whole.nodes:
+            return max(state.expected_end_s, view.now)
+    return None
+
+
 @dataclass(frozen=True)
 class SharingParameters:
     """Parameters of a policy that lets jobs share nodes.
@@ -252,22 +270,5 @@ class Sharing(Policy):
         if share:
             needs.append(f"a part of {share.nodes} nodes beside a job that it gets on with")
         free = f"{len(places.empty)} nodes are empty, beside {len(places.sets)} running jobs there is room"
-        expected = None if ahead or whole is None else self._expected(whole, share, view)
+        expected = None if ahead or whole is None else room_from(whole, share, view, self.pool)
         return Reason(f"waits for {' or '.join(needs)}; {free}; {before}", expected)
-
-    def _expected(self, whole: Shape, share: Shape | None, view: View) -> float | None:
-        """Predict when there is room for the first job, on whole nodes or beside another; None: not known."""
-        nodes = view.nodes[self.pool.name]
-        left = {node: len(jobs) for node, jobs in enumerate(nodes.jobs) if nodes.up[node]}
-        empty = sum(not jobs for jobs in left.values())
-        for state in sorted(view.running.values(), key=lambda state: state.expected_end_s):
-            if state.expected_end_s == inf:
-                break
-            here = [node for node, _ in state.place.nodes if node in left]
-            for node in here:
-                left[node] -= 1
-                empty += not left[node]
-            beside = share is not None and state.place.binding in BESIDE and len(here) == share.nodes
-            if beside or empty >= whole.nodes:
-                return max(state.expected_end_s, view.now)
-        return None

@@ -15,10 +15,12 @@ class WeighParameters:
         depth: number of jobs that are weighed in one decision.
         move: running jobs are moved between classes, and under caps give way to shorter ones.
         holes: jobs run in a hole before a reservation, and are stopped there.
-        aim: least mean turnaround, or least makespan, where jobs may have more or fewer units, or caps.
+        aim: least mean turnaround, or least makespan, where jobs share nodes, have caps, or may have more or
+            fewer units.
         price: factor on prices, above 1 because jobs that are still to come will wait too; 0: each job ends
             as early as it can, whatever it takes from others.
         kwh_price: hours of turnaround that a kWh is worth in the choice of sizes and caps.
+        most: largest number of jobs on a node that they share, where slow-downs are known.
     """
 
     fairness: float = 30.0
@@ -28,9 +30,10 @@ class WeighParameters:
     aim: Literal["turnaround", "makespan"] = "turnaround"
     price: float = 1.6
     kwh_price: float = 0.0
+    most: int = 2
 
     def __post_init__(self) -> None:
         if min(self.fairness, self.price, self.kwh_price) < 0:
             raise ValueError("fairness, price and kwh_price must be at least 0")
-        if self.depth < 1:
-            raise ValueError("depth must be at least 1")
+        if min(self.depth, self.most) < 1:
+            raise ValueError("depth and most must be at least 1")

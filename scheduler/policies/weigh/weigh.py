@@ -32,7 +32,8 @@ then, where that gains more than its stop and restart cost.
 **Quantiles**: a move, a hole and a start on the way must gain more than they cost, gains at the 10 %
 quantile, costs at the 90 %. The run times on both classes are taken to be short together, or long.
 
-**Sizes and caps**: see ``malleable``, and ``ahead`` for the makespan.
+**Sizes and caps**: see ``malleable``, and ``ahead`` for the makespan. **Nodes**: see ``on_nodes``, and
+``on_shared_nodes`` where it is known how programs slow each other down.
 
 Guarantee: the first job of the queue starts no later than its reservation when no job takes longer than its
 estimate. It has one from the first decision on that begins with it as the first. So no job starves: each is
@@ -69,6 +70,7 @@ from scheduler.model.events import (
     Suspend,
     WakeAt,
 )
+from scheduler.model.interference import NoSlowdowns
 from scheduler.model.jobs import (
     CHECKPOINT,
     PAUSE,
@@ -87,6 +89,7 @@ from scheduler.policies.power.parm import too_hungry
 from scheduler.policies.weigh.ahead import Ahead
 from scheduler.policies.weigh.malleable import WATTS_PER_KW, shares
 from scheduler.policies.weigh.on_nodes import NodeWeigh
+from scheduler.policies.weigh.on_shared_nodes import SharedWeigh
 from scheduler.policies.weigh.parameters import WeighParameters
 from scheduler.policies.weigh.waiting import (
     SOON_S,
@@ -127,14 +130,14 @@ def ways_of(state: JobState) -> list[JobState]:
 
 
 class Weigh(Policy):
-    """Weigh on counted pools; on nodes ``NodeWeigh`` decides."""
+    """Weigh on counted pools; on nodes ``NodeWeigh`` decides, or ``SharedWeigh`` if slow-downs are known."""
 
     Parameters = WeighParameters
-    suits = frozenset({"counted", "classes", "nodes", "power"})
+    suits = frozenset({"counted", "classes", "nodes", "power", "sharing"})
     parameters: WeighParameters
 
     def begin(self, view: View) -> None:
-        self._nodes = on_nodes.queue(view, lambda pools: NodeWeigh(pools, self.parameters), "weigh")
+        self._nodes = self._on_nodes(view)
         if self._nodes is not None:
             return
         self._pools = tuple(pool.name for pool in view.cluster.pools)
@@ -145,6 +148,18 @@ class Weigh(Policy):
         self._stale = True
         jobs = [*view.waiting.values(), *(state.job for state in view.running.values())]
         self._sized = any(job.speed is not None for job in jobs)
+
+    @property
+    def most(self) -> int:
+        """Jobs a node that they share."""
+        return self.parameters.most
+
+    def _on_nodes(self, view: View) -> NodeWeigh | SharedWeigh | None:
+        """Return who decides on nodes; None: the pools are counted."""
+        pools = view.cluster.pools
+        if len(pools) == 1 and pools[0].capacity and not isinstance(view.slowdowns, NoSlowdowns):
+            return SharedWeigh(view, self.parameters)
+        return on_nodes.queue(view, lambda pools: NodeWeigh(pools, self.parameters), "weigh")
 
     def refuses(self, job: Job, cluster: Cluster) -> str:
         return too_hungry(job, cluster) if len(cluster.pools) == 1 else ""

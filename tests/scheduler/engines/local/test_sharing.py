@@ -113,9 +113,11 @@ def test_the_slow_down_over_changing_company_is_time_over_work() -> None:
 
 def test_the_machine_is_divided_into_nodes_that_can_be_shared(store: JobStore) -> None:
     require(len(CORES) > 1, "two cores")
-    machine = divide("match", None, None)
-    assert machine.cores == [CORES] and machine.job_profiles is not None
-    assert machine.cluster.pools[0].capacity[0] == len(CORES)
+    for policy in ("match", "weigh,most=2"):
+        machine = divide(policy, None, None)
+        assert machine.cores == [CORES] and machine.job_profiles is not None
+        assert machine.cluster.pools[0].capacity[0] == len(CORES)
+    assert divide("weigh", None, None).job_profiles is None
     with pytest.raises(
         BadInput, match=f"--nodes {len(CORES)}: of {len(CORES)} cores no node has enough for 2"
     ):
@@ -143,7 +145,7 @@ class Shared:
         )
 
 
-@pytest.mark.parametrize("policy", ["match", "pair"])
+@pytest.mark.parametrize("policy", ["match", "pair", "weigh,most=2"])
 @pytest.mark.usefixtures("store")
 def test_who_shares_outlives_the_coordinator(tmp_path: Path, policy: str) -> None:
     """Two of each, submitted at once; by order the streamers would be a pair."""
@@ -180,10 +182,11 @@ def test_a_job_of_which_nothing_is_known_has_the_node_for_itself(tmp_path: Path)
 # --- real jobs
 
 
-def test_streamers_run_beside_those_that_compute(up: Up, store: JobStore) -> None:
+@pytest.mark.parametrize("policy", ["match", "weigh,most=2"])
+def test_streamers_run_beside_those_that_compute(up: Up, store: JobStore, policy: str) -> None:
     """Two of each, submitted at once, on one node of two cores; by order the streamers would be a pair."""
     require(len(CORES) > 1, "two cores")
-    up.start("--policy", "match", "--cores", "2")
+    up.start("--policy", policy, "--cores", "2")
     stream, compute = job("stream", STREAM), job("compute", COMPUTE)
     ids = up.client.submit_all([stream, stream, compute, compute])
     assert [one.result() for one in ids] == [0, 0, 0, 0]

@@ -63,6 +63,8 @@ POLICIES = (
     "match",
     "match,most=3",
     "match,passes=1",
+    "weigh",
+    "weigh,most=3",
 )
 
 
@@ -218,7 +220,7 @@ def test_programs_that_nobody_measured_are_alone(name: str) -> None:
     assert [o.end_s for o in outcomes] == [10.0, 10.0, 20.0, 20.0, 30.0]
 
 
-@pytest.mark.parametrize("name", ["pair", "match"])
+@pytest.mark.parametrize("name", ["pair", "match", "weigh"])
 def test_nobody_joins_on_a_node_that_is_out_of_service(name: str) -> None:
     """A node that is drained keeps its job; its set takes another only when the node is back."""
     ep, mg = (arrival.job for arrival in world(4, "EP", "MG").arrivals)

@@ -76,8 +76,9 @@ def test_two_jobs_on_each_node_each_on_its_own_core(
 def test_what_cannot_be_shared_is_said(lab: SlurmLab, store: JobStore, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="--unit 1: policy match places on nodes"):
         slurm_cluster("match", tmp_path / "home", cores=1, lease_s=30.0)
-    with pytest.raises(BadInput, match="a node has 2 cores, too few for 3 jobs"):
-        slurm_cluster("match,most=3", tmp_path / "home", lease_s=30.0)
+    for policy in ("match,most=3", "weigh,most=3"):
+        with pytest.raises(BadInput, match="a node has 2 cores, too few for 3 jobs"):
+            slurm_cluster(policy, tmp_path / "home", lease_s=30.0)
     lab.call("scontrol", "update", "partitionname=main", "OverSubscribe=EXCLUSIVE")
     try:
         with pytest.raises(BadInput, match="OverSubscribe=EXCLUSIVE of partition main: Slurm gives whole"):
