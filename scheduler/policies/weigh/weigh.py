@@ -27,7 +27,7 @@ holds its place there, one for each class. Others start only where they fit now 
 **Holes**: a job with a checkpoint may run in units that are free until a reservation begins, and is stopped
 then, where that gains more than its stop and restart cost.
 
-**Sizes and caps**: see ``malleable``, and ``ahead`` for the makespan.
+**Sizes and caps**: see ``malleable``, and ``ahead`` for the makespan. **Turns** on nodes: see ``turns``.
 
 Guarantee: the first job of the queue starts no later than its reservation when no job takes longer than its
 estimate. It has one from the first decision on that begins with it as the first. So no job starves: each is
@@ -81,8 +81,8 @@ from scheduler.policies.base import Policy, Reason, View, in_turn, waits_for
 from scheduler.policies.power.parm import too_hungry
 from scheduler.policies.weigh.ahead import Ahead
 from scheduler.policies.weigh.malleable import WATTS_PER_KW, shares
-from scheduler.policies.weigh.on_nodes import NodeWeigh
 from scheduler.policies.weigh.parameters import WeighParameters
+from scheduler.policies.weigh.turns import NodeTurns
 from scheduler.policies.weigh.waiting import (
     SOON_S,
     Rank,
@@ -110,14 +110,14 @@ class Candidate(NamedTuple):
 
 
 class Weigh(Policy):
-    """Weigh on counted pools; on nodes ``NodeWeigh`` decides."""
+    """Weigh on counted pools; on nodes ``NodeTurns`` decides."""
 
     Parameters = WeighParameters
     suits = frozenset({"counted", "classes", "nodes", "power"})
     parameters: WeighParameters
 
     def begin(self, view: View) -> None:
-        self._nodes = on_nodes.queue(view, lambda pools: NodeWeigh(pools, self.parameters), "weigh")
+        self._nodes = on_nodes.queue(view, lambda pools: NodeTurns(pools, self.parameters), "weigh")
         if self._nodes is not None:
             return
         self._pools = tuple(pool.name for pool in view.cluster.pools)
