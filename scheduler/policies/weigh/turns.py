@@ -54,6 +54,7 @@ from scheduler.policies.weigh.waiting import FLOOR_S, left_s
 GAIN = 1.2
 SPARE_S, COSTS = 60.0, 5.0
 PROBED = 8
+LOOK = "look"  # tag of timers
 LOOK_S = 60.0  # between looks at those who are stopped, where nothing happens
 
 Spot = tuple[str, int]  # pool and node
@@ -107,7 +108,7 @@ class NodeTurns(NodeWeigh):
 
     def note(self, event: Event) -> None:
         match event:
-            case Timer():
+            case Timer(tag=tag) if tag == LOOK:
                 self._looks = True
             case Checkpointed():
                 self.ended(event.job.id, event.placement)
@@ -116,7 +117,8 @@ class NodeTurns(NodeWeigh):
 
     def _look_at(self, pool: str, nodes: set[int]) -> None:
         super()._look_at(pool, nodes)
-        self._touched.update((pool, node) for node in nodes)
+        if self._seen:
+            self._touched.update((pool, node) for node in nodes)
         for spot in self._kept:
             self._close(spot)
 
@@ -151,7 +153,7 @@ class NodeTurns(NodeWeigh):
         look_s = instant(view.now + (FLOOR_S if self._open else LOOK_S))
         if (self._open or view.suspended) and (self._wake_s <= view.now or look_s < self._wake_s):
             self._wake_s = look_s
-            actions.append(WakeAt(look_s))
+            actions.append(WakeAt(look_s, LOOK))
         return actions
 
     # -- turns ----------------------------------------------------------------------------------------
