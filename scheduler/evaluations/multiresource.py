@@ -76,6 +76,8 @@ class LasFigures(NamedTuple):
     cpu: float  # share of the capacity in use while tasks are submitted
     memory: float
     curve: tuple[float, ...]  # slowdown at the points of figure 3
+    turnaround_s: float  # mean
+    longest_s: float  # wait, with all stops
 
 
 class UsageSink:
@@ -137,6 +139,8 @@ def simulate(case: LasCase) -> LasFigures:
         cpu=cpu,
         memory=memory,
         curve=curve,
+        turnaround_s=totals.mean_turnaround_s or 0.0,
+        longest_s=totals.max_wait_s or 0.0,
     )
 
 
@@ -157,7 +161,7 @@ def workload_of(case: LasCase) -> str:
 
 
 def _with_spare(policy: str, like: str) -> str:
-    return policy if "spare-s" in policy else f"{policy},spare-s={SPARE_S[like]}"
+    return policy if "spare-s" in policy or policy == "weigh" else f"{policy},spare-s={SPARE_S[like]}"
 
 
 # -- cases -------------------------------------------------------------------------------------------------

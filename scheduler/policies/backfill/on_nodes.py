@@ -386,6 +386,14 @@ class NodeQueue:
 
     def decide(self, view: View, event: Event) -> Sequence[Action]:
         """Note what has happened, and start jobs at the last event of an instant."""
+        self.note(event)
+        if view.upcoming is not None or not self.waiting:
+            return ()
+        self.read(view)
+        return [Start(job.id, placement) for job, placement in self.choose(view)]
+
+    def note(self, event: Event) -> None:
+        """Note what has happened."""
         match event:
             case Submitted():
                 self.add(event.job)
@@ -396,14 +404,14 @@ class NodeQueue:
                 self.add_first(event.job)
             case _:
                 self.changed()
-        if view.upcoming is not None or not self.waiting:
-            return ()
+
+    def read(self, view: View) -> None:
+        """Read what is free on the nodes that have changed."""
         for name, changed in self._changed.items():
             if changed:
                 self.nodes[name].read(view.nodes[name].free, changed)
                 self._look_at(name, changed)
                 changed.clear()
-        return [Start(job.id, placement) for job, placement in self.choose(view)]
 
     def _look_at(self, pool: str, nodes: set[int]) -> None:
         """Note that jobs may fit on these nodes that did not before."""

@@ -32,8 +32,9 @@ then, where that gains more than its stop and restart cost.
 **Quantiles**: a move, a hole and a start on the way must gain more than they cost, gains at the 10 %
 quantile, costs at the 90 %. The run times on both classes are taken to be short together, or long.
 
-**Sizes and caps**: see ``malleable``, and ``ahead`` for the makespan. **Nodes**: see ``on_nodes``, and
-``on_shared_nodes`` where it is known how programs slow each other down.
+**Sizes and caps**: see ``malleable``, and ``ahead`` for the makespan. **Nodes**: see ``on_nodes``, ``turns``
+for jobs of unknown run time there, and ``on_shared_nodes`` where it is known how programs slow each other
+down.
 
 Guarantee: the first job of the queue starts no later than its reservation when no job takes longer than its
 estimate. It has one from the first decision on that begins with it as the first. So no job starves: each is
@@ -88,9 +89,9 @@ from scheduler.policies.base import Policy, Reason, View, in_turn, waits_for
 from scheduler.policies.power.parm import too_hungry
 from scheduler.policies.weigh.ahead import Ahead
 from scheduler.policies.weigh.malleable import WATTS_PER_KW, shares
-from scheduler.policies.weigh.on_nodes import NodeWeigh
 from scheduler.policies.weigh.on_shared_nodes import SharedWeigh
 from scheduler.policies.weigh.parameters import WeighParameters
+from scheduler.policies.weigh.turns import NodeTurns
 from scheduler.policies.weigh.waiting import (
     SOON_S,
     Rank,
@@ -130,7 +131,7 @@ def ways_of(state: JobState) -> list[JobState]:
 
 
 class Weigh(Policy):
-    """Weigh on counted pools; on nodes ``NodeWeigh`` decides, or ``SharedWeigh`` if slow-downs are known."""
+    """Weigh on counted pools; on nodes ``NodeTurns`` decides, or ``SharedWeigh`` if slow-downs are known."""
 
     Parameters = WeighParameters
     suits = frozenset({"counted", "classes", "nodes", "power", "sharing"})
@@ -154,12 +155,12 @@ class Weigh(Policy):
         """Jobs a node that they share."""
         return self.parameters.most
 
-    def _on_nodes(self, view: View) -> NodeWeigh | SharedWeigh | None:
+    def _on_nodes(self, view: View) -> NodeTurns | SharedWeigh | None:
         """Return who decides on nodes; None: the pools are counted."""
         pools = view.cluster.pools
         if len(pools) == 1 and pools[0].capacity and not isinstance(view.slowdowns, NoSlowdowns):
             return SharedWeigh(view, self.parameters)
-        return on_nodes.queue(view, lambda pools: NodeWeigh(pools, self.parameters), "weigh")
+        return on_nodes.queue(view, lambda pools: NodeTurns(pools, self.parameters), "weigh")
 
     def refuses(self, job: Job, cluster: Cluster) -> str:
         return too_hungry(job, cluster) if len(cluster.pools) == 1 else ""

@@ -72,7 +72,8 @@ def test_changes_are_paired() -> None:
 def test_every_ground_is_run_under_both(monkeypatch: pytest.MonkeyPatch) -> None:
     few = [replace(ground, workload="generator:lublin,jobs=60") for ground in grounds("small")[:1]]
     monkeypatch.setattr(weigh, "grounds", lambda _: few)
-    monkeypatch.setattr(weigh.capped_gpus, "evaluate", lambda *_: ([], Table("", (), ())))
+    for other in (weigh.capped_gpus, weigh.unknown_lengths):
+        monkeypatch.setattr(other, "evaluate", lambda *_: ([], Table("", (), ())))
     done: list[str] = []
     result = weigh.evaluate("small", lambda *said: done.append(said[2]))
     assert len(done) == 2 * weigh.SEEDS["small"] + 1
