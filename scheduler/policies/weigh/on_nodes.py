@@ -56,6 +56,7 @@ from scheduler.policies.weigh.waiting import (
     Rows,
     amounts_of,
     index_of,
+    is_unknown,
     least_area,
 )
 
@@ -172,8 +173,14 @@ class NodeWeigh(NodeEasy):
         return chosen
 
     def _start_heads(self, chosen: list[Choice]) -> None:
-        if self.waiting:  # behind it the index decides
-            self._start_passing(next(iter(self.waiting.values())), chosen, self._view.now, {})
+        """Start the first job; behind it the index decides, but between those of unknown run time."""
+        while self.waiting:
+            job = next(iter(self.waiting.values()))
+            if chosen and not is_unknown(job):
+                return
+            self._start_passing(job, chosen, self._view.now, {})
+            if job.id in self.waiting:
+                return
 
     def _pass_all(self, chosen: list[Choice], now: float, limits: Mapping[str, Limit]) -> None:
         self._sorted.clear()
@@ -299,7 +306,8 @@ class NodeWeigh(NodeEasy):
             if math.isfinite(later_s) and abs(later_s) >= 1:
                 how = "later" if later_s > 0 else "earlier"
                 sentence += f"; on {other} it would end {_span(abs(later_s))} {how} than on {pool}"
-        return Reason("; ".join((sentence, *self._price_of(way, pool))), expected_s)
+        prices = self._price_of(way, pool) if self._priced else ()
+        return Reason("; ".join((sentence, *prices)), expected_s)
 
     def _price_of(self, job: Job, pool: str) -> list[str]:
         """Say what others pay for the resource of which the job takes the largest share."""

@@ -30,6 +30,14 @@ def test_order_and_reservation_are_as_the_rules_say(world: World) -> None:
     assert begun == {job_id: held.start for job_id, held in expected.items()}
 
 
+@given(machines(3, exact=False))
+def test_where_no_run_time_is_known_jobs_start_as_under_easy(world: World) -> None:
+    arrivals = [a._replace(job=replace(a.job, estimate_s=None)) for a in world.arrivals]
+    fit = tuple(a for a in arrivals if not ClusterState(world.cluster).misfit(a.job))
+    unknown = World(world.cluster, fit)
+    assert starts(run(create("weigh"), unknown)[0]) == starts(run(create("easy"), unknown)[0])
+
+
 def test_the_first_who_comes_after_an_empty_queue_starts_before_smaller_jobs() -> None:
     """Job 2 has started behind the first job, and nobody was left; jobs 3 and 4 do not fit together."""
     pool = Pool("node", 1, resources=("cores",), capacity=(4.0,))
