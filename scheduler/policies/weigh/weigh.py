@@ -235,6 +235,10 @@ class Weigh(Policy):
             return stops  # decided again when they have stopped
         if max(left.values()) <= 0:
             return []
+        first = next(iter(view.waiting.values()), None)
+        if first is not None and left == {self._pools[0]: first.units}:  # the usual end of a short job
+            self._rows.drop(first.id)
+            return [Start(first.id, counted(self._pools[0], first.units))]
         movers = list(self._movers(view, left)) if self.parameters.move and len(self._pools) > 1 else []
         ranked = self._ranked(view, left, movers)
         if not ranked:
