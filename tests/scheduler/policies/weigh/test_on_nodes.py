@@ -76,6 +76,19 @@ def test_of_alternatives_the_cheapest_is_taken_now_or_later() -> None:
         assert starts(run(create("weigh"), World(Cluster((A,)), arrivals))[0]) == {1: 0, 2: begins}
 
 
+def test_of_many_jobs_with_alternatives_only_the_first_waits_for_a_better_one() -> None:
+    """On a GPU they take 10 s; without, each 25 s on two of seven cores. Job 2 waits, job 6 fits nowhere."""
+    pool = Pool("a", 1, 0, RESOURCES, (7.0, 64.0, 1.0))
+    arrivals = []
+    for number in range(1, 7):
+        way = Job(number, 0, 1, 25, demand=(2.0, 0.0, 0.0), alternative=1)
+        job = Job(number, 0, 1, 10, demand=(1.0, 0.0, 1.0), alternatives=(way,))
+        arrivals.append(Arrival(job, 10, others_s=(25.0,)))
+    outcomes, _ = run(create("weigh"), World(Cluster((pool,)), tuple(arrivals)))
+    begun = {o.job.id: (o.start_s, o.segments[0].placement.alternative) for o in outcomes}
+    assert begun == {1: (0, 0), 2: (10, 0), 3: (0, 1), 4: (0, 1), 5: (0, 1), 6: (20, 0)}
+
+
 def test_the_last_who_waits_may_have_alternatives_on_one_class() -> None:
     """Job 3 starts behind job 2, and with it both of its entries leave the queue."""
     asks = (1, 8.0), (2, 1.0), (3, 1.0)
