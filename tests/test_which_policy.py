@@ -12,15 +12,16 @@ import pytest
 import typer
 
 from scheduler.model.clusters import parse_cluster
-from scheduler.policies.registry import OFFERED, POLICIES, create, policy_class
+from scheduler.policies.registry import DEFAULT, FORMER_DEFAULT, OFFERED, POLICIES, create, policy_class
 from scheduler.simulator.metrics import Accumulator
 from scheduler.simulator.simulator import Simulator
 from scheduler.workloads import load
 from tenbin.cli import app
 from tenbin.commands.options import complete_offered_policy
+from tenbin.server.serve import DEFAULT_FILE, default_policy, make_ready
 from tests.support.paths import ROOT
 
-PAGE = (ROOT / "docs" / "which-policy.md").read_text()
+PAGE, RUN_JOBS = ((ROOT / "docs" / f"{name}.md").read_text() for name in ("which-policy", "run-jobs"))
 POWER = """
 budget_w = 600
 [[pool]]
@@ -43,11 +44,12 @@ UP = typer.main.get_command(app).commands["up"]  # type: ignore[attr-defined]
 
 def policy_of(command: str) -> str:
     """Return the policy of a command, as tenbin up reads its words."""
-    return str(UP.make_context("up", command.split()[2:]).params["policy"])
+    return str(UP.make_context("up", command.split()[2:]).params["policy"] or DEFAULT)
 
 
 def test_the_page_offers_what_the_registry_does() -> None:
-    assert {"easy", *map(policy_of, ANSWERS)} == set(OFFERED)
+    assert f"Take `{DEFAULT}`, the default" in PAGE and f"the default is `{DEFAULT}`" in RUN_JOBS
+    assert {DEFAULT, *map(policy_of, ANSWERS)} == set(OFFERED)
 
 
 def test_the_page_says_what_to_take_instead_of_each_other_policy() -> None:
@@ -56,6 +58,19 @@ def test_the_page_says_what_to_take_instead_of_each_other_policy() -> None:
     assert {instead for instead, _ in pairs} <= set(OFFERED)
     names = [name for _, several in pairs for name in re.findall(r"`(.+?)`", several)]
     assert sorted(names) == sorted(set(POLICIES) - set(OFFERED))
+
+
+def test_a_queue_keeps_the_default_with_which_it_began(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    assert default_policy(home) == DEFAULT
+    assert list(make_ready(home, False)) == []
+    (home / "journal.sqlite").touch()
+    assert default_policy(home) == DEFAULT
+    (home / DEFAULT_FILE).write_text("fcfs\n")  # the default of another tenbin
+    assert default_policy(home) == "fcfs"
+    (home / DEFAULT_FILE).unlink()  # a tenbin that did not note it
+    assert default_policy(home) == FORMER_DEFAULT
+    assert list(make_ready(home, False)) == [] and default_policy(home) == FORMER_DEFAULT
 
 
 def test_help_and_completion_offer_the_same() -> None:

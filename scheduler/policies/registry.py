@@ -53,16 +53,16 @@ class PolicyEntry:
 
 MCT = "scheduler.policies.mct.mct"
 POLICIES = {
-    "easy": PolicyEntry(
-        "scheduler.policies.backfill.easy",
-        "Easy",
-        "fcfs, and jobs that do not delay the first one may pass",
-        offered=True,
-    ),
     "weigh": PolicyEntry(
         "scheduler.policies.weigh.weigh",
         "Weigh",
         "each job where it ends first, when what it takes from others is paid for",
+        offered=True,
+    ),
+    "easy": PolicyEntry(
+        "scheduler.policies.backfill.easy",
+        "Easy",
+        "fcfs, and jobs that do not delay the first one may pass",
         offered=True,
     ),
     "conservative": PolicyEntry(
@@ -173,6 +173,7 @@ POLICIES = {
     ),
 }
 OFFERED = [name for name, entry in POLICIES.items() if entry.offered]
+DEFAULT, FORMER_DEFAULT = "weigh", "easy"
 
 
 def entry_of(name: str) -> PolicyEntry:

@@ -20,6 +20,7 @@ from profiles.files.safe_files import in_utf8
 from profiles.instants import local
 from scheduler.engines import registry
 from scheduler.engines.registry import DEFAULT, ENGINES, Asked, IdleRule, Megabytes, Option, Seconds
+from scheduler.policies.registry import DEFAULT as DEFAULT_POLICY
 from tenbin.commands.options import (
     HomeOption,
     client_of,
@@ -124,7 +125,10 @@ DEFAULT_ENGINE = Engines(DEFAULT)
 @with_engine_options(before="engine")
 def up(
     *,
-    policy: Annotated[str, typer.Option("--policy", "-p", autocompletion=complete_offered_policy)] = "easy",
+    policy: Annotated[
+        str | None,
+        typer.Option("--policy", "-p", autocompletion=complete_offered_policy, show_default=DEFAULT_POLICY),
+    ] = None,
     engine: Engines = DEFAULT_ENGINE,
     devices: bool = False,
     power_budget: Annotated[float | None, typer.Option(min=0)] = None,
@@ -158,7 +162,7 @@ def up(
 
       tenbin up --policy conservative,depth=100 --cores 8
 
-      tenbin up --policy weigh --devices --profile last
+      tenbin up --devices --profile last
 
       tenbin up --policy parm --power-budget 150 --profile last
 
@@ -170,12 +174,12 @@ def up(
 
       tenbin up --engine slurm --take-over /run/tenbin.lease --daemon
 
-      tenbin up --engine slurm --devices --policy weigh
+      tenbin up --engine slurm --devices
 
       tenbin up --engine slurm --policy regions --partitions tenbin
 
     Args:
-        policy: easy, weigh, conservative, soft-regions, fcfs, first-fit, las-mq, las-drf, match or parm
+        policy: weigh, easy, conservative, soft-regions, fcfs, first-fit, las-mq, las-drf, match or parm
             (docs/which-policy.md; others: tenbin policies); with parameters name,k=v,k=v. Or a file
             (./mine.py).
         engine: Who runs the jobs: this machine itself, or a Slurm cluster.
@@ -206,9 +210,14 @@ def up(
     from scheduler.policies.registry import create, of_any_folder
     from tenbin.client.connection import default_home
     from tenbin.server import tcp
-    from tenbin.server.serve import make_ready, serve
+    from tenbin.server.serve import default_policy, make_ready, serve
 
-    folder, policy = in_utf8(home or default_home(), "--home").absolute(), of_any_folder(policy)
+    folder = in_utf8(home or default_home(), "--home").absolute()
+    if policy is None:
+        policy = default_policy(folder)
+        if policy != DEFAULT_POLICY:
+            typer.echo(f"tenbin: policy {policy}, the default when this queue began (now {DEFAULT_POLICY})")
+    policy = of_any_folder(policy)
     own = {name: value.absolute() if isinstance(value, Path) else value for name, value in own.items()}
     os.environ.update(
         {name: str(Path(os.environ[name]).absolute()) for name in PATHS if os.environ.get(name)}

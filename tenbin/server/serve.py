@@ -21,20 +21,24 @@ from agent.node_profile.identity import node_kind
 from agent.processes import tree
 from profiles.checks.check import Fitness
 from profiles.errors import BadInput
-from profiles.files.safe_files import make_folder, own_folder
+from profiles.files.safe_files import make_folder, own_folder, write_whole
 from profiles.files.store import JobStore
 from scheduler.coordinator.coordinator import Coordinator
 from scheduler.coordinator.journal.journal import Journal
+from scheduler.coordinator.journal.journal_file import FILE
 from scheduler.coordinator.journal.packing import KEEP, packing
 from scheduler.coordinator.journal.recovery import check_folders, recover
 from scheduler.engines.local.cores import put_back
 from scheduler.engines.local.engine import SWEEP_S
 from scheduler.engines.protocol import Machine
+from scheduler.policies.registry import DEFAULT, FORMER_DEFAULT
 from scheduler.prediction.profiles import ProfiledJobs
 from tenbin.client.connection import LONGEST_SOCKET_PATH, socket_folder
 from tenbin.server import tcp
 from tenbin.server.api import JobEnds, make_api
 from tenbin.server.tcp import configure
+
+DEFAULT_FILE = "default-policy"
 
 
 class TcpDoor(NamedTuple):
@@ -119,13 +123,25 @@ def serve(
         journal.close()
 
 
+def default_policy(home: Path) -> str:
+    """Return the policy where none is named: what was the default when the queue began."""
+    with suppress(OSError):
+        return (home / DEFAULT_FILE).read_text().strip()
+    return FORMER_DEFAULT if (home / FILE).exists() else DEFAULT
+
+
 def make_ready(home: Path, anew: bool) -> Iterator[str]:
     """Close the coordinator's folder to others; with ``anew`` make a damaged journal anew.
+
+    A new queue notes the default policy, so that a later tenbin with another one leaves it as it is.
 
     Yields: what was done, as sentences.
     """
     if closed := close_home(home):
         yield closed
+    if not (home / FILE).exists():
+        with suppress(OSError):  # no room: the journal says it
+            write_whole(home / DEFAULT_FILE, f"{DEFAULT}\n")
     if anew:
         yield recover(home)
 

@@ -235,16 +235,15 @@ def of_running(view: View, pool: str) -> Availability:
     return Availability.beside(held, view.in_service[pool], view.now)
 
 
-def expected_start(job: Job, view: View) -> float | None:
-    """Predict when a waiting job starts if no job passes another; None if that cannot be said."""
-    return awaited(job, view)[0]
+def awaited(job: Job, view: View, order: Iterable[Job] | None = None) -> tuple[float | None, list[int]]:
+    """Predict when a waiting job starts if no job passes another, and name the jobs whose ends let it.
 
-
-def awaited(job: Job, view: View) -> tuple[float | None, list[int]]:
-    """Predict when a waiting job starts if no job passes another, and name the jobs whose ends let it."""
+    Args:
+        order: of the waiting jobs; None: that of the queue.
+    """
     plans = {pool.name: of_running(view, pool.name) for pool in view.cluster.pools}
     ends = {number: believed_end_s(state, view.now) for number, state in view.running.items()}
-    at = start_in_turn(job, view.waiting.values(), plans, view.now, ends=ends)
+    at = start_in_turn(job, order or view.waiting.values(), plans, view.now, ends=ends)
     return at, [number for number, end in ends.items() if end == at]
 
 

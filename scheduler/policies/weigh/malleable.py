@@ -57,7 +57,7 @@ from scheduler.model.state import POWER_TOLERANCE_W
 from scheduler.policies.base import View
 from scheduler.policies.power.parm import changes, configurations
 from scheduler.policies.weigh.parameters import WeighParameters
-from scheduler.policies.weigh.waiting import FLOOR_S, SOON_S, believed_end, left_s
+from scheduler.policies.weigh.waiting import FLOOR_S, SOON_S, believed_end, is_unknown, left_s
 
 CHOICES = 64  # numbers of units that are considered for a job
 PATIENCE = 0.5  # power of the time left and the wait, for the makespan
@@ -119,6 +119,8 @@ class Claim(NamedTuple):
 
     def ends_s(self, way: Way) -> float:
         """Return in how many seconds it gives its units back at the latest, if it takes a way now."""
+        if is_unknown(self.state.job):
+            return self.hole_s
         return min(self.left_s / self.floor(way).low_speed, self.hole_s)
 
     def floor(self, way: Way) -> Way:
@@ -208,7 +210,10 @@ class Machine:
         return units, watts
 
     def reserve(self, claim: Claim, running: Sequence[Claim]) -> None:
-        """Keep room for a job as soon as those that run, each at its least now, have left it."""
+        """Keep room for a job as soon as those that run, each at its least now, have left it.
+
+        While nobody knows when, nothing begins beside it.
+        """
         then, then_w = self.free - claim.ways.least.units, self.free_w - claim.ways.least.watts
         leasts = [(other, other.ways.least) for other in running]
         ends = sorted((other.ends_s(least), least.units, least.watts) for other, least in leasts)
@@ -217,7 +222,8 @@ class Machine:
                 then += units
                 then_w += watts
             if then >= 0 and then_w >= 0:
-                self.begins_s, self.then, self.then_w = end_s, then, then_w
+                known = end_s < math.inf
+                self.begins_s, self.then, self.then_w = (end_s, then, then_w) if known else (0.0, 0, 0.0)
                 return
 
     def claim(self, state: JobState, left_s: float, hole_s: float = math.inf) -> Claim:
@@ -327,7 +333,7 @@ class Turns:
         """Return the index of a job; ``paid``: the area that others lose who make room for it."""
         attained = claim.state.attained_s(self.view.now)
         wait = self.view.now - claim.state.job.submit_s - attained
-        area = claim.left_s * claim.ways.area + paid
+        area = claim.left_s * (1.0 if is_unknown(claim.state.job) else claim.ways.area) + paid
         return area / (1.0 + self.parameters.fairness * wait / max(claim.left_s + attained, FLOOR_S))
 
     def rank(self, claim: Claim) -> tuple[int, float, int]:

@@ -7,7 +7,9 @@ waiting jobs that choose the class and take most of this resource, over what the
 The first job of the queue takes the class on which its end, plus what others pay for it, is least, now or
 later; it has the one reservation (``backfill.on_nodes``). Behind it jobs pass in the order of the index,
 where they fit and delay it in nothing. One that would pay less on a class where it does not fit yet waits.
-Of alternatives that of the least area ranks a job and counts for prices; each is weighed on each class.
+Of alternatives that of the least area ranks a job and counts for prices. It takes the one that ends first;
+only the first of the queue waits for one where another fits now, to end a tenth sooner. (By prices all would
+wait for the same one.)
 
 Guarantee: the first job of the queue starts no later than the time that was first reserved for it, if no job
 takes longer than its estimate. At the time at which it becomes the first all that runs ends within the
@@ -49,6 +51,7 @@ from scheduler.policies.backfill.queue import HALF_STEP_S
 from scheduler.policies.base import Reason, View, in_turn, would_delay
 from scheduler.policies.weigh.parameters import WeighParameters
 from scheduler.policies.weigh.waiting import (
+    ALIKE,
     LENGTHS,
     PRIOR_S,
     PRIORITY,
@@ -56,6 +59,7 @@ from scheduler.policies.weigh.waiting import (
     Rows,
     amounts_of,
     index_of,
+    is_unknown,
     least_area,
 )
 
@@ -172,8 +176,14 @@ class NodeWeigh(NodeEasy):
         return chosen
 
     def _start_heads(self, chosen: list[Choice]) -> None:
-        if self.waiting:  # behind it the index decides
-            self._start_passing(next(iter(self.waiting.values())), chosen, self._view.now, {})
+        """Start the first job; behind it the index decides, but between those of unknown run time."""
+        while self.waiting:
+            job = next(iter(self.waiting.values()))
+            if chosen and not is_unknown(job):
+                return
+            self._start_passing(job, chosen, self._view.now, {})
+            if job.id in self.waiting:
+                return
 
     def _pass_all(self, chosen: list[Choice], now: float, limits: Mapping[str, Limit]) -> None:
         self._sorted.clear()
@@ -236,7 +246,10 @@ class NodeWeigh(NodeEasy):
         now = view.now
         best: tuple[tuple[float, ...], int, float] = (math.inf,), -1, math.inf
         held: Sequence[Held] = ()
-        for number in sorted(range(len(ways)), key=lambda n: n not in fits):  # those cost no search
+        able = [number for number in range(len(ways)) if number in fits]
+        if not able or not self._varied(ways[0][1]) or ways[0][1].id == next(iter(self.waiting)):
+            able += [number for number in range(len(ways)) if number not in fits]
+        for number in able:  # those that fit come first, because they cost no search
             pool, way = ways[number]
             start_s = now
             if self._preference(way, pool, now, now) >= best[0]:
@@ -248,6 +261,10 @@ class NodeWeigh(NodeEasy):
             if start_s < math.inf and preference < best[0]:
                 best = preference, number, start_s
         return best[1:]
+
+    def _varied(self, way: Job) -> bool:
+        """Tell if a waiting job has alternatives."""
+        return bool(self.waiting[way.id].alternatives)
 
     def _reserve(self, job: Job, view: View, chosen: Sequence[Choice]) -> dict[str, Limit]:
         ways = self.classes(job) if chosen else ()
@@ -263,6 +280,9 @@ class NodeWeigh(NodeEasy):
         unknown = start_s > now and job.estimate_on(pool) == math.inf
         length = _length(job, pool)
         price = float(self.rows.prices[self._places[pool]] @ amounts_of(job))
+        if self._varied(job):
+            ends_s = start_s - now + length
+            return float(late), float(unknown), ends_s * (1.0 + ALIKE * (start_s > now)), start_s
         return float(late), float(unknown), start_s - now + length * (1.0 + price), start_s
 
     def prices(self) -> dict[str, dict[str, float]]:
@@ -299,7 +319,8 @@ class NodeWeigh(NodeEasy):
             if math.isfinite(later_s) and abs(later_s) >= 1:
                 how = "later" if later_s > 0 else "earlier"
                 sentence += f"; on {other} it would end {_span(abs(later_s))} {how} than on {pool}"
-        return Reason("; ".join((sentence, *self._price_of(way, pool))), expected_s)
+        prices = self._price_of(way, pool) if self._priced else ()
+        return Reason("; ".join((sentence, *prices)), expected_s)
 
     def _price_of(self, job: Job, pool: str) -> list[str]:
         """Say what others pay for the resource of which the job takes the largest share."""

@@ -26,6 +26,12 @@ MOST_S = 1e300  # a job that costs more can run nowhere, and counts nowhere
 # -- what is believed of a job ------------------------------------------------------------------------------
 
 
+def is_unknown(job: Job) -> bool:
+    """Tell if no run time is known of a job, on any class."""
+    believed_s = job.estimates_s.values() or (math.inf if job.estimate_s is None else job.estimate_s,)
+    return min(believed_s) == math.inf
+
+
 def left_s(state: JobState, now: float, pool: str) -> float:
     """Return the believed time left on a class.
 
@@ -45,7 +51,10 @@ def left_quantiles(state: JobState, now: float, pool: str) -> Quantiles:
 
 
 def believed_end(state: JobState, view: View, holes: Mapping[int, float]) -> float:
-    """Return when a running job is believed to give its units back."""
+    """Return when a running job is believed to give its units back.
+
+    On one class nothing is planned beside a job of unknown run time: its end is infinite.
+    """
     now, end = view.now, state.expected_end_s
     if now < end < math.inf and state.stage is RUNNING and state.job.id not in holes:
         return end
@@ -53,7 +62,7 @@ def believed_end(state: JobState, view: View, holes: Mapping[int, float]) -> flo
         end = state.since_s + view.costs.stop_s(state.job, state.place.pool)
     elif end <= now:
         end = now + max(1.0, LATE * state.attained_s(now))
-    elif end == math.inf:
+    elif end == math.inf and len(view.cluster.pools) > 1:
         end = now + max(PRIOR_S, state.attained_s(now))
     return instant(max(min(end, holes.get(state.job.id, math.inf)), now + SOON_S))
 
@@ -126,6 +135,12 @@ class Rows:
             self._place_of[last] = place
             self._table[:, place] = self._table[:, len(self)]
 
+    def order(self, weights: tuple[float, float, float]) -> list[int]:
+        """List all jobs by their ranks."""
+        facts = self._table[:LENGTHS, : len(self)]
+        places = self._first(np.arange(len(self)), index_of(facts, *weights), facts[PRIORITY], len(self))
+        return [job_id for _, job_id in sorted(places)]
+
     def facts(self, job_ids: Iterable[int]) -> Floats:
         """Return what ranks these jobs (see ``index_of``), and their priorities."""
         return self._table[:LENGTHS, [self._place_of[job_id] for job_id in job_ids]]
@@ -150,10 +165,10 @@ class Rows:
         self, places: NDArray[np.intp], index: Floats, priorities: Floats, most: int
     ) -> list[tuple[Rank, int]]:
         if len(places) > most:
-            if np.ptp(priorities):
-                places = places[np.lexsort((index[places], -priorities[places]))[:most]]
-            else:
-                places = places[np.argpartition(index[places], most)[:most]]
+            if not np.ptp(priorities):
+                places = places[index[places] <= np.partition(index[places], most - 1)[most - 1]]
+            ids = [self._ids[place] for place in places.tolist()]
+            places = places[np.lexsort((ids, index[places], -priorities[places]))[:most]]
         ranks = zip((-priorities[places]).tolist(), index[places].tolist(), strict=True)
         return [(rank, self._ids[place]) for rank, place in zip(ranks, places.tolist(), strict=True)]
 
@@ -198,7 +213,11 @@ def least_area(job: Job, lengths: Sequence[float], sizes: Floats) -> tuple[float
     """Return the least area, as a share of a class for so many seconds, and the time left there.
 
     Its share of a class is that of the resource of which it takes most (dominant share, Ghodsi et al., 2011).
+    A job of unknown run time counts as if it took all of it, so that such jobs come in the order of their
+    submission.
     """
+    if is_unknown(job):
+        return min(lengths), min(lengths)
     amounts = amounts_of(job)
     return min(
         (length * max(map(truediv, amounts, size)), length)

@@ -26,6 +26,11 @@ power budget, it runs in the first.
 **Reservation**: the first job in the order above that cannot start now on the class that it has chosen
 holds its place there, one for each class. Others start only where they fit now and delay none of these.
 
+**Unknown run times**: such a job counts for the index as a minute of a whole class, or as long again as it
+has had, so that its wait alone ranks it. On one class, or on nodes, no end of it is believed: nobody passes
+while the start of the first job depends on one, and it passes itself only in units that stay spare. So where
+no run time is known jobs start as under EASY, in the order of their submission.
+
 **Holes**: a job with a checkpoint may run in units that are free until a reservation begins, and is stopped
 then, where that gains more than its stop and restart cost.
 
@@ -84,8 +89,8 @@ from scheduler.model.jobs import (
     instant,
 )
 from scheduler.policies.backfill import on_nodes
-from scheduler.policies.backfill.availability import Availability, expected_start
-from scheduler.policies.base import Policy, Reason, View, in_turn, waits_for
+from scheduler.policies.backfill.availability import Availability, awaited
+from scheduler.policies.base import Policy, Reason, View, fits_now, in_turn, waits_for, would_delay
 from scheduler.policies.power.parm import too_hungry
 from scheduler.policies.weigh.ahead import Ahead
 from scheduler.policies.weigh.malleable import WATTS_PER_KW, shares
@@ -209,15 +214,31 @@ class Weigh(Policy):
     def why(self, job: Job, view: View) -> Reason:
         if self._nodes is not None:
             return self._nodes.why(job, view)
-        prices = [
-            f"an hour of {name} costs others {row['']:.2g} h of waiting"
-            for name, row in self.prices().items()
-            if row[""] and job.runs_on(name)
-        ]
-        first = next(iter(view.waiting.values()))
-        chosen = () if self._sized or view.budget_w is not None else job.ways
-        sentence = "; ".join((f"{waits_for(job, view, chosen)}{in_turn(job, view)}", *prices))
-        return Reason(sentence, expected_start(job, view) if first.id == job.id else None)
+        first, several = next(iter(view.waiting.values())), len(self._pools) > 1
+        plain = not self._sized and view.budget_w is None
+        waits = waits_for(job, view, job.ways if plain else ())
+        if several and job.id != first.id:
+            sentence, at = waits + in_turn(job, view), None
+        else:
+            at, ends = awaited(job, view, self._in_order(first, view))
+            sentence = waits + ("; first in the queue" if job.id == first.id else in_turn(job, view, ends))
+        if several or not plain:  # else prices decide nothing
+            sentence = "; ".join((sentence, *self._prices_for(job)))
+        elif job.id != first.id and fits_now(job, view):
+            sentence = would_delay(first).sentence
+        return Reason(sentence, at)
+
+    def _prices_for(self, job: Job) -> Iterator[str]:
+        for name, row in self.prices().items():
+            if row[""] and job.runs_on(name):
+                yield f"an hour of {name} costs others {row['']:.2g} h of waiting"
+
+    def _in_order(self, first: Job, view: View) -> Iterator[Job]:
+        """Yield the first of the queue, then the others by their indices."""
+        yield first
+        for job_id in self._rows.order(self._weights(view)):
+            if job_id != first.id and job_id in view.waiting:
+                yield view.waiting[job_id]
 
     def _share(self, view: View) -> list[Action]:
         """Decide for jobs that may have more or fewer units, or under power caps."""
@@ -251,6 +272,10 @@ class Weigh(Policy):
             return stops  # decided again when they have stopped
         if max(left.values()) <= 0:
             return []
+        first = next(iter(view.waiting.values()), None)
+        if first and not first.alternatives and left == {self._pools[0]: first.units}:  # often so
+            self._rows.drop(first.id)
+            return [Start(first.id, counted(self._pools[0], first.units))]
         movers = list(self._movers(view, left)) if self.parameters.move and len(self._pools) > 1 else []
         ranked = self._ranked(view, left, movers)
         if not ranked:
@@ -286,6 +311,8 @@ class Weigh(Policy):
                 decision.start(state, best.pool, best.end_s)
                 continue
             if best.pool not in reserved:
+                if best.start_s == math.inf:
+                    return
                 reserved.add(best.pool)
                 best = decision.on_the_way(state, best)
                 decision.reserve(best.pool, best.start_s, best.end_s, job.units)
@@ -409,8 +436,9 @@ class Decision:
             for pool in self.plans:
                 if self._may(way, pool):
                     length = left_s(way, now, pool) + (costs.restart_s(job, pool) if way.placement else 0.0)
-                    held_s = max(length, SOON_S)
-                    start = next(start for start, end in self.gaps(pool, job.units) if end - start >= held_s)
+                    held_s = max(length, SOON_S) if self._may_plan(job, pool) else math.inf
+                    starts = (start for start, end in self.gaps(pool, job.units) if end - start >= held_s)
+                    start = next(starts, math.inf)
                     end = instant(start + held_s)
                     cost = end - now + self.prices[pool] * job.units * length
                     waits = start > now and job.reference_s(pool) == math.inf
@@ -422,6 +450,10 @@ class Decision:
         if not job.runs_on(pool) or job.units > self.view.in_service[pool]:
             return False
         return job.stop is not PAUSE or state.placement is None or state.place.pool == pool
+
+    def _may_plan(self, job: Job, pool: str) -> bool:
+        """Tell if the end of a job may be believed: on one class not where its run time is unknown."""
+        return len(self.plans) > 1 or job.reference_s(pool) < math.inf
 
     def on_the_way(self, state: JobState, best: Candidate) -> Candidate:
         """Let the job run on a class of which units are free until its turn comes on a better one."""
@@ -487,14 +519,14 @@ class Decision:
         that is worth while.
         """
         job, now, costs = state.job, self.view.now, self.view.costs
-        best, where, until_s = 0.0, "", math.inf
+        best, where, until_s = -1.0, "", math.inf
         for pool in self.plans:
             if not self._may(state, pool) or self.left[pool] < job.units:
                 continue
             gaps = self.gaps(pool, job.units)
             if not gaps or gaps[0][0] > now:
                 continue
-            until, length = gaps[0][1], left_s(state, now, pool)
+            until, length = gaps[0][1], left_s(state, now, pool) if self._may_plan(job, pool) else math.inf
             stop, restart = costs.stop_s(job, pool), costs.restart_s(job, pool)
             works = until - now - stop - (restart if state.placement else 0.0)
             if works < length and works > 2 * costs.move_s(job, pool, pool).high and works / length > best:

@@ -47,7 +47,7 @@ from tests.support.labs.components import require
 from tests.support.paths import EXAMPLES, ROOT
 from tests.support.programs import opencl_devices
 
-POLICIES = amount(*2 * [("mct", "mctb", "mctm", "mctbm")], ("mctm",))
+POLICIES = amount(*2 * [("mct", "mctb", "mctm", "mctbm", "weigh")], ("weigh",))
 LAYER = ROOT / "tests" / "support" / "opencl_layers" / "slow_device.c"
 SLOW_BY = (4, 12)
 JOBS, ROUNDS = amount((14, 3), (6, 1), (2, 1))

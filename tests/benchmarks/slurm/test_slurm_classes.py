@@ -39,7 +39,7 @@ from tests.support.labs.slurm_lab import SlurmLab
 from tests.support.programs import opencl_devices
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(3600)]
-ALL = amount(("fcfs", "mct", "mctb", "mctm", "mctbm"), ("mctbm",), ("mctbm",))
+ALL = amount(("fcfs", "mct", "mctb", "mctm", "mctbm", "weigh"), ("weigh",), ("weigh",))
 POLICIES = tuple(os.environ.get("TENBIN_BENCHMARK_POLICIES", " ".join(ALL)).split())
 JOBS, SHORTEST_S, LONGEST_S, SLOWER, LOAD = amount(
     (24, 3.0, 20.0, 3.0, 1.1), (4, 1.0, 3.0, 3.0, 1.5), (2, 0.2, 0.5, 3.0, 1.5)

@@ -42,7 +42,7 @@ from tests.support.labs.slurm_lab import SlurmLab
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.timeout(7200)]
 CUT = ",interval_s=60,target_s=20"
-ALL = amount(("fcfs", "easy", f"regions{CUT}", "las", "match"), ("easy", "las"), ("easy",))
+ALL = amount(("fcfs", "easy", "weigh", f"regions{CUT}", "las", "match"), ("weigh", "las"), ("weigh",))
 POLICIES = tuple(os.environ.get("TENBIN_BENCHMARK_POLICIES", " ".join(ALL)).split())
 JOBS, SHORTEST_S, LONGEST_S, LOAD, ALONE = amount(
     (60, 2.0, 40.0, 1.2, 5), (5, 0.2, 0.8, 2.0, 1), (2, 0.2, 0.4, 2.0, 1)
@@ -121,11 +121,11 @@ def up(lab: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     one.sweep()
 
 
-def a_list(cores: int) -> list[Sleeper]:
+def a_list(cores: int, sizes: Sequence[int] = SIZES, number: int = JOBS) -> list[Sleeper]:
     """Few are large or long; as much work as ``LOAD`` times what the cores can do while it comes."""
     chance, found, at = random.Random(11), [], 0.0
-    for _ in range(JOBS):
-        tasks = chance.choice(SIZES)
+    for _ in range(number):
+        tasks = chance.choice(sizes)
         run_s = SHORTEST_S * (LONGEST_S / SHORTEST_S) ** (chance.random() ** 2)
         found.append(Sleeper(at, tasks, run_s, run_s * chance.uniform(1.0, 3.0) + SLACK_S))
         at += chance.expovariate(LOAD * cores / (tasks * run_s)) / LOAD**2
@@ -199,8 +199,8 @@ def goes_on(up: Up, job: Job, since: float) -> bool:
     return ticks(up, job)[-1] > since
 
 
-def by_tenbin(up: Up, policy: str, jobs: list[Sleeper]) -> Course:
-    up.start(*options(policy))
+def by_tenbin(up: Up, policy: str, jobs: list[Sleeper], *more: str) -> Course:
+    up.start(*(more or options(policy)))
     shared, begin, handles = "sharing" in policy_class(policy).suits, time.time(), []
     for job in jobs:
         time.sleep(max(begin + job.at_s - time.time(), 0.0))

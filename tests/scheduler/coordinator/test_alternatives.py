@@ -18,7 +18,7 @@ POOL = Pool("node", 1, resources=("cores", "memory_mb", "gpu"), capacity=(16.0, 
 UNIT = Unit(node=True, cores=16, gpus=(GpuKind("gpu", "a", 1e4, 1),))
 ON_GPU = {"gpus": 1, "cores": 2, "time_s": 100.0}
 OR_CORES = {**ON_GPU, "alternatives": ({"cores": 12, "time_s": 300.0},)}
-POLICIES = ("fcfs", "first-fit", "easy", "conservative")
+POLICIES = ("fcfs", "first-fit", "easy", "conservative", "weigh")
 
 
 def engine() -> ManualEngine:

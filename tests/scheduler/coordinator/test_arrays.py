@@ -195,7 +195,7 @@ def test_a_job_past_its_deadline_does_not_run_again(tmp_path: Path) -> None:
         assert {omitted.reason for omitted in left_out.values()} == {"is past its deadline"}
 
 
-@pytest.mark.parametrize("policy", ["fcfs", "easy"])
+@pytest.mark.parametrize("policy", ["fcfs", "easy", "weigh"])
 def test_reasons_name_members_as_users_do(policy: str, tmp_path: Path) -> None:
     """And tell a job that runs, whose end counts, from one that waits too."""
     engine = ManualEngine(2)

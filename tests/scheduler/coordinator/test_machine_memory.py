@@ -25,6 +25,7 @@ CORES, NODE = Pool("core", 2), Pool("node", 1, resources=("cores", "memory_mb"),
 PACKAGES = Pool("node", 2, peak_w=200.0, caps_w=(100.0, 200.0))
 MACHINES = {  # the world has the memory of other policies
     "easy": (Cluster((CORES,)), CORE),
+    "weigh": (Cluster((CORES,)), CORE),
     "match": (Cluster((NODE,)), Unit(node=True, cores=2)),
     "las": (Cluster((NODE,)), Unit(node=True, cores=2)),
     "parm": (Cluster((PACKAGES,), budget_w=400.0), Unit(node=True, package=True, emulated="intel-2s")),

@@ -188,7 +188,7 @@ def test_the_last_request_of_a_turn_is_asked_alone(tmp_path: Path, monkeypatch: 
 
 # Another job ends, or is seen to have started, in the same turn.
 
-QUEUES = ["fcfs", "easy", "conservative", "mctbm", "first-fit"]
+QUEUES = ["fcfs", "easy", "conservative", "weigh", "mctbm", "first-fit"]
 
 
 @pytest.mark.parametrize("policy", [*QUEUES, "las"])

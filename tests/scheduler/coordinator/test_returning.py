@@ -36,7 +36,7 @@ def two_nodes() -> ManualEngine:
     return manual
 
 
-@pytest.mark.parametrize("policy", ["fcfs", "first-fit", "easy", "conservative", "las"])
+@pytest.mark.parametrize("policy", ["fcfs", "first-fit", "easy", "conservative", "weigh", "las"])
 def test_a_resumed_job_goes_on_where_it_is_paused(tmp_path: Path, policy: str) -> None:
     manual = two_nodes()
     with manual.coordinator(tmp_path, policy, unit=UNIT) as coordinator:
@@ -104,7 +104,7 @@ TOLD = "has been told to end, and is about to"
 
 
 @pytest.mark.parametrize("how", ["cancelled", "deadline"])
-@pytest.mark.parametrize("policy", ["fcfs", "first-fit", "easy", "conservative", "las"])
+@pytest.mark.parametrize("policy", ["fcfs", "first-fit", "easy", "conservative", "weigh", "las"])
 def test_the_reason_of_a_job_that_is_told_to_end_is_none_of_the_policy(
     tmp_path: Path, policy: str, how: str
 ) -> None:

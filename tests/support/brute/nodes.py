@@ -133,6 +133,8 @@ class Simulation:
         """Start the first job, or reserve for it or for the next; then the others by their index."""
         if waiting and (changed or waiting[0] is not self.first):
             begun = self.start(waiting[0], second) and waiting.pop(0)
+            while begun and waiting and waiting[0].estimate_s is None and self.start(waiting[0], second):
+                waiting.pop(0)
             self.first, self.reserved = None, {}
             free = free_at(self.pools, self.running(second))
             if waiting and not (begun and place(waiting[0], self.pools[0], free)):
@@ -141,8 +143,11 @@ class Simulation:
         total = [sum(column) or 1.0 for column in zip(*free_at(self.pools, []).values(), strict=True)]
 
         def index(job: Job) -> tuple[bool, float, int]:
-            length = 60.0 if job.estimate_s is None else max(float(job.estimate_s), 1e-6)
-            area = length * max(job.units * d / t for d, t in zip(job.demand, total, strict=True))
+            length, share = 60.0, 1.0  # as if it took all, so that its wait alone counts
+            if job.estimate_s is not None:
+                length = max(float(job.estimate_s), 1e-6)
+                share = max(job.units * d / t for d, t in zip(job.demand, total, strict=True))
+            area = length * share
             new = job.submit_s == second  # those that wait already come before
             return new, area / (1.0 + 30.0 * (second - job.submit_s) / max(length, 10.0)), job.id
 

@@ -120,7 +120,10 @@ def test_a_policy_of_a_file_is_refused_where_it_says_it_does_not_suit(mine: Path
     words = ("-w", "generator:lublin,jobs=20", "-c", cluster)
     done = tenbin("simulate", "-p", str(mine), *words)
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
-    assert "policy Lifo suits counted, this cluster has nodes; policies for this cluster: easy" in done.stderr
+    assert (
+        "policy Lifo suits counted, this cluster has nodes; policies for this cluster: weigh, easy"
+        in done.stderr
+    )
 
 
 def test_a_policy_of_a_file_runs_jobs(up: Up, mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,10 +30,10 @@ def asked(one: Virtual, job: int) -> list[EarlierStart]:
     return [] if found is None else earlier_starts(found)
 
 
-POLICIES = ("easy", "conservative", "fcfs", "first-fit", "mct", "regions", "soft-regions", "parm")
+POLICIES = ("weigh", "easy", "conservative", "fcfs", "first-fit", "mct", "regions", "soft-regions", "parm")
 
 
-@pytest.mark.parametrize("policy", sweep(POLICIES, {"easy", "fcfs"}))
+@pytest.mark.parametrize("policy", sweep(POLICIES, {"weigh", "easy"}))
 def test_a_job_that_is_changed_as_told_starts_as_told(policy: str, tmp_path: Path) -> None:
     """And never later than the present forecast: of this simulation, and of the policy itself."""
     told_in_all = 0

@@ -24,7 +24,7 @@ SPEC = st.builds(
     st.integers(1, 40),
     st.sampled_from((0, 0, 0, 5)),
 )
-POLICIES = ("easy", "conservative", "fcfs", "first-fit", "mct")
+POLICIES = ("weigh", "easy", "conservative", "fcfs", "first-fit", "mct")
 LONG = {"cores": 1, "time_s": 1740.0, "memory_mb": 800}
 
 
@@ -34,7 +34,7 @@ def rehearsed(machine: Virtual, *specs: dict[str, Any], **more: Any) -> list[Pro
     return prospects(rehearsal(machine.coordinator, made, more.get("waits_for", {}), {}))
 
 
-@pytest.mark.parametrize("policy", sweep(POLICIES, {"easy", "fcfs"}))
+@pytest.mark.parametrize("policy", sweep(POLICIES, {"weigh", "easy"}))
 def test_a_job_starts_when_its_rehearsal_said(policy: str, tmp_path: Path) -> None:
     """If nothing else is submitted, and run times are as believed."""
 
@@ -77,7 +77,7 @@ NODE = Pool("node", 1, resources=("cores", "memory_mb"), capacity=(4.0, 1000.0))
 
 
 @pytest.mark.parametrize("pool", [Pool("core", 4), NODE], ids=["cores", "nodes"])
-@pytest.mark.parametrize("policy", ["fcfs", "easy"])
+@pytest.mark.parametrize("policy", ["fcfs", "easy", "weigh"])
 def test_a_reason_names_the_jobs_whose_ends_count(policy: str, pool: Pool, tmp_path: Path) -> None:
     """Not the first of the queue, which will have started by then."""
     two = {"cores": 2, "time_s": 600}
@@ -139,7 +139,7 @@ SHORT = st.builds(
 )
 
 
-@pytest.mark.parametrize("policy", sweep(("easy", "conservative", "fcfs", "first-fit"), {"easy"}))
+@pytest.mark.parametrize("policy", sweep(("weigh", "easy", "conservative", "fcfs", "first-fit"), {"weigh"}))
 def test_of_several_jobs_that_are_short_of_memory_no_start_is_said_that_does_not_come(
     policy: str, tmp_path: Path
 ) -> None:
@@ -161,7 +161,7 @@ def test_of_several_jobs_that_are_short_of_memory_no_start_is_said_that_does_not
     check()
 
 
-@pytest.mark.parametrize("policy", ["easy", "conservative", "fcfs", "first-fit"])
+@pytest.mark.parametrize("policy", ["weigh", "easy", "conservative", "fcfs", "first-fit"])
 def test_of_jobs_submitted_together_the_higher_priority_has_the_memory(policy: str, tmp_path: Path) -> None:
     with virtual(tmp_path, Cluster((Pool("core", 4),), memory_mb=1000.0), policy) as machine:
         new = {**LONG, "priority": -5}, {**LONG, "priority": 5}

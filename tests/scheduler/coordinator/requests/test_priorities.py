@@ -80,7 +80,7 @@ def test_a_lost_job_is_first_of_its_new_priority() -> None:
     assert list(state.waiting) == [3, 1, 2]
 
 
-@pytest.mark.parametrize("policy", ["easy", "conservative", "mct", "las,load_limit=0.5"])
+@pytest.mark.parametrize("policy", ["easy", "weigh", "conservative", "mct", "las,load_limit=0.5"])
 def test_priorities_are_changed_and_last(tmp_path: Path, policy: str) -> None:
     """Also of jobs that wait for memory; a crash changes nothing; held jobs start by them later."""
     engine = engine_for(policy)

@@ -38,6 +38,14 @@ def test_order_and_reservation_are_as_the_rules_say(world: World) -> None:
     assert begun == {job_id: held.start for job_id, held in expected.items()}
 
 
+@given(machines(3, exact=False))
+def test_where_no_run_time_is_known_jobs_start_as_under_easy(world: World) -> None:
+    arrivals = [a._replace(job=replace(a.job, estimate_s=None)) for a in world.arrivals]
+    fit = tuple(a for a in arrivals if not ClusterState(world.cluster).misfit(a.job))
+    unknown = World(world.cluster, fit)
+    assert starts(run(create("weigh"), unknown)[0]) == starts(run(create("easy"), unknown)[0])
+
+
 def test_the_first_who_comes_after_an_empty_queue_starts_before_smaller_jobs() -> None:
     """Job 2 has started behind the first job, and nobody was left; jobs 3 and 4 do not fit together."""
     pool = Pool("node", 1, resources=("cores",), capacity=(4.0,))
@@ -78,6 +86,19 @@ def test_of_alternatives_the_cheapest_is_taken_now_or_later() -> None:
         arrivals = (Arrival(replace(first, units=3, demand=()), 10), arrivals[1]._replace(job=second))
         counted = World(Cluster((Pool("node", 4),)), arrivals)
         assert starts(run(create("weigh"), counted)[0]) == {1: 0, 2: begins}
+
+
+def test_of_many_jobs_with_alternatives_only_the_first_waits_for_a_better_one() -> None:
+    """On a GPU they take 10 s; without, each 25 s on two of seven cores. Job 2 waits, job 6 fits nowhere."""
+    pool = Pool("a", 1, 0, RESOURCES, (7.0, 64.0, 1.0))
+    arrivals = []
+    for number in range(1, 7):
+        way = Job(number, 0, 1, 25, demand=(2.0, 0.0, 0.0), alternative=1)
+        job = Job(number, 0, 1, 10, demand=(1.0, 0.0, 1.0), alternatives=(way,))
+        arrivals.append(Arrival(job, 10, others_s=(25.0,)))
+    outcomes, _ = run(create("weigh"), World(Cluster((pool,)), tuple(arrivals)))
+    begun = {o.job.id: (o.start_s, o.segments[0].placement.alternative) for o in outcomes}
+    assert begun == {1: (0, 0), 2: (10, 0), 3: (0, 1), 4: (0, 1), 5: (0, 1), 6: (20, 0)}
 
 
 def test_the_last_who_waits_may_have_alternatives_on_one_class() -> None:

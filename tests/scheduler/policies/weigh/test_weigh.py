@@ -16,10 +16,13 @@ from scheduler.model.quantiles import Quantiles, exactly
 from scheduler.model.state import ClusterState
 from scheduler.policies.backfill.availability import of_running
 from scheduler.policies.base import View
+from scheduler.policies.registry import create
 from scheduler.policies.weigh.weigh import SOON_S, Weigh, WeighParameters
 from scheduler.simulator.trace import Arrival, Outcome, SimulationSettings
-from tests.support.scheduling.worlds import LinearSpeed, World, counted, run
+from tests.support.scheduling.schedule_audit import starts
+from tests.support.scheduling.worlds import LinearSpeed, World, counted, partly_unknown, run
 
+ONE = Cluster((Pool("node", 3),))
 TWO = Cluster((Pool("gpu", 1, 0), Pool("cpu", 1, 1)))
 
 
@@ -33,8 +36,9 @@ class Watched(Weigh):
     def decide(self, view: View, event: Event) -> Sequence[Action]:
         if view.upcoming is None and view.waiting:
             first = next(iter(view.waiting.values()))
-            plan = of_running(view, "node")
-            at_s = plan.earliest(first.units, max(first.estimate_on("node"), SOON_S), view.now)
+            pool = view.cluster.pools[0].name
+            length_s = max(first.estimate_on(pool), SOON_S)
+            at_s = of_running(view, pool).earliest(first.units, length_s, view.now)
             self.latest.setdefault(first.id, at_s)
         return super().decide(view, event)
 
@@ -90,6 +94,47 @@ def test_a_wide_job_that_has_waited_nearly_as_long_as_the_first_and_than_it_runs
     jobs = [arrival(1, 0, 4, node=100), arrival(2, 1, 2, node=500)]
     late = [arrival(4, submit_s, 2, node=run_s), arrival(5, 90, 2, node=20)]
     assert lived(machine, [*jobs, *late], holes=False)[4].start_s == start_s
+
+
+@given(counted(most=14))
+def test_where_no_run_time_is_known_jobs_start_as_under_easy(world: World) -> None:
+    arrivals = [a._replace(job=replace(a.job, estimate_s=None)) for a in world.arrivals]
+    unknown = World(world.cluster, tuple(arrivals))
+    assert starts(run(create("weigh"), unknown)[0]) == starts(run(create("easy"), unknown)[0])
+
+
+@given(partly_unknown())
+def test_nobody_is_planned_beside_a_job_of_unknown_run_time(world: World) -> None:
+    """The first of the queue starts no later than by what is known of those that run as it becomes first."""
+    policy = Watched()
+    outcomes, _ = run(policy, World(world.cluster, tuple(map(in_time, world.arrivals))))
+    for outcome in outcomes:
+        assert outcome.start_s <= policy.latest.get(outcome.job.id, math.inf) + 1e-5, outcome
+
+
+def in_time(arrival: Arrival) -> Arrival:
+    return arrival._replace(run_s=min(arrival.run_s, arrival.job.estimate_s or math.inf))
+
+
+def test_equal_jobs_start_in_the_order_of_their_submission_however_many_there_are() -> None:
+    jobs = [Job(number, 0, 1, 10.0, EstimateKind.EXACT) for number in range(1, 200)]
+    outcomes, _ = run(create("weigh,depth=4"), World(ONE, tuple(Arrival(job, 10.0) for job in jobs)))
+    assert list(starts(outcomes)) == [job.id for job in jobs]
+
+
+def test_whoever_waits_is_told_when_it_starts_if_no_job_passes_another() -> None:
+    """Job 1 has all three units until 10 s; behind job 2 the short job 4 comes before job 3."""
+    asks = (3, 10), (2, 20), (2, 30), (2, 5)
+    jobs = [Job(number, 0, units, float(run_s)) for number, (units, run_s) in enumerate(asks, 1)]
+    state, policy = ClusterState(ONE), create("weigh")
+    for job in jobs:
+        state.submit(job)
+    state.start(1, Placement("node", 3))
+    policy.begin(state)
+    assert policy.decide(state, Timer(0.0)) == []
+    said = {job.id: policy.why(job, state) for job in jobs[1:]}
+    assert {number: reason.expected_start_s for number, reason in said.items()} == {2: 10, 4: 30, 3: 35}
+    assert said[4].sentence.startswith("waits for 2 nodes (0 of 3 free); behind job 2")
 
 
 def test_a_job_waits_for_the_fast_class_only_if_it_ends_earlier_there() -> None:

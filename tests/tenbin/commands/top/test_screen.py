@@ -73,7 +73,7 @@ def test_screen(up: Up, terminal: Terminal) -> None:
     screen = terminal.shows("^41 listed, by queue")
     lines = screen.splitlines()
     assert len(lines) == 24 and all(len(line) <= 80 for line in lines)
-    assert lines[0].startswith("tenbin top  policy easy; 40 waiting, 1 running")
+    assert lines[0].startswith("tenbin top  policy weigh; 40 waiting, 1 running")
     assert re.match(r">    1 \[red\]x\\x1b\[2J\\u202e漢字 running       1 +\d+ s", lines[4])
     assert lines[23].startswith("? keys  / filter")
     terminal.record()

@@ -38,7 +38,7 @@ def test_looking(busy: Up, quick: None) -> None:
 
     async def script(top: Session) -> None:
         await top.shows(
-            r"policy easy; 35 waiting, 1 running",
+            r"policy weigh; 35 waiting, 1 running",
             r"in use: 1 of 1 cores?, \S+ of \S+ GB memory",
             "32 listed, by queue",
         )
