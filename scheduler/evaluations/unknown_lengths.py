@@ -10,7 +10,7 @@ import numpy as np
 from scheduler.evaluations import Finding, Progress, Row, Scale, Table, changes, run_all
 from scheduler.evaluations.multiresource import LIKES, LasCase, LasFigures, NodesAndTasks, simulate
 
-OWN, RIVALS = "weigh", ("las", "las-mq")
+OWN, RIVALS = "weigh,pause=true", ("las", "las-mq")
 LOADS = (None, 0.7, 0.9, 1.0, 1.2)  # None: the paper's closed loop
 SIZES: dict[Scale, dict[str, NodesAndTasks]] = {
     "small": {"google": NodesAndTasks(8, 1500), "alibaba": NodesAndTasks(4, 1500)},

@@ -695,6 +695,9 @@ class History:
         self, seed: int, policy: str, machine: str, folder: Path, *, faults: Sequence[BaseException] = ()
     ) -> None:
         self.policy, self.setting, self.folder = policy, self.settings[machine], folder
+        self.policy_text = SMALLER.get(policy, policy)
+        if policy == "weigh" and seed % 2:
+            self.policy_text += ",pause=true"
         self.faults, self.story = faults, list[str]()
         self.machine = self.new_machine(seed)
         self.lives = 0
@@ -734,7 +737,7 @@ class History:
         self.coordinator = Coordinator(
             self.journal,
             engine,
-            SMALLER.get(self.policy, self.policy),
+            self.policy_text,
             clock=lambda: self.machine.clock,
             steady=lambda: self.machine.now,
             unit=self.setting.unit,

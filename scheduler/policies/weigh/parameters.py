@@ -14,6 +14,7 @@ class WeighParameters:
         fairness: weight of waits in the order of jobs; 0: the smallest area first.
         depth: number of jobs that are weighed in one decision.
         move: running jobs are moved between classes, and under caps give way to shorter ones.
+        pause: on nodes jobs of unknown run time give way to each other also where they can only be paused.
         holes: jobs run in a hole before a reservation, and are stopped there.
         aim: least mean turnaround, or least makespan, where jobs share nodes, have caps, or may have more or
             fewer units.
@@ -26,6 +27,7 @@ class WeighParameters:
     fairness: float = 30.0
     depth: int = 64
     move: bool = True
+    pause: bool = False
     holes: bool = True
     aim: Literal["turnaround", "makespan"] = "turnaround"
     price: float = 1.6

@@ -1,8 +1,8 @@
 """Turns on nodes: who gives way to whom where run times are not known.
 
-A job is *open* if its run time is unknown and it can be stopped; it has one task, and one way to run. Who has
-run long will run long (a heavy tail), so an open job is believed to need as long again as it has had. The
-*worth* of a second of a job is
+A job is *open* if its run time is unknown and it has a checkpoint, or can be paused and ``pause`` allows it;
+it has one task, and one way to run. Who has run long will run long (a heavy tail), so an open job is believed
+to need as long again as it has had. The *worth* of a second of a job is
 
     (its time left + its wait) / its time left ^ 2
 
@@ -34,7 +34,7 @@ from typing import NamedTuple
 import numpy as np
 
 from scheduler.model.events import Action, Checkpointed, Event, Resume, Start, Suspend, Timer, WakeAt
-from scheduler.model.jobs import CHECKPOINT, NEVER, PAUSE, STOPPING, Job, JobState, Placement, Pool, instant
+from scheduler.model.jobs import CHECKPOINT, PAUSE, STOPPING, Job, JobState, Placement, Pool, instant
 from scheduler.policies.backfill.on_nodes import (
     OPEN,
     ROOM,
@@ -49,7 +49,7 @@ from scheduler.policies.backfill.on_nodes import (
 from scheduler.policies.base import Reason, View
 from scheduler.policies.weigh.on_nodes import NodeWeigh
 from scheduler.policies.weigh.parameters import WeighParameters
-from scheduler.policies.weigh.waiting import FLOOR_S, left_s
+from scheduler.policies.weigh.waiting import FLOOR_S, is_unknown, left_s
 
 GAIN = 1.2
 SPARE_S, COSTS = 60.0, 5.0
@@ -94,11 +94,16 @@ class NodeTurns(NodeWeigh):
         self._looks = False  # at all nodes
         self._wake_s = -math.inf
 
+    def _is_open(self, job: Job) -> bool:
+        """Tell if a job takes turns: it may be stopped, and its run time is not known."""
+        may = job.stop is CHECKPOINT or (job.stop is PAUSE and self._parameters.pause)
+        return may and job.units == 1 and not job.alternatives and is_unknown(job)
+
     # -- what happens ---------------------------------------------------------------------------------
 
     def _rank(self, job: Job) -> None:
         super()._rank(job)
-        if is_open(job):
+        if self._is_open(job):
             self._open[job.id] = None
             self._seen = True
 
@@ -139,7 +144,9 @@ class NodeTurns(NodeWeigh):
 
     def decide(self, view: View, event: Event) -> Sequence[Action]:
         if self._seen is None:
-            self._seen = bool(view.suspended) or any(is_open(state.job) for state in view.running.values())
+            self._seen = bool(view.suspended) or any(
+                self._is_open(state.job) for state in view.running.values()
+            )
         for spot, job_id in list(self._kept.items()):
             if job_id not in view.waiting and job_id not in view.suspended:
                 self._release(spot, view)
@@ -193,7 +200,7 @@ class NodeTurns(NodeWeigh):
         """Return the believed time left of a job, and its wait with all stops."""
         pool = state.place.pool if state.placement else self.classes(state.job)[0][0]
         had = state.attained_s(view.now)
-        left = had if is_open(state.job) else left_s(state, view.now, pool)
+        left = had if self._is_open(state.job) else left_s(state, view.now, pool)
         return max(left, FLOOR_S), max(view.now - state.job.submit_s - had, 0.0)
 
     def _worth(self, state: JobState, view: View, more_s: float = 0.0) -> float:
@@ -310,7 +317,7 @@ class NodeTurns(NodeWeigh):
         for job_id, units in view.nodes[pool].jobs[node].items() if not _stopping(spot, view) else ():
             state = view.state(job_id)
             amounts = tuple(units * d for d in state.job.way(state.place).demand)
-            gives = is_open(state.job) and not _spared(state, view)
+            gives = self._is_open(state.job) and not _spared(state, view)
             left, _ = self._times(state, view)
             crowd.append(Neighbour(self._worth(state, view), job_id, state.job, left, amounts, gives))
         return sorted(crowd)
@@ -353,13 +360,6 @@ class NodeTurns(NodeWeigh):
                     f"waits on {at} until {names or 'enough'} {'gives way' if names else 'is free'}"
                 )
         return super().why(job, view)
-
-
-def is_open(job: Job) -> bool:
-    """Tell if a job takes turns: it can be stopped, and its run time is not known."""
-    if job.stop is NEVER or job.units > 1 or job.alternatives or job.estimate_s is not None:
-        return False
-    return all(length == math.inf for length in job.estimates_s.values())
 
 
 def _spot(place: Placement) -> Spot:

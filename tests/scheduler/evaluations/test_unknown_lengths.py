@@ -17,8 +17,8 @@ def test_figures_are_the_simulators() -> None:
     cluster = parse_cluster("2xnode[cpu=1,memory=1]")
     workload = load("generator:multiresource,like=alibaba,jobs=200", cluster, 7)
     record = OutcomeRecorder()
-    Simulator(cluster, workload.arrivals, create("weigh"), workload.settings, sinks=[record]).run()
-    figures = simulate(LasCase("weigh", "alibaba", 2, 200, 7))
+    Simulator(cluster, workload.arrivals, create("weigh,pause=true"), workload.settings, sinks=[record]).run()
+    figures = simulate(LasCase("weigh,pause=true", "alibaba", 2, 200, 7))
     turnarounds = [outcome.end_s - outcome.job.submit_s for outcome in record.outcomes]
     assert figures.turnaround_s == pytest.approx(sum(turnarounds) / 200)
     assert figures.longest_s == pytest.approx(max(outcome.wait_s for outcome in record.outcomes))

@@ -33,7 +33,7 @@ def lived(arrivals: list[Arrival], machine: int = 1, costs: LinearCosts | None =
     pool = Pool("node", machine, resources=("cores",), capacity=(4.0,))
     settings = SimulationSettings(costs or LinearCosts())
     world = World(Cluster((pool,)), tuple(arrivals), settings)
-    outcomes, summary = run(create("weigh"), world)
+    outcomes, summary = run(create("weigh,pause=true"), world)
     audit(world, outcomes, sum(summary.refused.values()))
     return {outcome.job.id: outcome for outcome in outcomes}
 
@@ -45,7 +45,7 @@ def test_jobs_of_known_run_times_start_as_the_rules_say_whether_they_can_be_stop
     fit = tuple(a for a in world.arrivals if not ClusterState(world.cluster).misfit(a.job))
     expected = nodes.Simulation("weigh", world.cluster.pools, fit).run()
     able = tuple(a._replace(job=replace(a.job, stop=stop)) for a in fit)
-    outcomes, _ = run(create("weigh"), World(world.cluster, able))
+    outcomes, _ = run(create("weigh,pause=true"), World(world.cluster, able))
     assert starts(outcomes) == {job_id: held.start for job_id, held in expected.items()}
     assert not any(outcome.preemptions for outcome in outcomes)
 
@@ -101,7 +101,7 @@ def test_a_job_that_was_checkpointed_goes_on_elsewhere() -> None:
 
 @given(open_worlds(most=14))
 def test_a_job_is_stopped_once_more_at_most_than_it_has_run_for_minutes(world: World) -> None:
-    outcomes, _ = run(create("weigh"), world)
+    outcomes, _ = run(create("weigh,pause=true"), world)
     assert all(outcome.preemptions <= 1 + outcome.run_s / 60 for outcome in outcomes)
 
 
@@ -120,7 +120,7 @@ def test_a_paused_job_has_its_turn_beside_any_stream_of_small_jobs(
 def test_the_reason_names_who_gives_way() -> None:
     pool = Pool("node", 1, resources=("cores",), capacity=(4.0,))
     arrivals = (arrival(1, 0, 4, 2000, stop=CHECKPOINT), arrival(2, 1000, 4, 50))
-    policy, said = create("weigh"), dict[float, str]()
+    policy, said = create("weigh,pause=true"), dict[float, str]()
 
     def ask(view: View) -> None:
         for job in view.waiting.values() if view.upcoming is None else ():
