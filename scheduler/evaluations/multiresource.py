@@ -161,7 +161,8 @@ def workload_of(case: LasCase) -> str:
 
 
 def _with_spare(policy: str, like: str) -> str:
-    return policy if "spare-s" in policy or policy.startswith("weigh") else f"{policy},spare-s={SPARE_S[like]}"
+    stated = "spare-s" in policy or policy.startswith("weigh")
+    return policy if stated else f"{policy},spare-s={SPARE_S[like]}"
 
 
 # -- cases -------------------------------------------------------------------------------------------------
