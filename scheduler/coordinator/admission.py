@@ -104,6 +104,17 @@ def let_return(m: MachineState) -> None:
             m.queue.put(ev.Admitted(entry))
 
 
+def let_suspended_wait(m: MachineState) -> None:
+    """Let the jobs that a policy has suspended wait for their turn again, for a policy that resumes none."""
+    for job_id in list(m.cluster.suspended):
+        entry = m.jobs.entries[job_id]
+        m.cluster.withdraw(job_id)
+        entry.stage = Stage.WAITING
+        m.jobs.renewed(entry)
+        m.jobs.mark_changed(entry)
+        m.queue.put(ev.Admitted(entry))
+
+
 def _has_room(m: MachineState, entry: Entry) -> bool:
     if not m.engine.nodes.have_room(entry):
         return False

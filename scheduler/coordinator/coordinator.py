@@ -760,6 +760,8 @@ class Coordinator:
         for entry in m.jobs.entries.values():
             decisions.reserve_again(m, entry)
         self.machine.begin()
+        if not self.machine.policy.resumes:
+            admission.let_suspended_wait(m)
         m.queue.put(ev.Applied(Timer(m.now)))
 
     def _recover_job(self, entry: Entry) -> None:

@@ -122,6 +122,7 @@ class Policy(ABC):
         fences: a job of a region runs on that region's own units only.
         fair: the machine is divided between users, by the weights that ``Job.share`` states.
         revises: ``revise`` is enough when more is known of waiting jobs; else the policy begins anew.
+        resumes: it lets suspended jobs go on; after a restart under another policy they wait again.
     """
 
     Parameters: ClassVar[type] = NoParameters
@@ -135,6 +136,7 @@ class Policy(ABC):
         self.seed = seed
 
     revises: bool = False
+    resumes: bool = False
 
     @property
     def fair(self) -> bool:

@@ -266,6 +266,7 @@ class TwoLevel(Policy):
 
     suits = frozenset({"nodes", "classes"})
     ignores = frozenset()
+    resumes = True
 
     def begin(self, view: View) -> None:
         self._rules = self._node_rules()

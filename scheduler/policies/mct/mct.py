@@ -76,6 +76,7 @@ ON_TIME_S = 1e-5  # smaller differences of an end from its plan are rounding
 class Mct(Policy):
     """MET, MCT, MCTB, MCTM and MCTBM on counted pools."""
 
+    resumes = True
     Parameters = MctParameters
     promises = frozenset({"no-delay"})
     suits = frozenset({"counted", "classes"})

@@ -144,6 +144,7 @@ class Weigh(Policy):
 
     def begin(self, view: View) -> None:
         self._nodes = self._on_nodes(view)
+        self.resumes = not isinstance(self._nodes, SharedWeigh)
         if self._nodes is not None:
             return
         self._pools = tuple(pool.name for pool in view.cluster.pools)
