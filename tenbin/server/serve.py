@@ -141,7 +141,7 @@ def make_ready(home: Path, anew: bool) -> Iterator[str]:
         yield closed
     if not (home / FILE).exists():
         with suppress(OSError):  # no room: the journal says it
-            write_whole(home / DEFAULT_FILE, f"{DEFAULT}\n")
+            write_whole(home / DEFAULT_FILE, f"{DEFAULT}\n", mode=0o600)
     if anew:
         yield recover(home)
 

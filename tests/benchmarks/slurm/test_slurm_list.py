@@ -201,7 +201,7 @@ def goes_on(up: Up, job: Job, since: float) -> bool:
 
 def by_tenbin(up: Up, policy: str, jobs: list[Sleeper], *more: str) -> Course:
     up.start(*(more or options(policy)))
-    shared, begin, handles = "sharing" in policy_class(policy).suits, time.time(), []
+    shared, begin, handles = policy_class(policy).suits == {"sharing"}, time.time(), []
     for job in jobs:
         time.sleep(max(begin + job.at_s - time.time(), 0.0))
         handles += up.client.submit_all([job.spec(shared)])

@@ -107,7 +107,8 @@ def test_a_signal_ends_it_as_it_should(up: Up, number: signal.Signals) -> None:
         said = waiting.communicate(timeout=30)[1]
         assert "no coordinator answers" in said or "is starting or ending" in said
         assert waiting.returncode == 4
-    assert {path.name for path in up.home.iterdir()} - {"jobs", "lock", "journal.tally"} == {"journal.sqlite"}
+    kept = {"jobs", "lock", "journal.tally", "default-policy"}
+    assert {path.name for path in up.home.iterdir()} - kept == {"journal.sqlite"}
     with sqlite3.connect(up.home / "journal.sqlite") as db:
         assert db.execute("SELECT id, stage FROM jobs").fetchall() == [(1, "running")]
     up.start("--cores", "1")

@@ -10,9 +10,10 @@ import pytest
 from agent.attempts.records import Want
 from profiles.errors import BadInput
 from scheduler.coordinator.coordinator import Coordinator
-from scheduler.coordinator.decisions import request, request_again, stop
+from scheduler.coordinator.decisions import apply, request, request_again, stop
 from scheduler.jobs.entry import Entry
-from scheduler.model.jobs import Cluster, Placement, Pool
+from scheduler.model.events import Suspend
+from scheduler.model.jobs import Cluster, Pool
 from tests.support.scheduling.manual_engine import ManualEngine, shown, submit
 from tests.support.scheduling.virtual_engine import virtual
 
@@ -89,7 +90,7 @@ def stopping(coordinator: Coordinator, engine: ManualEngine) -> int:
     job = submit(
         coordinator, checkpoint_signal=signal.SIGURG.value, deadline_s=engine.now + DEADLINE_S, requeue=False
     )
-    stop(coordinator.machine.state, job, Placement("core", 1))
+    stop(coordinator.machine.state, coordinator.job_table.open(job))
     coordinator.turn()
     assert shown(coordinator, job) == ["stopping"] and engine.asks == [(job, "checkpoint")]
     return job
@@ -154,7 +155,7 @@ def test_nothing_is_asked_of_a_job_after_it_was_told_to_end(tmp_path: Path) -> N
         coordinator.cancel([job])
         with pytest.raises(BadInput, match=f"job {job} has been told to end"):
             coordinator.suspend([job])
-        stop(coordinator.machine.state, job)  # as a policy may
+        apply(coordinator.machine.state, Suspend(job))  # as a policy may
         coordinator.turn()
         assert engine.asks == [(job, "end")]
     with engine.coordinator(tmp_path) as coordinator:

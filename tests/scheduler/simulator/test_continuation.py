@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -39,6 +41,9 @@ def test_it_goes_on_as_the_whole_simulation_does(policy: str, kind: str) -> None
     @given(WORLDS[kind], st.integers(0, 5))
     def check(world: World, skipped: int) -> None:
         nonlocal compared
+        if policy == "parm":  # caps at which a job draws alike are equally good
+            alike = (arrival._replace(job=replace(arrival.job, power=None)) for arrival in world.arrivals)
+            world = replace(world, arrivals=tuple(alike))
         record, said, left = OutcomeRecorder(), dict[int, float | None](), [skipped]
 
         def look(view: View) -> None:

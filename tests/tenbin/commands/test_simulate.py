@@ -274,7 +274,7 @@ def test_those_that_suit_are_named_where_none_does() -> None:
     assert done.returncode == 2 and not done.stdout and done.stderr.count("\n") == 1
     assert "parm: policy parm schedules units of one class" in done.stderr
     assert "pair: jobs can share" in done.stderr
-    assert "policies for this cluster: easy, weigh, conservative, fcfs" in done.stderr
+    assert "policies for this cluster: weigh, easy, conservative, fcfs" in done.stderr
 
 
 @settings(max_examples=examples(50))

@@ -80,7 +80,7 @@ def test_ranks_on_their_nodes(up: Up, lab: SlurmLab, tmp_path: Path) -> None:
 
     Where the policy chooses: the fewest nodes that hold the fewest tasks, and as many tasks as fit there.
     """
-    up.start(*START)
+    up.start(*START, "--policy", "easy")
     sizes: list[tuple[dict[str, int], list[int]]] = [
         ({"tasks": 2, "cores": 2}, [1, 1]),
         ({"tasks": 3}, [2, 1]),

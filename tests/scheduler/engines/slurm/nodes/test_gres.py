@@ -169,6 +169,8 @@ def test_of_alternatives_slurm_is_asked_for_the_one_that_was_chosen(
 ) -> None:
     """Its GPUs, cores and time; after a restart it runs on as it is."""
     up = start
+    up.kill()
+    up.start(*START, "--policy", "easy")
     script = ("--chdir", str(tmp_path), "--", "sh", "-c", f"{TAKES} exit $((40 + TENBIN_ALTERNATIVE))")
     two = ("submit", "--time", "1h", "--gpus", "a100:2")
     for needs in ("--array 1-3 --or gpus=t4:1,cores=2,time=2h", "--array 1-2 --or cores=3,time=3h"):
@@ -181,7 +183,7 @@ def test_of_alternatives_slurm_is_asked_for_the_one_that_was_chosen(
         "N/A 3 3:02:00": 2,
     }
     up.kill()
-    up.start(*START)
+    up.start(*START, "--policy", "easy")
     (tmp_path / "go").touch()
     assert [up.client.job(number).result(90) for number in (2, 3, 4, 6, 7)] == [40, 40, 41, 41, 41]
     assert len(rows()) == 5
