@@ -199,8 +199,9 @@ def resource_text(resource: str, amount: float, of: float | None = None, *, name
         text = text if of is None else f"{amount / scale:.4g} of {text}"
     else:
         text = f"{amount:,.10g}" if of is None else f"{amount:,.10g} of {of:,.10g}"
-        name = {"gpu": f"{model} GPUs".lstrip(), "cores": "cores"}.get(kind, resource)
-        name = name.removesuffix("s") if whole == 1 and kind in ("gpu", "cores", "nodes") else name
+        several = {"gpu": f"{model} GPUs".lstrip(), "core": "cores", "cores": "cores", "node": "nodes"}
+        name = several.get(kind, resource)
+        name = name.removesuffix("s") if whole == 1 and name in several.values() else name
     return f"{text} {name}" if named else text
 
 

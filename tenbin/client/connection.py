@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
+from select import select
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -30,6 +31,7 @@ else:  # by a name that no module of a user's program has
 # -- callbacks for the end of jobs -------------------------------------------------------------------------
 
 
+END_S = 60.0  # for a coordinator that is told to end; a busy machine takes seconds
 CHECK_S = 1.0  # longest delay of a callback, and the pause before a lost coordinator is asked again
 
 
@@ -281,6 +283,24 @@ def holder(home: Path) -> int | None:
             if is_lock and "FLOCK" in Path(f"/proc/{pid}/fdinfo/{number}").read_text():
                 return pid
     return None
+
+
+def await_end(pid: int) -> None:
+    """Wait until a coordinator has ended, and with it has given back its folder and its cores.
+
+    Raises:
+        TenbinError: it has not within a minute.
+    """
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        if not select([descriptor], [], [], END_S)[0]:
+            what = f"the coordinator (pid {pid}) was told to end, and has not within {END_S:g} s"
+            raise TenbinError(f"{what}; see coordinator.log in its folder", NO_ANSWER)
+    finally:
+        os.close(descriptor)
 
 
 def _refusal(content: bytes, exit_code: int) -> TenbinError:

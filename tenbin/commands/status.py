@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from collections.abc import Iterator
-from select import select
+from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
-from profiles.errors import Unavailable
 from profiles.instants import local
 from profiles.quantities import counted, duration, number
 from scheduler.jobs.literals import resource_text
+from tenbin.client.connection import await_end
 from tenbin.commands.jobs.jobs import age_s
 from tenbin.commands.options import HomeOption, JsonOption, client_of, stored_profiles
 from tenbin.text import label, print_json, say
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from tenbin.client.client import Client
 
 MOST_JOBS, MOST_FIGURES = 20, 3  # in tenbin nodes
-END_S = 60.0  # for a coordinator that is told to end; a busy machine takes seconds
 
 
 def down(
@@ -43,7 +41,7 @@ def down(
     answer = client.call("POST", f"/down?let_go={'true' if let_go else 'false'}")
     pid, guests = answer["pid"], answer["guests"]
     if not client.is_remote:
-        _await_end(pid)
+        await_end(pid)
     text = f"stopped (pid {pid})"
     if running:
         jobs = "1 job runs" if running == 1 else f"{running} jobs run"
@@ -53,20 +51,6 @@ def down(
     elif guests:
         text += f"; {guests} jobs of sbatch wait for tenbin up, and start by themselves if it does not come"
     _print({"pid": pid, "guests": guests}, json, text)
-
-
-def _await_end(pid: int) -> None:
-    """Wait until a coordinator has ended, and with it has given back its folder and its cores."""
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        if not select([descriptor], [], [], END_S)[0]:
-            what = f"the coordinator (pid {pid}) was told to end, and has not within {END_S:g} s"
-            raise Unavailable(what, "see coordinator.log in its folder")
-    finally:
-        os.close(descriptor)
 
 
 def status(home: HomeOption = None, json: JsonOption = False) -> None:
@@ -82,11 +66,7 @@ def status(home: HomeOption = None, json: JsonOption = False) -> None:
 
 def use_words(state: dict[str, Any]) -> str:
     """Say how much jobs hold of all: ``in use: 3 of 8 cores, 4 of 64 GB memory, 1 of 2 GPUs``."""
-    names = {"core": "cores", "node": "nodes"}
-    used = [
-        resource_text(names.get(row["name"], row["name"]), row["used"], row["total"])
-        for row in state["in_use"]
-    ]
+    used = [resource_text(row["name"], row["used"], row["total"]) for row in state["in_use"]]
     memory = state["memory"]
     if memory and all(row["name"] != "memory_mb" for row in state["in_use"]):
         used.append(resource_text("memory_mb", memory["set_aside_mb"], memory["total_mb"]))
@@ -143,9 +123,9 @@ def _last_profile() -> str:
         f"{figure.name} {number(figure.value)} {figure.unit}".rstrip()
         for figure in main_figures(profile)[:MOST_FIGURES]
     ]
-    marks = ["EMULATED"] * profile.emulated + ["disturbed"] * (trust(profile).state == "disturbed")
-    made = f"{profile.created.astimezone():%Y-%m-%d}"
-    return f"profile of {', '.join([made, *marks])}: {', '.join(figures) or 'no main figure'}"
+    marks = [f"{profile.created.astimezone():%Y-%m-%d}", *["EMULATED"] * profile.emulated]
+    marks += ["disturbed"] * (trust(profile).state == "disturbed")
+    return f"profile of {', '.join(marks)}: {', '.join(figures) or 'no main figure'}"
 
 
 def node_lines(table: list[dict[str, Any]]) -> list[str]:
@@ -181,12 +161,8 @@ def _pool(pool: dict[str, Any], shared: set[str]) -> Iterator[str]:
 
 def _beyond(node: dict[str, Any]) -> str:
     """Say what jobs keep of a time when there was more."""
-    more = [
-        resource_text("cores" if r == "core" else r, amount) for r, amount in node.get("beyond", {}).items()
-    ]
-    return (
-        f"; jobs that began when there was more keep {', '.join(more)} besides until they end" if more else ""
-    )
+    more = ", ".join(starmap(resource_text, node.get("beyond", {}).items()))
+    return more and f"; jobs that began when there was more keep {more} besides until they end"
 
 
 def _node(node: dict[str, Any]) -> Iterator[str]:

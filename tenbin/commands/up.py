@@ -213,11 +213,7 @@ def up(
     from tenbin.server.serve import default_policy, make_ready, serve
 
     folder = in_utf8(home or default_home(), "--home").absolute()
-    if policy is None:
-        policy = default_policy(folder)
-        if policy != DEFAULT_POLICY:
-            typer.echo(f"tenbin: policy {policy}, the default when this queue began (now {DEFAULT_POLICY})")
-    policy = of_any_folder(policy)
+    policy = of_any_folder(policy or default_policy(folder, typer.echo))
     own = {name: value.absolute() if isinstance(value, Path) else value for name, value in own.items()}
     os.environ.update(
         {name: str(Path(os.environ[name]).absolute()) for name in PATHS if os.environ.get(name)}

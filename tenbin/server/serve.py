@@ -123,11 +123,18 @@ def serve(
         journal.close()
 
 
-def default_policy(home: Path) -> str:
-    """Return the policy where none is named: what was the default when the queue began."""
+def default_policy(home: Path, tell: Callable[[str], object] = lambda text: None) -> str:
+    """Return the policy where none is named: what was the default when the queue began.
+
+    Args:
+        tell: called with a sentence if that is no longer the default.
+    """
+    policy = FORMER_DEFAULT if (home / FILE).exists() else DEFAULT
     with suppress(OSError):
-        return (home / DEFAULT_FILE).read_text().strip()
-    return FORMER_DEFAULT if (home / FILE).exists() else DEFAULT
+        policy = (home / DEFAULT_FILE).read_text().strip()
+    if policy != DEFAULT:
+        tell(f"tenbin: policy {policy}, the default when this queue began (now {DEFAULT})")
+    return policy
 
 
 def make_ready(home: Path, anew: bool) -> Iterator[str]:
