@@ -6,19 +6,19 @@ import subprocess
 
 import pytest
 
-from profiles.errors import Unavailable
-from tenbin.commands import status
+from tenbin.client import connection
+from tenbin.errors import TenbinError
 from tests.support.coordinator import Up
 
 
 def test_who_has_ended_is_not_waited_for_and_who_has_not_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen(["true"]) as ended:  # dead, and for nobody to be seen before it is waited for
-        status._await_end(ended.pid)
-    status._await_end(ended.pid)
-    monkeypatch.setattr(status, "END_S", 0.05)
+        connection.await_end(ended.pid)
+    connection.await_end(ended.pid)
+    monkeypatch.setattr(connection, "END_S", 0.05)
     with subprocess.Popen(["sleep", "60"]) as lives:
-        with pytest.raises(Unavailable, match=f"pid {lives.pid}"):
-            status._await_end(lives.pid)
+        with pytest.raises(TenbinError, match=f"pid {lives.pid}"):
+            connection.await_end(lives.pid)
         lives.kill()
 
 
