@@ -707,7 +707,7 @@ class History:
         self.cancelled, self.retried = set[int](), set[int]()  # or may have been
         self.ended: dict[int, tuple[Stage, float | None]] = {}
         self.gone: dict[int, int] = {}
-        self.told: set[tuple[int, int]] = set()  # jobs, and how many times they had ended
+        self.told: dict[int, int] = {}  # of each job, how many of its ends
         self.placed: set[int] | None = None  # jobs that have a place while the queue is suspended
         self.goals: dict[int, tuple[Placement, int, int]] = {}  # of jobs that write checkpoints to move there
         self.begin(self.folder / "0")
@@ -764,9 +764,10 @@ class History:
             (job,) = self.journal.members(int(array), int(index), int(index)) if index else (int(array),)
             history = self.journal.history(job)
             ends = [kind for _, kind, _ in history if kind in tuple(Stage) and Stage(kind).final]
-            if notice.about["TENBIN_STATE"] not in ends[-1:] or (job, len(ends)) in self.told:
+            said, told = notice.about["TENBIN_STATE"], self.told.get(job, 0)
+            if said not in ends[told:]:
                 raise Broken("an end is told once, when it is durable", f"{notice}: {history}")
-            self.told.add((job, len(ends)))
+            self.told[job] = ends.index(said, told) + 1
 
     def _watch_policy(self) -> None:
         """Look whether the policy is told of each job that leaves its place, and how it has ended."""
@@ -1096,6 +1097,9 @@ class History:
         by_itself = entry.stage is Stage.FAILED and how == "exited"
         by_itself = by_itself and (entry.spec.requeue or attempt not in lost)
         by_itself = by_itself and job_id not in self.cancelled and entry.spec.deadline_s is None
+        by_itself = by_itself and not any(
+            why.startswith("ruled") for _, _, why in self.journal.history(job_id)
+        )
         if job_id not in self.retried and (least > tries or (by_itself and most < tries)):
             raise Broken("who fails is tried as often as it may", f"job {job_id}: {most} of {tries} times")
 
