@@ -256,8 +256,8 @@ class JobGpus:
         if here and len(known) == len(here):
             self.peak_mb = max(self.peak_mb or 0.0, sum(known))
         seen = passed_s <= UNSEEN_S
-        told = here and all(use.share is not None for use in here.values())
-        if seen and told and len(here) == len(self.numbers):
+        complete = here and all(use.share is not None for use in here.values())
+        if seen and complete and len(here) == len(self.numbers):
             self.used_s += passed_s * sum(use.share or 0.0 for use in here.values())
             self.seen_s += passed_s
         for number, use in here.items():
@@ -615,10 +615,10 @@ def gpus_behind(devices: Mapping[int, Mapping[str, Any]]) -> Gpus | None:
     rows, _ = read()
     buses = [row["bus"] for row in rows]
     whole = {row["bus"]: row for row in rows if buses.count(row["bus"]) == 1}
-    found = {
+    watched = {
         n: (device["key"], whole[device["bus"]]) for n, device in devices.items() if device["bus"] in whole
     }
-    gpus = {n: Gpu(row["uuid"], key, row["memory_mb"], bus=row["bus"]) for n, (key, row) in found.items()}
+    gpus = {n: Gpu(row["uuid"], key, row["memory_mb"], bus=row["bus"]) for n, (key, row) in watched.items()}
     return Gpus(gpus, {}, emulated=os.environ.get(nvml.FOLDER, "")) if gpus else None
 
 

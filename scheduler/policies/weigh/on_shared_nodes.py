@@ -185,16 +185,14 @@ class SharedWeigh:
     def why(self, job: Job, view: View) -> Reason:
         """Explain what a job waits for, and beside whom it would best be."""
         market = Market(view, self._pool, self._parameters, self._price())
-        one = market.candidate(view.state(job.id))
-        several = "s" * (one.whole.nodes != 1)
-        needs = f"waits for {one.whole.nodes} whole node{several} ({len(market.places.empty)} empty)"
-        if one.share is not None:
-            needs += (
-                f" or a share of {one.share.nodes} beside another job ({len(market.places.sets)} have room)"
-            )
-        sentence = needs + in_turn(job, view) + market.best_company(one)
+        candidate = market.candidate(view.state(job.id))
+        whole, share, places = candidate.whole, candidate.share, market.places
+        needs = f"waits for {whole.nodes} whole node{'s' * (whole.nodes != 1)} ({len(places.empty)} empty)"
+        if share is not None:
+            needs += f" or a share of {share.nodes} beside another job ({len(places.sets)} have room)"
+        sentence = needs + in_turn(job, view) + market.best_company(candidate)
         first = next(iter(view.waiting)) == job.id
-        return Reason(sentence, room_from(one.whole, one.share, view, self._pool) if first else None)
+        return Reason(sentence, room_from(whole, share, view, self._pool) if first else None)
 
 
 class Market:
@@ -226,17 +224,17 @@ class Market:
         room: NDArray[np.float64] = np.multiply(self._pool.capacity, len(self.places.empty) + shares)
         return room
 
-    def best_company(self, one: Candidate) -> str:
+    def best_company(self, candidate: Candidate) -> str:
         """Name the running job that the other runs best beside, and what both would lose."""
-        found = []
+        companies = []
         for state in chain.from_iterable(where.residents for where in self.places.shared):
-            if one.share is not None and len(state.place.nodes) == one.share.nodes:
+            if candidate.share is not None and len(state.place.nodes) == candidate.share.nodes:
                 bound = state.place.binding, BESIDE[state.place.binding]
-                slowed = factors((state.job.program, one.job.program), bound, self.view.slowdowns)
-                found.append((sum(slowed), state.job, slowed))
-        if not found:
+                slowed = factors((state.job.program, candidate.job.program), bound, self.view.slowdowns)
+                companies.append((sum(slowed), state.job, slowed))
+        if not companies:
             return ""
-        _, other, (its, own) = min(found, key=lambda company: company[0])
+        _, other, (its, own) = min(companies, key=lambda company: company[0])
         return (
             f"; of those that run it goes best with job {other.name}: {_slower(own)}, that job {_slower(its)}"
         )
@@ -374,8 +372,8 @@ class Market:
         few = max(len(self.view.waiting), len(work)) <= PARTNERS
         one_s = sum(work.values()) / len(self.view.waiting)
         works = [{**work, program: work[program] + one_s} for program in work] if few else [work]
-        found = [least_time(of, self.view.slowdowns, self._most, parts)[1] for of in works]
-        return {program: fmean(worth[program] for worth in found) for program in work}
+        worths = [least_time(of, self.view.slowdowns, self._most, parts)[1] for of in works]
+        return {program: fmean(worth[program] for worth in worths) for program in work}
 
 
 def _slower(slow: float) -> str:

@@ -265,23 +265,23 @@ class NodeTurns(NodeWeigh):
     def _probed(self, job: Job, pools: Iterable[str], view: View) -> list[Spot]:
         """List the nodes of which is asked least, of those that could hold a job."""
         self._load = self._load or self._loads(view)
-        found: list[tuple[float, Spot]] = []
+        loads: list[tuple[float, Spot]] = []
         for pool in pools:
             there = view.nodes[pool]
             able = np.flatnonzero((there.capacity >= np.subtract(job.demand, ROOM)).all(axis=1) & there.up)
             load = self._load[pool][able]
             least = np.argsort(load, kind="stable")[:PROBED]
-            found += zip(load[least].tolist(), ((pool, node) for node in able[least].tolist()), strict=True)
-        return [spot for _, spot in sorted(found)[:PROBED]]
+            loads += zip(load[least].tolist(), ((pool, node) for node in able[least].tolist()), strict=True)
+        return [spot for _, spot in sorted(loads)[:PROBED]]
 
     def _loads(self, view: View) -> dict[str, Matrix]:
         """Return what those ask for that run or are stopped on each node, as shares of what it has."""
-        asked = {pool: view.nodes[pool].capacity.T - there.columns for pool, there in self.nodes.items()}
+        taken = {pool: view.nodes[pool].capacity.T - there.columns for pool, there in self.nodes.items()}
         for state in view.suspended.values():
             pool, node = _spot(state.place)
-            asked[pool][:, node] += state.job.demand
-        sizes = {pool: np.maximum(view.nodes[pool].capacity.T, TINY) for pool in asked}
-        return {pool: (amounts / sizes[pool]).max(axis=0) for pool, amounts in asked.items()}
+            taken[pool][:, node] += state.job.demand
+        sizes = {pool: np.maximum(view.nodes[pool].capacity.T, TINY) for pool in taken}
+        return {pool: (amounts / sizes[pool]).max(axis=0) for pool, amounts in taken.items()}
 
     def _left_for(self, job: Job, spot: Spot, view: View) -> Sequence[float]:
         """Return what is free for a job on a node."""
