@@ -67,8 +67,8 @@ def evaluate(scale: Scale, seeds: Sequence[int], progress: Progress) -> tuple[li
             ]
             cells = [(round(change.mean, 1), round(change.half, 1)) for change in changed.values()]
             stops = tuple(
-                round(float(np.mean(_column(each, "preemptions"))) / each[0].tasks, 3)
-                for each in (own, theirs)
+                round(float(np.mean(_column(runs, "preemptions"))) / runs[0].tasks, 3)
+                for runs in (own, theirs)
             )
             rows.append((str(stream), rival, *cells, stops))
     header = ("stream", "against", *WORDS.values(), "preemptions a task: own, theirs")
@@ -76,4 +76,4 @@ def evaluate(scale: Scale, seeds: Sequence[int], progress: Progress) -> tuple[li
 
 
 def _column(figures: Sequence[LasFigures], name: str) -> list[float]:
-    return [getattr(each, name) for each in figures]
+    return [getattr(run, name) for run in figures]

@@ -167,7 +167,9 @@ def pictures_page(title: str, section: tuple[str, str], pictures: Sequence[Pictu
     from tenbin.report.html import write
     from tenbin.report.pictures import picture
 
-    return write("parts.html", title=title, parts=[(*section, [picture(draw(one)) for one in pictures])])
+    return write(
+        "parts.html", title=title, parts=[(*section, [picture(draw(content)) for content in pictures])]
+    )
 
 
 def draw(picture: Picture) -> Any:

@@ -142,7 +142,7 @@ class SharedWeigh:
         market = Market(view, self._pool, self._parameters, self._price())
         if market.places and view.now >= self._until_s:
             head = market.candidate(view.state(first))
-            behind = [one for one in self._candidates(market) if one.job.id != first]
+            behind = [candidate for candidate in self._candidates(market) if candidate.job.id != first]
             if not self._start(market, [head, *behind], head):
                 market.reserve(head)
         while market.places and len(self._rows):
@@ -196,7 +196,7 @@ class SharedWeigh:
 
 
 class Market:
-    """What is free in one decision, and what groups of jobs cost there."""
+    """Free nodes in one decision, and the costs of groups of jobs there."""
 
     def __init__(self, view: View, pool: Pool, parameters: WeighParameters, price: float) -> None:
         self.view, self._pool, self._price, self._most = view, pool, price, parameters.most
@@ -250,7 +250,7 @@ class Market:
 
     # -- the reservation ------------------------------------------------------------------------------
 
-    def reserve(self, one: Candidate) -> None:
+    def reserve(self, candidate: Candidate) -> None:
         """Keep whole nodes for a job that cannot start."""
         view, nodes = self.view, self.view.nodes[self._pool.name]
         ends_s = {job_id: believed_end(state, view, {}) - view.now for job_id, state in view.running.items()}
@@ -262,9 +262,9 @@ class Market:
             for jobs, up in zip(nodes.jobs, nodes.up.tolist(), strict=True)
             if up
         )
-        if len(free) >= one.whole.nodes:
-            self._begins_s = free[one.whole.nodes - 1]
-            self._spare = sum(end_s <= self._begins_s for end_s in free) - one.whole.nodes
+        if len(free) >= candidate.whole.nodes:
+            self._begins_s = free[candidate.whole.nodes - 1]
+            self._spare = sum(end_s <= self._begins_s for end_s in free) - candidate.whole.nodes
 
     def _held_beyond(self, group: Group) -> int:
         """Count the nodes that it takes from those that are free when the reservation begins."""
@@ -279,32 +279,32 @@ class Market:
     def _groups(self, candidates: Sequence[Candidate], of: Candidate | None) -> Iterator[Group]:
         """Yield who can start; of jobs of one program and shape the first few."""
         empty, partners, seen = len(self.places.empty), list[Candidate](), Counter[object]()
-        for one in candidates:
-            seen[one.job.program, one.share] += 1
-            if one.share is not None and seen[one.job.program, one.share] > self._most:
+        for candidate in candidates:
+            seen[candidate.job.program, candidate.share] += 1
+            if candidate.share is not None and seen[candidate.job.program, candidate.share] > self._most:
                 continue
-            if one.share is not None and len(partners) < PARTNERS:
-                partners.append(one)
-            if of in (None, one):
-                yield from self._alone(one)
+            if candidate.share is not None and len(partners) < PARTNERS:
+                partners.append(candidate)
+            if of in (None, candidate):
+                yield from self._alone(candidate)
         for jobs in chain.from_iterable(combinations(partners, size) for size in range(2, self._most + 1)):
-            nodes = {one.share.nodes for one in jobs if one.share}
+            nodes = {candidate.share.nodes for candidate in jobs if candidate.share}
             if len(nodes) == 1 and max(nodes) <= empty and (of is None or of in jobs):
                 yield from (self._group(jobs, bindings) for bindings in bindings_of(len(jobs)))
 
-    def _alone(self, one: Candidate) -> Iterator[Group]:
+    def _alone(self, candidate: Candidate) -> Iterator[Group]:
         """Yield the places of one job: whole nodes, a share that others can join, beside those that run."""
-        empty, share = len(self.places.empty), one.share
-        if one.whole.nodes <= empty and (share is None or one.whole.nodes < share.nodes):
-            yield self._group((one,), (PACKED,))
+        empty, share = len(self.places.empty), candidate.share
+        if candidate.whole.nodes <= empty and (share is None or candidate.whole.nodes < share.nodes):
+            yield self._group((candidate,), (PACKED,))
         if share is None:
             return
         if share.nodes <= empty:
-            yield self._group((one,), (SPREAD,))
+            yield self._group((candidate,), (SPREAD,))
         for where in self.places.sets:
             if len(where.nodes) == share.nodes:
-                group = self._group((one,), (where.binding,), where)
-                if group.cost_s < self._wait_s(one, where):
+                group = self._group((candidate,), (where.binding,), where)
+                if group.cost_s < self._wait_s(candidate, where):
                     yield group
 
     def _group(
@@ -312,30 +312,33 @@ class Market:
     ) -> Group:
         """Weigh jobs that start together."""
         residents = where.residents if where else ()
-        new = [(one.job.program, binding, one.left_s) for one, binding in zip(jobs, bindings, strict=True)]
+        new = [
+            (candidate.job.program, binding, candidate.left_s)
+            for candidate, binding in zip(jobs, bindings, strict=True)
+        ]
         nodes = jobs[0].whole.nodes if jobs[0].share is None else jobs[0].share.nodes
         before = self._crowd(nodes, self._members(residents))
         crowd = self._crowd(nodes, [*self._members(residents), *new])
         stays_s = crowd.stays_s[len(residents) :]
-        late_s = sum(stays_s) + sum(one.passing_s - one.left_s for one in jobs)
+        late_s = sum(stays_s) + sum(candidate.passing_s - candidate.left_s for candidate in jobs)
         for work_s, slow, slow_before in zip(before.work_s, crowd.slowed, before.slowed, strict=False):
             late_s += min(work_s, max(stays_s) / slow) * (slow - slow_before)
-        known = all(one.job.reference_s(self._pool.name) < math.inf for one in jobs)
+        known = all(candidate.job.reference_s(self._pool.name) < math.inf for candidate in jobs)
         return Group(
-            max(one.rank for one in jobs),
+            max(candidate.rank for candidate in jobs),
             self._late * late_s + self._price * nodes * crowd.idle * min(crowd.stays_s),
-            min(one.job.id for one in jobs),
+            min(candidate.job.id for candidate in jobs),
             jobs[0].whole.nodes if bindings == (PACKED,) else nodes,
             max(crowd.stays_s) if known else math.inf,
-            SharedStart(tuple(one.job for one in jobs), bindings, where),
+            SharedStart(tuple(candidate.job for candidate in jobs), bindings, where),
         )
 
-    def _wait_s(self, one: Candidate, where: NodeSet) -> float:
+    def _wait_s(self, candidate: Candidate, where: NodeSet) -> float:
         """Weigh that a job waits until the others on a set have ended, its place empty."""
         crowd = self._crowd(len(where.nodes), self._members(where.residents))
         wait_s = max(crowd.stays_s)
-        idle_s = self._price * len(where.nodes) * crowd.idle * min(wait_s, one.left_s)
-        return self._late * (wait_s + one.passing_s) + idle_s
+        idle_s = self._price * len(where.nodes) * crowd.idle * min(wait_s, candidate.left_s)
+        return self._late * (wait_s + candidate.passing_s) + idle_s
 
     def _members(self, residents: Sequence[JobState]) -> list[Member]:
         now, pool = self.view.now, self._pool.name

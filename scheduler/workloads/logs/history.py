@@ -1,4 +1,4 @@
-"""What a coordinator has run, as ``tenbin history --csv`` writes it: the jobs that have run and ended."""
+"""Jobs that a coordinator has run to their ends, as ``tenbin history --csv`` writes them."""
 
 from __future__ import annotations
 
