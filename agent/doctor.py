@@ -1,6 +1,7 @@
 """The doctor: what can be measured on this node and what not, with reasons and remedies.
 
-Nothing is changed, apart from a file of one page in each checkpoint folder that is removed at once.
+Nothing is changed, apart from a file of one page in each checkpoint folder that is removed at once; and what
+was tried is kept for the next time, if asked for.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -17,6 +18,7 @@ from typing import Literal, NamedTuple
 from agent.inventory import Roots, fields, gather, read, read_mounts
 from agent.node_profile.identity import explain
 from agent.processes import control_groups
+from agent.trials import Answer, Trials
 from agent.users import default_storage
 from probes.c_library import HEADERS_REMEDY, REMEDY, find_compiler
 from probes.folders import LEAST_FREE
@@ -28,7 +30,7 @@ from probes.registry import PROBES
 from probes.topology import Topology, cpu_list, data_caches_kib, free_memory_mb, read_topology
 from profiles.card import BUSY, STOLEN
 from profiles.errors import BadInput, Unavailable
-from profiles.quantities import counted, file_size, memory
+from profiles.quantities import counted, duration, file_size, memory
 from profiles.records import MB, Inventory, Missing, OpenCLDevice, Profile, Record, Settings, Storage
 
 # -- machine and findings ----------------------------------------------------------------------------------
@@ -65,6 +67,7 @@ class Case:
 
     inventory: Inventory
     roots: Roots
+    trials: Trials = field(default_factory=Trials)
 
     @cached_property
     def topology(self) -> Topology:
@@ -664,7 +667,7 @@ def _checkpoint(case: Case) -> Iterator[Finding]:
     if len(devices) == 1:
         yield _one_device(devices)
     if devices:
-        yield _opencl_layer()
+        yield _opencl_layer(case)
     for storage in case.inventory.storage:
         yield from _storage(storage)
     for trouble in case.inventory.missing:
@@ -672,13 +675,19 @@ def _checkpoint(case: Case) -> Iterator[Finding]:
             yield missing("checkpoint", f"no {trouble.what}", trouble.reason, trouble.remedy)
 
 
-def _opencl_layer() -> Finding:
+def _opencl_layer(case: Case) -> Finding:
     """Say whether programs that know nothing of tenbin can be moved."""
     from agent.opencl_layer import build, loader, requests  # late: only the doctor asks
 
     nothing = "no unmodified OpenCL program can be moved"
-    if why := build.trouble():
-        return limited("checkpoint", nothing, why, build.REMEDY)
+
+    def compile_headers() -> Answer:
+        why = build.trouble()
+        return Answer(missing=(Missing(what="compiler", reason=why, remedy=build.REMEDY),) if why else ())
+
+    compiled = case.trials.answer("compiler", build.installed_files(), compile_headers)
+    for trouble in compiled.missing:
+        return limited("checkpoint", nothing, trouble.reason, trouble.remedy)
     try:
         requests.check_length(requests.default_folder())
     except BadInput as error:
@@ -766,11 +775,22 @@ def _scaling(case: Case) -> Iterator[Finding]:
         yield ok("scaling", f"speed-up on 1..{cores} cores", reason)
 
 
+def _kept(trials: Trials) -> Iterator[Finding]:
+    """Say what was not tried now, and since when it is known."""
+    if trials.kept_s:
+        ago = duration(round(time.time() - min(trials.kept_s.values())))
+        what = f"{', '.join(trials.kept_s)}: tried {ago} ago, nothing of them has changed since"
+        yield ok("machine", what, "tenbin doctor --again tries them anew")
+
+
 # -- all findings ------------------------------------------------------------------------------------------
 
 
 def examine(
-    settings: Settings, inventory: Inventory | None = None, last: Profile | None = None
+    settings: Settings,
+    inventory: Inventory | None = None,
+    last: Profile | None = None,
+    trials: Trials | None = None,
 ) -> list[Finding]:
     """Collect all findings, by probe in the order of the registry, then those of the whole machine.
 
@@ -778,13 +798,16 @@ def examine(
         settings: where to look; without checkpoint folders, at the default folder of a profile.
         inventory: the node's inventory, if it is known already.
         last: the node's last profile; a finding says how the node has changed since.
+        trials: keeps what drivers, MPI and compiler answer; None: they are tried anew.
     """
+    trials = trials or Trials()
     if not settings.storage:
         settings = settings.model_copy(update={"storage": (default_storage(),)})
     roots = Roots.of(settings)
     busy = list(load_findings(roots))  # before the drivers are asked, which is work too
-    case = Case(inventory or gather(settings), roots)
+    case = Case(inventory or gather(settings, trials), roots, trials)
     findings = [*probe_findings(case), *power_findings(case), *machine_findings(case), *busy]
+    findings += _kept(trials)
     if last is not None:
         findings += changes(case, last)
     order = [*PROBES, "machine"]

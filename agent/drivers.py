@@ -41,7 +41,14 @@ def opencl() -> Facts:
     if lacking := lacks_cache():
         reason, _, remedy = lacking.partition(": ")
         troubles.append({"what": "opencl drivers", "reason": reason, "remedy": remedy})
-    return {"opencl": [device.facts() for device in present], "missing": troubles}
+    facts = [device.facts() for device in present]
+    return {"opencl": facts, "missing": troubles, "files": loaded_libraries()}
+
+
+def loaded_libraries() -> list[str]:
+    """List the libraries that this process has loaded by now: drivers, and what they rest on."""
+    lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()
+    return sorted({line.split(maxsplit=5)[5] for line in lines if ".so" in line})
 
 
 def gpu(sysfs: str = "/sys") -> Facts:

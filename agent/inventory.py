@@ -20,11 +20,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from agent.trials import LINKER, Answer, Trials
 from probes.folders import inspect_folder
 from probes.powercap import zones
 from probes.topology import cpu_list
@@ -96,23 +98,15 @@ def numbered(folder: Path, prefix: str) -> list[tuple[int, Path]]:
 
 
 TIMEOUT_S = 20.0  # a driver that has to start a sleeping GPU takes seconds
-
-
-class Answer(records.InventoryRecord):
-    """The answer of a driver."""
-
-    opencl: tuple[records.OpenCLDevice, ...] = ()
-    gpus: tuple[records.Gpu, ...] = ()
-    missing: tuple[records.Missing, ...] = ()
+PROGRAM = Path(__file__).with_name("drivers.py")
 
 
 def ask(what: str, *arguments: str, timeout_s: float = TIMEOUT_S) -> Answer:
     """Ask the drivers of ``what`` (``opencl`` or ``gpu``) in a child; trouble becomes a ``Missing``."""
     # As a file: as a module it would import this package, and with it more than it needs. Likewise what
     # site-packages start with every Python (-S).
-    program = Path(__file__).with_name("drivers.py")
-    command = [sys.executable, "-P", "-S", str(program), what, *arguments]
-    path = {"PYTHONPATH": os.pathsep.join([str(program.parent.parent), *sys.path])}
+    command = [sys.executable, "-P", "-S", str(PROGRAM), what, *arguments]
+    path = {"PYTHONPATH": os.pathsep.join([str(PROGRAM.parent.parent), *sys.path])}
     try:
         child = subprocess.run(
             command, capture_output=True, text=True, timeout=timeout_s, check=False, env=os.environ | path
@@ -875,25 +869,46 @@ def _in_own_namespaces(roots: Roots) -> bool:
 # -- the inventory -----------------------------------------------------------------------------------------
 
 
-def gather(settings: records.Settings) -> records.Inventory:
+def gather(settings: records.Settings, trials: Trials | None = None) -> records.Inventory:
     """Take the inventory of this node; ``missing`` has what could not be found out, with its reason.
 
     The storage under each folder of ``settings.storage`` is examined. Takes about a second, most of it
     waiting for drivers.
+
+    Args:
+        trials: keeps what drivers and MPI answer; None: they are tried anew.
     """
+    sysfs, tried = str(settings.sysfs), (trials or Trials()).answer
     with ThreadPoolExecutor() as pool:
-        answers = [pool.submit(ask, "opencl"), pool.submit(ask, "gpu", str(settings.sysfs))]
-        looked_for = pool.submit(_mpi)
+        answers = [
+            pool.submit(tried, "OpenCL", _driver_files(), partial(ask, "opencl")),
+            pool.submit(tried, "NVML", _driver_files(), partial(ask, "gpu", sysfs), sysfs),
+            pool.submit(tried, "MPI", _mpi_files(), _mpi),
+        ]
         machine = read_machine(settings)
-        opencl, gpu = (answer.result() for answer in answers)
-        mpi, no_mpi = looked_for.result()
+        opencl, gpu, mpi = (answer.result() for answer in answers)
     drivers = {
         "opencl": opencl.opencl,
         "gpus": gpu.gpus,
-        "mpi": mpi,
-        "missing": (*machine.missing, *opencl.missing, *gpu.missing, *no_mpi),
+        "mpi": mpi.mpi,
+        "missing": (*machine.missing, *opencl.missing, *gpu.missing, *mpi.missing),
     }
     return machine.model_copy(update=drivers)
+
+
+def _driver_files() -> list[Path]:
+    """List what tells that a driver came, went or changed, but for the libraries that it loads."""
+    vendors = Path(os.environ.get("OCL_ICD_VENDORS") or "/etc/OpenCL/vendors")
+    devices = [Path("/dev/dri"), Path("/dev/kfd"), Path("/dev/dxg"), *Path("/dev").glob("nvidia*")]
+    code = [PROGRAM, *(PROGRAM.parent.parent / "probes" / name for name in ("opencl.py", "nvml.py"))]
+    packages = [Path(folder) for folder in sys.path if folder.endswith("-packages")]
+    return [vendors, *vendors.glob("*.icd"), LINKER, *devices, *code, *packages]
+
+
+def _mpi_files() -> list[Path]:
+    from probes.mpi.runner import installed_files
+
+    return [LINKER, *installed_files()]
 
 
 def read_machine(settings: records.Settings) -> records.Inventory:
@@ -933,14 +948,14 @@ def _storage(
     return tuple(storage), tuple(missing)
 
 
-def _mpi() -> tuple[records.Mpi | None, tuple[records.Missing, ...]]:
+def _mpi() -> Answer:
     from probes.mpi.runner import find_mpi  # late, because what files tell needs no start of ranks
 
     try:
         mpi = find_mpi()
     except UserError as error:
-        return None, (records.Missing(what="mpi", reason=error.what, remedy=error.remedy),)
-    return records.Mpi(library=mpi.library, launcher=str(mpi.launcher)), ()
+        return Answer(missing=(records.Missing(what="mpi", reason=error.what, remedy=error.remedy),))
+    return Answer(mpi=records.Mpi(library=mpi.library, launcher=str(mpi.launcher)))
 
 
 def _power(roots: Roots) -> tuple[records.PowerZone, ...]:

@@ -22,6 +22,10 @@ class SafeConsole(Console):
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, highlight=False, emoji=False)
 
+    def plain(self, text: str, **options: Any) -> None:
+        """Print text in which brackets are no markup; ``options``: of ``print``."""
+        self.print(text, markup=False, **options)
+
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Render with control characters escaped; rich's own cursor movements stay."""
         for segment in super().render(renderable, options):
@@ -46,7 +50,7 @@ def fit(text: str, width: int, *, right: bool = False) -> str:
 
 
 def lay_out(
-    console: Console, headings: Sequence[str], rows: Iterable[Sequence[str]], left: Collection[str]
+    console: SafeConsole, headings: Sequence[str], rows: Iterable[Sequence[str]], left: Collection[str]
 ) -> None:
     """Print a row a line, the widest columns cut; ``table`` takes half a millisecond a row.
 
@@ -65,5 +69,5 @@ def lay_out(
         for line in lines
     ]
     fitted = [line.rstrip() for line in fitted]
-    console.print("\n".join(fitted[: len(heads)]), style="bold", markup=False, soft_wrap=True)
+    console.plain("\n".join(fitted[: len(heads)]), style="bold", soft_wrap=True)
     print("".join(f"{line}\n" for line in fitted[len(heads) :]), end="")

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import cleandoc
 from itertools import groupby
+from json import dumps
 from typing import TYPE_CHECKING, Any
 
 from profiles.quantities import duration, file_size, memory, number, readable_unit
 
 if TYPE_CHECKING:
-    from profiles.records import Coefficient, Inventory, Model, Profile, Record
+    from profiles.records import Coefficient, Inventory, Model, Profile
 
 UNIT_WORDS = {"": "", "ratio": "", "1": ""}
 
@@ -142,13 +142,27 @@ def remark(text: str) -> None:
 
 def print_json(value: object) -> None:
     """Print for programs; every character outside ASCII is escaped."""
-    print(json.dumps(value, indent=1))
+    print(dumps(value, indent=1))
 
 
-def as_json(record: Record) -> str:
+def print_answer(value: object, words: str | Callable[[], object], json: bool) -> None:
+    """Print the answer of a command: for programs its value, a record or what JSON has; else in words.
+
+    Args:
+        words: the text; or what prints it.
+    """
+    if json:
+        print(as_json(value) if hasattr(value, "model_dump_json") else dumps(value, indent=1))
+    elif isinstance(words, str):
+        say(words)
+    else:
+        words()
+
+
+def as_json(record: Any) -> str:
     """Format a record as JSON in which every control character is escaped (JSON itself leaves C1 codes)."""
     text = record.model_dump_json(indent=1)
-    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+    return "".join(c if c.isprintable() or c == "\n" else dumps(c)[1:-1] for c in text)
 
 
 def headline(profile: Profile) -> str:

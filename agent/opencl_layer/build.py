@@ -38,6 +38,14 @@ def find_compiler() -> str | None:
     return next(filter(None, map(shutil.which, COMPILERS)), None)
 
 
+def installed_files() -> list[Path]:
+    """List what ``trouble`` rests on: the compiler, and where headers are."""
+    named = ":".join(os.environ.get(name, "") for name in ("CPATH", "CPLUS_INCLUDE_PATH"))
+    folders = ["/usr/include", "/usr/local/include", *filter(None, named.split(":"))]
+    headers = [Path(folder, "CL", name) for folder in folders for name in ("", "cl_icd.h", "cl_layer.h")]
+    return [*map(Path, filter(None, [find_compiler()])), *headers, Path(__file__)]
+
+
 def trouble() -> str:
     """Say why the layer cannot be compiled here; "" if it can."""
     compiler = find_compiler()

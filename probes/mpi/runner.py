@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -383,6 +384,17 @@ def find_mpi() -> MpiInstall:
         raise failure
     _try_two_ranks(install)
     return install
+
+
+def installed_files() -> list[Path]:
+    """List what ``find_mpi`` finds and starts: launchers and libraries beside them, mpi4py, packages."""
+    launchers = list(_candidates())
+    folders = {folder for path in launchers for folder in (path.parent.parent, path.resolve().parent.parent)}
+    libraries = [file for folder in sorted(folders) for file in folder.glob("lib*/libmpi*")]
+    spec = find_spec("mpi4py")
+    packages = [Path(folder) for folder in (spec.submodule_search_locations or () if spec else ())]
+    modules = [file for folder in packages for file in folder.glob("MPI*.so")]
+    return [*launchers, *libraries, *modules, *(folder.parent for folder in packages), Path(__file__)]
 
 
 def _is_wheel_in(folder: str, name: str) -> bool:

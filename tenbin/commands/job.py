@@ -6,11 +6,11 @@ import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from profiles.errors import INTERRUPTED, BadInput, Interrupted, UserError
@@ -18,7 +18,7 @@ from profiles.quantities import duration, number
 from tenbin.commands import options
 from tenbin.option_values import counts, duration_s, names
 from tenbin.terminal import QUALITY_STYLE, SafeConsole, table
-from tenbin.text import as_json, interval, print_json, say, sparkline, value_with_unit
+from tenbin.text import as_json, interval, print_answer, print_json, say, sparkline, value_with_unit
 
 if TYPE_CHECKING:
     from agent.job_profile.profiler import Made
@@ -98,11 +98,8 @@ def list_jobs(store: options.StoreOption = None, json: options.JsonOption = Fals
     here = _kind().key
     stored, damaged = options.loaded(_stored_jobs(store).paths(), load_job)
     rows = [row for _, row in stored]
-    if json:
-        summaries = [{**_summary(row), "this_kind": row.kind.key == here} for row in rows]
-        print_json({"job_profiles": summaries, "damaged": damaged})
-    else:
-        print_list(rows, here)
+    summaries = [{**_summary(row), "this_kind": row.kind.key == here} for row in rows]
+    print_answer({"job_profiles": summaries, "damaged": damaged}, partial(print_list, rows, here), json)
     options.end_after(damaged, said=json)
 
 
@@ -114,14 +111,28 @@ def schema() -> None:
     print(json_schema(JobProfile), end="")
 
 
+SUMMARY = {  # fields of a job profile, in a list of them
+    *(
+        "name",
+        "id",
+        "node",
+        "hosts",
+        "clock",
+        "repetitions",
+        "sessions",
+        "interrupted",
+        "emulated",
+        "command",
+    ),
+}
+
+
 def _summary(row: JobProfile) -> dict[str, object]:
     pressure, sensitivity = _slowdowns(row.pressure_by(), row.sensitivity_by())
     network = row.network
     of_network = _slowdowns(network.pressure, network.sensitivity) if network else (None, None)
     return {
-        "name": row.name,
-        "id": row.id,
-        "node": row.node,
+        **row.model_dump(mode="json", include=SUMMARY),
         "kind": row.kind.key,
         "cores": row.cores,
         "run_s": _value(row.need("run_s")),
@@ -130,14 +141,7 @@ def _summary(row: JobProfile) -> dict[str, object]:
         "network_pressure_ratio": of_network[0],
         "network_sensitivity_ratio": of_network[1],
         "mpi_share": _value(row.need("mpi_share")),
-        "hosts": list(row.hosts),
-        "clock": row.clock,
         "parallelism": None if row.scaling is None else row.scaling["A"].value,
-        "repetitions": row.repetitions,
-        "sessions": row.sessions,
-        "interrupted": row.interrupted,
-        "emulated": row.emulated,
-        "command": list(row.command),
     }
 
 
@@ -190,12 +194,12 @@ def print_job(job: JobProfile) -> None:
         f" ({m})" for m, on in (("EMULATED", job.emulated), ("interrupted", job.interrupted)) if on
     )
     title = f"{job.name}: {kind} job profile {job.id}, made {made} in {duration(job.duration_s)}{marks}"
-    console.print(title, style="bold", markup=False)
+    console.plain(title, style="bold")
     cpus, probes = (", ".join(map(str, some)) for some in (job.cpus, job.probe_cpus))
     memprobe = f"; memprobe on {probes}" if probes else ""
     ranks = f"{job.ranks} ranks on {', '.join(job.hosts) or 'this node'}, " if job.mpi else ""
     times = f"{job.repetitions} repetitions" + (f" in {job.sessions} sessions" if job.sessions > 1 else "")
-    console.print(f"  cores      {ranks}{job.cores} (CPU {cpus}{memprobe}), {times}", markup=False)
+    console.plain(f"  cores      {ranks}{job.cores} (CPU {cpus}{memprobe}), {times}")
     console.print("\n[bold]Alone[/bold]  [dim](median, 95 % interval, n, quality)[/dim]")
     for need in job.alone:
         _line(console, WORDS.get(need.name, need.name), need)
@@ -211,7 +215,7 @@ def print_job(job: JobProfile) -> None:
         if curve:
             _curve(console, curve)
     if job.quick:
-        console.print(f"\n{unmeasured(job)}", markup=False, soft_wrap=True)
+        console.plain(f"\n{unmeasured(job)}", soft_wrap=True)
     if job.network:
         _network(console, job.network)
     if job.scaling is not None:
@@ -219,9 +223,9 @@ def print_job(job: JobProfile) -> None:
     if job.caps is not None:
         _caps(console, job.caps)
     if job.note:
-        console.print(f"\n{job.note}", markup=False)
+        console.plain(f"\n{job.note}")
     for absent in job.absent:
-        console.print(f"Not measured: {absent.what}: {absent.reason}", markup=False)
+        console.plain(f"Not measured: {absent.what}: {absent.reason}")
 
 
 def unmeasured(job: JobProfile) -> str:
@@ -234,24 +238,24 @@ def unmeasured(job: JobProfile) -> str:
     )
 
 
-def _pressure(console: Console, probe: str, pressure: ProbePressure) -> None:
+def _pressure(console: SafeConsole, probe: str, pressure: ProbePressure) -> None:
     _line(console, f"{probe} is slowed down", pressure.slowdown, "x")
     if pressure.equivalent_gbs:
         what = "  as beside memprobe at" if probe == "memprobe" else f"  alone it takes as much as {probe} at"
         _line(console, what, pressure.equivalent_gbs)
     elif pressure.note:
-        console.print(f"    {pressure.note}", markup=False)
+        console.plain(f"    {pressure.note}")
 
 
-def _phases(console: Console, phases: Phases) -> None:
+def _phases(console: SafeConsole, phases: Phases) -> None:
     _line(console, "  in the worst part of its run", phases.peak, "x")
     seen = [value for value in phases.slowdown if value is not None]
     words = "in bursts" if phases.bursts else "no bursts that stand out"
-    console.print(f"  over its run, parts of {phases.bin_s:.3g} s: {words}", markup=False)
-    console.print(f"    {sparkline(phases.slowdown)}  {min(seen):.2f} .. {max(seen):.2f}x", markup=False)
+    console.plain(f"  over its run, parts of {phases.bin_s:.3g} s: {words}")
+    console.plain(f"    {sparkline(phases.slowdown)}  {min(seen):.2f} .. {max(seen):.2f}x")
 
 
-def _network(console: Console, half: NetworkHalf) -> None:
+def _network(console: SafeConsole, half: NetworkHalf) -> None:
     mark = " (EMULATED: the hosts are one machine's)" if half.emulated else ""
     console.print(f"\n[bold]Beside comprobe, by run time[/bold]{mark}")
     if half.pressure:
@@ -259,29 +263,29 @@ def _network(console: Console, half: NetworkHalf) -> None:
     if half.sensitivity:
         _curve(console, half.sensitivity)
     if half.note:
-        console.print(f"  {half.note}", markup=False)
+        console.plain(f"  {half.note}")
 
 
-def _curve(console: Console, curve: Curve) -> None:
+def _curve(console: SafeConsole, curve: Curve) -> None:
     for level in curve.levels[1:]:
         words = f"slowed down at {level.intensity_percent:.0f} %, {level.offered_gbs:.3g} GB/s"
         _line(console, words, level.slowdown, "x")
 
 
-def _scaling(console: Console, model: Model) -> None:
+def _scaling(console: SafeConsole, model: Model) -> None:
     from profiles.models.downey import verdict
 
     over = f"Over ranks on {model.labels['hosts']}" if "hosts" in model.labels else "Over cores"
     mark = " (EMULATED: the hosts are one machine's)" if model.emulated else ""
     console.print(f"\n[bold]{escape(over)}[/bold]{mark}", end="  ")
-    console.print(verdict(model), markup=False)
+    console.plain(verdict(model))
     for coefficient in model.coefficients:
         _line(console, SCALING.get(coefficient.name, coefficient.name), coefficient)
     if model.note:
-        console.print(f"    {model.note}", markup=False)
+        console.plain(f"    {model.note}")
 
 
-def _caps(console: Console, caps: UnderCaps) -> None:
+def _caps(console: SafeConsole, caps: UnderCaps) -> None:
     mark = f" (EMULATED: {escape(caps.emulated)})" if caps.emulated else ""
     console.print(
         f"\n[bold]Under power caps[/bold]{mark}  [dim](cap of each package; of those it runs on)[/dim]"
@@ -302,10 +306,10 @@ def _caps(console: Console, caps: UnderCaps) -> None:
         if coefficient.name in CAPS:
             _line(console, CAPS[coefficient.name], coefficient)
     if caps.note:
-        console.print(f"  {caps.note}", markup=False)
+        console.plain(f"  {caps.note}")
 
 
-def _line(console: Console, words: str, coefficient: Coefficient, unit: str = "") -> None:
+def _line(console: SafeConsole, words: str, coefficient: Coefficient, unit: str = "") -> None:
     value = f"{value_with_unit(coefficient)}{unit}"
     quality = f"[{QUALITY_STYLE[coefficient.quality]}]{coefficient.quality}[/]"
     row = f"  {words:<34} {value:>12} {interval(coefficient):>20} {coefficient.n:>4} "
@@ -378,10 +382,8 @@ def predict(
             f"nothing is known of {name}: no such job ended with success, none of {signature.user}'s at all",
             f"run it once (tenbin submit --name {name} -- CMD...), or measure it: tenbin program profile",
         )
-    if json:
-        print_json({**signature._asdict(), "predictions": rows})
-    else:
-        _print_predictions(signature.program, signature.arguments, rows)
+    shown = partial(_print_predictions, signature.program, signature.arguments, rows)
+    print_answer({**signature._asdict(), "predictions": rows}, shown, json)
 
 
 def _runs(folder: Path, store: Path | None, name: str) -> list[PastRun]:
@@ -414,7 +416,7 @@ def _predictions(history: Any, signature: Any, pools: list[str]) -> list[dict[st
 
 def _print_predictions(name: str, arguments: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
     console = SafeConsole()
-    console.print(shlex.join((name, *arguments)), style="bold", markup=False)
+    console.plain(shlex.join((name, *arguments)), style="bold")
     columns = ("", "device", "10 %", "50 %", "90 %", "n", "rests on")
     predictions = table(*columns, left=("", "device", "rests on"))
     for row in rows:

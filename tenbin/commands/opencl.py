@@ -18,7 +18,7 @@ from profiles.errors import BadInput, Unavailable
 from profiles.instants import clock
 from profiles.quantities import duration, number
 from tenbin.commands.options import JsonOption
-from tenbin.text import print_json, remark, say
+from tenbin.text import print_answer, remark, say
 
 if TYPE_CHECKING:
     from agent.opencl_layer.requests import LayerStatus
@@ -95,13 +95,10 @@ def status(
     )
     for other, why in outside:
         say(f"{other}: cannot be moved: {why}", error=json)
-    if json:
-        print_json([asdict(program) for program in programs])
-        return
-    if not programs and not outside:
-        say("no OpenCL program runs that was started by: tenbin opencl run -- CMD, or as a job on a device")
-    for program in programs:
-        say(_line(program))
+    none = "no OpenCL program runs that was started by: tenbin opencl run -- CMD, or as a job on a device"
+    shown = list(map(_line, programs)) or [none] * (not outside)
+    if json or shown:
+        print_answer([asdict(program) for program in programs], "\n".join(shown), json)
 
 
 def park(
@@ -154,12 +151,11 @@ def estimate(
     from agent.opencl_layer import requests
 
     prediction = requests.estimate(_folder(pid), pid, to)
-    if json:
-        print_json(asdict(prediction) | {"pause_s": prediction.pause_s, "total_s": prediction.total_s})
-        return
     written, all_mb = number(prediction.dirty_bytes / 1e6), number(prediction.bytes / 1e6)
     times = f"{duration(prediction.total_s)} with a pause of {duration(prediction.pause_s)}"
-    say(f"{pid}: a move takes {times}; {written} of {all_mb} MB are written meanwhile")
+    text = f"{pid}: a move takes {times}; {written} of {all_mb} MB are written meanwhile"
+    value = asdict(prediction) | {"pause_s": prediction.pause_s, "total_s": prediction.total_s}
+    print_answer(value, text, json)
 
 
 def move(
@@ -213,28 +209,13 @@ def try_(
     """
     from agent.opencl_layer import requests
 
-    trial = requests.try_on(
-        _folder(pid),
-        pid,
-        on,
-        remark,
-        watch_s=watch,
-        memory_mib=memory or 0,
-    )
-    if json:
-        print_json(trial.as_json())
-        return
-    for line in lines(trial, pid):
-        say(line)
+    trial = requests.try_on(_folder(pid), pid, on, remark, watch_s=watch, memory_mib=memory or 0)
+    print_answer(trial.as_json(), "\n".join(lines(trial, pid)), json)
 
 
 def _tell(program: LayerStatus, json: bool) -> None:
-    if json:
-        print_json(
-            asdict(program) | {"predicted_pause_s": program.estimate.pause_s if program.estimate else None}
-        )
-    else:
-        say(_line(program))
+    pause_s = program.estimate.pause_s if program.estimate else None
+    print_answer(asdict(program) | {"predicted_pause_s": pause_s}, _line(program), json)
 
 
 def _line(program: LayerStatus) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -142,6 +143,20 @@ class Command(TyperCommand):
         return flags_alone(super().get_params(ctx))
 
 
+def option_parameter(
+    name: str, kind: Any, default: Any, *spelling: str, **settings: Any
+) -> inspect.Parameter:
+    """Make the parameter of an option, as typer reads it; one without a default may be None."""
+    annotation = Annotated[kind if default is not None else kind | None, typer.Option(*spelling, **settings)]  # type: ignore[valid-type]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def given(context: Any) -> set[str]:
+    """Return the parameters that stand on the command line or in a ``#TENBIN`` line."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+
+
 def with_parameters(
     command: Callable[..., Any],
     at: str,
@@ -207,6 +222,15 @@ def coordinator_folder(home: Path | None) -> Path:
 WRITABLE = "choose a file in a folder you may write"
 
 
+@contextmanager
+def named(what: str, remedy: str) -> Iterator[None]:
+    """Say of what there was an error, where a file or folder that the user named has one."""
+    try:
+        yield
+    except OSError as error:
+        raise BadInput(f"{what}: {error.strerror}", remedy) from error
+
+
 def storage_folder(folder: Path) -> Path:
     """Resolve links in a ``--storage`` folder; a folder that does not answer is reported by its reader."""
     from probes.folders import inspect_folder
@@ -230,25 +254,39 @@ def ensure_writable(option: str, file: Path) -> None:
 
     from profiles.files.safe_files import is_special
 
-    try:
+    if not file.parent.is_dir():
+        raise BadInput(f"{option} {file}: its folder does not exist", f"mkdir {file.parent}")
+    with named(f"{option} {file}", WRITABLE):
         if file.is_dir():
             raise IsADirectoryError(None, "is a folder")
         if is_special(file):
             return
         with TemporaryFile(dir=file.parent):
             pass
-    except OSError as error:
-        raise BadInput(f"{option} {file}: {error.strerror}", WRITABLE) from error
 
 
 def write_output(option: str, file: Path, text: str) -> None:
     """Write a whole file, or leave it as it was."""
     from profiles.files.safe_files import write_chosen
 
-    try:
+    with named(f"{option} {file}", WRITABLE):
         write_chosen(file, text)
-    except OSError as error:
-        raise BadInput(f"{option} {file}: {error.strerror}", WRITABLE) from error
+
+
+def read_input(said: str, file: Path | None, largest: int, *, remedy: str, too_large: str) -> bytes:
+    """Read a file, or standard input, but no more than ``largest`` bytes.
+
+    Args:
+        said: its name in messages. remedy, too_large: what to do if it cannot be read, or is larger.
+
+    Raises:
+        BadInput: it cannot be read, or is larger.
+    """
+    with named(said, remedy), file.open("rb") if file else nullcontext(sys.stdin.buffer) as opened:
+        content = opened.read(largest + 1)
+    if len(content) > largest:
+        raise BadInput(f"{said} has more than {largest >> 20} MiB", too_large)
+    return content
 
 
 # -- progress of measurements, and their end by a signal ---------------------------------------------------
@@ -266,18 +304,24 @@ def restore_leftovers(*, tell: bool = True) -> list[str]:
 
 
 @contextmanager
+def handled(handlers: Mapping[signal.Signals, Callable[[int, FrameType | None], Any]]) -> Iterator[None]:
+    """Handle signals so in the block."""
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
 def terminated_as_interrupted() -> Iterator[None]:
     """Make SIGTERM end a profile as Ctrl-C does: kept, restored, tidy.
 
     SIGINT is set too, because a shell starts background jobs with it ignored.
     """
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
-    try:
+    with handled(dict.fromkeys((signal.SIGINT, signal.SIGTERM), signal.default_int_handler)):
         yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
 
 
 @contextmanager

@@ -101,19 +101,19 @@ def _print(result: Evaluation, figure: Path | None) -> None:
     from tenbin.report import evaluation as report
 
     console = SafeConsole()
-    console.print(result.paper, markup=False)
+    console.plain(result.paper)
     for sentence in result.assumptions:
-        console.print(f"- {sentence}", markup=False)
+        console.plain(f"- {sentence}")
     console.print(_grid("", report.HEADINGS, [report.finding_row(f) for f in result.findings]))
     for finding in result.findings:
         if finding.note:
-            console.print(f"{finding.name}: {finding.note}", markup=False)
+            console.plain(f"{finding.name}: {finding.note}")
     for data in result.tables:
         console.print(_grid(data.title, data.columns, report.cells(data)))
     for sentence in result.remarks:
-        console.print(f"- {sentence}", markup=False)
+        console.plain(f"- {sentence}")
     if result.pictures:
-        console.print(f"pictures: {figure or 'none; --figure FILE.html draws them'}", markup=False)
+        console.plain(f"pictures: {figure or 'none; --figure FILE.html draws them'}")
 
 
 def _grid(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:

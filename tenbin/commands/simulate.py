@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from glob import escape, glob
@@ -21,6 +21,7 @@ from tenbin.commands.options import (
     complete_policy,
     complete_selector,
     ensure_writable,
+    given,
     stored_profiles,
     write_output,
 )
@@ -50,6 +51,7 @@ def complete_workload(incomplete: str) -> list[str]:
 
 
 def simulate(
+    context: typer.Context,
     *,
     policy: Annotated[
         list[str] | None, typer.Option("--policy", "-p", autocompletion=complete_policy)
@@ -108,18 +110,7 @@ def simulate(
     from scheduler.model.clusters import parse_cluster
     from scheduler.policies.registry import several
 
-    plan = _plan(
-        experiment,
-        in_place_of={"--policy": policy, "--workload": workload, "--cluster": cluster},
-        without={
-            "--seed": seed is not None,
-            "--resamples": resamples,
-            "--block": block,
-            "--jobs-out": jobs_out,
-            "--gantt": gantt,
-            "--json": json,
-        },
-    )
+    plan = _plan(experiment, given(context))
     if plan is not None:
         cluster, policy = plan.cluster, plan.policies
     machine, seed = parse_cluster(cluster), seed or 0
@@ -180,22 +171,24 @@ class Outcome:
     comparison: PolicyComparison | None = None
 
 
-def _plan(
-    experiment: Path | None, *, in_place_of: Mapping[str, object], without: Mapping[str, object]
-) -> Experiment | None:
+OF_RUNS = ("policy", "workload", "cluster")  # options in whose place there may be an experiment
+NOT_OF_EXPERIMENTS = (*OF_RUNS, "seed", "resamples", "block", "jobs_out", "gantt", "json")
+
+
+def _plan(experiment: Path | None, given: set[str]) -> Experiment | None:
     """Read the file of an experiment; None: there is none, and the options in its place are all given.
 
     Raises:
         BadInput: an option is missing, or does not go with an experiment.
     """
     if experiment is None:
-        if missing := [option for option, value in in_place_of.items() if not value]:
-            raise BadInput(f"{missing[0]} is missing", "see: tenbin simulate --help")
+        if missing := [name for name in OF_RUNS if name not in given]:
+            raise BadInput(f"--{missing[0]} is missing", "see: tenbin simulate --help")
         return None
     from scheduler.evaluations.experiment import read
 
-    if both := [option for option, value in {**in_place_of, **without}.items() if value]:
-        raise BadInput(f"--experiment and {both[0]} are both given", "leave one of them out")
+    if both := [name.replace("_", "-") for name in NOT_OF_EXPERIMENTS if name in given]:
+        raise BadInput(f"--experiment and --{both[0]} are both given", "leave one of them out")
     return read(experiment)
 
 
@@ -404,7 +397,7 @@ def _print(outcome: Outcome, choice: str) -> None:
 
     console, work, measured = SafeConsole(), outcome.results[0].work, outcome.setup.measured
     figures = [result.figures for result in outcome.results]
-    console.print(work.source, markup=False)
+    console.plain(work.source)
     shown = table("")
     for result in figures:
         shown.add_column(plain(result["policy"]), justify="right", overflow="fold")
@@ -420,7 +413,7 @@ def _print(outcome: Outcome, choice: str) -> None:
     notes += window_note(figures[0], outcome.window) + unstated(figures[0], choice)
     notes += [*reasons("in the log", work.remarks), *(measured.notes if measured else ())]
     for note in notes:
-        console.print(note, markup=False, soft_wrap=True)
+        console.plain(note, soft_wrap=True)
 
 
 def _value(value: float | None, is_time: bool) -> str:
@@ -441,14 +434,13 @@ def _print_differences(console: SafeConsole, comparison: PolicyComparison) -> No
                 values = difference.difference, difference.low, difference.high
                 shown.add_row(name, *(_signed(value, is_time) for value in values), difference.verdict)
         console.print(shown)
-    console.print(
+    console.plain(
         f"intervals: {comparison.resamples} resampled workloads, from {comparison.blocks} blocks of "
         f"{duration(comparison.length_s)}",
-        markup=False,
         soft_wrap=True,
     )
     if comparison.left_out:
-        console.print(f"not resampled: {comparison.left_out:,} jobs after the last whole block", markup=False)
+        console.plain(f"not resampled: {comparison.left_out:,} jobs after the last whole block")
 
 
 def _signed(value: float, is_time: bool) -> str:

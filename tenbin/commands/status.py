@@ -14,7 +14,7 @@ from scheduler.jobs.literals import resource_text
 from tenbin.client.connection import await_end
 from tenbin.commands.jobs.jobs import age_s
 from tenbin.commands.options import HomeOption, JsonOption, client_of, stored_profiles
-from tenbin.text import label, print_json, say
+from tenbin.text import label, print_answer, print_json, say
 
 if TYPE_CHECKING:
     from tenbin.client.client import Client
@@ -50,7 +50,7 @@ def down(
         text += f"; {guests} jobs of sbatch are left to Slurm"
     elif guests:
         text += f"; {guests} jobs of sbatch wait for tenbin up, and start by themselves if it does not come"
-    _print({"pid": pid, "guests": guests}, json, text)
+    print_answer({"pid": pid, "guests": guests}, text, json)
 
 
 def status(home: HomeOption = None, json: JsonOption = False) -> None:
@@ -61,7 +61,7 @@ def status(home: HomeOption = None, json: JsonOption = False) -> None:
     text = f"pid {answer['pid']}, policy {answer['policy']}, {answer['home']}{also}\n{counts}"
     if held := answer.get("held"):
         text += f"\nheld: {local(held)}"
-    _print(answer, json, f"{text}\n{use_words(answer)}")
+    print_answer(answer, f"{text}\n{use_words(answer)}", json)
 
 
 def use_words(state: dict[str, Any]) -> str:
@@ -73,13 +73,6 @@ def use_words(state: dict[str, Any]) -> str:
     if power := state["power"]:
         used.append(f"{power['allotted_w']:g} of {power['budget_w']:g} W")
     return f"in use: {', '.join(used)}"
-
-
-def _print(answer: object, as_json: bool, text: str) -> None:
-    if as_json:
-        print_json(answer)
-    else:
-        say(text)
 
 
 def nodes(home: HomeOption = None, json: JsonOption = False) -> None:

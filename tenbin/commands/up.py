@@ -26,6 +26,7 @@ from tenbin.commands.options import (
     client_of,
     complete_machine,
     complete_offered_policy,
+    option_parameter,
     stored_profiles,
     with_parameters,
 )
@@ -83,18 +84,12 @@ def _parameter(option: Option, engine: str = "") -> inspect.Parameter:
     group = f"With --engine {engine}" if engine else None
     text = option.help.removeprefix(f"{group}: ")
     settings: dict[str, Any] = {"help": text[:1].upper() + text[1:], "metavar": option.metavar}
-    settings["rich_help_panel"] = group
+    settings |= {"rich_help_panel": group, "dir_okay": kind is not Path}
     if option.least is not None and kind is not str:
         settings["min"] = option.least
-    if kind is Path:
-        settings["dir_okay"] = False
     names = [option.flag] if kind is bool else []  # without --no-...
     default = f"{option.default:g}s" if option.kind is Seconds else option.default
-    optional: Any = kind if default is not None else kind | None
-    annotation: Any = Annotated[optional, typer.Option(*names, **settings)]
-    return inspect.Parameter(
-        option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
-    )
+    return option_parameter(option.name, kind, default, *names, **settings)
 
 
 def _idle_rule(text: str, flag: str) -> IdleRule:

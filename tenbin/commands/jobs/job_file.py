@@ -6,7 +6,6 @@ Fields have the names of the options of ``tenbin submit``, and their values are 
 from __future__ import annotations
 
 import shlex
-import sys
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from profiles.instants import clock
 from scheduler.jobs.dependencies import KINDS, Kind, check_places
 from scheduler.jobs.specs import JobRefused, JobSpec, fault
 from scheduler.model.parameters import unknown
+from tenbin.commands.options import read_input
 from tenbin.errors import TenbinError
 from tenbin.fields import KEY_OF, OPTIONS
 from tenbin.option_values import BadOption
@@ -98,17 +98,11 @@ def _place_of(name: str, label: str, numbers: Mapping[str, list[int]]) -> int:
 
 def _load(path: Path) -> tuple[list[Any], TomlTable, Path]:
     """Read the tables of jobs, the defaults, and the folder that paths in the file start from."""
+    file = None if str(path) == "-" else path
+    remedies = {"remedy": "name a job file", "too_large": "submit it in parts"}
+    content = read_input(f"--file {path}", file, LARGEST, **remedies)
     try:
-        if str(path) == "-":
-            content, folder = sys.stdin.buffer.read(LARGEST + 1), Path.cwd()
-        else:
-            with path.open("rb") as file:
-                content, folder = file.read(LARGEST + 1), path.absolute().parent
-        if len(content) > LARGEST:
-            raise BadInput(f"--file {path} has more than {LARGEST >> 20} MiB", "submit it in parts")
         document = tomllib.loads(content.decode("utf-8-sig"))
-    except OSError as error:
-        raise BadInput(f"--file {path}: {error.strerror}", "name a job file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInput(f"{path} is no TOML: {error}", PAGE) from error
     for key in document:
@@ -122,7 +116,7 @@ def _load(path: Path) -> tuple[list[Any], TomlTable, Path]:
     for key in ("name", "array"):
         if key in defaults:
             raise BadInput(f"{path}, defaults: {key} is each job's own", "move it to [[job]]")
-    return jobs, defaults, folder
+    return jobs, defaults, path.absolute().parent
 
 
 def _merged(defaults: TomlTable, table: TomlTable) -> dict[str, Any]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import json as json_module
 import signal
 import sys
 import textwrap
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import update_wrapper
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -16,10 +18,17 @@ import typer
 from profiles.errors import INTERRUPTED, BadInput
 from profiles.instants import clock, local
 from profiles.quantities import counted, duration, number
-from tenbin.commands.options import HomeOption, JsonOption, client_of, complete_job, complete_place
+from tenbin.commands.options import (
+    HomeOption,
+    JsonOption,
+    client_of,
+    complete_job,
+    complete_place,
+    with_parameters,
+)
 from tenbin.errors import NO_ANSWER, TenbinError
 from tenbin.option_values import duration_s, past_instant
-from tenbin.text import label, print_json, printable, ranges, remark, say
+from tenbin.text import label, print_answer, print_json, printable, ranges, remark, say
 
 if TYPE_CHECKING:
     from tenbin.client.client import Client
@@ -529,106 +538,139 @@ class Output:
             del self._starts[stream]  # a pipe or a terminal, which cannot be read again
 
 
-def cancel(
-    which: WhichOrName = None, name: OfName = None, home: HomeOption = None, json: JsonOption = False
-) -> None:
+DONE = {  # in a sentence: 3 jobs ...
+    **{"cancel": "told to end", "suspend": "suspended", "resume": "resumed", "retry": "will run again"},
+    **{"migrate": "told to move", "priority": "given another priority", "update": "changed"},
+}
+QUEUE_DONE = {"suspend": "no job is started until: tenbin resume --queue", "resume": "jobs are started again"}
+LONGEST_RANGES = 60  # characters
+
+
+def change_of_jobs(own: Callable[..., dict[str, Any]]) -> Callable[..., None]:
+    """Make a command that changes jobs: beside its own options it has those that say which, and where.
+
+    Of ranges, names and ``all`` it changes the jobs to which it applies.
+
+    Args:
+        own: has its name and its help, and returns the change that its own options ask for.
+    """
+    verb = own.__name__
+
+    def command(
+        which: WhichOrName = None,
+        *,
+        name: OfName = None,
+        home: HomeOption = None,
+        json: JsonOption = False,
+        **options: Any,
+    ) -> None:
+        wishes = own(**options)
+        of_queue = bool(wishes.get("queue"))
+        given = (bool(which), name is not None, of_queue).count(True)
+        if given != 1:
+            what = f"{given} of JOB, --name and --queue are given" if given else "no job is given"
+            raise BadInput(what, "give JOB or --name, and a pattern in quotes: --name 'fit*'")
+        client = client_of(home)
+        chosen = _chosen(client, which or [], name, UNSUCCESSFUL if verb == "retry" else ())
+        answer = client.change(verb, chosen.named, chosen.among, **wishes)
+        for line in () if json else left_out_lines(answer):
+            remark(line)
+        print_answer(answer, QUEUE_DONE[verb] if of_queue else _done(verb, answer["ids"]), json)
+
+    signature = with_parameters(
+        command, "name", before=inspect.signature(own, eval_str=True).parameters.values()
+    )
+    update_wrapper(command, own)
+    command.__signature__ = signature  # type: ignore[attr-defined]
+    return command
+
+
+def _chosen(client: Client, which: list[str], name: str | None, stages: tuple[str, ...]) -> Chosen:
+    """Find jobs and arrays by words, or all of a name that are in these stages; none: that have not ended."""
+    every = bool(stages) and which == ["all"]
+    if name is None and not every:
+        return select(client, which, members=False)
+    rows = client.call("POST", "/list", {"members": False, "name": name or "*", "stages": stages})
+    if not rows and not every:
+        what = ", ".join(stages) or "has not ended"
+        raise BadInput(f"--name {name!r}: no job of such a name ({what})", "see: tenbin jobs --all")
+    return Chosen([], [row["id"] for row in rows])
+
+
+def _done(verb: str, ids: list[int]) -> str:
+    """Say what was done: ``3 jobs told to end: 4-6``; an array is one of them, as in lists."""
+    if not ids:
+        return f"no job {DONE[verb]}"
+    names = ranges(ids)
+    return f"{counted(len(ids), 'job')} {DONE[verb]}{f': {names}' if len(names) <= LONGEST_RANGES else ''}"
+
+
+@change_of_jobs
+def cancel() -> dict[str, Any]:
     """End jobs: SIGTERM, and SIGKILL after their grace."""
-    _change("cancel", which, home, json, name=name)
+    return {}
 
 
-def suspend(
-    which: WhichOrName = None,
-    *,
-    name: OfName = None,
-    queue: bool = False,
-    home: HomeOption = None,
-    json: JsonOption = False,
-) -> None:
+@change_of_jobs
+def suspend(*, queue: bool = False) -> dict[str, Any]:
     """Pause jobs; their cores are free for others until ``tenbin resume``.
 
     Args:
         queue: In place of jobs: start none, also after a restart; those that run go on.
     """
-    _change("suspend", which, home, json, name=name, queue=queue)
+    return {"queue": queue}
 
 
-def resume(
-    which: WhichOrName = None,
-    *,
-    name: OfName = None,
-    queue: bool = False,
-    home: HomeOption = None,
-    json: JsonOption = False,
-) -> None:
+@change_of_jobs
+def resume(*, queue: bool = False) -> dict[str, Any]:
     """Let suspended jobs go on, as soon as there is room.
 
     Args:
         queue: In place of jobs: start jobs again, after tenbin suspend --queue.
     """
-    _change("resume", which, home, json, name=name, queue=queue)
+    return {"queue": queue}
 
 
-def retry(
-    which: WhichOrName = None, name: OfName = None, home: HomeOption = None, json: JsonOption = False
-) -> None:
+@change_of_jobs
+def retry() -> dict[str, Any]:
     """Run jobs that failed, or were killed or cancelled, again, under the same number; of an array those.
 
     'all': all of these. Jobs that were cancelled because of the failure stay so, unless named.
     """
-    everything = which == ["all"] and name is None
-    answer = _change("retry", None if everything else which, home, json, name="*" if everything else name)
-    if not json:
-        typer.echo(f"{counted(len(answer['ids']), 'job')} will run again", err=True)
+    return {}
 
 
-def migrate(
-    which: WhichOrName = None,
-    *,
-    to: Annotated[str, typer.Option(autocompletion=complete_place)],
-    name: OfName = None,
-    home: HomeOption = None,
-    json: JsonOption = False,
-) -> None:
+@change_of_jobs
+def migrate(*, to: Annotated[str, typer.Option(autocompletion=complete_place)]) -> dict[str, Any]:
     """Move running jobs to another device or node: they write a checkpoint here and go on there.
 
     Args:
         to: Where to, see tenbin nodes.
     """
-    _change("migrate", which, home, json, name=name, to=to)
+    return {"to": to}
 
 
-def priority(
-    which: WhichOrName = None,
-    *,
-    to: Annotated[int, typer.Option()],
-    name: OfName = None,
-    home: HomeOption = None,
-    json: JsonOption = False,
-) -> None:
+@change_of_jobs
+def priority(*, to: Annotated[int, typer.Option()]) -> dict[str, Any]:
     """Change the priority of jobs, as if they had been submitted with it; what runs goes on.
 
     Args:
         to: The higher comes first; 0: as submitted without --priority.
     """
-    _change("priority", which, home, json, name=name, priority=to)
+    return {"priority": to}
 
 
+@change_of_jobs
 def update(
-    which: WhichOrName = None,
-    *,
-    time: Annotated[str | None, typer.Option(metavar="[+|-]TIME")] = None,
-    priority: int | None = None,
-    name: OfName = None,
-    home: HomeOption = None,
-    json: JsonOption = False,
-) -> None:
+    *, time: Annotated[str | None, typer.Option(metavar="[+|-]TIME")] = None, priority: int | None = None
+) -> dict[str, Any]:
     """Change the limit of jobs that wait or run, as if they had been submitted with it.
 
     Args:
         time: Limit of the run time from now on: 4h, none; +2h, -30m: more or less than now.
         priority: As tenbin priority --to.
     """
-    changes: dict[str, float | None] = {} if priority is None else {"priority": priority}
+    changes: dict[str, Any] = {} if priority is None else {"priority": priority}
     if time == "none":
         changes["time_s"] = None
     elif time is not None and time[:1] in ("+", "-"):
@@ -637,7 +679,7 @@ def update(
         changes["time_s"] = duration_s(time)
     if not changes:
         raise BadInput("nothing is to change", "give --time, for instance --time +2h, or --priority")
-    _change("update", which, home, json, name=name, **changes)
+    return changes
 
 
 def wait(
@@ -681,40 +723,3 @@ def wait_for(client: Client, ids: list[int], timeout_s: float | None = None, qui
             say(sentence, error=True)
         code = code or exit_code(ended_job)
     return code
-
-
-def _change(
-    what: str,
-    which: list[str] | None,
-    home: Any,
-    as_json: bool,
-    *,
-    name: str | None,
-    **more: str | float | None,
-) -> dict[str, Any]:
-    """Ask for a change of jobs; of ranges, names and ``all`` it concerns the jobs to which it applies."""
-    given = (bool(which), name is not None, bool(more.get("queue"))).count(True)
-    if given != 1:
-        what = f"{given} of JOB, --name and --queue are given" if given else "no job is given"
-        raise BadInput(what, "give JOB or --name, and a pattern in quotes: --name 'fit*'")
-    client = client_of(home)
-    if name is None:
-        chosen = select(client, which or (), members=False)
-    else:
-        chosen = _of_name(client, name, UNSUCCESSFUL if what == "retry" else ())
-    answer = client.change(what, chosen.named, chosen.among, **more)
-    if as_json:
-        print_json(answer)
-    else:
-        for line in left_out_lines(answer):
-            remark(line)
-    return answer
-
-
-def _of_name(client: Client, name: str, stages: tuple[str, ...]) -> Chosen:
-    """Find the jobs and arrays of a name like this that are in these stages; none: that have not ended."""
-    rows = client.call("POST", "/list", {"members": False, "name": name, "stages": stages})
-    if not rows:
-        which = ", ".join(stages) or "has not ended"
-        raise BadInput(f"--name {name!r}: no job of such a name ({which})", "see: tenbin jobs --all")
-    return Chosen([], [row["id"] for row in rows])

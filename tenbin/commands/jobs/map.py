@@ -8,7 +8,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice, product
 from pathlib import Path
@@ -23,7 +23,7 @@ from tenbin.commands.jobs.submit import (
     spec_of,
     with_fields,
 )
-from tenbin.commands.options import HomeOption, client_of
+from tenbin.commands.options import HomeOption, client_of, read_input
 from tenbin.text import label, printable, remark
 
 if TYPE_CHECKING:
@@ -97,13 +97,9 @@ def _sources(words: Sequence[str]) -> list[tuple[str, list[str]]]:
 def _lines(name: str) -> list[str]:
     """Read the lines of a file, or of standard input (``-``), whatever their bytes."""
     said = "standard input" if name == STANDARD_INPUT else name
-    try:
-        with Path(name).open("rb") if name != STANDARD_INPUT else nullcontext(sys.stdin.buffer) as file:
-            content = file.read(LARGEST + 1)
-    except OSError as error:
-        raise BadInput(f"{said}: {error.strerror}", "name a file with an argument on each line") from error
-    if len(content) > LARGEST:
-        raise BadInput(f"{said} has more than {LARGEST >> 20} MiB", "submit it in parts")
+    file = None if name == STANDARD_INPUT else Path(name)
+    remedy = "name a file with an argument on each line"
+    content = read_input(said, file, LARGEST, remedy=remedy, too_large="submit it in parts")
     if not content:
         raise BadInput(f"{said} has no arguments", "write an argument on each line")
     if b"\0" in content:

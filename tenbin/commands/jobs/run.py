@@ -19,7 +19,7 @@ import termios
 import time
 import tty
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -29,7 +29,7 @@ import typer
 from profiles.errors import BadInput
 from tenbin.commands.jobs.jobs import Output
 from tenbin.commands.jobs.submit import CommandWithFields, options_of_sbatch_explained, spec_of, with_fields
-from tenbin.commands.options import HomeOption, client_of
+from tenbin.commands.options import HomeOption, client_of, handled
 from tenbin.errors import NO_ANSWER, TenbinError
 from tenbin.text import remark
 
@@ -306,19 +306,12 @@ def _raw() -> Iterator[None]:
             termios.tcsetattr(0, termios.TCSADRAIN, before)
 
 
-@contextmanager
-def _handling(handlers: Mapping[signal.Signals, Callable[[int, FrameType | None], None]]) -> Iterator[None]:
+def _handling(
+    handlers: Mapping[signal.Signals, Callable[[int, FrameType | None], None]],
+) -> AbstractContextManager[None]:
     """Handle signals so in the block, but those that are ignored, as by ``nohup``."""
-    before = {
-        number: signal.signal(number, handler)
-        for number, handler in handlers.items()
-        if signal.getsignal(number) is not signal.SIG_IGN
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    heard = [number for number in handlers if signal.getsignal(number) is not signal.SIG_IGN]
+    return handled({number: handlers[number] for number in heard})
 
 
 @contextmanager

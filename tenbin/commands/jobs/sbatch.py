@@ -631,17 +631,9 @@ def exported_variables(text: str, environment: Mapping[str, str]) -> tuple[bool,
 
 def _quoted_list(text: str) -> list[str]:
     """Split at commas outside of quotation marks, which are taken off."""
-    parts, quote = [""], ""
-    for letter in text:
-        if quote:
-            parts[-1], quote = (parts[-1], "") if letter == quote else (parts[-1] + letter, quote)
-        elif letter in "\"'":
-            quote = letter
-        elif letter == ",":
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part for part in parts if part]
+    words = shlex.shlex(text, posix=True)
+    words.whitespace, words.whitespace_split, words.escape, words.commenters = ",", True, "", ""
+    return [word for word in words if word]
 
 
 def output_pattern(text: str, user: str) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from profiles.errors import BadInput
+from tenbin.commands.options import read_input
 
 TENBIN: Literal["#TENBIN"] = "#TENBIN"
 SBATCH: Literal["#SBATCH"] = "#SBATCH"
@@ -92,15 +93,8 @@ def read_script(path: str) -> Script:
     Raises:
         BadInput: the file is no batch script, or a directive cannot be split into words.
     """
-    try:
-        with Path(path).open("rb") as file:
-            content = file.read(LARGEST + 1)
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}", "name a script that you may read") from error
-    if len(content) > LARGEST:
-        raise BadInput(
-            f"{path} has more than {LARGEST >> 20} MiB", "submit a program: tenbin submit -- CMD..."
-        )
+    remedy, too_large = "name a script that you may read", "submit a program: tenbin submit -- CMD..."
+    content = read_input(path, Path(path), LARGEST, remedy=remedy, too_large=too_large)
     if b"\0" in content:
         raise BadInput(f"{path} contains a zero byte: it is no script", "submit it as a program, after --")
     if b"\r\n" in content:

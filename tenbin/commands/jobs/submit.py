@@ -26,6 +26,8 @@ from tenbin.commands.options import (
     client_of,
     complete_device,
     complete_job_profile,
+    given,
+    option_parameter,
     with_parameters,
 )
 from tenbin.errors import NO_ANSWER, TenbinError
@@ -169,12 +171,6 @@ class SubmitCommand(CommandWithFields):
         return lines[-1] if lines else None
 
 
-def given(context: Any) -> set[str]:
-    """Return the parameters that stand on the command line or in a ``#TENBIN`` line."""
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
-
-
 def batch_of(
     context: typer.Context, spec: dict[str, Any], array: list[int] | None, ignored: list[str]
 ) -> ScriptBatch | None:
@@ -298,7 +294,10 @@ def _group(option: Option) -> str:
 
 def _parameter(option: Option) -> inspect.Parameter:
     """Make the parameter of an option, as typer reads it."""
-    declaration = typer.Option(
+    return option_parameter(
+        option.parameter,
+        option.kind,
+        option.default or None if option.kind == list[str] else option.default,
         *option.spelling,
         help=option.text,
         metavar=option.metavar,
@@ -306,13 +305,6 @@ def _parameter(option: Option) -> inspect.Parameter:
         max=option.most,
         autocompletion=COMPLETIONS.get(option.name),
         rich_help_panel=_group(option) or None,
-    )
-    default = option.default or None if option.kind == list[str] else option.default
-    return inspect.Parameter(
-        option.parameter,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=default,
-        annotation=Annotated[option.kind | None, declaration],
     )
 
 
@@ -444,8 +436,7 @@ def _submit_file(context: typer.Context, file: Path | None, how: _Submission) ->
     if file is None:
         raise BadInput("nothing to run", "tenbin submit -- CMD..., or tenbin submit --file JOBS.toml")
     for name in context.params:
-        source = context.get_parameter_source(name)
-        if name not in OF_A_FILE and source is not None and source.name == "COMMANDLINE":
+        if name not in OF_A_FILE and name in given(context):
             said = "a command" if name == "command" else f"--{name.replace('_', '-')}"
             raise BadInput(f"{said} with --file: the file says what is run and how", "write it there")
     batch = read(file)

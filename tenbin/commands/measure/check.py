@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +18,7 @@ from tenbin.commands import options
 from tenbin.errors import NO_ANSWER, TenbinError
 from tenbin.option_values import duration_s, names
 from tenbin.terminal import SafeConsole, table
-from tenbin.text import as_json, remark, say
+from tenbin.text import print_answer, remark
 
 if TYPE_CHECKING:
     from profiles.checks.check import Change, Check, CheckStore
@@ -132,8 +133,8 @@ def check(
 
     if log and json:
         raise BadInput("--log and --json exclude each other", "leave one of them out")
-    if prometheus is not None and not prometheus.parent.is_dir():
-        raise BadInput(f"--prometheus {prometheus}: its folder does not exist", f"mkdir {prometheus.parent}")
+    if prometheus is not None:
+        options.ensure_writable("--prometheus", prometheus)
     wait_s = duration_s(wait, "--wait", least=0)
     own = options.stored_profiles(store).newest_whole(socket.gethostname())
     chosen = own if against in (None, SIBLINGS) else options.stored_profiles(store).load(against or "")
@@ -158,7 +159,7 @@ def check(
         from profiles.export import prometheus_of_check as as_prometheus
 
         options.write_output("--prometheus", prometheus, as_prometheus(done))
-    _print_result(done, log=log, json=json)
+    print_answer(done, line(done) if log else partial(print_check, done), json)
     raise typer.Exit(EXIT_CODES[done.verdict])
 
 
@@ -234,15 +235,6 @@ def _judged(made: Check, reference: Reference, profile: Profile | None, store: P
     return done.model_copy(update={"consequences": tuple(consequences(done.changes, profile, jobs))})
 
 
-def _print_result(done: Check, *, log: bool, json: bool) -> None:
-    if json:
-        print(as_json(done))
-    elif log:
-        say(line(done))
-    else:
-        print_check(done)
-
-
 # -- a check as people read it: a table, or one line for logs ----------------------------------------------
 
 
@@ -309,8 +301,8 @@ def print_check(check: Check) -> None:
     kind = "quick check" if check.quick else "check"
     took = duration(round(check.conditions.duration_s, 1))
     style = VERDICT_STYLES[check.verdict]
-    console.print(f"{check.node}: {kind} in {took}, against {check.against}", markup=False)
-    console.print(f"{check.verdict.value.upper()}: {check.reason}", style=style, markup=False)
+    console.plain(f"{check.node}: {kind} in {took}, against {check.against}")
+    console.plain(f"{check.verdict.value.upper()}: {check.reason}", style=style)
     if check.changes:
         console.print(_table(check))
     for heading, sentences in (
@@ -323,8 +315,8 @@ def print_check(check: Check) -> None:
         ("quiet", [check.conditions.quiet] if check.conditions.quiet else []),
     ):
         for sentence in sentences:
-            console.print(f"  {heading}: {sentence}", markup=False)
-    console.print(f"  {_power(check)}", markup=False, style="dim")
+            console.plain(f"  {heading}: {sentence}")
+    console.plain(f"  {_power(check)}", style="dim")
 
 
 def _table(check: Check) -> object:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from json import dumps
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from profiles.errors import INTERRUPTED, BadInput, Unavailable, UserError
 from profiles.files.safe_files import write_whole
 from profiles.quantities import number
-from tenbin.commands.options import JsonOption, StoreOption, stored_profiles, write_output
+from tenbin.commands.options import JsonOption, StoreOption, named, stored_profiles, write_output
 from tenbin.terminal import SafeConsole, table
-from tenbin.text import print_json, remark, say
+from tenbin.text import print_answer, print_json, remark, say
 
 if TYPE_CHECKING:
     from profiles.clusters import Between, Odd, Survey, Value
@@ -125,7 +124,7 @@ def show_cluster(survey: Survey, profiles: dict[str, Profile], json: bool) -> No
     console.print(f"[bold]{escape(title)}[/bold]{' (' + ', '.join(marks).upper() + ')' if marks else ''}")
     for node, profile in profiles.items():
         if (said := trust(profile)).state == "disturbed":
-            console.print(f"{node}: {said.sentence}", style="yellow", markup=False, soft_wrap=True)
+            console.plain(f"{node}: {said.sentence}", style="yellow", soft_wrap=True)
     if survey.nodes:
         _print_nodes(console, survey, every, odd)
         for of in BETWEEN:
@@ -137,14 +136,14 @@ def show_cluster(survey: Survey, profiles: dict[str, Profile], json: bool) -> No
     for what, reason, remedy in missing:
         console.print(f"[yellow]not measured[/]  {escape(f'{what}: {reason}')}", soft_wrap=True)
         if remedy:
-            console.print(f"  -> {remedy}", soft_wrap=True, markup=False)
+            console.plain(f"  -> {remedy}", soft_wrap=True)
     if survey.nodes:
         first = next(iter(survey.nodes))
         pictures = f"tenbin profile report --cluster {survey.cluster}"
-        console.print(f"\nOne node: tenbin profile show {first}   The pictures: {pictures}", markup=False)
+        console.plain(f"\nOne node: tenbin profile show {first}   The pictures: {pictures}")
 
 
-def _print_nodes(console: Console, survey: Survey, every: list[Value], odd: list[Odd]) -> None:
+def _print_nodes(console: SafeConsole, survey: Survey, every: list[Value], odd: list[Odd]) -> None:
     strange = {(outlier.value.node, outlier.value.quantity) for outlier in odd}
     local = [value for value in every if value.subject != "to other nodes"]
     known = {(v.node, *v.column): v for v in local}
@@ -165,7 +164,7 @@ def _print_nodes(console: Console, survey: Survey, every: list[Value], odd: list
     console.print(nodes)
 
 
-def _print_pairs(console: Console, survey: Survey, of: Between) -> None:
+def _print_pairs(console: SafeConsole, survey: Survey, of: Between) -> None:
     pairs = {(a, b): of.scale * c.value for a, b, c in survey.pairs(of.quantity)}
     if not pairs:
         return
@@ -187,12 +186,12 @@ def _print_pairs(console: Console, survey: Survey, of: Between) -> None:
     console.print(square)
 
 
-def _print_odd(console: Console, survey: Survey, odd: list[Odd]) -> None:
+def _print_odd(console: SafeConsole, survey: Survey, odd: list[Odd]) -> None:
     from profiles.clusters import none_odd
 
     console.print("\n[bold]Odd nodes[/bold]")
     for outlier in odd:
-        console.print(f"  {outlier}", soft_wrap=True, markup=False)
+        console.plain(f"  {outlier}", soft_wrap=True)
     if not odd:
         console.print(f"  {none_odd(len(survey.nodes))}")
 
@@ -241,12 +240,7 @@ def slurm_config(
         raise BadInput("--partition needs --job-submit", "leave it out")
     else:
         files, answer = _node_files(cluster, store)
-    if json:
-        print(dumps(answer, indent=1))
-    elif output is None:
-        print("\n# gres.conf:\n".join(files.values()), end="")
-    else:
-        _write(output, files)
+    print_answer(answer, partial(_write, output, files), json)
 
 
 def _node_files(cluster: str, store: Path | None) -> tuple[dict[str, str], list[dict[str, object]]]:
@@ -279,16 +273,17 @@ def _known_to_slurm() -> Mapping[str, Mapping[str, str]]:
         return {}
 
 
-def _write(folder: Path, files: dict[str, str]) -> None:
-
+def _write(folder: Path | None, files: dict[str, str]) -> None:
+    """Write the files into a folder; None: to the terminal."""
+    if folder is None:
+        print("\n# gres.conf:\n".join(files.values()), end="")
+        return
     lua = folder / LUA
     if LUA in files and lua.exists() and "By tenbin" not in lua.read_text(errors="replace"):
         remedy = "choose another folder, and have it call tenbin_hold as its first lines say"
         raise BadInput(f"{lua} is there already, and not tenbin's", remedy)
-    try:
+    with named(f"--output {folder}", "choose a folder you may write"):
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             write_whole(folder / name, text)
             print(folder / name)
-    except OSError as error:
-        raise BadInput(f"--output {folder}: {error.strerror}", "choose a folder you may write") from error

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from profiles.errors import BadInput
 from profiles.quantities import counted, number, readable_unit
@@ -85,18 +84,16 @@ def compare(
         return
 
     console = SafeConsole()
-    console.print(f"A: {headline(first)}\nB: {headline(second)}", markup=False)
+    console.plain(f"A: {headline(first)}\nB: {headline(second)}")
     for sentence in summary:
-        console.print(sentence, style="bold", markup=False)
+        console.plain(sentence, style="bold")
     if first.fingerprint != second.fingerprint:
         from agent.node_profile.identity import explain
 
-        console.print(
-            "The machines differ: " + "; ".join(explain(first.inventory, second.inventory)), markup=False
-        )
+        console.plain("The machines differ: " + "; ".join(explain(first.inventory, second.inventory)))
     _print_differences(console, differences, everything or bool(of))
     for sentence in drift:
-        console.print(f"While measuring: {sentence}.", markup=False)
+        console.plain(f"While measuring: {sentence}.")
     if report:
         say(f"The report is in {report}")
 
@@ -115,7 +112,7 @@ def _refuse_one(store: Store, paths: tuple[Path, Path], a: str, b: str) -> None:
     raise BadInput(f"'{a}' and '{b}' are the same profile, {folder.parent.name} {folder.name}", remedy)
 
 
-def _print_differences(console: Console, differences: list[Difference], everything: bool) -> None:
+def _print_differences(console: SafeConsole, differences: list[Difference], everything: bool) -> None:
     from profiles.compare import judge_difference
 
     shown = [d for d in differences if everything or d.verdict not in ("same", "unknown")]
@@ -124,7 +121,7 @@ def _print_differences(console: Console, differences: list[Difference], everythi
     model = ""
     for d in shown:
         if d.model != model:
-            console.print(f" {d.model}", style="cyan", markup=False)
+            console.plain(f" {d.model}", style="cyan")
         model = d.model
         factor, unit = readable_unit(d.unit, d.a, d.b)
         span = [None if limit is None else factor * limit for limit in (d.low, d.high)]
@@ -139,18 +136,17 @@ def _print_differences(console: Console, differences: list[Difference], everythi
     real = sum(d.verdict in ("higher", "lower") for d in both)
     apart = sum(not d.intervals_overlap for d in both)
     unknown = sum(d.verdict == "unknown" for d in both)
-    console.print(
+    console.plain(
         f"{len(both)} coefficients in both: {real} differ beyond their intervals "
         f"(about {0.05 * len(both):.0f} would by chance), {apart} have intervals that do not even overlap; "
-        f"of {unknown} it cannot be told (poor, or known on one side only).",
-        markup=False,
+        f"of {unknown} it cannot be told (poor, or known on one side only)."
     )
 
 
-def _print_row(console: Console, cells: tuple[str, ...], style: str) -> None:
+def _print_row(console: SafeConsole, cells: tuple[str, ...], style: str) -> None:
     name, a, b, unit, ratio, limits, verdict = cells
     line = f"   {name:<11} {a:>9} {b:>9} {unit:<7} {ratio:>6} {limits:>22} {verdict}"
-    console.print(line, style=style, markup=False, soft_wrap=True)
+    console.plain(line, style=style, soft_wrap=True)
 
 
 # -- ``tenbin profile drift``: every coefficient of a node over time ---------------------------------------
@@ -232,14 +228,13 @@ def _print_drift(
     shown = [row for row in series if everything or len(row.levels) > 1]
     of_checks = sum(row.source == CHECKS for row in series)
     left_out = len(own) - len(usable(own))
-    console.print(
+    console.plain(
         f"{node}: {counted(len(own), 'check')}, {left_out} disturbed and left out; "
         f"{of_checks} quantities of checks, {len(series) - of_checks} of profiles; "
-        f"{sum(len(row.levels) > 1 for row in series)} changed",
-        markup=False,
+        f"{sum(len(row.levels) > 1 for row in series)} changed"
     )
     for row in shown:
-        console.print(row.title, style="cyan", markup=False)
+        console.plain(row.title, style="cyan")
         for level in row.levels:
             last = level is row.levels[-1]
             change = "" if level.change_ratio is None else signed(level.change_ratio)
@@ -248,9 +243,8 @@ def _print_drift(
             also = "" if siblings is None else f"  siblings {number(factor * siblings)}"
             since, until = (at.astimezone().strftime("%Y-%m-%d %H:%M") for at in (level.since, level.until))
             value = f"{number(factor * level.value):>9} {unit:<8}"
-            console.print(
+            console.plain(
                 f"  {since} .. {until}  {level.n:>4}  {value} {change:>9}{also}",
                 style="bold red" if last and row.finding else "",
-                markup=False,
                 soft_wrap=True,
             )

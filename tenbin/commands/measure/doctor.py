@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,7 @@ from rich.text import Text
 from profiles.errors import BadInput, Unavailable
 from tenbin.commands.options import JsonOption, restore_leftovers, storage_folder, stored_profiles
 from tenbin.terminal import SafeConsole
-from tenbin.text import print_json
+from tenbin.text import print_answer
 
 if TYPE_CHECKING:
     from agent.doctor import Finding
@@ -33,6 +34,7 @@ STATE_STYLE = {"ok": "green", "limited": "yellow", "missing": "red"}
 def doctor(
     engine: Annotated[Subject, typer.Option(show_default=False)] = Subject.LOCAL,
     storage: list[Path] | None = None,
+    again: bool = False,
     json: JsonOption = False,
 ) -> None:
     """Say what can be measured here and what not, each with the reason and the remedy.
@@ -44,10 +46,12 @@ def doctor(
     Args:
         engine: local: this node; slurm: the cluster, its settings and your rights.
         storage: Checkpoint folders to look at as well.
+        again: Try drivers, MPI and compiler even if they worked within a day and have not changed since.
     """
     if engine is Subject.SLURM:
-        if storage:
-            raise BadInput("--storage is of one node", "leave it out with --engine slurm")
+        if storage or again:
+            option = "--storage" if storage else "--again"
+            raise BadInput(f"{option} is of one node", "leave it out with --engine slurm")
         from scheduler.engines.slurm.admin.doctor import examine as examine_cluster
         from scheduler.engines.slurm.admin.doctor import usable
         from scheduler.engines.slurm.slurm_commands import Slurm
@@ -59,19 +63,21 @@ def doctor(
             raise typer.Exit(Unavailable.exit_code)
         return
     from agent.doctor import examine
+    from agent.trials import Trials
     from agent.users import default_storage
     from profiles.records import Settings
 
     folders = tuple(storage_folder(path) for path in storage or []) or (default_storage(),)
     last = stored_profiles(None).newest_whole(socket.gethostname())
-    _print(examine(Settings(storage=folders), last=None if last and last.emulated else last), json)
+    last = None if last and last.emulated else last
+    _print(examine(Settings(storage=folders), last=last, trials=Trials(keeps=True, again=again)), json)
 
 
 def _print(findings: list[Finding], json: bool) -> None:
-    if json:
-        print_json([finding.model_dump(mode="json") for finding in findings])
-        return
+    print_answer([finding.model_dump(mode="json") for finding in findings], partial(_show, findings), json)
 
+
+def _show(findings: list[Finding]) -> None:
     table = Table.grid(padding=(0, 2))
     table.add_column(justify="right")
     for finding in findings:
@@ -86,7 +92,5 @@ def _print(findings: list[Finding], json: bool) -> None:
 def restore(json: JsonOption = False) -> None:
     """Put back what a crashed profile left changed (power caps); every profile does this first by itself."""
     restored = restore_leftovers(tell=False)
-    if json:
-        print_json(restored)
-    else:
-        print("\n".join(restored) or "Nothing to restore: no profile left anything changed.")
+    text = "\n".join(restored) or "Nothing to restore: no profile left anything changed."
+    print_answer(restored, text, json)

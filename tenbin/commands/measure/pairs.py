@@ -250,20 +250,18 @@ def _print(
         groups = "; ".join(
             " + ".join(group) if len(group) > 1 else f"{group[0]} alone" for group in suggestion.groups
         )
-        console.print(f"\n{RULES[suggestion.rule]}: {groups}", markup=False)
-        console.print(
-            f"  gains {suggestion.gain_percent:.0f} % over running one after the other", markup=False
-        )
+        console.plain(f"\n{RULES[suggestion.rule]}: {groups}")
+        console.plain(f"  gains {suggestion.gain_percent:.0f} % over running one after the other")
         if suggestion.excluded:
             passed = "; ".join(" + ".join(pair) for pair in suggestion.excluded)
-            console.print(f"  not together, because of the network, if avoidable: {passed}", markup=False)
+            console.plain(f"  not together, because of the network, if avoidable: {passed}")
     if not over_network(known) and any(job.network for job in known):
-        console.print("\nWithout the network: not all of them were measured over hosts.", markup=False)
+        console.plain("\nWithout the network: not all of them were measured over hosts.")
     if quick := [job.name for job in known if job.quick]:
-        console.print(f"\nFrom quick profiles, few repetitions and levels: {', '.join(quick)}", markup=False)
+        console.plain(f"\nFrom quick profiles, few repetitions and levels: {', '.join(quick)}")
     doubtful = [job.name for job in known if job.note]
     if doubtful:
-        console.print(f"\nDoubtful, see tenbin program show: {', '.join(doubtful)}", markup=False)
+        console.plain(f"\nDoubtful, see tenbin program show: {', '.join(doubtful)}")
 
 
 def _cells(prediction: dict[str, Any] | None) -> list[str]:

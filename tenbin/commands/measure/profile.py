@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -103,26 +103,23 @@ def profile(
         seed: Seed of the random orders.
         report: Also write the report to this HTML file.
     """
+    from profiles.records import Settings
+
     if names(nodes, "--nodes") and hosts:
         raise BadInput(
             "--nodes and --hosts exclude each other", "--nodes measures between its nodes by itself"
         )
     if nodes:
         storage, elsewhere = [], tuple(folder.absolute() for folder in storage or [])
-    settings = _settings(
-        only,
-        storage or [],
-        hosts,
-        quick=quick,
-        meter=meter,
-        set_gpu_limits=set_gpu_limits,
-        seed=seed,
-    )
+    if meter not in METERS:
+        raise BadInput(f"--meter: no meter '{meter}'", f"choose from {', '.join(METERS)}")
+    chosen = {"only": names(only, "--only"), "hosts": names(hosts, "--hosts"), "quick": quick, "seed": seed}
+    folders = tuple(map(storage_folder, storage or []))
+    limits = {"meter": meter, "set_gpu_limits": set_gpu_limits}
+    settings = Settings.model_validate({**chosen, **limits, "storage": folders})
     if hosts:
         _check_hosts(settings, emulate)
     if report:
-        if not report.parent.is_dir():
-            raise BadInput(f"--report {report}: its folder does not exist", f"mkdir {report.parent}")
         ensure_writable("--report", report)
     if nodes:
         with terminated_as_interrupted():
@@ -146,23 +143,6 @@ def _exit_code(made: Profile) -> int:
     return 0 if made.samples else Unavailable.exit_code
 
 
-def _settings(
-    only: str | None, storage: list[Path], hosts: str | None, **others: bool | str | int
-) -> Settings:
-    from profiles.records import Settings
-
-    if others["meter"] not in METERS:
-        raise BadInput(f"--meter: no meter '{others['meter']}'", f"choose from {', '.join(METERS)}")
-    return Settings.model_validate(
-        {
-            "only": names(only, "--only"),
-            "storage": tuple(storage_folder(folder) for folder in storage),
-            "hosts": names(hosts, "--hosts"),
-            **others,
-        }
-    )
-
-
 def _check_hosts(settings: Settings, emulate: str) -> None:
     """See that the hosts answer, before minutes are spent on measuring."""
     from probes.mpi.runner import find_mpi
@@ -179,6 +159,7 @@ def _check_hosts(settings: Settings, emulate: str) -> None:
 def _measure(settings: Settings, emulate: str, store: Store) -> Profile:
     from agent.node_profile.profiler import make_profile
     from profiles.files.store import save_measured
+    from tenbin.report.page import pictures
 
     store.prepare()
     restore_leftovers()
@@ -186,6 +167,8 @@ def _measure(settings: Settings, emulate: str, store: Store) -> Profile:
         made, samples = make_profile(effective, listener)
     if samples:
         save_measured(store, made, samples, f"tenbin profile show {made.id}")
+        with suppress(UserError):  # the report will say it
+            pictures(store.find(made.id), made)
     return made
 
 

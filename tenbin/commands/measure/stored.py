@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
-from json import dumps
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -43,7 +43,7 @@ from tenbin.text import (
     interval,
     limits,
     machine_lines,
-    print_json,
+    print_answer,
     printable,
     printable_lines,
     say,
@@ -142,9 +142,9 @@ def print_profile(profile: Profile, *, machine: bool = False, kin: Sequence[Prof
     from profiles.card import trust
 
     console = SafeConsole()
-    console.print(headline(profile), style="bold", markup=False)
+    console.plain(headline(profile), style="bold")
     said = trust(profile)
-    console.print(str(said), style=TRUST_STYLE[said.state], markup=False)
+    console.plain(str(said), style=TRUST_STYLE[said.state])
     lines = machine_lines(profile.inventory)
     console.print(_hanging(lines if machine else lines[:3]))
     if profile.models:
@@ -215,27 +215,20 @@ def list_profiles(store: StoreOption = None, json: JsonOption = False) -> None:
     from profiles.files.store import label, load
 
     stored, damaged = loaded(stored_profiles(store).paths(), load)
+    fields = {"id", "node", "duration_s", "interrupted", "emulated", "fingerprint"}
     rows: list[dict[str, object]] = [
         {
-            "id": profile.id,
-            "node": profile.node,
+            **profile.model_dump(mode="json", include=fields),
             "kind": "quick" if profile.settings.quick else "full",
             "label": label(path),
             "created": profile.created.isoformat(),
-            "duration_s": profile.duration_s,
             "models": len(profile.models),
             "absent": len(profile.absent),
-            "interrupted": profile.interrupted,
-            "emulated": profile.emulated,
-            "fingerprint": profile.fingerprint,
             "path": str(path),
         }
         for path, profile in stored
     ]
-    if json:
-        print_json({"profiles": rows, "damaged": damaged})
-    else:
-        _print_list(rows)
+    print_answer({"profiles": rows, "damaged": damaged}, partial(_print_list, rows), json)
     end_after(damaged, said=json)
 
 
@@ -396,10 +389,7 @@ def report(
         identity = profile.id
         output = output or _file_name(profile.node, identity)
         write_report(path, output, interactive=interactive)
-    if json:
-        print(dumps({"report": str(output), "profile": identity}))
-    else:
-        say(str(output))
+    print_answer({"report": str(output), "profile": identity}, str(output), json)
 
 
 def _file_name(name: str, identity: str) -> Path:

@@ -12,7 +12,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from threading import Thread
@@ -277,25 +277,13 @@ class Top(App[None]):
 
 async def in_thread(ask: Callable[[], Any]) -> Any:
     """Run a call in a thread that nobody waits for at the end, because it may hang."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
-
-    def settle(result: Any, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)
+    future: Future[Any] = Future()
 
     def run() -> None:
-        result, error = None, None
         try:
-            result = ask()
-        except Exception as raised:
-            error = raised
-        with suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(settle, result, error)
+            future.set_result(ask())
+        except Exception as error:
+            future.set_exception(error)
 
     Thread(target=run, daemon=True).start()
-    return await future
+    return await asyncio.wrap_future(future)

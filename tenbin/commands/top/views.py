@@ -7,7 +7,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
 from rich.cells import cell_len, chop_cells
@@ -69,26 +69,6 @@ def changes(old: Line, new: Line) -> Iterator[tuple[int, int | None]]:
 
 
 # -- effects of keys and answers, which the application carries out ----------------------------------------
-
-
-class View(Protocol):
-    """One kind of contents of the screen."""
-
-    @property
-    def hints(self) -> str:
-        """The keys to name in the last line."""
-
-    def question(self) -> Callable[[Client], Any] | None:
-        """Return the call for the contents that are wanted now; None: the contents are complete."""
-
-    def take(self, answer: Any) -> None:
-        """Take the coordinator's answer."""
-
-    def lines(self, width: int, height: int) -> list[Line]:
-        """Return the lines to draw."""
-
-    def press(self, key: str) -> Effect | None:
-        """Take a key; return None if the key has no meaning here."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +141,11 @@ SLOW_EVERY = 5  # questions: what costs a request of its own is asked for with e
 class Page:
     """Text under a title.
 
+    As every view it asks the coordinator for what it shows (``question``: a call, or None: it has all),
+    takes the answer, draws lines, and makes an effect of a key, or None of one without a meaning.
+
     Attributes:
+        hints: the keys to name in the last line.
         scroll: lines above the screen; None: the end is shown, also when there is more.
     """
 
@@ -441,7 +425,12 @@ def read_filter(text: str) -> dict[str, Any]:
 
 STYLES = {"running": "green", "suspended": "yellow", "failed": "red", "killed": "red"}
 WIDE, WIDEST = 110, 160  # cells from which the place has a column, and the user, use, and start
-LONGEST_NAME = 23  # cells, of 80
+LONGEST_NAME = 23  # cells, unless reasons leave more
+LEAST = {  # cells, so that what grows does not move all columns
+    **{"id": 4, "user": 4, "stage": 9, "cores": 5, "since_s": 9, "place": 5, "cpu_s": 9, "memory_mb": 8},
+    **{"gpus": 3, "gpus_used": 7, "start": 6},
+}
+MOST = {"user": 10, "place": 12, "gpus": 10}  # likewise; on the widest terminals twice as much
 RIGHT = ("id", "cores", "since_s", "cpu_s", "memory_mb")
 TITLES = {
     **HEADINGS,
@@ -462,21 +451,22 @@ class Column(NamedTuple):
 
 
 def columns(rows: list[dict[str, Any]], width: int) -> list[Column]:
-    """Choose the columns for these jobs in so many cells; job and name are as wide as they need."""
+    """Choose the columns for these jobs in so many cells, each as wide as it needs, the reason the rest."""
     widest = width >= WIDEST
-    users = [Column("user", 10)] if widest or any(row["slurm"] for row in rows) else []
-    place = [Column("place", 12)] if width >= WIDE else []
-    use = [Column("cpu_s", 10), Column("memory_mb", 9)] if widest else []
-    use += [Column("gpus", 10)] if widest and any(row.get("gpus") for row in rows) else []
-    use += [Column("gpus_used", 7)] if widest and any(row.get("gpus_used") for row in rows) else []
-    start = [Column("start", max([10, *(cell_len(start_text(row)) for row in rows)]))] if widest else []
-    fixed = [Column("stage", 9), Column("cores", 5), Column("since_s", 9), *place, *use, *start]
-    ids = max((len(label(row)) for row in rows), default=0)
-    names = max((cell_len(printable(row["name"][:width])) for row in rows), default=0)
-    names = min(max(names, 8), LONGEST_NAME + max(width - 80, 0) // (6 if widest else 2))
-    chosen = [Column("id", max(ids, 4)), *users, Column("name", names), *fixed]
-    rest = width - 2 - sum(column.width + 1 for column in chosen)
-    return [*chosen, Column("trouble", max(rest, 0))]
+
+    def needed(name: str, least: int, most: int) -> int:
+        cells = [] if name == "since_s" else [_cell(row, name, with_start=not widest) for row in rows]
+        return min(max([least, *(cell_len(printable(text[:most])) for text in cells)]), most)
+
+    by_user = widest or any(row["slurm"] for row in rows)
+    gpus = [name for name in ("gpus", "gpus_used") if widest and any(row.get(name) for row in rows)]
+    names = ["id", *["user"] * by_user, "stage", "cores", "since_s", *["place"] * (width >= WIDE)]
+    names += [*["cpu_s", "memory_mb"] * widest, *gpus, *["start"] * widest]  # the name comes after the user
+    fixed = [Column(name, needed(name, LEAST[name], MOST.get(name, 40) * (1 + widest))) for name in names]
+    rest = max(width - 2 - sum(column.width + 1 for column in fixed), 0)
+    name = needed("name", 8, max(LONGEST_NAME, rest - 1 - needed("trouble", 0, width)))
+    place = 1 + by_user
+    return [*fixed[:place], Column("name", name), *fixed[place:], Column("trouble", max(rest - name - 1, 0))]
 
 
 def headings(shown: list[Column], width: int) -> Line:
@@ -779,3 +769,6 @@ def _in_words(meant: dict[int, Mark]) -> str:
     if count == 1:
         return f"job {labels}"
     return f"{count:,} jobs: {labels if len(labels) < 40 else labels[:37] + '...'}"
+
+
+View = Page | JobList

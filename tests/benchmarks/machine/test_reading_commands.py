@@ -1,9 +1,10 @@
 """Processor time of the commands that only read, beside that of ``tenbin --version``, in turns.
 
-At most twice is aimed at. ``doctor`` does more than read: it asks the drivers, starts ranks of MPI and calls
-a compiler, all at once, because it is to say what works now; two ranks alone take more than ``--version``.
-``report`` finds the pictures drawn; to draw them (``first report``) it reads the samples by pandas, whose
-import alone takes twice as long as ``--version``. ``drift`` needs numpy where six checks or more are there.
+At most twice is aimed at. ``doctor`` has what drivers, MPI and compiler answered within a day, if nothing of
+them has changed; to try them (``doctor --again``) takes longer, two ranks alone more than ``--version``.
+``report`` finds the pictures drawn, by ``tenbin profile`` as a rule; to draw them (``first report``) it
+reads the samples by pandas, whose import alone takes twice as long as ``--version``. ``drift`` needs numpy
+where six checks or more are there.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ COMMANDS = (  # and whether a coordinator answers
     *((False, command) for command in ("policies", "policies easy", "profile list", "program list")),
     *((False, f"profile {command}") for command in ("show", "show --json", "compare previous last")),
     *((False, f"profile {command}") for command in ("export", f"report --output {os.devnull}", "drift")),
-    (False, "doctor"),
+    *((False, command) for command in ("doctor", "doctor --again")),
     *((True, command) for command in ("jobs", "info 1", "status", "nodes", "history", "logs 1")),
 )
 

@@ -155,7 +155,7 @@ def test_retry_runs_again_what_failed(queue: Queue, tmp_path: Path) -> None:
     queue.say("wait", array, code=4)
     assert queue.stages(array) == {"done": 2, "failed": 2}
     (tmp_path / "mended").touch()
-    assert queue.run("retry", array).stderr.startswith("2 jobs will run again")
+    assert queue.say("retry", array).startswith("2 jobs will run again: ")
     queue.say("wait", array)
     assert lines(tmp_path / "begun") == ["1", "1", "2", "3", "3", "4"]
     assert queue.say("logs", array).split() == ["1", "2", "1", "1", "2", "1"]  # of all attempts

@@ -18,10 +18,11 @@ def test_a_range_takes_the_jobs_that_have_not_ended(up: Up) -> None:
     done = up.run("cancel", "1-9")
     assert done.returncode == 0, done.stderr
     assert "the last job is 3" in done.stderr and "left out 1: has ended (done)" in done.stderr
+    assert done.stdout == "2 jobs told to end: 2-3\n"
     assert running.wait(30)["stage"] == waiting.wait(30)["stage"] == "cancelled"
     again = up.run("cancel", "1-3")
     assert again.returncode == 0 and "left out 1: has ended (done)" in again.stderr
-    assert "left out 2-3: has ended (cancelled)" in again.stderr
+    assert "left out 2-3: has ended (cancelled)" in again.stderr and again.stdout == "no job told to end\n"
 
 
 def test_a_range_takes_the_jobs_that_a_change_applies_to(up: Up) -> None:
@@ -38,6 +39,30 @@ def test_a_range_takes_the_jobs_that_a_change_applies_to(up: Up) -> None:
     done = up.run("migrate", "1-3", "--to", "core")
     assert done.returncode == 0 and "left out 1: cannot move" in done.stderr
     assert "left out 2-3: is waiting, not running" in done.stderr
+
+
+def test_what_was_done_is_said(up: Up) -> None:
+    """In one line, also where nothing was; programs get the numbers."""
+    up.start("--cores", "1")
+    for _ in range(3):
+        up.client.submit(["sleep", "60"])
+    said = {
+        ("suspend", "2-3"): "2 jobs suspended: 2-3",
+        ("resume", "2-3"): "2 jobs resumed: 2-3",
+        ("priority", "3", "--to", "5"): "1 job given another priority: 3",
+        ("update", "all", "--time", "1h"): "3 jobs changed: 1-3",
+        ("suspend", "--queue"): "no job is started until: tenbin resume --queue",
+        ("resume", "--queue"): "jobs are started again",
+        ("cancel", "all"): "3 jobs told to end: 1-3",
+    }
+    for words, line in said.items():
+        done = up.run(*words)
+        assert (done.returncode, done.stdout, done.stderr) == (0, f"{line}\n", ""), words
+    assert [job["stage"] for job in up.client.ended([1, 2, 3], 30, all=True)] == ["cancelled"] * 3
+    done = up.run("cancel", "all")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "no job told to end\n", "")
+    assert json.loads(up.run("retry", "2-3", "--json").stdout)["ids"] == [2, 3]
+    up.run("cancel", "all")
 
 
 def test_a_number_must_be_that_of_a_job_that_a_change_applies_to(up: Up) -> None:
@@ -112,11 +137,11 @@ def test_jobs_of_a_name(up: Up) -> None:
     assert [job["stage"] for job in up.client.ended(members, 30, all=True)] == ["cancelled"] * 2
     assert "no job of such a name" in up.run("cancel", "--name", "fit*").stderr
     again = up.run("retry", "--name", "fit [12]")
-    assert again.returncode == 0 and "2 jobs will run again" in again.stderr
+    assert again.returncode == 0 and again.stdout.startswith("2 jobs will run again: ")
     assert [job.info()["stage"] for job in (first, second)] == ["waiting"] * 2
     up.run("cancel", "--name", "fit*")
     assert first.wait(30)["stage"] == second.wait(30)["stage"] == "cancelled"
-    assert "4 jobs will run again" in up.run("retry", "all").stderr and not other.done()
+    assert up.run("retry", "all").stdout.startswith("4 jobs will run again: ") and not other.done()
 
 
 def test_numbers_as_ranges() -> None:

@@ -76,7 +76,7 @@ def test_a_wide_terminal_says_how_many_gpus_of_a_job_work() -> None:
     row = {**ROW, "cpu_s": None, "memory_mb": None, "gpus": ["0", "1"], "gpus_used": 1.3, "why": ""}
     shown = columns([row, ROW], 200)
     assert "at work" in "".join(part for part, _ in headings(shown, 200))
-    assert "0, 1       1.3" in "".join(part for part, _ in row_line(row, shown, 9.0))
+    assert "0, 1 1.3" in "".join(part for part, _ in row_line(row, shown, 9.0))
     assert row_line(ROW, shown, 9.0)
 
 
