@@ -112,18 +112,8 @@ def schema() -> None:
 
 
 SUMMARY = {  # fields of a job profile, in a list of them
-    *(
-        "name",
-        "id",
-        "node",
-        "hosts",
-        "clock",
-        "repetitions",
-        "sessions",
-        "interrupted",
-        "emulated",
-        "command",
-    ),
+    *("name", "id", "node", "hosts", "clock", "command"),
+    *("repetitions", "sessions", "interrupted", "emulated"),
 }
 
 

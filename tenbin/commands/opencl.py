@@ -76,10 +76,7 @@ def _tell_what_it_sees(keys: Sequence[str], variables: dict[str, str]) -> None:
             remark("pyopencl's OpenCL loader does not load the layer")
 
 
-def status(
-    pid: Annotated[int | None, typer.Argument(min=1)] = None,
-    json: JsonOption = False,
-) -> None:
+def status(pid: Annotated[int | None, typer.Argument(min=1)] = None, json: JsonOption = False) -> None:
     """List the programs that can be moved, where each is, or why it cannot.
 
     Args:

@@ -71,11 +71,8 @@ def _ask(path: str, field: str) -> list[str]:
 
 def complete_job(incomplete: str) -> list[str]:
     """Complete jobs that have not ended, and the selectors."""
-    return [
-        name
-        for name in ("last", "all", *_ask("/jobs?members=false&limit=1000", "id"))
-        if name.startswith(incomplete)
-    ]
+    names = "last", "all", *_ask("/jobs?members=false&limit=1000", "id")
+    return [name for name in names if name.startswith(incomplete)]
 
 
 def complete_place(incomplete: str) -> list[str]:

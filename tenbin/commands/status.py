@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 MOST_JOBS, MOST_FIGURES = 20, 3  # in tenbin nodes
 
 
-def down(
-    let_go: bool = False,
-    home: HomeOption = None,
-    json: JsonOption = False,
-) -> None:
+def down(let_go: bool = False, home: HomeOption = None, json: JsonOption = False) -> None:
     """Stop the coordinator. Jobs that run go on; the queue is kept for the next ``tenbin up``.
 
     Jobs of plain sbatch that were taken over wait on for as long as tenbin up --gate says, and start by

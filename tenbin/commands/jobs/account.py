@@ -23,8 +23,21 @@ AT_ONCE_S = 2.0  # a start that is expected within so long
 NO_ENERGY = "energy not known: no counter can be read there, or others shared it (tenbin doctor: power)"
 
 
+def examined(client: Client, job_id: int, *, samples: bool) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Ask all about a job, or an array; return also the samples, if they are wanted or it runs."""
+    job = client.job(job_id).info(sooner=True)
+    if "members" in job:
+        return job, []
+    runs = job["stage"] in ("running", "stopping")
+    rows = client.job(job_id).samples() if samples or runs else []
+    more = {"stderr_end": last_error(client, job), "now": used_now(rows) if runs else None}
+    return {**job, **more}, rows
+
+
 def account(job: dict[str, Any]) -> str:
-    """Write what ``GET /jobs/7`` says in lines for people."""
+    """Write what ``GET /jobs/7`` says, of a job or an array, in lines for people."""
+    if "members" in job:
+        return _array_account(job)
     lines = [f"job {label(job)}: {job['stage']}{': ' + local(job['trouble']) if job['trouble'] else ''}"]
     lines += [f"  stderr ends: {job['stderr_end']}"] if job.get("stderr_end") else []
     lines += [f"  {line}" for line in (*_asked(job), *_expected(job), *_placed(job), *_used(job))]
@@ -42,7 +55,7 @@ def account(job: dict[str, Any]) -> str:
     return "\n".join(map(printable, lines))
 
 
-def array_account(array: dict[str, Any]) -> str:
+def _array_account(array: dict[str, Any]) -> str:
     """Write how far an array is, and what its members share."""
     counts = ", ".join(f"{stage} {count:,}" for stage, count in array["stages"].items())
     lines = [f"array {array['id']}: {array['members']:,} jobs: {counts}"]

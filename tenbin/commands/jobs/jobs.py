@@ -356,7 +356,7 @@ def info(
         samples: Also cores, memory, I/O and power over time.
         csv: Print the samples as CSV.
     """
-    from tenbin.commands.jobs.account import account, array_account, last_error, sample_table, used_now
+    from tenbin.commands.jobs.account import account, examined, sample_table
 
     check_formats(csv=csv, json=json)
     if csv and not samples:
@@ -367,21 +367,11 @@ def info(
         print_csv([{"id": job_id, **row} for job_id in ids for row in client.job(job_id).samples()], SAMPLED)
         return
     for job_id in ids:
-        details = client.job(job_id).info(sooner=True)
-        if "members" in details:
-            answers.append(details)
-            if not json:
-                print(array_account(details))
-            continue
-        details["stderr_end"] = last_error(client, details)
-        runs = details["stage"] in ("running", "stopping")
-        rows = client.job(job_id).samples() if samples or runs else []
-        details["now"] = used_now(rows) if runs else None
-        if json:
-            answers.append({**details, "samples": rows} if samples else details)
-            continue
-        print(account(details))
-        if samples:
+        details, rows = examined(client, job_id, samples=samples)
+        answers.append({**details, "samples": rows} if samples else details)
+        if not json:
+            print(account(details))
+        if samples and not json:
             from tenbin.terminal import SafeConsole
 
             table = sample_table(rows, details["start_s"])

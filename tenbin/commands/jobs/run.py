@@ -19,7 +19,7 @@ import termios
 import time
 import tty
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -158,7 +158,7 @@ def _exit_code(client: Client, ended: dict[str, Any]) -> int:
 # -- the streams ---------------------------------------------------------------------------------------------
 
 
-class Streams:
+class Streams(ExitStack):
     """The streams of this process, and the socket at which the job's supervisor fetches them.
 
     Attributes:
@@ -169,22 +169,13 @@ class Streams:
     def __init__(self) -> None:
         from agent.attempts.terminal import address
 
+        super().__init__()
         self.name, self.folder = f"tenbin-run-{os.getpid()}-{secrets.token_hex(8)}", ""
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener = self.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         self._listener.bind(address(self.name))
         self._listener.listen(1)
         self._connection: socket.socket | None = None
         self._master: int | None = None  # of the pseudo-terminal, if the job has one
-
-    def __enter__(self) -> Streams:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._listener.close()
-        if self._connection is not None:
-            self._connection.close()
-        if self._master is not None:
-            os.close(self._master)
 
     def wait_for_turn(self, job: Job) -> dict[str, Any] | None:
         """Wait until the job's supervisor comes, and say why the job waits; return it if it ends before."""
@@ -197,6 +188,7 @@ class Streams:
             if select.select([self._listener], [], [], LOOK_S if reason else 0.1)[0]:
                 self._connection, _ = self._listener.accept()
                 if credentials_of_peer(self._connection)[1] == os.geteuid():
+                    self.enter_context(self._connection)
                     self._listener.close()  # it is started once
                     return None
                 self._connection.close()  # everybody sees the names of such sockets
@@ -239,6 +231,7 @@ class Streams:
         slave = None
         if os.isatty(0) and os.isatty(1):
             self._master, slave = os.openpty()
+            self.callback(os.close, self._master)
             termios.tcsetattr(slave, termios.TCSANOW, termios.tcgetattr(0))
             _copy_size(self._master)
             terminals = [os.isatty(number) for number in streams]

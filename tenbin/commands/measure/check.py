@@ -76,9 +76,7 @@ MOST_BASELINE = 50
 
 
 def _complete_against(incomplete: str) -> list[str]:
-    return [
-        name for name in (SIBLINGS, *options.complete_selector(incomplete)) if name.startswith(incomplete)
-    ]
+    return [SIBLINGS] * SIBLINGS.startswith(incomplete) + options.complete_selector(incomplete)
 
 
 def check(

@@ -71,13 +71,8 @@ def pairs(
     if json:
         noise = {job.name: times.noise(job.name, job.clock) for job in known} if times else None
         advised = [
-            {
-                "rule": suggestion.rule,
-                "groups": suggestion.groups,
-                "gain_percent": suggestion.gain_percent,
-                "excluded": suggestion.excluded,
-                "placements": _placed(suggestion, known, sockets),
-            }
+            {field: getattr(suggestion, field) for field in ("rule", "groups", "gain_percent", "excluded")}
+            | {"placements": _placed(suggestion, known, sockets)}
             for suggestion in advice
         ]
         answer = {"directions": rows, "suggestions": advised, "noise_ratio": noise}

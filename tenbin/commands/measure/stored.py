@@ -247,11 +247,7 @@ def _print_list(rows: list[dict[str, object]]) -> None:
     SafeConsole().print(shown)
 
 
-def label(
-    which: Selector,
-    text: str,
-    store: StoreOption = None,
-) -> None:
+def label(which: Selector, text: str, store: StoreOption = None) -> None:
     """Call a profile something, so that every command finds it by that.
 
     [bold]Examples[/bold]

@@ -250,17 +250,15 @@ class AccountPage(OfJob):
 
     def question(self) -> Callable[[Client], Any]:
         """Return the call for the account; samples, and what would start it sooner, come with each fifth."""
-        from tenbin.commands.jobs.account import account, array_account, last_error, used_now
+        from tenbin.commands.jobs.account import account, last_error, used_now
 
         whole = self._asked % SLOW_EVERY == 0
         self._asked += 1
 
         def ask(client: Client) -> list[str]:
             job = client.job(self.job_id).info(sooner=whole)
-            if "members" in job:
-                return array_account(job).split("\n")
-            runs = job["stage"] in ("running", "stopping")
-            if whole or job["stage"] != self._stage:
+            runs = job.get("stage") in ("running", "stopping")
+            if "members" not in job and (whole or job["stage"] != self._stage):
                 now = used_now(client.job(self.job_id).samples()) if runs else None
                 self._slow = {"now": now, "stderr_end": last_error(client, job)}
                 self._slow["sooner"] = job.get("sooner", [])
@@ -459,9 +457,9 @@ def columns(rows: list[dict[str, Any]], width: int) -> list[Column]:
         return min(max([least, *(cell_len(printable(text[:most])) for text in cells)]), most)
 
     by_user = widest or any(row["slurm"] for row in rows)
-    gpus = [name for name in ("gpus", "gpus_used") if widest and any(row.get(name) for row in rows)]
+    known = {name for row in rows for name in ("gpus", "gpus_used") if row.get(name) not in (None, [])}
     names = ["id", *["user"] * by_user, "stage", "cores", "since_s", *["place"] * (width >= WIDE)]
-    names += [*["cpu_s", "memory_mb"] * widest, *gpus, *["start"] * widest]  # the name comes after the user
+    names += [*["cpu_s", "memory_mb"] * widest, *sorted(known) * widest, *["start"] * widest]
     fixed = [Column(name, needed(name, LEAST[name], MOST.get(name, 40) * (1 + widest))) for name in names]
     rest = max(width - 2 - sum(column.width + 1 for column in fixed), 0)
     name = needed("name", 8, max(LONGEST_NAME, rest - 1 - needed("trouble", 0, width)))
@@ -506,7 +504,7 @@ def _cell(row: dict[str, Any], column: str, *, with_start: bool) -> str:
             return "" if row.get("memory_mb") is None else memory_text(float(f"{row['memory_mb']:.3g}"))
         case "gpus" | "gpus_used":
             value = row.get(column)
-            return number(value) if isinstance(value, float) else ", ".join(value or ())
+            return ", ".join(value or ()) if value is None or isinstance(value, list) else number(value)
     return cell(row, column)
 
 

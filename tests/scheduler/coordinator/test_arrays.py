@@ -9,7 +9,7 @@ import pytest
 
 from profiles.errors import BadInput
 from scheduler.coordinator.coordinator import Coordinator
-from tenbin.commands.jobs.account import array_account
+from tenbin.commands.jobs.account import account
 from tenbin.option_values import array_and_limit
 from tenbin.server.job_list import Window, array_summary, window
 from tests.support.scheduling.manual_engine import (
@@ -78,7 +78,7 @@ def test_a_limit_of_an_array_whose_members_wait_themselves_says_what_they_wait_f
         assert summary["expected_start_s"] == first.expected_start_s
         (row,) = window(coordinator, Window(members=False, details=9))["rows"][-1:]
         assert row["id"] == array and row["why"] == summary["why"]
-        assert f"  {summary['why']}; starts about " in array_account(summary)
+        assert f"  {summary['why']}; starts about " in account(summary)
         for job in (1, 2):
             engine.end(job)
             coordinator.turn()
