@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from profiles.quantities import duration, file_size, memory, number, readable_unit
 
 if TYPE_CHECKING:
+    from profiles.jobs import JobProfile
     from profiles.records import Coefficient, Inventory, Model, Profile
 
 UNIT_WORDS = {"": "", "ratio": "", "1": ""}
@@ -167,15 +168,16 @@ def as_json(record: Any) -> str:
 
 def headline(profile: Profile) -> str:
     """Write one line on what a profile is."""
-    marks = [m for m, on in (("EMULATED", profile.emulated), ("interrupted", profile.interrupted)) if on]
     kind = "quick" if profile.settings.quick else "full"
+    return making(profile, f"{profile.node}: {kind} profile", profile.origin)
+
+
+def making(profile: Profile | JobProfile, what: str, origin: str = "") -> str:
+    """Write one line on when and how a profile was made."""
+    marks = [origin, "EMULATED" * profile.emulated, "interrupted" * profile.interrupted]
     made = profile.created.astimezone().strftime("%Y-%m-%d %H:%M")
-    if profile.origin:
-        marks = [profile.origin, *marks]
-    text = (
-        f"{profile.node}: {kind} profile {profile.id}, made {made} in {duration(round(profile.duration_s))}"
-    )
-    return f"{text} ({', '.join(marks)})" if marks else text
+    text = f"{what} {profile.id}, made {made} in {duration(round(profile.duration_s))}"
+    return f"{text} ({', '.join(filter(None, marks))})" if any(marks) else text
 
 
 def machine_lines(inventory: Inventory) -> list[tuple[str, str]]:

@@ -18,7 +18,7 @@ from profiles.quantities import duration, number
 from tenbin.commands import options
 from tenbin.option_values import counts, duration_s, names
 from tenbin.terminal import QUALITY_STYLE, SafeConsole, table
-from tenbin.text import as_json, interval, print_answer, print_json, say, sparkline, value_with_unit
+from tenbin.text import as_json, interval, making, print_answer, print_json, say, sparkline, value_with_unit
 
 if TYPE_CHECKING:
     from agent.job_profile.profiler import Made
@@ -179,12 +179,7 @@ def print_job(job: JobProfile) -> None:
     """Print a job profile."""
     console = SafeConsole()
     kind = "quick" if job.quick else "full"
-    made = job.created.astimezone().strftime("%Y-%m-%d %H:%M")
-    marks = "".join(
-        f" ({m})" for m, on in (("EMULATED", job.emulated), ("interrupted", job.interrupted)) if on
-    )
-    title = f"{job.name}: {kind} job profile {job.id}, made {made} in {duration(job.duration_s)}{marks}"
-    console.plain(title, style="bold")
+    console.plain(making(job, f"{job.name}: {kind} job profile"), style="bold")
     cpus, probes = (", ".join(map(str, some)) for some in (job.cpus, job.probe_cpus))
     memprobe = f"; memprobe on {probes}" if probes else ""
     ranks = f"{job.ranks} ranks on {', '.join(job.hosts) or 'this node'}, " if job.mpi else ""

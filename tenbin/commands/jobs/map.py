@@ -19,7 +19,6 @@ import typer
 from profiles.errors import BadInput
 from tenbin.commands.jobs.submit import (
     CommandWithFields,
-    options_of_sbatch_explained,
     spec_of,
     with_fields,
 )
@@ -318,11 +317,9 @@ class Outputs:
 class MapCommand(CommandWithFields):
     """The command ``map``: arguments stand after ``--``."""
 
-    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+    def parse(self, ctx: typer.Context, args: list[str]) -> list[str]:
         """Read the options; what is not of them stands after ``--``."""
-        given = list(args)
-        with options_of_sbatch_explained(given):
-            left = super().parse_args(ctx, args)
+        given, left = list(args), super().parse(ctx, args)
         words = ctx.params.get("words") or ()
         if not ctx.resilient_parsing and ("--" not in given or len(words) >= len(given) - given.index("--")):
             what = f"{words[0]!r} stands before --" if words and "--" in given else "no -- before the command"

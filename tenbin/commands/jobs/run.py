@@ -28,7 +28,7 @@ import typer
 
 from profiles.errors import BadInput
 from tenbin.commands.jobs.jobs import Output
-from tenbin.commands.jobs.submit import CommandWithFields, options_of_sbatch_explained, spec_of, with_fields
+from tenbin.commands.jobs.submit import CommandWithFields, spec_of, with_fields
 from tenbin.commands.options import HomeOption, client_of, handled
 from tenbin.errors import NO_ANSWER, TenbinError
 from tenbin.text import remark
@@ -51,10 +51,6 @@ class RunCommand(CommandWithFields):
     """The command ``run``: all that follows the first word of the command is the command's own."""
 
     allow_interspersed_args = False
-
-    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        with options_of_sbatch_explained(list(args)):
-            return super().parse_args(ctx, args)
 
 
 CommandClass = RunCommand  # of ``tenbin.cli``

@@ -82,6 +82,14 @@ def options_of_sbatch_explained(words: Sequence[str] = ()) -> Iterator[None]:
 class CommandWithFields(Command):
     """A command with the options of a job's fields; ``--help-all`` shows the rare ones too."""
 
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        with options_of_sbatch_explained(list(args)):
+            return self.parse(ctx, args)
+
+    def parse(self, ctx: typer.Context, args: list[str]) -> list[str]:
+        """Read the command line; commands may do so in ways of their own."""
+        return super().parse_args(ctx, args)
+
     def format_help(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
         for parameter in self.params:
             if str(parameter.name).replace("_", "-") in RARE.split():
@@ -92,18 +100,15 @@ class CommandWithFields(Command):
 class SubmitCommand(CommandWithFields):
     """The command ``submit``: words after a script are the script's own, and its lines are options."""
 
-    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        with options_of_sbatch_explained(list(args)):
-            return self._parse(ctx, args)
-
-    def _parse(self, ctx: typer.Context, args: list[str]) -> list[str]:
+    def parse(self, ctx: typer.Context, args: list[str]) -> list[str]:
+        """Read the command line, and the lines of a script that it names."""
         place = None if ctx.resilient_parsing else self._place_of_script(ctx, args)
         if place is None:
-            return super().parse_args(ctx, args)
+            return super().parse(ctx, args)
         script = read_script(args[place])
         words = [word for directive in script.of(TENBIN) for word in self._checked(script, directive)]
         ctx.meta[KEPT] = script
-        return super().parse_args(ctx, [*words, *args[:place], "--", *args[place:]])
+        return super().parse(ctx, [*words, *args[:place], "--", *args[place:]])
 
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
         """Run the command; name the line of a script whose value cannot be read."""

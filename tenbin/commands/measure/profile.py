@@ -167,6 +167,7 @@ def _measure(settings: Settings, emulate: str, store: Store) -> Profile:
         made, samples = make_profile(effective, listener)
     if samples:
         save_measured(store, made, samples, f"tenbin profile show {made.id}")
+    if samples and not made.interrupted:
         with suppress(UserError):  # the report will say it
             pictures(store.find(made.id), made)
     return made

@@ -50,8 +50,9 @@ class Screenful(Widget, can_focus=True):
 
     DEFAULT_CSS = "Screenful { width: 1fr; height: 1fr; background: ansi_default; color: ansi_default; }"
 
-    def __init__(self) -> None:
+    def __init__(self, top: Top) -> None:
         super().__init__()
+        self.top = top
         self.drawn: list[views.Line] = []
 
     def show(self, lines: list[views.Line]) -> None:
@@ -70,22 +71,19 @@ class Screenful(Widget, can_focus=True):
 
     def on_resize(self) -> None:
         """Draw for the new size."""
-        assert isinstance(self.app, Top)
-        self.app.resized()
+        self.top.resized()
 
     async def on_key(self, event: events.Key) -> None:
         """Hand a key over."""
         event.stop()
         event.prevent_default()
         character = event.character if event.is_printable and event.character != " " else None
-        assert isinstance(self.app, Top)
-        self.app.pressed(character or event.key)
+        self.top.pressed(character or event.key)
 
     def on_paste(self, event: events.Paste) -> None:
         """Add what was pasted to the line that is being written."""
         event.stop()
-        assert isinstance(self.app, Top)
-        self.app.write(event.text.strip())
+        self.top.write(event.text.strip())
 
 
 class Top(App[None]):
@@ -108,7 +106,7 @@ class Top(App[None]):
 
     def compose(self) -> ComposeResult:
         """Make the only widget."""
-        yield Screenful()
+        yield Screenful(self)
 
     def on_mount(self) -> None:
         """Begin to ask."""
