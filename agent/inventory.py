@@ -28,6 +28,7 @@ from pydantic import ValidationError
 
 from agent.trials import LINKER, Answer, Trials
 from probes.folders import inspect_folder
+from probes.mpi import installed
 from probes.powercap import zones
 from probes.topology import cpu_list
 from profiles import records
@@ -906,9 +907,8 @@ def _driver_files() -> list[Path]:
 
 
 def _mpi_files() -> list[Path]:
-    from probes.mpi.runner import installed_files
-
-    return [LINKER, *installed_files()]
+    code = [PROGRAM.parent.parent / "probes/mpi" / name for name in ("runner.py", "rank_guard.py")]
+    return [LINKER, *installed.files(), *code]
 
 
 def read_machine(settings: records.Settings) -> records.Inventory:

