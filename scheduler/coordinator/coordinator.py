@@ -228,8 +228,8 @@ class Coordinator:
                 if spec.terminal and not self.engine.terminals:
                     raise BadInput("jobs of a cluster have no terminal", "tenbin run --keep")
                 specs[place] = within_memory(settle_kind(spec, unit.gpus, requested), unit, total_mb)
-                for way in spec.ways[1:]:
-                    within_memory(way, unit, total_mb)
+                for number, way in enumerate(spec.ways[1:], 1):
+                    within_memory(way, unit, total_mb, by=f" by its --or {number}")
                 self.check(specs[place], now)
                 check_waits(specs[place], arrays.get(place), self.job_table)
                 check_times(specs[place], now)
@@ -813,8 +813,10 @@ class Coordinator:
     def _restore_beyond(self, entry: Entry, error: RuleBroken | BadInput) -> None:
         before = entry.place
         try:
-            if isinstance(error, BadInput) or entry.moves_to is not None:
+            if entry.moves_to is not None:
                 raise error
+            self.job_table.without_gpus.add(entry.id)
+            self.job_table.job(entry)
             self.cluster.restore(entry, beyond=True)
         except (RuleBroken, BadInput) as last:
             why = last.why if isinstance(last, RuleBroken) else last.what
