@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from profiles.errors import BadInput
-from scheduler.model.jobs import Cluster, EstimateKind, Job, instant
+from scheduler.model.jobs import Cluster, EstimateKind, Job, Pool, instant
 from scheduler.model.speeds import SpeedRatios, estimates_on_all
 from scheduler.model.state import ClusterState
 from scheduler.simulator.trace import Arrival
@@ -224,6 +224,14 @@ class Unstated:
 CORES = ("cores", "cpu")  # names of the resource that a processor is one of
 MEMORY = ("memory_mb", "memory")
 ALIKE = {name: names[0] for names in (CORES, MEMORY) for name in names}
+
+
+def processors(pool: Pool) -> int:
+    """Count the processors of a pool: its units, or the cores of its nodes."""
+    place = next((place for place, name in enumerate(pool.resources) if name in CORES), None)
+    if place is None:
+        return pool.units
+    return int(sum(pool.capacity_of(node)[place] for node in range(pool.units)))
 
 
 def by_name(

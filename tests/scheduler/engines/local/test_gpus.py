@@ -100,6 +100,11 @@ def test_a_machine_that_comes_up_with_fewer_gpus(gpus: Up) -> None:
     up.kill()
     up.start("--emulate", "gpus-2")
     assert lives.info()["stage"] == "running" and lives.info()["gpus"] == numbers
+    up.kill()
+    up.start("--no-gpus")
+    assert f"; GPUs {', '.join(map(str, numbers))}; attempt 1" in up.run("info", str(lives.id)).stdout
+    up.kill()
+    up.start("--emulate", "gpus-2")
     (node,) = up.client.call("GET", "/nodes")
     assert {gpu["number"]: gpu["job"] for gpu in node["gpus"]} == dict.fromkeys(numbers, lives.id) | {
         number: None for number in (0, 1) if number not in numbers
