@@ -43,7 +43,7 @@ def test_a_job_with_gpus_keeps_them_and_one_of_cores_is_paused(tmp_path: Path, p
         new, waits = submit(coordinator, cores=3), submit(coordinator, gpus=1)
         coordinator.turn()
         assert shown(coordinator, trains, cores, new, waits) == ["running", "suspended", "running", "waiting"]
-        assert "waits on node 0 for 1 cores, 1 gpu; 0 cores, 0 gpu free there" in why(coordinator, waits)
+        assert "waits on node 0 for 1 core, 1 GPU; 0 cores, 0 GPUs free there" in why(coordinator, waits)
     with manual.coordinator(tmp_path, policy, unit=UNIT) as coordinator:
         assert shown(coordinator, trains, cores, new, waits) == ["running", "suspended", "running", "waiting"]
         manual.end(new)
