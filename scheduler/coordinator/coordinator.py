@@ -848,7 +848,7 @@ def _can_be_held(entry: Entry) -> None:
     if entry.held_by_user:
         raise BadInput(f"job {entry.label} is suspended already", f"tenbin resume {entry.label}")
     if entry.alive and entry.job.stop is Stop.NEVER:
-        why = "would keep its memory on its GPUs" if entry.devices else "has more than is left for it"
+        why = "would keep its memory on its GPUs" if entry.way.gpus_asked else "has more than is left for it"
         what = f"job {entry.label} cannot be suspended: it {why}"
         raise BadInput(what, f"end it: tenbin cancel {entry.label}")
     _refuse_ending(entry)
